@@ -30,7 +30,7 @@ def main() -> None:
     from bench.engines.report import tables
     from bench.engines.rounds import Measured
     from examples.vllm.engine import model_folder, prepare
-    from kvfast.engines.vllm.fit import is_later
+    from kvfast.engines.vllm.versions import is_since
 
     prepare()
     model, measured = model_folder(), []
@@ -42,7 +42,7 @@ def main() -> None:
     if not measured:
         sys.exit(f"no load {given.only!r}")
     lines = list(tables(measured, " ".join(["python -m bench.engines", *sys.argv[1:]])))
-    put(lines, "engines-0.33" if is_later() else "engines", given.into)
+    put(lines, "engines-0.33" if is_since(33) else "engines", given.into)
 
 
 if __name__ == "__main__":

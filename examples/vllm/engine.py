@@ -36,7 +36,7 @@ from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheGroupSpec
 from vllm.v1.request import Request
 from vllm.v1.structured_output import StructuredOutputManager
 
-from kvfast.engines.vllm.fit import is_later
+from kvfast.engines.vllm.versions import is_since
 
 MODEL = {
     "architectures": ["OPTForCausalLM"],
@@ -205,10 +205,11 @@ def make_scheduler(scheduler_class: Any, setup: Setup, config: Any) -> Any:
 
 
 def _retention(setup: Setup) -> dict[str, Any]:
-    """From 0.33 on the interval belongs to the cache, and boundaries alone are kept by default."""
-    if not is_later():
+    """From 0.29 on the interval belongs to the cache; from 0.30, boundaries alone by default."""
+    if not is_since(29):
         return {}
-    interval = None if setup.retention == DENSE else setup.retention or 0
+    default = 0 if is_since(30) else None
+    interval = None if setup.retention == DENSE else setup.retention or default
     return {"prefix_cache_retention_interval": interval}
 
 

@@ -30,10 +30,10 @@ from examples.vllm.engine import (
     states,
 )
 from examples.vllm.lockstep import Lockstep
-from kvfast.engines.vllm.fit import is_later
+from kvfast.engines.vllm.versions import is_since
 
 FOLDER = Path(__file__).resolve().parents[2] / "docs" / "findings"
-KNOWN = FOLDER / ("vllm-0.33-shadow.toml" if is_later() else "vllm-shadow.toml")
+KNOWN = FOLDER / ("vllm-0.33-shadow.toml" if is_since(33) else "vllm-shadow.toml")
 EXPECT = "KVSPEC_SHADOW_EXPECT"
 
 
@@ -111,7 +111,7 @@ class Told(Lockstep):
 
 def stories() -> Mapping[str, Story]:
     """Those of docs/FINDINGS.md that were met in this version, by their names there."""
-    return MappingProxyType(stories_of_033() if is_later() else stories_of_024())
+    return MappingProxyType(stories_of_033() if is_since(33) else stories_of_024())
 
 
 GRANTED = "granted: a copy of a copy, external tokens with aligned Mamba"

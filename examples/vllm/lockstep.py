@@ -36,7 +36,7 @@ from examples.vllm.engine import (
 )
 from examples.vllm.setups import setups
 from kvfast.engines.vllm import schedulers
-from kvfast.engines.vllm.fit import is_later
+from kvfast.engines.vllm.versions import is_since
 
 
 @dataclass
@@ -69,7 +69,7 @@ class Lockstep:
             raise SystemExit("not followed")
         if not shadow and ours.kvfast_reason is not None:
             raise SystemExit(f"not on kvfast: {ours.kvfast_reason}")
-        self.ahead = (ours.num_hash_lookahead_tokens,) if is_later() else ()
+        self.ahead = (ours.num_hash_lookahead_tokens,) if is_since(33) else ()
         self.in_flight: list[tuple[Sequence[Any], Set[str]]] = []
         self.counts = dict.fromkeys(("steps", "requests", "preempted", "hit tokens", "aborts"), 0)
         self.counts |= dict.fromkeys(("resets", "went on", "items", "copies"), 0)

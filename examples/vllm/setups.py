@@ -10,13 +10,25 @@ from typing import Any
 import torch
 
 from examples.vllm.engine import DENSE, Setup, attention, states
-from kvfast.engines.vllm.fit import is_later
+from kvfast.engines.vllm.versions import release
 
 
 def setups() -> Mapping[str, Setup]:
     """The configurations that are tried, by name."""
-    more = since_then() if is_later() else {}
-    return MappingProxyType({**alone(), **beside_others(), **more})
+    found = {**alone(), **beside_others(), **since_then(release())}
+    if 25 < release() < 33:
+        found = {name: setup for name, setup in found.items() if not _is_refused(setup)}
+    return MappingProxyType(found)
+
+
+def _is_refused(setup: Setup) -> bool:
+    """Whether kvfast leaves it to vLLM's manager in 0.26 to 0.32 (`kvfast.engines.vllm.later`)."""
+    keeps_boundaries = bool(setup.retention) or (release() > 29 and setup.retention != DENSE)
+    return (
+        any(type(spec).__name__ == "MambaSpec" for spec in setup.specs)
+        or (setup.use_eagle and len(setup.specs) > 1 and keeps_boundaries)
+        or (release() < 32 and any(s.block_size != setup.hash_block_size for s in setup.specs))
+    )
 
 
 def alone() -> dict[str, Setup]:
@@ -103,31 +115,57 @@ def beside_others() -> dict[str, Setup]:
     }
 
 
-def since_then() -> dict[str, Setup]:
-    """What vLLM 0.33 has and 0.24 had not, or had by default."""
+def since_then(minor: int) -> dict[str, Setup]:
+    """What vLLM 0.`minor` has and 0.24 had not, or had by default."""
+    found = {} if minor < 26 else since_026()
+    found |= {} if minor < 28 else since_028()
+    return found | ({} if minor < 33 else since_033())
+
+
+def since_026() -> dict[str, Setup]:
+    """Prompts that stay beside a window, and reported hits."""
+    full = attention("FullAttentionSpec", 4)
+    prompts = attention("RSWASpec", 4, rswa_window=9)
+    half = replace(full, dtype=torch.float16)
+    plain = Setup((full,), 60, 4, 4)
+    return {
+        "full, reports": replace(plain, has_events=True, has_reports=True),
+        "prompt and window": Setup((prompts,), 60, 4, 4, has_events=True),
+        "prompt and window, async": Setup((prompts,), 60, 4, 4, is_async=True),
+        "two formats, zeroed": Setup((full, half), 90, 4, 4),
+    }
+
+
+def since_028() -> dict[str, Setup]:
+    """Windows that retain more, and all of a cache retained by name."""
     full = attention("FullAttentionSpec", 4)
     window = attention("SlidingWindowSpec", 4, sliding_window=10)
     kept = attention("SlidingWindowSpec", 4, sliding_window=10, extra_retained_tokens=6)
-    prompts = attention("RSWASpec", 4, rswa_window=9)
+    return {
+        "full and window, dense": Setup((full, window), 90, 4, 4, retention=DENSE, has_events=True),
+        "window that retains more, async": Setup((kept,), 50, 4, 4, is_async=True),
+    }
+
+
+def since_033() -> dict[str, Setup]:
+    """What vLLM 0.33 has and none before, and states, which kvfast serves again."""
+    full = attention("FullAttentionSpec", 4)
+    window = attention("SlidingWindowSpec", 4, sliding_window=10)
     ring = attention("CircularBufferSpec", 8)
     wide = attention("FullAttentionSpec", 8)
-    half = replace(full, dtype=torch.float16)
     plain = Setup((full,), 60, 4, 4)
     drops = replace(plain, num_drafts=2, use_eagle=True, drops_blocks=True)
     return {
-        "full, reports": replace(plain, has_events=True, has_reports=True),
         "full, async, long prompts": replace(
             plain, is_async=True, most_of_prompt=4, is_adaptive=True, throttles=True
         ),
-        "full and window, dense": Setup((full, window), 90, 4, 4, retention=DENSE, has_events=True),
-        "window that retains more, async": Setup((kept,), 50, 4, 4, is_async=True),
-        "prompt and window": Setup((prompts,), 60, 4, 4, has_events=True),
-        "prompt and window, async": Setup((prompts,), 60, 4, 4, is_async=True),
         "full, eagle, drops": replace(drops, has_events=True),
+        "full and window, eagle, drops": replace(
+            drops, specs=(full, window), num_blocks=90, has_events=True
+        ),
         "full and wider window, async, eagle, drops": replace(
             drops, specs=(wide, window), num_blocks=90, block_size=8, is_async=True
         ),
-        "two formats, zeroed": Setup((full, half), 90, 4, 4),
         "full and ring": Setup((full, ring), 90, 8, 4),
         **states_since_then(full, window),
     }

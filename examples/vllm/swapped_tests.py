@@ -73,14 +73,16 @@ def given(options: dict[str, Any]) -> Any:
     from vllm import envs
 
     from kvfast.engines.vllm import fit
-    from kvspec.profile import find_profile
+    from kvfast.engines.vllm.versions import is_since, policy_of, release
 
     told = {name: options[name] for name in vars(fit.Given()) if name in options}
     told["int_event_hashes"] = bool(envs.VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES)
-    if fit.is_later():
+    if is_since(26):
         told["max_num_batched_tokens"] = options.get("max_in_flight_tokens")
         told["hash_lookahead_tokens"] = int(options.get("num_hash_lookahead_tokens", 0))
-        told["policy"] = find_profile("vllm-0.33").policy
+        told["policy"] = policy_of(
+            release(), enable_caching=bool(options.get("enable_caching", True))
+        )
     return fit.Given(**told)
 
 

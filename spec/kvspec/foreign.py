@@ -81,21 +81,27 @@ def spec_of(spec: Any) -> LayerSpec:
 
 
 def beyond_contract(scheduler: Any) -> dict[str, bool]:
-    """What vLLM 0.33 has and the contract has not, and whether this scheduler uses it."""
+    """What vLLM has since 0.26 and the contract has not, and whether this scheduler uses it."""
     cache = scheduler.kv_cache_config
     groups = cache.kv_cache_groups
     specs = [group.kv_cache_spec for group in groups]
     return {
-        "blocks beside the device's": cache.hisparse_host_num_blocks is not None
-        or any(group.host_resident or group.role != "default" for group in groups),
-        "windows that are replayed": scheduler.prefix_replay_tokens > 0,
+        "blocks beside the device's": getattr(cache, "hisparse_host_num_blocks", None) is not None
+        or any(
+            getattr(group, "host_resident", False) or getattr(group, "role", "default") != "default"
+            for group in groups
+        ),
+        "windows that are replayed": getattr(scheduler, "prefix_replay_tokens", 0) > 0,
         "groups that are not cached": any(
-            spec.prefix_cacheable != spec_of(spec).prefix_cacheable for spec in specs
+            getattr(spec, "prefix_cacheable", True) != spec_of(spec).prefix_cacheable
+            for spec in specs
         ),
         "states at the end of a shared prefix": (
-            scheduler.kv_cache_manager.mamba_shared_prefix_checkpoint
+            getattr(scheduler.kv_cache_manager, "mamba_shared_prefix_checkpoint", False)
         ),
-        "a connector for routed experts": scheduler.aux_output_connector is not None,
+        "a connector for routed experts": (
+            getattr(scheduler, "aux_output_connector", None) is not None
+        ),
     }
 
 

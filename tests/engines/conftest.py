@@ -11,7 +11,7 @@ import pytest
 from kvcheck.adapters.vllm import VLLMUnavailableError
 from kvcheck.adapters.vllm.library import load_library
 from kvfast.engines.vllm import UnsupportedEngineError
-from kvfast.engines.vllm.fit import check_version
+from kvfast.engines.vllm.versions import release
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -26,7 +26,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def engine() -> Any:
     """`examples.vllm.engine`, prepared; skipped without vLLM."""
     try:
-        check_version()
+        release()
     except UnsupportedEngineError as error:
         pytest.skip(str(error))
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")

@@ -10,7 +10,15 @@ import pytest
 
 import kvfast
 from kvfast.engines import vllm as on_vllm
-from kvfast.engines.vllm.fit import Given, UnsupportedEngineError, config_of, given_to, reason_of
+from kvfast.engines.vllm.fit import Given, config_of, given_to, reason_of
+from kvfast.engines.vllm.versions import (
+    CHANGES,
+    NEWEST,
+    OLDEST,
+    UnsupportedEngineError,
+    policy_of,
+    release,
+)
 from kvspec.errors import ConfigError, UnsupportedError
 from kvspec.foreign import spec_of
 from kvspec.profile import find_profile
@@ -24,15 +32,48 @@ def version(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     monkeypatch.setitem(sys.modules, "vllm.version", module)
 
 
-@pytest.mark.parametrize("text", ["0.23.0", "0.24.1", "0.32.0+cu129", "0.33.1"])
-def test_other_versions_are_refused_by_name(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+@pytest.mark.parametrize("text", ["0.23.0", "0.34.0rc1", "1.24.0", "dev"])
+def test_a_version_that_was_not_tried_keeps_its_manager(
+    monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
     version(monkeypatch, text)
+    with pytest.raises(UnsupportedEngineError, match=r"is for vLLM 0\.24 to 0\.33") as caught:
+        _ = on_vllm.request_block_hasher
+    assert caught.value.found == text
+    said: list[str] = []
+    logger = SimpleNamespace(warning=lambda form, *values: said.append(form % values))
+    for path, members in {
+        "vllm.logger": {"init_logger": lambda _: logger},
+        "vllm.v1.core.sched.scheduler": {"Scheduler": type("Scheduler", (), {})},
+        "vllm.v1.core.sched.async_scheduler": {"AsyncScheduler": type("AsyncScheduler", (), {})},
+    }.items():
+        module: Any = ModuleType(path)
+        module.__dict__.update(members)
+        monkeypatch.setitem(sys.modules, path, module)
     for name in ("KvfastScheduler", "KvfastAsyncScheduler"):
-        with pytest.raises(
-            UnsupportedEngineError, match=r"is for vLLM 0\.24\.0, .*, 0\.33\.0; vLLM 0\."
-        ) as caught:
-            getattr(on_vllm, name)
-        assert caught.value.found == text
+        made = getattr(on_vllm, name)()
+        assert made.kvfast_reason == str(caught.value)
+        assert said.pop() == f"{caught.value}. vLLM's own manager is used."
+    del sys.modules["kvfast.engines.vllm.untried"], vars(on_vllm)["untried"]
+
+
+@pytest.mark.parametrize("text", ["0.24.0", "0.27.1", "0.32.0+cu129", "0.33.2.dev3"])
+def test_a_release_is_known_by_its_number(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    version(monkeypatch, text)
+    assert release() == int(text[2:4])
+
+
+def test_each_choice_that_changed_has_its_release() -> None:
+    """The table is whole: it leads from the choices of 0.24 to those of 0.33."""
+    first, last = find_profile("vllm-0.24").policy, find_profile("vllm-0.33").policy
+    names = [name for changed in CHANGES.values() for name in changed]
+    assert len(names) == len(set(names))
+    differ = {name for name in vars(first) if getattr(first, name) != getattr(last, name)}
+    assert differ == set(names)
+    assert (policy_of(OLDEST), policy_of(NEWEST)) == (first, last)
+    assert all(OLDEST < since <= NEWEST for since in CHANGES)
+    assert policy_of(27, enable_caching=False).unhashed_freed_to == "back"
+    assert policy_of(27).unhashed_freed_to == "front"
 
 
 def test_a_missing_vllm_is_a_typed_import_error(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from kvfast.engines import vllm as on_vllm
 from kvfast.engines.vllm import UnsupportedEngineError
-from kvfast.engines.vllm.fit import check_version
+from kvfast.engines.vllm.versions import release
 
 
 def request_block_hasher() -> Any:
@@ -22,7 +22,7 @@ def request_block_hasher() -> Any:
 def utils() -> Any:
     """vLLM's module of hashes; skipped without vLLM."""
     try:
-        check_version()
+        release()
     except UnsupportedEngineError as error:
         pytest.skip(str(error))
     from vllm.v1.core import kv_cache_utils

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from kvfast.engines.vllm.fit import is_later
+from kvfast.engines.vllm.versions import is_since
 from kvspec.errors import KVSpecError
 
 
 @pytest.fixture
 def later() -> Any:
     """What 0.33 has; skipped beside 0.24."""
-    if not is_later():
+    if not is_since(33):
         pytest.skip("for vLLM 0.33")
     from kvfast.engines.vllm import later
 
@@ -26,7 +26,7 @@ def later() -> Any:
 def test_both_schedulers_do_the_same(
     lockstep: Any, model: str, monkeypatch: pytest.MonkeyPatch, runner: str
 ) -> None:
-    if runner == "1" and not is_later():
+    if runner == "1" and not is_since(33):
         pytest.skip("vLLM 0.24 has the second runner with Triton alone")
     monkeypatch.setenv("VLLM_USE_V2_MODEL_RUNNER", runner)  # 1: on devices 0.33's default
     for name, setup in lockstep.setups().items():
@@ -199,7 +199,7 @@ def test_further_arguments_are_those_of_vllm(lockstep: Any) -> None:
     from kvfast.engines.vllm.manager import OPTIONS
 
     names = list(signature(KVCacheManager.allocate_slots).parameters)
-    assert names[5:] == [*OPTIONS, *(["skip_zeroing_group_ids"] if is_later() else [])]
+    assert names[5:] == [*OPTIONS, *(["skip_zeroing_group_ids"] if is_since(33) else [])]
 
 
 def test_mamba_beside_a_connector_stays_with_the_stock_manager(lockstep: Any, model: str) -> None:

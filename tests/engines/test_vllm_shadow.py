@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from kvfast.engines.vllm.fit import is_later
+from kvfast.engines.vllm.versions import is_since
 
 
 @pytest.fixture(autouse=True)
@@ -23,7 +23,7 @@ def records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def scheduler() -> Any:
     """vLLM 0.33's module; skipped beside 0.24."""
-    if not is_later():
+    if not is_since(33):
         pytest.skip("for vLLM 0.33")
     from vllm.v1.core.sched import scheduler
 
@@ -36,7 +36,7 @@ def scheduler() -> Any:
 def test_a_shadow_finds_no_difference(
     lockstep: Any, model: str, monkeypatch: pytest.MonkeyPatch, follower: str, runner: str
 ) -> None:
-    if runner == "1" and (follower == "kvref" or not is_later()):
+    if runner == "1" and (follower == "kvref" or not is_since(33)):
         pytest.skip("once is enough, and not beside vLLM 0.24")
     monkeypatch.setenv("KVSPEC_SHADOW", follower)
     monkeypatch.setenv("VLLM_USE_V2_MODEL_RUNNER", runner)

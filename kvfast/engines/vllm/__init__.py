@@ -11,20 +11,27 @@ kvfast cannot serve a configuration, vLLM's manager stays, and one line of the l
 
 from __future__ import annotations
 
-from kvfast.engines.vllm.fit import SUPPORTED_VERSIONS, UnsupportedEngineError, check_version
+from kvfast.engines.vllm.versions import UnsupportedEngineError, release
 
-__all__ = ["SUPPORTED_VERSIONS", "UnsupportedEngineError"]
+__all__ = ["UnsupportedEngineError"]
 
 
 def __getattr__(name: str) -> object:
-    # Not at import: vLLM itself names the class before it needs it, and may be another version.
+    # Not at import: it needs vLLM, of whatever version that is.
     if name in ("KvfastScheduler", "KvfastAsyncScheduler"):
-        check_version()
+        try:
+            release()
+        except UnsupportedEngineError as error:
+            if error.found is None:
+                raise
+            from kvfast.engines.vllm import untried
+
+            return getattr(untried, name)
         from kvfast.engines.vllm import schedulers
 
         return getattr(schedulers, name)
     if name == "request_block_hasher":
-        check_version()
+        release()
         from kvfast.engines.vllm import hashing
 
         return hashing.request_block_hasher

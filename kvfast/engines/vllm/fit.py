@@ -1,4 +1,4 @@
-"""Whether kvfast can take the place of vLLM's manager: versions, and what it would be made from."""
+"""Whether kvfast can take the place of vLLM's manager, and what it would be made from."""
 
 from __future__ import annotations
 
@@ -11,45 +11,7 @@ from kvspec.config import ManagerConfig
 from kvspec.errors import KVSpecError, UnsupportedError
 from kvspec.policy import Policy
 
-SUPPORTED_VERSIONS = ("0.24.0", "0.25.0", "0.25.1", "0.33.0")
-"""The last has another manager and scheduler: see `kvfast.engines.vllm.later`."""
-
 CORE = "vllm.v1.core"
-
-
-class UnsupportedEngineError(KVSpecError, ImportError):
-    """vLLM is missing, or its version is none that kvfast was tried with.
-
-    `found`: its version; None: it cannot be imported.
-    """
-
-    def __init__(self, found: str | None) -> None:
-        there = "no vLLM can be imported" if found is None else f"vLLM {found} is installed"
-        wanted = ", ".join(SUPPORTED_VERSIONS)
-        super().__init__(f"kvfast.engines.vllm is for vLLM {wanted}; {there}")
-        self.found = found
-
-
-def check_version() -> str:
-    """The version of vLLM; UnsupportedEngineError unless it is there and supported."""
-    try:
-        found = str(importlib.import_module("vllm.version").__version__)
-    except ImportError as error:
-        raise UnsupportedEngineError(None) from error
-    release = found.partition("+")[0]
-    if release not in SUPPORTED_VERSIONS:
-        raise UnsupportedEngineError(found)
-    return release
-
-
-def is_later() -> bool:
-    """Whether it is vLLM 0.33."""
-    return check_version() == SUPPORTED_VERSIONS[-1]
-
-
-def is_since_025() -> bool:
-    """Whether it is vLLM 0.25 or later."""
-    return check_version() != SUPPORTED_VERSIONS[0]
 
 
 @dataclass(frozen=True)

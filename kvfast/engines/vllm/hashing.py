@@ -16,7 +16,7 @@ from vllm.v1.core import kv_cache_utils
 from vllm.v1.core.kv_cache_utils import generate_block_hash_extra_keys, get_request_block_hasher
 
 from kvfast import _build
-from kvfast.engines.vllm.fit import is_later
+from kvfast.engines.vllm.versions import is_since
 from kvspec.errors import KVSpecError
 
 HASHER = "kvfast_hasher"
@@ -79,7 +79,7 @@ def request_block_hasher(
     if chain is None or any(num_hash_lookahead_tokens):
         return stock
     no_keys = chain.spelled(None)
-    first_item = 0 if is_later() else -1  # 0.24 asks for the last item alone
+    first_item = 0 if is_since(31) else -1  # before, vLLM asks for the last item alone
 
     def new_hashes(request: Any) -> list[bytes]:
         known = request.block_hashes

@@ -12,13 +12,11 @@ from kvfast.engines.vllm.events import vllm_event
 from kvfast.engines.vllm.fit import Given
 from kvfast.engines.vllm.manager import OF_THE_ENCODER, KvfastManager
 from kvfast.engines.vllm.requests import NAME, Requests
+from kvfast.engines.vllm.versions import is_since, policy_of, release
 from kvfast.engines.vllm.views import Block, Blocks, Coordinator
 from kvspec.errors import UnsupportedError
 from kvspec.events import BlockStored, Event
 from kvspec.foreign import beyond_contract
-from kvspec.profile import find_profile
-
-PROFILE = "vllm-0.33"
 
 
 def given_later(scheduler: Any, given: Given) -> Given:
@@ -30,8 +28,8 @@ def given_later(scheduler: Any, given: Given) -> Given:
     return replace(
         given,
         max_num_batched_tokens=scheduler.vllm_config.max_in_flight_tokens,
-        hash_lookahead_tokens=scheduler.num_hash_lookahead_tokens,
-        policy=find_profile(PROFILE).policy,
+        hash_lookahead_tokens=getattr(scheduler, "num_hash_lookahead_tokens", 0),  # since 0.33
+        policy=policy_of(release(), enable_caching=scheduler.kv_cache_manager.enable_caching),
     )
 
 
@@ -48,9 +46,22 @@ def _refuse(scheduler: Any) -> None:
             getattr(spec, "num_prefill_checkpoint_blocks", 0) and spec.mamba_cache_mode == "align"
             for spec in specs
         ),
+        f"Mamba layers beside vLLM 0.{release()}": scheduler.has_mamba_layers and not is_since(33),
+        # They key the end of a prompt elsewhere.
+        f"blocks larger than those that are hashed in vLLM 0.{release()}": (
+            not is_since(32) and any(spec.block_size != scheduler.hash_block_size for spec in specs)
+        ),
+        f"windows that are zeroed in vLLM 0.{release()}": not is_since(28)
+        and scheduler.needs_kv_cache_zeroing
+        and any(hasattr(spec, "sliding_window") and spec.sliding_window for spec in specs),
+        # They keep other places to replay from.
+        f"EAGLE beside windows with sparse retention in vLLM 0.{release()}": len(specs) > 1
+        and scheduler.use_eagle
+        and coordinator.retention_interval is not None
+        and not is_since(33),
         "Mamba layers where EAGLE drops blocks": scheduler.has_mamba_layers
-        and scheduler.use_eagle_block_drop,
-        "several modules that draft": coordinator.num_reprefillable_tokens > 0,
+        and getattr(scheduler, "use_eagle_block_drop", scheduler.use_eagle),
+        "several modules that draft": getattr(coordinator, "num_reprefillable_tokens", 0) > 0,
         "a KV connector beside blocks that are zeroed": scheduler.connector is not None
         and scheduler.needs_kv_cache_zeroing,
     }
@@ -102,8 +113,8 @@ class LaterCoordinator(Coordinator):
         self, request_id: str, *, new_computed_blocks: Iterable[Any], **counts: Any
     ) -> int:
         """Free blocks that a request would take, without a hit."""
-        counts.pop("num_local_computed_tokens")  # matter to hits alone,
-        counts.pop("prefill_end")  # and to states inside a chunk, which kvfast does not serve
+        counts.pop("num_local_computed_tokens", None)  # matter to hits alone,
+        counts.pop("prefill_end", None)  # and to states inside a chunk, which kvfast does not serve
         return super().get_num_blocks_to_allocate(
             request_id, new_computed_blocks=new_computed_blocks, **counts
         )
@@ -114,6 +125,10 @@ class LaterManager(KvfastManager):
 
     requests_type = LaterRequests
     coordinator_type = LaterCoordinator
+
+    def __init__(self, stock: Any, *others: Any) -> None:
+        super().__init__(stock, *others)
+        self.counts_when_admitted = hasattr(stock, "record_prefix_cache_stats")  # since 0.27
 
     def prefix_cache_lookup_enabled(self, request: Any) -> bool:
         """Whether this request is looked up."""
@@ -138,6 +153,8 @@ class LaterManager(KvfastManager):
             self.requests.told[request.request_id] = request
         hit = self.fast.get_computed_blocks(self.requests.current(request))
         length, beyond = hit.hit_length_tokens, hit.uncached_common_prefix_tokens
+        if self.log_stats and not self.counts_when_admitted:
+            self._count_lookup(request, length)
         return self._shown(hit.blocks), length, length + beyond if beyond else 0
 
     def get_computed_blocks_for_connector(
@@ -173,7 +190,7 @@ class LaterManager(KvfastManager):
             (
                 self._covered(request, ids, group.kv_cache_spec.block_size)
                 for ids, group in zip(lists, groups, strict=True)
-                if group.kv_cache_spec.prefix_cacheable
+                if getattr(group.kv_cache_spec, "prefix_cacheable", True)
                 and type(group.kv_cache_spec).__name__ not in OF_THE_ENCODER
             ),
             default=0,
@@ -217,6 +234,9 @@ class LaterManager(KvfastManager):
         """States for a connector: none, since Mamba beside connectors is not served."""
         return {}
 
+    take_partial_tail_offloads = take_boundary_state_offloads
+    """Its name before 0.29."""
+
     def finalize_partial_tail_offloads(self, request: Any) -> list[tuple[int, int, int]]:
         """The same."""
         return []
@@ -227,8 +247,10 @@ class LaterManager(KvfastManager):
         made = vllm_event(event, requests.told, keys_of(ahead))
         if isinstance(event, BlockStored) and event.source is not None:
             request, size = requests.told[event.source.request_id], event.block_size_tokens
-            made.extra_keys = kv_cache_utils.to_event_extra_keys(made.extra_keys)
-            made.session_id = request.session_id
+            if is_since(31):  # extra keys have kinds, and events do not say them
+                made.extra_keys = kv_cache_utils.to_event_extra_keys(made.extra_keys)
+            if hasattr(made, "session_id"):
+                made.session_id = request.session_id
             if ahead:
                 ends = [(block + 1) * size for block in event.source.stored_blocks]
                 tokens = request.all_token_ids

@@ -9,7 +9,7 @@ from vllm.logger import init_logger
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
 
-from kvfast.engines.vllm.fit import is_later, reason_of
+from kvfast.engines.vllm.fit import reason_of
 from kvfast.engines.vllm.hashing import HashesRequests
 from kvfast.engines.vllm.managers import batched_steps, given_by, kvfast_manager
 from kvfast.engines.vllm.steps import is_unusual
@@ -51,7 +51,7 @@ class OnKvfast(HashesRequests):
             return str(error)
         pool = self.kv_cache_manager.block_pool
         if self.connector is not None:
-            if is_later():
+            if hasattr(self.connector, "bind_kv_cache_manager"):  # from 0.33 on
                 self.connector.bind_kv_cache_manager(self.kv_cache_manager)
             else:
                 self.connector.bind_gpu_block_pool(pool)

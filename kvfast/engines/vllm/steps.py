@@ -17,11 +17,11 @@ from vllm.v1.core.sched.scheduler import Scheduler
 
 from kvfast.engines.vllm.admissions import Admitted, admit
 from kvfast.engines.vllm.compiled import Chosen, Seats
-from kvfast.engines.vllm.fit import is_since_025
 from kvfast.engines.vllm.manager import NO_HANDLE, KvfastManager
 from kvfast.engines.vllm.plans import planned
 from kvfast.engines.vllm.updates import Update, updated
 from kvfast.engines.vllm.usual import is_usual
+from kvfast.engines.vllm.versions import is_since
 from kvspec.batched import StepOutput
 
 ROWS = 1024
@@ -52,7 +52,7 @@ class BatchedSteps:
         self.manager = manager
         self.batched = manager.batched
         self.is_async = isinstance(scheduler, AsyncScheduler)
-        self.is_since_025 = is_since_025()
+        self.is_since_025 = is_since(25)
         groups = scheduler.kv_cache_config.kv_cache_groups
         self.block_sizes = [group.kv_cache_spec.block_size for group in groups]
         self.smallest = min(self.block_sizes, default=1)
