@@ -8,7 +8,7 @@ cdef int AHEAD
 @cython.final
 cdef class Taker:
     cdef object running, preempted, made, told, ends, stopped, cached, prefilled
-    cdef bint in_flight, drafts, is_strict
+    cdef bint in_flight, by_flight, drafts, is_strict
     cdef readonly dict num_rewound, answers
     cdef readonly list ended
     cdef long long client

@@ -49,17 +49,19 @@ class Given:
     """What a scheduler is configured with, drawn by chance.
 
     `ahead`: tokens behind a block that its hash covers. `in_flight`: it counts tokens of steps that
-    were planned and not updated, as vLLM 0.33 does.
+    were planned and not updated, as vLLM does since 0.26; `by_flight`: all others are final, as in
+    0.33.
     """
 
     def __init__(self, rng: Random) -> None:
         self.is_async, self.in_flight = rng.random() < 0.5, rng.random() < 0.5
+        self.by_flight = self.in_flight and rng.random() < 0.7
         self.is_staggered = self.is_async and rng.random() < 0.3
         self.num_drafts = rng.choice((0, 2))
         self.has_drafts = self.num_drafts > 0
         self.ahead = rng.choice((0, 0, 1)) if self.in_flight else 0
         self.is_strict = rng.random() < 0.5
-        self.caches = self.is_async or (self.in_flight and self.has_drafts)
+        self.caches = self.is_async or (self.by_flight and self.has_drafts)
 
 
 @dataclass
@@ -200,7 +202,7 @@ class Plainly:
     def settle(self, one: Any, before: int, num_sampled: int, num_kept: int) -> None:
         """What is final now, and has another block full, is cached."""
         given, was_ahead = self.given, one.num_output_placeholders > 0
-        if given.in_flight:
+        if given.by_flight:
             one.num_computed_tokens -= num_sampled - num_kept
             if was_ahead:
                 one.num_output_placeholders -= num_sampled
@@ -210,7 +212,7 @@ class Plainly:
             final = one.num_computed_tokens - one.num_output_placeholders
         if not given.caches or one.status == PREEMPTED:
             return
-        if given.in_flight and not was_ahead and not given.has_drafts:
+        if given.by_flight and not was_ahead and not given.has_drafts:
             return
         if given.ahead or final // SIZE > (before - 1) // SIZE:
             self.log.append((one.request_id, final))

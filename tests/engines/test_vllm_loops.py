@@ -126,7 +126,7 @@ class ByLoops:
         taker = self.made_of.Taker(
             RUNNING, PREEMPTED, lambda *answer: answer, whole_answer, ends, stopped,
             (lambda one, final: log.append((one.request_id, final))) if given.caches else None,
-            given.in_flight, given.has_drafts, given.is_strict,
+            given.in_flight, given.by_flight, given.has_drafts, given.is_strict,
             (lambda one: log.append(one.request_id)) if given.in_flight else None,
         )  # fmt: skip
         places = {name: i for i, name in enumerate(told.counts)}
@@ -273,11 +273,12 @@ class Story:
         for name in ended:
             self.running.remove(self.requests[name])
             self.forgotten.add(name)
-        for one in [each for each in self.requests.values() if each.status == ABORTED]:
+        over = [each for each in self.requests.values() if each.status == ABORTED]
+        for one in over:
             del self.requests[one.request_id]
             self.preempted = [each for each in self.preempted if each is not one]
             self.counts["ended"] += 1
-        return [answers, rewound, log, ended]
+        return [answers, rewound, log, ended, [_state(one) for one in over]]
 
 
 def _state(request: Any) -> dict[str, Any]:
@@ -315,6 +316,8 @@ def test_the_loops_do_what_is_plainly_stated(build: str) -> None:
 
 MISTAKES = (
     ("loops", "if step < one", "if step <= one"),
+    ("taking", "self.cached is not None or self.by_flight", "self.cached or self.in_flight"),
+    ("taking", "if self.by_flight:", "if self.in_flight:"),
     ("loops", "self.longest - 1 - done", "self.longest - done"),
     ("loops", "done + 2 - later >=", "done + 1 - later >="),
     ("loops", "outputs.append(goal - self.notes[i, PROMPT])", "outputs.append(goal - len(spec))"),

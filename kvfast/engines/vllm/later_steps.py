@@ -1,4 +1,4 @@
-"""Batched steps and their updates where the scheduler is that of vLLM 0.33."""
+"""Batched steps and their updates where the scheduler is that of vLLM 0.31 to 0.33."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ from kvfast.engines.vllm.manager import KvfastManager
 from kvfast.engines.vllm.steps import BatchedSteps
 from kvfast.engines.vllm.updates import Update, updated
 from kvfast.engines.vllm.usual import is_usual
+from kvfast.engines.vllm.versions import is_since
 
 RUNNING = RequestStatus.RUNNING
 
 
 class LaterSteps(BatchedSteps):
-    """The batched path of a scheduler of 0.33.
+    """The batched path of a scheduler of 0.31 to 0.33.
 
     Its plans have no copies of blocks: hits end inside a block only where there are Mamba layers.
     """
@@ -33,11 +34,12 @@ class LaterSteps(BatchedSteps):
         self.budget = min(self.budget, scheduler.scheduler_config.max_num_batched_tokens)
         self.stagger = getattr(scheduler, "decode_stagger", 1)
         self.new_options = {"uses_mrope": scheduler.model_uses_mrope}
+        self.by_flight = is_since(33)
 
     def _never(self) -> str | None:
         s = self.scheduler
         spec = s.vllm_config.speculative_config
-        if s.local_prefill_interval > 1:
+        if getattr(s, "local_prefill_interval", 1) > 1:  # since 0.33
             return "prefills that are held back"
         if s.is_mm_encoder_only or s.observability_config.enable_logging_iteration_details:
             return "an encoder alone, or details of each step in the log"
@@ -75,18 +77,24 @@ class LaterSteps(BatchedSteps):
     ) -> dict[str, Any]:
         """What else the plan says, and what that changes in the scheduler."""
         s = self.scheduler
-        s.num_executed_steps += bool(scheduled)
         preempted, s.reset_preempted_req_ids = s.reset_preempted_req_ids, set()
-        return {
+        told: dict[str, Any] = {
             "preempted_req_ids": preempted,
-            # Of requests with images, of which no step is batched; it looks at every request.
-            "encoder_input_updates": s._get_encoder_input_updates(scheduled, new, {})
-            if s._pending_encoder_input_ids
-            else {},
             "new_block_ids_to_zero": s._get_new_block_ids_to_zero(),
-            "skip_drafts": s.can_skip_drafts and not self._needs_drafts(chosen, admitted),
             "ec_manager_metadata": s.encoder_cache_manager.get_manager_metadata(),
         }
+        if is_since(33):
+            s.num_executed_steps += bool(scheduled)
+            # Of requests with images, of which no step is batched; it looks at every request.
+            told["encoder_input_updates"] = (
+                s._get_encoder_input_updates(scheduled, new, {})
+                if s._pending_encoder_input_ids
+                else {}
+            )
+            told["skip_drafts"] = s.can_skip_drafts and not self._needs_drafts(chosen, admitted)
+        if not is_since(32):
+            told["num_common_prefix_blocks"] = self._common_prefix()
+        return told
 
     def _needs_drafts(self, chosen: Chosen, admitted: Admitted) -> bool:
         """Whether any request may use the drafts that are made after the step."""
@@ -170,7 +178,7 @@ class Admission:
         hit, hit_length, computed = None, 0, request.num_computed_tokens
         is_looked_up = computed == 0  # else a session that goes on
         if is_looked_up:
-            if request.resumable and s.num_hash_lookahead_tokens:
+            if request.resumable and manager.requests.ahead:
                 request.block_hashes.clear()  # one may cover a token that was discarded
                 request.update_block_hashes()
             hit, hit_length, request.shared_prefix_boundary = manager.get_computed_blocks(request)
@@ -230,7 +238,10 @@ class Admission:
 
 
 class LaterUpdate(Update):
-    """One update of a scheduler of 0.33: sessions that go on wait behind all others."""
+    """One update of a scheduler of 0.31 to 0.33.
+
+    From 0.33 on, sessions that go on wait behind all others.
+    """
 
     def __init__(self, scheduler: Any) -> None:
         super().__init__(scheduler)
@@ -238,7 +249,8 @@ class LaterUpdate(Update):
 
     def caches(self) -> bool:
         """Whether an update may fill a block that the next step would not have cached."""
-        return super().caches() or self.scheduler.num_spec_tokens > 0
+        s = self.scheduler
+        return super().caches() or (s.batched_steps.by_flight and s.num_spec_tokens > 0)
 
     def prefilled(self, request: Any) -> None:
         """Say what of the prompt is cached now, before its blocks may go."""
@@ -251,7 +263,7 @@ class LaterUpdate(Update):
         reason = request.get_finished_reason()
         if self.scheduler._handle_stopped_request(request):
             self.scheduler._free_request(request)
-        else:
+        elif self.scheduler.batched_steps.by_flight:
             self.going_on.append(request)
         (self.stopped if status is RUNNING else self.stopped_waiting).add(request)
         return reason

@@ -36,7 +36,7 @@ def batched_steps(scheduler: Any, manager: KvfastManager) -> BatchedSteps | Sing
     """The batched path of a scheduler on kvfast."""
     if release() not in WHOLE_STEPS:
         return SingleSteps()
-    return (LaterSteps if is_since(33) else BatchedSteps)(scheduler, manager)
+    return (LaterSteps if is_since(31) else BatchedSteps)(scheduler, manager)
 
 
 class SingleSteps:

@@ -38,13 +38,15 @@ UNUSUAL = "several modalities, structured output or pooling"
 class BatchedSteps:
     """The batched path of one scheduler.
 
-    `in_flight`: the scheduler counts tokens of steps that were planned and not updated. `stagger`:
-    steps from one decode of a request to the next. `new_options`: what else it says of a new one.
-    `seats`: the running requests, kept from step to step. `unusual`: names of requests of which
-    each step is left to vLLM's scheduler; `odd`: there is one that nobody foresaw.
+    `in_flight`: the scheduler counts tokens of steps that were planned and not updated; with
+    `by_flight` all others are final. `stagger`: steps from one decode of a request to the next.
+    `new_options`: what else it says of a new one. `seats`: the running requests, kept from step to
+    step. `unusual`: names of requests of which each step is left to vLLM's scheduler; `odd`: there
+    is one that nobody foresaw.
     """
 
     in_flight = False
+    by_flight = False
     new_options: Mapping[str, Any] = MappingProxyType({})
 
     def __init__(self, scheduler: Any, manager: KvfastManager) -> None:
@@ -131,18 +133,22 @@ class BatchedSteps:
     ) -> dict[str, Any]:
         """What else the plan says."""
         s, manager = self.scheduler, self.manager
-        common = [0] * manager.num_kv_cache_groups
-        if s.running:
-            common = manager.get_num_common_prefix_blocks(s.running[0].request_id)
         zeroed = manager.take_new_block_ids() if s.needs_kv_cache_zeroing else ()
         preempted: set[str] = set()
         if self.is_since_025:  # by a reset between steps
             preempted, s.reset_preempted_req_ids = s.reset_preempted_req_ids, preempted
         return {
-            "num_common_prefix_blocks": common,
+            "num_common_prefix_blocks": self._common_prefix(),
             "preempted_req_ids": preempted,
             "new_block_ids_to_zero": zeroed or None,
         }
+
+    def _common_prefix(self) -> list[int]:
+        """Blocks of each group that all who run have in common."""
+        running, manager = self.scheduler.running, self.manager
+        if not running:
+            return [0] * manager.num_kv_cache_groups
+        return manager.get_num_common_prefix_blocks(running[0].request_id)
 
     def _reason(self) -> str | None:
         """Why this step is not batched, as far as that is seen without its requests."""

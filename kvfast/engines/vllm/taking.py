@@ -22,10 +22,10 @@ class Taker:
     cached once their tokens are known; None: the next step does. `num_rewound`: how often so many
     drafts were tried, and so many right. `ended`: the seats of those that ended, in their order.
 
-    `in_flight`: vLLM counts the tokens of steps that were not updated, as 0.33 does. `drafts`: then
-    it has blocks cached here, whether tokens were sampled ahead or not. `is_strict`: drafts of an
-    output that is discarded are not taken back, as from 0.25 on. `prefilled` is called where a
-    request answers for the first time.
+    `in_flight`: vLLM counts the tokens of steps that were not updated, as from 0.26 on.
+    `by_flight`: all others are final, as in 0.33; `drafts`: then it has blocks cached here, whether
+    tokens were sampled ahead or not. `is_strict`: drafts of an output that is discarded are not
+    taken back, as from 0.25 on. `prefilled` is called where a request answers for the first time.
     """
 
     def __init__(
@@ -38,6 +38,7 @@ class Taker:
         stopped: Callable[[Any, Any], Any],
         cached: Callable[[Any, int], None] | None,
         in_flight: bool,
+        by_flight: bool,
         drafts: bool,
         is_strict: bool,
         prefilled: Callable[[Any], None] | None,
@@ -50,6 +51,7 @@ class Taker:
         self.stopped = stopped
         self.cached = cached
         self.in_flight = in_flight
+        self.by_flight = by_flight
         self.drafts = drafts
         self.is_strict = is_strict
         self.prefilled = prefilled
@@ -131,7 +133,7 @@ class Taker:
         known: list[int] = seats.known[i]
         before = len(known)
         has_ended = self.append(seats, i, new)
-        if not is_stale and (self.cached is not None or self.in_flight):
+        if not is_stale and (self.cached is not None or self.by_flight):
             self.settle(seats, i, before, num_sampled, len(new), is_running)
         self.answer(seats, i, new, status, has_ended, place)
         return has_ended
@@ -184,7 +186,7 @@ class Taker:
         later: int = one["num_output_placeholders"]
         done: int = one["num_computed_tokens"]
         was_ahead = later > 0
-        if self.in_flight:
+        if self.by_flight:
             if num_kept < num_sampled:
                 done -= num_sampled - num_kept
                 one["num_computed_tokens"] = done
@@ -198,7 +200,7 @@ class Taker:
         size = seats.hash_size
         if self.cached is None or size == 0 or not is_running:
             return
-        if self.in_flight and not was_ahead and not self.drafts:
+        if self.by_flight and not was_ahead and not self.drafts:
             return
         if seats.ahead > 0 or final // size > (before - 1) // size:
             self.cached(seats.requests[i], final)

@@ -57,6 +57,7 @@ class Update:
             self.stop,
             manager.cache_blocks if self.caches() else None,
             scheduler.batched_steps.in_flight,
+            scheduler.batched_steps.by_flight,
             scheduler.num_spec_tokens > 0,
             scheduler.batched_steps.is_since_025,
             self.prefilled,
