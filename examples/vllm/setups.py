@@ -15,14 +15,19 @@ from kvfast.engines.vllm.versions import release
 
 def setups() -> Mapping[str, Setup]:
     """The configurations that are tried, by name."""
-    found = {**alone(), **beside_others(), **since_then(release())}
-    if 25 < release() < 33:
-        found = {name: setup for name, setup in found.items() if not _is_refused(setup)}
+    found = {name: setup for name, setup in every_setup().items() if not is_refused(setup)}
     return MappingProxyType(found)
 
 
-def _is_refused(setup: Setup) -> bool:
+def every_setup() -> dict[str, Setup]:
+    """Those, and what kvfast leaves to vLLM's manager."""
+    return {**alone(), **beside_others(), **since_then(release())}
+
+
+def is_refused(setup: Setup) -> bool:
     """Whether kvfast leaves it to vLLM's manager in 0.26 to 0.32 (`kvfast.engines.vllm.later`)."""
+    if not 25 < release() < 33:
+        return False
     keeps_boundaries = bool(setup.retention) or (release() > 29 and setup.retention != DENSE)
     return (
         any(type(spec).__name__ == "MambaSpec" for spec in setup.specs)

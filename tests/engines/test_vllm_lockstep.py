@@ -1,4 +1,4 @@
-"""vLLM's scheduler on kvfast beside the stock one, where vLLM 0.24.0 or 0.33.0 is installed."""
+"""vLLM's scheduler on kvfast beside the stock one, where vLLM is installed."""
 
 from __future__ import annotations
 
@@ -199,13 +199,25 @@ def test_further_arguments_are_those_of_vllm(lockstep: Any) -> None:
     from kvfast.engines.vllm.manager import OPTIONS
 
     names = list(signature(KVCacheManager.allocate_slots).parameters)
-    assert names[5:] == [*OPTIONS, *(["skip_zeroing_group_ids"] if is_since(33) else [])]
+    assert names[5:] == [*OPTIONS, *(["skip_zeroing_group_ids"] if is_since(32) else [])]
+
+
+def test_what_lock_step_leaves_out_stays_with_the_stock_manager(lockstep: Any, model: str) -> None:
+    from examples.vllm import setups
+    from kvfast.engines.vllm.schedulers import KvfastScheduler
+
+    for setup in setups.every_setup().values():
+        if setups.is_refused(setup):
+            config = lockstep.vllm_config(setup, model)
+            made = lockstep.make_scheduler(KvfastScheduler, setup, config)
+            assert "in vLLM 0." in made.kvfast_reason or "beside vLLM 0." in made.kvfast_reason
 
 
 def test_mamba_beside_a_connector_stays_with_the_stock_manager(lockstep: Any, model: str) -> None:
+    from examples.vllm import setups
     from kvfast.engines.vllm.schedulers import KvfastScheduler
 
-    setup = replace(lockstep.setups()["full and states"], loads="sync")
+    setup = replace(setups.every_setup()["full and states"], loads="sync")
     made = lockstep.make_scheduler(KvfastScheduler, setup, lockstep.vllm_config(setup, model))
     assert made.kvfast_reason == "kvfast does not support Mamba layers beside a KV connector"
     made.schedule()

@@ -37,34 +37,65 @@ class Admitted:
         return [request.request_id for request in self.requests]
 
 
+@dataclass(frozen=True)
+class Padding:
+    """One token is padded to the length that decodes with drafts have, from vLLM 0.25 on.
+
+    `is_beside`: others decode in the step; from 0.30 on it is enough that the request has a hit.
+    `longest`: tokens of the longest sequence; from 0.29 on no token is padded where it would be
+    longer, and before, its request waits.
+    """
+
+    num_tokens: int
+    is_beside: bool
+    longest: int
+    release: int
+
+    def fits(self, count: int, computed: int) -> bool:
+        """Return whether so many new tokens are padded behind those that are computed."""
+        if count != 1 or not self.num_tokens:
+            return False
+        if not self.is_beside and not (self.release >= 30 and computed > 0):
+            return False
+        return self.release < 29 or computed + 1 + self.num_tokens < self.longest
+
+
+def padding_of(scheduler: Any, chosen: Chosen) -> Padding:
+    """How requests are padded beside these, which run: not beside prompts."""
+    release = scheduler.batched_steps.release
+    num_tokens = scheduler.num_spec_tokens if release >= 25 else 0
+    running = chosen.requests() if num_tokens else []
+    if any(request.is_prefill_chunk for request in running):
+        num_tokens = 0
+    return Padding(num_tokens, bool(running), scheduler.max_model_len, release)
+
+
 def admit(scheduler: Any, budget: int, now: float, chosen: Chosen) -> Admitted:
     """Take in what fits: into the tokens that are left, the running requests, and the pool.
 
-    From vLLM 0.25 on sessions that wait for their users count as running; and one token, beside
-    requests that decode, is padded to the length that decodes with drafts have.
+    From vLLM 0.25 on sessions that wait for their users count as running.
     """
     admitted = Admitted()
     passed_over = create_request_queue(scheduler.policy)
-    most, num_padded = scheduler.max_num_running_reqs, 0
-    if scheduler.batched_steps.is_since_025:
+    most, padding = scheduler.max_num_running_reqs, padding_of(scheduler, chosen)
+    if scheduler.batched_steps.release >= 25:
         most -= scheduler.num_waiting_for_streaming_input
-        running = chosen.requests() if scheduler.num_spec_tokens else []
-        if running and not any(request.is_prefill_chunk for request in running):
-            num_padded = scheduler.num_spec_tokens
     while budget > 0 and len(scheduler.running) < most:
         queue = scheduler._select_waiting_queue_for_scheduling()
         if not queue:
             break
         request = queue.peek_request()
         is_blocked = scheduler._is_blocked_waiting_status(request.status)
-        if is_blocked and not scheduler._try_promote_blocked_waiting_request(request):
+        if (
+            is_blocked and not scheduler._try_promote_blocked_waiting_request(request)
+        ) or _awaits_output(request):
             passed_over.prepend_request(queue.pop_request())
             continue
-        count, is_padded = _admit_one(scheduler, request, budget, num_padded)
+        count, is_padded = _admit_one(scheduler, request, budget, padding)
         if count == 0:
             break
         if is_padded:
-            chosen.drafts[request.request_id] = [-1] * num_padded
+            chosen.drafts[request.request_id] = [-1] * padding.num_tokens
         budget -= count
         queue.pop_request()
         scheduler.running.append(request)
@@ -79,7 +110,13 @@ def admit(scheduler: Any, budget: int, now: float, chosen: Chosen) -> Admitted:
     return admitted
 
 
-def _admit_one(scheduler: Any, request: Any, budget: int, num_padded: int) -> tuple[int, bool]:
+def _awaits_output(request: Any) -> bool:
+    """Whether tokens of before its preemption are still to come: from vLLM 0.27 on."""
+    stale: int = getattr(request, "num_stale_output_tokens", 0)
+    return stale > 0 and not request.drop_stale_output
+
+
+def _admit_one(scheduler: Any, request: Any, budget: int, padding: Padding) -> tuple[int, bool]:
     """New tokens of one request, 0 where it has to wait; whether some stand for drafts.
 
     Its hit counts as computed.
@@ -87,19 +124,22 @@ def _admit_one(scheduler: Any, request: Any, budget: int, num_padded: int) -> tu
     manager, config = scheduler.kv_cache_manager, scheduler.scheduler_config
     hit, hit_length, computed = None, 0, request.num_computed_tokens
     if computed == 0:  # else a session that goes on
-        hit, hit_length = manager.get_computed_blocks(request)
+        hit, hit_length, *junction = manager.get_computed_blocks(request)
         computed = hit_length
-        if request.prefill_stats is not None:
+        if junction:  # since 0.26
+            (request.shared_prefix_boundary,) = junction
+        is_first = not junction or request.num_preemptions == 0
+        if request.prefill_stats is not None and is_first:
             request.prefill_stats.set(
                 num_prompt_tokens=request.num_prompt_tokens,
                 num_local_cached_tokens=hit_length,
                 num_external_cached_tokens=0,
             )
     count: int = len(request._all_token_ids) - computed
-    is_padded = num_padded > 0 and count == 1
+    is_padded = padding.fits(count, computed)
     if is_padded:
-        count += num_padded
-        if count > budget or computed + count > scheduler.max_model_len:
+        count += padding.num_tokens
+        if count > budget or computed + count > padding.longest:
             return 0, False
     if 0 < config.long_prefill_token_threshold < count:
         count = config.long_prefill_token_threshold
@@ -118,5 +158,7 @@ def _admit_one(scheduler: Any, request: Any, budget: int, num_padded: int) -> tu
     )
     if granted is None:
         return 0, False
+    if scheduler.batched_steps.in_flight and request.num_computed_tokens == 0:
+        manager.record_prefix_cache_stats(request, hit_length)
     request.num_computed_tokens = computed
     return count, is_padded

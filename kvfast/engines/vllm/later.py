@@ -136,7 +136,8 @@ class LaterManager(KvfastManager):
 
     def record_prefix_cache_stats(self, request: Any, num_hits: int) -> None:
         """Count a look-up whose request was admitted."""
-        if self.log_stats and self.prefix_cache_lookup_enabled(request):
+        is_counted = self.counts_when_admitted and self.log_stats
+        if is_counted and self.prefix_cache_lookup_enabled(request):
             self._count_lookup(request, num_hits)
 
     def get_computed_blocks(  # type: ignore[override]  # 0.24 answers no junction

@@ -10,13 +10,12 @@ from typing import Any
 from vllm.v1.engine import EngineCoreEventType
 from vllm.v1.request import RequestStatus
 
-from kvfast.engines.vllm.admissions import Admitted
+from kvfast.engines.vllm.admissions import Admitted, padding_of
 from kvfast.engines.vllm.compiled import Chosen
 from kvfast.engines.vllm.manager import KvfastManager
 from kvfast.engines.vllm.steps import BatchedSteps
 from kvfast.engines.vllm.updates import Update, updated
 from kvfast.engines.vllm.usual import is_usual
-from kvfast.engines.vllm.versions import is_since
 
 RUNNING = RequestStatus.RUNNING
 
@@ -34,7 +33,7 @@ class LaterSteps(BatchedSteps):
         self.budget = min(self.budget, scheduler.scheduler_config.max_num_batched_tokens)
         self.stagger = getattr(scheduler, "decode_stagger", 1)
         self.new_options = {"uses_mrope": scheduler.model_uses_mrope}
-        self.by_flight = is_since(33)
+        self.by_flight = self.release >= 33
 
     def _never(self) -> str | None:
         s = self.scheduler
@@ -83,7 +82,7 @@ class LaterSteps(BatchedSteps):
             "new_block_ids_to_zero": s._get_new_block_ids_to_zero(),
             "ec_manager_metadata": s.encoder_cache_manager.get_manager_metadata(),
         }
-        if is_since(33):
+        if self.release >= 33:
             s.num_executed_steps += bool(scheduled)
             # Of requests with images, of which no step is batched; it looks at every request.
             told["encoder_input_updates"] = (
@@ -92,7 +91,7 @@ class LaterSteps(BatchedSteps):
                 else {}
             )
             told["skip_drafts"] = s.can_skip_drafts and not self._needs_drafts(chosen, admitted)
-        if not is_since(32):
+        if self.release < 32:
             told["num_common_prefix_blocks"] = self._common_prefix()
         return told
 
@@ -130,9 +129,7 @@ class Admission:
     def __init__(self, scheduler: Any, chosen: Chosen) -> None:
         self.scheduler = scheduler
         self.drafts = chosen.drafts
-        running = chosen.requests() if scheduler.num_spec_tokens else []  # else nothing is padded
-        self.is_beside_others = bool(running)
-        self.is_beside_prefill = any(request.is_prefill_chunk for request in running)
+        self.padding = padding_of(scheduler, chosen)
         self.holding: deque[Any] = deque()
         self.others: deque[Any] = deque()
 
@@ -211,24 +208,14 @@ class Admission:
         return count
 
     def count_for(self, request: Any, computed: int, budget: int) -> tuple[int, bool]:
-        """New tokens of a request, 0 where it has to wait; whether some stand for drafts.
-
-        With one token to compute it is padded to the length that decodes with drafts have.
-        """
+        """New tokens of a request, 0 where it has to wait; whether some stand for drafts."""
         s = self.scheduler
         count = len(request._all_token_ids) - computed
-        padded = 1 + s.num_spec_tokens
-        is_padded = (
-            s.num_spec_tokens > 0
-            and count == 1
-            and not self.is_beside_prefill
-            and (self.is_beside_others or computed > 0)
-            and computed + padded < s.max_model_len
-        )
+        is_padded = self.padding.fits(count, computed)
         if is_padded:
-            if padded > budget:
+            count += self.padding.num_tokens
+            if count > budget:
                 return 0, False
-            count = padded
         threshold = s.batched_steps._threshold()
         if 0 < threshold < count:
             count = threshold

@@ -9,9 +9,9 @@ from kvfast.engines.vllm.fit import Given, config_of, given_to
 from kvfast.engines.vllm.later import LaterManager, given_later
 from kvfast.engines.vllm.later_steps import LaterSteps
 from kvfast.engines.vllm.manager import KvfastManager
+from kvfast.engines.vllm.middle_steps import MiddleSteps
 from kvfast.engines.vllm.steps import BatchedSteps
-from kvfast.engines.vllm.versions import WHOLE_STEPS, is_since, release
-from kvspec.errors import UnsupportedError
+from kvfast.engines.vllm.versions import is_since
 
 
 def given_by(scheduler: Any) -> Given:
@@ -32,28 +32,8 @@ def kvfast_manager(stock: Any, given: Given) -> KvfastManager:
     return kind(stock, implementation, manager)
 
 
-def batched_steps(scheduler: Any, manager: KvfastManager) -> BatchedSteps | SingleSteps:
+def batched_steps(scheduler: Any, manager: KvfastManager) -> BatchedSteps:
     """The batched path of a scheduler on kvfast."""
-    if release() not in WHOLE_STEPS:
-        return SingleSteps()
-    return (LaterSteps if is_since(31) else BatchedSteps)(scheduler, manager)
-
-
-class SingleSteps:
-    """No batched path: each step is left to vLLM's scheduler."""
-
-    def __init__(self) -> None:
-        self.unusual: set[str] = set()
-        self.reason = f"steps of vLLM 0.{release()}"
-
-    def schedule(self) -> Any:
-        """Why vLLM's scheduler has to make the step."""
-        return self.reason
-
-    def may_update(self, plan: Any, output: Any) -> bool:
-        """Return False: vLLM's scheduler takes what the model made."""
-        return False
-
-    def updated(self, plan: Any, output: Any) -> dict[int, Any]:
-        """Raise: no update is taken here."""
-        raise UnsupportedError("an update of a step in one call", "kvfast")
+    if is_since(31):
+        return LaterSteps(scheduler, manager)
+    return (MiddleSteps if is_since(26) else BatchedSteps)(scheduler, manager)

@@ -21,7 +21,7 @@ from kvfast.engines.vllm.manager import NO_HANDLE, KvfastManager
 from kvfast.engines.vllm.plans import planned
 from kvfast.engines.vllm.updates import Update, updated
 from kvfast.engines.vllm.usual import is_usual
-from kvfast.engines.vllm.versions import is_since
+from kvfast.engines.vllm.versions import release
 from kvspec.batched import StepOutput
 
 ROWS = 1024
@@ -54,7 +54,7 @@ class BatchedSteps:
         self.manager = manager
         self.batched = manager.batched
         self.is_async = isinstance(scheduler, AsyncScheduler)
-        self.is_since_025 = is_since(25)
+        self.release = release()
         groups = scheduler.kv_cache_config.kv_cache_groups
         self.block_sizes = [group.kv_cache_spec.block_size for group in groups]
         self.smallest = min(self.block_sizes, default=1)
@@ -135,7 +135,7 @@ class BatchedSteps:
         s, manager = self.scheduler, self.manager
         zeroed = manager.take_new_block_ids() if s.needs_kv_cache_zeroing else ()
         preempted: set[str] = set()
-        if self.is_since_025:  # by a reset between steps
+        if self.release >= 25:  # by a reset between steps
             preempted, s.reset_preempted_req_ids = s.reset_preempted_req_ids, preempted
         return {
             "num_common_prefix_blocks": self._common_prefix(),

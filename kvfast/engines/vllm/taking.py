@@ -122,9 +122,7 @@ class Taker:
         num_sampled = len(new)
         if num_sampled == 0:
             return False
-        is_discarded = (
-            self.cached is not None and not self.in_flight and one["async_tokens_to_discard"] > 0
-        )
+        is_discarded = self.cached is not None and one.get("async_tokens_to_discard", 0) > 0
         if drafts and seats.names[i] in drafts and not (is_discarded and self.is_strict):
             self.rewind(one, len(drafts[seats.names[i]]), num_sampled - 1, is_stale)
         if is_discarded:
@@ -143,7 +141,7 @@ class Taker:
         flying: int = one["num_in_flight_tokens"]
         flying -= count
         one["num_in_flight_tokens"] = flying
-        stale: int = one["num_stale_output_tokens"]
+        stale: int = one.get("num_stale_output_tokens", 0)  # since 0.27
         if stale <= 0:
             return False
         stale -= count

@@ -59,7 +59,7 @@ class Update:
             scheduler.batched_steps.in_flight,
             scheduler.batched_steps.by_flight,
             scheduler.num_spec_tokens > 0,
-            scheduler.batched_steps.is_since_025,
+            scheduler.batched_steps.release >= 25,
             self.prefilled,
         )
 

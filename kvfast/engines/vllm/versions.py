@@ -13,8 +13,6 @@ from kvspec.profile import find_profile
 
 OLDEST, NEWEST = 24, 33
 """Of vLLM 0.24 to 0.33."""
-WHOLE_STEPS = (24, 25, 31, 32, 33)
-"""Releases whose steps kvfast makes in one call; in others the manager alone is kvfast's."""
 CHANGES: Mapping[int, tuple[str, ...]] = MappingProxyType(
     {
         26: (

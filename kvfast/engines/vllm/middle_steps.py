@@ -1,0 +1,70 @@
+"""Batched steps and their updates where the scheduler is that of vLLM 0.26 to 0.30."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from kvfast.engines.vllm.admissions import Admitted
+from kvfast.engines.vllm.compiled import Chosen
+from kvfast.engines.vllm.later_steps import LaterUpdate
+from kvfast.engines.vllm.manager import KvfastManager
+from kvfast.engines.vllm.steps import BatchedSteps
+from kvfast.engines.vllm.updates import updated
+
+
+class MiddleSteps(BatchedSteps):
+    """The batched path of a scheduler of 0.26 to 0.30."""
+
+    in_flight = True
+
+    def __init__(self, scheduler: Any, manager: KvfastManager) -> None:
+        super().__init__(scheduler, manager)
+        self.budget = min(self.budget, scheduler.scheduler_config.max_num_batched_tokens)
+        if hasattr(scheduler, "model_uses_mrope"):  # since 0.29
+            self.new_options = {"uses_mrope": scheduler.model_uses_mrope}
+
+    def _never(self) -> str | None:
+        s, spec = self.scheduler, self.scheduler.vllm_config.speculative_config
+        if spec is not None and spec.max_num_new_slots_for_drafting > 0:
+            return "drafts that take slots of the step"
+        if s.observability_config.enable_logging_iteration_details:
+            return "details of each step in the log"
+        if getattr(s, "is_mm_encoder_only", False) or getattr(s, "return_sampling_mask", False):
+            return "an encoder alone, or masks of samples"
+        return super()._never()
+
+    def told_besides(
+        self, scheduled: Mapping[str, int], new: list[Any], chosen: Chosen, admitted: Admitted
+    ) -> dict[str, Any]:
+        """What else the plan says."""
+        told = super().told_besides(scheduled, new, chosen, admitted)
+        if self.release >= 27:
+            told["ec_manager_metadata"] = (
+                self.scheduler.encoder_cache_manager.get_manager_metadata()
+            )
+        return told
+
+    def _is_usual(self, plan: Any, output: Any) -> bool:
+        s = self.scheduler
+        return (
+            super()._is_usual(plan, output)
+            and s.ec_connector is None
+            and not s.grammar_compile_error_reqs
+        )
+
+    def updated(self, plan: Any, output: Any) -> dict[int, Any]:
+        """What the model answered, by the short way."""
+        return updated(MiddleUpdate(self.scheduler), plan, output)
+
+
+class MiddleUpdate(LaterUpdate):
+    """One update of a scheduler of 0.26 to 0.30."""
+
+    def remove_stopped(self) -> None:
+        """Take those that ended out of the queues."""
+        s = self.scheduler
+        self.remove_running()
+        if self.stopped_waiting:
+            s.waiting.remove_requests(self.stopped_waiting)
+            s.skipped_waiting.remove_requests(self.stopped_waiting)
