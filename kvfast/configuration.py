@@ -12,7 +12,7 @@ from kvfast._core.kinds import Kind, never
 from kvfast._core.plan import GroupPlan, Plan
 from kvspec.config import ManagerConfig
 from kvspec.errors import ConfigError, UnsupportedError
-from kvspec.inside import hits_end_inside
+from kvspec.inside import looks_inside
 from kvspec.specs import (
     AttentionSpec,
     ChunkedLocalAttentionSpec,
@@ -80,9 +80,11 @@ def plan_of(config: ManagerConfig) -> Plan:
     _refuse_context_parallel(config, specs)
     if config.enable_caching:
         _refuse_caching(config, specs, kind_per_group)
-    if any(_export_step(spec) for spec in specs) and not hits_end_inside(config):
-        raise UnsupportedError("states inside a chunk (KV-INSIDE-5)", "kvfast")
-    if kinds.RSWA in kind_per_group and hits_end_inside(config):
+    if any(_export_step(spec) for spec in specs) and not looks_inside(config):
+        raise UnsupportedError(
+            "states inside a chunk in this configuration (KV-INSIDE-12)", "kvfast"
+        )
+    if kinds.RSWA in kind_per_group and looks_inside(config):
         raise UnsupportedError("R-SWA where hits end inside a block", "kvfast")
     config = replace(
         config,

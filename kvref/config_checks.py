@@ -8,7 +8,7 @@ from dataclasses import replace
 from kvref.configuration import eagle_groups, group_class, inside_class
 from kvspec.config import ManagerConfig
 from kvspec.errors import ConfigError
-from kvspec.inside import hits_end_inside
+from kvspec.inside import looks_inside
 from kvspec.specs import (
     ChunkedLocalAttentionSpec,
     CrossAttentionSpec,
@@ -31,7 +31,7 @@ def checked(config: ManagerConfig) -> tuple[ManagerConfig, list[LayerSpec]]:
     if not isinstance(config, ManagerConfig):
         raise ConfigError("config", config, "a ManagerConfig")
     specs = [config.registry.resolve(group.spec) for group in config.kv_cache.groups]
-    managed_by = inside_class if hits_end_inside(config) else group_class
+    managed_by = inside_class if looks_inside(config) else group_class
     for spec in specs:
         managed_by(spec)
     _check_retention_has_an_effect(config, specs)

@@ -24,7 +24,7 @@ from kvref.residency import ResidencyLog
 from kvref.stats import LookupCounter
 from kvspec.config import ManagerConfig
 from kvspec.errors import UnsupportedError
-from kvspec.inside import hits_end_inside
+from kvspec.inside import looks_inside
 from kvspec.specs import (
     AttentionSpec,
     ChunkedLocalAttentionSpec,
@@ -109,7 +109,9 @@ def inside_class(spec: LayerSpec) -> type[Group]:
 def group_class(spec: LayerSpec) -> type[Group]:
     """The class that manages groups of this spec."""
     if isinstance(spec, MambaSpec) and spec.has_checkpoints:
-        raise UnsupportedError("states inside a chunk where no hit ends inside a block", "kvref")
+        raise UnsupportedError(
+            "states inside a chunk in this configuration (KV-INSIDE-12)", "kvref"
+        )
     if isinstance(spec, MambaSpec) and spec.mamba_cache_mode == "align":
         return AlignedMambaGroup
     for spec_type, found in GROUP_TYPES:
@@ -126,7 +128,7 @@ def build_groups(
     parts: Parts = REAL_PARTS,
 ) -> list[Group]:
     """The groups of a checked configuration and its specs, sink blocks set aside."""
-    eagle, is_inside = eagle_groups(config, specs), hits_end_inside(config)
+    eagle, is_inside = eagle_groups(config, specs), looks_inside(config)
     built: list[Group] = []
     for index, spec in enumerate(specs):
         context = GroupContext(
@@ -188,12 +190,12 @@ def build_coordinator(
         return Coordinator(groups)
     if len(groups) == 1:
         return UnitaryCoordinator(groups)
-    hybrid = InsideCoordinator if hits_end_inside(config) else parts.hybrid
+    hybrid = InsideCoordinator if looks_inside(config) else parts.hybrid
     return hybrid(groups, alignment(config))
 
 
 def alignment(config: ManagerConfig) -> int:
     """What hits of a checked configuration are multiples of (KV-COORD-2, KV-INSIDE-1)."""
-    if hits_end_inside(config):
+    if looks_inside(config):
         return config.hash_block_size_tokens or 1
     return config.scheduler_block_size_tokens or 1

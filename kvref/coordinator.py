@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kvref.groups.base import Demand, Group, LookUp
-from kvref.hashing import hash_of_block
+from kvref.hashing import hash_of_block, make_key
 from kvref.request import ReferenceRequest
 from kvspec.blocks import NULL_BLOCK, GroupHits, KVCacheBlocks, PrefixHit
 from kvspec.errors import UnsupportedError
@@ -75,6 +75,9 @@ class Coordinator:
                 self._report(request, group, size, 0, num_whole, found)
             if len(blocks) > num_whole:  # the hit ends inside this one
                 number = num_tokens // hash_size - 1
+                key = make_key(request.block_hashes[number], group.index)
+                if key not in group.pool.keys[blocks[num_whole]]:
+                    continue  # only that of a longer text
                 self._report(request, group, hash_size, number, number + 1, [number])
 
     def _report(

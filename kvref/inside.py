@@ -16,7 +16,10 @@ class InsideCoordinator(HybridCoordinator):
     """What is cached is not rounded, since hits may end at any hash."""
 
     def cache_blocks(self, request: ReferenceRequest, num_tokens: int) -> None:
-        """All that is computed is handed to every group (KV-INSIDE-10)."""
+        """All that is computed is handed to every group (KV-INSIDE-10), if hits end inside."""
+        if all(group.block_size == self.alignment for group in self.groups if group.is_cacheable):
+            super().cache_blocks(request, num_tokens)
+            return
         for group in self.groups:
             if group.is_cacheable:  # KV-COORD-14
                 group.cache_blocks(request, num_tokens)

@@ -19,7 +19,7 @@ from kvspec.blocks import NULL_BLOCK, BlockFacts, GroupHits, KVCacheBlocks, Pref
 from kvspec.config import ManagerConfig
 from kvspec.errors import InvalidArgumentError, UnsupportedError
 from kvspec.events import Event
-from kvspec.inside import BlockCopies, hits_end_inside
+from kvspec.inside import BlockCopies, looks_inside
 from kvspec.request import Request
 from kvspec.snapshot import Snapshot
 from kvspec.stats import PrefixCacheStats, ResidencySample
@@ -65,7 +65,7 @@ class ReferenceManager:
         self._ask_clock()
         self.groups = build_groups(self.config, specs, self.pool, self.event_log, parts)
         self.coordinator = build_coordinator(self.config, self.groups, parts)
-        allocator = InsideAllocator if hits_end_inside(self.config) else parts.allocator
+        allocator = InsideAllocator if looks_inside(self.config) else parts.allocator
         self.allocator = allocator(self.config, self.pool, self.coordinator, self.turn)
         self.lookups = parts.lookups()
         self.counts_admitted = config.policy.lookups_counted == "admitted"

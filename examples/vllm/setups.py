@@ -179,6 +179,8 @@ def since_033() -> dict[str, Setup]:
 def states_since_then(full: Any, window: Any) -> dict[str, Setup]:
     """The same beside Mamba states: hits may end inside their blocks."""
     drafted = states(8, "align", num_speculative_blocks=2)
+    inside = states(8, "align", num_prefill_checkpoint_blocks=1, prefill_checkpoint_alignment=1)
+    whole = replace(inside, block_size=4)
     dense = Setup((full, states(8, "align")), 90, 8, 4, mamba_mode="align", retention=DENSE)
     plain = replace(dense, num_blocks=120, retention=None)
     return {
@@ -194,4 +196,16 @@ def states_since_then(full: Any, window: Any) -> dict[str, Setup]:
             plain, specs=(full, window, states(8, "align")), has_events=True
         ),
         "full and states, items": replace(plain, encoder_cache=24),
+        "full and states, inside": replace(plain, specs=(full, inside)),
+        "full and states, inside, dense": replace(plain, specs=(full, inside), retention=DENSE),
+        "full and states, inside, async, drafts": replace(
+            plain,
+            specs=(full, replace(inside, num_speculative_blocks=2)),
+            num_drafts=2,
+            is_async=True,
+        ),
+        "full and states, inside, whole": Setup((full, whole), 180, 4, 4, mamba_mode="align"),
+        "full and states, inside, whole, sessions": Setup(
+            (full, whole), 600, 4, 4, mamba_mode="align", has_sessions=True
+        ),
     }

@@ -20,7 +20,7 @@ from typing import Any, TypeAlias
 from kvcheck.explore.bounds import Call, Configuration, Step
 from kvcheck.explore.state import BATCHED_STEP, Do, Move, State, World
 from kvcheck.play.scheduler import EMPTY, PREEMPTED, RUNNING, Seat
-from kvspec.inside import hits_end_inside
+from kvspec.inside import looks_inside
 
 KINDS = ("finished", "preempted", "running", "new")
 """In the order in which a step handles them (KV-BATCH-1)."""
@@ -95,7 +95,7 @@ def play_batch(configuration: Configuration, state: State, move: Move, do: Do) -
 
 def return_copies(configuration: Configuration, do: Do) -> None:
     """The step is over: its copies are taken, and their references given back (KV-INSIDE-4)."""
-    if not hits_end_inside(configuration.config):
+    if not looks_inside(configuration.config):
         return
     retained = do("take_block_copies")["retained"]
     if retained:

@@ -32,7 +32,7 @@ from kvcheck.play.agreement import (
 from kvcheck.play.state import abstract_state, duplicate_order
 from kvcheck.play.text import shown
 from kvspec.errors import InvariantViolation, KVSpecError
-from kvspec.inside import hits_end_inside
+from kvspec.inside import looks_inside
 from kvspec.interface import Implementation
 from kvspec.invariants import check_snapshot
 from kvspec.snapshot import Snapshot
@@ -87,7 +87,7 @@ class Edges:
         self.subject = None if subject is None else Side(subject, configuration)
         self.config = self.oracle.config
         keeps_tails = configuration.config.retention_interval_tokens is not None
-        self.prompt_matters = keeps_tails or hits_end_inside(configuration.config)
+        self.prompt_matters = keeps_tails or looks_inside(configuration.config)
         self.sound: set[bytes] = set()
         self.told: set[bytes] = set()
 

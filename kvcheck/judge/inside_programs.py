@@ -1,4 +1,4 @@
-"""Random programs about hits that end inside a block, for subjects that have them (KV-INSIDE-1).
+"""Random programs about hits that end inside a block, and states that are left inside a chunk.
 
 Texts share beginnings of every length, pools are ample, and requests come and go within few steps.
 Those at real sizes have prompts of thousands of tokens, blocks of 16 to 256, and pools of up to
@@ -73,12 +73,14 @@ def _crowd(draw: Draw) -> list[Step]:
 
 
 def inside_config(random: Random, *, is_large: bool = False, room: int = 1) -> ManagerConfig:
-    """Full attention beside states, hashes finer than the blocks of states.
+    """Full attention beside states, hashes finer than the blocks of states or, with states inside
+    chunks, as large.
 
     `room`: if it is large, how many of the longest requests the pool holds, more or less.
     """
     h = random.choice((8, 16, 16, 32, 64) if is_large else (1, 2))
     size = min(h * random.choice((2, 4, 8) if is_large else (2, 4)), 256)
+    size = h if random.random() < 0.15 else size
     kinds = (*random.choice(OTHERS), "mamba")
     specs = [_spec(random, kind, h, size) for kind in kinds]
     groups = tuple(KVCacheGroup((f"layer.{n}",), spec) for n, spec in enumerate(specs))
@@ -108,7 +110,7 @@ def _spec(random: Random, kind: str, h: int, size: int) -> LayerSpec:
         return FullAttentionSpec(random.choice((size, size, h)), 1, 8, "float16")
     if kind == "mla":
         return MLAAttentionSpec(size, 1, 16, "bfloat16")
-    has_checkpoint = random.random() < 0.6
+    has_checkpoint = size == h or random.random() < 0.6
     return MambaSpec(
         size,
         ((2,),),

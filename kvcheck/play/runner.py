@@ -24,7 +24,7 @@ from kvcheck.play.scheduler import Seat
 from kvcheck.play.state import View, look
 from kvspec.config import ManagerConfig
 from kvspec.errors import InvariantViolation, KVSpecError, RemoteError, UnsupportedError
-from kvspec.inside import hits_end_inside
+from kvspec.inside import looks_inside
 from kvspec.interface import Feature, Implementation
 
 
@@ -164,7 +164,7 @@ class Runner:
         self.block_sizes = tuple(spec.block_size * factor for spec in self.specs)
         self.checks = checks
         has_copies = Feature.HITS_INSIDE_BLOCKS in self.subject.features
-        self.ends_inside = has_copies and hits_end_inside(self.config)
+        self.ends_inside = has_copies and looks_inside(self.config)
         self.scheduled: set[str] = set()
         self.requests: list[Tracked] = []
         self.num_made = 0

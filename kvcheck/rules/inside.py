@@ -265,6 +265,45 @@ def a_state_inside_that_ends_another_block_leaves_no_key(bench: Bench) -> None:
     equal(covered(manager, request)[7], 0)
 
 
+def whole(bench: Bench, **options: Any) -> Managed:
+    """With h = B = 4: no hit ends inside a block, and chunks leave states inside."""
+    policy = replace(bench.policy, hits_inside_blocks=True, **options)
+    layers = (full(4), states(alignment=1))
+    return bench.manager(60, *layers, policy=policy, retention_interval_tokens=0)
+
+
+@cases((15, 12), (16, 12), (17, 16))
+@example("KV-INSIDE-12", "KV-INSIDE-14", since="0.3")
+def a_chunk_leaves_a_state_inside_where_hashes_are_no_finer(
+    bench: Bench, prompt: int, kept: int
+) -> None:
+    """A prompt in one step, and the same again, from the last whole block before its end."""
+    manager = whole(bench)
+    request = manager.request("a", A[:prompt])
+    free = manager.num_free_blocks
+    manager.run(request, prompt)
+    equal(free - manager.num_free_blocks, -(-prompt // 4) + 2)
+    equal(covered(manager, request)[kept // 4 - 1], kept)
+    next_step(manager)
+    hit = manager.get_computed_blocks(manager.request("b", A[:prompt]))
+    equal(hit.hit_length_tokens, kept)
+
+
+@cases((True, 12), (False, 0))
+@example("KV-INSIDE-11", "KV-POL-23", since="0.3")
+def a_state_at_the_prompts_end_returns_where_hashes_are_no_finer(
+    bench: Bench, returns: bool, kept: int
+) -> None:
+    """A prompt of 14 in steps of 12 and 2; between them the key of the state after 12 is taken."""
+    manager = whole(bench, checkpoints_return=returns)
+    request = manager.request("a", A[:14])
+    manager.run(request, 12)
+    next_step(manager)
+    manager.evict_blocks([manager.blocks(request, 1)[2]])
+    manager.run(request)
+    equal(covered(manager, request)[2], kept)
+
+
 @example("KV-EVT-2", "KV-EVT-3", "KV-INSIDE-13", since="0.3")
 def tokens_of_entries_that_are_passed_over_are_told(bench: Bench) -> None:
     """A hit of 6 and a chunk to 15. Entry 1 gets no key; entry 2 that of 14 alone."""

@@ -117,6 +117,25 @@ def the_end_of_a_hit_inside_a_block_is_reported_as_a_partial_entry(
         equal((end.token_ids, end.block_size_tokens, end.extra_keys), (tuple(A[4:6]), 2, (None,)))
 
 
+@cases((False, [True, True]), (True, [False, True]))
+@example("KV-EVT-11", "KV-INSIDE-7", since="0.3")
+def an_end_that_a_drop_left_without_its_key_is_not_reported(
+    bench: Bench, drops: bool, is_told: list[bool]
+) -> None:
+    """h = 2: the block of full attention has the key of 6 tokens; with a drop the hit is of 4."""
+    bench.need(Feature.HIT_REPORTS)
+    layers = (full(8), mamba(8, "align"))
+    manager = made(bench, layers=layers, enable_events=True, use_eagle=drops)
+    request = manager.request("a", A[:7])
+    for count in (4, 2, 1):
+        manager.admit(request, count) if count == 4 else manager.run(request, count)
+        next_step(manager)
+    manager.take_events()
+    manager.started("r", A[:8], reports_hits=True)
+    found = [event.group for event in reports(manager)]
+    equal([group in found for group in (0, 1)], is_told)
+
+
 @example("KV-EVT-11", "KV-EVT-9")
 def a_report_of_a_followed_request_says_where_its_tokens_are(bench: Bench) -> None:
     bench.need(Feature.HIT_REPORTS)

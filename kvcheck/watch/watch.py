@@ -18,7 +18,7 @@ from kvcheck.watch.calls import Call
 from kvcheck.watch.ownership import Lists, Ownership, violated
 from kvcheck.watch.requests import Describe, Followed, Requests
 from kvspec.blocks import NULL_BLOCK
-from kvspec.inside import hits_end_inside
+from kvspec.inside import looks_inside
 from kvspec.interface import KVCacheManager
 from kvspec.invariants import check_snapshot
 from kvspec.request import Request
@@ -42,7 +42,7 @@ class Watch:
         )
         self.ownership = Ownership(self.config.kv_cache.num_blocks, len(groups))
         self.content = ContentCheck(self.config)
-        self.has_copies = hits_end_inside(self.config)
+        self.has_copies = looks_inside(self.config)
         self.copies_may_wait = self.has_copies
         if self.has_copies:  # when a copy reads what is there, the calls do not say
             self.content.groups.clear()

@@ -20,6 +20,7 @@ cdef class Inside:
     cdef long long unit
     cdef int num_groups
     cdef long long end
+    cdef bint is_whole
     cdef long long[::1] export_step, entry_of, inner, column, handed
     cdef int[::1] copied
     cdef readonly list pairs
@@ -61,7 +62,7 @@ cdef class Inside:
     cdef int put_first(self, list taken) except -1
     @cython.locals(taken=list)
     cdef object take_copies(self, dict popped)
-    @cython.locals(g=int, at="long long", end="long long", first="long long", told="long long", inner="long long")
+    @cython.locals(g=int, at="long long", given="long long", end="long long", first="long long", told="long long", inner="long long", last="long long")
     cdef int cache(self, int row, FastRequest request, long long tokens, bint allocates) except -1
     @cython.locals(per="long long", size="long long", start="long long", tail="long long", stored=list, i="long long", first="long long", block=int, tokens="long long")
     cdef int cache_states(self, int g, long long at, FastRequest request, long long told, long long end, long long inner) except -1

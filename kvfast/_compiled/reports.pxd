@@ -7,5 +7,5 @@ from kvfast._compiled.request cimport FastRequest
 
 @cython.locals(g=int)
 cdef int report_hit(EventLog log, Lookup lookup, FastRequest request, long long tokens) except -1
-@cython.locals(size="long long", per="long long", num_hits="long long", end="long long", i="long long", number="long long")
+@cython.locals(size="long long", per="long long", num_hits="long long", end="long long", i="long long", number="long long", block=int)
 cdef int report_group(EventLog log, Lookup lookup, FastRequest request, int g, long long tokens) except -1

@@ -78,7 +78,7 @@ class Core:
         )
         self.inside: Inside | None = None
         self.inside_lookup: InsideLookup | None = None
-        if plan.hits_end_inside:
+        if plan.looks_inside:
             unit = self.hash_block_size
             steps = [group.export_step_tokens for group in plan.groups]
             self.inside = Inside(self.allocator, steps, unit)

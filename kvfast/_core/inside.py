@@ -35,6 +35,7 @@ class Inside:
       `column[g]`: in which entry. `handed[g]`: the entries handed over before any was passed over.
     - `export_step[g]`: a state inside lies a multiple of so many tokens behind the chunk's start;
       0: there is none. `end`: where this call's chunk ends.
+    - `is_whole`: every block is as large as what is hashed, so that no hit ends inside one.
     """
 
     def __init__(self, allocator: Allocator, export_steps: Sequence[int], unit: int) -> None:
@@ -44,12 +45,15 @@ class Inside:
         self.tables: Tables = self.allocator.tables
         self.lookup: Lookup = self.allocator.lookup
         self.unit = unit
+        self.is_whole = True
         n = self.shape.num_groups
         self.num_groups = n
         self.end = 0
         self.export_step = zeroed("q", n)
         for g in range(n):
             self.export_step[g] = export_steps[g]
+            if self.shape.is_cached(g) and self.shape.block_size[g] != unit:
+                self.is_whole = False
         self.entry_of = zeroed("q", n)
         self.copied = zeroed("i", n)
         self.inner = zeroed("q", n)
@@ -309,15 +313,19 @@ class Inside:
             if not self.shape.is_cached(g):  # KV-COORD-14
                 continue
             at = row * self.num_groups + g
-            end = self.shape.full_blocks(g, tokens, request.num_hashes)
+            given = tokens
+            if self.is_whole and not self.shape.drops[g]:  # KV-COORD-13
+                given -= tokens % self.unit
+            end = self.shape.full_blocks(g, given, request.num_hashes)
             first = max(self.tables.cached[at] - 1, 0)
             if self.shape.is_mamba(g):
                 inner = self.inner[g] if allocates else 0
                 told = self.handed[g] if allocates and self.shape.is_aligned(g) else first
                 if told < end:
                     self.cache_states(g, at, request, told, end, inner)
-                if self.shape.returns[g] and tokens == self.last_inner(request.num_prompt_tokens):
-                    self.allocator.cache_checkpoint(g, row, request, tokens)
+                last = self.last_inner(request.num_prompt_tokens)
+                if self.is_whole and self.shape.returns[g] and not inner and given == last:
+                    self.allocator.cache_checkpoint(g, row, request, given)
                 if inner:
                     self.cache_inner(g, at, request, inner)
                 elif allocates and tokens == self.end and self.shape.is_aligned(g):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kvspec.config import ManagerConfig
-from kvspec.inside import hits_end_inside
+from kvspec.inside import looks_inside
 from kvspec.specs import LayerSpec
 
 from .kinds import Kind
@@ -55,15 +55,15 @@ class Plan:
     attention: tuple[tuple[int, ...], ...]
 
     @property
-    def hits_end_inside(self) -> bool:
-        """Whether hits may end inside a block (KV-INSIDE-1)."""
-        return hits_end_inside(self.config)
+    def looks_inside(self) -> bool:
+        """Whether hits may end inside a block, or states are left there (KV-INSIDE-1, -12)."""
+        return looks_inside(self.config)
 
     @property
     def alignment_tokens(self) -> int:
         """Every hit ends on a multiple of it."""
         config = self.config
-        if self.hits_end_inside:
+        if self.looks_inside:
             return config.hash_block_size_tokens or 1
         return config.scheduler_block_size_tokens or 1
 

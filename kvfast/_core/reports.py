@@ -24,4 +24,6 @@ def report_group(log: EventLog, lookup: Lookup, request: FastRequest, g: int, to
         log.hit(request, g, per, 0, end, found)
     if num_hits > end:
         number = tokens // (size // per)
-        log.hit(request, g, 1, number - 1, number, [number - 1])
+        block = lookup.hits[g * lookup.stride + end]
+        if lookup.pool.has_key(block, request, number - 1, g):
+            log.hit(request, g, 1, number - 1, number, [number - 1])

@@ -187,8 +187,11 @@ class InsideAlignedGroup(InsideMambaGroup, AlignedMambaGroup):
             self.cache_end_of_prompt(request, num_tokens)
 
     def checkpoint_returns(self, request: ReferenceRequest, num_tokens: int) -> bool:
-        """Never: a later call does not know which state there is (KV-INSIDE-11, KV-POL-23)."""
-        return False
+        """Never inside a block: a later call does not know which state there is (KV-INSIDE-11)."""
+        if self.block_size > self.hash_size:
+            return False
+        chunk = self.planned.get(request.request_id, NO_CHUNK)
+        return chunk.position == 0 and super().checkpoint_returns(request, num_tokens)
 
     def cache_end_of_prompt(self, request: ReferenceRequest, num_tokens: int) -> None:
         """The running state, if it lies inside a block and has no such key yet."""

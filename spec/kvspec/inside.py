@@ -62,6 +62,22 @@ def hits_end_inside(config: ManagerConfig) -> bool:
     return is_finer and all(spec.block_size == h for spec in others)
 
 
+def leaves_states_inside(config: ManagerConfig) -> bool:
+    """Whether chunks leave states inside where no hit ends inside a block (KV-INSIDE-12)."""
+    if not config.policy.hits_inside_blocks or not config.enable_caching:
+        return False
+    specs = [spec for spec in config.managed_specs if spec.prefix_cacheable]
+    if len(specs) < 2 or config.dcp_world_size * config.pcp_world_size > 1:
+        return False
+    has_checkpoints = any(isinstance(spec, MambaSpec) and spec.has_checkpoints for spec in specs)
+    return has_checkpoints and all(spec.block_size == hash_block_size(config) for spec in specs)
+
+
+def looks_inside(config: ManagerConfig) -> bool:
+    """Whether a group knows what lies inside its blocks: where hits end, or states are left."""
+    return hits_end_inside(config) or leaves_states_inside(config)
+
+
 def last_boundary(num_tokens: int, config: ManagerConfig) -> int:
     """Where the next request with these tokens goes on at most, a drop taken off (KV-INSIDE-11)."""
     h = hash_block_size(config)

@@ -21,7 +21,7 @@ from kvcheck.rules.scenarios.inside import INSIDE_SCENARIOS
 from kvcheck.rules.scenarios.single import configure
 from kvspec.config import ManagerConfig
 from kvspec.errors import UnsupportedError
-from kvspec.inside import Chunk, hits_drop, hits_end_inside
+from kvspec.inside import Chunk, hits_drop, hits_end_inside, leaves_states_inside
 from kvspec.interface import Feature, Implementation
 from kvspec.policy import Policy
 from kvspec.requirements import lacking
@@ -68,13 +68,13 @@ def test_a_mistake_is_found_by_a_story(mistake: str, rule: str) -> None:
 
 def test_programs_at_real_sizes_are_large() -> None:
     """Some have thousands of blocks or of tokens, and some hundreds of requests."""
-    many = next(seed for seed in count() if Random(seed).random() < 0.002)
-    drawn = [large_inside_program(Random(seed), 40) for seed in (*range(25), many)]
+    many = islice((seed for seed in count() if Random(seed).random() < 0.002), 3)
+    drawn = [large_inside_program(Random(seed), 40) for seed in (*range(25), *many)]
     specs = [spec for program in drawn for spec in program.config.managed_specs]
-    assert {spec.block_size for spec in specs} == {16, 32, 64, 128, 256}
+    assert {spec.block_size for spec in specs} >= {16, 32, 64, 128, 256}
     assert max(program.config.kv_cache.num_blocks for program in drawn) > 2000
     arrivals = [[s for s in p.steps if isinstance(s, Arrive)] for p in drawn]
-    assert len(arrivals[-1]) > 200
+    assert max(map(len, arrivals[-3:])) > 200
     assert max(len(each.prompt) for of_one in arrivals for each in of_one) > 4000
 
 
@@ -192,9 +192,15 @@ def test_where_a_chunk_leaves_a_state_inside(
 @pytest.mark.parametrize(
     "twin", [kvref.implementation(), kvfast.implementation()], ids=["kvref", "kvfast"]
 )
-def test_states_inside_chunks_need_hits_inside_blocks(twin: Implementation) -> None:
+def test_states_inside_chunks_need_blocks_of_one_size_or_finer_hashes(
+    twin: Implementation,
+) -> None:
+    twin.create(config(FULL, states(4, alignment=1)))
+    twin.create(config(FULL, states(8, alignment=1)))
+    for asked in (config(replace(FULL, block_size=8), states(4, alignment=1)), config(states(4))):
+        assert not leaves_states_inside(asked)
     with pytest.raises(UnsupportedError, match="states inside a chunk"):
-        twin.create(config(FULL, states(4, alignment=1)))
+        twin.create(config(replace(FULL, block_size=8), states(4, alignment=1)))
 
 
 @pytest.mark.rule("KV-INSIDE-2", "KV-INSIDE-3", "KV-INSIDE-4", "KV-INSIDE-5", "KV-INSIDE-6")

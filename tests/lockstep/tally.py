@@ -11,7 +11,7 @@ from kvcheck.play import steps as st
 from kvcheck.play.steps import Program
 from kvcheck.rules.single_calls import CALLS
 from kvspec.config import ManagerConfig
-from kvspec.inside import hits_end_inside
+from kvspec.inside import hits_end_inside, leaves_states_inside
 from kvspec.specs import (
     ChunkedLocalAttentionSpec,
     CircularBufferSpec,
@@ -65,6 +65,7 @@ OF_CONFIG: Mapping[str, Callable[[ManagerConfig], object]] = MappingProxyType(
             hits_end_inside(config)
             and any(isinstance(s, MambaSpec) and s.has_checkpoints for s in config.managed_specs)
         ),
+        "states inside chunks, no finer hashes": leaves_states_inside,
         "watermark": lambda config: config.watermark,
         "context parallelism": lambda config: config.dcp_world_size > 1,
         "full attention": _has(FullAttentionSpec),
@@ -97,7 +98,7 @@ OF_CONFIG: Mapping[str, Callable[[ManagerConfig], object]] = MappingProxyType(
 OF_LARGE = frozenset(
     {
         "blocks of 256 tokens", "pool of 100,000 blocks", "given hashes", "xxhash_cbor",
-        "hits inside a block", "states inside chunks",
+        "hits inside a block", "states inside chunks", "states inside chunks, no finer hashes",
         *(f"choice of {name}" for name in OTHERS),
     }
 )  # fmt: skip

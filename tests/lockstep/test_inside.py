@@ -18,11 +18,11 @@ __all__ = ["fast"]  # the fixture
 
 NUM_DEEP_CALLS = 300_000
 FOUND_BY = {
-    "EndsOfRunsBeginAtTheNext": 6,
+    "EndsOfRunsBeginAtTheNext": 4,
     "ShorterEndsAreCutToBlocks": 5,
     "CopiesAreFullAtOnce": 6,
     "EndsAreNotOwed": 2,
-    "CopiesAreKeyedWhole": 8,
+    "CopiesAreKeyedWhole": 3,
     "InnerStatesHaveNoBlock": 11,
     "MovedKeysCoverNothing": 2,
 }

@@ -40,12 +40,6 @@ def _refuse(scheduler: Any) -> None:
     refused = {
         **beyond_contract(scheduler),
         "context parallelism": max(scheduler.dcp_world_size, scheduler.pcp_world_size) > 1,
-        # Every Mamba2 layer has such a block; without caching the mode is none, and it is not used.
-        "states inside a chunk with prefix caching (KV-INSIDE-5): set enable_prefix_caching to"
-        " False": any(
-            getattr(spec, "num_prefill_checkpoint_blocks", 0) and spec.mamba_cache_mode == "align"
-            for spec in specs
-        ),
         f"Mamba layers beside vLLM 0.{release()}": scheduler.has_mamba_layers and not is_since(33),
         # They key the end of a prompt elsewhere.
         f"blocks larger than those that are hashed in vLLM 0.{release()}": (
@@ -204,7 +198,8 @@ class LaterManager(KvfastManager):
             if found is None:
                 continue
             unit = self.requests.hash_block_size
-            for end in range((place + 1) * size, place * size, -unit):
+            # A state inside a chunk may lie one entry before the one that it ends in.
+            for end in range((place + 2) * size, place * size, -unit):
                 if request.block_hashes[end // unit - 1 : end // unit] == [found]:
                     return end
             return (place + 1) * size  # a session has lost the token behind that hash
