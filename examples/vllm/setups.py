@@ -30,7 +30,7 @@ def is_refused(setup: Setup) -> bool:
         return False
     keeps_boundaries = bool(setup.retention) or (release() > 29 and setup.retention != DENSE)
     return (
-        any(type(spec).__name__ == "MambaSpec" for spec in setup.specs)
+        (setup.enable_caching and any(type(s).__name__ == "MambaSpec" for s in setup.specs))
         or (setup.use_eagle and len(setup.specs) > 1 and keeps_boundaries)
         or (release() < 32 and any(s.block_size != setup.hash_block_size for s in setup.specs))
     )
@@ -69,6 +69,9 @@ def alone() -> dict[str, Setup]:
         ),
         "full and window, eagle": Setup(
             (full, window), 90, 4, 4, num_drafts=2, use_eagle=True, has_events=True
+        ),
+        "full and states, no caching": Setup(
+            (full, states(4, "none")), 120, 4, 4, mamba_mode="none", enable_caching=False
         ),
         "window": Setup((window,), 50, 4, 4),
         "chunk": Setup((chunk,), 50, 4, 4),

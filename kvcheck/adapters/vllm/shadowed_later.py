@@ -116,7 +116,9 @@ class LaterShadowedManager(ShadowedManager):
         self.mirror.require(call, broken)
         for spec in self.mirror.config.managed_specs:
             # With states inside a chunk it may: vLLM then keys the state before (docs/FINDINGS.md).
-            if isinstance(spec, MambaSpec) and not spec.has_checkpoints:
+            if not isinstance(spec, MambaSpec) or spec.has_checkpoints:
+                continue
+            if spec.mamba_cache_mode == "align":
                 self.mirror.require(call, preconditions.realigned_chunk(asked, spec.block_size))
         return asked
 

@@ -40,7 +40,9 @@ def _refuse(scheduler: Any) -> None:
     refused = {
         **beyond_contract(scheduler),
         "context parallelism": max(scheduler.dcp_world_size, scheduler.pcp_world_size) > 1,
-        f"Mamba layers beside vLLM 0.{release()}": scheduler.has_mamba_layers and not is_since(33),
+        f"Mamba layers with prefix caching in vLLM 0.{release()}": scheduler.has_mamba_layers
+        and scheduler.kv_cache_manager.enable_caching
+        and not is_since(33),
         # They key the end of a prompt elsewhere.
         f"blocks larger than those that are hashed in vLLM 0.{release()}": (
             not is_since(32) and any(spec.block_size != scheduler.hash_block_size for spec in specs)
