@@ -1,0 +1,183 @@
+"""nano-vllm's scheduler on its own block manager and on kvfast: the same tokens.
+
+    PYTHONPATH=CHECKOUT_OF_NANO_VLLM python -m examples.nanovllm.engine [--sequences 500] [--seed 1]
+
+`BlockManager` is the whole integration. No device: a made-up model writes each token into the slot
+that the block table names, and samples from what it reads back from there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import importlib.util
+import sys
+from random import Random
+from types import ModuleType, SimpleNamespace
+from typing import Any
+from zlib import crc32
+
+import kvfast
+from kvspec.blocks import KVCacheBlocks
+from kvspec.config import KVCacheConfig, KVCacheGroup, ManagerConfig
+from kvspec.policy import Policy
+from kvspec.request import RequestInput
+from kvspec.specs import FullAttentionSpec
+
+LONGEST = 4096
+
+
+class BlockManager:
+    """The calls of nano-vllm's, answered by kvfast. Block 0 is the contract's null block."""
+
+    def __init__(self, num_blocks: int, block_size: int) -> None:
+        spec = FullAttentionSpec(block_size, num_kv_heads=8, head_size=128, dtype="bfloat16")
+        cache = KVCacheConfig(num_blocks + 1, (KVCacheGroup(("layers",), spec),))
+        policy = Policy(unhashed_freed_to="back")  # nano-vllm has one order for all
+        config = ManagerConfig(cache, max_model_len_tokens=LONGEST, policy=policy)
+        self.implementation = kvfast.implementation()
+        self.manager = self.implementation.create(config, check_invariants=False)
+        self.block_size = block_size
+        self.requests: dict[int, Any] = {}
+        self.hits: dict[int, KVCacheBlocks] = {}
+
+    def request_of(self, seq: Any) -> Any:
+        """kvfast's request, with the tokens that the sequence has now."""
+        request: Any = self.requests.get(seq.seq_id)
+        if request is None:
+            given = RequestInput(str(seq.seq_id), seq.token_ids)
+            request = self.implementation.make_request(self.manager, given)
+            self.requests[seq.seq_id] = request
+        if new := seq.token_ids[request.num_tokens :]:
+            request.append(new)
+        return request
+
+    def can_allocate(self, seq: Any) -> int:
+        """Blocks that are hit; -1 where the pool lacks what the whole sequence needs besides."""
+        hit = self.manager.get_computed_blocks(self.request_of(seq))
+        ids = self.hits[seq.seq_id] = hit.blocks
+        free = sum(self.manager.get_block(each).references == 0 for each in ids.groups[0])
+        num_hit = len(ids.groups[0])
+        needed = seq.num_blocks - num_hit + free
+        return num_hit if needed <= self.manager.num_free_blocks else -1
+
+    def allocate(self, seq: Any, num_cached_blocks: int) -> None:
+        """Take the hit and all other blocks of the sequence; keys come once tokens are computed."""
+        request = self.request_of(seq)
+        seq.num_cached_tokens = num_cached_blocks * self.block_size
+        self.take(seq, request, seq.num_tokens - seq.num_cached_tokens, seq.num_cached_tokens)
+        request.num_computed_tokens = seq.num_cached_tokens
+
+    def take(self, seq: Any, request: Any, num_new: int, num_hit: int = 0) -> None:
+        """Have slots for so many tokens; the pool has them."""
+        hit = self.hits.pop(seq.seq_id, None) if num_hit else None
+        granted = self.manager.allocate_slots(
+            request,
+            num_new,
+            num_new_computed_tokens=num_hit,
+            new_computed_blocks=hit,
+            delay_cache_blocks=True,
+        )
+        if granted is None:
+            raise RuntimeError(f"sequence {seq.seq_id} was not asked for first")
+        seq.block_table[:] = self.manager.get_blocks(request).groups[0]
+
+    def deallocate(self, seq: Any) -> None:
+        """Give all blocks back."""
+        request = self.requests[seq.seq_id]
+        self.manager.free(request)
+        request.num_computed_tokens = seq.num_cached_tokens = 0
+        seq.block_table.clear()
+        if seq.is_finished:
+            del self.requests[seq.seq_id]
+
+    def can_append(self, seq: Any) -> bool:
+        """Whether there is a block for the next token, where it needs one."""
+        return self.manager.num_free_blocks >= (len(seq) % self.block_size == 1)
+
+    def may_append(self, seq: Any) -> None:
+        """Have a slot for the last token."""
+        request = self.request_of(seq)
+        request.num_computed_tokens = len(seq) - 1
+        self.take(seq, request, 1)
+
+    def hash_blocks(self, seq: Any) -> None:
+        """Register the blocks that the step filled."""
+        request = self.request_of(seq)
+        self.manager.cache_blocks(request, seq.num_cached_tokens + seq.num_scheduled_tokens)
+
+
+def completions(scheduler: Any, arrivals: list[tuple[int, Any]]) -> list[list[int]]:
+    """Run the sequences that arrive at these steps; the tokens that each was answered.
+
+    The model reads the whole sequence back from its slots: a token is another one wherever a slot
+    holds something else.
+    """
+    memory: dict[tuple[int, int], tuple[int, int]] = {}
+    size, number, waiting = scheduler.block_size, 0, list(reversed(arrivals))
+    while waiting or not scheduler.is_finished():
+        while waiting and (waiting[-1][0] <= number or scheduler.is_finished()):
+            scheduler.add(waiting.pop()[1])
+        number += 1
+        seqs, is_prefill = scheduler.schedule()
+        tokens = []
+        for seq in seqs:
+            start = seq.num_cached_tokens if is_prefill else len(seq) - 1
+            end = start + seq.num_scheduled_tokens
+            slots = [(seq.block_table[i // size], i % size) for i in range(end)]
+            for i in range(start, end):
+                memory[slots[i]] = (i, seq.token_ids[i])
+            tokens.append(crc32(str([memory.get(slot) for slot in slots]).encode()) % 50)
+        scheduler.postprocess(seqs, tokens, is_prefill)
+    return [seq.completion_token_ids for _, seq in arrivals]
+
+
+def load() -> tuple[Any, Any]:
+    """nano-vllm's modules of the scheduler and of sequences, without the engine around them."""
+    found = importlib.util.find_spec("nanovllm")
+    if found is None:
+        raise SystemExit("nano-vllm is not on PYTHONPATH")
+    sys.modules["nanovllm"] = importlib.util.module_from_spec(found)  # not run: wants a GPU
+    config = sys.modules["nanovllm.config"] = ModuleType("nanovllm.config")
+    config.__dict__["Config"] = SimpleNamespace
+    names = ("scheduler", "sequence")
+    scheduler, sequence = (importlib.import_module(f"nanovllm.engine.{name}") for name in names)
+    return scheduler, sequence
+
+
+def compare(num_sequences: int, seed: int) -> str:
+    """What both computed, in words. SystemExit where their tokens differ."""
+    scheduler, sequence = load()
+    sequence.Sequence.block_size = size = 4
+    config = {"max_num_seqs": 8, "max_num_batched_tokens": 64, "eos": 0}
+    given = SimpleNamespace(**config, kvcache_block_size=size, num_kvcache_blocks=40)
+    found = []
+    for is_kvfast in (False, True):
+        rng, made = Random(seed), scheduler.Scheduler(given)
+        if is_kvfast:
+            made.block_manager = BlockManager(40, size)
+        arrivals = []
+        for number in range(num_sequences):
+            prompt = [rng.randrange(3)] * rng.choice((0, 8, 16, 24))
+            prompt += [rng.randrange(1, 50) for _ in range(rng.randint(1, 30))]
+            asked = {"max_tokens": rng.randint(1, 40), "ignore_eos": rng.random() < 0.5}
+            seq = sequence.Sequence(prompt, SimpleNamespace(temperature=1, **asked))
+            arrivals.append((number * 6, seq))
+        found.append(completions(made, arrivals))
+    for number, (stock, ours) in enumerate(zip(*found, strict=True)):
+        if stock != ours:
+            raise SystemExit(f"sequence {number}: {stock} and {ours}")
+    return f"{num_sequences} sequences, the same {sum(map(len, found[0]))} tokens"
+
+
+def main() -> None:
+    """See the top of this file."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--sequences", type=int, default=500)
+    parser.add_argument("--seed", type=int, default=1)
+    asked = parser.parse_args()
+    print(compare(asked.sequences, asked.seed))
+
+
+if __name__ == "__main__":
+    main()
