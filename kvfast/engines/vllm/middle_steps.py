@@ -32,6 +32,8 @@ class MiddleSteps(BatchedSteps):
             return "details of each step in the log"
         if getattr(s, "is_mm_encoder_only", False) or getattr(s, "return_sampling_mask", False):
             return "an encoder alone, or masks of samples"
+        if getattr(s, "spec_decode_metrics_level", "none") != "none":  # since 0.29
+            return "figures of drafts for each request"
         return super()._never()
 
     def told_besides(
