@@ -82,7 +82,7 @@ def plan_of(config: ManagerConfig) -> Plan:
         _refuse_caching(config, specs, kind_per_group)
     if any(_export_step(spec) for spec in specs) and not looks_inside(config):
         raise UnsupportedError(
-            "states inside a chunk in this configuration (KV-INSIDE-12)", "kvfast"
+            "states inside a chunk in this configuration (KV-INSIDE-19)", "kvfast"
         )
     if kinds.RSWA in kind_per_group and looks_inside(config):
         raise UnsupportedError("R-SWA where hits end inside a block", "kvfast")

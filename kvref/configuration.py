@@ -110,7 +110,7 @@ def group_class(spec: LayerSpec) -> type[Group]:
     """The class that manages groups of this spec."""
     if isinstance(spec, MambaSpec) and spec.has_checkpoints:
         raise UnsupportedError(
-            "states inside a chunk in this configuration (KV-INSIDE-12)", "kvref"
+            "states inside a chunk in this configuration (KV-INSIDE-19)", "kvref"
         )
     if isinstance(spec, MambaSpec) and spec.mamba_cache_mode == "align":
         return AlignedMambaGroup

@@ -16,7 +16,7 @@ class InsideCoordinator(HybridCoordinator):
     """What is cached is not rounded, since hits may end at any hash."""
 
     def cache_blocks(self, request: ReferenceRequest, num_tokens: int) -> None:
-        """All that is computed is handed to every group (KV-INSIDE-10), if hits end inside."""
+        """Hand all that is computed to every group (KV-INSIDE-10), unless no hit ends inside."""
         if all(group.block_size == self.alignment for group in self.groups if group.is_cacheable):
             super().cache_blocks(request, num_tokens)
             return

@@ -273,7 +273,7 @@ def whole(bench: Bench, **options: Any) -> Managed:
 
 
 @cases((15, 12), (16, 12), (17, 16))
-@example("KV-INSIDE-12", "KV-INSIDE-14", since="0.3")
+@example("KV-INSIDE-19", "KV-INSIDE-12", "KV-INSIDE-14")
 def a_chunk_leaves_a_state_inside_where_hashes_are_no_finer(
     bench: Bench, prompt: int, kept: int
 ) -> None:
@@ -290,7 +290,7 @@ def a_chunk_leaves_a_state_inside_where_hashes_are_no_finer(
 
 
 @cases((True, 12), (False, 0))
-@example("KV-INSIDE-11", "KV-POL-23", since="0.3")
+@example("KV-INSIDE-19", "KV-POL-23")
 def a_state_at_the_prompts_end_returns_where_hashes_are_no_finer(
     bench: Bench, returns: bool, kept: int
 ) -> None:

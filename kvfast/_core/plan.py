@@ -56,7 +56,7 @@ class Plan:
 
     @property
     def looks_inside(self) -> bool:
-        """Whether hits may end inside a block, or states are left there (KV-INSIDE-1, -12)."""
+        """Whether hits end inside a block (KV-INSIDE-1), or states are left (KV-INSIDE-19)."""
         return looks_inside(self.config)
 
     @property

@@ -187,7 +187,7 @@ class InsideAlignedGroup(InsideMambaGroup, AlignedMambaGroup):
             self.cache_end_of_prompt(request, num_tokens)
 
     def checkpoint_returns(self, request: ReferenceRequest, num_tokens: int) -> bool:
-        """Never inside a block: a later call does not know which state there is (KV-INSIDE-11)."""
+        """Where no hit ends inside (KV-INSIDE-19): else no later call knows what state there is."""
         if self.block_size > self.hash_size:
             return False
         chunk = self.planned.get(request.request_id, NO_CHUNK)

@@ -63,7 +63,7 @@ def hits_end_inside(config: ManagerConfig) -> bool:
 
 
 def leaves_states_inside(config: ManagerConfig) -> bool:
-    """Whether chunks leave states inside where no hit ends inside a block (KV-INSIDE-12)."""
+    """Whether chunks leave states inside where no hit ends inside a block (KV-INSIDE-19)."""
     if not config.policy.hits_inside_blocks or not config.enable_caching:
         return False
     specs = [spec for spec in config.managed_specs if spec.prefix_cacheable]

@@ -164,7 +164,7 @@ def test_what_kvfast_does_not_do_stays_with_the_manager_of_033(
     inside = {"num_prefill_checkpoint_blocks": 1, "prefill_checkpoint_alignment": 4}
     setup = engine.Setup((engine.states(8, "align", **inside),), 90, 8, 8, mamba_mode="align")
     made = lockstep.make_scheduler(KvfastScheduler, setup, lockstep.vllm_config(setup, model))
-    assert "states inside a chunk in this configuration (KV-INSIDE-12)" in made.kvfast_reason
+    assert "states inside a chunk in this configuration (KV-INSIDE-19)" in made.kvfast_reason
     made.schedule()
     assert made.num_steps_stock == 1
     specs = (engine.states(8, "none", **inside),)

@@ -188,7 +188,7 @@ def test_where_a_chunk_leaves_a_state_inside(
     assert Chunk(start, end, 4).checkpoint(spec, config(FULL, spec, h=2, **options)) == position
 
 
-@pytest.mark.rule("KV-INSIDE-12")
+@pytest.mark.rule("KV-INSIDE-19")
 @pytest.mark.parametrize(
     "twin", [kvref.implementation(), kvfast.implementation()], ids=["kvref", "kvfast"]
 )
