@@ -188,7 +188,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--window", action="store_true", help="a model with windows")
     given, options = parser.parse_known_args()
-    os.environ |= {"HF_HUB_OFFLINE": "1", "PYTHONHASHSEED": "0"}
+    os.environ |= {"HF_HUB_OFFLINE": "1", "PYTHONHASHSEED": "0", "VLLM_LOGGING_LEVEL": "INFO"}
     os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
     with TemporaryDirectory() as folder:
         write_model(Path(folder), has_windows=given.window)
