@@ -25,20 +25,8 @@ from time import process_time, thread_time
 from typing import Any
 
 from bench.tables import put, short, spread, stamp
+from examples.vllm.serving import MODEL
 
-MODEL = {
-    "architectures": ["LlamaForCausalLM"],
-    "model_type": "llama",
-    "hidden_size": 128,
-    "intermediate_size": 128,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "num_key_value_heads": 2,
-    "head_dim": 64,
-    "vocab_size": 1000,
-    "max_position_embeddings": 4096,
-    "torch_dtype": "float32",
-}
 ENGINE = {
     "load_format": "dummy",
     "skip_tokenizer_init": True,

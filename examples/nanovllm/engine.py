@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import importlib.util
 import sys
 from random import Random
 from types import ModuleType, SimpleNamespace
@@ -18,6 +17,7 @@ from typing import Any
 from zlib import crc32
 
 import kvfast
+from kvcheck.adapters.nanovllm.library import without_init
 from kvspec.blocks import KVCacheBlocks
 from kvspec.config import KVCacheConfig, KVCacheGroup, ManagerConfig
 from kvspec.policy import Policy
@@ -134,15 +134,12 @@ def completions(scheduler: Any, arrivals: list[tuple[int, Any]]) -> list[list[in
 
 def load() -> tuple[Any, Any]:
     """nano-vllm's modules of the scheduler and of sequences, without the engine around them."""
-    found = importlib.util.find_spec("nanovllm")
-    if found is None:
-        raise SystemExit("nano-vllm is not on PYTHONPATH")
-    sys.modules["nanovllm"] = importlib.util.module_from_spec(found)  # not run: wants a GPU
-    config = sys.modules["nanovllm.config"] = ModuleType("nanovllm.config")
-    config.__dict__["Config"] = SimpleNamespace
-    names = ("scheduler", "sequence")
-    scheduler, sequence = (importlib.import_module(f"nanovllm.engine.{name}") for name in names)
-    return scheduler, sequence
+    with without_init():
+        config: Any = ModuleType("nanovllm.config")  # its own reads a model's folder
+        config.Config = SimpleNamespace
+        sys.modules["nanovllm.config"] = config
+        scheduler = importlib.import_module("nanovllm.engine.scheduler")
+        return scheduler, importlib.import_module("nanovllm.engine.sequence")
 
 
 def compare(num_sequences: int, seed: int) -> str:

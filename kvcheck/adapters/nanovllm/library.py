@@ -43,7 +43,7 @@ class Library:
 
 def load_library() -> Library:
     """Import nano-vllm's block manager. Raises NanoUnavailableError."""
-    with _without_init():
+    with without_init():
         try:
             manager = importlib.import_module(f"{PACKAGE}.engine.block_manager")
             sequence = importlib.import_module(f"{PACKAGE}.engine.sequence")
@@ -57,7 +57,7 @@ def load_library() -> Library:
 
 
 @contextmanager
-def _without_init() -> Iterator[None]:
+def without_init() -> Iterator[None]:
     """The package is there to be looked in, and has not run."""
     before = {name: sys.modules[name] for name in sys.modules if name.split(".")[0] == PACKAGE}
     for name in before:
