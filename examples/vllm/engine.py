@@ -286,8 +286,9 @@ def states(block_size: int, mode: str, **members: Any) -> Any:
 
 
 def attention(kind: str, block_size: int, **members: Any) -> Any:
-    """A spec of vLLM's attention, two heads of eight numbers."""
+    """A spec of vLLM's attention; two heads of eight numbers unless told otherwise."""
     from vllm.v1 import kv_cache_interface
 
     made = getattr(kv_cache_interface, kind)
-    return made(block_size=block_size, num_kv_heads=2, head_size=8, dtype=torch.float32, **members)
+    given = {"num_kv_heads": 2, "head_size": 8, "dtype": torch.float32, **members}
+    return made(block_size=block_size, **given)

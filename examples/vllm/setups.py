@@ -207,6 +207,9 @@ def states_since_then(full: Any, window: Any) -> dict[str, Setup]:
             num_drafts=2,
             is_async=True,
         ),
+        "latent and states, inside, whole": Setup(
+            (attention("MLAAttentionSpec", 4, num_kv_heads=1), whole), 180, 4, 4, mamba_mode="align"
+        ),
         "full and states, inside, whole": Setup((full, whole), 180, 4, 4, mamba_mode="align"),
         "full and states, inside, whole, sessions": Setup(
             (full, whole), 600, 4, 4, mamba_mode="align", has_sessions=True

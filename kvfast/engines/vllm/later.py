@@ -1,4 +1,4 @@
-"""What vLLM 0.33's manager has that 0.24's has not, and what of 0.33 kvfast does not serve."""
+"""What vLLM's manager has since 0.26, and what of it kvfast does not serve."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from kvspec.foreign import beyond_contract
 
 
 def given_later(scheduler: Any, given: Given) -> Given:
-    """What a scheduler of 0.33 told its manager; UnsupportedError for what kvfast does not serve.
+    """What a scheduler since 0.26 told its manager; UnsupportedError for what is not served.
 
     `given`: what one of 0.24 would have told.
     """
@@ -86,7 +86,7 @@ class LaterRequests(Requests):
 
 
 class LaterCoordinator(Coordinator):
-    """0.33's coordinator, as far as its scheduler, connectors and tests know it."""
+    """The coordinator of 0.26 and later, as far as its scheduler, connectors and tests know it."""
 
     def find_longest_cache_hit(
         self, block_hashes: Sequence[bytes], max_cache_hit_length: int
@@ -117,7 +117,7 @@ class LaterCoordinator(Coordinator):
 
 
 class LaterManager(KvfastManager):
-    """In place of a manager of vLLM 0.33."""
+    """In place of a manager of vLLM 0.26 or later."""
 
     requests_type = LaterRequests
     coordinator_type = LaterCoordinator
@@ -240,7 +240,7 @@ class LaterManager(KvfastManager):
         return []
 
     def _told(self, event: Event) -> Any:
-        """An event as vLLM's, with what 0.33 adds to it."""
+        """An event as vLLM's, with what was added since 0.26."""
         requests, ahead = self.requests, self.requests.ahead
         made = vllm_event(event, requests.told, keys_of(ahead))
         if isinstance(event, BlockStored) and event.source is not None:
