@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib.resources import files
 from types import MappingProxyType
@@ -28,6 +28,12 @@ def rule_names() -> dict[str, str]:
 def rule_text(rule: str) -> str:
     """What explains the rule in its chapter: Markdown."""
     return _rules()[rule]["text"] if rule in _rules() else ""
+
+
+def rule_blocks() -> Iterator[tuple[str, str, int, str]]:
+    """Yield each rule, its file, and the line from which on its explanation stands there."""
+    for rule, each in _rules().items():
+        yield rule, each["path"], int(each["line"]), each["text"]
 
 
 def rule_chapters() -> dict[str, str]:

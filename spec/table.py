@@ -6,15 +6,15 @@
 
 A rule is a heading in spec/rules, with its id and short name, and the paragraph below it, which is
 what the rule says. Code cites it in a docstring or a comment, a directed check as
-`@example("KV-POOL-4")`, another test as `@pytest.mark.rule("KV-POOL-4")`, a mistake by its first
-line, an exploration by the rule that it calls broken, a proof in the docstring that says what it
-proves, and every other check by naming it anywhere. A proof that runs nothing of kvref or kvfast is
-about formulas; it is listed, and counts as no check. Nor does a proof or contract that finds no
-mistake of the rule (shown.py); of other kinds it is said whether they find one. What does not fit:
-a rule without a test, one that a single kind of check is about or no mistake breaks, unless
-exceptions.toml gives the reason; a reason without need; a citation without its rule; a rule that is
-not written as one. A withdrawn
-rule keeps its heading, and its paragraph begins with `Withdrawn:`; only text may still cite it.
+`@example("KV-POOL-4")` or as an example in text (spec/examples.md), another test as
+`@pytest.mark.rule("KV-POOL-4")`, a mistake by its first line, an exploration by the rule that it
+calls broken, a proof in the docstring that says what it proves, and every other check by naming it
+anywhere. A proof that runs nothing of kvref or kvfast is about formulas; it is listed, and counts
+as no check. Nor does a proof or contract that finds no mistake of the rule (shown.py); of other
+kinds it is said whether they find one. What does not fit: a rule without a test, one that a single
+kind of check is about or no mistake breaks, unless exceptions.toml gives the reason; a reason
+without need; a citation without its rule; a rule that is not written as one. A withdrawn rule keeps
+its heading, and its paragraph begins with `Withdrawn:`; only text may still cite it.
 """
 
 from __future__ import annotations
@@ -103,14 +103,18 @@ PLACES = (
     ("README.md", Kind.TEXT),
 )
 MARKS = ("example", "pytest.mark.rule")
-SUFFIXES = frozenset({".py", ".pxd", ".md", ".jsonl", ".json", ".tla", ".cfg", ".smt2", ".diff"})
+EXAMPLE = "```kv"
+"""Begins an example under its rule (spec/examples.md)."""
+SUFFIXES = frozenset(
+    {".py", ".pxd", ".md", ".kv", ".jsonl", ".json", ".tla", ".cfg", ".smt2", ".diff"}
+)
 
 
 @dataclass(frozen=True)
 class Rule:
     """A rule: its id, its short name, what it says, and the chapter it stands in.
 
-    `text`: what follows in the chapter, which explains it; `title`: the chapter's.
+    `text`: what follows in the chapter, from `line` on, and explains it; `title`: the chapter's.
     """
 
     id: str
@@ -119,6 +123,7 @@ class Rule:
     chapter: str
     text: str = ""
     title: str = ""
+    line: int = 0
 
     @property
     def withdrawn(self) -> bool:
@@ -167,7 +172,8 @@ def find_rules(root: Path = ROOT) -> list[Rule]:
             sentence = " ".join(match[3].split())
             text = NEXT.split(chapter[match.end() :])[0].strip("\n")
             where = path.relative_to(root).as_posix()
-            rules.append(Rule(match[1], name, sentence, where, text, about))
+            line = chapter.count("\n", 0, chapter.find(text, match.end())) + 1
+            rules.append(Rule(match[1], name, sentence, where, text, about, line))
     return sorted(rules, key=lambda rule: (rule.chapter, _number(rule.id)))
 
 
@@ -215,8 +221,14 @@ def _citations_of(name: str, text: str, kind: Kind) -> Iterator[Citation]:
         for rule, number in _constants(tree):
             yield Citation(rule, Kind.EXPLORATION, name, number)
     stated = _statement(text, tree) if kind.value in PROVING and tree is not None else None
+    owner = ""
     for number, line in enumerate(text.splitlines(), 1):
         if name.startswith("spec/rules/") and line.startswith("### "):
+            owner = line.split()[1]
+            continue
+        if (line == EXAMPLE and owner) or (line.startswith("== ") and name.startswith("spec/")):
+            for rule in cited_in(line if line.startswith("==") else owner):
+                yield Citation(rule, Kind.TEST, name, number)
             continue
         mistake = MISTAKE.match(line) if name.startswith(MISTAKES) else None
         if mistake is not None:
@@ -333,12 +345,13 @@ def problems(
 
 
 def sentences(rules: list[Rule]) -> str:
-    """Rule id -> name, sentence, explanation and chapter, as JSON.
+    """Rule id -> name, sentence, explanation, chapter and place, as JSON.
 
     A withdrawn rule is neither kept nor broken, nor are rules of what stands beside a manager.
     """
     mine = [rule for rule in rules if rule.chapter not in BESIDE and not rule.withdrawn]
     members = {"name": "name", "sentence": "sentence", "text": "text", "chapter": "title"}
+    members |= {"path": "chapter", "line": "line"}
     kept = ({rule.id: {key: getattr(rule, of) for key, of in members.items()}} for rule in mine)
     lines = (json.dumps(each, ensure_ascii=False)[1:-1] for each in kept)
     return "{\n " + ",\n ".join(lines) + "\n}\n"

@@ -11,68 +11,52 @@ from kvcheck.rules import (
     batched_new,
     batched_outputs,
     batched_plans,
-    chunked_local,
-    circular,
     configuration,
-    coordination,
-    coordination_answers,
     copies,
-    cross_attention,
     custom_specs,
     error_values,
     errors,
     events,
     extra_keys,
     following,
-    full,
-    groups,
     hashing,
-    holding,
     inside,
     inside_copies,
     liveness,
     lookahead,
-    mamba,
-    mamba_align,
-    mamba_loads,
-    manager,
-    manager_allocation,
-    manager_corners,
-    manager_hits,
     partial,
     plan_errors,
     plan_groups,
     plan_layout,
     plan_memory,
     policies,
-    pool,
-    pool_cache,
     real_sizes,
     reports,
     requests,
     residency,
-    retention,
-    rswa,
     short_hits,
-    sliding_window,
     statistics,
 )
 from kvcheck.rules.example import Example, example_violation, examples_of
+from kvcheck.rules.notation.shipped import examples_from, shipped_stories
 from kvcheck.rules.random_plans import NAME, plan_of_name
 
 CHAPTERS = (
-    hashing, extra_keys, requests, following, pool, pool_cache, holding, manager,
-    manager_allocation, manager_hits, manager_corners, bad_configurations,
+    hashing, extra_keys, requests, following, 
+    bad_configurations,
     configuration, errors, error_values, events, reports, statistics, residency,
-    policies, groups, full, rswa, sliding_window, chunked_local, mamba, mamba_align,
-    mamba_loads, coordination, coordination_answers, cross_attention, circular, retention, partial,
+    policies, 
+    partial,
     inside, inside_copies, short_hits, custom_specs, plan_groups, plan_layout, plan_memory,
     plan_errors, liveness, lookahead,
     batched, batched_new, batched_between, batched_outputs, batched_plans, copies, real_sizes,
 )  # fmt: skip
 """In the order in which they run."""
 
-EXAMPLES: tuple[Example, ...] = tuple(chain.from_iterable(map(examples_of, CHAPTERS)))
+EXAMPLES: tuple[Example, ...] = (
+    *examples_from(shipped_stories()),
+    *chain.from_iterable(map(examples_of, CHAPTERS)),
+)
 """All examples, in the order in which they are written."""
 
 __all__ = ["EXAMPLES", "Example", "example_violation", "find_example"]

@@ -1,0 +1,1 @@
+"""Examples as text: the notation of spec/examples.md, read and played on any implementation."""

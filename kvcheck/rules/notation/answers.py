@@ -1,0 +1,163 @@
+"""Compare an answer with the words behind `->`; what the words leave out does not matter."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import is_dataclass
+from typing import Any
+
+from kvcheck.rules.managed import Managed
+from kvcheck.rules.notation.values import Name, parted
+from kvspec.blocks import KVCacheBlocks, PrefixHit
+from kvspec.errors import KVSpecError
+
+Resolve = Callable[[Any], Any]
+"""What a word stands for: a block id of an entry, a hash, or itself."""
+
+
+def plain(value: Any) -> Any:
+    """Return a value in words of the notation: bytes as hex, sequences as lists, enums by value."""
+    if isinstance(value, KVCacheBlocks):
+        return value.to_lists()
+    if isinstance(value, enum.Enum):
+        return value.value
+    if isinstance(value, bytes | memoryview):
+        return bytes(value).hex()
+    if isinstance(value, set | frozenset):
+        return sorted(value)
+    if isinstance(value, str) or is_dataclass(value):
+        return value
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    if isinstance(value, Mapping):
+        return {plain(key): plain(each) for key, each in value.items()}
+    return [plain(each) for each in value] if isinstance(value, Sequence) else value
+
+
+def narrowed(got: Any, wanted: Any) -> Any:
+    """Return of `got` what `wanted` says: the named members, the beginning of a text with `…`."""
+    if isinstance(wanted, str) and wanted.endswith("…") and isinstance(got, str):
+        return wanted if got.startswith(wanted[:-1]) else got
+    if isinstance(wanted, list) and isinstance(got, list) and len(got) == len(wanted):
+        return [narrowed(each, want) for each, want in zip(got, wanted, strict=True)]
+    if isinstance(wanted, dict):
+        names = [name for name in wanted if name != "type"]
+        found = {name: narrowed(plain(getattr(got, name, None)), wanted[name]) for name in names}
+        return {"type": type(got).__name__, **found} if "type" in wanted else found
+    return got
+
+
+def worded(words: Sequence[Any], resolve: Resolve) -> Any:
+    """Return what one answer's words stand for: a value, lists, or the members of an object."""
+    bare, members = parted(words)
+    if members or (len(bare) == 1 and isinstance(bare[0], Name) and bare[0].word[0].isupper()):
+        kind = {"type": bare[0].word} if bare else {}
+        return {**kind, **{name: resolved(value, resolve) for name, value in members.items()}}
+    values = [resolved(value, resolve) for value in bare]
+    return values[0] if len(values) == 1 else values
+
+
+def resolved(value: Any, resolve: Resolve) -> Any:
+    """Return the value with all that stands for something replaced by that."""
+    if isinstance(value, list):
+        return [resolved(each, resolve) for each in value]
+    found = resolve(value)
+    return found.word if isinstance(found, Name) else plain(found)
+
+
+def compare(
+    manager: Managed,
+    got: Any,
+    items: Sequence[Sequence[Any]],
+    *,
+    of_blocks: bool,
+    resolve: Resolve,
+    equal: Callable[[Any, Any], None],
+) -> None:
+    """Judge an answer. `items`: the words between `;`. `of_blocks`: lists of block ids."""
+    if isinstance(got, PrefixHit):
+        _compare_hit(manager, got, items[0], resolve, equal)
+        return
+    if got is None or items[0] in ([Name("refused")], [None]):
+        equal(plain(got), None if items[0] in ([Name("refused")], [None]) else items[0])
+        return
+    if isinstance(got, KVCacheBlocks) or of_blocks:
+        wanted = [resolved(value, resolve) for value in items[0]]
+        found = plain(got)
+        nested = bool(found) and isinstance(found[0], list)
+        manager.same(found, wanted if nested else wanted[0])
+        return
+    if len(items) > 1 or _is_of_events(got, items):
+        wanted = [worded(words, resolve) for words in items if words and words != [[]]]
+        equal(narrowed(plain(got), wanted), wanted)
+        return
+    wanted = worded(items[0], resolve)
+    found = plain(got)
+    equal(narrowed(found, wanted), wanted)
+
+
+def _is_of_events(got: Any, items: Sequence[Sequence[Any]]) -> bool:
+    return (
+        isinstance(got, tuple | list)
+        and any(is_dataclass(each) for each in got)
+        and items[0] != [[]]
+    )
+
+
+def _compare_hit(
+    manager: Managed,
+    got: PrefixHit,
+    words: Sequence[Any],
+    resolve: Resolve,
+    equal: Callable[[Any, Any], None],
+) -> None:
+    """Judge `16 [- - 3 4] uncached_common_prefix_tokens=0`; each part may be left out."""
+    bare, members = parted(words)
+    if bare and isinstance(bare[0], int):
+        equal(got.hit_length_tokens, bare.pop(0))
+    if bare:
+        manager.same(got.blocks, [resolved(value, resolve) for value in bare])
+    for name, value in members.items():
+        equal(plain(getattr(got, name)), resolved(value, resolve))
+
+
+def written(call: Callable[[], Any]) -> str:
+    """Make a call and return its answer as it is written behind `->`, whole."""
+    try:
+        got = call()
+    except KVSpecError as error:
+        return " ".join([type(error).__name__, *_members(vars(error))])
+    if isinstance(got, PrefixHit):
+        return f"{got.hit_length_tokens} {_groups(got.blocks.to_lists())}"
+    if isinstance(got, KVCacheBlocks):
+        return _groups(got.to_lists())
+    if isinstance(got, tuple) and got and is_dataclass(got[0]):
+        return " ; ".join(map(_object, got))
+    if is_dataclass(got):
+        return _object(got)
+    found = plain(got)
+    nested = isinstance(found, list) and found and isinstance(found[0], list)
+    return _groups(found) if nested else _word(found)
+
+
+def _groups(lists: Any) -> str:
+    return " ".join(map(_word, lists))
+
+
+def _object(value: Any) -> str:
+    return " ".join([type(value).__name__, *_members(vars(value))])
+
+
+def _members(members: Mapping[str, Any]) -> list[str]:
+    return [f"{name}={_word(plain(value))}" for name, value in members.items()]
+
+
+def _word(value: Any) -> str:
+    if isinstance(value, list):
+        return f"[{' '.join(map(_word, value))}]"
+    if isinstance(value, bool) or value is None:
+        return str(value).lower()
+    if isinstance(value, str):
+        return f'"{value[:8]}…"' if len(value) in (32, 64, 72) else f'"{value}"'
+    return str(value)

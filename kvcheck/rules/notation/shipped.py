@@ -1,0 +1,56 @@
+"""The examples that are shipped: those of the rules, and the longer ones beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+
+from kvcheck.play.verdicts import Level
+from kvcheck.rulebook import rule_blocks
+from kvcheck.rules.bench import Bench
+from kvcheck.rules.example import IDS, Example
+from kvcheck.rules.notation.playing import played
+from kvcheck.rules.notation.story import Story, answered, is_of_errors, is_of_ids, stories_of
+from kvspec.editions import EDITIONS, FIRST, edition_of_rules
+
+
+@cache  # parsed once, when the suite is first asked for
+def shipped_stories() -> tuple[Story, ...]:
+    """Return all examples in text: chapter by chapter, then the longer ones."""
+    found: list[Story] = []
+    for rule, path, line, text in rule_blocks():
+        found += stories_of(text, path, first_line=line, rule=rule)
+    folder = files("kvspec").joinpath("data/examples")
+    for file in sorted(folder.iterdir(), key=lambda each: each.name):
+        path = f"spec/kvspec/data/examples/{file.name}"
+        found += stories_of(file.read_text(encoding="utf-8"), path)
+    return tuple(found)
+
+
+def stories_in(folder: Path) -> Iterator[Story]:
+    """Yield the examples of all chapters (`.md`) and files (`.kv`) of a folder."""
+    for path in sorted((*folder.rglob("*.md"), *folder.rglob("*.kv"))):
+        yield from stories_of(path.read_text(encoding="utf-8"), str(path))
+
+
+def examples_from(stories: Iterable[Story]) -> tuple[Example, ...]:
+    """Make examples of the suite of them; what they ask says the level that first decides them."""
+    return tuple(map(_example, stories))
+
+
+def _example(story: Story) -> Example:
+    lines = answered(story)
+    level = Level.BEHAVIOUR
+    if lines and all(map(is_of_errors, lines)):
+        level = Level.SAFETY
+    elif lines and all(map(is_of_ids, lines)):
+        level = Level.IDENTITY
+    choices = IDS if level is Level.IDENTITY else ()
+
+    def check(bench: Bench) -> None:
+        played(story, bench)
+
+    since = max((edition_of_rules().get(rule, FIRST) for rule in story.rules), key=EDITIONS.index)
+    return Example(story.name, story.rules, check, level, choices=choices, since=since)

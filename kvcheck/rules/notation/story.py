@@ -1,0 +1,172 @@
+"""Find the examples in a text: blocks of a chapter of rules, or a file of them alone."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from kvcheck.rules.notation.values import NotationError, evaluated
+
+HEADING = re.compile(r"^### (KV-[A-Z]+-\d+) ")
+TITLE = re.compile(r"^==((?: KV-[A-Z]+-\d+)*)(?: {1,2}(\S.*))?$")
+ROWS = re.compile(r"^for (.+) in (.+)$")
+SUM = re.compile(r"^(\S.*) = (\S.*)$")
+ERROR = re.compile(r"-> [A-Z]\w*Error\b")
+OF_IDS = ("queue", "references", "keys", "cached_ids", "popped", "reserved", "lookup")
+"""Questions about block ids: they are compared at level identity alone."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of an example, its comment gone. `number`: its place in the file, from 1."""
+
+    number: int
+    text: str
+
+
+@dataclass(frozen=True)
+class Story:
+    """One example as text: the rules it shows, the first foremost, and its lines.
+
+    `path`: the file. `rows`: of its table, each a name and its value in words.
+    """
+
+    name: str
+    rules: tuple[str, ...]
+    path: str
+    lines: tuple[Line, ...]
+    rows: tuple[tuple[tuple[str, str], ...], ...] = ((),)
+
+    def played_lines(self) -> Iterator[tuple[str, Sequence[Line]]]:
+        """Yield the lines once for each row of its table, names replaced; "" without a table."""
+        for row in self.rows:
+            named = ", ".join(f"{name} = {value}" for name, value in row)
+            yield named, [Line(line.number, _filled(line.text, row)) for line in self.lines]
+
+
+def _filled(text: str, row: Sequence[tuple[str, str]]) -> str:
+    for name, value in row:
+        text = re.sub(rf"(?<![\w\"])(?<!\w\.){re.escape(name)}(?![\w=\"])", value, text)
+    return text
+
+
+def stories_of(text: str, path: str, *, first_line: int = 1, rule: str = "") -> list[Story]:
+    """Read the examples of a chapter (`.md`), of the text of one `rule`, or of a `.kv` file."""
+    numbered = [Line(number, each) for number, each in enumerate(text.split("\n"), first_line)]
+    found: list[Story] = []
+    for owner, lines in _blocks(numbered, rule, is_markdown=path.endswith(".md")):
+        for part in _titled(lines):
+            story = _story(owner, part, path)
+            twins = sum(each.name.partition(", ")[0] == story.name for each in found)
+            if twins:
+                story = replace(story, name=f"{story.name}, {twins + 1}")
+            found.append(story)
+    return found
+
+
+def _blocks(
+    lines: Sequence[Line], rule: str, *, is_markdown: bool
+) -> Iterator[tuple[str, list[Line]]]:
+    """Yield the rule and the lines of each fenced block; of a `.kv` file all of it."""
+    if not is_markdown:
+        yield rule, list(lines)
+        return
+    inside: list[Line] | None = None
+    for line in lines:
+        heading = HEADING.match(line.text)
+        if heading:
+            rule = heading.group(1)
+        if inside is not None and line.text.startswith("```"):
+            yield rule, inside
+            inside = None
+        elif inside is not None:
+            inside.append(line)
+        elif line.text.strip() == "```kv":
+            inside = []
+
+
+def _titled(lines: Sequence[Line]) -> Iterator[list[Line]]:
+    """Cut lines before each title."""
+    part: list[Line] = []
+    for line in lines:
+        if line.text.startswith("==") and part:
+            yield part
+            part = []
+        if line.text.partition("# ")[0].strip() or line.text.startswith("=="):
+            part.append(line)
+    if part:
+        yield part
+
+
+def _story(owner: str, lines: Sequence[Line], path: str) -> Story:
+    rules, name = (owner,) if owner else (), ""
+    first = lines[0]
+    if first.text.startswith("=="):
+        title = TITLE.match(first.text)
+        if title is None:
+            raise NotationError("no title: == KV-SW-2 KV-SW-3  a sentence", first.number)
+        rules = tuple(dict.fromkeys((*rules, *title.group(1).split())))
+        name, lines = title.group(2) or "", lines[1:]
+    if not rules:
+        raise NotationError("an example names its rules in its title", first.number)
+    rows: tuple[tuple[tuple[str, str], ...], ...] = ((),)
+    table = ROWS.match(lines[0].text.strip()) if lines else None
+    if table:
+        rows, lines = _rows(table.group(1), table.group(2), lines[0].number), lines[1:]
+    kept = tuple(Line(line.number, _bare(line.text)) for line in lines)
+    name = f"{rules[0]}: {name}" if name else rules[0]
+    return Story(name, rules, path, kept, rows)
+
+
+def _bare(text: str) -> str:
+    """Cut the comment off: `#` and a space; `a#2` is a hash."""
+    return re.sub(r"(^|\s)#(\s.*)?$", "", text).strip()
+
+
+def _rows(names: str, values: str, number: int) -> tuple[tuple[tuple[str, str], ...], ...]:
+    found = []
+    for row in _bare(values).split(";"):
+        cells = _cells(row)
+        if len(cells) != len(names.split()):
+            raise NotationError(f"{len(cells)} values for {names!r}: {row.strip()!r}", number)
+        found.append(tuple(zip(names.split(), cells, strict=True)))
+    return tuple(found)
+
+
+def _cells(row: str) -> list[str]:
+    """Cut a row at spaces outside of brackets."""
+    cells, depth = [""], 0
+    for sign in row.strip():
+        depth += {"[": 1, "(": 1, "]": -1, ")": -1}.get(sign, 0)
+        if sign == " " and depth == 0:
+            cells.append("")
+        else:
+            cells[-1] += sign
+    return [cell for cell in cells if cell]
+
+
+def sums(text: str) -> tuple[object, object] | None:
+    """Compute both sides of `cdiv(6 - 1, 4) = 2`; None for another line."""
+    match = None if "->" in text or "[" in text else SUM.match(text)
+    return None if match is None else (evaluated(match.group(1)), evaluated(match.group(2)))
+
+
+def answered(story: Story) -> list[str]:
+    """Return the lines that have an answer."""
+    return [line.text for line in story.lines if "->" in line.text or sums_in(line.text)]
+
+
+def sums_in(text: str) -> bool:
+    """Tell whether a line claims a sum."""
+    return "->" not in text and "[" not in text and SUM.match(text) is not None
+
+
+def is_of_errors(text: str) -> bool:
+    """Tell whether the answer is an error."""
+    return ERROR.search(text) is not None
+
+
+def is_of_ids(text: str) -> bool:
+    """Tell whether a line asks about block ids alone."""
+    return text.split()[0] in OF_IDS
