@@ -16,10 +16,7 @@ from kvcheck.rules import (
     custom_specs,
     error_values,
     errors,
-    events,
-    extra_keys,
     following,
-    hashing,
     inside,
     inside_copies,
     liveness,
@@ -33,7 +30,6 @@ from kvcheck.rules import (
     real_sizes,
     reports,
     requests,
-    residency,
     short_hits,
     statistics,
 )
@@ -42,10 +38,10 @@ from kvcheck.rules.notation.shipped import examples_from, shipped_stories
 from kvcheck.rules.random_plans import NAME, plan_of_name
 
 CHAPTERS = (
-    hashing, extra_keys, requests, following, 
+    requests, following,
     bad_configurations,
-    configuration, errors, error_values, events, reports, statistics, residency,
-    policies, 
+    configuration, errors, error_values, reports, statistics,
+    policies,
     partial,
     inside, inside_copies, short_hits, custom_specs, plan_groups, plan_layout, plan_memory,
     plan_errors, liveness, lookahead,

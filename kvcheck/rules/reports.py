@@ -5,21 +5,40 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from kvcheck.play.verdicts import Level
 from kvcheck.rules.bench import Bench
-from kvcheck.rules.events import C9D5, HASH_2412, removed, stored
+from kvcheck.rules.digests import HASH_0, HASH_1
 from kvcheck.rules.example import cases, example
 from kvcheck.rules.following import Engine, hashes_of
 from kvcheck.rules.inside import A, made, next_step, seven
 from kvcheck.rules.judging import equal, holds
 from kvcheck.rules.managed import Managed
-from kvcheck.rules.specs import chunked, full, mamba, sliding
+from kvcheck.rules.specs import full, mamba, sliding
 from kvcheck.rules.steps import Steps
-from kvspec.blocks import KVCacheBlocks
 from kvspec.events import BlockStored, StoredRange
 from kvspec.interface import Feature
 from kvspec.policy import Policy
 from kvspec.request import LoRA, MultimodalItem
+
+C9D5 = bytes.fromhex(HASH_0)
+HASH_2412 = bytes.fromhex(HASH_1)
+
+
+def stored(*hashes: bytes | int, tokens: range, **members: Any) -> BlockStored:
+    """The event of a plain request in group 0; `members` are what differs from that."""
+    expected: dict[str, Any] = {
+        "block_hashes": hashes,
+        "parent_block_hash": None,
+        "token_ids": tuple(tokens),
+        "block_size_tokens": 4,
+        "lora_id": None,
+        "lora_name": None,
+        "medium": "GPU",
+        "extra_keys": (None,) * len(hashes),
+        "group": 0,
+        "spec_kind": "full_attention",
+        "sliding_window_tokens": None,
+    }
+    return BlockStored(**{**expected, **members})
 
 
 def telling(bench: Bench, num_blocks: int, *layers: Any, **options: Any) -> Managed:
@@ -36,20 +55,6 @@ def reports(manager: Managed) -> list[BlockStored]:
 def when(bench: Bench, chosen: str) -> Policy:
     """The choices of the subject, and this one of when hits are reported."""
     return replace(bench.policy, hits_reported=chosen)
-
-
-@cases((True, 1), (False, 0))
-@example("KV-EVT-11")
-def a_hit_is_told_as_if_it_were_stored_if_that_is_wanted(
-    bench: Bench, wanted: bool, count: int
-) -> None:
-    """10 tokens hit 8, and fill no block."""
-    manager = telling(bench, 8)
-    manager.started("first", range(1, 11))
-    manager.take_events()
-    manager.started("r", range(1, 11), reports_hits=wanted)
-    report = stored(C9D5, HASH_2412, tokens=range(1, 9), is_report=True)
-    equal(manager.take_events(), (report,) * count)
 
 
 @cases(
@@ -69,31 +74,6 @@ def a_report_says_all_that_was_said_when_it_was_stored(
     (event,) = manager.take_events()
     manager.started("r", range(1, 20), reports_hits=True, **content)
     equal(reports(manager), [replace(event, is_report=True)])
-
-
-@example("KV-EVT-11", "KV-EVT-2")
-def what_a_window_skips_is_not_reported(bench: Bench) -> None:
-    """The window of 4 hits block 1 alone; the tokens are those of both."""
-    manager = telling(bench, 20, full(4), sliding(4, 4))
-    manager.started("first", range(1, 11))
-    manager.take_events()
-    request = manager.request("r", range(1, 11), reports_hits=True)
-    holds(manager.get_computed_blocks(request).blocks.groups[1][0] == 0, "block 0 is skipped")
-    manager.take_events()
-    manager.admit(request)
-    first = stored(C9D5, HASH_2412, tokens=range(1, 9), is_report=True)
-    window = {"group": 1, "spec_kind": "sliding_window", "sliding_window_tokens": 4}
-    second = stored(HASH_2412, tokens=range(1, 9), is_report=True, **window)
-    equal(reports(manager), [first, second])
-
-
-@example("KV-EVT-11", "KV-CHUNK-2", choices=("chunked_null_prefix_is_hit",))
-def a_hit_of_nulls_alone_is_not_reported(bench: Bench) -> None:
-    """Chunks of 8: a prompt of 17 hits the 16 tokens before its chunk, and nothing is cached."""
-    manager = telling(bench, 20, chunked(4, 8))
-    request = manager.started("r", range(1, 18), reports_hits=True)
-    equal(manager.blocks(request)[:4], [0, 0, 0, 0])
-    equal(manager.take_events(), ())
 
 
 @cases((4, [0, 0, 1]), (8, [0, 1]))
@@ -193,22 +173,6 @@ def a_report_comes_with_the_admission_and_with_each(bench: Bench) -> None:
     equal(manager.take_events(), ())
 
 
-@example("KV-EVT-12", "KV-SW-9", level=Level.IDENTITY)
-def a_report_comes_before_what_the_admission_evicts(bench: Bench) -> None:
-    """Block 1 is given although the window skips it, and taken for the new tokens."""
-    manager = telling(bench, 4, sliding(4, 4), policy=when(bench, "admitted"))
-    first = manager.started("first", range(1, 9))
-    manager.free(first)
-    manager.take_events()
-    request = manager.request("r", range(1, 17), reports_hits=True)
-    manager.allocate_slots(
-        request, 8, num_new_computed_tokens=8, new_computed_blocks=KVCacheBlocks(([1, 2],))
-    )
-    window = {"spec_kind": "sliding_window", "sliding_window_tokens": 4}
-    report = stored(C9D5, HASH_2412, tokens=range(1, 9), is_report=True, **window)
-    equal(manager.take_events()[:2], (report, removed(C9D5)))
-
-
 @cases(("asked", [1, 2, 0]), ("admitted", [0, 0, 1]))
 @example("KV-POL-25", "KV-EVT-12")
 def hits_are_reported_when_asked_or_admitted(bench: Bench, chosen: str, counts: list[int]) -> None:
@@ -252,14 +216,3 @@ def whole_steps_report_what_they_admit_or_ask(
     equal(result.num_scheduled_tokens.tolist(), [1, 0])
     found = reports(steps.manager)
     equal(found, [stored(C9D5, HASH_2412, tokens=range(1, 9), is_report=True)] * admitted)
-
-
-@example("KV-EVT-12", "KV-EVT-1", "KV-MGR-2")
-def nothing_is_reported_with_events_off_or_without_reading(bench: Bench) -> None:
-    bench.need(Feature.HIT_REPORTS, Feature.SKIP_READING)
-    for enable_events in (False, True):
-        manager = bench.manager(8, enable_events=enable_events)
-        manager.started("first", range(1, 11))
-        manager.take_events()
-        manager.started("r", range(1, 11), reports_hits=True, skip_reading_cache=enable_events)
-        equal(reports(manager), [])

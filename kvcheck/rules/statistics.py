@@ -8,75 +8,11 @@ from kvcheck.play.verdicts import Level
 from kvcheck.rules.bench import Bench
 from kvcheck.rules.example import cases, example
 from kvcheck.rules.judging import equal, holds, raises
-from kvcheck.rules.managed import Managed
 from kvspec.errors import ConfigError, InvalidArgumentError
 from kvspec.interface import Feature, HitRateWindow
 from kvspec.stats import PrefixCacheStats
 
 # Look-up counters.
-
-
-def with_two_blocks_cached(bench: Bench) -> Managed:
-    """A manager that caches tokens 0 … 7, its counters read."""
-    manager = bench.manager(6, log_stats=True)
-    manager.free(manager.started("first", range(8)))
-    manager.make_prefix_cache_stats()
-    return manager
-
-
-@example("KV-STAT-1")
-def every_look_up_is_counted_with_all_its_tokens(bench: Bench) -> None:
-    """9 tokens that hit 8: 1, 9, 8; looked up again: 2, 18, 16."""
-    manager = with_two_blocks_cached(bench)
-    request = manager.request("r", range(9))
-    manager.look_up(request)
-    manager.look_up(request)
-    equal(manager.make_prefix_cache_stats(), PrefixCacheStats(False, 2, 18, 16))
-    manager.look_up(request)
-    equal(manager.make_prefix_cache_stats(), PrefixCacheStats(False, 1, 9, 8))
-
-
-@example("KV-STAT-2", "KV-MGR-17")
-def look_ups_of_preempted_requests_are_counted_apart(bench: Bench) -> None:
-    """The same request, looked up twice after a preemption, changes the preempted fields only."""
-    manager = with_two_blocks_cached(bench)
-    request = manager.started("r", range(9))
-    manager.preempt(request)
-    manager.make_prefix_cache_stats()
-    for _ in range(2):
-        manager.look_up(request)
-    expected = PrefixCacheStats(
-        preempted_requests=2, preempted_queries_tokens=18, preempted_hits_tokens=16
-    )
-    equal(manager.make_prefix_cache_stats(), expected)
-
-
-@example("KV-STAT-3", "KV-POOL-11")
-def the_record_says_whether_the_cache_was_reset(bench: Bench) -> None:
-    """Counts before the reset stay in the record; the next one is all zeros and False."""
-    manager = with_two_blocks_cached(bench)
-    manager.look_up(manager.request("r", range(9)))
-    holds(manager.reset_prefix_cache() is True)
-    equal(manager.make_prefix_cache_stats(), PrefixCacheStats(True, 1, 9, 8))
-    equal(manager.make_prefix_cache_stats(), PrefixCacheStats())
-
-
-@example("KV-STAT-3")
-def a_reset_refused_for_a_block_in_use_sets_no_flag(bench: Bench) -> None:
-    manager = with_two_blocks_cached(bench)
-    manager.admit(manager.request("r", [1]))
-    holds(manager.reset_prefix_cache() is False)
-    equal(manager.make_prefix_cache_stats(), PrefixCacheStats(False, 1, 1, 0))
-
-
-@example("KV-STAT-3")
-def with_statistics_off_there_is_no_record_of_look_ups(bench: Bench) -> None:
-    manager = bench.manager(6, log_stats=False)
-    manager.look_up(manager.request("r", range(9)))
-    equal(manager.make_prefix_cache_stats(), None)
-
-
-# The window.
 
 
 def window_of(bench: Bench, *size: Any) -> HitRateWindow:

@@ -19,7 +19,7 @@ from kvcheck.rules.notation.story import Line, Story, is_of_ids, sums, sums_in
 from kvcheck.rules.notation.values import OPEN, Block, Hash, Name, NotationError, Reader, parted
 from kvspec.blocks import KVCacheBlocks
 from kvspec.interface import KVCacheManager
-from kvspec.request import LoRA, MultimodalItem, RequestStatus
+from kvspec.request import LoRA, MultimodalItem, PromptEmbeddings, RequestStatus
 
 ANSWERS_WITH_BLOCKS = frozenset(
     {"blocks", "pop_blocks_for_free", "take_new_block_ids", "get_unhashed_block_ids", "run"}
@@ -137,6 +137,8 @@ class Play:
     def _call(self, verb: str, words: Sequence[Any]) -> Any:
         """Make one call: a word of the notation, or a call of the manager by its own name."""
         name, _, member = verb.partition(".")
+        if name == "config" and member:
+            return getattr(self.on.config, member)
         if member and name in self.requests:
             return getattr(self.requests[name], member)
         bare, members = parted(words)
@@ -196,12 +198,20 @@ class Play:
     # Words of the notation: what a scheduler does.
 
     def do_new(self, name: Name, *tokens: Any, **content: Any) -> None:
-        """Make a request of these prompt tokens; `lora="sql"`, `items=[["i" 1 2]]`."""
+        """Make a request of these prompt tokens.
+
+        `lora`: name, or name, id and path. `items`: identifier, offset, length each. `embeddings`:
+        the bytes as hex, and how many of them a token has.
+        """
         if "lora" in content:
             word, *number = _list_of(content["lora"])
             content["lora"] = LoRA(word, *(number or [1]))
         if "items" in content:
-            content["multimodal"] = [MultimodalItem(*item) for item in content.pop("items")]
+            content["multimodal"] = tuple(MultimodalItem(*item) for item in content.pop("items"))
+        if "embeddings" in content:
+            data, bytes_per_token = content.pop("embeddings")
+            embeddings = PromptEmbeddings(bytes.fromhex(data), bytes_per_token)
+            content["prompt_embeddings"] = embeddings
         made = self.on.request(name.word, _flat(tokens), **content)
         self.requests[name.word] = made
 

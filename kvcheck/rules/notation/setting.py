@@ -83,7 +83,7 @@ def config_of(bench: Bench, reader: Reader) -> tuple[ManagerConfig, bool]:
             spec, is_eagle = spec_of(words)
             eagle += [len(layers)] * is_eagle
             layers.append(spec)
-    given = {n: v.word if isinstance(v, Name) else v for n, v in options.items()}
+    given: dict[str, Any] = {n: v.word if isinstance(v, Name) else v for n, v in options.items()}
     has_clock = given.pop("clock", None) is not None
     chosen: dict[str, Any] = {name: given.pop(name) for name in list(given) if name in CHOICES}
     if chosen:
