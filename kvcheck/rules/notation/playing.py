@@ -71,8 +71,7 @@ class Play:
         reader = Reader(text)
         if text.startswith("pool "):
             with self._ends(text) as ends:
-                config, has_clock = config_of(self.bench, reader)
-                ends(lambda: self._begin(config, has_clock=has_clock))
+                ends(lambda: self._begin(reader))
             return
         verb = reader.take()
         words = reader.values()
@@ -82,7 +81,8 @@ class Play:
         with self._ends(text) as ends:
             ends(lambda: self._call(verb, words))
 
-    def _begin(self, config: Any, *, has_clock: bool) -> None:
+    def _begin(self, reader: Reader) -> None:
+        config, has_clock = config_of(self.bench, reader)
         clock = (lambda: self.time_ns) if has_clock else None
         self.manager = self.bench.create(config, clock)
         self.managers = {"pool": self.manager}
