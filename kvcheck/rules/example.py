@@ -16,6 +16,7 @@ from kvcheck.play.verdicts import Level, Violation, violation_of
 from kvcheck.play.watchdog import Hang, time_limit
 from kvcheck.rules.bench import Bench
 from kvcheck.rules.judging import UNSAID, travels
+from kvcheck.rules.notation.values import NotationError
 from kvspec.config import KVCacheConfig, ManagerConfig
 from kvspec.editions import FIRST, has_come
 from kvspec.interface import Implementation
@@ -118,7 +119,7 @@ def example_violation(
         with time_limit(subject):
             declared = policy_of(policy, subject.capabilities)
             example.run(Bench(subject, declared, oracle, level))
-    except LeftOut:
+    except (LeftOut, NotationError):
         raise
     # Whatever a foreign implementation does is a verdict.
     except (Exception, SystemExit, Hang) as found:

@@ -18,6 +18,7 @@ from kvcheck.rules.notation.state import drawn
 from kvcheck.rules.notation.story import Line, Story, is_of_ids, sums, sums_in
 from kvcheck.rules.notation.values import OPEN, Block, Hash, Name, NotationError, Reader, parted
 from kvspec.blocks import KVCacheBlocks
+from kvspec.inside import CopyingManager
 from kvspec.interface import KVCacheManager
 from kvspec.request import LoRA, MultimodalItem, PromptEmbeddings, RequestStatus
 
@@ -149,7 +150,7 @@ class Play:
             raise LeftOut("block ids")
         given = [self.argument(value) for value in bare]
         named = {name: self.argument(value, name) for name, value in members.items()}
-        if not hasattr(KVCacheManager, verb):
+        if not any(hasattr(protocol, verb) for protocol in (KVCacheManager, CopyingManager)):
             raise NotationError(f"no call: {verb}")
         made = getattr(self.on, verb)
         return made(*given, **named) if callable(made) else made
@@ -237,6 +238,13 @@ class Play:
     def do_preempt(self, name: Name) -> None:
         self._remember("free", [name])
         self.on.preempt(self.request(name))
+
+    def do_next_step(self) -> Any:
+        """Take the copies of the step, return what they held, and start the next step."""
+        copies = self.on.take_block_copies()
+        self.on.free_blocks(copies.retained)
+        self.on.new_step_starts()
+        return copies
 
     def do_set(self, name: Name, **members: Any) -> None:
         for member, value in members.items():

@@ -7,16 +7,24 @@ from dataclasses import fields, replace
 from types import MappingProxyType
 from typing import Any
 
-from kvcheck.rules import specs
 from kvcheck.rules.bench import Bench
 from kvcheck.rules.notation.values import Name, NotationError, Reader, parted
-from kvspec.config import ManagerConfig
+from kvspec.config import NOT_NAMED, ManagerConfig
 from kvspec.policy import Policy
 from kvspec.specs import (
+    ChunkedLocalAttentionSpec,
+    CircularBufferSpec,
+    CrossAttentionSpec,
+    EncoderOnlyAttentionSpec,
+    FullAttentionSpec,
     HiddenStateCacheSpec,
     LayerSpec,
+    MambaSpec,
     MLAAttentionSpec,
+    RSWASpec,
     SinkFullAttentionSpec,
+    SlidingWindowMLASpec,
+    SlidingWindowSpec,
     TQFullAttentionSpec,
 )
 
@@ -27,22 +35,27 @@ def _sized(cls: Callable[..., LayerSpec]) -> Callable[..., LayerSpec]:
     return lambda size, **members: cls(size, **{**SIZES, **members})
 
 
+def _states(size: int, *, mode: str = "all", drafts: int = 0, **members: Any) -> MambaSpec:
+    sizes = {"shapes": ((2, 2),), "dtypes": ("float32",), **members}
+    return MambaSpec(size, mamba_cache_mode=mode, num_speculative_blocks=drafts, **sizes)
+
+
 KINDS: Mapping[str, tuple[Callable[..., LayerSpec], str]] = MappingProxyType(
     {
         # word: what makes its spec of a block size, the member that the word before `of` is
-        "full": (specs.full, ""),
+        "full": (_sized(FullAttentionSpec), ""),
         "latent": (_sized(MLAAttentionSpec), ""),
         "hidden": (_sized(HiddenStateCacheSpec), ""),
         "quantized": (_sized(TQFullAttentionSpec), "tq_slot_size"),
         "sink": (_sized(SinkFullAttentionSpec), "sink_len"),
-        "window": (specs.sliding, "window"),
-        "latent_window": (specs.sliding_mla, "window"),
-        "chunk": (specs.chunked, "chunk"),
-        "rswa": (specs.rswa, "window"),
-        "mamba": (specs.mamba, "mode"),
-        "cross": (specs.cross, ""),
-        "ring": (specs.ring, ""),
-        "encoder": (specs.encoder_only, ""),
+        "window": (_sized(SlidingWindowSpec), "sliding_window"),
+        "latent_window": (_sized(SlidingWindowMLASpec), "sliding_window"),
+        "chunk": (_sized(ChunkedLocalAttentionSpec), "attention_chunk_size"),
+        "rswa": (_sized(RSWASpec), "rswa_window"),
+        "mamba": (_states, "mode"),
+        "cross": (_sized(CrossAttentionSpec), ""),
+        "ring": (_sized(CircularBufferSpec), ""),
+        "encoder": (_sized(EncoderOnlyAttentionSpec), ""),
     }
 )
 
@@ -84,6 +97,8 @@ def config_of(bench: Bench, reader: Reader) -> tuple[ManagerConfig, bool]:
             eagle += [len(layers)] * is_eagle
             layers.append(spec)
     given: dict[str, Any] = {n: v.word if isinstance(v, Name) else v for n, v in options.items()}
+    if given.get("retention_interval_tokens") == "unnamed":
+        given["retention_interval_tokens"] = NOT_NAMED
     has_clock = given.pop("clock", None) is not None
     chosen: dict[str, Any] = {name: given.pop(name) for name in list(given) if name in CHOICES}
     if chosen:
