@@ -86,7 +86,7 @@ def compare(
         wanted = [resolved(value, resolve) for value in items[0]]
         found = plain(got)
         nested = bool(found) and isinstance(found[0], list)
-        manager.same(found, wanted if nested else wanted[0])
+        manager.same(found, wanted if nested else wanted[0], "the answer")
         return
     if len(items) > 1 or _is_of_events(got, items):
         wanted = [worded(words, resolve) for words in items if words and words != [[]]]
@@ -117,7 +117,7 @@ def _compare_hit(
     if bare and isinstance(bare[0], int):
         equal(got.hit_length_tokens, bare.pop(0))
     if bare:
-        manager.same(got.blocks, [resolved(value, resolve) for value in bare])
+        manager.same(got.blocks, [resolved(value, resolve) for value in bare], "the hit's blocks")
     for name, value in members.items():
         equal(plain(getattr(got, name)), resolved(value, resolve))
 

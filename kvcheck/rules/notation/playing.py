@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import kvspec.errors as errors_of_the_contract
+from kvcheck.play.features import FEATURE_OF_ARGUMENT
 from kvcheck.play.left_out import LeftOut
 from kvcheck.rules.bench import Bench
 from kvcheck.rules.judging import equal, raises, wrong
@@ -18,6 +19,7 @@ from kvcheck.rules.notation.state import drawn
 from kvcheck.rules.notation.story import Line, Story, is_of_ids, sums, sums_in
 from kvcheck.rules.notation.values import OPEN, Block, Hash, Name, NotationError, Reader, parted
 from kvspec.blocks import KVCacheBlocks
+from kvspec.errors import KVSpecError
 from kvspec.inside import CopyingManager
 from kvspec.interface import KVCacheManager
 from kvspec.request import LoRA, MultimodalItem, PromptEmbeddings, RequestStatus
@@ -60,6 +62,10 @@ class Play:
             raise NotationError("an example begins with `pool`")
         return self.manager
 
+    def drawn(self) -> str:
+        """Draw the state."""
+        return drawn(self.on, self.requests)
+
     # Lines.
 
     def line(self, text: str) -> None:
@@ -70,7 +76,7 @@ class Play:
             self.num_judged += 1
             return
         reader = Reader(text)
-        if text.startswith("pool "):
+        if text.startswith(("pool ", "pool;")):
             with self._ends(text) as ends:
                 ends(lambda: self._begin(reader))
             return
@@ -178,6 +184,8 @@ class Play:
         if isinstance(value, Block):
             return self.entries(value.request, value.group)[value.index]
         if isinstance(value, Hash):
+            if value.index < 0:
+                raise NotationError(f"no hash {value.index}")
             found = bytes(self.requests[value.request].block_hashes[value.index])
             return found if value.group is None else found + value.group.to_bytes(4, "big")
         if isinstance(value, Name) and "." in value.word:
@@ -248,6 +256,8 @@ class Play:
 
     def do_set(self, name: Name, **members: Any) -> None:
         for member, value in members.items():
+            if member in FEATURE_OF_ARGUMENT:
+                self.bench.need(FEATURE_OF_ARGUMENT[member])
             word = value.word if isinstance(value, Name) else value
             given = RequestStatus(word) if member == "status" else self.argument(value)
             setattr(self.request(name), member, given)
@@ -435,11 +445,14 @@ def place_of(story: Story, line: Line, row: str) -> str:
 
 
 def state_before(story: Story, bench: Bench, place: str) -> str:
-    """Play an example up to a place (`place_of`) and draw the state there."""
+    """Play an example up to a place (`place_of`) and draw the state there; "" if that fails."""
     for row, lines in story.played_lines():
         play = Play(bench)
-        for line in lines:
-            if place_of(story, line, row) == place:
-                return "" if play.manager is None else drawn(play.manager, play.requests)
-            play.line(line.text)
+        try:
+            for line in lines:
+                if place_of(story, line, row) == place:
+                    return "" if play.manager is None else play.drawn()
+                play.line(line.text)
+        except (LeftOut, KVSpecError):
+            continue
     return ""

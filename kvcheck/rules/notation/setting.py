@@ -80,7 +80,7 @@ def config_of(bench: Bench, reader: Reader) -> tuple[ManagerConfig, bool]:
     Raises LeftOut for a choice that the subject has not.
     """
     reader.take("pool")
-    num_blocks = reader.value()
+    num_blocks = ROOMY if reader.peek()[1] in (";", "", "->") else reader.value()
     layers: list[LayerSpec] = []
     eagle: list[int] = []
     options: dict[str, Any] = {}
@@ -105,5 +105,8 @@ def config_of(bench: Bench, reader: Reader) -> tuple[ManagerConfig, bool]:
         given["policy"] = replace(bench.policy, **chosen)
     return bench.config(num_blocks, specs=layers, eagle_groups=eagle, **given), has_clock
 
+
+ROOMY = 200
+"""Blocks of a pool whose size does not matter: `pool; full of 4`."""
 
 CHOICES = frozenset(member.name for member in fields(Policy))

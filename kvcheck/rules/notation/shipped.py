@@ -37,10 +37,11 @@ def stories_in(folder: Path) -> Iterator[Story]:
 
 def examples_from(stories: Iterable[Story]) -> tuple[Example, ...]:
     """Make examples of the suite of them; what they ask says the level that first decides them."""
-    return tuple(map(_example, stories))
+    return tuple(map(example_of, stories))
 
 
-def _example(story: Story) -> Example:
+def example_of(story: Story) -> Example:
+    """Make an example of the suite."""
     lines = answered(story)
     level = Level.BEHAVIOUR
     if lines and all(map(is_of_errors, lines)):

@@ -1,0 +1,120 @@
+"""`kvspec examples`: the examples of the rules, played on an implementation."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from kvcheck.cli._options import FOLDER
+from kvcheck.cli._support import fail, output_console
+from kvcheck.discovery import find_implementation
+from kvcheck.play.verdicts import Violation
+from kvcheck.rulebook import stated
+from kvcheck.rules.notation.running import OPEN_ANSWER, Outcome, blessed, outcomes_of
+from kvcheck.rules.notation.shipped import shipped_stories, stories_in
+from kvcheck.rules.notation.story import Story
+from kvcheck.rules.notation.values import NotationError
+from kvspec.profile import find_profile
+
+
+@click.command()
+@click.argument("name", metavar="IMPL")
+@click.option(
+    "--folder",
+    type=FOLDER,
+    metavar="DIR",
+    help="Play those of the .md and .kv files there, in place of the shipped ones.",
+)
+@click.option(
+    "--rules",
+    "patterns",
+    multiple=True,
+    metavar="PATTERN",
+    help="Only examples of rules that match, such as 'KV-SW-*'. May be repeated.",
+)
+@click.option(
+    "--profile",
+    default="default",
+    show_default=True,
+    metavar="NAME_OR_FILE",
+    help="The policies to ask for: a shipped profile or a TOML file.",
+)
+@click.option(
+    "--bless",
+    is_flag=True,
+    help=f"Fill in every answer '{OPEN_ANSWER}' in the files of --folder with IMPL's own.",
+)
+def command(
+    name: str, folder: Path | None, patterns: tuple[str, ...], profile: str, bless: bool
+) -> int:
+    """Play the rules' examples on an implementation, and show what fails where.
+
+    An example is a few lines of text under its rule: a configuration, then a call in each line with
+    its answer. spec/examples.md of the repository describes them. An example that needs what IMPL
+    lacks is left out, with the reason.
+
+    Exit code 0: all that were played passed, 1: one failed, 2: could not run.
+    """
+    subject = find_implementation(name)
+    if bless:
+        if folder is None:
+            fail("--bless needs --folder")
+        return _bless(folder, name)
+    try:
+        stories = shipped_stories() if folder is None else tuple(stories_in(folder))
+        wanted = [each for each in stories if _is_wanted(each, patterns)]
+        found = list(outcomes_of(wanted, subject, find_profile(profile).policy))
+    except NotationError as error:
+        fail(str(error))
+    console = output_console()
+    for outcome in found:
+        if outcome.violation is not None:
+            _show(console, outcome, outcome.violation)
+    _summary(console, subject.capabilities.name, found)
+    return int(any(outcome.violation for outcome in found))
+
+
+def _is_wanted(story: Story, patterns: Sequence[str]) -> bool:
+    return not patterns or any(
+        fnmatch.fnmatch(rule, pattern) for rule in story.rules for pattern in patterns
+    )
+
+
+def _bless(folder: Path, name: str) -> int:
+    """Write the answers of the implementation into the files of a folder."""
+    for path in sorted((*folder.rglob("*.md"), *folder.rglob("*.kv"))):
+        text = path.read_text(encoding="utf-8")
+        try:
+            filled = blessed(text, str(path), find_implementation(name))
+        except NotationError as error:
+            fail(str(error))
+        if filled != text:
+            path.write_text(filled, encoding="utf-8")
+            output_console().print(f"{path}: answers filled in", markup=False, soft_wrap=True)
+    return 0
+
+
+def _show(console: Console, outcome: Outcome, violation: Violation) -> None:
+    lines = [outcome.place or f"{outcome.story.path}: {outcome.story.name}"]
+    lines += [f"  expected  {violation.expected}", f"  got       {violation.observed}"]
+    if outcome.state:
+        lines += ["  before", *(f"    {line}" for line in outcome.state.split("\n"))]
+    lines += [f"  {stated(rule)}" for rule in outcome.story.rules[:1]]
+    console.print("\n".join(lines), markup=False, soft_wrap=True, highlight=False)
+    console.print()
+
+
+def _summary(console: Console, name: str, found: Sequence[Outcome]) -> None:
+    failed = sum(outcome.violation is not None for outcome in found)
+    left_out = [outcome.left_out.split(", ") for outcome in found if outcome.left_out]
+    lacks = Counter(lack for each in left_out for lack in each).most_common()
+    passed = len(found) - failed - len(left_out)
+    text = f"{name}: {passed} examples passed, {failed} failed, {len(left_out)} left out"
+    if lacks:
+        text += "\nleft out without: " + ", ".join(f"{lack} ({count})" for lack, count in lacks)
+    console.print(text, markup=False, soft_wrap=True, highlight=False)

@@ -1,0 +1,35 @@
+"""`kvspec rule`: a rule, its examples, and what happens in them."""
+
+from __future__ import annotations
+
+import click
+
+from kvcheck.cli._support import fail, output_console
+from kvcheck.discovery import find_implementation
+from kvcheck.rulebook import rule_sentences, rule_text, stated
+from kvcheck.rules.notation.running import drawn_story
+from kvcheck.rules.notation.shipped import shipped_stories
+
+
+@click.command()
+@click.argument("rule", metavar="RULE")
+@click.option("--impl", "name", default="kvref", show_default=True, metavar="IMPL")
+def command(rule: str, name: str) -> int:
+    """Show a rule, its examples, and what happens in them, line by line.
+
+    RULE is an id such as KV-SW-2. Under each line of an example that changed the manager stand its
+    block lists and its free queue, as IMPL has them: a cached block is marked *, null is -.
+
+    Exit code 0: shown, 2: there is no such rule, or it could not run.
+    """
+    if rule not in rule_sentences():
+        fail(f"no rule {rule!r}")
+    lines = [stated(rule), "", rule_text(rule)]
+    for story in shipped_stories():
+        if story.rules[0] == rule:
+            where = f"{story.path}:{story.lines[0].number}"
+            lines += ["", f"{story.name}   ({where})", ""]
+            lines += drawn_story(story, find_implementation(name))
+    text = "\n".join(lines)
+    output_console().print(text, markup=False, soft_wrap=True, highlight=False)
+    return 0

@@ -1,0 +1,121 @@
+"""Run examples on an implementation; fill in the answers that are still open."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from kvcheck.play.fit import policy_of
+from kvcheck.play.left_out import LeftOut
+from kvcheck.play.verdicts import Violation
+from kvcheck.rules.bench import Bench
+from kvcheck.rules.example import example_violation
+from kvcheck.rules.notation.playing import Play, state_before
+from kvcheck.rules.notation.shipped import example_of
+from kvcheck.rules.notation.story import Line, Story, stories_of
+from kvcheck.rules.notation.values import NotationError
+from kvspec.interface import Implementation
+from kvspec.policy import Policy
+
+OPEN_ANSWER = "-> ?"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How an example ended: passed, left out for a reason, or with a violation.
+
+    `place`: file, line number and line of the failure. `state`: the manager's before that line.
+    """
+
+    story: Story
+    left_out: str = ""
+    violation: Violation | None = None
+    place: str = ""
+    state: str = ""
+
+
+def outcomes_of(
+    stories: Iterable[Story], subject: Implementation, policy: Policy
+) -> Iterator[Outcome]:
+    """Play each example under the choices that the subject declares."""
+    for story in stories:
+        try:
+            violation = example_violation(example_of(story), subject, policy)
+        except LeftOut as reason:
+            yield Outcome(story, left_out=str(reason))
+            continue
+        if violation is None:
+            yield Outcome(story)
+            continue
+        _, _, place = violation.detail.rpartition(f", {story.path}:")
+        place = f"{story.path}:{place}" if place else ""
+        bench = Bench(subject, policy_of(policy, subject.capabilities))
+        state = state_before(story, bench, place) if place else ""
+        yield Outcome(story, violation=violation, place=place, state=state)
+
+
+def blessed(text: str, path: str, subject: Implementation) -> str:
+    """Fill in each `-> ?`, and each `?` of a table, with the subject's answer.
+
+    Raises NotationError where the rest of an example can't be played.
+    """
+    lines = text.split("\n")
+    for story in stories_of(text, path):
+        filled = list(_answers(story, subject))
+        cells = iter([answer for line, answer in filled if OPEN_ANSWER not in lines[line - 1]])
+        for line, answer in filled:
+            lines[line - 1] = lines[line - 1].replace(OPEN_ANSWER, f"-> {answer}", 1)
+        table = _table_of(story, lines)
+        if table is not None:
+            first, *rest = re.split(r"(?<=\s)\?", lines[table])
+            lines[table] = first + "".join(next(cells, "?") + each for each in rest)
+    return "\n".join(lines)
+
+
+def _answers(story: Story, subject: Implementation) -> Iterator[tuple[int, str]]:
+    """Yield line number and answer of each open line, row after row."""
+    for _, lines in story.played_lines():
+        if not any(line.text.endswith(OPEN_ANSWER) for line in lines):
+            continue
+        play = Play(Bench(subject, Policy()))
+        for line in lines:
+            play.filled_in = None
+            play.line(line.text)
+            if play.filled_in is not None:
+                yield line.number, play.filled_in
+
+
+def _table_of(story: Story, lines: list[str]) -> int | None:
+    """Return the index of the example's table, which stands before its first line."""
+    place = story.lines[0].number - 2
+    while place >= 0 and not lines[place].startswith(("for ", "==", "```")):
+        place -= 1
+    return place if place >= 0 and lines[place].startswith("for ") else None
+
+
+def drawn_story(story: Story, subject: Implementation) -> Iterator[str]:
+    """Play an example, and yield its lines with the state drawn where a line has changed it."""
+    shown = ""
+    for row, lines in story.played_lines():
+        if row:
+            yield f"# {row}"
+        play = Play(Bench(subject, Policy()))
+        for line in lines:
+            yield from _drawn_line(play, line)
+            state = "" if play.manager is None else play.drawn()
+            if state != shown:
+                yield from (f"    {each}" for each in state.split("\n"))
+            shown = state
+        if row:
+            return  # the first row stands for all
+
+
+def _drawn_line(play: Play, line: Line) -> Iterator[str]:
+    yield line.text
+    try:
+        play.line(line.text)
+    except NotationError:
+        raise
+    except LeftOut as reason:
+        yield f"    left out: {reason}"

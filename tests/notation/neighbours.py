@@ -1,0 +1,117 @@
+"""Change each number of each example by one, and show which examples still pass.
+
+    python -m tests.notation.neighbours [PATTERN…]     of rules such as KV-SW-*; else of all
+
+An example that holds as well for a neighbour of its numbers can't tell its rule from an off-by-one.
+Numbers of answers and of sums must all matter (exit 1 if one does not). Of those of configurations
+and calls some don't, such as the values of tokens: their share is shown.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import kvref
+from kvcheck.play.left_out import LeftOut
+from kvcheck.rules.example import example_violation
+from kvcheck.rules.notation.shipped import example_of, shipped_stories
+from kvcheck.rules.notation.story import Line, Story, sums_in
+from kvcheck.rules.notation.values import NotationError
+from kvspec.policy import Policy
+
+NUMBER = re.compile(r'(?<![\w.#"…])\d+(?![\w"…]|\.\d)|(?<=#)\d+|(?<=/)\d+|(?<=\.\.)\d+|\d+(?=\.\.)')
+TEXT = re.compile(r'"[^"]*"')
+
+
+@dataclass(frozen=True)
+class Neighbour:
+    """An example with one number changed, the line as it is then, and of which kind the number is.
+
+    `is_answer`: behind an arrow, what a sum gives, or in a column that is an answer and nothing else.
+    """
+
+    story: Story
+    line: str
+    is_answer: bool
+
+
+def neighbours(story: Story) -> Iterator[Neighbour]:
+    """Yield the example with each number one less and one more."""
+    for place, line in enumerate(story.lines):
+        arrow = line.text.find("=" if sums_in(line.text) else "->")
+        for text, start in _changed(line.text):
+            lines = (*story.lines[:place], Line(line.number, text), *story.lines[place + 1 :])
+            is_answer = 0 <= arrow < start
+            yield Neighbour(replace(story, lines=lines), f"{line.number}: {text}", is_answer)
+    for number, row in enumerate(story.rows):
+        for cell, (name, value) in enumerate(row):
+            for text, _ in _changed(value):
+                changed = (*row[:cell], (name, text), *row[cell + 1 :])
+                rows = (*story.rows[:number], changed, *story.rows[number + 1 :])
+                words = f"{story.lines[0].number}: {name} = {text} for {value}"
+                yield Neighbour(replace(story, rows=rows), words, _answers(story, name))
+
+
+def _changed(text: str) -> Iterator[tuple[str, int]]:
+    """Yield the text with a number changed, and where that stands; texts in quotes stay."""
+    quoted = [match.span() for match in TEXT.finditer(text)]
+    for match in NUMBER.finditer(text):
+        if not any(begin <= match.start() < end for begin, end in quoted):
+            for other in (int(match[0]) - 1, int(match[0]) + 1):
+                yield f"{text[: match.start()]}{other}{text[match.end() :]}", match.start()
+
+
+def _answers(story: Story, name: str) -> bool:
+    """Tell whether a column of the table is used behind arrows alone."""
+    used = [
+        [bool(re.search(rf"(?<!\w){name}(?!\w)", side)) for side in line.text.partition("->")]
+        for line in story.lines
+    ]
+    return any(behind for _, _, behind in used) and not any(before for before, _, _ in used)
+
+
+def passes(story: Story) -> bool:
+    """Tell whether the reference passes an example as it is changed."""
+    try:
+        return example_violation(example_of(story), kvref.implementation(), Policy()) is None
+    except NotationError:
+        return False
+    except LeftOut:
+        return True
+    except (ArithmeticError, LookupError, TypeError, ValueError):
+        return False  # no example any more, such as an entry that is not in a list
+
+
+def survivors(stories: Sequence[Story]) -> Iterator[tuple[Neighbour, bool]]:
+    """Yield each neighbour, and whether it survives."""
+    for story in stories:
+        for each in neighbours(story):
+            yield each, passes(each.story)
+
+
+def main(patterns: Sequence[str]) -> int:
+    """Print survivors among answers, and the shares of both kinds that are found."""
+    wanted = [
+        story
+        for story in shipped_stories()
+        if not patterns or any(fnmatch.fnmatch(story.rules[0], each) for each in patterns)
+    ]
+    counts = {True: [0, 0], False: [0, 0]}
+    for each, survives in survivors(wanted):
+        counts[each.is_answer][survives] += 1
+        if survives and (each.is_answer or patterns):
+            kind = "answer" if each.is_answer else "call"
+            print(f"{kind} survives: {each.story.name} ({each.story.path}:{each.line})")
+    for is_answer, (found, left) in counts.items():
+        kind = "answers and sums" if is_answer else "configurations and calls"
+        share = 100 * found / max(found + left, 1)
+        print(f"{kind}: {found + left} neighbours, {found} fail ({share:.1f} %), {left} pass")
+    return int(counts[True][1] > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
