@@ -16,6 +16,7 @@ from kvcheck.rules.managed import Managed
 from kvcheck.rules.notation.answers import compare, plain, written
 from kvcheck.rules.notation.setting import config_of
 from kvcheck.rules.notation.state import drawn
+from kvcheck.rules.notation.steps import Steps
 from kvcheck.rules.notation.story import Line, Story, is_of_ids, sums, sums_in
 from kvcheck.rules.notation.values import OPEN, Block, Hash, Name, NotationError, Reader, parted
 from kvspec.blocks import KVCacheBlocks
@@ -48,6 +49,8 @@ class Play:
         self.num_judged = 0
         self.filled_in: str | None = None
         self.time_ns = 0
+        self.steps: Steps | None = None
+        self.asked: list[str] = []
         self.skipped: LeftOut | None = None
         self.verbs: Mapping[str, Callable[..., Any]] = {
             name.removeprefix("do_"): getattr(self, name)
@@ -93,12 +96,13 @@ class Play:
         clock = (lambda: self.time_ns) if has_clock else None
         self.manager = self.bench.create(config, clock)
         self.managers = {"pool": self.manager}
-        self.requests, self.lists = {}, {}
+        self.requests, self.lists, self.steps = {}, {}, None
 
     @contextmanager
     def _ends(self, text: str) -> Any:
         """Judge how a call ends by the words behind `->`."""
         answer = answer_of(text)
+        self.asked = list(parted(answer[0])[1]) if answer else []
 
         def ends(call: Callable[[], Any]) -> None:
             if answer == [[OPEN]]:
@@ -278,6 +282,26 @@ class Play:
 
     def do_on(self, name: Name) -> None:
         self.manager = self.managers[name.word]
+
+    # Whole steps.
+
+    @property
+    def in_steps(self) -> Steps:
+        """Whole steps on the manager at hand."""
+        if self.steps is None:
+            self.steps = Steps(self.bench, self.on, self.requests)
+        return self.steps
+
+    def do_register(self, *names: Name) -> Any:
+        return [self.in_steps.handle(name) for name in names]
+
+    def do_step(self, **members: Any) -> Any:
+        """Make a step of a plan; names stand for handles."""
+        return self.in_steps.step(members, self.asked)
+
+    def do_batch(self, call: Name, *values: Any, **members: Any) -> Any:
+        """Make a call of the BatchedManager by its own name."""
+        return self.in_steps.call(call.word, values, members)
 
     # Questions.
 

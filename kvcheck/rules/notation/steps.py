@@ -1,0 +1,107 @@
+"""Whole engine steps in an example: `step`, `register`, and `batch CALL` of a BatchedManager."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from typing import Any
+
+from kvcheck.rules.bench import Bench
+from kvcheck.rules.managed import Managed
+from kvcheck.rules.notation.values import Name
+from kvcheck.rules.steps import UNTOUCHED, rows_of, slots_of
+from kvspec.batched import StepOutput, StepPlan
+from kvspec.interface import Feature
+from kvspec.sequential import batched_of
+from kvspec.specs import (
+    AttentionSpec,
+    CircularBufferSpec,
+    CrossAttentionSpec,
+    EncoderOnlyAttentionSpec,
+    LayerSpec,
+)
+
+ENTRIES = ("finished", "preempted", "decoding", "prefilling", "new")
+ROOM = 64
+"""Rows and slots that there is room for."""
+
+
+class Steps:
+    """Whole steps on the manager of an example. `requests`: by their names."""
+
+    def __init__(self, bench: Bench, manager: Managed, requests: Mapping[str, Any]) -> None:
+        bench.need(Feature.BATCHED)
+        self.manager = manager
+        self.requests = requests
+        self.batched: Any = batched_of(bench.subject, manager.real)
+        self.handles: dict[str, int] = {}
+
+    def handle(self, name: Name) -> int:
+        """Return the request's handle; it is registered when it is first named."""
+        if name.word not in self.handles:
+            self.handles[name.word] = self.batched.register(self.requests[name.word])
+        return self.handles[name.word]
+
+    def argument(self, value: Any) -> Any:
+        """Return handles in place of names."""
+        if isinstance(value, Name):
+            return self.handle(value) if value.word in self.requests else value.word
+        return [self.argument(each) for each in value] if isinstance(value, list) else value
+
+    def call(self, name: str, values: Sequence[Any], members: Mapping[str, Any]) -> Any:
+        """Make a call of the BatchedManager by its own name."""
+        given = [self.argument(value) for value in values]
+        named = {key: self.argument(value) for key, value in members.items()}
+        got = getattr(self.batched, name)(*given, **named)
+        if name == "unregister":
+            gone = set(given[0])
+            self.handles = {key: each for key, each in self.handles.items() if each not in gone}
+        return got
+
+    def step(self, members: Mapping[str, Any], asked: Sequence[str]) -> Any:
+        """Make a step; its result, with `rows` and `slots` where they are asked for."""
+        known = {field.name for field in fields(StepPlan)}
+        given = {name: self.argument(value) for name, value in members.items() if name in known}
+        plan = StepPlan(**given)
+        if not {"rows", "slots"} & set(asked):
+            return self.batched.step(plan)
+        room = members.get("room", ROOM)
+        rows = rows_of(room)
+        groups = self.manager.config.kv_cache.groups
+        # No slots for blocks that have none per token, such as states.
+        slots = [
+            slots_of(ROOM) if "slots" in asked and _has_slots(group.spec) else None
+            for group in groups
+        ]
+        result = self.batched.step(plan, StepOutput(rows, slots))
+        return _WithOutput(result, self._rows(rows, result.num_deltas), _written(slots))
+
+    def _rows(self, rows: Any, count: int) -> list[list[Any]]:
+        """Return the rows with names in place of handles, without block ids if they are free."""
+        names = {handle: name for name, handle in self.handles.items()}
+        found = [[names[row[0]], *row[1:]] for row in rows.tolist()[:count]]
+        return found if self.manager.exact else [row[:3] for row in found]
+
+
+class _WithOutput:
+    """The result of a step and what it wrote."""
+
+    def __init__(self, result: Any, rows: Any, slots: Any) -> None:
+        self.rows, self.slots = rows, slots
+        self.num_slots, self.num_deltas = result.num_slots, result.num_deltas
+        self.num_deltas_left = result.num_deltas_left
+        self.num_scheduled_tokens = result.num_scheduled_tokens
+        self.hit_tokens = result.hit_tokens
+
+
+def _has_slots(spec: LayerSpec) -> bool:
+    """Tell whether each token has a slot in a block (KV-BATCH-9)."""
+    return isinstance(spec, AttentionSpec) and not isinstance(
+        spec, CrossAttentionSpec | EncoderOnlyAttentionSpec | CircularBufferSpec
+    )
+
+
+def _written(slots: Sequence[array[int] | None]) -> list[list[int] | None]:
+    """Return of each mapping the slots that were written."""
+    return [None if each is None else [s for s in each if s != UNTOUCHED] for each in slots]
