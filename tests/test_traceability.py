@@ -229,6 +229,8 @@ def test_a_withdrawn_rule_needs_no_test_and_may_only_be_cited_in_text(tmp_path: 
             "sentence": "Block 0 is null.",
             "text": "",
             "chapter": "The pool",
+            "path": "spec/rules/pool.md",
+            "line": 5,
         }
     }
 

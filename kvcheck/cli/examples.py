@@ -15,10 +15,10 @@ from kvcheck.cli._support import fail, output_console
 from kvcheck.discovery import find_implementation
 from kvcheck.play.verdicts import Violation
 from kvcheck.rulebook import stated
+from kvcheck.rules.judging import NotationError
 from kvcheck.rules.notation.running import OPEN_ANSWER, Outcome, blessed, outcomes_of
 from kvcheck.rules.notation.shipped import shipped_stories, stories_in
 from kvcheck.rules.notation.story import Story
-from kvcheck.rules.notation.values import NotationError
 from kvspec.profile import find_profile
 
 

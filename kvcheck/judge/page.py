@@ -238,14 +238,20 @@ def _rule_row(found: RuleOutcome) -> str:
 def _explained(text: str) -> str:
     """The few signs of Markdown that chapters use."""
     parts = []
-    for part in re.split(r"\n{2,}", text):
-        if part.startswith(("    ", "|")):
-            parts.append(f"<pre>{escape(part)}</pre>")
-        elif part:
-            said = re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(part))
-            bold = re.sub(r"[*]{2}(.+?)[*]{2}", r"<b>\1</b>", said, flags=re.DOTALL)
-            parts.append(f"<p>{bold}</p>")
+    for number, block in enumerate(re.split(r"^```(?:kv)?\n", text, flags=re.MULTILINE)):
+        if number % 2:
+            parts.append(f"<pre>{escape(block)}</pre>")
+            continue
+        parts += map(_paragraph, filter(None, re.split(r"\n{2,}", block.strip("\n"))))
     return "".join(parts)
+
+
+def _paragraph(part: str) -> str:
+    if part.startswith(("    ", "|")):
+        return f"<pre>{escape(part)}</pre>"
+    said = re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(part))
+    bold = re.sub(r"[*]{2}(.+?)[*]{2}", r"<b>\1</b>", said, flags=re.DOTALL)
+    return f"<p>{bold}</p>"
 
 
 def _situations(report: Report) -> str:

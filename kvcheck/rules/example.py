@@ -15,8 +15,7 @@ from kvcheck.play.text import shown
 from kvcheck.play.verdicts import Level, Violation, violation_of
 from kvcheck.play.watchdog import Hang, time_limit
 from kvcheck.rules.bench import Bench
-from kvcheck.rules.judging import UNSAID, travels
-from kvcheck.rules.notation.values import NotationError
+from kvcheck.rules.judging import UNSAID, NotationError, travels
 from kvspec.config import KVCacheConfig, ManagerConfig
 from kvspec.editions import FIRST, has_come
 from kvspec.interface import Implementation

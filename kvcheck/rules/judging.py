@@ -19,6 +19,14 @@ UNSAID = ""
 """The rule of a wrong answer that does not say which: the first of its check."""
 
 
+class NotationError(ValueError):
+    """A line is none of the notation: `line` number, `reason`."""
+
+    def __init__(self, reason: str, line: int = 0) -> None:
+        self.line, self.reason = line, reason
+        super().__init__(f"line {line}: {reason}" if line else reason)
+
+
 @dataclass
 class Caught:
     """The error that ended a call."""

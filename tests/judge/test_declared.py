@@ -199,10 +199,10 @@ def test_what_the_oracle_refuses_is_drawn_anew() -> None:
 @pytest.mark.parametrize(
     ("name", "mistake"),
     [
-        ("a growing request keeps all its blocks", "FullForgetsTheBeginning"),
-        ("a full block can be hit once it is allocated", "CachedOneStepLater"),
-        ("a refusal without windows does nothing", "RefusalEvicts"),
-        ("a refusal without windows does nothing", "RefusalTakesABlock"),
+        ("KV-FULL-1: a growing request keeps all its blocks", "FullForgetsTheBeginning"),
+        ("KV-FULL-6: a full block can be hit once it is allocated", "CachedOneStepLater"),
+        ("KV-MGR-6: a refusal without windows does nothing", "RefusalEvicts"),
+        ("KV-MGR-6: a refusal without windows does nothing", "RefusalTakesABlock"),
     ],
 )
 def test_rules_of_the_base_are_checked_with_the_base_alone(name: str, mistake: str) -> None:

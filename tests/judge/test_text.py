@@ -187,8 +187,7 @@ def test_the_configuration_stands_above_every_story(report: Report) -> None:
 def test_an_example_tells_the_calls_that_it_made() -> None:
     """Up to the first at which the subject parts from the reference; so it has a record."""
     subject = mistaken("SkipsOneTokenMore")
-    name = "a block is skipped once its last token left the window"
-    violation = example_violation(find_example(name), subject, Policy())
+    violation = example_violation(find_example("KV-SW-1"), subject, Policy())
     assert violation is not None
     options = Options(Level.IDENTITY, Budget(0.0, 0))
     whole = told(violation, subject, kvref.implementation(), options)
@@ -200,7 +199,7 @@ def test_an_example_tells_the_calls_that_it_made() -> None:
         "remove_skipped_blocks",
     ]
     assert configuration(whole) == (
-        "10 blocks; sliding window, 4 tokens per block, window 4; max_model_len_tokens=1000"
+        "10 blocks; sliding window, 4 tokens per block, window 6; max_model_len_tokens=1000"
     )
 
 

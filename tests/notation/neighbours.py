@@ -18,9 +18,9 @@ from dataclasses import dataclass, replace
 import kvref
 from kvcheck.play.left_out import LeftOut
 from kvcheck.rules.example import example_violation
+from kvcheck.rules.judging import NotationError
 from kvcheck.rules.notation.shipped import example_of, shipped_stories
 from kvcheck.rules.notation.story import Line, Story, sums_in
-from kvcheck.rules.notation.values import NotationError
 from kvspec.policy import Policy
 
 NUMBER = re.compile(r'(?<![\w.#"…])\d+(?![\w"…]|\.\d)|(?<=#)\d+|(?<=/)\d+|(?<=\.\.)\d+|\d+(?=\.\.)')
@@ -31,7 +31,7 @@ TEXT = re.compile(r'"[^"]*"')
 class Neighbour:
     """An example with one number changed, the line as it is then, and of which kind the number is.
 
-    `is_answer`: behind an arrow, what a sum gives, or in a column that is an answer and nothing else.
+    `is_answer`: behind an arrow, what a sum gives, or in a column that is nothing but an answer.
     """
 
     story: Story

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from docutils import nodes
 from myst_parser.slugs import github_slugify
-from pygments.lexers import JsonLexer
+from pygments.lexers import JsonLexer, TextLexer
 from sphinx.application import Sphinx
 from sphinx.search.en import SearchEnglish
 from sphinx.transforms.post_transforms import SphinxPostTransform
@@ -35,6 +35,7 @@ def connect(app: Sphinx, rules: Iterable[Any]) -> None:
     app.connect("source-read", link_folders)
     app.connect("autodoc-process-docstring", escape_stars)
     app.add_lexer("jsonl", JsonLexer)
+    app.add_lexer("kv", TextLexer)
     app.add_object_type("rule", "rule")
     app.add_search_language(Search)
     app.connect("doctree-read", note_rules)

@@ -3,37 +3,22 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import kvspec.errors as errors_of_the_contract
-from kvcheck.play.features import FEATURE_OF_ARGUMENT
 from kvcheck.play.left_out import LeftOut
 from kvcheck.rules.bench import Bench
-from kvcheck.rules.judging import equal, raises, wrong
-from kvcheck.rules.managed import Managed
+from kvcheck.rules.judging import NotationError, equal, raises, wrong
 from kvcheck.rules.notation.answers import compare, plain, written
-from kvcheck.rules.notation.setting import config_of
-from kvcheck.rules.notation.state import drawn
-from kvcheck.rules.notation.steps import Steps
-from kvcheck.rules.notation.story import Line, Story, is_of_ids, sums, sums_in
-from kvcheck.rules.notation.values import OPEN, Block, Hash, Name, NotationError, Reader, parted
-from kvspec.blocks import KVCacheBlocks
+from kvcheck.rules.notation.story import Line, Story, is_of_ids, needs_ids, sums, sums_in
+from kvcheck.rules.notation.values import OPEN, Name, Reader, parted
+from kvcheck.rules.notation.verbs import ANSWERS_WITH_BLOCKS, QUESTIONS, Verbs
 from kvspec.errors import KVSpecError
-from kvspec.inside import CopyingManager
-from kvspec.interface import KVCacheManager
-from kvspec.request import LoRA, MultimodalItem, PromptEmbeddings, RequestStatus
-
-ANSWERS_WITH_BLOCKS = frozenset(
-    {"blocks", "pop_blocks_for_free", "take_new_block_ids", "get_unhashed_block_ids", "run"}
-)
-"""Calls whose answers are block ids, equal at level identity and null or not below it."""
-
-TAKES_BLOCKS = frozenset({"evict_blocks", "free_blocks", "get_block", "hold_blocks"})
 
 
-class Play:
+class Play(Verbs):
     """One run of an example, on managers of `bench`.
 
     `num_judged` answers; `skipped`: why the last of those that were not could not be asked;
@@ -41,35 +26,10 @@ class Play:
     """
 
     def __init__(self, bench: Bench) -> None:
-        self.bench = bench
-        self.manager: Managed | None = None
-        self.managers: dict[str, Managed] = {}
-        self.requests: dict[str, Any] = {}
-        self.lists: dict[str, list[list[int]]] = {}
+        super().__init__(bench)
         self.num_judged = 0
         self.filled_in: str | None = None
-        self.time_ns = 0
-        self.steps: Steps | None = None
-        self.asked: list[str] = []
         self.skipped: LeftOut | None = None
-        self.verbs: Mapping[str, Callable[..., Any]] = {
-            name.removeprefix("do_"): getattr(self, name)
-            for name in dir(self)
-            if name.startswith("do_")
-        }
-
-    @property
-    def on(self) -> Managed:
-        """The manager at hand."""
-        if self.manager is None:
-            raise NotationError("an example begins with `pool`")
-        return self.manager
-
-    def drawn(self) -> str:
-        """Draw the state."""
-        return drawn(self.on, self.requests)
-
-    # Lines.
 
     def line(self, text: str) -> None:
         """Play one line and judge its answer."""
@@ -81,7 +41,7 @@ class Play:
         reader = Reader(text)
         if text.startswith(("pool ", "pool;")):
             with self._ends(text) as ends:
-                ends(lambda: self._begin(reader))
+                ends(lambda: self.begin(reader))
             return
         verb = reader.take()
         words = reader.values()
@@ -89,14 +49,7 @@ class Play:
             self.skipped = LeftOut("block ids")
             return
         with self._ends(text) as ends:
-            ends(lambda: self._call(verb, words))
-
-    def _begin(self, reader: Reader) -> None:
-        config, has_clock = config_of(self.bench, reader)
-        clock = (lambda: self.time_ns) if has_clock else None
-        self.manager = self.bench.create(config, clock)
-        self.managers = {"pool": self.manager}
-        self.requests, self.lists, self.steps = {}, {}, None
+            ends(lambda: self.call(verb, words))
 
     @contextmanager
     def _ends(self, text: str) -> Any:
@@ -145,253 +98,6 @@ class Play:
                 raise
             self.skipped = left
 
-    def _call(self, verb: str, words: Sequence[Any]) -> Any:
-        """Make one call: a word of the notation, or a call of the manager by its own name."""
-        name, _, member = verb.partition(".")
-        if name == "config" and member:
-            return getattr(self.on.config, member)
-        if member and name in self.requests:
-            return getattr(self.requests[name], member)
-        bare, members = parted(words)
-        if verb in self.verbs:
-            return self.verbs[verb](*bare, **members)
-        self._remember(verb, bare)
-        if verb in TAKES_BLOCKS and not self.on.exact and any(map(_is_id, bare)):
-            raise LeftOut("block ids")
-        given = [self.argument(value) for value in bare]
-        named = {name: self.argument(value, name) for name, value in members.items()}
-        if not any(hasattr(protocol, verb) for protocol in (KVCacheManager, CopyingManager)):
-            raise NotationError(f"no call: {verb}")
-        made = getattr(self.on, verb)
-        return made(*given, **named) if callable(made) else made
-
-    def _remember(self, verb: str, words: Sequence[Any]) -> None:
-        """Keep a request's lists before they are gone, so that `a[1]` still names its block."""
-        if verb in ("free", "pop_blocks_for_free") and isinstance(words[0], Name):
-            name = words[0].word
-            if name in self.requests and any(self.on.lists(self.requests[name])):
-                self.lists[name] = self.on.lists(self.requests[name])
-
-    # Words.
-
-    def argument(self, value: Any, name: str = "") -> Any:
-        """Return what a word stands for in a call; a list of lists of hits as blocks."""
-        found = self.resolve(value)
-        if isinstance(found, Name):
-            return self.requests.get(found.word, found.word)
-        if isinstance(found, list):
-            found = [self.argument(each) for each in found]
-        return KVCacheBlocks(found) if name == "new_computed_blocks" and found else found
-
-    def resolve(self, value: Any) -> Any:
-        """Return the block id of `a[1]`, the hash `a#0`, the key `a#0/1`; others as they are."""
-        if isinstance(value, Block):
-            return self.entries(value.request, value.group)[value.index]
-        if isinstance(value, Hash):
-            if value.index < 0:
-                raise NotationError(f"no hash {value.index}")
-            found = bytes(self.requests[value.request].block_hashes[value.index])
-            return found if value.group is None else found + value.group.to_bytes(4, "big")
-        if isinstance(value, Name) and "." in value.word:
-            request, _, member = value.word.partition(".")
-            return getattr(self.requests[request], member)
-        return value
-
-    def entries(self, request: str, group: int = 0) -> list[int]:
-        """Return the request's list, or the last that it had."""
-        lists = self.on.lists(self.requests[request])
-        return (lists if any(lists) else self.lists.get(request, lists))[group]
-
-    def request(self, name: Name) -> Any:
-        """Return the request of this name."""
-        if not isinstance(name, Name) or name.word not in self.requests:
-            raise NotationError(f"no request: {getattr(name, 'word', name)}")
-        return self.requests[name.word]
-
-    # Words of the notation: what a scheduler does.
-
-    def do_new(self, name: Name, *tokens: Any, **content: Any) -> None:
-        """Make a request of these prompt tokens.
-
-        `lora`: name, or name, id and path. `items`: identifier, offset, length each. `embeddings`:
-        the bytes as hex, and how many of them a token has.
-        """
-        if "lora" in content:
-            word, *number = _list_of(content["lora"])
-            content["lora"] = LoRA(word, *(number or [1]))
-        if "items" in content:
-            content["multimodal"] = tuple(MultimodalItem(*item) for item in content.pop("items"))
-        if "embeddings" in content:
-            data, bytes_per_token = content.pop("embeddings")
-            embeddings = PromptEmbeddings(bytes.fromhex(data), bytes_per_token)
-            content["prompt_embeddings"] = embeddings
-        made = self.on.request(name.word, _flat(tokens), **content)
-        self.requests[name.word] = made
-
-    def do_start(self, name: Name, *tokens: Any, **content: Any) -> None:
-        """Make a request and admit it with all its tokens."""
-        self.do_new(name, *tokens, **content)
-        if self.do_admit(name) is None:
-            raise wrong("the answer", "blocks", None)
-
-    def do_at(self, time_ns: int) -> None:
-        """Set the manager's clock."""
-        self.time_ns = time_ns
-
-    def do_append(self, name: Name, *tokens: Any) -> None:
-        self.on.append(self.request(name), _flat(tokens))
-
-    def do_admit(self, name: Name, num_new_tokens: int | None = None, **members: Any) -> Any:
-        return self.on.admit(self.request(name), num_new_tokens, **members)
-
-    def do_run(self, name: Name, num_new_tokens: int = 1, **members: Any) -> Any:
-        return self.on.run(self.request(name), num_new_tokens, **members)
-
-    def do_preempt(self, name: Name) -> None:
-        self._remember("free", [name])
-        self.on.preempt(self.request(name))
-
-    def do_next_step(self) -> Any:
-        """Take the copies of the step, return what they held, and start the next step."""
-        copies = self.on.take_block_copies()
-        self.on.free_blocks(copies.retained)
-        self.on.new_step_starts()
-        return copies
-
-    def do_set(self, name: Name, **members: Any) -> None:
-        for member, value in members.items():
-            if member in FEATURE_OF_ARGUMENT:
-                self.bench.need(FEATURE_OF_ARGUMENT[member])
-            word = value.word if isinstance(value, Name) else value
-            given = RequestStatus(word) if member == "status" else self.argument(value)
-            setattr(self.request(name), member, given)
-
-    def do_keep(self, name: Name, *positions: Any, group: int = 0) -> None:
-        """Evict all blocks of the request's list but those at these positions."""
-        blocks = self.entries(name.word, group)
-        kept = set(_flat(positions))
-        self.on.evict_blocks([block for i, block in enumerate(blocks) if block and i not in kept])
-
-    def do_clone(self, name: Name) -> None:
-        """Make a copy; `on` goes to it and, by the name `pool`, back."""
-        self.managers[name.word] = self.on.clone()
-
-    def do_restore(self, name: Name) -> None:
-        """Make a manager of the snapshot of this one."""
-        self.managers[name.word] = self.bench.restore(self.on.config, self.on.snapshot())
-
-    def do_on(self, name: Name) -> None:
-        self.manager = self.managers[name.word]
-
-    # Whole steps.
-
-    @property
-    def in_steps(self) -> Steps:
-        """Whole steps on the manager at hand."""
-        if self.steps is None:
-            self.steps = Steps(self.bench, self.on, self.requests)
-        return self.steps
-
-    def do_register(self, *names: Name) -> Any:
-        return [self.in_steps.handle(name) for name in names]
-
-    def do_step(self, **members: Any) -> Any:
-        """Make a step of a plan; names stand for handles."""
-        return self.in_steps.step(members, self.asked)
-
-    def do_batch(self, call: Name, *values: Any, **members: Any) -> Any:
-        """Make a call of the BatchedManager by its own name."""
-        return self.in_steps.call(call.word, values, members)
-
-    # Questions.
-
-    def do_hit(self, name: Name) -> Any:
-        return self.on.get_computed_blocks(self.request(name))
-
-    def do_look_up(self, name: Name) -> Any:
-        """The hit, and its look-up counted."""
-        return self.on.look_up(self.request(name))
-
-    def do_blocks(self, name: Name) -> Any:
-        return self.on.lists(self.request(name))
-
-    def do_queue(self) -> Any:
-        return self.on.queue()
-
-    def do_references(self) -> Any:
-        """[block references] of each block that has any."""
-        return [[block, count] for block, count in self.on.references().items()]
-
-    def do_cached(self, name: Name, group: int = 0) -> Any:
-        """The positions of the request's list whose block carries a key."""
-        return self.on.cached_positions(self.request(name), group)
-
-    def do_cached_ids(self) -> Any:
-        return sorted(self.on.cached())
-
-    def do_keys(self, block: Any) -> Any:
-        return self.on.snapshot().block_keys[self.resolve(block)]
-
-    def do_lookup(self, key: Any) -> Any:
-        """The blocks that carry a key, in the order in which a look-up takes them."""
-        return self.on.snapshot().lookup_order.get(self.resolve(key), ())
-
-    def do_covered(self, block: Any) -> Any:
-        return self.on.snapshot().covered_tokens[self.resolve(block)]
-
-    def do_popped(self) -> Any:
-        return self.on.snapshot().popped_blocks
-
-    def do_reserved(self) -> Any:
-        return self.on.snapshot().reserved_blocks
-
-    def do_counts(self, name: Name) -> Any:
-        """Per group, leading blocks handed to the cache; none without an entry."""
-        return list(self.on.counts(self.request(name)))
-
-    def do_has_taken(self, name: Name, group: int = 0) -> Any:
-        """Tell whether a Mamba group in mode align remembers that the request took blocks."""
-        return self.on.has_taken_blocks(self.request(name), group)
-
-    def do_step_keys(self) -> Any:
-        """The keys that Mamba groups registered in this step."""
-        return sorted(key for keys in self.on.snapshot().step_keys for key in keys)
-
-    def do_entries(self) -> Any:
-        """The requests of which the manager keeps anything."""
-        return list(self.on.snapshot().requests)
-
-    def do_need(self, name: Name, num_tokens: int, **members: Any) -> Any:
-        return self.on.need(self.request(name), num_tokens, **members)
-
-    def do_own_hits(self, name: Name, limit: int | None = None) -> Any:
-        """Each group's own hit, in tokens, of at most so many of the request's."""
-        request = self.request(name)
-        longest = request.num_tokens - 1 if limit is None else limit
-        found = self.on.find_longest_cache_hit_per_group(request, longest)
-        return list(found.hit_lengths_tokens)
-
-
-QUESTIONS = frozenset(
-    {
-        *("queue", "references", "cached", "cached_ids", "keys", "lookup", "covered", "popped"),
-        *(
-            "reserved",
-            "counts",
-            "has_taken",
-            "step_keys",
-            "entries",
-            "need",
-            "own_hits",
-            "take_events",
-            "num_free_blocks",
-        ),
-        *("take_new_block_ids", "get_unhashed_block_ids", "make_prefix_cache_stats"),
-        *("get_num_common_prefix_blocks", "take_residency_samples"),
-    }
-)
-"""Lines that are left out alone where the subject lacks them: the others go on without."""
-
 
 def answer_of(text: str) -> list[list[Any]] | None:
     """Return the words behind `->`, cut at `;`; None without an answer."""
@@ -417,31 +123,14 @@ def _error_of(answer: Sequence[Sequence[Any]] | None) -> type[BaseException] | N
     return found if is_error else None
 
 
-def _flat(values: Sequence[Any]) -> list[Any]:
-    """Return single values and lists as one list."""
-    found: list[Any] = []
-    for value in values:
-        found += value if isinstance(value, list) else [value]
-    return found
-
-
-def _list_of(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else [value]
-
-
-def _is_id(value: Any) -> bool:
-    """Tell whether an argument names blocks by ids that a subject might have numbered otherwise."""
-    if isinstance(value, list):
-        return any(map(_is_id, value))
-    return isinstance(value, int) and value > 0
-
-
 def played(story: Story, bench: Bench) -> None:
     """Play an example, once for each row of its table.
 
     Raises the violation that a wrong answer is, with `path:line` and the line in its notes; LeftOut
     if nothing of it could be asked.
     """
+    if needs_ids(story) and not bench.exact:
+        raise LeftOut("block ids")
     reason, num_tried = None, 0
     for row, lines in story.played_lines():
         play = Play(bench)

@@ -11,10 +11,10 @@ from kvcheck.play.left_out import LeftOut
 from kvcheck.play.verdicts import Violation
 from kvcheck.rules.bench import Bench
 from kvcheck.rules.example import example_violation
+from kvcheck.rules.judging import NotationError
 from kvcheck.rules.notation.playing import Play, state_before
 from kvcheck.rules.notation.shipped import example_of
 from kvcheck.rules.notation.story import Line, Story, stories_of
-from kvcheck.rules.notation.values import NotationError
 from kvspec.interface import Implementation
 from kvspec.policy import Policy
 

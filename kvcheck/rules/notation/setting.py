@@ -8,7 +8,8 @@ from types import MappingProxyType
 from typing import Any
 
 from kvcheck.rules.bench import Bench
-from kvcheck.rules.notation.values import Name, NotationError, Reader, parted
+from kvcheck.rules.judging import NotationError
+from kvcheck.rules.notation.values import Name, Reader, parted
 from kvspec.config import NOT_NAMED, ManagerConfig
 from kvspec.policy import Policy
 from kvspec.specs import (
@@ -28,7 +29,7 @@ from kvspec.specs import (
     TQFullAttentionSpec,
 )
 
-SIZES = {"num_kv_heads": 1, "head_size": 8, "dtype": "float16"}
+SIZES: Mapping[str, Any] = MappingProxyType({"num_kv_heads": 1, "head_size": 8, "dtype": "float16"})
 
 
 def _sized(cls: Callable[..., LayerSpec]) -> Callable[..., LayerSpec]:
@@ -91,7 +92,7 @@ def config_of(bench: Bench, reader: Reader) -> tuple[ManagerConfig, bool]:
         if not plain:
             options.update(named)
         elif plain[0] == Name("usual"):
-            bench.need_usual(*(each.word for each in plain[1:]))
+            continue  # the example is left out as a whole (`choices_of`)
         else:
             spec, is_eagle = spec_of(words)
             eagle += [len(layers)] * is_eagle

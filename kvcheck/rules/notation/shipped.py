@@ -10,9 +10,16 @@ from pathlib import Path
 from kvcheck.play.verdicts import Level
 from kvcheck.rulebook import rule_blocks
 from kvcheck.rules.bench import Bench
-from kvcheck.rules.example import IDS, Example
+from kvcheck.rules.example import Example
 from kvcheck.rules.notation.playing import played
-from kvcheck.rules.notation.story import Story, answered, is_of_errors, is_of_ids, stories_of
+from kvcheck.rules.notation.story import (
+    Story,
+    answered,
+    choices_of,
+    is_of_ids,
+    is_of_safety,
+    stories_of,
+)
 from kvspec.editions import EDITIONS, FIRST, edition_of_rules
 
 
@@ -44,14 +51,13 @@ def example_of(story: Story) -> Example:
     """Make an example of the suite."""
     lines = answered(story)
     level = Level.BEHAVIOUR
-    if lines and all(map(is_of_errors, lines)):
+    if lines and all(map(is_of_safety, lines)):
         level = Level.SAFETY
     elif lines and all(map(is_of_ids, lines)):
         level = Level.IDENTITY
-    choices = IDS if level is Level.IDENTITY else ()
 
     def check(bench: Bench) -> None:
         played(story, bench)
 
     since = max((edition_of_rules().get(rule, FIRST) for rule in story.rules), key=EDITIONS.index)
-    return Example(story.name, story.rules, check, level, choices=choices, since=since)
+    return Example(story.name, story.rules, check, level, choices=choices_of(story), since=since)

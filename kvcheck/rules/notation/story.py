@@ -6,14 +6,17 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from kvcheck.rules.notation.values import NotationError, evaluated
+from kvcheck.rules.judging import NotationError
+from kvcheck.rules.notation.values import evaluated
 
 HEADING = re.compile(r"^### (KV-[A-Z]+-\d+) ")
 TITLE = re.compile(r"^==((?: KV-[A-Z]+-\d+)*)(?: {1,2}(\S.*))?$")
 ROWS = re.compile(r"^for (.+) in (.+)$")
 SUM = re.compile(r"^(\S.*) = (\S.*)$")
-ERROR = re.compile(r"-> [A-Z]\w*Error\b")
-OF_IDS = ("queue", "references", "keys", "cached_ids", "popped", "reserved", "lookup")
+SAFE = re.compile(r"-> (?:[A-Z]\w*Error\b|at_most )")
+OF_IDS = frozenset(
+    {"queue", "references", "cached_ids", "popped", "reserved", "lookup", "next_free_blocks"}
+)
 """Questions about block ids: they are compared at level identity alone."""
 
 
@@ -162,11 +165,45 @@ def sums_in(text: str) -> bool:
     return "->" not in text and "[" not in text and SUM.match(text) is not None
 
 
-def is_of_errors(text: str) -> bool:
-    """Tell whether the answer is an error."""
-    return ERROR.search(text) is not None
+def is_of_safety(text: str) -> bool:
+    """Tell whether every level asks this: an error, or a hit of `at_most` so many tokens."""
+    return SAFE.search(text) is not None
 
 
 def is_of_ids(text: str) -> bool:
     """Tell whether a line asks about block ids alone."""
-    return text.split()[0] in OF_IDS
+    return text.removeprefix("batch ").split()[0] in OF_IDS
+
+
+TAKES_IDS = re.compile(
+    r"^(?:evict_blocks|free_blocks|hold_blocks|get_block|keys|covered)\b(?P<a>[^>]*?)(?:->|$)"
+    r"|\bnew_computed_blocks=(?P<b>\[[^=]*)"
+    r"|-> .*\b(?P<c>rows|slots|pairs|retained)="
+)
+LITERAL = re.compile(r"(?<![\w.#/-])[1-9]\d*(?![\w.])")
+
+
+def needs_ids(story: Story) -> bool:
+    """Tell whether an example names blocks by ids that a subject might have numbered otherwise."""
+    for line in story.lines:
+        match = TAKES_IDS.search(line.text)
+        if match and (match["c"] or LITERAL.search(_without_entries(match["a"] or match["b"]))):
+            return True
+    return False
+
+
+def _without_entries(text: str) -> str:
+    """Cut out what names a block by a request's list, `a[2]`, and members, `name=3`."""
+    return re.sub(r"[A-Za-z][\w.]*\[[^]]*\]|\w+=\d+", "", text)
+
+
+def choices_of(story: Story) -> tuple[str, ...]:
+    """Return the choices that the example takes as usual: `usual NAME`, and those ids depend on."""
+    found: list[str] = []
+    for line in story.lines:
+        for words in re.findall(r"; usual ([a-z_ ]+)", line.text):
+            found += words.split()
+    answers = answered(story)
+    if needs_ids(story) or (answers and all(map(is_of_ids, answers))):
+        found += ("unhashed_freed_to", "exact_block_ids")
+    return tuple(dict.fromkeys(found))

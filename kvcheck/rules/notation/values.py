@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
+from kvcheck.rules.judging import NotationError
+
 TOKEN = re.compile(
     r"""\s+|,                                   # both separate words
     |(?P<comment>\#(?:\s.*|$))
@@ -45,14 +47,6 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = MappingProxyType(
         "repeat": lambda value, times: [value] * times,
     }
 )
-
-
-class NotationError(ValueError):
-    """A line is none of the notation: `line` number, `reason`."""
-
-    def __init__(self, reason: str, line: int = 0) -> None:
-        self.line, self.reason = line, reason
-        super().__init__(f"line {line}: {reason}" if line else reason)
 
 
 @dataclass(frozen=True)
