@@ -72,9 +72,9 @@ class Declared(ReferenceImplementation):
 
 
 CAME_LATER = (
-    ("0.2", "every count is an int from 0 to 2 53 minus 1"),
-    ("0.2", "there are no more new tokens than slots"),
-    ("0.3", "a chunk inside a block that is not cached ends the hit before"),
+    ("0.2", "KV-MGR-3: every count is an int from 0 to 2^53 - 1"),
+    ("0.2", "KV-MGR-4: there are no more new tokens than slots"),
+    ("0.3", "KV-CHUNK-7"),
 )
 
 

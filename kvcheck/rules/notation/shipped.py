@@ -59,5 +59,6 @@ def example_of(story: Story) -> Example:
     def check(bench: Bench) -> None:
         played(story, bench)
 
-    since = max((edition_of_rules().get(rule, FIRST) for rule in story.rules), key=EDITIONS.index)
+    editions = (edition_of_rules().get(rule, FIRST) for rule in story.rules)
+    since = max((story.since or FIRST, *editions), key=EDITIONS.index)
     return Example(story.name, story.rules, check, level, choices=choices_of(story), since=since)

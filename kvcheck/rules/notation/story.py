@@ -10,7 +10,7 @@ from kvcheck.rules.judging import NotationError
 from kvcheck.rules.notation.values import evaluated
 
 HEADING = re.compile(r"^### (KV-[A-Z]+-\d+) ")
-TITLE = re.compile(r"^==((?: KV-[A-Z]+-\d+)*)(?: {1,2}(\S.*))?$")
+TITLE = re.compile(r"^==((?: KV-[A-Z]+-\d+)*)(?: since (\d+\.\d+))?(?:  (\S.*))?$")
 ROWS = re.compile(r"^for (.+) in (.+)$")
 SUM = re.compile(r"^(\S.*) = (\S.*)$")
 SAFE = re.compile(r"-> (?:[A-Z]\w*Error\b|at_most )")
@@ -32,7 +32,8 @@ class Line:
 class Story:
     """One example as text: the rules it shows, the first foremost, and its lines.
 
-    `path`: the file. `rows`: of its table, each a name and its value in words.
+    `path`: the file. `rows`: of its table, each a name and its value in words. `since`: the edition that
+    first asked it, if that is later than its rules'.
     """
 
     name: str
@@ -40,6 +41,7 @@ class Story:
     path: str
     lines: tuple[Line, ...]
     rows: tuple[tuple[tuple[str, str], ...], ...] = ((),)
+    since: str = ""
 
     def played_lines(self) -> Iterator[tuple[str, Sequence[Line]]]:
         """Yield the lines once for each row of its table, names replaced; "" without a table."""
@@ -103,14 +105,14 @@ def _titled(lines: Sequence[Line]) -> Iterator[list[Line]]:
 
 
 def _story(owner: str, lines: Sequence[Line], path: str) -> Story:
-    rules, name = (owner,) if owner else (), ""
+    rules, since, name = (owner,) if owner else (), "", ""
     first = lines[0]
     if first.text.startswith("=="):
         title = TITLE.match(first.text)
         if title is None:
             raise NotationError("no title: == KV-SW-2 KV-SW-3  a sentence", first.number)
         rules = tuple(dict.fromkeys((*rules, *title.group(1).split())))
-        name, lines = title.group(2) or "", lines[1:]
+        since, name, lines = title.group(2) or "", title.group(3) or "", lines[1:]
     if not rules:
         raise NotationError("an example names its rules in its title", first.number)
     rows: tuple[tuple[tuple[str, str], ...], ...] = ((),)
@@ -119,7 +121,7 @@ def _story(owner: str, lines: Sequence[Line], path: str) -> Story:
         rows, lines = _rows(table.group(1), table.group(2), lines[0].number), lines[1:]
     kept = tuple(Line(line.number, _bare(line.text)) for line in lines)
     name = f"{rules[0]}: {name}" if name else rules[0]
-    return Story(name, rules, path, kept, rows)
+    return Story(name, rules, path, kept, rows, since)
 
 
 def _bare(text: str) -> str:
