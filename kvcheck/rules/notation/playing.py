@@ -12,7 +12,7 @@ from kvcheck.play.left_out import LeftOut
 from kvcheck.rules.bench import Bench
 from kvcheck.rules.judging import NotationError, equal, raises, wrong
 from kvcheck.rules.notation.answers import compare, plain, written
-from kvcheck.rules.notation.story import Line, Story, is_of_ids, needs_ids, sums, sums_in
+from kvcheck.rules.notation.story import Line, Story, is_of_ids, is_pool, needs_ids, sums, sums_in
 from kvcheck.rules.notation.values import OPEN, Name, Reader, parted
 from kvcheck.rules.notation.verbs import ANSWERS_WITH_BLOCKS, QUESTIONS, Verbs
 from kvspec.errors import KVSpecError
@@ -39,7 +39,7 @@ class Play(Verbs):
             self.num_judged += 1
             return
         reader = Reader(text)
-        if text.startswith(("pool ", "pool;")):
+        if is_pool(text):
             with self._ends(text) as ends:
                 ends(lambda: self.begin(reader))
             return
@@ -126,29 +126,31 @@ def _error_of(answer: Sequence[Sequence[Any]] | None) -> type[BaseException] | N
 def played(story: Story, bench: Bench) -> None:
     """Play an example, once for each row of its table.
 
-    Raises the violation that a wrong answer is, with `path:line` and the line in its notes; LeftOut
-    if nothing of it could be asked.
+    A line that needs what the subject lacks is left out, with those behind it up to the next
+    `pool`. Raises the violation that a wrong answer is, with `path:line` and the line in its notes;
+    LeftOut if nothing could be judged.
     """
     if needs_ids(story) and not bench.exact:
         raise LeftOut("block ids")
-    reason, num_tried = None, 0
+    reason, num_judged = None, 0
     for row, lines in story.played_lines():
-        play = Play(bench)
-        try:
-            for line in lines:
-                try:
-                    play.line(line.text)
-                except NotationError as error:
-                    raise NotationError(f"{story.path}: {error.reason}", line.number) from error
-                except Exception as found:
-                    found.add_note(place_of(story, line, row))
-                    raise
-            if not play.num_judged and play.skipped is not None:
-                raise play.skipped
-            num_tried += 1
-        except LeftOut as left:
-            reason = left
-    if reason is not None and not num_tried:
+        play, is_left_out = Play(bench), False
+        for line in lines:
+            if is_left_out and not is_pool(line.text):
+                continue
+            try:
+                play.line(line.text)
+                is_left_out = False
+            except NotationError as error:
+                raise NotationError(f"{story.path}: {error.reason}", line.number) from error
+            except LeftOut as left:  # what this manager lacks, the next one may have
+                reason, is_left_out = left, True
+            except Exception as found:
+                found.add_note(place_of(story, line, row))
+                raise
+        num_judged += play.num_judged
+        reason = reason or play.skipped
+    if reason is not None and not num_judged:
         raise reason
 
 

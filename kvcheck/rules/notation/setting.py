@@ -92,7 +92,7 @@ def config_of(bench: Bench, reader: Reader) -> tuple[ManagerConfig, bool]:
         if not plain:
             options.update(named)
         elif plain[0] == Name("usual"):
-            continue  # the example is left out as a whole (`choices_of`)
+            bench.need_usual(*(each.word for each in plain[1:]))
         else:
             spec, is_eagle = spec_of(words)
             eagle += [len(layers)] * is_eagle

@@ -32,8 +32,8 @@ class Line:
 class Story:
     """One example as text: the rules it shows, the first foremost, and its lines.
 
-    `path`: the file. `rows`: of its table, each a name and its value in words. `since`: the edition that
-    first asked it, if that is later than its rules'.
+    `path`: the file. `rows`: of its table, each a name and its value in words. `since`: the
+    edition that first asked it, if that is later than its rules'.
     """
 
     name: str
@@ -167,6 +167,11 @@ def sums_in(text: str) -> bool:
     return "->" not in text and "[" not in text and SUM.match(text) is not None
 
 
+def is_pool(text: str) -> bool:
+    """Tell whether a line makes a new manager."""
+    return text.startswith(("pool ", "pool;")) or text == "pool"
+
+
 def is_of_safety(text: str) -> bool:
     """Tell whether every level asks this: an error, or a hit of `at_most` so many tokens."""
     return SAFE.search(text) is not None
@@ -200,11 +205,10 @@ def _without_entries(text: str) -> str:
 
 
 def choices_of(story: Story) -> tuple[str, ...]:
-    """Return the choices that the example takes as usual: `usual NAME`, and those ids depend on."""
-    found: list[str] = []
-    for line in story.lines:
-        for words in re.findall(r"; usual ([a-z_ ]+)", line.text):
-            found += words.split()
+    """Return the choices that all of the example takes as usual, and those that ids depend on."""
+    pools = [line.text for line in story.lines if is_pool(line.text)]
+    usual = [set(" ".join(re.findall(r"; usual ([a-z_ ]+)", pool)).split()) for pool in pools]
+    found = sorted(set.intersection(*usual)) if usual else []
     answers = answered(story)
     if needs_ids(story) or (answers and all(map(is_of_ids, answers))):
         found += ("unhashed_freed_to", "exact_block_ids")
