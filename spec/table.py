@@ -6,15 +6,14 @@
 
 A rule is a heading in spec/rules, with its id and short name, and the paragraph below it, which is
 what the rule says. Code cites it in a docstring or a comment, a directed check as
-`@example("KV-POOL-4")` or as an example in text (spec/examples.md), another test as
-`@pytest.mark.rule("KV-POOL-4")`, a mistake by its first line, an exploration by the rule that it
-calls broken, a proof in the docstring that says what it proves, and every other check by naming it
-anywhere. A proof that runs nothing of kvref or kvfast is about formulas; it is listed, and counts
-as no check. Nor does a proof or contract that finds no mistake of the rule (shown.py); of other
-kinds it is said whether they find one. What does not fit: a rule without a test, one that a single
-kind of check is about or no mistake breaks, unless exceptions.toml gives the reason; a reason
-without need; a citation without its rule; a rule that is not written as one. A withdrawn rule keeps
-its heading, and its paragraph begins with `Withdrawn:`; only text may still cite it.
+`@example("KV-POOL-4")` or as an example in text (spec/examples.md), another test by
+`@pytest.mark.rule`, a mistake by its first line, an exploration by the rule that it calls broken, a
+proof in its docstring, every other check by naming it. A proof that runs nothing of kvref or kvfast
+is about formulas and counts as no check, nor does one that finds no mistake of the rule (shown.py).
+What does not fit: a rule without a test, one that a single kind of check is about or no mistake
+breaks, unless exceptions.toml gives the reason; a reason without need; a citation without its rule;
+a rule that is not written as one. A withdrawn rule keeps its heading, and its paragraph begins with
+`Withdrawn:`; only text may still cite it.
 """
 
 from __future__ import annotations
@@ -35,8 +34,7 @@ from shown import PLACED, PROVING, Shown, find_shown, runs_code
 ROOT = Path(__file__).resolve().parents[1]
 # The rules as package data: what `kvspec check` shows of a broken rule.
 SENTENCES = "kvcheck/data/rules.json"
-WRITTEN = frozenset({SENTENCES, "kvcheck/data/outcomes.json"})
-"""What programs write of rules; no citation of anybody's."""
+WRITTEN = frozenset({SENTENCES, "kvcheck/data/outcomes.json"})  # by programs: no citations
 # Rules that are checked in fewer ways, with the reasons: [one_kind] and [no_mistake].
 EXCEPTIONS = "spec/exceptions.toml"
 # Chapters that are not about managers: `kvspec check` knows nothing of their rules.
@@ -103,11 +101,8 @@ PLACES = (
     ("README.md", Kind.TEXT),
 )
 MARKS = ("example", "pytest.mark.rule")
-EXAMPLE = "```kv"
-"""Begins an example under its rule (spec/examples.md)."""
-SUFFIXES = frozenset(
-    {".py", ".pxd", ".md", ".kv", ".jsonl", ".json", ".tla", ".cfg", ".smt2", ".diff"}
-)
+EXAMPLE = "```kv"  # begins an example under its rule (spec/examples.md)
+CODE = (".py", ".pxd", ".md", ".kv", ".tla", ".cfg", ".smt2", ".diff", ".json", ".jsonl")
 
 
 @dataclass(frozen=True)
@@ -195,14 +190,8 @@ def find_citations(root: Path = ROOT) -> list[Citation]:
     for path in sorted(root.rglob("*")):
         name = path.relative_to(root).as_posix()
         kind = next((kind for begin, kind in PLACES if name.startswith(begin)), None)
-        if (
-            kind is None
-            or path == Path(__file__)
-            or name in WRITTEN
-            or path.suffix not in SUFFIXES
-            or INSTALLED in path.parts
-            or not path.is_file()
-        ):
+        is_read = path.is_file() and path.suffix in CODE and INSTALLED not in path.parts
+        if kind is None or path == Path(__file__) or name in WRITTEN or not is_read:
             continue
         text = path.read_text(encoding="utf-8")
         if kind is Kind.PROOF and path.suffix == ".py" and not runs_code(path, root):
@@ -350,8 +339,8 @@ def sentences(rules: list[Rule]) -> str:
     A withdrawn rule is neither kept nor broken, nor are rules of what stands beside a manager.
     """
     mine = [rule for rule in rules if rule.chapter not in BESIDE and not rule.withdrawn]
-    members = {"name": "name", "sentence": "sentence", "text": "text", "chapter": "title"}
-    members |= {"path": "chapter", "line": "line"}
+    members = {key: key for key in ("name", "sentence", "text")}
+    members |= {"chapter": "title", "path": "chapter", "line": "line"}
     kept = ({rule.id: {key: getattr(rule, of) for key, of in members.items()}} for rule in mine)
     lines = (json.dumps(each, ensure_ascii=False)[1:-1] for each in kept)
     return "{\n " + ",\n ".join(lines) + "\n}\n"

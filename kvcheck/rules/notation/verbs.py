@@ -15,7 +15,7 @@ from kvcheck.rules.notation.steps import Steps
 from kvcheck.rules.notation.values import Block, Hash, Name, Reader, parted
 from kvspec.blocks import KVCacheBlocks
 from kvspec.inside import CopyingManager
-from kvspec.interface import Feature, KVCacheManager
+from kvspec.interface import KVCacheManager
 from kvspec.request import LoRA, MultimodalItem, PromptEmbeddings, RequestStatus
 
 ANSWERS_WITH_BLOCKS = frozenset(
@@ -95,8 +95,6 @@ class Verbs:
         named = {name: self.argument(value, name) for name, value in members.items()}
         if not any(hasattr(protocol, verb) for protocol in (KVCacheManager, CopyingManager)):
             raise NotationError(f"no call: {verb}")
-        if verb == "allocate_slots":
-            self._need_drafting(given, named)
         made = getattr(self.on, verb)
         return made(*given, **named) if callable(made) else made
 
@@ -106,14 +104,6 @@ class Verbs:
             name = words[0].word
             if name in self.requests and any(self.on.lists(self.requests[name])):
                 self.lists[name] = self.on.lists(self.requests[name])
-
-    def _need_drafting(self, given: Sequence[Any], named: Mapping[str, Any]) -> None:
-        """Leave the example out where slots for drafts are asked for and the subject has none."""
-        request, new = given
-        brought = ("num_new_computed_tokens", "num_external_computed_tokens")
-        counts = [request.num_computed_tokens, new, *(named.get(name, 0) for name in brought)]
-        if all(isinstance(count, int) for count in counts) and sum(counts) > request.num_tokens:
-            self.bench.need(Feature.DRAFTING)
 
     # Words.
 
