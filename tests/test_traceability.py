@@ -230,7 +230,7 @@ def test_a_withdrawn_rule_needs_no_test_and_may_only_be_cited_in_text(tmp_path: 
             "text": "",
             "chapter": "The pool",
             "path": "spec/rules/pool.md",
-            "line": 4,
+            "line": 6,
         }
     }
 
