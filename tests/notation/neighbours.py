@@ -60,7 +60,8 @@ def _changed(text: str) -> Iterator[tuple[str, int]]:
     """Yield the text with a number changed, and where that stands; texts in quotes stay."""
     quoted = [match.span() for match in TEXT.finditer(text)]
     for match in NUMBER.finditer(text):
-        if not any(begin <= match.start() < end for begin, end in quoted):
+        is_bound = text[: match.start()].endswith("at_most ")  # which one more does not break
+        if not is_bound and not any(begin <= match.start() < end for begin, end in quoted):
             for other in (int(match[0]) - 1, int(match[0]) + 1):
                 yield f"{text[: match.start()]}{other}{text[match.end() :]}", match.start()
 
