@@ -17,8 +17,6 @@ from kvcheck.rules import (
     error_values,
     errors,
     following,
-    inside,
-    inside_copies,
     liveness,
     lookahead,
     plan_errors,
@@ -41,7 +39,7 @@ CHAPTERS = (
     bad_configurations,
     configuration, errors, error_values, reports, statistics,
     policies,
-    inside, inside_copies, short_hits, custom_specs, plan_groups, plan_layout, plan_memory,
+    short_hits, custom_specs, plan_groups, plan_layout, plan_memory,
     plan_errors, liveness, lookahead,
     batched, batched_new, batched_between, batched_outputs, batched_plans, copies, real_sizes,
 )  # fmt: skip

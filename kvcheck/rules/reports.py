@@ -9,10 +9,9 @@ from kvcheck.rules.bench import Bench
 from kvcheck.rules.digests import HASH_0, HASH_1
 from kvcheck.rules.example import cases, example
 from kvcheck.rules.following import Engine, hashes_of
-from kvcheck.rules.inside import A, made, next_step, seven
 from kvcheck.rules.judging import equal, holds
 from kvcheck.rules.managed import Managed
-from kvcheck.rules.specs import full, mamba, sliding
+from kvcheck.rules.specs import full, sliding
 from kvcheck.rules.steps import Steps
 from kvspec.events import BlockStored, StoredRange
 from kvspec.interface import Feature
@@ -74,46 +73,6 @@ def a_report_says_all_that_was_said_when_it_was_stored(
     (event,) = manager.take_events()
     manager.started("r", range(1, 20), reports_hits=True, **content)
     equal(reports(manager), [replace(event, is_report=True)])
-
-
-@cases((4, [0, 0, 1]), (8, [0, 1]))
-@example("KV-EVT-11", "KV-PART-4", "KV-INSIDE-1")
-def the_end_of_a_hit_inside_a_block_is_reported_as_a_partial_entry(
-    bench: Bench, size: int, groups: list[int]
-) -> None:
-    """h = 2, a hit of 6: block 0 of full attention, if it is whole; the end in both groups."""
-    bench.need(Feature.HIT_REPORTS)
-    manager = made(bench, layers=(full(size), mamba(size, "align")), enable_events=True)
-    known = seven(manager).block_hashes
-    manager.take_events()
-    manager.started("r", A[:8], reports_hits=True)
-    next_step(manager)
-    found = reports(manager)
-    equal([event.group for event in found], groups)
-    for whole in found[:-2]:
-        equal((whole.block_hashes, whole.token_ids), ((known[1],), tuple(A[:4])))
-    for end in found[-2:]:
-        equal((end.block_hashes, end.parent_block_hash), ((known[2],), known[1]))
-        equal((end.token_ids, end.block_size_tokens, end.extra_keys), (tuple(A[4:6]), 2, (None,)))
-
-
-@cases((False, [True, True]), (True, [False, True]))
-@example("KV-EVT-11", "KV-INSIDE-7", since="0.3")
-def an_end_that_a_drop_left_without_its_key_is_not_reported(
-    bench: Bench, drops: bool, is_told: list[bool]
-) -> None:
-    """h = 2: the block of full attention has the key of 6 tokens; with a drop the hit is of 4."""
-    bench.need(Feature.HIT_REPORTS)
-    layers = (full(8), mamba(8, "align"))
-    manager = made(bench, layers=layers, enable_events=True, use_eagle=drops)
-    request = manager.request("a", A[:7])
-    for count in (4, 2, 1):
-        manager.admit(request, count) if count == 4 else manager.run(request, count)
-        next_step(manager)
-    manager.take_events()
-    manager.started("r", A[:8], reports_hits=True)
-    found = [event.group for event in reports(manager)]
-    equal([group in found for group in (0, 1)], is_told)
 
 
 @example("KV-EVT-11", "KV-EVT-9")

@@ -25,7 +25,17 @@ ANSWERS_WITH_BLOCKS = frozenset(
 
 QUESTIONS = frozenset(
     {
-        *("queue", "references", "cached", "cached_ids", "keys", "lookup", "covered", "popped"),
+        *(
+            "queue",
+            "references",
+            "cached",
+            "cached_ids",
+            "keys",
+            "lookup",
+            "covered",
+            "written",
+            "popped",
+        ),
         *(
             "reserved",
             "counts",
@@ -271,6 +281,10 @@ class Verbs:
 
     def do_covered(self, block: Any) -> Any:
         return self.on.snapshot().covered_tokens[self.resolve(block)]
+
+    def do_written(self, block: Any) -> Any:
+        """The token from which on this step writes the block; none if it does not."""
+        return self.on.snapshot().written_from.get(self.resolve(block))
 
     def do_popped(self) -> Any:
         return self.on.snapshot().popped_blocks
