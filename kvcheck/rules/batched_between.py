@@ -8,6 +8,7 @@ from kvcheck.rules.bench import Bench
 from kvcheck.rules.example import example
 from kvcheck.rules.judging import equal, holds, raises
 from kvcheck.rules.steps import Steps
+from kvspec.batched import BatchedManager
 from kvspec.errors import InvalidArgumentError
 from kvspec.request import RequestStatus
 from kvspec.sequential import batched_of
@@ -24,6 +25,13 @@ def is_refused(steps: Steps, handle: int, field: str) -> bool:
     with steps.manager.refuses(InvalidArgumentError) as caught:
         steps.batched.decode([handle])
     return caught.value.field == f"decoding[0]{field}"
+
+
+@example("KV-BATCH-1")
+def the_manager_is_the_one_that_was_given(bench: Bench) -> None:
+    steps = Steps(bench)
+    holds(steps.batched.manager is steps.manager.real)
+    holds(isinstance(steps.batched, BatchedManager))
 
 
 @example("KV-BATCH-1")

@@ -6,9 +6,7 @@ from itertools import chain
 
 from kvcheck.rules import (
     bad_configurations,
-    batched,
     batched_between,
-    batched_new,
     batched_outputs,
     batched_plans,
     configuration,
@@ -41,7 +39,7 @@ CHAPTERS = (
     policies,
     short_hits, custom_specs, plan_groups, plan_layout, plan_memory,
     plan_errors, liveness, lookahead,
-    batched, batched_new, batched_between, batched_outputs, batched_plans, copies, real_sizes,
+    batched_between, batched_outputs, batched_plans, copies, real_sizes,
 )  # fmt: skip
 """In the order in which they run."""
 
