@@ -25,7 +25,6 @@ from kvcheck.rules import (
     real_sizes,
     reports,
     requests,
-    short_hits,
     statistics,
 )
 from kvcheck.rules.example import Example, example_violation, examples_of
@@ -37,7 +36,7 @@ CHAPTERS = (
     bad_configurations,
     configuration, errors, error_values, reports, statistics,
     policies,
-    short_hits, custom_specs, plan_groups, plan_layout, plan_memory,
+    custom_specs, plan_groups, plan_layout, plan_memory,
     plan_errors, liveness, lookahead,
     batched_between, batched_outputs, batched_plans, copies, real_sizes,
 )  # fmt: skip

@@ -132,31 +132,6 @@ def a_report_comes_with_the_admission_and_with_each(bench: Bench) -> None:
     equal(manager.take_events(), ())
 
 
-@cases(("asked", [1, 2, 0]), ("admitted", [0, 0, 1]))
-@example("KV-POL-25", "KV-EVT-12")
-def hits_are_reported_when_asked_or_admitted(bench: Bench, chosen: str, counts: list[int]) -> None:
-    """A look-up, two more, and the admission with the last one's hit; a skipper hits nothing."""
-    manager = telling(bench, 8, policy=when(bench, chosen))
-    manager.started("first", range(1, 11))
-    manager.take_events()
-    request = manager.request("r", range(1, 11), reports_hits=True)
-    other = manager.request("other", [50] * 9, reports_hits=True)
-    found = []
-    for times in (1, 2):
-        for _ in range(times):
-            hit = manager.get_computed_blocks(request)
-            manager.get_computed_blocks(other)
-        found.append(len(reports(manager)))
-    manager.allocate_slots(
-        request,
-        2,
-        num_new_computed_tokens=hit.hit_length_tokens,
-        new_computed_blocks=hit.blocks,
-    )
-    found.append(len(reports(manager)))
-    equal(found, counts)
-
-
 @cases(("asked", 2, 2), ("admitted", 0, 1))
 @example("KV-EVT-12", "KV-POL-25", "KV-BATCH-7", "KV-BATCH-12")
 def whole_steps_report_what_they_admit_or_ask(

@@ -15,7 +15,7 @@ from kvcheck.rules.notation.steps import Steps
 from kvcheck.rules.notation.values import Block, Hash, Name, Reader, parted
 from kvspec.blocks import KVCacheBlocks
 from kvspec.inside import CopyingManager
-from kvspec.interface import KVCacheManager
+from kvspec.interface import Feature, KVCacheManager
 from kvspec.request import LoRA, MultimodalItem, PromptEmbeddings, RequestStatus
 
 ANSWERS_WITH_BLOCKS = frozenset(
@@ -105,6 +105,7 @@ class Verbs:
         named = {name: self.argument(value, name) for name, value in members.items()}
         if not any(hasattr(protocol, verb) for protocol in (KVCacheManager, CopyingManager)):
             raise NotationError(f"no call: {verb}")
+        self._need_unequal(named.get("new_computed_blocks"))
         made = getattr(self.on, verb)
         return made(*given, **named) if callable(made) else made
 
@@ -114,6 +115,14 @@ class Verbs:
             name = words[0].word
             if name in self.requests and any(self.on.lists(self.requests[name])):
                 self.lists[name] = self.on.lists(self.requests[name])
+
+    def _need_unequal(self, hits: Any) -> None:
+        """Leave the example out where lists of hits cover unequal tokens and no subject's may."""
+        groups = self.on.config.kv_cache.groups
+        if isinstance(hits, KVCacheBlocks) and len(hits.groups) == len(groups) > 1:
+            pairs = zip(hits.groups, groups, strict=True)
+            if len({len(blocks) * group.spec.block_size for blocks, group in pairs}) > 1:
+                self.bench.need(Feature.UNEQUAL_HITS)
 
     # Words.
 
