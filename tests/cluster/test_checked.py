@@ -138,7 +138,7 @@ def test_a_program_that_crashes_is_a_finding_and_no_lost_worker(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.path", [*sys.path])
     name = f"cmd:{sys.executable} -m kvcheck.cli serve crashes:implementation"
-    arguments = ["--budget", "directed", "--programs", "0", "--rules", "KV-POOL-1"]
+    arguments = ["--budget", "directed", "--programs", "0", "--rules", "KV-POOL-5"]
     said = []
     for jobs in ("1", "2"):
         assert main(["check", name, *arguments, "--jobs", jobs]) == 1
