@@ -92,12 +92,12 @@ def test_a_check_is_asked_from_its_edition_on(edition: str, since: str, name: st
 
 def test_lists_of_unequal_length_are_asked_of_who_has_them() -> None:
     """A manager that refuses them is broken only if it declares the feature (KV-MGR-22)."""
-    story = find_example("a load fills up a short list")
+    story = find_example("KV-MGR-22: what a short list lacks is counted")
     found = example_violation(story, mistaken("ShortListsAreRefused"), Policy())
     assert found is not None
     assert found.rule == "KV-MGR-22"
     subject = Declared()
-    subject.lacks = frozenset({Feature.UNEQUAL_HITS})
+    subject.edition, subject.lacks = EDITIONS[-1], frozenset({Feature.UNEQUAL_HITS})
     with pytest.raises(LeftOut, match="unequal_hits"):
         example_violation(story, subject, Policy())
 
