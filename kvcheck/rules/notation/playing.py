@@ -63,7 +63,7 @@ class Play(Verbs):
                 return
             if answer == [[Name("unchanged")]]:
                 before = self.on.visible()
-                call()
+                self._asked(call)
                 equal(self.on.visible(), before, "the state after it")
                 self.num_judged += 1
                 return

@@ -153,7 +153,7 @@ def _cells(row: str) -> list[str]:
 
 def sums(text: str) -> tuple[object, object] | None:
     """Compute both sides of `cdiv(6 - 1, 4) = 2`; None for another line."""
-    match = None if "->" in text or "[" in text else SUM.match(text)
+    match = _sum(text)
     return None if match is None else (evaluated(match.group(1)), evaluated(match.group(2)))
 
 
@@ -164,7 +164,11 @@ def answered(story: Story) -> list[str]:
 
 def sums_in(text: str) -> bool:
     """Tell whether a line claims a sum."""
-    return "->" not in text and "[" not in text and SUM.match(text) is not None
+    return _sum(text) is not None
+
+
+def _sum(text: str) -> re.Match[str] | None:
+    return None if "->" in text or "[" in text else SUM.match(text)
 
 
 def is_pool(text: str) -> bool:
