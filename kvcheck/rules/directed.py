@@ -17,10 +17,6 @@ from kvcheck.rules import (
     following,
     liveness,
     lookahead,
-    plan_errors,
-    plan_groups,
-    plan_layout,
-    plan_memory,
     policies,
     real_sizes,
     reports,
@@ -36,8 +32,8 @@ CHAPTERS = (
     bad_configurations,
     configuration, errors, error_values, reports, statistics,
     policies,
-    custom_specs, plan_groups, plan_layout, plan_memory,
-    plan_errors, liveness, lookahead,
+    custom_specs,
+    liveness, lookahead,
     batched_between, batched_outputs, batched_plans, copies, real_sizes,
 )  # fmt: skip
 """In the order in which they run."""

@@ -20,9 +20,19 @@ from kvcheck.judge.options import Budget, Options
 from kvcheck.judge.suite import Suite
 from kvcheck.play.verdicts import Level
 from kvcheck.records.planning import replay_planning
-from kvcheck.rules.plan_specs import ENCODER, large, latent, named, settings, sink, sliding, state
+from kvcheck.rules.notation.setting import PLANNED, spec_of
+from kvcheck.rules.notation.values import Reader
 from kvspec.errors import CacheMemoryError, ConfigError, PageSizeError, UnsupportedError
+from kvspec.planning import Layers, PlanningConfig
 from kvspec.policy import Policy
+
+SETTINGS = PlanningConfig(64, 16)
+
+
+def layers(*texts: str) -> Layers:
+    """Layers 0, 1, 2 … of the words that the examples use, `window 8 of 16`."""
+    specs = [spec_of(Reader(text).values(), PLANNED)[0] for text in texts]
+    return tuple((str(number), spec) for number, spec in enumerate(specs))
 
 
 @pytest.fixture(scope="module")
@@ -52,16 +62,16 @@ def test_refusals_carry_the_numbers_that_vllm_had(vllm: VLLMImplementation) -> N
     planner = vllm.planner
     assert planner is not None
     with pytest.raises(CacheMemoryError) as memory:
-        planner.check_enough_memory(named(large()), settings(), 3 * 65_536)
+        planner.check_enough_memory(layers("full of 16"), SETTINGS, 3 * 65_536)
     assert (memory.value.needed_bytes, memory.value.longest_tokens) == (4 * 65_536, 48)
     with pytest.raises(ConfigError) as none:
-        planner.check_enough_memory(named(large()), settings(), 0)
+        planner.check_enough_memory(layers("full of 16"), SETTINGS, 0)
     assert (none.value.field, none.value.value) == ("available_memory_bytes", 0)
     with pytest.raises(PageSizeError) as page:
-        planner.unify_page_size(named(state(98_304), state(64)))
+        planner.unify_page_size(layers("mamba of 16 shapes=[[24576]]", "mamba of 16 shapes=[[16]]"))
     assert (page.value.layer, page.value.value, page.value.wanted) == ("1", 64, 98_304)
     with pytest.raises(ConfigError) as hybrid:
-        planner.unify_hybrid(named(large(), state(64)))
+        planner.unify_hybrid(layers("full of 16", "mamba of 16 shapes=[[16]]"))
     assert hybrid.value.field == "disable_hybrid"
 
 
@@ -73,9 +83,9 @@ def test_what_vllm_does_not_have_is_unsupported_and_no_difference(
     with pytest.raises(UnsupportedError, match="merging no specs"):
         planner.merge(())
     with pytest.raises(UnsupportedError, match="HALF"):
-        planner.spec_properties(latent(kv_quant_mode="HALF"), settings())
+        planner.spec_properties(layers('latent of 16 kv_quant_mode="HALF"')[0][1], SETTINGS)
     with pytest.raises(UnsupportedError, match="Unsupported KV cache spec type"):
-        planner.uniform_type(named(ENCODER))
+        planner.uniform_type(layers("encoder of 16"))
 
 
 def test_an_answer_that_the_contract_has_no_value_for_is_no_refusal(
@@ -85,14 +95,14 @@ def test_an_answer_that_the_contract_has_no_value_for_is_no_refusal(
     planner = vllm.planner
     assert planner is not None
     with pytest.raises(VLLMAnswerError, match="sink_len"):
-        planner.unify_page_size(named(large(head_size=384), sink(32)))
+        planner.unify_page_size(layers("full of 16 head_size=384", "sink 32 of 16"))
 
 
 def test_warnings_are_those_that_vllm_logs(vllm: VLLMImplementation) -> None:
     planner = vllm.planner
     assert planner is not None
-    layers = named(*[large()] * 2, *[sliding(8)] * 3)
-    (said,) = planner.plan((layers,), settings(), (2**30,)).warnings
+    model = layers(*["full of 16"] * 2, *["window 8 of 16"] * 3)
+    (said,) = planner.plan((model,), SETTINGS, (2**30,)).warnings
     assert said == "Add 1 padding layers, may waste at most 33.33% KV cache memory"
 
 

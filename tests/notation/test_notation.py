@@ -33,7 +33,6 @@ queue -> [5 6 7 8 9 1]
 
 WITHOUT: Mapping[str, str] = {
     "chapters beside a manager": "DEV FLEET TIER",
-    "planning, whose answers are groups and bytes": "PLAN",
     "what must happen in the end, of plans": "KV-LIVE-3",
     "followed requests": "KV-REQ-6 KV-REQ-7 KV-REQ-8 KV-EVT-9 KV-BATCH-14 KV-HASH-13",
     "types of values, and the hit-rate window": "KV-REQ-5 KV-CFG-9 KV-STAT-4 KV-STAT-5",

@@ -21,8 +21,8 @@ from kvspec.errors import KVSpecError, UnsupportedError
 class Play(Verbs):
     """One run of an example, on managers of `bench`.
 
-    `num_judged` answers; `skipped`: why the last of those that were not could not be asked;
-    `filled_in`: the answer of the last line that ended with `-> ?`.
+    `num_judged` answers, sums aside; `skipped`: why the last of those that were not could not be
+    asked; `filled_in`: the answer of the last line that ended with `-> ?`.
     """
 
     def __init__(self, bench: Bench) -> None:
@@ -36,12 +36,12 @@ class Play(Verbs):
         if sums_in(text):
             claimed, found = sums(text) or (0, 1)
             equal(found, claimed, text)
-            self.num_judged += 1
             return
         reader = Reader(text)
         if is_pool(text):
+            begin = self.planning.begin if text.startswith("plan") else self.begin
             with self._ends(text) as ends:
-                ends(lambda: self.begin(reader))
+                ends(lambda: begin(reader))
             return
         verb = reader.take()
         words = reader.values()
@@ -62,17 +62,16 @@ class Play(Verbs):
                 self.filled_in = written(call)
                 return
             if answer == [[Name("unchanged")]]:
-                before = self.on.visible()
+                before = self.visible()
                 self._asked(call)
-                equal(self.on.visible(), before, "the state after it")
+                equal(self.visible(), before, "the state after it")
                 self.num_judged += 1
                 return
             error = _error_of(answer)
             if error is not None and answer is not None:
                 _, members = parted(answer[0][1:])
                 given = {name: plain(self.resolve(value)) for name, value in members.items()}
-                unchanged = None if self.manager is None else self.manager.visible
-                with raises(error, unchanged=unchanged, **given):
+                with raises(error, unchanged=self.visible, **given):
                     self._asked(call, error)
                 self.num_judged += 1
                 return
@@ -82,7 +81,7 @@ class Play(Verbs):
                     raise wrong("the answer", "blocks", None)
                 return
             compare(
-                self.on,
+                self.manager,
                 got,
                 answer,
                 of_blocks=text.split()[0] in ANSWERS_WITH_BLOCKS,
@@ -97,6 +96,10 @@ class Play(Verbs):
             if text.split()[0] not in QUESTIONS:
                 raise
             self.skipped = left
+
+    def visible(self) -> object:
+        """Return what no refused call may change: the manager's state, or a plan's layers."""
+        return self.planning.visible() if self.manager is None else self.manager.visible()
 
     def _asked(self, call: Callable[[], Any], wanted: type[BaseException] | None = None) -> Any:
         """Make a call; leave the line out where the subject says that it lacks what it needs.

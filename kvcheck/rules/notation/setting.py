@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeAlias
 
 from kvcheck.rules.bench import Bench
 from kvcheck.rules.judging import NotationError
@@ -29,61 +29,85 @@ from kvspec.specs import (
     TQFullAttentionSpec,
 )
 
-SIZES: Mapping[str, Any] = MappingProxyType({"num_kv_heads": 1, "head_size": 8, "dtype": "float16"})
+Sizes: TypeAlias = Mapping[str, Mapping[str, Any]]
 
+V4: Mapping[str, Any] = MappingProxyType(
+    {"cache_dtype_str": "fp8_ds_mla", "alignment": 576, "model_version": "deepseek_v4"}
+)
+OF_LATENTS = frozenset({"latent", "latent_window", "hidden", "v4", "v4_window"})
 
-def _sized(cls: Callable[..., LayerSpec]) -> Callable[..., LayerSpec]:
-    return lambda size, **members: cls(size, **{**SIZES, **members})
+SMALL: Sizes = {"": {"num_kv_heads": 1, "head_size": 8, "dtype": "float16"}}
+"""Sizes of layers in a pool, where they don't matter."""
+PLANNED: Sizes = {
+    "": {"num_kv_heads": 8, "head_size": 128, "dtype": "bfloat16"},
+    "latent": {"num_kv_heads": 1, "head_size": 576, "dtype": "bfloat16"},
+    "latent_window": {"num_kv_heads": 1, "head_size": 96, "dtype": "bfloat16"},
+    "hidden": {"num_kv_heads": 1, "head_size": 256, "dtype": "bfloat16"},
+    "v4": {"num_kv_heads": 1, "head_size": 512, "dtype": "uint8", **V4},
+    "v4_window": {"num_kv_heads": 1, "head_size": 512, "dtype": "uint8", **V4},
+}
+"""Sizes of layers of a plan: a page of full attention with blocks of 16 has 65,536 bytes."""
 
 
 def _states(size: int, *, mode: str = "all", drafts: int = 0, **members: Any) -> MambaSpec:
-    sizes = {"shapes": ((2, 2),), "dtypes": ("float32",), **members}
-    return MambaSpec(size, mamba_cache_mode=mode, num_speculative_blocks=drafts, **sizes)
+    shapes = tuple(map(tuple, members.pop("shapes", ((2, 2),))))
+    dtypes = tuple(members.pop("dtypes", ("float32",) * len(shapes)))
+    given = {"mamba_cache_mode": mode, "num_speculative_blocks": drafts, **members}
+    return MambaSpec(size, shapes, dtypes, **given)
+
+
+@dataclass(frozen=True)
+class Foreign(LayerSpec):
+    """A layer from outside the contract."""
 
 
 KINDS: Mapping[str, tuple[Callable[..., LayerSpec], str]] = MappingProxyType(
     {
         # word: what makes its spec of a block size, the member that the word before `of` is
-        "full": (_sized(FullAttentionSpec), ""),
-        "latent": (_sized(MLAAttentionSpec), ""),
-        "hidden": (_sized(HiddenStateCacheSpec), ""),
-        "quantized": (_sized(TQFullAttentionSpec), "tq_slot_size"),
-        "sink": (_sized(SinkFullAttentionSpec), "sink_len"),
-        "window": (_sized(SlidingWindowSpec), "sliding_window"),
-        "latent_window": (_sized(SlidingWindowMLASpec), "sliding_window"),
-        "chunk": (_sized(ChunkedLocalAttentionSpec), "attention_chunk_size"),
-        "rswa": (_sized(RSWASpec), "rswa_window"),
+        "full": (FullAttentionSpec, ""),
+        "latent": (MLAAttentionSpec, ""),
+        "v4": (MLAAttentionSpec, ""),
+        "hidden": (HiddenStateCacheSpec, ""),
+        "quantized": (TQFullAttentionSpec, "tq_slot_size"),
+        "sink": (SinkFullAttentionSpec, "sink_len"),
+        "window": (SlidingWindowSpec, "sliding_window"),
+        "latent_window": (SlidingWindowMLASpec, "sliding_window"),
+        "v4_window": (SlidingWindowMLASpec, "sliding_window"),
+        "chunk": (ChunkedLocalAttentionSpec, "attention_chunk_size"),
+        "rswa": (RSWASpec, "rswa_window"),
         "mamba": (_states, "mode"),
-        "cross": (_sized(CrossAttentionSpec), ""),
-        "ring": (_sized(CircularBufferSpec), ""),
-        "encoder": (_sized(EncoderOnlyAttentionSpec), ""),
+        "cross": (CrossAttentionSpec, ""),
+        "ring": (CircularBufferSpec, ""),
+        "encoder": (EncoderOnlyAttentionSpec, ""),
+        "foreign": (Foreign, ""),
     }
 )
+WITHOUT_SIZES = frozenset({"mamba", "foreign"})
 
 
-def spec_of(words: Sequence[Any]) -> tuple[LayerSpec, bool]:
+def spec_of(words: Sequence[Any], sizes: Sizes) -> tuple[LayerSpec, bool]:
     """Return the spec of `window 6 of 4 eagle`, and whether it is an eagle group."""
     plain, members = parted(words)
     if plain and isinstance(plain[0], Name) and plain[0].word in KINDS:
-        make, member = KINDS[plain[0].word]
+        word = plain[0].word
+        make, member = KINDS[word]
         # `none` is a mode of states here.
         rest = [getattr(each, "word", "none" if each is None else each) for each in plain[1:]]
         if member and rest and rest[0] != "of":
             members = {member: rest.pop(0), **members}
+        if word not in WITHOUT_SIZES:
+            members = {**sizes.get(word, sizes[""]), **members}
         if rest[:1] == ["of"] and rest[2:] in ([], ["eagle"]):
             return make(rest[1], **members), len(rest) == 3
     raise NotationError(f"no group: {' '.join(map(str, words))}")
 
 
-def config_of(bench: Bench, reader: Reader) -> tuple[ManagerConfig, bool]:
-    """Read `pool 10; window 6 of 4; use_eagle=true`, and whether `at` sets its clock (`clock=0`).
+def items_of(bench: Bench, reader: Reader) -> tuple[list[list[Any]], dict[str, Any]]:
+    """Read what a first line has between `;`: layers, and options by name.
 
-    Raises LeftOut for a choice that the subject has not.
+    Raises LeftOut for a `usual` choice that the subject has not.
     """
-    reader.take("pool")
-    num_blocks = ROOMY if reader.peek()[1] in (";", "", "->") else reader.value()
-    layers: list[LayerSpec] = []
-    eagle: list[int] = []
+    items: list[list[Any]] = []
     options: dict[str, Any] = {}
     while reader.peek()[1] == ";":
         reader.take(";")
@@ -94,16 +118,41 @@ def config_of(bench: Bench, reader: Reader) -> tuple[ManagerConfig, bool]:
         elif plain[0] == Name("usual"):
             bench.need_usual(*(each.word for each in plain[1:]))
         else:
-            spec, is_eagle = spec_of(words)
-            eagle += [len(layers)] * is_eagle
-            layers.append(spec)
-    given: dict[str, Any] = {n: v.word if isinstance(v, Name) else v for n, v in options.items()}
+            items.append(words)
+    return list(_opened(items)), options
+
+
+def _opened(items: Sequence[Sequence[Any]]) -> Iterator[list[Any]]:
+    """Yield the words of each item; `[full of 16]` and `[[full of 16] [latent of 16]]` opened."""
+    for words in items:
+        if words and all(isinstance(each, list) for each in words):
+            yield from _opened(words)
+        else:
+            yield list(words)
+
+
+def settled(bench: Bench, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return options as a configuration takes them: choices as a policy."""
+    given = {n: v.word if isinstance(v, Name) else v for n, v in options.items()}
+    chosen: dict[str, Any] = {name: given.pop(name) for name in list(given) if name in CHOICES}
+    return {**given, "policy": replace(bench.policy, **chosen)} if chosen else given
+
+
+def config_of(bench: Bench, reader: Reader) -> tuple[ManagerConfig, bool]:
+    """Read `pool 10; window 6 of 4; use_eagle=true`, and whether `at` sets its clock (`clock=0`).
+
+    Raises LeftOut for a choice that the subject has not.
+    """
+    reader.take("pool")
+    num_blocks = ROOMY if reader.peek()[1] in (";", "", "->") else reader.value()
+    items, options = items_of(bench, reader)
+    made = [spec_of(words, SMALL) for words in items]
+    eagle = [number for number, (_, is_eagle) in enumerate(made) if is_eagle]
+    given = settled(bench, options)
     if given.get("retention_interval_tokens") == "unnamed":
         given["retention_interval_tokens"] = NOT_NAMED
     has_clock = given.pop("clock", None) is not None
-    chosen: dict[str, Any] = {name: given.pop(name) for name in list(given) if name in CHOICES}
-    if chosen:
-        given["policy"] = replace(bench.policy, **chosen)
+    layers = [spec for spec, _ in made]
     return bench.config(num_blocks, specs=layers, eagle_groups=eagle, **given), has_clock
 
 

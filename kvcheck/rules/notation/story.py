@@ -172,8 +172,8 @@ def _sum(text: str) -> re.Match[str] | None:
 
 
 def is_pool(text: str) -> bool:
-    """Tell whether a line makes a new manager."""
-    return text.startswith(("pool ", "pool;")) or text == "pool"
+    """Tell whether a line makes a new manager, or is the beginning of a plan."""
+    return re.match(r"(pool|plan)\b", text) is not None
 
 
 def is_of_safety(text: str) -> bool:

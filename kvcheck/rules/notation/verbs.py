@@ -9,6 +9,7 @@ from kvcheck.play.features import FEATURE_OF_ARGUMENT
 from kvcheck.rules.bench import Bench
 from kvcheck.rules.judging import NotationError, wrong
 from kvcheck.rules.managed import Managed
+from kvcheck.rules.notation.plans import Planning
 from kvcheck.rules.notation.setting import config_of
 from kvcheck.rules.notation.state import drawn
 from kvcheck.rules.notation.steps import Steps
@@ -66,11 +67,13 @@ class Verbs:
         self.time_ns = 0
         self.steps: Steps | None = None
         self.asked: list[str] = []
-        self.verbs: Mapping[str, Callable[..., Any]] = {
+        self.planning = Planning(bench)
+        own: Mapping[str, Callable[..., Any]] = {
             name.removeprefix("do_"): getattr(self, name)
             for name in dir(self)
             if name.startswith("do_")
         }
+        self.verbs = {**own, **self.planning.verbs}
 
     @property
     def on(self) -> Managed:
