@@ -14,26 +14,22 @@ from kvcheck.rules import (
     custom_specs,
     error_values,
     errors,
-    following,
     liveness,
-    lookahead,
     policies,
     real_sizes,
-    reports,
     requests,
-    statistics,
 )
 from kvcheck.rules.example import Example, example_violation, examples_of
 from kvcheck.rules.notation.shipped import examples_from, shipped_stories
 from kvcheck.rules.random_plans import NAME, plan_of_name
 
 CHAPTERS = (
-    requests, following,
+    requests, 
     bad_configurations,
-    configuration, errors, error_values, reports, statistics,
+    configuration, errors, error_values, 
     policies,
     custom_specs,
-    liveness, lookahead,
+    liveness, 
     batched_between, batched_outputs, batched_plans, copies, real_sizes,
 )  # fmt: skip
 """In the order in which they run."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import is_dataclass
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 from kvcheck.rules.managed import Managed
@@ -41,6 +41,8 @@ def narrowed(got: Any, wanted: Any) -> Any:
     if isinstance(wanted, str) and "…" in wanted and isinstance(got, str):
         is_so = re.fullmatch(".*".join(map(re.escape, wanted.split("…"))), got, re.DOTALL)
         return wanted if is_so else got
+    if isinstance(wanted, list) and is_dataclass(got):  # a range of stored blocks
+        got = [plain(getattr(got, member.name)) for member in fields(got)]
     if isinstance(wanted, list) and isinstance(got, list) and len(got) == len(wanted):
         return [narrowed(each, want) for each, want in zip(got, wanted, strict=True)]
     if isinstance(wanted, dict):

@@ -11,8 +11,17 @@ import kvspec.errors as errors_of_the_contract
 from kvcheck.play.left_out import LeftOut
 from kvcheck.rules.bench import Bench
 from kvcheck.rules.judging import NotationError, equal, raises, wrong
-from kvcheck.rules.notation.answers import compare, plain, written
-from kvcheck.rules.notation.story import Line, Story, is_of_ids, is_pool, needs_ids, sums, sums_in
+from kvcheck.rules.notation.answers import compare, narrowed, plain, written
+from kvcheck.rules.notation.story import (
+    Line,
+    Story,
+    is_of_ids,
+    is_pool,
+    needs_ids,
+    starts_anew,
+    sums,
+    sums_in,
+)
 from kvcheck.rules.notation.values import OPEN, Name, Reader, parted
 from kvcheck.rules.notation.verbs import ANSWERS_WITH_BLOCKS, QUESTIONS, Verbs
 from kvspec.errors import KVSpecError, UnsupportedError
@@ -71,8 +80,11 @@ class Play(Verbs):
             if error is not None and answer is not None:
                 _, members = parted(answer[0][1:])
                 given = {name: plain(self.resolve(value)) for name, value in members.items()}
-                with raises(error, unchanged=self.visible, **given):
+                begun = {name: given.pop(name) for name, value in members.items() if _is_cut(value)}
+                with raises(error, unchanged=self.visible, **given) as caught:
                     self._asked(call, error)
+                for name, words in begun.items():
+                    equal(narrowed(getattr(caught.value, name), words), words, f"its {name}")
                 self.num_judged += 1
                 return
             got = self._asked(call)
@@ -130,6 +142,10 @@ def answer_of(text: str) -> list[list[Any]] | None:
     return items
 
 
+def _is_cut(value: Any) -> bool:
+    return isinstance(value, str) and "…" in value
+
+
 def _error_of(answer: Sequence[Sequence[Any]] | None) -> type[BaseException] | None:
     if not answer or not answer[0] or not isinstance(answer[0][0], Name):
         return None
@@ -152,7 +168,7 @@ def played(story: Story, bench: Bench) -> None:
     for row, lines in story.played_lines():
         play, is_left_out = Play(bench), False
         for line in lines:
-            if is_left_out and not is_pool(line.text):
+            if is_left_out and not starts_anew(line.text):
                 continue
             try:
                 play.line(line.text)

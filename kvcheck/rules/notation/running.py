@@ -66,10 +66,9 @@ def blessed(text: str, path: str, subject: Implementation) -> str:
         cells = iter([answer for line, answer in filled if OPEN_ANSWER not in lines[line - 1]])
         for line, answer in filled:
             lines[line - 1] = lines[line - 1].replace(OPEN_ANSWER, f"-> {answer}", 1)
-        table = _table_of(story, lines)
-        if table is not None:
-            first, *rest = re.split(r"(?<=\s)\?", lines[table])
-            lines[table] = first + "".join(next(cells, "?") + each for each in rest)
+        for place in _table_of(story, lines):
+            first, *rest = re.split(r"(?<=\s)\?", lines[place])
+            lines[place] = first + "".join(next(cells, "?") + each for each in rest)
     return "\n".join(lines)
 
 
@@ -86,12 +85,13 @@ def _answers(story: Story, subject: Implementation) -> Iterator[tuple[int, str]]
                 yield line.number, play.filled_in
 
 
-def _table_of(story: Story, lines: list[str]) -> int | None:
-    """Return the index of the example's table, which stands before its first line."""
-    place = story.lines[0].number - 2
+def _table_of(story: Story, lines: list[str]) -> range:
+    """Return the places of the example's table, which stands before its first line."""
+    end = story.lines[0].number - 1
+    place = end - 1
     while place >= 0 and not lines[place].startswith(("for ", "==", "```")):
         place -= 1
-    return place if place >= 0 and lines[place].startswith("for ") else None
+    return range(place if place >= 0 and lines[place].startswith("for ") else end, end)
 
 
 def drawn_story(story: Story, subject: Implementation) -> Iterator[str]:

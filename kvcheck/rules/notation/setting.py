@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from types import MappingProxyType
 from typing import Any, TypeAlias
@@ -119,16 +119,7 @@ def items_of(bench: Bench, reader: Reader) -> tuple[list[list[Any]], dict[str, A
             bench.need_usual(*(each.word for each in plain[1:]))
         else:
             items.append(words)
-    return list(_opened(items)), options
-
-
-def _opened(items: Sequence[Sequence[Any]]) -> Iterator[list[Any]]:
-    """Yield the words of each item; `[full of 16]` and `[[full of 16] [latent of 16]]` opened."""
-    for words in items:
-        if words and all(isinstance(each, list) for each in words):
-            yield from _opened(words)
-        else:
-            yield list(words)
+    return items, options
 
 
 def settled(bench: Bench, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -139,11 +130,10 @@ def settled(bench: Bench, options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def config_of(bench: Bench, reader: Reader) -> tuple[ManagerConfig, bool]:
-    """Read `pool 10; window 6 of 4; use_eagle=true`, and whether `at` sets its clock (`clock=0`).
+    """Read `10; window 6 of 4; use_eagle=true`, and whether `at` sets its clock (`clock=0`).
 
     Raises LeftOut for a choice that the subject has not.
     """
-    reader.take("pool")
     num_blocks = ROOMY if reader.peek()[1] in (";", "", "->") else reader.value()
     items, options = items_of(bench, reader)
     made = [spec_of(words, SMALL) for words in items]

@@ -9,6 +9,7 @@ from typing import Any
 
 from kvcheck.rules.bench import Bench
 from kvcheck.rules.managed import Managed
+from kvcheck.rules.notation.followed import hashes_of
 from kvcheck.rules.notation.values import Name
 from kvcheck.rules.steps import UNTOUCHED, rows_of, slots_of
 from kvspec.batched import StepOutput, StepPlan
@@ -53,6 +54,9 @@ class Steps:
         """Make a call of the BatchedManager by its own name."""
         given = [self.argument(value) for value in values]
         named = {key: self.argument(value) for key, value in members.items()}
+        if name == "follow":
+            size = self.manager.config.given_hash_bytes or 8
+            given[2:] = [hashes_of(each, size) for each in given[2:]]
         got = getattr(self.batched, name)(*given, **named)
         if name == "unregister":
             gone = set(given[0])

@@ -11,7 +11,7 @@ from kvcheck.rules.notation.values import evaluated
 
 HEADING = re.compile(r"^### (KV-[A-Z]+-\d+) ")
 TITLE = re.compile(r"^==((?: KV-[A-Z]+-\d+)*)(?: since (\d+\.\d+))?(?:  (\S.*))?$")
-ROWS = re.compile(r"^for (.+) in (.+)$")
+ROWS = re.compile(r"^for (.+?) in\b(.*)$")
 SUM = re.compile(r"^(\S.*) = (\S.*)$")
 SAFE = re.compile(r"-> (?:[A-Z]\w*Error\b|at_most )")
 OF_IDS = frozenset(
@@ -118,7 +118,12 @@ def _story(owner: str, lines: Sequence[Line], path: str) -> Story:
     rows: tuple[tuple[tuple[str, str], ...], ...] = ((),)
     table = ROWS.match(lines[0].text.strip()) if lines else None
     if table:
-        rows, lines = _rows(table.group(1), table.group(2), lines[0].number), lines[1:]
+        first, lines, values = lines[0], lines[1:], [table.group(2)]
+        while lines and lines[0].text.startswith(" "):  # its rows, a line each
+            values.append(lines[0].text)
+            lines = lines[1:]
+        listed = ";".join(each for each in map(_bare, values) if each)
+        rows = _rows(table.group(1), listed, first.number)
     kept = tuple(Line(line.number, _bare(line.text)) for line in lines)
     name = f"{rules[0]}: {name}" if name else rules[0]
     return Story(name, rules, path, kept, rows, since)
@@ -131,7 +136,7 @@ def _bare(text: str) -> str:
 
 def _rows(names: str, values: str, number: int) -> tuple[tuple[tuple[str, str], ...], ...]:
     found = []
-    for row in _bare(values).split(";"):
+    for row in re.split(r";(?![^{]*\})", values):
         cells = _cells(row)
         if len(cells) != len(names.split()):
             raise NotationError(f"{len(cells)} values for {names!r}: {row.strip()!r}", number)
@@ -140,15 +145,15 @@ def _rows(names: str, values: str, number: int) -> tuple[tuple[tuple[str, str], 
 
 
 def _cells(row: str) -> list[str]:
-    """Cut a row at spaces outside of brackets."""
+    """Cut a row at spaces outside of brackets; what is in braces is put in as it is, without."""
     cells, depth = [""], 0
     for sign in row.strip():
-        depth += {"[": 1, "(": 1, "]": -1, ")": -1}.get(sign, 0)
+        depth += {"[": 1, "(": 1, "{": 1, "]": -1, ")": -1, "}": -1}.get(sign, 0)
         if sign == " " and depth == 0:
             cells.append("")
         else:
             cells[-1] += sign
-    return [cell for cell in cells if cell]
+    return [cell.strip("{}") for cell in cells if cell]
 
 
 def sums(text: str) -> tuple[object, object] | None:
@@ -172,8 +177,13 @@ def _sum(text: str) -> re.Match[str] | None:
 
 
 def is_pool(text: str) -> bool:
-    """Tell whether a line makes a new manager, or is the beginning of a plan."""
+    """Tell whether a line makes a manager, or is the beginning of a plan."""
     return re.match(r"(pool|plan)\b", text) is not None
+
+
+def starts_anew(text: str) -> bool:
+    """Tell whether what was before a line does not matter for it: no manager by a name."""
+    return is_pool(text) and re.match(r"pool [a-z]", text) is None
 
 
 def is_of_safety(text: str) -> bool:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from kvcheck.play.features import FEATURE_OF_ARGUMENT
 from kvcheck.rules.bench import Bench
 from kvcheck.rules.judging import NotationError, wrong
 from kvcheck.rules.managed import Managed
+from kvcheck.rules.notation.followed import Followed
 from kvcheck.rules.notation.plans import Planning
 from kvcheck.rules.notation.setting import config_of
 from kvcheck.rules.notation.state import drawn
 from kvcheck.rules.notation.steps import Steps
-from kvcheck.rules.notation.values import Block, Hash, Name, Reader, parted
+from kvcheck.rules.notation.values import CONSTANTS, Block, Hash, Name, Reader, parted
 from kvspec.blocks import KVCacheBlocks
 from kvspec.inside import CopyingManager
 from kvspec.interface import Feature, KVCacheManager
@@ -55,7 +57,7 @@ QUESTIONS = frozenset(
 """Lines that are left out alone where the subject lacks them: the others go on without."""
 
 
-class Verbs:
+class Verbs(Followed):
     """The managers and requests of an example. `asked`: members that the answer at hand names."""
 
     def __init__(self, bench: Bench) -> None:
@@ -87,11 +89,16 @@ class Verbs:
         return drawn(self.on, self.requests)
 
     def begin(self, reader: Reader) -> None:
+        """Make a manager; by a name, `pool other 6`, beside what there is."""
+        reader.take("pool")
+        kind, word = reader.peek()
+        name = reader.take() if kind == "name" and word not in CONSTANTS else ""
         config, has_clock = config_of(self.bench, reader)
         clock = (lambda: self.time_ns) if has_clock else None
         self.manager = self.bench.create(config, clock)
-        self.managers = {"pool": self.manager}
-        self.requests, self.lists, self.steps = {}, {}, None
+        if not name:
+            self.managers, self.requests, self.lists = {}, {}, {}
+        self.managers[name or "pool"], self.steps = self.manager, None
 
     def call(self, verb: str, words: Sequence[Any]) -> Any:
         """Make one call: a word of the notation, or a call of the manager by its own name."""
@@ -231,9 +238,16 @@ class Verbs:
         """Make a copy; `on` goes to it and, by the name `pool`, back."""
         self.managers[name.word] = self.on.clone()
 
-    def do_restore(self, name: Name) -> None:
-        """Make a manager of the snapshot of this one."""
-        self.managers[name.word] = self.bench.restore(self.on.config, self.on.snapshot())
+    def do_restore(self, name: Name, **members: Any) -> None:
+        """Make a manager of the snapshot of this one; `members` are others than there."""
+        changed = {key: tupled(self.argument(value)) for key, value in members.items()}
+        snapshot = self.on.snapshot()
+        made = replace(snapshot, **changed) if changed else snapshot
+        self.managers[name.word] = self.bench.restore(self.on.config, made)
+
+    def do_save(self, name: Name) -> None:
+        """Make a manager of a file of this one."""
+        self.managers[name.word] = self.bench.through_file(self.on)
 
     def do_on(self, name: Name) -> None:
         self.manager = self.managers[name.word]
@@ -337,6 +351,11 @@ def _flat(values: Sequence[Any]) -> list[Any]:
     for value in values:
         found += value if isinstance(value, list) else [value]
     return found
+
+
+def tupled(value: Any) -> Any:
+    """Return lists as tuples, which is how a snapshot has them."""
+    return tuple(map(tupled, value)) if isinstance(value, list) else value
 
 
 def _list_of(value: Any) -> list[Any]:
