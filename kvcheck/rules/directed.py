@@ -5,14 +5,12 @@ from __future__ import annotations
 from itertools import chain
 
 from kvcheck.rules import (
-    bad_configurations,
     batched_between,
     batched_outputs,
     batched_plans,
     configuration,
     copies,
     custom_specs,
-    error_values,
     errors,
     liveness,
     policies,
@@ -24,12 +22,11 @@ from kvcheck.rules.notation.shipped import examples_from, shipped_stories
 from kvcheck.rules.random_plans import NAME, plan_of_name
 
 CHAPTERS = (
-    requests, 
-    bad_configurations,
-    configuration, errors, error_values, 
+    requests,
+    configuration, errors,
     policies,
     custom_specs,
-    liveness, 
+    liveness,
     batched_between, batched_outputs, batched_plans, copies, real_sizes,
 )  # fmt: skip
 """In the order in which they run."""

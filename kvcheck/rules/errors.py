@@ -1,7 +1,9 @@
-"""KV-ERR: refusals are values, illegal calls are typed errors that change nothing."""
+"""KV-ERR-2, KV-ERR-5: errors about what the notation cannot write down."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from kvcheck.play.verdicts import Level
@@ -19,38 +21,8 @@ from kvspec.errors import (
     UnknownBlockError,
     UnsupportedError,
 )
+from kvspec.interface import Feature
 from kvspec.specs import LayerSpec
-
-
-@example("KV-ERR-2", "KV-ERR-3", level=Level.IDENTITY)
-def an_illegal_call_changes_nothing(bench: Bench) -> None:
-    """free_blocks([3, 2, 99]) carries 99 and 6; blocks 3 and 2 are still popped."""
-    config: dict[str, Any] = {
-        "enable_events": True,
-        "log_stats": True,
-        "residency_sample_rate": 1.0,
-        "clock": lambda: 0,
-    }
-    manager, a, _ = bench.story(**config)
-    manager.pop_blocks_for_free(a)
-    manager.everything()
-    before = manager.everything()
-    with manager.refuses(UnknownBlockError) as caught:
-        manager.free_blocks([3, 2, 99])
-    equal((caught.value.block_id, caught.value.num_blocks), (99, 6))
-    equal(manager.everything(), before)
-    equal(manager.snapshot().popped_blocks, (1, 2, 3))
-
-
-@example("KV-ERR-2")
-def an_error_names_argument_value_and_what_is_legal(bench: Bench) -> None:
-    """-3 new tokens: the field, the value and a sentence."""
-    manager, a, _ = bench.story()
-    with manager.refuses(InvalidArgumentError) as caught:
-        manager.allocate_slots(a, -3)
-    equal((caught.value.field, caught.value.value), ("num_new_tokens", -3))
-    holds(caught.value.allowed)
-    holds("num_new_tokens = -3" in str(caught.value))
 
 
 @cases(
@@ -69,32 +41,6 @@ def every_error_is_of_the_contract(
     """Each is a KVSpecError, and the built-in error that a caller would catch."""
     holds(issubclass(error, KVSpecError))
     holds(issubclass(error, also))
-
-
-@cases(
-    ({"num_blocks": 0}, "num_blocks"),
-    ({"num_blocks": True}, "num_blocks"),
-    ({"max_model_len_tokens": 0}, "max_model_len_tokens"),
-    ({"hash_lookahead_tokens": -1}, "hash_lookahead_tokens"),
-    ({"watermark": 1.5}, "watermark"),
-    ({"watermark": float("nan")}, "watermark"),
-    ({"residency_sample_rate": -0.1}, "residency_sample_rate"),
-    ({"hash_function": "md5"}, "hash_function"),
-    ({"hash_seed": 7}, "hash_seed"),
-    ({"hash_seed": "\ud83d"}, "hash_seed"),
-    ({"policy": None}, "policy"),
-    ({"registry": ()}, "registry"),
-    ({"dcp_world_size": 0}, "dcp_world_size"),
-    ({"enable_caching": 1}, "enable_caching"),
-    ({"retention_interval_tokens": 1.0}, "retention_interval_tokens"),
-)
-@example("KV-ERR-5", level=Level.SAFETY)
-def members_are_checked_when_the_value_is_made(
-    bench: Bench, members: dict[str, Any], field: str
-) -> None:
-    """The ConfigError of `ManagerConfig` names the field."""
-    with raises(ConfigError, field=field):
-        bench.config(**members)
 
 
 @cases(None, 7, [], (("layer",),))
@@ -116,3 +62,47 @@ def a_spec_that_is_lacking_is_named(bench: Bench) -> None:
         bench.subject.create(bench.config(6, UnheardOfSpec(4)))
     holds("UnheardOfSpec" in caught.value.capability)
     equal(caught.value.implementation, bench.subject.capabilities.name)
+
+
+@cases(
+    ("num_preemptions", -1), ("status", "asleep"), ("num_computed_tokens", -1),
+    ("junction_tokens", -1), ("junction_tokens", True), ("num_in_flight_tokens", -1),
+)  # fmt: skip
+@example("KV-ERR-2")
+def what_the_scheduler_says_of_a_request_is_checked(
+    bench: Bench, member: str, value: object
+) -> None:
+    """The error names the member and what it was, whether it shows when set or when used."""
+    manager, a, _ = bench.story()
+    needed = {"junction_tokens": Feature.JUNCTIONS, "num_in_flight_tokens": Feature.IN_FLIGHT}
+    bench.need(*(feature for name, feature in needed.items() if name == member))
+
+    def say_so_and_allocate() -> None:
+        setattr(a, member, value)
+        manager.allocate_slots(a, 1)
+
+    with raises(InvalidArgumentError) as caught:
+        say_so_and_allocate()
+    holds(not isinstance(caught.value, ConfigError))
+    holds(caught.value.field in (member, f"request.{member}"))
+    equal(caught.value.value, value)
+
+
+@example("KV-ERR-2", level=Level.IDENTITY)
+def what_is_no_clock_configuration_or_manager_is_shown(bench: Bench) -> None:
+    manager, a, _ = bench.story()
+    config: Any = 7
+    wrong: list[tuple[Callable[[], object], str]] = [
+        (lambda: bench.manager(6, clock=7), "clock"),
+        (lambda: bench.subject.create(config), "config"),
+        (lambda: bench.subject.make_request(7, a), "manager"),  # type: ignore[arg-type]  # the point
+        (lambda: manager.make_request(7), "request"),
+        (lambda: bench.restore(manager.config, 7), "snapshot"),
+    ]
+    for call, field in wrong:
+        with raises(InvalidArgumentError) as caught:
+            call()
+        equal((caught.value.field, caught.value.value), (field, 7))
+    leaked = replace(manager.snapshot(), free_queue=())
+    with raises(InvalidArgumentError, field="snapshot"):
+        bench.restore(manager.config, leaked)

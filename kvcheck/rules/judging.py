@@ -69,7 +69,7 @@ def raises(
     except error as found:
         travels(found)
         caught.value = found
-    except LeftOut:
+    except (LeftOut, NotationError):
         raise
     except Exception as other:  # of another type: the wrong answer
         travels(other)

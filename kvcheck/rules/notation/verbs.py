@@ -143,7 +143,8 @@ class Verbs(Followed):
             return self.requests.get(found.word, found.word)
         if isinstance(found, list):
             found = [self.argument(each) for each in found]
-        return KVCacheBlocks(found) if name == "new_computed_blocks" and found else found
+        is_of_hits = name == "new_computed_blocks" and isinstance(found, list) and found
+        return KVCacheBlocks(found) if is_of_hits else found
 
     def resolve(self, value: Any) -> Any:
         """Return the block id of `a[1]`, the hash `a#0`, the key `a#0/1`; others as they are."""
