@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any
 
@@ -173,9 +173,25 @@ def _members(members: Mapping[str, Any]) -> list[str]:
 
 def _word(value: Any) -> str:
     if isinstance(value, list):
-        return f"[{' '.join(map(_word, value))}]"
+        return f"[{' '.join(_runs(value))}]"
     if isinstance(value, bool) or value is None:
         return str(value).lower()
     if isinstance(value, str):
         return f'"{value[:8]}…"' if len(value) in (32, 64, 72) else f'"{value}"'
     return str(value)
+
+
+def _runs(values: Sequence[Any]) -> Iterator[str]:
+    """Yield the words of a list: of four numbers and more that follow each other a range."""
+    place = 0
+    while place < len(values):
+        end = place + 1
+        if type(values[place]) is int:
+            while end < len(values) and values[end] == values[place] + end - place:
+                end += 1
+        if end - place < 4:
+            end = place + 1
+            yield _word(values[place])
+        else:
+            yield f"{values[place]}..{values[end - 1]}"
+        place = end

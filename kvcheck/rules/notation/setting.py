@@ -129,8 +129,17 @@ def settled(bench: Bench, options: Mapping[str, Any]) -> dict[str, Any]:
     return {**given, "policy": replace(bench.policy, **chosen)} if chosen else given
 
 
-def config_of(bench: Bench, reader: Reader) -> tuple[ManagerConfig, bool]:
-    """Read `10; window 6 of 4; use_eagle=true`, and whether `at` sets its clock (`clock=0`).
+@dataclass(frozen=True)
+class Setting:
+    """A manager as it is to be made. `has_clock`: `at` sets it (`clock=0`)."""
+
+    config: ManagerConfig
+    has_clock: bool = False
+    check_invariants: bool = True
+
+
+def setting_of(bench: Bench, reader: Reader) -> Setting:
+    """Read `10; window 6 of 4; use_eagle=true`.
 
     Raises LeftOut for a choice that the subject has not.
     """
@@ -142,8 +151,10 @@ def config_of(bench: Bench, reader: Reader) -> tuple[ManagerConfig, bool]:
     if given.get("retention_interval_tokens") == "unnamed":
         given["retention_interval_tokens"] = NOT_NAMED
     has_clock = given.pop("clock", None) is not None
+    checks = given.pop("check_invariants", True)
     layers = [spec for spec, _ in made]
-    return bench.config(num_blocks, specs=layers, eagle_groups=eagle, **given), has_clock
+    config = bench.config(num_blocks, specs=layers, eagle_groups=eagle, **given)
+    return Setting(config, has_clock, checks)
 
 
 ROOMY = 200

@@ -68,7 +68,7 @@ class Steps:
         known = {field.name for field in fields(StepPlan)}
         given = {name: self.argument(value) for name, value in members.items() if name in known}
         plan = StepPlan(**given)
-        if not {"rows", "slots"} & set(asked):
+        if not {"rows", "slots"} & set(asked) and "room" not in members:
             return self.batched.step(plan)
         room = members.get("room", ROOM)
         rows = rows_of(room)

@@ -98,7 +98,7 @@ def _titled(lines: Sequence[Line]) -> Iterator[list[Line]]:
         if line.text.startswith("==") and part:
             yield part
             part = []
-        if line.text.partition("# ")[0].strip() or line.text.startswith("=="):
+        if _bare(line.text) or line.text.startswith("=="):
             part.append(line)
     if part:
         yield part

@@ -19,7 +19,7 @@ TOKEN = re.compile(
     |(?P<arrow>->)
     |(?P<text>"[^"]*")
     |(?P<number>-?\d+(?:\.\d+)?(?![\w.…])|-?\d+(?=\.\.))
-    |(?P<call>(?:cdiv|floor|min|max|lcm|repeat)?\()
+    |(?P<call>(?:cdiv|floor|min|max|lcm|repeat|down)?\()
     |(?P<name>[A-Za-z_][\w]*(?:\.(?!\.)[\w]+)*)
     |(?P<sign>\.\.|[][;=#/?]|-)""",
     re.VERBOSE,
@@ -45,6 +45,7 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = MappingProxyType(
         "max": max,
         "lcm": math.lcm,
         "repeat": lambda value, times: [value] * times,
+        "down": lambda first, last: list(range(first, last - 1, -1)),
     }
 )
 
@@ -163,7 +164,7 @@ class Reader:
         found: list[Any] = []
         while self.peek()[1] != "]":
             is_range = self.place + 1 < len(self.tokens) and self.tokens[self.place + 1][1] == ".."
-            is_splice = self.peek()[1].startswith("repeat(")
+            is_splice = self.peek()[1].startswith(("repeat(", "down("))
             value = self.value()
             if isinstance(value, list) and (is_range or is_splice):
                 found += value

@@ -12,7 +12,7 @@ from kvcheck.rules.judging import NotationError, wrong
 from kvcheck.rules.managed import Managed
 from kvcheck.rules.notation.followed import Followed
 from kvcheck.rules.notation.plans import Planning
-from kvcheck.rules.notation.setting import config_of
+from kvcheck.rules.notation.setting import setting_of
 from kvcheck.rules.notation.state import drawn
 from kvcheck.rules.notation.steps import Steps
 from kvcheck.rules.notation.values import CONSTANTS, Block, Hash, Name, Reader, parted
@@ -93,9 +93,10 @@ class Verbs(Followed):
         reader.take("pool")
         kind, word = reader.peek()
         name = reader.take() if kind == "name" and word not in CONSTANTS else ""
-        config, has_clock = config_of(self.bench, reader)
-        clock = (lambda: self.time_ns) if has_clock else None
-        self.manager = self.bench.create(config, clock)
+        made = setting_of(self.bench, reader)
+        clock = (lambda: self.time_ns) if made.has_clock else None
+        checks = made.check_invariants
+        self.manager = self.bench.create(made.config, clock, check_invariants=checks)
         if not name:
             self.managers, self.requests, self.lists = {}, {}, {}
         self.managers[name or "pool"], self.steps = self.manager, None
