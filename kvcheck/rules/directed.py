@@ -5,8 +5,6 @@ from __future__ import annotations
 from itertools import chain
 
 from kvcheck.rules import (
-    batched_between,
-    batched_outputs,
     batched_plans,
     configuration,
     copies,
@@ -27,7 +25,7 @@ CHAPTERS = (
     policies,
     custom_specs,
     liveness,
-    batched_between, batched_outputs, batched_plans, copies, real_sizes,
+    batched_plans, copies, real_sizes,
 )  # fmt: skip
 """In the order in which they run."""
 

@@ -14,6 +14,7 @@ from kvcheck.rules.judging import equal, holds
 from kvcheck.rules.specs import full, mamba, sliding
 from kvcheck.rules.steps import Steps
 from kvspec.batched import StepPlan
+from kvspec.request import RequestStatus
 
 LONG = 100
 """Blocks: more than the 32 or 64 that code likes to take at once."""
@@ -84,3 +85,25 @@ def requests_remember_their_states_when_many_come(bench: Bench) -> None:
     texts = (partial(range, 100 * n, 100 * n + 9) for n in range(40))
     requests = [manager.started(f"r{n}", text()) for n, text in enumerate(texts)]
     equal([manager.has_taken_blocks(request) for request in requests], [True] * 40)
+
+
+def decode(steps: Steps, *handles: int) -> list[int]:
+    """Decode a token more of each; return what was granted."""
+    steps.batched.append(handles, [7] * len(handles))
+    return steps.batched.decode(handles).num_scheduled_tokens.tolist()
+
+
+@example("KV-BATCH-4")
+def counts_stay_with_their_requests_when_many_are_registered(bench: Bench) -> None:
+    steps = Steps(bench, 200)
+    handles: list[int] = []
+    for k in range(70):
+        handles += steps.admitted(range(100 * k, 100 * k + 3))
+        if k % 10 == 9:
+            equal(decode(steps, *handles), [1] * len(handles))
+    for k, handle in enumerate(handles):
+        equal(steps.of(handle).num_computed_tokens, 3 + 7 - k // 10)
+    steps.of(handles[0]).num_computed_tokens = 2
+    steps.of(handles[1]).status = RequestStatus.PREEMPTED
+    steps.batched.rewind(handles[:2], 1)
+    equal([steps.of(handle).num_computed_tokens for handle in handles[:2]], [1, 9])

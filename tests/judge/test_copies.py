@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kvcheck.rules import copies
+from kvcheck.rules.directed import find_example
 from kvcheck.rules.example import example_violation
 from kvref.implementation import ReferenceImplementation
 from kvspec.config import ManagerConfig
@@ -54,11 +54,11 @@ class TakesAnything(ReferenceImplementation):
 def broken(twin: ReferenceImplementation) -> list[bool]:
     """For each example whether it finds the twin."""
     return [
-        example_violation(example, twin, Policy()) is not None
-        for example in (
-            copies.a_clone_goes_on_as_the_original_does_which_sees_nothing_of_it,
-            copies.a_restored_manager_goes_on_as_the_original_does,
-            copies.what_breaks_an_invariant_is_not_restored,
+        example_violation(find_example(f"KV-MGR-20: {name}"), twin, Policy()) is not None
+        for name in (
+            "a clone goes on as the original does, which sees nothing of it",
+            "a restored manager goes on as the original does",
+            "what breaks an invariant is not restored",
         )
     ]
 

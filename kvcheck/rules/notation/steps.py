@@ -64,10 +64,17 @@ class Steps:
         return got
 
     def step(self, members: Mapping[str, Any], asked: Sequence[str]) -> Any:
-        """Make a step; its result, with `rows` and `slots` where they are asked for."""
+        """Make a step; its result, with `rows` and `slots` where they are asked for.
+
+        `room`: for so many rows. `mappings`: lengths of the slot mappings that it is given.
+        """
         known = {field.name for field in fields(StepPlan)}
         given = {name: self.argument(value) for name, value in members.items() if name in known}
         plan = StepPlan(**given)
+        if "mappings" in members:
+            lengths = members["mappings"]
+            own = [None if length is None else slots_of(length) for length in lengths]
+            return self.batched.step(plan, StepOutput(slot_mappings=own))
         if not {"rows", "slots"} & set(asked) and "room" not in members:
             return self.batched.step(plan)
         room = members.get("room", ROOM)
@@ -80,6 +87,11 @@ class Steps:
         ]
         result = self.batched.step(plan, StepOutput(rows, slots))
         return _WithOutput(result, self._rows(rows, result.num_deltas), _written(slots))
+
+    def take_deltas(self, num_rows: int) -> list[list[Any]]:
+        """Return the rows that were left over, at most so many."""
+        rows = rows_of(num_rows)
+        return self._rows(rows, self.batched.take_deltas(rows))
 
     def _rows(self, rows: Any, count: int) -> list[list[Any]]:
         """Return the rows with names in place of handles, without block ids if they are free."""

@@ -67,7 +67,7 @@ class Verbs(Followed):
         self.requests: dict[str, Any] = {}
         self.lists: dict[str, list[list[int]]] = {}
         self.time_ns = 0
-        self.steps: Steps | None = None
+        self.steps: dict[int, Steps] = {}
         self.asked: list[str] = []
         self.planning = Planning(bench)
         own: Mapping[str, Callable[..., Any]] = {
@@ -98,8 +98,8 @@ class Verbs(Followed):
         checks = made.check_invariants
         self.manager = self.bench.create(made.config, clock, check_invariants=checks)
         if not name:
-            self.managers, self.requests, self.lists = {}, {}, {}
-        self.managers[name or "pool"], self.steps = self.manager, None
+            self.managers, self.requests, self.lists, self.steps = {}, {}, {}, {}
+        self.managers[name or "pool"] = self.manager
 
     def call(self, verb: str, words: Sequence[Any]) -> Any:
         """Make one call: a word of the notation, or a call of the manager by its own name."""
@@ -251,6 +251,10 @@ class Verbs(Followed):
         """Make a manager of a file of this one."""
         self.managers[name.word] = self.bench.through_file(self.on)
 
+    def do_beside(self, name: Name) -> None:
+        """Give the manager at hand a second name, whose whole steps are made by another batch."""
+        self.managers[name.word] = Managed(self.on.subject, self.on.real, exact=self.on.exact)
+
     def do_on(self, name: Name) -> None:
         self.manager = self.managers[name.word]
 
@@ -259,9 +263,9 @@ class Verbs(Followed):
     @property
     def in_steps(self) -> Steps:
         """Whole steps on the manager at hand."""
-        if self.steps is None:
-            self.steps = Steps(self.bench, self.on, self.requests)
-        return self.steps
+        if id(self.on) not in self.steps:
+            self.steps[id(self.on)] = Steps(self.bench, self.on, self.requests)
+        return self.steps[id(self.on)]
 
     def do_register(self, *names: Name) -> Any:
         return [self.in_steps.handle(name) for name in names]
@@ -269,6 +273,9 @@ class Verbs(Followed):
     def do_step(self, **members: Any) -> Any:
         """Make a step of a plan; names stand for handles."""
         return self.in_steps.step(members, self.asked)
+
+    def do_take_deltas(self, num_rows: int) -> Any:
+        return self.in_steps.take_deltas(num_rows)
 
     def do_batch(self, call: Name, *values: Any, **members: Any) -> Any:
         """Make a call of the BatchedManager by its own name."""
