@@ -27,7 +27,6 @@ from kvcheck.play.verdicts import Level
 from kvcheck.records.manifest import shipped_sets
 from kvcheck.rulebook import rule_sentences
 from kvcheck.rules.directed import EXAMPLES
-from kvcheck.rules.scenarios import ALL_SCENARIOS
 
 Lacks = tuple[str, ...]
 
@@ -102,8 +101,6 @@ def _checks(report: Report) -> Iterator[tuple[tuple[str, ...], Lacks | None]]:
         for _, manifest in shipped_sets():
             yield manifest.rules, report.static.left_out.get(manifest.name)
     if options.budget.directed:
-        for program in ALL_SCENARIOS:
-            yield program.rules, report.left_out.get(program.name)
         for example in EXAMPLES:
             if example.binds_at(options.level):
                 yield example.rules, report.left_out.get(example.name)

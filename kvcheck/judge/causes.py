@@ -20,7 +20,6 @@ from kvcheck.play.verdicts import (
     Violation,
     first_violation,
     made_smaller,
-    violations_along,
 )
 from kvspec.interface import Implementation
 
@@ -53,23 +52,6 @@ class Shrinker:
             seconds, attempts = self._limits()
             small = made_smaller(violation, self._verdict, seconds, attempts=attempts)
             self.found.violations[violation.kind] = small
-
-    def keep_if_alone(self, violation: Violation) -> None:
-        """What came after another difference, if a smaller program shows it before any other."""
-        kind = violation.kind
-        if kind in self.found.violations:
-            return
-
-        def verdict(program: Program) -> Violation | None:
-            along = violations_along(program, self.subject, self.level, self.compared)
-            return next((each for each in along if each.kind == kind), None)
-
-        with self._spending():
-            seconds, attempts = self._limits()
-            small = made_smaller(violation, verdict, seconds, attempts=attempts)
-            alone = self._verdict(small.program)
-            if alone is not None and alone.kind == kind:
-                self.found.add(alone)
 
     def walked(self, parting: Parting, walk: Recorded, oracle: Implementation | None) -> Violation:
         """What a walk shows, by a shorter one."""

@@ -16,7 +16,7 @@ from kvcheck.play import watchdog
 from kvcheck.play.fit import random_program
 from kvcheck.play.left_out import LeftOut
 from kvcheck.play.steps import Program
-from kvcheck.play.verdicts import Violation, violations_along
+from kvcheck.play.verdicts import Violation, first_violation
 from kvcheck.rules.directed import Example, example_violation, find_example
 from kvcheck.tasks import Call
 
@@ -29,23 +29,20 @@ SLOW_SECONDS = 2.0
 
 @dataclass(frozen=True)
 class Answer:
-    """What came of a program or an example, in how many seconds. `violations`: the first one, and
-    those after it if it was gone past. `left_out`: it was not run. `situations` that came up."""
+    """What came of a program or an example, in how many seconds.
 
-    violations: tuple[Violation, ...] = ()
+    `left_out`: it was not run. `situations` that came up.
+    """
+
+    violation: Violation | None = None
     left_out: LeftOut | None = None
     seconds: float = 0.0
     situations: Counter[str] = field(default_factory=Counter)
 
     @property
-    def violation(self) -> Violation | None:
-        """The first one."""
-        return next(iter(self.violations), None)
-
-    @property
     def lost_seconds(self) -> float:
         """Those of a failure that hangs somewhere."""
-        return self.seconds if self.violations and self.seconds > SLOW_SECONDS else 0.0
+        return self.seconds if self.violation and self.seconds > SLOW_SECONDS else 0.0
 
 
 @dataclass(frozen=True)
@@ -59,23 +56,18 @@ class Drawn:
     is_last: bool = False
 
 
-def program_answer(sides: Sides, program: Program, *, goes_on: bool) -> Answer:
+def program_answer(sides: Sides, program: Program) -> Answer:
     """Run a program that fits."""
     situations: Counter[str] = Counter()
-    found: Sequence[Violation] = ()
+    found: Violation | None = None
     left_out: LeftOut | None = None
     begin = time.monotonic()
     try:
         both = (sides.subject, sides.options.level, sides.compared)
-        found = violations_along(program, *both, situations, goes_on=goes_on)
+        found = first_violation(program, *both, situations)
     except LeftOut as reason:
         left_out = reason
-    return Answer(tuple(found), left_out, time.monotonic() - begin, situations)
-
-
-def directed(sides: Sides, program: Program) -> Answer:
-    """A directed program, past what it shows first."""
-    return program_answer(sides, program, goes_on=True)
+    return Answer(found, left_out, time.monotonic() - begin, situations)
 
 
 def example(sides: Sides, name: str) -> Answer:
@@ -93,7 +85,7 @@ def example_answer(sides: Sides, example: Example) -> Answer:
         found = example_violation(example, *both, options.level)
     except LeftOut as reason:
         left_out = reason
-    return Answer(() if found is None else (found,), left_out, time.monotonic() - begin)
+    return Answer(found, left_out, time.monotonic() - begin)
 
 
 def plans(sides: Sides, batch: int, names: Sequence[str]) -> Drawn:
@@ -113,7 +105,7 @@ def _run(sides: Sides, drawn: Sequence[Program]) -> Iterator[Answer]:
         asked = (program, sides.subject.capabilities, sides.options.policy)
         fitting = random_program(*asked, hashes_matter=hashes_matter, oracle=oracle)
         if fitting is not None and lost < watchdog.PATIENCE_SECONDS:
-            answer = program_answer(sides, fitting, goes_on=False)
+            answer = program_answer(sides, fitting)
             lost += answer.lost_seconds
             yield answer
 

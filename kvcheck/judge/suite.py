@@ -1,4 +1,4 @@
-"""The suite: static vectors, then directed programs, then random ones; one verdict per rule."""
+"""The suite: examples, then static vectors, then random programs; one verdict per rule."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from dataclasses import replace
 from kvcheck.judge import parts
 from kvcheck.judge.blame import Suspect, blamed
 from kvcheck.judge.causes import Shrinker, ways_told
-from kvcheck.judge.coverage import decided
 from kvcheck.judge.faults import Likeness, alike, by_likeness, known_of, likenesses
 from kvcheck.judge.findings import DIRECTED, VECTORS
 from kvcheck.judge.inside_programs import inside_programs
@@ -26,7 +25,6 @@ from kvcheck.judge.sides import Find, Sides
 from kvcheck.judge.state import State
 from kvcheck.judge.static import StaticCount, StaticTier
 from kvcheck.play import watchdog
-from kvcheck.play.fit import directed_program
 from kvcheck.play.steps import Program
 from kvcheck.play.verdicts import (
     HANG,
@@ -36,7 +34,6 @@ from kvcheck.play.verdicts import (
 from kvcheck.play.watchdog import OutOfPatienceError
 from kvcheck.rules.directed import EXAMPLES, Example, find_example
 from kvcheck.rules.random_plans import random_plan
-from kvcheck.rules.scenarios import ALL_SCENARIOS
 from kvcheck.tasks import Call, Workers, in_order
 from kvspec.errors import InvalidArgumentError
 from kvspec.interface import Feature, Implementation
@@ -84,10 +81,10 @@ class Suite:
         budget = options.budget
         self.shrinker = Shrinker(self.found, *sides, budget.shrink_seconds, budget.is_counted)
         self.state = State(run_of(subject, options))
-        self.can_be_resumed = False  # only after the directed programs, which are not run again
+        self.can_be_resumed = False  # only after the examples, which are not run again
 
     def run(self, state: State | None = None) -> Report:
-        """Vectors, directed programs, then random ones until the budget is spent or Ctrl-C.
+        """Examples, vectors, then random programs until the budget is spent or Ctrl-C.
 
         `state`: where an earlier run stopped; only random programs are still to come. Raises
         InvalidArgumentError if the state is that of another run.
@@ -97,10 +94,9 @@ class Suite:
         found: tuple[Likeness, ...] = ()
         try:
             if state is None:
-                self._static()
                 if self.options.budget.directed:
-                    self._directed()
                     self._examples()
+                self._static()
                 self._note(0, start, before)
             else:
                 self._restore(state)
@@ -183,60 +179,20 @@ class Suite:
         self.found.about.update(self.static.about)
         self.found.looked_at.add(VECTORS)
 
-    def _directed(self) -> None:
-        behind: list[Violation] = []
-        fitting = self._fitting()
-        calls = self._told("directed", fitting, parts.directed, fitting)
-        for program, answer in zip(fitting, in_order(self.workers, calls), strict=True):
-            self._note_answer(answer)
-            if answer.left_out is not None:
-                self.found.leave_out(program.name, answer.left_out)
-                continue
-            violation = answer.violation
-            behind += answer.violations[1:]
-            self.num_directed += 1
-            is_alone = self.options.self_checks_only
-            rules = decided(program.rules) if is_alone else program.rules
-            self.found.note(program.name, rules, violation)
-            if violation is not None:
-                self._keep(violation)
-        for violation in sorted(behind, key=lambda each: len(each.operations)):
-            self.shrinker.keep_if_alone(violation)
-
-    def _fitting(self) -> list[Program]:
-        """The directed programs that are wanted, cut to what the subject has; others left out."""
-        found = []
-        hashes_matter = self.sides.hashes_matter
-        for program in ALL_SCENARIOS:
-            if self._is_wanted(program.rules):
-                asked = (program, self.can, self.options.policy)
-                fitting, lacks = directed_program(*asked, hashes_matter=hashes_matter)
-                if lacks:
-                    self.found.left_out[program.name] = tuple(lacks)
-                else:
-                    found.append(fitting)
-        return found
-
     def _examples(self) -> None:
-        """What is asked without a program; there is nothing to make smaller."""
+        """Play the examples of the rules; there is nothing to make smaller."""
         level = self.options.level
         chosen = [e for e in EXAMPLES if self._is_wanted(e.rules) and e.binds_at(level)]
-        calls = self._told("examples", chosen, parts.example, [each.name for each in chosen])
-        for example, answer in zip(chosen, in_order(self.workers, calls), strict=True):
+        for example, answer in zip(
+            chosen, in_order(self.workers, self._example_calls(chosen)), strict=True
+        ):
             self._take(example, answer)
         self.found.looked_at.add(DIRECTED)
 
-    def _told(
-        self,
-        phase: str,
-        checks: Sequence[Program | Example],
-        function: Callable[..., Answer],
-        given: Sequence[Program | str],
-    ) -> Iterator[Call]:
-        """The calls of a phase; each is told before it is made."""
-        for number, (check, one) in enumerate(zip(checks, given, strict=True)):
-            self._tell(phase, number / len(checks), ", ".join(check.rules))
-            yield function, (self.sides, one)
+    def _example_calls(self, chosen: Sequence[Example]) -> Iterator[Call]:
+        for number, example in enumerate(chosen):
+            self._tell("examples", number / len(chosen), ", ".join(example.rules))
+            yield parts.example, (self.sides, example.name)
 
     def _take(self, example: Example, answer: Answer) -> None:
         """What came of an example."""

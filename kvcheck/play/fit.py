@@ -58,18 +58,6 @@ def without_queues(config: ManagerConfig, features: frozenset[Feature]) -> Manag
     )
 
 
-def directed_program(
-    program: st.Program, can: Capabilities, policy: Policy, *, hashes_matter: bool
-) -> tuple[st.Program, list[str]]:
-    """The program for this subject, and what it lacks for it; it runs if that is nothing."""
-    config = _without_switches(program.config, can, policy, hashes_matter=hashes_matter)
-    lacks = lacking(config, can, hashes_matter=hashes_matter)
-    for step in program.steps:
-        lacks += [feature for feature, _ in needs(step) if feature not in can.features]
-    steps = tuple(_to_the_point(program.steps, can))
-    return replace(program, config=config, steps=steps), list(dict.fromkeys(lacks))
-
-
 def random_program(
     program: st.Program,
     can: Capabilities,

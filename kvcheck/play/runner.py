@@ -8,14 +8,11 @@ blocks) are then each side's own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias
 
 from kvcheck.play import steps as st
-from kvcheck.play.agreement import AS_THE_REFERENCE
-from kvcheck.play.difference import WrongAnswer
 from kvcheck.play.elsewhere import foresee
 from kvcheck.play.left_out import created
 from kvcheck.play.outside import look_from_outside
@@ -23,7 +20,7 @@ from kvcheck.play.player import Outcome, Player
 from kvcheck.play.scheduler import Seat
 from kvcheck.play.state import View, look
 from kvspec.config import ManagerConfig
-from kvspec.errors import InvariantViolation, KVSpecError, RemoteError, UnsupportedError
+from kvspec.errors import InvariantViolation, KVSpecError, RemoteError
 from kvspec.inside import looks_inside
 from kvspec.interface import Feature, Implementation
 
@@ -142,8 +139,6 @@ class Check(Protocol):
 class Runner:
     """Performs steps. `operations` lists what was asked, for a record.
 
-    With `goes_on` a difference from the oracle does not end it: the oracle follows the subject's
-    state after the step. `partings`: these differences, each with the operations until then.
     `ends_inside`: hits may end inside a block; `scheduled`: the requests of the step, if so.
     """
 
@@ -170,8 +165,6 @@ class Runner:
         self.num_made = 0
         self.operations: list[tuple[str, str | None, dict[str, Any]]] = []
         self._view: View | None = self.subject.look()
-        self.goes_on = self.is_apart = False
-        self.partings: list[tuple[WrongAnswer, tuple[Any, ...]]] = []
 
     @property
     def view(self) -> View:
@@ -229,8 +222,7 @@ class Runner:
             expected_copies,
         )
         for check in self.checks:
-            with self._going_past():
-                check.after_operation(self, done)
+            check.after_operation(self, done)
         return outcome.result, None if expected is None else expected.result
 
     def copies_after(self, name: str, request: Tracked | None, outcome: Outcome) -> Copies:
@@ -267,31 +259,7 @@ class Runner:
     def end_step(self) -> None:
         """A whole step is over."""
         for check in self.checks:
-            with self._going_past():
-                check.after_step(self)
-        if self.is_apart:
-            self._follow()
-
-    @contextmanager
-    def _going_past(self) -> Iterator[None]:
-        """A difference from the oracle is noted; until the step ends nothing else is compared."""
-        try:
-            yield
-        except WrongAnswer as found:
-            if not self.goes_on or found.invariant != AS_THE_REFERENCE:
-                raise
-            if not self.is_apart:
-                self.partings.append((found, tuple(self.operations)))
-            self.is_apart = True
-
-    def _follow(self) -> None:
-        """The oracle goes on from the subject's state. KVSpecError where it cannot be in that."""
-        if self.oracle is None or Feature.SNAPSHOT not in self.subject.features:
-            raise UnsupportedError(Feature.SNAPSHOT, "the subject")
-        player = self.oracle.player
-        player.manager = player.implementation.restore(self.config, self.view.snapshot)
-        self.oracle.popped = list(self.subject.popped)
-        self.is_apart = False
+            check.after_step(self)
 
     def pick(self, who: int, *phases: str) -> Tracked | None:
         """Request number `who` among those in one of these phases."""

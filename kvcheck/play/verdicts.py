@@ -98,26 +98,8 @@ def first_violation(
     `situations` are counted up. Raises LeftOut if the subject refuses the configuration as one that
     it does not support.
     """
-    found = violations_along(program, subject, level, oracle, situations, goes_on=False)
-    return found[0] if found else None
-
-
-def violations_along(
-    program: Program,
-    subject: Implementation,
-    level: Level,
-    oracle: Implementation | None = None,
-    situations: Counter[str] | None = None,
-    *,
-    goes_on: bool = True,
-) -> list[Violation]:
-    """The first rule that is broken, and those after it as far as the oracle can follow.
-
-    Only a difference from the oracle can be gone past. What comes after one may be its consequence.
-    """
     compared = oracle if level is not Level.SAFETY else None
     runner: Runner | None = None
-    last: list[Violation] = []
     try:
         with time_limit(subject):
             runner = Runner(program, subject, compared)
@@ -126,18 +108,15 @@ def violations_along(
                 checks.append(CompareCheck(exact_ids=level is Level.IDENTITY))
             if situations is not None:
                 checks.append(SituationCounter(situations))
-            runner.checks, runner.goes_on = checks, goes_on
+            runner.checks = checks
             perform(runner, program.steps)
     except LeftOut:
         raise
     # Whatever a foreign implementation does is a verdict; its sys.exit(0) would end the run as if
     # all were well.
     except (Exception, SystemExit, Hang) as found:
-        last = [violation_of(found, program, () if runner is None else runner.operations)]
-    partings = [] if runner is None else runner.partings
-    before = [violation_of(found, program, operations) for found, operations in partings]
-    is_cut = runner is not None and runner.is_apart  # the oracle could not follow: no verdict
-    return before if is_cut else [*before, *last]
+        return violation_of(found, program, () if runner is None else runner.operations)
+    return None
 
 
 def made_smaller(

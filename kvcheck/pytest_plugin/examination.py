@@ -11,20 +11,19 @@ from functools import cached_property
 from pathlib import Path
 
 from kvcheck.judge.causes import SHRINK_SECONDS
-from kvcheck.judge.coverage import always_checked, decided, exercised
+from kvcheck.judge.coverage import always_checked, exercised
 from kvcheck.judge.options import Options, judged
 from kvcheck.judge.random_programs import random_programs
 from kvcheck.judge.smaller_walk import smaller_walk
 from kvcheck.judge.static import FAILURES_OF_A_SET, lacking, parting_from, read_walk
 from kvcheck.judge.unobservable import UNOBSERVABLE
-from kvcheck.play.fit import directed_program, random_program
+from kvcheck.play.fit import random_program
 from kvcheck.play.left_out import LeftOut
 from kvcheck.play.steps import Program
 from kvcheck.play.verdicts import Level, Violation, first_violation, made_smaller
 from kvcheck.play.watchdog import PATIENCE_SECONDS
 from kvcheck.records.manifest import Manifest, shipped_sets
 from kvcheck.rules.directed import EXAMPLES, Example, example_violation
-from kvcheck.rules.scenarios import ALL_SCENARIOS
 from kvspec.interface import Implementation
 
 SHRINKABLE_SECONDS = 1.0
@@ -83,7 +82,7 @@ class Examination:
     @cached_property
     def outcomes(self) -> tuple[Outcome, ...]:
         """Every directed program and example of this level that is about a wanted rule."""
-        return (*self._of_programs(), *self._of_examples())
+        return tuple(self._of_examples())
 
     @cached_property
     def broken_rules(self) -> frozenset[str]:
@@ -94,7 +93,7 @@ class Examination:
         """The first violation of a rule, made small."""
         for outcome in self.outcomes:
             if outcome.violation is not None and outcome.violation.rule == rule:
-                return self._made_small(outcome.violation)
+                return outcome.violation
         return None
 
     def why_not_checked(self, rule: str) -> str | None:
@@ -200,25 +199,8 @@ class Examination:
             again.add(parting.violation.rule)
         return None, again
 
-    def _is_about_wanted(self, story: Program | Example) -> bool:
-        return any(map(self.is_wanted, story.rules))
-
-    def _of_programs(self) -> Iterator[Outcome]:
-        for program in filter(self._is_about_wanted, ALL_SCENARIOS):
-            fitting, lacks = directed_program(
-                program, self.can, self.options.policy, hashes_matter=self.hashes_matter
-            )
-            if lacks or self.is_exhausted:
-                yield Outcome(program.rules, None, tuple(lacks), self.is_exhausted)
-            else:
-                try:
-                    yield Outcome(self._decided(program.rules), self._verdict(fitting))
-                except LeftOut as reason:
-                    yield Outcome(program.rules, lacks=(str(reason),))
-
-    def _decided(self, rules: tuple[str, ...]) -> tuple[str, ...]:
-        """The rules of a program about which it says anything here."""
-        return tuple(sorted(decided(rules))) if self.options.self_checks_only else rules
+    def _is_about_wanted(self, example: Example) -> bool:
+        return any(map(self.is_wanted, example.rules))
 
     def _of_examples(self) -> Iterator[Outcome]:
         for example in filter(self._is_about_wanted, EXAMPLES):
@@ -249,8 +231,6 @@ class Examination:
 
     def _made_small(self, violation: Violation) -> Violation:
         """The same violation by the smallest program found; the one there is if it takes long."""
-        if violation.is_example:
-            return violation
         start = time.monotonic()
         again = self._verdict(violation.program)
         is_same = again is not None and again.kind == violation.kind

@@ -14,9 +14,8 @@ from kvcheck.adapters.nanovllm import NanoImplementation, NanoUnavailableError, 
 from kvcheck.judge.options import Budget, Options
 from kvcheck.judge.outcome import Report
 from kvcheck.judge.suite import Suite
-from kvcheck.play.fit import directed_program, random_program
+from kvcheck.play.fit import random_program
 from kvcheck.play.verdicts import Level
-from kvcheck.rules.scenarios import SCENARIOS
 from kvspec.blocks import KVCacheBlocks
 from kvspec.config import KVCacheConfig, KVCacheGroup, ManagerConfig
 from kvspec.errors import InvalidArgumentError, StaleHitError, UnsupportedError
@@ -24,6 +23,7 @@ from kvspec.policy import Policy
 from kvspec.request import RequestInput
 from kvspec.specs import FullAttentionSpec, LayerSpec, SlidingWindowSpec
 from tests.adapters.nano_stand_in import write_package
+from tests.programs import SCENARIOS
 
 FULL = FullAttentionSpec(2, 1, 8, "float16")
 
@@ -186,14 +186,12 @@ def test_arguments_without_a_counterpart_are_refused(stand_in: NanoImplementatio
 def test_there_are_programs_for_it_with_blocks_that_it_can_have(
     stand_in: NanoImplementation,
 ) -> None:
-    """A story about blocks of one token is left out; a random program gets larger ones."""
+    """A random program about blocks of one token gets larger ones."""
     can = stand_in.capabilities
     small = replace(SCENARIOS[0], config=config(FullAttentionSpec(1, 1, 8, "float16")))
-    _, lacks = directed_program(small, can, Policy(), hashes_matter=False)
-    assert lacks == ["blocks of 1"]
     cut = random_program(small, can, Policy(), hashes_matter=False, oracle=None)
     assert cut is not None
     assert cut.config.kv_cache.groups[0].spec.block_size == 2
     report = checked(stand_in)
-    assert 20 < report.directed < len(SCENARIOS)
+    assert report.directed > 20
     assert {"hit", "shared block", "refusal"} <= set(report.situations)

@@ -21,14 +21,12 @@ from kvcheck.adapters.vllm import (
     scheduler_view,
 )
 from kvcheck.play.checks import CompareCheck
-from kvcheck.play.fit import directed_program
+from kvcheck.play.fit import policy_of
 from kvcheck.play.performing import perform
 from kvcheck.play.runner import Runner
 from kvcheck.play.steps import Break, Program
 from kvcheck.play.verdicts import Level, first_violation
 from kvcheck.records.trace import replay_trace
-from kvcheck.rules.scenarios.hybrid import OWN
-from kvcheck.rules.scenarios.inside import INSIDE_SCENARIOS
 from kvspec.config import KVCacheConfig, KVCacheGroup, ManagerConfig
 from kvspec.errors import ConfigError, UnknownBlockError, UnsupportedError
 from kvspec.policy import Policy
@@ -44,6 +42,8 @@ from kvspec.specs import (
 )
 from kvspec.stats import PrefixCacheStats
 from tests.adapters.twins import STEPS, Step, compare_twins
+from tests.programs.hybrid import OWN
+from tests.programs.inside import INSIDE_SCENARIOS
 
 TRACES = (
     "admission-00024",
@@ -275,9 +275,8 @@ def test_hits_inside_a_block_are_judged(later: VLLMImplementation) -> None:
     """0.33.0 keys a state for more tokens than it has seen, and copies what this step writes."""
     found = set()
     for story in INSIDE_SCENARIOS:
-        asked = (story, later.capabilities, later.library.policy)
-        program, lacks = directed_program(*asked, hashes_matter=False)
-        assert lacks == []
+        policy = policy_of(later.library.policy, later.capabilities)
+        program = replace(story, config=replace(story.config, policy=policy))
         violation = first_violation(program, later, Level.SAFETY)
         found |= set() if violation is None else {violation.rule}
     assert found == {"KV-INSIDE-2", "KV-INSIDE-6"}

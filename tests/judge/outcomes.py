@@ -22,11 +22,8 @@ from kvcheck.judge.faults import IMPLEMENTATIONS
 from kvcheck.judge.outcomes import FILE, Outcomes, from_text, to_text
 from kvcheck.mistakes import Mistake
 from kvcheck.play.left_out import LeftOut
-from kvcheck.play.steps import Program
-from kvcheck.play.verdicts import Level, first_violation
 from kvcheck.rules.directed import EXAMPLES, example_violation
 from kvcheck.rules.example import Example
-from kvcheck.rules.scenarios import SCENARIOS
 from kvspec.interface import Implementation
 from kvspec.policy import Policy
 from tests.kills.directed import directed_checks, interrupted
@@ -34,8 +31,7 @@ from tests.mistakes import mistakes, of_kvfast
 from tests.source import ROOT
 
 PATH = ROOT / "kvcheck" / FILE
-_ALL: tuple[Program | Example, ...] = (*SCENARIOS, *EXAMPLES)
-CHECKS: Mapping[str, Program | Example] = {each.name: each for each in _ALL}
+CHECKS: Mapping[str, Example] = {each.name: each for each in EXAMPLES}
 """In the order in which the suite runs them."""
 
 
@@ -55,10 +51,7 @@ def found(name: str, subject: Implementation, oracle: Implementation) -> Kind | 
     check = CHECKS[name]
     with interrupted():
         try:
-            if isinstance(check, Program):
-                violation = first_violation(check, subject, Level.IDENTITY, oracle)
-            else:
-                violation = example_violation(check, subject, Policy(), oracle)
+            violation = example_violation(check, subject, Policy(), oracle)
         except LeftOut:
             return None
     return None if violation is None else violation.kind

@@ -18,9 +18,9 @@ from kvcheck.play.player import Outcome
 from kvcheck.play.runner import Runner
 from kvcheck.play.state import View
 from kvcheck.play.steps import Admit, Arrive, Program
-from kvcheck.rules.scenarios.single import CFG, A
 from kvspec.errors import UnknownBlockError
 from kvspec.snapshot import RequestState, Snapshot
+from tests.programs.single import CFG, A
 
 
 def view() -> View:

@@ -24,13 +24,13 @@ from kvcheck.mistakes import find
 from kvcheck.mistakes.twin import twin
 from kvcheck.play.difference import WrongAnswer
 from kvcheck.play.verdicts import Level, Violation, first_violation
-from kvcheck.rules.scenarios import SCENARIOS
 from kvspec._json import Where
 from kvspec.base import BaseRequest
 from kvspec.blocks import KVCacheBlocks
 from kvspec.errors import UnsupportedError
 from kvspec.interface import Implementation
 from tests.judge.minimal import minimal
+from tests.programs import SCENARIOS
 
 REFERENCE = kvref.implementation()
 QUEUE = "KV-POOL-6"

@@ -17,12 +17,12 @@ from kvcheck.play.runner import Performed, Tracked
 from kvcheck.play.scheduler import Seat
 from kvcheck.play.state import View
 from kvcheck.play.steps import Admit, Arrive
-from kvcheck.rules.scenarios.single import CFG, A
 from kvspec.errors import InvariantViolation
 from kvspec.events import AllBlocksCleared
 from kvspec.interface import Feature
 from tests.judge.test_performing import Lacks
 from tests.judge.test_verdicts import ran
+from tests.programs.single import CFG, A
 
 REFERENCE = kvref.implementation()
 ITEM = Arrive((1, 2, 3, 4), items=(("i", 1, 2), ("j", 2, 1)))
@@ -78,9 +78,6 @@ def test_an_answer_and_how_much_is_free_are_compared_with_the_oracle(exact_ids: 
         assert caught.value.expected.startswith(what.strip())
         check.after_operation(runner, replace(one, oracle=None))
         check.after_operation(runner, replace(one, oracle_after=None))
-        runner.is_apart = True
-        check.after_operation(runner, one)
-        runner.is_apart = False
 
 
 @pytest.mark.parametrize(
@@ -121,8 +118,6 @@ def test_events_are_taken_of_both_sides_after_each_step() -> None:
     runner.look_again()
     with pytest.raises(WrongAnswer, match="KV-EVT-1"):
         check.after_step(runner)
-    runner.is_apart = True
-    check.after_step(runner)
     silent = ran()
     silent.config = replace(CFG, enable_events=False)
     EventCheck().after_step(silent)

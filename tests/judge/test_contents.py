@@ -12,7 +12,6 @@ import pytest
 
 from kvcheck.play.shadow.content import Content
 from kvcheck.play.shadow.content_check import ContentCheck
-from kvcheck.rules.scenarios.single import configure, full
 from kvspec.errors import InvariantViolation
 from kvspec.specs import (
     ChunkedLocalAttentionSpec,
@@ -21,6 +20,7 @@ from kvspec.specs import (
     MambaSpec,
     SlidingWindowSpec,
 )
+from tests.programs.single import configure, full
 
 TEXT = Content(b"r", range(100, 109))
 OTHER = Content(b"r", (100, 101, 102, 203, 204, 205))

@@ -9,11 +9,11 @@ import pytest
 from kvcheck.play.shadow.claims import Claims
 from kvcheck.play.shadow.content import Content, ShadowMemory
 from kvcheck.play.shadow.content_check import ContentCheck, first_token_read, is_in_gap
-from kvcheck.rules.scenarios.single import configure, full
 from kvspec.errors import InvariantViolation
 from kvspec.snapshot import Snapshot
 from kvspec.specs import ChunkedLocalAttentionSpec, RSWASpec, SlidingWindowSpec
 from tests.judge.test_contents import LONGEST, OTHER, TEXT, states
+from tests.programs.single import configure, full
 
 BLOCKS = [3, 4, 5, 6, 7, 8]
 OTHERWISE = Content(b"r", (*range(100, 108), 1, 2, 3))

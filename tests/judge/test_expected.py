@@ -22,9 +22,9 @@ from kvcheck.judge.findings import RANDOM, Finding
 from kvcheck.judge.options import Budget, Options
 from kvcheck.judge.outcome import Report
 from kvcheck.play.verdicts import Level, Violation
-from kvcheck.rules.scenarios import SCENARIOS
 from kvspec.errors import FormatError
 from tests.commands import kvspec
+from tests.programs import SCENARIOS
 
 ASKED = Asked("mine", "identity", "default", "kvref", ("*",))
 OPTIONS = Options(Level.IDENTITY, Budget(0.0, 0))

@@ -14,10 +14,9 @@ from examples.own_manager.final import MyManager
 from kvcheck.judge.options import Budget, Options
 from kvcheck.judge.outcome import Report
 from kvcheck.judge.suite import Suite
-from kvcheck.play.fit import directed_program, needs, random_program
+from kvcheck.play.fit import needs, random_program
 from kvcheck.play.steps import Admit, Arrive, Break, Evict, NewStep, Program, Release, Run
 from kvcheck.play.verdicts import Level
-from kvcheck.rules.scenarios import SCENARIOS
 from kvspec.base import BaseRequest
 from kvspec.blocks import KVCacheBlocks, PrefixHit
 from kvspec.config import KVCacheConfig, KVCacheGroup, ManagerConfig
@@ -25,6 +24,7 @@ from kvspec.interface import Capabilities, Feature
 from kvspec.policy import Policy
 from kvspec.specs import FullAttentionSpec, MambaSpec, RSWASpec
 from tests.judge.minimal import minimal
+from tests.programs import SCENARIOS
 
 REFERENCE = kvref.implementation()
 ALL = REFERENCE.capabilities
@@ -122,14 +122,6 @@ def test_a_broken_small_manager_is_caught_from_outside(
     assert found <= rules
 
 
-@pytest.mark.parametrize("program", SCENARIOS, ids=lambda program: str(program.name))
-def test_nothing_is_cut_for_who_has_everything(program: Program) -> None:
-    """Directed programs reach the reference as they are written."""
-    fitting, lacks = directed_program(program, ALL, program.config.policy, hashes_matter=True)
-    assert lacks == []
-    assert fitting == program
-
-
 STEPS = (
     Arrive((1, 2), salt="s", lora="x", items=(("i", 0, 1),), skip_reading=True, reports_hits=True),
     NewStep(),
@@ -181,14 +173,6 @@ def test_a_subject_without_windows_gets_other_groups() -> None:
     cut = random_program(program, BASE, Policy(), hashes_matter=True, oracle=None)
     assert cut is not None
     assert [type(group.spec) for group in cut.config.kv_cache.groups] == [FullAttentionSpec]
-
-
-@pytest.mark.parametrize("program", SCENARIOS, ids=lambda program: str(program.name))
-def test_who_has_no_hash_function_is_asked_for_the_default_one(program: Program) -> None:
-    """It tells prefixes apart in its own way, and need not know what it was never told of."""
-    can = replace(ALL, hash_functions=frozenset())
-    fitting, _ = directed_program(program, can, Policy(), hashes_matter=False)
-    assert fitting.config.hash_function == ManagerConfig.hash_function
 
 
 def test_what_the_oracle_lacks_once_it_is_cut_is_drawn_anew() -> None:

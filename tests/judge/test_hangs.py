@@ -15,9 +15,9 @@ from kvcheck.judge.report import text_lines
 from kvcheck.judge.suite import Suite
 from kvcheck.play import watchdog
 from kvcheck.play.verdicts import Level, first_violation
-from kvcheck.rules.scenarios import SCENARIOS
 from kvref.block_pool import BlockPool
 from kvref.implementation import ReferenceImplementation
+from tests.programs import SCENARIOS
 
 pytestmark = pytest.mark.skipif(
     sys.platform == "win32", reason="no timer of the system interrupts Python there"

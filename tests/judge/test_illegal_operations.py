@@ -10,10 +10,10 @@ import kvref
 from kvcheck.play.illegal_operations import ILLEGAL_OPERATIONS
 from kvcheck.play.steps import Admit, Arrive, Break, Program, Release, Run
 from kvcheck.play.verdicts import Level, first_violation
-from kvcheck.rules.scenarios.groups import chunked, mamba, window
-from kvcheck.rules.scenarios.single import configure, full
 from kvspec.profile import find_profile
 from kvspec.specs import LayerSpec
+from tests.programs.groups import chunked, mamba, window
+from tests.programs.single import configure, full
 
 SPECS: dict[str, LayerSpec] = {
     "full": full(1),

@@ -12,13 +12,11 @@ import pytest
 import kvfast
 import kvref
 from kvcheck.judge.inside_programs import inside_programs, large_inside_program
-from kvcheck.play.fit import directed_program, random_program
+from kvcheck.play.fit import random_program
 from kvcheck.play.performing import perform
 from kvcheck.play.runner import Runner
 from kvcheck.play.steps import Arrive, Break, Program
 from kvcheck.play.verdicts import Level, first_violation
-from kvcheck.rules.scenarios.inside import INSIDE_SCENARIOS
-from kvcheck.rules.scenarios.single import configure
 from kvspec.config import ManagerConfig
 from kvspec.errors import UnsupportedError
 from kvspec.inside import Chunk, hits_drop, hits_end_inside, leaves_states_inside
@@ -27,6 +25,8 @@ from kvspec.policy import Policy
 from kvspec.requirements import lacking
 from kvspec.specs import FullAttentionSpec, LayerSpec, MambaSpec, SlidingWindowSpec
 from tests.mistakes import mistaken
+from tests.programs.inside import INSIDE_SCENARIOS
+from tests.programs.single import configure
 
 RIGHT = kvref.implementation()
 CHOSEN = Policy(hits_inside_blocks=True)
@@ -41,8 +41,7 @@ MISTAKES = (
 
 
 STORIES = [
-    directed_program(program, RIGHT.capabilities, CHOSEN, hashes_matter=False)[0]
-    for program in INSIDE_SCENARIOS
+    replace(program, config=replace(program.config, policy=CHOSEN)) for program in INSIDE_SCENARIOS
 ]
 
 

@@ -34,10 +34,10 @@ from kvcheck.play.steps import (
     Step,
     Take,
 )
-from kvcheck.rules.scenarios.single import CFG, A, B, configure, full
 from kvref.implementation import ReferenceImplementation
 from kvspec.config import ManagerConfig
 from kvspec.interface import Capabilities, Feature, Implementation
+from tests.programs.single import CFG, A, B, configure, full
 
 TWO = configure(12, full(), full(4))
 GIVEN = replace(CFG, hash_function="given_8")

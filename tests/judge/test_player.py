@@ -11,13 +11,13 @@ from kvcheck.play.performing import perform
 from kvcheck.play.player import Player
 from kvcheck.play.runner import Runner
 from kvcheck.play.steps import Admit, Arrive, Copy, Program, Run
-from kvcheck.rules.scenarios.single import CFG, A, configure, full
 from kvref.implementation import ReferenceImplementation
 from kvspec.config import ManagerConfig
 from kvspec.errors import InvalidArgumentError
 from kvspec.interface import Capabilities, Feature
 from kvspec.snapshot import Snapshot
 from tests.judge.test_performing import Lacks, asked
+from tests.programs.single import CFG, A, configure, full
 
 GIVEN = replace(CFG, hash_function="given_8")
 PROMPT = [1, 2, 3, 4, 5]

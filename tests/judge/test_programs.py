@@ -13,12 +13,12 @@ from kvcheck.play.situations import missed
 from kvcheck.play.steps import Admit, Arrive, Program, Release
 from kvcheck.play.verdicts import Level, first_violation
 from kvcheck.rules.directed import EXAMPLES, example_violation
-from kvcheck.rules.scenarios import SCENARIOS
 from kvref.block_pool import BlockPool
 from kvref.implementation import ReferenceImplementation
 from kvspec.interface import HitRateWindow
 from kvspec.policy import Policy
 from tests.mistakes import POOLS, mistaken
+from tests.programs import SCENARIOS
 
 REFERENCE = kvref.implementation()
 

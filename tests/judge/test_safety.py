@@ -7,10 +7,10 @@ import pytest
 from kvcheck.judge.random_programs import random_programs
 from kvcheck.play.steps import Admit, Arrive, Program, Release, Reset, Step
 from kvcheck.play.verdicts import Level, first_violation
-from kvcheck.rules.scenarios import SCENARIOS
-from kvcheck.rules.scenarios.single import CFG, A
 from kvspec.interface import Implementation
 from tests.mistakes import mistaken
+from tests.programs import SCENARIOS
+from tests.programs.single import CFG, A
 
 TWINS: tuple[tuple[str, Implementation], ...] = (
     ("eviction keeps the key", mistaken("KeepsKeysOfTakenBlocks", audits=True)),

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections import Counter
-from collections.abc import Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -14,7 +12,7 @@ import pytest
 import kvref
 from kvcheck.judge import parts
 from kvcheck.judge import suite as suites
-from kvcheck.judge.coverage import decided, exercised
+from kvcheck.judge.coverage import exercised
 from kvcheck.judge.faults import known_of
 from kvcheck.judge.options import ENDLESS, Budget, Options
 from kvcheck.judge.outcome import Reached, Report
@@ -27,21 +25,22 @@ from kvcheck.play.steps import Program
 from kvcheck.play.verdicts import PROTOCOL, Level, Violation
 from kvcheck.play.watchdog import OutOfPatienceError
 from kvcheck.rules.directed import EXAMPLES
-from kvcheck.rules.scenarios import ALL_SCENARIOS
 from kvspec.errors import InvalidArgumentError, UnsupportedError
 from kvspec.interface import Feature
 from kvspec.policy import Policy
 from tests.judge.minimal import minimal
 from tests.judge.test_performing import Lacks
 from tests.mistakes import mistaken
+from tests.programs import SCENARIOS
 
 REFERENCE = kvref.implementation()
 CAN = REFERENCE.capabilities
 RULE = "KV-POOL-11"
 NO_TIME = Budget(0.0, 7)
 ASKED = Options(Level.BEHAVIOUR, NO_TIME, (RULE,), seed=3, name="mine")
-CHOSEN = [program for program in ALL_SCENARIOS if RULE in program.rules]
-VIOLATION = Violation(RULE, "a_check", "wrong", CHOSEN[0], (("free", "r0", {}),), place="free")
+CHOSEN = [example for example in EXAMPLES if RULE in example.rules]
+PROGRAM = SCENARIOS[0]
+VIOLATION = Violation(RULE, "a_check", "wrong", PROGRAM, (("free", "r0", {}),), place="free")
 
 
 def test_every_member_of_a_report_is_what_the_run_found() -> None:
@@ -55,16 +54,14 @@ def test_every_member_of_a_report_is_what_the_run_found() -> None:
     )  # fmt: skip
     fresh = Suite(REFERENCE, REFERENCE, ASKED)
     report = fresh.run()
-    about = {rule for program in CHOSEN for rule in program.rules}
-    about |= {rule for each in EXAMPLES if RULE in each.rules for rule in each.rules}
+    about = {rule for each in CHOSEN for rule in each.rules}
     assert report == Report(
         CAN.name, ASKED, (), len(fresh.found.evidence), 0, {}, fresh.situations, report.seconds,
         exercised=exercised(about, ASKED.level, CAN), looked_at=frozenset({"directed", "vectors"}),
         version=CAN.version,
     )  # fmt: skip
     assert 0.0 < report.seconds < 60.0
-    every: list[Any] = [*CHOSEN]
-    every += [each for each in EXAMPLES if RULE in each.rules and each.binds_at(ASKED.level)]
+    every = [each for each in CHOSEN if each.binds_at(ASKED.level)]
     told = [(each.check, each.rules) for each in fresh.found.evidence]
     assert told == [(each.name, tuple(each.rules)) for each in every]
 
@@ -90,7 +87,6 @@ def test_a_report_of_a_broken_subject_says_which_rule_and_what_shows_it(
     assert heard[-1] == Reached("looking up", None, "known mistakes that behave so")
     assert RULE in {violation.rule for violation in report.violations}
     assert {each.kind for each in evidence if each.kind} == set(suite.found.violations)
-    assert [each.kind for each in evidence if each.check == CHOSEN[0].name] != [None]
     assert report.suspects == suite.found.ranked
     assert report.in_doubt == suite.found.in_doubt
     assert RULE in report.in_doubt
@@ -102,7 +98,7 @@ def test_a_report_of_a_broken_subject_says_which_rule_and_what_shows_it(
 def test_what_nobody_sees_without_a_snapshot_is_said() -> None:
     report = Suite(minimal(), None, replace(ASKED, level=Level.SAFETY)).run()
     assert report.unseen == UNSEEN
-    assert report.left_out.keys() <= {p.name for p in CHOSEN} | {e.name for e in EXAMPLES}
+    assert report.left_out.keys() <= {each.name for each in EXAMPLES}
     assert report.left_out
     with pytest.raises(UnsupportedError) as caught:
         Suite(minimal(), None, replace(ASKED, level=Level.IDENTITY)).run()
@@ -123,14 +119,11 @@ def test_each_check_is_told_before_it_is_made_with_the_share_that_is_done(
     suite = Suite(REFERENCE, REFERENCE, options, heard.append)
     suite.run()
     wanted = set(options.rules)
-    expected = []
-    for phase, checks in (("directed", ALL_SCENARIOS), ("examples", EXAMPLES)):
-        every: Sequence[Any] = checks
-        chosen = [each for each in every if wanted & set(each.rules)]
-        if phase == "examples":
-            chosen = [each for each in chosen if each.binds_at(Level.BEHAVIOUR)]
-        for number, each in enumerate(chosen):
-            expected.append(Reached(phase, number / len(chosen), ", ".join(each.rules)))
+    chosen = [e for e in EXAMPLES if wanted & set(e.rules) and e.binds_at(Level.BEHAVIOUR)]
+    expected = [
+        Reached("examples", number / len(chosen), ", ".join(each.rules))
+        for number, each in enumerate(chosen)
+    ]
     assert heard[: len(expected)] == expected
     assert expected[-1].phase == "examples"
     random = heard[len(expected) :]
@@ -216,8 +209,8 @@ def test_a_drawn_program_is_cut_to_what_the_subject_can(
     """What cannot be cut, and what the subject leaves out, is not counted."""
     suite = Suite(REFERENCE, REFERENCE, replace(ASKED, level=level))
     asked: list[Any] = []
-    drawn = ALL_SCENARIOS[:4]
-    fitting: list[Program | None] = [None, CHOSEN[0], CHOSEN[0], CHOSEN[0]]
+    drawn = SCENARIOS[:4]
+    fitting: list[Program | None] = [None, PROGRAM, PROGRAM, PROGRAM]
 
     def cut(*given: Any, **more: Any) -> Program | None:
         asked.append((given, more))
@@ -225,13 +218,13 @@ def test_a_drawn_program_is_cut_to_what_the_subject_can(
 
     answers = [
         Answer(left_out=LeftOut("no")),
-        Answer((VIOLATION,)),
-        Answer((replace(VIOLATION, rule="KV-EVT-1"),)),
+        Answer(VIOLATION),
+        Answer(replace(VIOLATION, rule="KV-EVT-1")),
     ]
     left = iter(answers)
 
-    def answer(sides: Any, program: Program, *, goes_on: bool) -> Answer:
-        assert (sides, program, goes_on) == (suite.sides, CHOSEN[0], False)
+    def answer(sides: Any, program: Program) -> Answer:
+        assert (sides, program) == (suite.sides, PROGRAM)
         return next(left)
 
     kept: list[Violation] = []
@@ -312,56 +305,22 @@ def test_what_is_compared_with(level: Level, alone: bool, compared: object) -> N
     assert suite.shrinker.seconds == NO_TIME.shrink_seconds
 
 
-def test_alone_a_check_is_about_what_can_be_decided_without_an_oracle() -> None:
-    suite = Suite(REFERENCE, REFERENCE, replace(ASKED, self_checks_only=True))
-    suite._directed()
-    noted = [each.rules for each in suite.found.evidence]
-    assert noted == [tuple(decided(program.rules)) for program in CHOSEN]
-    assert noted != [program.rules for program in CHOSEN]
-
-
 def test_what_the_subject_refuses_to_make_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """It counts as no check, and nothing is known of its rules."""
 
     def refuses(*given: Any, **more: Any) -> Any:
         raise LeftOut("one, two")
 
-    monkeypatch.setattr(parts, "violations_along", refuses)
     monkeypatch.setattr(parts, "example_violation", refuses)
     options = replace(ASKED, rules=("KV-STAT-4", RULE))
     suite = Suite(REFERENCE, REFERENCE, options)
-    suite._directed()
     suite._examples()
     assert suite.num_directed == 0
     assert suite.found.evidence == []
     assert set(suite.found.left_out.values()) == {("one", "two")}
-    assert {each.name for each in CHOSEN} < set(suite.found.left_out)
+    asked = {each.name for each in CHOSEN if each.binds_at(ASKED.level)}
+    assert asked < set(suite.found.left_out)
     assert suite.found.looked_at == {"directed"}
-
-
-def test_what_came_after_a_difference_is_tried_alone_the_shortest_first(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    long, short = (
-        replace(VIOLATION, name=str(size), operations=(("free", "r0", {}),) * size)
-        for size in (5, 2)
-    )
-    asked: list[Any] = []
-
-    def along(*given: Any, **more: Any) -> list[Violation]:
-        asked.append((given, more))
-        return [VIOLATION, long, short]
-
-    monkeypatch.setattr(parts, "violations_along", along)
-    suite = Suite(REFERENCE, REFERENCE, replace(ASKED, policy=Policy()))
-    tried: list[Violation] = []
-    monkeypatch.setattr(suite.shrinker, "keep", lambda violation: None)
-    monkeypatch.setattr(suite.shrinker, "keep_if_alone", tried.append)
-    suite._directed()
-    assert tried == [short] * len(CHOSEN) + [long] * len(CHOSEN)
-    assert suite.found.listed == (VIOLATION,)
-    given = (REFERENCE, ASKED.level, REFERENCE, Counter[str]())
-    assert asked == [((each, *given), {"goes_on": True}) for each in CHOSEN]
 
 
 @pytest.mark.parametrize("is_wanted", [True, False])

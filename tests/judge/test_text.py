@@ -39,11 +39,11 @@ from kvcheck.play.text import operation_text, shortened, shown
 from kvcheck.play.verdicts import Level, first_violation
 from kvcheck.remote.client import connect
 from kvcheck.rules.directed import EXAMPLES, example_violation, find_example
-from kvcheck.rules.scenarios import SCENARIOS
 from kvref.block_pool import BlockPool
 from kvref.implementation import ReferenceImplementation
 from kvspec.policy import Policy
 from tests.mistakes import mistaken
+from tests.programs import SCENARIOS
 from tests.source import tree
 
 

@@ -20,10 +20,10 @@ from kvcheck.play.scheduler import RUNNING, WAITING
 from kvcheck.play.steps import Admit, Arrive, Program, Run
 from kvcheck.play.verdicts import SENTENCES, Violation, made_smaller, violation_of
 from kvcheck.play.watchdog import Hang
-from kvcheck.rules.scenarios.single import CFG, A
-from kvspec.errors import InvariantViolation, KVSpecError, RemoteError, UnsupportedError
+from kvspec.errors import InvariantViolation, KVSpecError, RemoteError
 from kvspec.interface import Feature
 from tests.judge.test_performing import Lacks
+from tests.programs.single import CFG, A
 
 REFERENCE = kvref.implementation()
 PROGRAM = Program(CFG, (Arrive(A), Admit()))
@@ -220,32 +220,3 @@ def test_a_request_is_picked_among_those_in_these_phases() -> None:
     assert runner.pick(5, WAITING, RUNNING) is third
     assert (runner.pick(0, WAITING), runner.pick(2, "loading")) == (first, None)
     assert (first.told, replace(first, junction_tokens=4).told) == ({}, {"junction_tokens": 4})
-
-
-def test_an_oracle_that_is_not_there_follows_nobody() -> None:
-    for runner in (ran(), ran(subject=Lacks(Feature.SNAPSHOT), oracle=REFERENCE)):
-        with pytest.raises(UnsupportedError) as caught:
-            runner._follow()
-        told = (caught.value.capability, caught.value.implementation)
-        assert told == (Feature.SNAPSHOT, "the subject")
-
-
-def test_a_difference_is_gone_past_once_until_the_oracle_follows() -> None:
-    runner = ran(Arrive(A), Admit(), oracle=REFERENCE)
-    other = WrongAnswer("answers_as_recorded", "KV-POOL-6", "x", 1, 2)
-    for goes_on, error in ((False, WRONG), (True, other)):
-        runner.goes_on = goes_on
-        with pytest.raises(WrongAnswer), runner._going_past():
-            raise error
-        assert not runner.is_apart
-    for _ in range(2):
-        with runner._going_past():
-            raise WRONG
-    assert runner.is_apart
-    assert runner.partings == [(WRONG, tuple(runner.operations))]
-    runner.subject.popped.append(3)
-    runner.end_step()
-    assert runner.oracle is not None
-    assert runner.oracle.popped == [3]
-    assert not runner.is_apart
-    assert runner.oracle.look() == runner.subject.look()

@@ -6,26 +6,22 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
-from typing import Any, TypeAlias
+from typing import Any
 
 import kvref
 from kvcheck.play.left_out import LeftOut
-from kvcheck.play.steps import Program
-from kvcheck.play.verdicts import Level, first_violation
 from kvcheck.rules.batched_plans import random_steps_are_their_single_calls
 from kvcheck.rules.directed import EXAMPLES, Example, example_violation
 from kvcheck.rules.random_plans import random_plan
-from kvcheck.rules.scenarios import SCENARIOS
 from kvspec.interface import Implementation
 from kvspec.policy import Policy
 
-Check: TypeAlias = "Example | Program"
 SECONDS = 10.0
 """Of the processor. A check that takes longer is in an endless loop, and that is a verdict."""
 
 
 @cache
-def directed_checks(kind: str = "manager") -> tuple[Check, ...]:
+def directed_checks(kind: str = "manager") -> tuple[Example, ...]:
     """Those that could see a mistake of this kind: programs ask no planner."""
     plans = [example for example in EXAMPLES if _names(example, "KV-PLAN-")]
     if kind == "planner":
@@ -33,26 +29,24 @@ def directed_checks(kind: str = "manager") -> tuple[Check, ...]:
     if kind == "steps":  # without the one that draws steps: those written down see each mistake
         steps = (example for example in EXAMPLES if _names(example, "KV-BATCH-"))
         return tuple(e for e in steps if e is not random_steps_are_their_single_calls)
-    return (*(example for example in EXAMPLES if example not in plans), *SCENARIOS)
+    return tuple(example for example in EXAMPLES if example not in plans)
 
 
-def _names(check: Check, chapter: str) -> bool:
+def _names(check: Example, chapter: str) -> bool:
     return any(rule.startswith(chapter) for rule in check.rules)
 
 
 @cache
-def plan_checks(number: int) -> tuple[Check, ...]:
+def plan_checks(number: int) -> tuple[Example, ...]:
     """The first random models to plan for."""
     return tuple(random_plan(0, n) for n in range(number))
 
 
-def finds(check: Check, subject: Implementation) -> bool:
+def finds(check: Example, subject: Implementation) -> bool:
     """Whether it finds something; an endless loop is something."""
     oracle = kvref.implementation()
     with interrupted():
         try:
-            if isinstance(check, Program):
-                return first_violation(check, subject, Level.IDENTITY, oracle) is not None
             return example_violation(check, subject, Policy(), oracle) is not None
         except LeftOut:
             return False

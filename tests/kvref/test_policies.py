@@ -8,12 +8,12 @@ import pytest
 
 import kvref
 from kvcheck.play.verdicts import Level, first_violation
-from kvcheck.rules.scenarios import SCENARIOS
 from kvcheck.rules.specs import full
 from kvspec.errors import ConfigError
 from kvspec.planning import PlanningConfig
 from kvspec.policy import Policy
 from tests.mistakes import mistaken
+from tests.programs import SCENARIOS
 
 KVREF = kvref.implementation()
 

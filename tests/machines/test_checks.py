@@ -28,12 +28,12 @@ from kvcheck.play.steps import (
     Step,
     Take,
 )
-from kvcheck.rules.scenarios import SCENARIOS
-from kvcheck.rules.scenarios.single import configure, full
 from kvspec.errors import InvariantViolation
 from kvspec.interface import Implementation
 from tests.machines.test_mixed import enumerated_hit
 from tests.mistakes import mistaken
+from tests.programs import SCENARIOS
+from tests.programs.single import configure, full
 
 A = (1, 2, 3, 4, 5)
 

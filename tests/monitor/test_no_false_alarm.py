@@ -17,7 +17,6 @@ from kvcheck.play.steps import Program
 from kvcheck.play.verdicts import Level, first_violation
 from kvcheck.records.select import shipped_records
 from kvcheck.records.trace import replay_trace
-from kvcheck.rules.scenarios import SCENARIOS
 from kvcheck.watch import Monitor
 from kvspec.config import ManagerConfig
 from kvspec.interface import Implementation, KVCacheManager
@@ -28,6 +27,7 @@ from kvspec.specs import RSWASpec
 from tests.mistakes import POOLS, mistaken
 from tests.monitor.test_monitor import request, watched
 from tests.monitor.twins import config
+from tests.programs import SCENARIOS
 
 REFERENCE = kvref.implementation()
 

@@ -19,12 +19,12 @@ from kvcheck.records.select import shipped_records
 from kvcheck.records.shrink import Kind, NotFailingError, Shrinker, Shrunk
 from kvcheck.records.smaller import smaller
 from kvcheck.records.trace import replay_trace
-from kvcheck.rules.scenarios import SCENARIOS
 from kvref.block_pool import BlockPool
 from kvref.implementation import ReferenceImplementation
 from kvspec.errors import InvalidArgumentError
 from kvspec.record import Header, Operation
 from kvspec.record_file import read_trace
+from tests.programs import SCENARIOS
 from tests.records.changed import WrongWayRound
 
 REFERENCE = kvref.implementation()

@@ -12,7 +12,6 @@ from kvcheck.cli import main
 from kvcheck.play.steps import Program
 from kvcheck.play.verdicts import Level, first_violation
 from kvcheck.records.trace import TraceResult, replay_trace
-from kvcheck.rules.scenarios import SCENARIOS
 from kvcheck.tools.replay.driver import Driver
 from kvcheck.tools.replay.options import ReplayOptions
 from kvcheck.tools.replay.source import open_trace
@@ -28,6 +27,7 @@ from kvspec.record import Header
 from kvspec.record_file import read_header
 from kvspec.request import PromptEmbeddings, Request, RequestInput
 from kvspec.sequential import batched_of
+from tests.programs import SCENARIOS
 from tests.records.fast_records import (
     BUILDS,
     CROWDED,

@@ -8,9 +8,9 @@ import pytest
 
 from kvcheck.play.verdicts import Level, first_violation
 from kvcheck.remote.manager import ALLOCATE_DEFAULTS, RemoteManager
-from kvcheck.rules.scenarios import SCENARIOS
 from kvspec.codec import field_of_member
 from kvspec.interface import Implementation, KVCacheManager
+from tests.programs import SCENARIOS
 from tests.remote.servers import connect
 
 USAGE = 'RIGHT["get_usage"] = {"num_free_blocks": %s, "usage": 0.0}\n'

@@ -14,12 +14,8 @@ from typing import Any, cast
 
 import kvref
 from kvcheck.play.left_out import LeftOut
-from kvcheck.play.performing import perform
-from kvcheck.play.runner import Runner
-from kvcheck.play.steps import Program
 from kvcheck.rules.bench import Bench
 from kvcheck.rules.directed import EXAMPLES, Example
-from kvcheck.rules.scenarios import SCENARIOS
 from kvspec.audit import Wrapper
 from kvspec.config import ManagerConfig
 from kvspec.interface import Implementation, KVCacheManager
@@ -73,8 +69,7 @@ class Story:
 def stories() -> Mapping[str, Story]:
     """Rule → the check that shows it best: one that is about it first of all, then the shortest."""
     found: dict[str, tuple[tuple[bool, int], Story]] = {}
-    checks: tuple[Program | Example, ...] = (*SCENARIOS, *EXAMPLES)
-    for check in checks:
+    for check in EXAMPLES:
         story = story_of(check)
         if story is None or not story.is_small:
             continue
@@ -85,15 +80,12 @@ def stories() -> Mapping[str, Story]:
     return {rule: story for rule, (_, story) in found.items()}
 
 
-def story_of(check: Program | Example) -> Story | None:
+def story_of(check: Example) -> Story | None:
     """What the check does to the first of its managers that can be drawn; None if none can."""
     watch = Watch(kvref.implementation())
     subject = cast(Implementation, watch)
     try:
-        if isinstance(check, Program):
-            perform(Runner(check, subject), check.steps)
-        else:
-            check.run(Bench(subject, Policy()))
+        check.run(Bench(subject, Policy()))
     except (LeftOut, TooLong):
         pass
     found = (Story(check.name, tuple(columns)) for columns in watch.columns)

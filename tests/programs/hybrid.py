@@ -16,10 +16,10 @@ from kvcheck.play.steps import (
     Release,
     Run,
 )
-from kvcheck.rules.scenarios.building import flagged, only, prompt, roomy
-from kvcheck.rules.scenarios.groups import chunked, mamba, window
-from kvcheck.rules.scenarios.single import configure, full, story
 from kvspec.specs import MLAAttentionSpec
+from tests.programs.building import flagged, only, prompt, roomy
+from tests.programs.groups import chunked, mamba, window
+from tests.programs.single import configure, full, story
 
 BEGIN = (Arrive(prompt(60)), Admit(), NewStep(), Release(again=True))
 """Everything is cached, and free."""

@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 from kvcheck.play.steps import Evict, Step
-from kvcheck.rules.scenarios.single import configure
 from kvspec.config import ManagerConfig
 from kvspec.specs import LayerSpec, SlidingWindowMLASpec
+from tests.programs.single import configure
 
 
 def flagged(config: ManagerConfig, *numbers: int) -> ManagerConfig:

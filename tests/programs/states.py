@@ -13,9 +13,9 @@ from kvcheck.play.steps import (
     Run,
     Skip,
 )
-from kvcheck.rules.scenarios.building import flagged, only, prompt, roomy
-from kvcheck.rules.scenarios.groups import mamba
-from kvcheck.rules.scenarios.single import configure, full, story
+from tests.programs.building import flagged, only, prompt, roomy
+from tests.programs.groups import mamba
+from tests.programs.single import configure, full, story
 
 AGAIN = (NewStep(), Release(again=True), Admit(), Ask(), Run())
 """The request comes again in a later step."""

@@ -6,9 +6,9 @@ They are beside the other stories, and judged at level safety, where they are ch
 from __future__ import annotations
 
 from kvcheck.play.steps import Admit, Arrive, NewStep, Program, Release, Run
-from kvcheck.rules.scenarios.single import configure, full, story
 from kvspec.config import ManagerConfig
 from kvspec.specs import MambaSpec
+from tests.programs.single import configure, full, story
 
 
 def states(alignment: int, block_size: int = 4) -> MambaSpec:

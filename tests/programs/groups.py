@@ -14,13 +14,13 @@ from kvcheck.play.steps import (
     Run,
     Skip,
 )
-from kvcheck.rules.scenarios.single import LONG, A, C, configure, full, story
 from kvspec.specs import (
     ChunkedLocalAttentionSpec,
     CrossAttentionSpec,
     MambaSpec,
     SlidingWindowSpec,
 )
+from tests.programs.single import LONG, A, C, configure, full, story
 
 
 def window(tokens: int, block_size: int = 2) -> SlidingWindowSpec:
