@@ -28,6 +28,7 @@ from kvcheck.play.verdicts import Level, first_violation
 from kvcheck.records.manifest import shipped_sets
 from kvcheck.records.select import shipped_records
 from kvcheck.records.trace import replay_trace
+from kvcheck.rules.example import Example
 from kvspec.interface import Implementation
 from kvspec.record import Header
 from kvspec.record_file import read_header
@@ -35,7 +36,7 @@ from tests.brute_force.enumeration import Vectors, enumeration_finds, make_vecto
 from tests.brute_force.stories import NUM_NAMED, first_stories, history_finds
 from tests.explore.exploring import explored
 from tests.kills import proved
-from tests.kills.directed import Check, directed_checks, finds, interrupted, plan_checks
+from tests.kills.directed import directed_checks, finds, interrupted, plan_checks
 from tests.lockstep.production import finds_difference
 from tests.lockstep.test_batched import LOOP, own_steps, play
 from tests.lockstep.test_lockstep import run, small_programs
@@ -203,7 +204,7 @@ def audit(mistake: Mistake) -> str | None:
     return None
 
 
-def _first(checks: Sequence[Check], subject: Implementation) -> str | None:
+def _first(checks: Sequence[Example], subject: Implementation) -> str | None:
     return next((check.name for check in checks if finds(check, subject)), None)
 
 

@@ -16,10 +16,11 @@ from kvcheck.discovery import find_implementation
 from kvcheck.mistakes import Mistake, MistakeError, about_rule, find
 from kvcheck.mistakes.text import Change, changed, entries
 from kvcheck.mistakes.twin import sources, twin
+from kvcheck.rules.example import Example
 from kvspec.errors import UnknownImplementationError
 from tests.all_mistakes import everything, with_kind
 from tests.kills import matrix, page
-from tests.kills.directed import Check, directed_checks, finds
+from tests.kills.directed import directed_checks, finds
 from tests.kills.layers import LAYERS
 from tests.kills.matrix import KILLED
 from tests.kills.page import PARTS
@@ -41,12 +42,12 @@ def test_each_has_an_id_of_its_own_and_breaks_rules_that_there_are() -> None:
         assert mistake.about.endswith((".", "…")), mistake.id
 
 
-def killers_first(mistake: Mistake) -> Sequence[Check]:
+def killers_first(mistake: Mistake) -> Sequence[Example]:
     """The check that the matrix names, then those about its rules, then the others."""
     cell = CELLS.get((mistake.id, "directed"))
     checks = directed_checks(mistake.kind)
 
-    def order(check: Check) -> tuple[bool, bool]:
+    def order(check: Example) -> tuple[bool, bool]:
         is_named = cell is not None and check.name == cell.by
         return not is_named, set(check.rules).isdisjoint(mistake.rules)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from html import escape
 from typing import Any, cast
@@ -84,10 +85,8 @@ def story_of(check: Example) -> Story | None:
     """What the check does to the first of its managers that can be drawn; None if none can."""
     watch = Watch(kvref.implementation())
     subject = cast(Implementation, watch)
-    try:
+    with suppress(LeftOut, TooLong):
         check.run(Bench(subject, Policy()))
-    except (LeftOut, TooLong):
-        pass
     found = (Story(check.name, tuple(columns)) for columns in watch.columns)
     return next((story for story in found if story.is_small), None)
 
