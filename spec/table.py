@@ -38,7 +38,7 @@ WRITTEN = frozenset({SENTENCES, "kvcheck/data/outcomes.json"})  # by programs: n
 # Rules that are checked in fewer ways, with the reasons: [one_kind] and [no_mistake].
 EXCEPTIONS = "spec/exceptions.toml"
 # Chapters that are not about managers: `kvspec check` knows nothing of their rules.
-BESIDE = ("spec/rules/device.md", "spec/rules/fleet.md", "spec/rules/tier.md")
+BESIDE = ("spec/rules/device.md",)
 MISTAKES = "kvref/mistakes/"
 INSTALLED = "node_modules"
 

@@ -8,8 +8,12 @@ from types import MappingProxyType
 UNOBSERVABLE: Mapping[str, str] = MappingProxyType(
     {
         "KV-POL-1": "A profile is a file that kvspec reads; an implementation never sees it.",
+        **dict.fromkeys(
+            (f"KV-FLEET-{number}" for number in (10, 11, 13, 14, 15, 16, 18)),
+            "It is about messages, and a run hands over batches.",
+        ),
         "KV-ERR-7": "A run makes one call at a time.",
         "KV-ERR-8": "A run cannot let the memory of an implementation run out.",
     }
 )
-"""Rule -> why a run cannot check it. Every other rule has a directed program or an example."""
+"""Rule -> why a run cannot check it. Every other rule has an example."""

@@ -1,4 +1,4 @@
-"""The examples of spec/rules/fleet.md, for both indexes."""
+"""What no index takes, of both: values of wrong types, which the notation cannot write down."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import pytest
 import kvfast
 import kvref
 from kvspec.errors import InvalidArgumentError
-from kvspec.events import AllBlocksCleared, Event
+from kvspec.events import Event
 from kvspec.fleet import Batch, EngineState, GroupPrefix, Heard, MediumCleared, PrefixIndex
-from tests.fleet.machine import index_of, removed, stored
+from tests.fleet.machine import index_of, stored
 
 A, B, C = b"a", b"b", b"c"
 
@@ -33,125 +33,6 @@ def tell(
 def has(index: PrefixIndex, engine: str = "e") -> dict[Any, int]:
     """The copies of each hash, of group 0 on the device."""
     return {key[2]: n for key, n in index.state(engine).keys.items() if key[:2] == ("GPU", 0)}
-
-
-@pytest.mark.rule("KV-FLEET-1")
-def test_what_waited_is_applied_when_its_turn_comes(index: PrefixIndex) -> None:
-    assert [tell(index, number) for number in (0, 1)] == [Heard.APPLIED] * 2
-    assert tell(index, 3, removed(A)) == Heard.WAITING
-    assert tell(index, 2, stored(A, B)) == Heard.APPLIED
-    assert has(index) == {B: 1}
-    assert index.state("e").number == 3
-
-
-@pytest.mark.rule("KV-FLEET-2")
-def test_a_batch_counts_once(index: PrefixIndex) -> None:
-    tell(index, 0, stored(A))
-    assert [tell(index, 0, stored(A)) for _ in range(2)] == [Heard.KNOWN] * 2
-    assert tell(index, 1, stored(A), time_s=-1.0) == Heard.KNOWN  # from before a restart
-    assert tell(index, 5) == Heard.WAITING
-    assert tell(index, 5, stored(B)) == Heard.KNOWN
-    assert has(index) == {A: 1}
-
-
-@pytest.mark.rule("KV-FLEET-3")
-def test_a_gap_is_noticed_and_closed(index: PrefixIndex) -> None:
-    tell(index, 0)
-    assert index.missing("e") is None
-    tell(index, 4)
-    tell(index, 3)
-    assert index.missing("e") == (1, 3)
-    assert index.state("e").number == 0
-    tell(index, 1)
-    assert index.missing("e") == (2, 3)
-    tell(index, 2)
-    assert index.missing("e") is None
-
-
-@pytest.mark.rule("KV-FLEET-3")
-@pytest.mark.parametrize("implementation", [kvref.implementation(), kvfast.implementation()])
-def test_only_so_many_wait(implementation: Any) -> None:
-    index = index_of(implementation, max_waiting=2)
-    assert [tell(index, n) for n in (3, 2, 1, 0)] == ["waiting", "waiting", "full", "applied"]
-    assert tell(index, 1) == Heard.APPLIED
-    assert index.state("e").number == 3
-
-
-@pytest.mark.rule("KV-FLEET-4")
-def test_copies_are_counted_by_medium_group_and_hash(index: PrefixIndex) -> None:
-    tell(index, 0, stored(A), stored(A), removed(A, medium="CPU"), removed(A, group=1), removed(A))
-    assert has(index) == {A: 1}
-    tell(index, 1, stored(A, B, is_report=True))
-    assert has(index) == {A: 1, B: 1}
-    tell(index, 2, stored(C, medium="CPU"), AllBlocksCleared())
-    assert not index.state("e").keys
-
-
-@pytest.mark.rule("KV-FLEET-12")
-def test_a_cleared_medium_takes_its_keys_alone(index: PrefixIndex) -> None:
-    tell(index, 0, stored(A), stored(A, medium="CPU"), stored(B, medium="CPU", group=1))
-    tell(index, 1, MediumCleared("CPU"))
-    assert index.state("e").keys == {("GPU", 0, A): 1}
-    tell(index, 3, MediumCleared("GPU"))
-    assert index.skip("e")
-    assert index.state("e") == EngineState(3, 3.0, {}, is_whole=False)
-
-
-@pytest.mark.rule("KV-FLEET-4", "KV-POL-3")
-@pytest.mark.parametrize("implementation", [kvref.implementation(), kvfast.implementation()])
-def test_the_removal_of_the_last_copy_takes_all(implementation: Any) -> None:
-    index = index_of(implementation, removed_event_per="last_copy")
-    tell(index, 0, stored(A), stored(A), removed(A))
-    assert has(index) == {}
-
-
-@pytest.mark.rule("KV-FLEET-5")
-def test_after_a_restart_nothing_old_is_left(index: PrefixIndex) -> None:
-    for number in range(10):
-        tell(index, number, stored(A), time_s=91.0 + number)
-    tell(index, 12, stored(A), time_s=102.0)
-    assert tell(index, 0, stored(A), time_s=91.0) == Heard.KNOWN
-    assert tell(index, 0, stored(B), time_s=120.0) == Heard.RESTARTED
-    assert has(index) == {B: 1}
-    assert index.missing("e") is None
-
-
-@pytest.mark.rule("KV-FLEET-6")
-def test_a_state_takes_the_place_of_what_is_missing(index: PrefixIndex) -> None:
-    tell(index, 0, stored(A))
-    tell(index, 5, removed(B))
-    assert index.restore("e", EngineState(4, 4.0, {("GPU", 0, B): 2}))
-    assert has(index) == {B: 1}
-    assert not index.restore("e", EngineState(3, 3.0, {("GPU", 0, C): 1}))
-    assert index.state("e") == EngineState(5, 5.0, {("GPU", 0, B): 1})
-    assert index.restore("f", index.state("e"))
-    assert index.state("f") == index.state("e")
-
-
-@pytest.mark.rule("KV-FLEET-7")
-def test_after_a_loss_nothing_is_claimed_that_may_be_gone(index: PrefixIndex) -> None:
-    tell(index, 0, stored(A))
-    assert not index.skip("e")
-    tell(index, 2, stored(B), removed(C))
-    assert index.skip("e")
-    assert has(index) == {B: 1}
-    assert not index.state("e").is_whole
-    tell(index, 3, AllBlocksCleared(), stored(C))
-    assert index.state("e") == EngineState(3, 3.0, {("GPU", 0, C): 1})
-
-
-@pytest.mark.rule("KV-FLEET-8")
-def test_every_engine_is_told_with_its_prefix(index: PrefixIndex) -> None:
-    tell(index, 0, stored(A, C))
-    index.hear("f", Batch(0, 0.0, (stored(A, B),)))
-    index.hear("g", Batch(0, 0.0, (stored(B, C),)))
-    assert index.prefixes((A, B, C)) == {"e": 1, "f": 2}
-    assert index.prefixes((A, B, C), group=1) == {}
-    assert index.prefixes((A, B, C), medium="CPU") == {}
-    assert index.prefixes(()) == {}
-    assert index.engines == ("e", "f", "g")
-    index.forget("f")
-    assert index.prefixes((A, B, C)) == {"e": 1}
 
 
 HOSTILE: dict[str, Callable[[PrefixIndex], object]] = {
@@ -181,29 +62,6 @@ def test_what_is_illegal_is_refused(index: PrefixIndex, field: str) -> None:
         HOSTILE[field](index)
     assert raised.value.field == field.split()[0]
     assert index.engines == ()
-
-
-@pytest.mark.rule("KV-FLEET-9")
-@pytest.mark.parametrize("implementation", [kvref.implementation(), kvfast.implementation()])
-@pytest.mark.parametrize("given", [{"max_waiting": 0}, {"removed_event_per": "block"}])
-def test_an_index_of_nonsense_is_refused(implementation: Any, given: dict[str, Any]) -> None:
-    with pytest.raises(InvalidArgumentError, match=next(iter(given))):
-        implementation.make_prefix_index(**given)
-
-
-@pytest.mark.rule("KV-FLEET-17")
-def test_a_hit_is_one_in_all_groups(index: PrefixIndex) -> None:
-    tell(index, 0, stored(A, B, C), stored(B, C, group=1))
-    prompt = (A, B, C, b"dddd")
-    full, window = GroupPrefix(0, prompt, 4), GroupPrefix(1, prompt, 4, 2)
-    state = GroupPrefix(1, (B, C), 8, 1)
-    assert index.hits([full]) == {"e": 12}
-    assert index.hits([full, window]) == {"e": 12}
-    assert index.hits([full, state]) == {"e": 8}
-    tell(index, 1, removed(C, group=1))
-    assert index.hits([full, window]) == {}
-    assert index.hits([full, GroupPrefix(1, prompt, 4, 1)]) == {"e": 8}
-    assert index.hits([window], medium="CPU") == {}
 
 
 @pytest.mark.rule("KV-FLEET-17", "KV-FLEET-9")

@@ -111,7 +111,10 @@ class Play(Verbs):
 
     def visible(self) -> object:
         """Return what no refused call may change: the manager's state, or a plan's layers."""
-        return self.planning.visible() if self.manager is None else self.manager.visible()
+        if self.manager is None:
+            return self.planning.visible()
+        tier = None if self.tier is None else self.tier.snapshot()
+        return self.manager.visible(), tier
 
     def _asked(self, call: Callable[[], Any], wanted: type[BaseException] | None = None) -> Any:
         """Make a call; leave the line out where the subject says that it lacks what it needs.

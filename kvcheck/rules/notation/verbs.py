@@ -10,6 +10,7 @@ from kvcheck.play.features import FEATURE_OF_ARGUMENT
 from kvcheck.rules.bench import Bench
 from kvcheck.rules.judging import NotationError, wrong
 from kvcheck.rules.managed import Managed
+from kvcheck.rules.notation.beside import Beside
 from kvcheck.rules.notation.followed import Followed
 from kvcheck.rules.notation.plans import Planning
 from kvcheck.rules.notation.setting import setting_of
@@ -57,7 +58,7 @@ QUESTIONS = frozenset(
 """Lines that are left out alone where the subject lacks them: the others go on without."""
 
 
-class Verbs(Followed):
+class Verbs(Followed, Beside):
     """The managers and requests of an example. `asked`: members that the answer at hand names."""
 
     def __init__(self, bench: Bench) -> None:
@@ -99,6 +100,7 @@ class Verbs(Followed):
         self.manager = self.bench.create(made.config, clock, check_invariants=checks)
         if not name:
             self.managers, self.requests, self.lists, self.steps = {}, {}, {}, {}
+            self.tier = None
         self.managers[name or "pool"] = self.manager
 
     def call(self, verb: str, words: Sequence[Any]) -> Any:

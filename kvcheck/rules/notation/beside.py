@@ -1,0 +1,176 @@
+"""Words of an example about what stands beside a manager: a fleet's index, and a host tier."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from kvcheck.play.left_out import LeftOut
+from kvcheck.rules.bench import Bench
+from kvcheck.rules.judging import NotationError
+from kvcheck.rules.managed import Managed
+from kvcheck.rules.notation.values import Name
+from kvspec.blocks import KVCacheBlocks
+from kvspec.events import MEDIUM_GPU, AllBlocksCleared, BlockRemoved, BlockStored, Event
+from kvspec.fleet import (
+    Batch,
+    EngineState,
+    FleetImplementation,
+    FleetKey,
+    GroupPrefix,
+    MediumCleared,
+)
+from kvspec.tier import TieredImplementation
+
+EVENT = re.compile(r"([+=-])(\w+)(?:/(-?\d+))?(?:@(\w+))?|\*(\w*)")
+"""`+ab` stored, `=ab` reported, `-ab` removed; `/1` of group 1, `@CPU` on a medium; `*`, `*CPU`."""
+
+
+def events_of(text: str) -> tuple[Event | MediumCleared, ...]:
+    """Return the events of a batch, `"+a +b/1 -a@CPU *"`; each letter is a hash."""
+    found: list[Event | MediumCleared] = []
+    for word in text.split():
+        match = EVENT.fullmatch(word)
+        if match is None:
+            raise NotationError(f"no event: {word}")
+        sign, letters, group, medium, cleared = match.groups()
+        if not sign:
+            found.append(MediumCleared(cleared) if cleared else AllBlocksCleared())
+            continue
+        hashes = tuple(letter.encode() for letter in letters)
+        medium, number = medium or MEDIUM_GPU, int(group or 0)
+        if sign == "-":
+            found.append(BlockRemoved(hashes, medium, number))
+        else:
+            found.append(_stored(hashes, medium, number, is_report=sign == "="))
+    return tuple(found)
+
+
+def _stored(hashes: tuple[bytes, ...], medium: str, group: int, *, is_report: bool) -> BlockStored:
+    return BlockStored(
+        block_hashes=hashes,
+        parent_block_hash=None,
+        token_ids=tuple(range(4 * len(hashes))),
+        block_size_tokens=4,
+        lora_id=None,
+        lora_name=None,
+        medium=medium,
+        extra_keys=None,
+        group=group,
+        spec_kind="full_attention",
+        sliding_window_tokens=None,
+        is_report=is_report,
+    )
+
+
+class Beside:
+    """What `Verbs` does with an index of engines, `fleet`, and with a tier, `tier 4`."""
+
+    bench: Bench
+    index: Any = None
+    tier: Any = None
+
+    @property
+    def on(self) -> Managed:
+        """The manager at hand."""
+        raise NotImplementedError
+
+    def argument(self, value: Any, name: str = "") -> Any:
+        """Return what a word stands for in a call."""
+        raise NotImplementedError
+
+    def do_fleet(self, **options: Any) -> None:
+        """Make an empty index of engines."""
+        if not isinstance(self.bench.subject, FleetImplementation):
+            raise LeftOut("an index of engines")
+        self.index = self.bench.subject.make_prefix_index(**options)
+
+    def _index(self) -> Any:
+        if self.index is None:
+            raise NotationError("no index: it is made by `fleet`")
+        return self.index
+
+    def do_hear(
+        self, engine: Any, number: int, events: str = "", time_s: float | None = None
+    ) -> Any:
+        """Take in a batch; its time is its number, in seconds, unless said."""
+        when = float(number) if time_s is None else float(time_s)
+        return self._index().hear(_word(engine), Batch(number, when, events_of(events)))
+
+    def do_hand_over(
+        self, engine: Any, number: int, keys: str = "", time_s: float | None = None
+    ) -> Any:
+        """Restore an engine's state after a batch; keys as events that stored them."""
+        found: dict[FleetKey, int] = {}
+        for event in events_of(keys):
+            if isinstance(event, BlockStored):
+                for each in event.block_hashes:
+                    key = (event.medium, event.group, each)
+                    found[key] = found.get(key, 0) + 1
+        when = float(number) if time_s is None else float(time_s)
+        return self._index().restore(_word(engine), EngineState(number, when, found))
+
+    def do_skip(self, engine: Any) -> Any:
+        return self._index().skip(_word(engine))
+
+    def do_forget(self, engine: Any) -> Any:
+        return self._index().forget(_word(engine))
+
+    def do_missing(self, engine: Any) -> Any:
+        return self._index().missing(_word(engine))
+
+    def do_engines(self) -> Any:
+        return self._index().engines
+
+    def do_state(self, engine: Any) -> _State:
+        return _State(self._index().state(_word(engine)))
+
+    def do_prefixes(self, hashes: str, **options: Any) -> list[list[Any]]:
+        """[engine leading hashes] of each engine that has the first."""
+        found = self._index().prefixes([each.encode() for each in hashes], **options)
+        return [[engine, number] for engine, number in found.items()]
+
+    def do_hits(self, *groups: Sequence[Any], **options: Any) -> list[list[Any]]:
+        """[engine tokens] for groups `[number "abc" block_size]`, and needed blocks of the last."""
+        asked = [
+            GroupPrefix(group, [each.encode() for each in hashes], *rest)
+            for group, hashes, *rest in groups
+        ]
+        return [[engine, n] for engine, n in self._index().hits(asked, **options).items()]
+
+    def do_tier(self, num_blocks: int) -> None:
+        """Make a tier of so many host blocks for the manager at hand."""
+        if not isinstance(self.bench.subject, TieredImplementation):
+            raise LeftOut("a host tier")
+        self.tier = self.bench.subject.make_tier(self.on.real, num_blocks)
+
+    def do_host(self, call: Name, *values: Any, **members: Any) -> Any:
+        """Make a call of the tier by its own name; `host keys` lists keys, the oldest first."""
+        if self.tier is None:
+            raise NotationError("no tier: it is made by `tier`")
+        if call.word == "keys":
+            return [key.hex() for (_, key), _ in self.tier.snapshot().host]
+        given = [self.argument(value) for value in values]
+        if call.word == "load":
+            given[1:] = [KVCacheBlocks(tuple(given[1:]))]
+        return getattr(self.tier, call.word)(*given, **members)
+
+
+class _State:
+    """The state of an engine, its keys as `[letter copies]`, with group and medium if not usual."""
+
+    def __init__(self, state: EngineState) -> None:
+        self.number, self.time_s, self.is_whole = state.number, state.time_s, state.is_whole
+        self.keys = [
+            [bytes(each).decode(), count, *([group, medium] if (group, medium) != USUAL else [])]
+            for (medium, group, each), count in sorted(state.keys.items(), key=str)
+            if isinstance(each, bytes)
+        ]
+
+
+USUAL = (0, MEDIUM_GPU)
+
+
+def _word(value: Any) -> Any:
+    return value.word if isinstance(value, Name) else value
