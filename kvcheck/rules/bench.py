@@ -48,12 +48,14 @@ class Bench:
     """An implementation under its declared choices.
 
     `oracle`: what random examples compare with, if anything. `level`: what is to be equal.
+    `audits`: whether invariants are checked after each call of a subject that shows its state.
     """
 
     subject: Implementation
     policy: Policy
     oracle: Implementation | None = None
     level: Level = Level.IDENTITY
+    audits: bool = True
 
     @property
     def exact(self) -> bool:
@@ -151,7 +153,7 @@ class Bench:
         # With a clock only where one is given: it cannot travel to another process.
         options = {} if clock is None else {"clock": clock}
         real = created(self.subject, config, check_invariants=check_invariants, **options)
-        if check_invariants and self.has(Feature.SNAPSHOT):
+        if check_invariants and self.audits and self.has(Feature.SNAPSHOT):
             real = audited(real)
         return Managed(self.subject, real, exact=self.exact)
 

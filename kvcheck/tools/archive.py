@@ -1,8 +1,8 @@
-"""Static vectors and recorded stories as conversations, to be read where there is no Python.
+"""The examples as conversations, to be read where there is no Python.
 
-A record speaks of requests by name and shows states; here each call is a message of the protocol
-(spec/protocol.md) with the answer that is right, so that a reader needs nothing but JSON. What
-stands in the folder, its README says.
+Each example is played on kvref in another process, and what went over the pipe is written down:
+messages of the protocol (spec/protocol.md) with the answers that are right, so that a reader needs
+nothing but JSON. The README that is written beside them says what the folder holds.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import gzip
 import hashlib
 import io
 import json
+import sys
 import tarfile
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -18,167 +19,238 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from kvcheck.play.compare import BUILTIN_ERRORS
-from kvcheck.play.features import QUESTIONS, can_be_left_out, needed_features, needs
-from kvcheck.records.manifest import shipped_sets
-from kvcheck.records.select import find, shipped_records
-from kvcheck.remote.operations import MESSAGES, OWNED_BY_SCHEDULER, PROTOCOL_VERSION
-from kvcheck.remote.values import ERRORS
-from kvspec.codec import encode_manager_config
+from kvcheck.play.features import FEATURE_OF_ARGUMENT, can_be_left_out, needed_features, needs
+from kvcheck.play.left_out import LeftOut
+from kvcheck.remote.client import RemoteImplementation
+from kvcheck.remote.connection import Options
+from kvcheck.remote.operations import PROTOCOL_VERSION
+from kvcheck.rules.bench import Bench
+from kvcheck.rules.managed import FEATURE_OF_CALL
+from kvcheck.rules.notation.playing import played
+from kvcheck.rules.notation.shipped import shipped_stories
+from kvcheck.rules.notation.story import Story
+from kvspec._json import Where
+from kvspec.codec import decode_manager_config
+from kvspec.config import ManagerConfig
 from kvspec.interface import Feature
 from kvspec.policy import Policy
-from kvspec.profile import RECORDS_PROFILE, find_profile
-from kvspec.record import Header, Operation
-from kvspec.record_file import read_whole_trace
+from kvspec.record import Observed, Operation
 from kvspec.requirements import features_of_config
-from kvspec.snapshot_codec import encode_snapshot
 
 FORMAT = "kvspec-conversations"
 VERSION = 1
 INDEX = "index.jsonl"
-STORIES = "stories"
-"""The set of records that are no walks."""
-
-MANAGER = 1
-"""The handle of the one manager of a file."""
 
 SWITCHES = frozenset({Feature.EVENTS, Feature.STATISTICS})
 """A manager without them makes none, whatever its configuration says."""
 
-SILENT = QUESTIONS | {"new_request", "append_tokens", "get_computed_blocks"}
-"""Calls after which nobody asks how many blocks are free."""
+OF_MESSAGE: Mapping[str, Feature] = {
+    **FEATURE_OF_CALL,
+    "clone_manager": Feature.CLONE,
+    "make_window": Feature.STATISTICS,
+    "observe": Feature.STATISTICS,
+    "plan": Feature.PLANNING,
+    "restore_manager": Feature.RESTORE,
+}
+"""Messages that are not part of the base, and no operation of a record."""
+
+QUESTIONS = frozenset({"snapshot", "take_residency_samples", "get_block", "get_unhashed_block_ids"})
+UNHEARD = frozenset({"hello", "drop"})
+HANDLES = ("manager", "request", "copy", "window")
+NOTHING = Observed(0, 0.0, {}, None)
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """A message, and its answer."""
+
+    message: Mapping[str, Any]
+    answer: Mapping[str, Any]
+
+    @property
+    def op(self) -> str:
+        """What it asks for."""
+        return str(self.message["op"])
+
+    @property
+    def args(self) -> Mapping[str, Any]:
+        """Its arguments."""
+        found: Mapping[str, Any] = self.message.get("args", {})
+        return found
+
+    @property
+    def errors(self) -> list[str]:
+        """The errors that it may end with, if it must: of a configuration also a lack of it."""
+        error = self.answer.get("error")
+        if error is None:
+            return []
+        return [error["class"], *(["UnsupportedError"] if error["class"] == "ConfigError" else [])]
+
+    @property
+    def operation(self) -> Operation:
+        """The same as an operation of a record, to ask what it needs."""
+        arguments = {**self.message.get("set", {}), **self.args}
+        name = "new_request" if self.op == "make_request" else self.op
+        request = self.message.get("request")
+        return Operation(
+            index=0,
+            name=name,
+            request_id=None if request is None else str(request),
+            arguments=arguments,
+            observed=NOTHING,
+            result=self.answer.get("result"),
+            raises=self.errors[0] if self.errors else None,
+        )
+
+    @property
+    def needs(self) -> set[Feature]:
+        """Features beside the base."""
+        found = set(needs(self.operation))
+        owned = self.message.get("set", {})
+        found |= {FEATURE_OF_ARGUMENT[name] for name in owned if name in FEATURE_OF_ARGUMENT}
+        if self.op in OF_MESSAGE:
+            found.add(OF_MESSAGE[self.op])
+        if self.args.get("prompt_embeddings"):
+            found.add(Feature.PROMPT_EMBEDDINGS)
+        return found
+
+    @property
+    def is_left_out_alone(self) -> bool:
+        """Whether the rest of the conversation is the same without it."""
+        return self.op in QUESTIONS or can_be_left_out(self.operation)
 
 
 @dataclass(frozen=True)
 class Conversation:
-    """One file of the archive: what it is about, and its lines."""
+    """One file of the archive: an example, and what was said."""
 
-    of_set: str
+    chapter: str
     number: int
-    summary: str
-    rules: tuple[str, ...]
-    header: Header
-    operations: tuple[Operation, ...]
+    story: Story
+    exchanges: tuple[Exchange, ...]
 
     @property
     def file(self) -> str:
         """Its path."""
-        return f"{self.of_set}/{self.number:02}.jsonl"
+        return f"{self.chapter}/{self.number:02}.jsonl"
+
+    def configs(self) -> Iterator[ManagerConfig]:
+        """The configurations of its managers."""
+        for each in self.exchanges:
+            if "config" in each.args and not each.errors:
+                yield decode_manager_config(each.args["config"], Where("config"))
 
     def lines(self) -> Iterator[dict[str, Any]]:
         """Each with a message, and the answer or the errors that are right."""
-        speaker = Speaker()
         args = {"protocol": [PROTOCOL_VERSION], "client": FORMAT}
-        yield {"message": speaker.message("hello", args=args)}
-        yield speaker.begin(self.header)
-        for operation in self.operations:
-            if operation.quirks:
-                return  # the rules call wrong what was recorded from here on
-            yield from speaker.lines(operation)
+        yield {"message": {"id": 0, "op": "hello", "args": args}}
+        handles: dict[int, int] = {}
+        for number, each in enumerate(self.exchanges, 1):
+            line: dict[str, Any] = {
+                "message": _renumbered({**each.message, "id": number}, handles),
+            }
+            if each.errors:
+                line["errors"] = each.errors
+            elif "config" not in each.args:  # sizes and the first parent are asked by examples
+                line["result"] = each.answer["result"]
+            needed = sorted(each.needs) if each.is_left_out_alone else []
+            yield {**line, "needs": needed} if needed else line
 
     def entry(self, text: bytes) -> dict[str, Any]:
         """Its line in the index; `text`: the file."""
-        config = self.header.config
-        types = {type(config.registry.resolve(group.spec)) for group in config.kv_cache.groups}
-        features = needed_features(self.operations) | (features_of_config(config) - SWITCHES)
-        if self.header.start is not None:
-            features.add(Feature.RESTORE)
+        given = [each.args["config"] for each in self.exchanges if "config" in each.args]
+        types = {group["spec"]["type"] for config in given for group in config["groups"]}
+        functions = {each["hash_function"] for each in given if each["enable_caching"] is True}
+        features = {each for config in self.configs() for each in features_of_config(config)}
+        features -= SWITCHES
+        kept = [each for each in self.exchanges if not each.is_left_out_alone]
+        features |= {feature for each in kept for feature in each.needs}
+        features |= needed_features(
+            each.operation for each in self.exchanges if "request" in each.message
+        )
         return {
             "file": self.file,
             "sha256": hashlib.sha256(text).hexdigest(),
             "lines": text.count(b"\n"),
-            "summary": self.summary,
-            "spec_types": sorted(cls.__name__ for cls in types),
-            "hash_functions": [config.hash_function] if config.enable_caching else [],
+            "summary": self.story.name,
+            "spec_types": sorted(types),
+            "hash_functions": sorted(functions),
             "features": sorted(features),
-            "rules": list(self.rules),
+            "rules": list(self.story.rules),
         }
 
 
-class Speaker:
-    """Turns operations of a record into messages: numbers for names, and `set`."""
+def _renumbered(message: dict[str, Any], handles: dict[int, int]) -> dict[str, Any]:
+    """Return the message with handles that count from 1 in each file."""
+
+    def of(members: Mapping[str, Any]) -> dict[str, Any]:
+        return {
+            name: handles.setdefault(value, len(handles) + 1) if name in HANDLES else value
+            for name, value in members.items()
+        }
+
+    found = of(message)
+    return {**found, "args": of(message["args"])} if "args" in message else found
+
+
+class Tape:
+    """Hears a conversation with a server and keeps it."""
 
     def __init__(self) -> None:
-        self._requests: dict[str, int] = {}
-        self._last_handle = MANAGER
-        self._next_id = 0
+        self.said: list[Mapping[str, Any]] = []
+        self.exchanges: list[Exchange] = []
+        self.owned: dict[int, dict[str, Any]] = {}
 
-    def message(self, op: str, **members: Any) -> dict[str, Any]:
-        """The next message."""
-        number, self._next_id = self._next_id, self._next_id + 1
-        return {"id": number, "op": op, **members}
-
-    def begin(self, header: Header) -> dict[str, Any]:
-        """The line that makes the manager."""
-        args: dict[str, Any] = {"config": encode_manager_config(header.config)}
-        if header.start is None:
-            op, args["check_invariants"] = "create_manager", False
-        else:
-            op, args["snapshot"] = "restore_manager", encode_snapshot(header.start)
-        line = {"message": self.message(op, manager=MANAGER, args=args)}
-        return line if header.raises is None else {**line, "errors": classes(header.raises)}
-
-    def lines(self, operation: Operation) -> Iterator[dict[str, Any]]:
-        """The call, and how many blocks are free after it."""
-        needed = sorted(needs(operation)) if can_be_left_out(operation) else []
-        line: dict[str, Any] = {"message": self._call(operation)}
-        if operation.raises is not None:
-            line["errors"] = classes(operation.raises)
-        elif "result" not in operation.uncompared:
-            line["result"] = operation.result
-        yield {**line, "needs": needed} if needed else line
-        if operation.name not in SILENT:
-            shown = operation.observed
-            usage = {"num_free_blocks": shown.num_free_blocks, "usage": shown.usage}
-            yield {"message": self.message("get_usage", manager=MANAGER), "result": usage}
-
-    def _call(self, operation: Operation) -> dict[str, Any]:
-        name = operation.request_id
-        op, args = operation.name, dict(operation.arguments)
-        if op == "new_request":
-            op = "make_request"
-            args = {"request_id": name, **args}
-            self._last_handle += 1
-            self._requests[str(name)] = self._last_handle
-        shape = MESSAGES[op]
-        owned = {
-            member: args.pop(member)
-            for member in OWNED_BY_SCHEDULER
-            if member in args and member not in {*shape.required, *shape.optional}
-        }
-        about = {"manager": MANAGER} if name is None else self._about(name)
-        return self.message(op, **about, **({"set": owned} if owned else {}), args=args)
-
-    def _about(self, name: str) -> dict[str, int]:
-        return {"manager": MANAGER, "request": self._requests[name]}
+    def hear(self, sign: str, message: Mapping[str, Any]) -> None:
+        """Take down what is sent (`>`) and what is answered (`<`)."""
+        if sign == ">":
+            self.said.append(message)
+            return
+        said = self.said.pop(0)
+        if said["op"] in UNHEARD:
+            return
+        if "request" in said:  # a message says what changed, and the one before may be left out
+            owned = self.owned.setdefault(said["request"], {})
+            owned |= said.get("set", {})
+            said = {**said, "set": dict(owned)} if owned else said
+        self.exchanges.append(Exchange(said, message))
 
 
-def classes(raises: str) -> list[str]:
-    """The errors of the protocol that a caller would catch by this name."""
-    return sorted(cls.__name__ for cls in ERRORS if issubclass(cls, BUILTIN_ERRORS[raises]))
+def conversations(chapters: Collection[str] = ()) -> Iterator[Conversation]:
+    """Yield the examples of these chapters, else of all, that say the same each time.
+
+    Without those about other choices of a policy, and about a first parent that is random.
+    """
+    tape = Tape()
+    command = (sys.executable, "-m", "kvcheck.cli", "serve", "kvref")
+    subject = RemoteImplementation(Options(command, "json"), tape.hear)
+    numbers: dict[str, int] = {}
+    try:
+        for story in shipped_stories():
+            chapter = Path(story.path).stem
+            if chapters and chapter not in chapters:
+                continue
+            tape.exchanges = []
+            try:
+                played(story, Bench(subject, Policy(), audits=False))
+            except LeftOut:
+                continue
+            number = numbers.get(chapter, 0) + 1
+            found = Conversation(chapter, number, story, tuple(tape.exchanges))
+            if found.exchanges and all(map(_is_usual, found.configs())):
+                numbers[chapter] = number
+                yield found
+    finally:
+        subject.close()
 
 
-def conversations(sets: Collection[str] = ()) -> Iterator[Conversation]:
-    """Those of the sets named, else all."""
-    for folder, manifest in shipped_sets():
-        for number, walk in enumerate(manifest.walks if _wanted(manifest.name, sets) else (), 1):
-            found = read_whole_trace(folder / walk.file, policy=Policy())
-            yield Conversation(manifest.name, number, manifest.summary, manifest.rules, *found)
-    if _wanted(STORIES, sets):
-        policy = find_profile(RECORDS_PROFILE).policy
-        told = [each for each in find([shipped_records()]) if not each.is_planning]
-        for number, each in enumerate(told, 1):
-            header, operations = read_whole_trace(each.path, policy=policy)
-            yield Conversation(STORIES, number, each.path.stem, (), header, operations)
+def _is_usual(config: ManagerConfig) -> bool:
+    return config.policy == Policy() and config.hash_seed is not None
 
 
 def set_names() -> tuple[str, ...]:
-    """Every set, in order."""
-    return (*(manifest.name for _, manifest in shipped_sets()), STORIES)
-
-
-def _wanted(name: str, sets: Collection[str]) -> bool:
-    return not sets or name in sets
+    """Every chapter, in order."""
+    return tuple(dict.fromkeys(Path(story.path).stem for story in shipped_stories()))
 
 
 def files(sets: Collection[str] = ()) -> Iterator[tuple[str, bytes]]:
@@ -226,14 +298,14 @@ def write_archive(path: Path, sets: Collection[str] = ()) -> int:
 
 README = f"""# KV-cache conversations, version {VERSION}
 
-Walks along every edge of small graphs, and recorded stories, of the KV-cache contract. Each file
-is one conversation with one manager, for the tests of an engine in any language. `{INDEX}` has a
-header, then a line per file:
+The examples of the KV-cache contract, a file each, in the folder of their chapter. A file is one
+conversation, for the tests of an engine in any language. `{INDEX}` has a header, then a line per
+file:
 
 | member | |
 |---|---|
 | `file`, `lines`, `sha256` | where it is, how long, and the hash of its bytes |
-| `summary`, `rules` | what it tells, and the rules that a failure may be about |
+| `summary`, `rules` | the example, and the rules that a failure may be about |
 | `spec_types`, `hash_functions`, `features` | what a manager needs; without it leave the file out |
 
 Each line of a file is an object:

@@ -10,7 +10,7 @@ from typing import Any
 import kvspec.errors as errors_of_the_contract
 from kvcheck.play.left_out import LeftOut
 from kvcheck.rules.bench import Bench
-from kvcheck.rules.judging import NotationError, equal, raises, wrong
+from kvcheck.rules.judging import NotationError, equal, raises, travels, wrong
 from kvcheck.rules.notation.answers import compare, narrowed, plain, written
 from kvcheck.rules.notation.story import (
     Line,
@@ -24,7 +24,7 @@ from kvcheck.rules.notation.story import (
 )
 from kvcheck.rules.notation.values import OPEN, Name, Reader, parted
 from kvcheck.rules.notation.verbs import ANSWERS_WITH_BLOCKS, QUESTIONS, Verbs
-from kvspec.errors import KVSpecError, UnsupportedError
+from kvspec.errors import KVSpecError, RemoteError, UnsupportedError
 
 
 class Play(Verbs):
@@ -128,6 +128,9 @@ class Play(Verbs):
             if wanted is UnsupportedError or error.capability in declared:
                 raise
             raise LeftOut(error.capability) from None
+        except RemoteError as error:
+            travels(error)
+            raise
 
 
 def answer_of(text: str) -> list[list[Any]] | None:
