@@ -64,7 +64,6 @@ class Kind(Enum):
     SUITE = "check"  # directed and random programs of `kvspec check`
     EXPLORATION = "explore"  # `kvspec explore`
     RECORD = "records"
-    VECTOR = "vectors"
     PROOF = "proofs"  # that run code of kvref or kvfast
     FORMULA = "formulas"
     CONTRACT = "contracts"
@@ -86,7 +85,6 @@ PLACES = (
     ("kvcheck/rules/random_plans.py", Kind.SUITE),
     ("kvcheck/rules/", Kind.TEXT),  # but for the rules that directed checks are about
     ("kvcheck/data/records/", Kind.RECORD),
-    ("kvcheck/data/vectors/", Kind.VECTOR),
     ("spec/kvspec/", Kind.CODE),  # but for the rules that explorations call broken
     ("spec/tla/", Kind.MODEL),
     ("spec/", Kind.TEXT),
@@ -354,7 +352,7 @@ def show(rule_id: str, rules: list[Rule], citations: list[Citation], shown: Show
             mine = [citation for citation in citations if citation.rule == rule_id]
             for kind in (*list(Kind)[1:], Kind.TEXT):
                 places = dict.fromkeys(each.place for each in mine if each.kind is kind)
-                if kind in (Kind.RECORD, Kind.VECTOR) and places:
+                if kind is Kind.RECORD and places:
                     places = {f"{len(places)} files": None}
                 if kind in (Kind.TEST, *OTHER_CHECKS[:-1]) and kind.value not in PLACED and places:
                     places[_fails(shown, rule_id, kind.value)] = None

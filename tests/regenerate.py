@@ -115,12 +115,6 @@ GENERATED: Sequence[Quick | Slow] = (
     Quick("mutation", mutation),
     Quick("kills", kills),
     Slow(
-        "vectors",
-        "kvcheck/data/vectors",
-        "minutes",
-        (*KVSPEC, "explore", "--vectors", "kvcheck/data/vectors"),
-    ),
-    Slow(
         "demo",
         PICTURE,
         "seconds",

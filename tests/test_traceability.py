@@ -114,7 +114,6 @@ def test_a_rule_with_one_kind_of_check_is_found(tmp_path: Path) -> None:
         ("kvcheck/judge/x.py", "# KV-POOL-1\n"),
         ("kvcheck/explore/x.py", 'broken = "KV-POOL-1"\n'),
         ("kvcheck/data/records/x.jsonl", '"KV-POOL-1"\n'),
-        ("kvcheck/data/vectors/x.jsonl", '"KV-POOL-1"\n'),
         ("spec/tla/Pool.tla", "\\* KV-POOL-1\n"),
         ("proofs/x.py", STATED + "import kvref.pool\nMISTAKE = 'KV-POOL-1'\n"),
         ("proofs/x.py", STATED + "import kvref\nfrom proofs.code.contracts._y import WRONG\n"),

@@ -38,7 +38,7 @@ COMMANDS: tuple[Entry, ...] = (
     Entry("rule", "Show a rule, its examples, and what happens in them, line by line."),
     Entry("serve", "Offer an implementation over stdin and stdout, for `--impl cmd:…`."),
     Entry("shrink", "Make a record smaller that an implementation fails."),
-    Entry("vectors", "Write static vectors and stories as JSON lines, for tests without Python."),
+    Entry("vectors", "Write the examples as JSON lines, for tests without Python."),
     Entry("view", "Make a page that shows a record step by step: blocks, requests, free queue."),
     Entry("whatif", "Show what traces would hit with pools of other sizes."),
 )

@@ -55,11 +55,10 @@ INTERRUPTED = 130
 )
 @click.option(
     "--budget",
-    type=click.Choice(["static", "directed", "fast", "ci", "deep"]),
+    type=click.Choice(["directed", "fast", "ci", "deep"]),
     default="fast",
     show_default=True,
-    help="Static vectors only; directed programs, too; or random ones, too: half a minute, some"
-    " minutes, until Ctrl-C.",
+    help="The examples only, or random programs, too: half a minute, some minutes, until Ctrl-C.",
 )
 @click.option(
     "--profile",
@@ -131,18 +130,18 @@ def command(
 ) -> int:
     """Show which rules an implementation breaks, with the smallest example of each.
 
-    Static vectors come first: recorded walks along every edge of small graphs, compared as they
-    stand (not at level safety). Directed programs follow, then random ones. Each broken rule is
-    shown with the smallest sequence of calls found, expected and observed, and a test to paste.
+    The examples of the rules come first, with the answers that stand in them; random programs
+    follow, compared with the reference. Each broken rule is shown with the smallest sequence of
+    calls found, expected and observed, and a test to paste.
 
     Only what the implementation says it has is asked of it; the report names what was left out. At
     level safety one that shows no snapshot is judged from outside, by its block lists and its
-    number of free blocks. Who is the oracle itself has nothing to compare with: static vectors,
+    number of free blocks. Who is the oracle itself has nothing to compare with:
     examples and invariants decide, and the verdict says "self-checks only".
 
     Ctrl-C ends a run with the report of what was found until then; that is how `--budget deep`
     ends. With --resume FILE the same command goes on later, trying again first what was broken.
-    With --jobs or --cluster vectors and programs are divided; what is found is the same.
+    With --jobs or --cluster examples and programs are divided; what is found is the same.
 
     --write-expect FILE lists what is found; with --expect FILE the exit code is 0 while nothing is
     new and nothing of it is gone. What the run did not look for is never gone.
@@ -254,15 +253,13 @@ def require_something(result: Report, can: Capabilities) -> None:
     from kvcheck.judge.outcome import HIDDEN, NOT_APPLICABLE, NOT_EXERCISED
 
     options = result.options
-    has_run = bool(result.static.walks + result.directed + result.random)
+    has_run = bool(result.directed + result.random)
     verdicts = {found.verdict for found in rule_outcomes(result).values()}
     if result.interrupted or result.violations:
         return
     has_run &= bool(can.spec_types)  # else no manager was made
     if has_run and not verdicts <= {NOT_EXERCISED, NOT_APPLICABLE, HIDDEN}:
         return
-    if not options.budget.directed and options.level == "safety":
-        fail("level safety compares with no record: give another --budget or --level")
     lacking = ", ".join(lacks(result))
     if lacking:
         fail(f"{options.name} has nothing that could be checked: {lacking} is lacking")
@@ -309,7 +306,7 @@ def write(
 def run(suite: Suite, state: State | None) -> Report:
     """Run the suite with a bar on stderr where that is a terminal."""
     with progress_bars() as bars:
-        bar = bars.add_task("static", total=1.0)
+        bar = bars.add_task("examples", total=1.0)
 
         def heard(reached: Reached) -> None:
             share = reached.share
@@ -330,9 +327,8 @@ def earlier_run(path: Path | None) -> State | None:
 
 
 def lacks(report: Report) -> list[str]:
-    """Everything that vectors and programs were left out for."""
-    left_out = (*report.static.left_out.values(), *report.left_out.values())
-    return sorted({lack for reasons in left_out for lack in reasons})
+    """Everything that examples were left out for."""
+    return sorted({lack for reasons in report.left_out.values() for lack in reasons})
 
 
 def remark(written: Written, name: str) -> str:

@@ -11,7 +11,6 @@ from rich.console import Console
 from rich.table import Table
 
 from kvcheck.cli._options import (
-    FOLDER,
     json_option,
     oracle_option,
     records_option,
@@ -26,7 +25,6 @@ from kvcheck.cli._support import (
     write_json,
     write_state,
 )
-from kvcheck.cli._vectors import write_vectors
 from kvcheck.cli._workers import workers_for, workers_options
 from kvcheck.discovery import find_implementation
 from kvcheck.explore import trace
@@ -79,14 +77,6 @@ IMPL = "kvref"
 )
 @resume_option
 @records_option
-@click.option(
-    "--vectors",
-    "vectors_path",
-    type=FOLDER,
-    metavar="DIR",
-    help="In place of exploring: write every edge of small graphs there as records, one folder per"
-    " set, as kvspec check brings them along. --config names sets.",
-)
 @json_option("Write a report; - for stdout.")
 def command(
     name: str,
@@ -100,7 +90,6 @@ def command(
     max_edges: int | None,
     resume_path: Path | None,
     records_path: Path | None,
-    vectors_path: Path | None,
     json_path: Path | None,
 ) -> int:
     """Explore every state of small configurations, and try every operation there.
@@ -116,9 +105,6 @@ def command(
     Exit code 0: no rule is broken, 1: some are, or other counts than recorded, 2: it could not run,
     130: interrupted, and nothing was broken until then.
     """
-    if vectors_path is not None:
-        write_vectors(vectors_path, names, pair_of(oracle if name == IMPL else name, oracle))
-        return 0
     chosen = choose(names, deep=deep)
     if is_list:
         list_configurations(CONFIGURATIONS if not names else chosen)

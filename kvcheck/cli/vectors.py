@@ -1,4 +1,4 @@
-"""`kvspec vectors`: static vectors and stories for tests in other languages."""
+"""`kvspec vectors`: the examples as conversations, for tests in other languages."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from kvcheck.tools.archive import set_names, write_archive
     "sets",
     multiple=True,
     metavar="NAME",
-    help="Only this set. May be repeated.",
+    help="Only the examples of this chapter, such as pool. May be repeated.",
 )
 def command(output: Path, sets: tuple[str, ...]) -> int:
-    """Write static vectors and stories as JSON lines, for tests without Python.
+    """Write the examples of the rules as JSON lines, for tests without Python.
 
     Each file is a conversation in messages of the protocol, with the answer that is right. The
     folder examples/vectors of the repository has readers in Rust, C++, Go and TypeScript.
@@ -30,7 +30,7 @@ def command(output: Path, sets: tuple[str, ...]) -> int:
     """
     for name in sets:
         if name not in set_names():
-            fail(f"no set {name!r}; there are: {', '.join(set_names())}")
+            fail(f"no chapter {name!r}; there are: {', '.join(set_names())}")
     number = write_archive(output, sets)
     output_console().print(f"{output}: {number} files", markup=False, soft_wrap=True)
     return 0

@@ -1,6 +1,6 @@
 """Which rules apply to a subject, and what a run found of each: counts that add up.
 
-A rule has checks: directed programs, examples, and sets of static vectors about it. It does not
+A rule has checks: the examples about it. It does not
 apply if each of them needs what the subject does not declare, or says of a configuration that it
 does not support it. So a check must not need more than its rule does; where one did, it was split.
 """
@@ -23,8 +23,6 @@ from kvcheck.judge.outcome import (
     RuleOutcome,
 )
 from kvcheck.judge.unobservable import UNOBSERVABLE
-from kvcheck.play.verdicts import Level
-from kvcheck.records.manifest import shipped_sets
 from kvcheck.rulebook import rule_sentences
 from kvcheck.rules.directed import EXAMPLES
 
@@ -60,7 +58,7 @@ def rule_outcomes(report: Report) -> dict[str, RuleOutcome]:
         if needed and all(needed):
             least = min((each for each in needed if each), key=len)
             return RuleOutcome(rule, NOT_APPLICABLE, f"needs {', '.join(sorted(least))}")
-        return RuleOutcome(rule, NOT_EXERCISED, _why_not_exercised(report, bool(needed)))
+        return RuleOutcome(rule, NOT_EXERCISED, _why_not_exercised(report))
 
     return {rule: outcome(rule) for rule in rules}
 
@@ -97,16 +95,13 @@ def _lacks_of_checks(report: Report) -> dict[str, list[Lacks | None]]:
 def _checks(report: Report) -> Iterator[tuple[tuple[str, ...], Lacks | None]]:
     """The checks that were part of the run, each with what it needs and the subject lacks."""
     options = report.options
-    if options.budget.static and options.level is not Level.SAFETY:
-        for _, manifest in shipped_sets():
-            yield manifest.rules, report.static.left_out.get(manifest.name)
     if options.budget.directed:
         for example in EXAMPLES:
             if example.binds_at(options.level):
                 yield example.rules, report.left_out.get(example.name)
 
 
-def _why_not_exercised(report: Report, has_checks: bool) -> str:
+def _why_not_exercised(report: Report) -> str:
     """Why nothing that was run decided about a rule that applies."""
     options = report.options
     if report.interrupted or report.gave_up:
@@ -115,6 +110,4 @@ def _why_not_exercised(report: Report, has_checks: bool) -> str:
         return "the directed checks are not part of this budget"
     if options.self_checks_only:
         return "there is nothing to compare with"
-    if has_checks and options.level is not Level.SAFETY:
-        return "the vectors about it were not followed to their end"
     return f"level {options.level} does not decide about it"

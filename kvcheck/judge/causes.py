@@ -11,8 +11,6 @@ from dataclasses import dataclass, replace
 from itertools import chain
 
 from kvcheck.judge.ledger import Ledger
-from kvcheck.judge.smaller_walk import smaller_walk
-from kvcheck.judge.static import Parting, Recorded, find_walk, parting_from
 from kvcheck.play.steps import Program
 from kvcheck.play.verdicts import (
     HANG,
@@ -53,16 +51,7 @@ class Shrinker:
             small = made_smaller(violation, self._verdict, seconds, attempts=attempts)
             self.found.violations[violation.kind] = small
 
-    def walked(self, parting: Parting, walk: Recorded, oracle: Implementation | None) -> Violation:
-        """What a walk shows, by a shorter one."""
-        if oracle is None:
-            return parting.violation
-        with self._spending():
-            asked = (parting, walk, self.subject, oracle, self.level)
-            seconds, attempts = self._limits()
-            return smaller_walk(*asked, seconds, attempts=attempts)
-
-    def more(self, oracle: Implementation | None) -> None:
+    def more(self) -> None:
         """Of what is broken in other ways, too, few of each rule are made small and stay."""
         told = {each.way for each in self.found.listed}
         number = Counter(rule for rule, _ in self.found.violations)
@@ -73,21 +62,10 @@ class Shrinker:
             small = violation
             if violation.name != HANG and not violation.is_example and self._limits()[0] > 0:
                 with self._spending():
-                    small = self._smaller(violation, oracle)
+                    seconds, attempts = self._limits(MORE_SECONDS, MORE_ATTEMPTS)
+                    limits = (seconds, _kind_and_way)
+                    small = made_smaller(violation, self._verdict, *limits, attempts=attempts)
             self.found.told_more[way] = small
-
-    def _smaller(self, violation: Violation, oracle: Implementation | None) -> Violation:
-        """The same way, by the smallest story found in a moment."""
-        seconds, attempts = self._limits(MORE_SECONDS, MORE_ATTEMPTS)
-        if violation.walk is None:
-            limits = (seconds, _kind_and_way)
-            return made_smaller(violation, self._verdict, *limits, attempts=attempts)
-        walk = find_walk(*violation.walk)
-        parting = parting_from(walk, self.subject, self.level)
-        if oracle is None or parting is None:
-            return violation
-        asked = (parting, walk, self.subject, oracle, self.level)
-        return smaller_walk(*asked, seconds, _kind_and_way, attempts=attempts)
 
     def _verdict(self, program: Program) -> Violation | None:
         return first_violation(program, self.subject, self.level, self.compared)

@@ -66,8 +66,8 @@ def alike(found: Iterable[Likeness], kind: Kind) -> Likeness | None:
 
 
 def stories_of(violations: Iterable[Violation]) -> tuple[Violation, ...]:
-    """The shortest that can be played again: no walks of vectors, no protocol."""
-    playable = [each for each in violations if each.walk is None]
+    """The shortest that can be played again: no protocol."""
+    playable = list(violations)
     playable = [each for each in playable if each.is_example or each.program.steps]
     return tuple(sorted(playable, key=lambda each: len(each.operations))[:MOST_STORIES])
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from kvcheck.judge.blame import Evidence, Kind, cause_of
 
-VECTORS, DIRECTED, RANDOM = "vectors", "directed", "random"
+DIRECTED, RANDOM = "directed", "random"
 """What shows a finding; `RANDOM` only where nothing else does."""
 
 
@@ -45,12 +45,10 @@ class Compared:
         return next((each for each in self.known if each.cause == cause), None)
 
 
-def shown_by(
-    kinds: Iterable[Kind], walked: Sequence[tuple[Kind, str]], evidence: Sequence[Evidence]
-) -> dict[str, tuple[str, ...]]:
-    """What shows each cause; `RANDOM` if no vectors and no directed check do."""
+def shown_by(kinds: Iterable[Kind], evidence: Sequence[Evidence]) -> dict[str, tuple[str, ...]]:
+    """Return the examples that show each cause; `RANDOM` if none does."""
     places: dict[Kind, dict[str, None]] = {kind: {} for kind in kinds}
-    checks = ((each.kind, f"{DIRECTED} {each.check}") for each in evidence if each.kind)
-    for kind, place in [*((kind, f"{VECTORS} {name}") for kind, name in walked), *checks]:
-        places.get(kind, {})[place] = None
+    for each in evidence:
+        if each.kind:
+            places.get(each.kind, {})[f"{DIRECTED} {each.check}"] = None
     return {cause_of(kind): tuple(found) or (RANDOM,) for kind, found in places.items()}

@@ -10,7 +10,6 @@ from kvcheck.judge.coverage import exercised
 from kvcheck.judge.findings import shown_by
 from kvcheck.judge.outcomes import neighbours
 from kvcheck.judge.state import State
-from kvcheck.judge.static import find_walk, parting_from
 from kvcheck.play.left_out import LeftOut
 from kvcheck.play.verdicts import Level, Violation, first_violation
 from kvspec.interface import Capabilities, Implementation
@@ -73,7 +72,7 @@ class Ledger:
     @property
     def shown_by(self) -> Mapping[str, tuple[str, ...]]:
         """What shows each cause."""
-        return shown_by(self.violations, self.walked, self.evidence)
+        return shown_by(self.violations, self.evidence)
 
     def exercised(self, level: Level, can: Capabilities, num_random: int) -> frozenset[str]:
         """Rules that were looked at; those of every program if there was one."""
@@ -85,9 +84,8 @@ class Ledger:
         found = (*self.listed, *self.more.values())
         return replace(
             state,
-            programs=tuple(v.program for v in found if not v.is_example and v.walk is None),
+            programs=tuple(v.program for v in found if not v.is_example),
             examples=tuple(v.program.name for v in found if v.is_example),
-            walks=tuple(v.walk for v in found if v.walk is not None),
         )
 
     def take_over(
@@ -100,11 +98,6 @@ class Ledger:
         """What an earlier run found, tried again; the names of examples that are to be tried."""
         self.left_out = dict(state.left_out)
         self.about = set(state.about)
-        for walk in state.walks:
-            parting = parting_from(find_walk(*walk), subject, level)
-            if parting is not None:
-                self.add(parting.violation)
-                self.walked.append((parting.violation.kind, walk[0]))
         for program in state.programs:
             violation = first_violation(program, subject, level, compared)
             if violation is not None:

@@ -25,8 +25,8 @@ HASHES_COMPARED = "sha256_cbor"
 class Budget:
     """How long to look: random programs for `seconds`, at most `max_steps` steps each.
 
-    `shrink_seconds`: how long to make what was found smaller, in all. `static`, `directed`: whether
-    the static vectors, and the directed programs and examples, are run before. `programs`: so many
+    `shrink_seconds`: how long to make what was found smaller, in all. `directed`: whether the
+    examples are played before. `programs`: so many
     random programs whatever time they take, and no clock decides what is found: equal runs have
     equal reports on any machine, as long as nothing hangs.
     """
@@ -34,7 +34,6 @@ class Budget:
     seconds: float
     max_steps: int
     shrink_seconds: float = 20.0
-    static: bool = False
     directed: bool = True
     programs: int | None = None
 
@@ -49,11 +48,10 @@ class Budget:
 
 
 BUDGETS = (
-    ("static", Budget(0.0, 0, static=True, directed=False)),
-    ("directed", Budget(0.0, 0, static=True)),
-    ("fast", Budget(20.0, 30, static=True)),
-    ("ci", Budget(180.0, 40, 60.0, static=True)),
-    ("deep", Budget(ENDLESS, 80, ENDLESS, static=True)),
+    ("directed", Budget(0.0, 0)),
+    ("fast", Budget(20.0, 30)),
+    ("ci", Budget(180.0, 40, 60.0)),
+    ("deep", Budget(ENDLESS, 80, ENDLESS)),
 )
 
 

@@ -10,7 +10,6 @@ from types import MappingProxyType
 from kvcheck.judge.blame import Suspect
 from kvcheck.judge.findings import Compared
 from kvcheck.judge.options import Options
-from kvcheck.judge.static import StaticCount
 from kvcheck.play.situations import missed
 from kvcheck.play.verdicts import Violation
 from kvspec.editions import NEWEST
@@ -58,12 +57,12 @@ class Report:
     `violations`: the first, shrunk, of each kind, and few in other ways, under the rule that is
     most suspicious, worst first, and of each rule the smallest. `suspects`: rules with failed
     checks, and those of mistakes that behave so, ranked. `in_doubt`: rules with a check that
-    failed. `static`: the vectors that were followed. `directed`, `random`: checks and programs run.
+    failed. `directed`, `random`: examples and programs run.
     `left_out`: those that need what the subject does not have, and what that is. `unseen`: what
     could not be checked for lack of a snapshot. `situations`: how often each came up; `missed`:
     never. `exercised`: rules that something was about which came to its end, or that every program
-    checks. `gave_up`: too many programs hung. `shown_by`: which vectors and directed checks show
-    each cause. `looked_at`: which of both were run whole. `expected`: beside the findings that a
+    checks. `gave_up`: too many programs hung. `shown_by`: which examples show each
+    cause. `looked_at`: whether they were run whole. `expected`: beside the findings that a
     file knows. `version`: of the subject; `edition`: that it was written for. `more`: in how many
     ways rules are broken beside those that are told.
     """
@@ -80,7 +79,6 @@ class Report:
     exercised: frozenset[str] = frozenset()
     interrupted: bool = False
     gave_up: bool = False
-    static: StaticCount = field(default_factory=StaticCount)
     suspects: tuple[Suspect, ...] = ()
     in_doubt: frozenset[str] = frozenset()
     shown_by: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: MappingProxyType({}))

@@ -82,8 +82,7 @@ def _head(report: Report) -> Iterator[str]:
     kind = "" if report.conforms else " bad"
     yield f'<div class="verdict{kind}"><h1>{escape(title(report))}</h1>'
     facts = [
-        *_static(report),
-        f"{report.directed:,} directed and {report.random:,} random programs",
+        f"{report.directed:,} examples and {report.random:,} random programs",
         f"compared with {options.oracle}" if options.level != "safety" else "compared with nothing",
         f"rules {', '.join(options.rules)}" if options.rules != ("*",) else "all rules",
         f"seed {options.seed}",
@@ -104,12 +103,6 @@ def _head(report: Report) -> Iterator[str]:
     if report.unseen:
         unseen = ", ".join(report.unseen)
         yield f'<p class="dim">Not seen, since no snapshot is shown: {escape(unseen)}.</p>'
-
-
-def _static(report: Report) -> Iterator[str]:
-    """What was followed of the static vectors."""
-    if report.static.walks:
-        yield f"{report.static.operations:,} recorded operations"
 
 
 def _script(stories: Sequence[Recording | None]) -> Iterator[str]:
@@ -267,10 +260,7 @@ def _count(count: int) -> str:
 
 
 def _left_out(report: Report) -> Iterator[str]:
-    kinds = (
-        ("sets of static vectors", report.static.left_out),
-        ("directed programs", report.left_out),
-    )
+    kinds = (("examples", report.left_out),)
     if any(left_out for _, left_out in kinds):
         yield "<h2>Left out</h2>"
     for kind, left_out in kinds:

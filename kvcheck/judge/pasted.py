@@ -46,17 +46,6 @@ def example_test(
     return _test(rule, body, names, policy)
 
 
-def walk_test(rule: str, vectors: str, number: int, name: str, level: str) -> str:
-    """A test that fails as long as the subject does not follow this walk of static vectors."""
-    body = [
-        f"subject = find_implementation({source(name)})",
-        f"level = Level({source(level)})",
-        f"assert walk_violation({source(vectors)}, {number}, subject, level) is None",
-    ]
-    static, verdicts = "kvcheck.judge.static", "kvcheck.play.verdicts"
-    return _test(rule, body, {(static, "walk_violation"), (verdicts, "Level")}, None)
-
-
 def _test(rule: str, body: list[str], names: set[tuple[str, str]], value: object) -> str:
     imports = {("kvcheck.discovery", "find_implementation"), *names, *_classes(value)}
     title = rule.lower().replace("-", "_")

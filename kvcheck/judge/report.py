@@ -23,7 +23,7 @@ from kvcheck.judge.outcome import (
     Report,
     RuleOutcome,
 )
-from kvcheck.judge.pasted import example_test, program_test, walk_test
+from kvcheck.judge.pasted import example_test, program_test
 from kvcheck.play.text import operation_text
 from kvcheck.play.verdicts import Violation
 from kvcheck.rulebook import rule_names, rule_sentences, stated, titled
@@ -65,12 +65,11 @@ def text_lines(report: Report, remarks: Sequence[str] = ()) -> Iterator[str]:
             yield f"  {more_ways(report, violation.rule)}"
         yield ""
     yield from _suspect_lines(report)
-    yield from _static_lines(report)
-    yield f"directed programs  {report.directed}"
+    yield f"examples           {report.directed}"
     yield f"random programs    {report.random}"
     if report.left_out:
         lacks = sorted({lack for reasons in report.left_out.values() for lack in reasons})
-        yield f"left out           {len(report.left_out)} directed, for lack of {', '.join(lacks)}"
+        yield f"left out           {len(report.left_out)} examples, for lack of {', '.join(lacks)}"
     if new := new_since(report):
         named = ", ".join(new[:NAMED]) + (" …" if len(new) > NAMED else "")
         yield f"new since {report.edition}      {len(new)} rules, which were not asked: {named}"
@@ -189,18 +188,6 @@ def verdict_of(report: Report) -> str:
     return f"conforms {level}"
 
 
-def _static_lines(report: Report) -> Iterator[str]:
-    """What was followed of the static vectors; nothing at a level without them."""
-    static = report.static
-    if static.walks:
-        walks = f"{static.walks} walks, {static.operations:,} operations"
-        yield f"static vectors     {static.sets} sets, {walks}"
-    if static.left_out:
-        lacks = sorted({lack for reasons in static.left_out.values() for lack in reasons})
-        names = f"{len(static.left_out)} sets of static vectors"
-        yield f"left out           {names}, for lack of {', '.join(lacks)}"
-
-
 def violation_lines(options: Options, violation: Violation) -> Iterator[str]:
     """One violation: the rule, the calls that lead there, what went wrong, and what to paste."""
     yield from _wrapped("", stated(violation.rule), "  ")
@@ -274,8 +261,6 @@ def said(violation: Violation) -> tuple[str, str]:
 def test_of(options: Options, violation: Violation) -> str:
     """The test to paste."""
     rule, program = violation.rule, violation.program
-    if violation.walk is not None:
-        return walk_test(rule, *violation.walk, options.name, str(options.level))
     if violation.is_example:
         asked = (options.name, options.policy, options.oracle, str(options.level))
         return example_test(rule, program.name, *asked)
@@ -311,7 +296,6 @@ def to_json(report: Report) -> dict[str, Any]:
         **({} if report.expected is None else {"expected": asdict(report.expected)}),
         "interrupted": report.interrupted,
         "gave_up": report.gave_up,
-        "static": report.static.to_json(),
         "directed": report.directed,
         "random": report.random,
         "edition": report.edition,

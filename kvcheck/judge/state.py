@@ -38,8 +38,7 @@ class State:
 
     `run`: what it was about, which must be the same: subject, level, seed, rules, policy, steps.
     `batch`: the next batch of random programs. `programs`, `examples`: what shows a violation.
-    `walks`: set and number of each walk of static vectors that shows one. `static`: what was
-    followed of them. `about`: rules that what was run so far is about. `evidence`: what came of
+    `about`: rules that what was run so far is about. `evidence`: what came of
     each directed check. `drawn`: random programs, of which `random` could be run.
     """
 
@@ -53,8 +52,6 @@ class State:
     about: tuple[str, ...] = ()
     programs: tuple[st.Program, ...] = ()
     examples: tuple[str, ...] = ()
-    walks: tuple[tuple[str, int], ...] = ()
-    static: Mapping[str, Any] = field(default_factory=dict)
     evidence: tuple[Evidence, ...] = ()
     drawn: int = 0
 
@@ -64,8 +61,6 @@ class State:
         plain["left_out"] = {name: list(lacks) for name, lacks in self.left_out.items()}
         plain["situations"] = dict(self.situations)
         plain["programs"] = [encode_program(program) for program in self.programs]
-        plain["walks"] = [list(walk) for walk in self.walks]
-        plain["static"] = dict(self.static)
         plain["evidence"] = [
             {"check": each.check, "rules": list(each.rules), "kind": list(each.kind or ())}
             for each in self.evidence
@@ -94,8 +89,6 @@ class State:
                 "examples": list_of(text),
             },
             {
-                "walks": list_of(_walk),
-                "static": _STATIC,
                 "evidence": list_of(_evidence),
                 "drawn": count,
             },
@@ -103,8 +96,7 @@ class State:
         if (found.pop("format"), found.pop("version")) != (FORMAT, VERSION):
             raise where.member("format").error(f"not a {FORMAT!r} of version {VERSION}")
         found["left_out"] = {name: tuple(lacks) for name, lacks in found["left_out"].items()}
-        for name in ("walks", "evidence"):
-            found[name] = tuple(found.get(name, ()))
+        found["evidence"] = tuple(found.get("evidence", ()))
         return cls(**{**found, **{n: tuple(found[n]) for n in ("about", "programs", "examples")}})
 
 
@@ -118,24 +110,6 @@ def _evidence(value: object, where: Where) -> Evidence:
 
 
 _EVIDENCE = structure({"check": text, "rules": list_of(text), "kind": list_of(text)})
-
-
-def _walk(value: object, where: Where) -> tuple[str, int]:
-    """A set, and the number of a walk."""
-    pair = list_of(anything)(value, where)
-    if len(pair) != 2:
-        raise where.error("not a set and the number of a walk")
-    return text(pair[0], where.item(0)), count(pair[1], where.item(1))
-
-
-_STATIC = structure(
-    {
-        "sets": count,
-        "walks": count,
-        "operations": count,
-        "left_out": object_of(list_of(text)),
-    }
-)
 
 
 def encode_program(program: st.Program) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The suite: examples, then static vectors, then random programs; one verdict per rule."""
+"""The suite: examples, then random programs; one verdict per rule."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kvcheck.judge import parts
 from kvcheck.judge.blame import Suspect, blamed
 from kvcheck.judge.causes import Shrinker, ways_told
 from kvcheck.judge.faults import Likeness, alike, by_likeness, known_of, likenesses
-from kvcheck.judge.findings import DIRECTED, VECTORS
+from kvcheck.judge.findings import DIRECTED
 from kvcheck.judge.inside_programs import inside_programs
 from kvcheck.judge.ledger import Ledger
 from kvcheck.judge.options import ENDLESS, Options, judged, run_of
@@ -23,11 +23,9 @@ from kvcheck.judge.parts import Answer
 from kvcheck.judge.random_programs import random_programs
 from kvcheck.judge.sides import Find, Sides
 from kvcheck.judge.state import State
-from kvcheck.judge.static import StaticCount, StaticTier
 from kvcheck.play import watchdog
 from kvcheck.play.steps import Program
 from kvcheck.play.verdicts import (
-    HANG,
     PROTOCOL,
     Violation,
 )
@@ -75,7 +73,6 @@ class Suite:
         self.situations: Counter[str] = Counter()
         self.found = Ledger()
         self.num_directed = self.num_random = self.num_drawn = 0
-        self.static = StaticTier(self.sides)
         self.lost_seconds, self.is_slow = 0.0, False
         sides = (subject, options.level, self.sides.compared)
         budget = options.budget
@@ -84,7 +81,7 @@ class Suite:
         self.can_be_resumed = False  # only after the examples, which are not run again
 
     def run(self, state: State | None = None) -> Report:
-        """Examples, vectors, then random programs until the budget is spent or Ctrl-C.
+        """Examples, then random programs until the budget is spent or Ctrl-C.
 
         `state`: where an earlier run stopped; only random programs are still to come. Raises
         InvalidArgumentError if the state is that of another run.
@@ -96,14 +93,13 @@ class Suite:
             if state is None:
                 if self.options.budget.directed:
                     self._examples()
-                self._static()
                 self._note(0, start, before)
             else:
                 self._restore(state)
             self._random(start, before)
             if self.found.more:
                 self._tell("further ways", None, "in which rules are broken")
-            self.shrinker.more(self.oracle)
+            self.shrinker.more()
             found = self._looked_up()
         except KeyboardInterrupt:
             interrupted = True
@@ -125,7 +121,6 @@ class Suite:
             self.found.exercised(self.options.level, self.can, self.num_random),
             interrupted,
             gave_up,
-            self.static.count,
             ranked,
             self.found.in_doubt,
             self.found.shown_by,
@@ -159,25 +154,6 @@ class Suite:
         kinds = (raw, tuple(self.found.told_more.values()), self.found.others)
         told = (blamed(each, self.found.evidence, ranked, known) for each in kinds)
         return ranked, *ways_told(*told)
-
-    def _static(self) -> None:
-        """Recorded walks; what is found in them is made small beside the oracle."""
-
-        def told(share: float, note: str) -> None:
-            self._tell("static", share, note)
-
-        for walk, parting, seconds in self.static.run(self._is_wanted, told, self.workers):
-            violation = parting.violation
-            if violation.name == HANG:
-                self.lost_seconds += seconds
-            elif violation.kind not in self.found.violations and self._is_wanted((violation.rule,)):
-                self._tell("static", None, f"making a violation of {violation.rule} smaller")
-                violation = self.shrinker.walked(parting, walk, self.oracle)
-            if self._is_wanted((violation.rule,)):
-                self.found.add(violation)
-                self.found.walked.append((violation.kind, walk.manifest.name))
-        self.found.about.update(self.static.about)
-        self.found.looked_at.add(VECTORS)
 
     def _examples(self) -> None:
         """Play the examples of the rules; there is nothing to make smaller."""
@@ -284,7 +260,6 @@ class Suite:
             left_out=dict(self.found.left_out),
             about=tuple(sorted(self.found.about)),
             evidence=tuple(self.found.evidence),
-            static=self.static.count.to_json(),
         )
         self.save(self.found.kept_in(self.state))
 
@@ -298,7 +273,6 @@ class Suite:
             raise InvalidArgumentError("resume", different, f"a state of {dict(self.state.run)}")
         self.state = state
         self.situations = Counter(state.situations)
-        self.static.count = StaticCount.from_json(state.static)
         self._tell("trying again", None, "what was broken before")
         sides = (self.subject, self.options.level, self.sides.compared)
         for name in self.found.take_over(state, *sides):

@@ -52,8 +52,7 @@ class Violation:
     and `observed` say in words what was wrong after the last of them, `first_at` where inside of
     both. `messages`: the operations as they were sent to a server (`kvcheck.judge.telling`).
     `is_example`: it was an example (`kvcheck.rules.directed`) of the program's name and rules,
-    and there is nothing to replay. `walk`: the set and the number of the walk of static vectors
-    (`kvcheck.judge.static`) that it was found in; its program has no steps. `like`: what is wrong
+    and there is nothing to replay. `like`: what is wrong
     with the reference where it behaves just so, with the mistake's id. `cause`: what the same
     finding of another run has, too (`kvcheck.judge.blame.cause_of`). `place`: the call and what of
     it was wrong, in words that every program has.
@@ -67,7 +66,6 @@ class Violation:
     expected: str = ""
     observed: str = ""
     is_example: bool = False
-    walk: tuple[str, int] | None = None
     like: str = ""
     cause: str = ""
     first_at: str = ""

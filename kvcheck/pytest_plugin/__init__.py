@@ -43,8 +43,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         choices=BUDGETS,
         default="fast",
         help="one test per rule only, or tests of random programs too: half a minute of them, some"
-        " minutes, about an hour; with them a walk of each set of static vectors, or with ci and"
-        " deep all (default: %(default)s)",
+        " minutes, about an hour (default: %(default)s)",
     )
     group.addoption(
         "--kv-seed", type=int, default=0, metavar="N", help="of the random programs (default: 0)"

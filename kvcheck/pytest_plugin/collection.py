@@ -1,5 +1,4 @@
-"""The tests as pytest sees them: `kvspec::KV-POOL-4` for a rule, `kvspec::static[hybrid]` for a set
-of static vectors, `kvspec::random[3]`.
+"""The tests as pytest sees them: `kvspec::KV-POOL-4` for a rule, `kvspec::random[3]`.
 
 Every process makes the same tests in the same order and finds everything out for itself, so that
 pytest-xdist may deal them out as it likes.
@@ -124,12 +123,10 @@ class Tests(pytest.Collector):
         self.examination = examination
 
     def collect(self) -> Iterator[pytest.Item]:
-        """The rules in their order, then the static vectors, then the random tests."""
+        """The rules in their order, then the random tests."""
         for rule in rule_sentences():
             if self.examination.is_wanted(rule):
                 yield RuleTest.from_parent(self, name=rule)
-        for vectors in self.examination.static_sets:
-            yield StaticTest.from_parent(self, name=f"static[{vectors}]", vectors=vectors)
         for number in range(self.examination.num_random_tests):
             yield RandomTest.from_parent(self, name=f"random[{number}]", number=number)
 
@@ -204,25 +201,6 @@ class SearchingTest(ContractTest):
             pytest.skip(
                 f"nothing but what other tests show to be broken: {', '.join(sorted(again))}"
             )
-
-
-class StaticTest(SearchingTest):
-    """Whether the subject follows the walks of a set of static vectors."""
-
-    def __init__(self, *, vectors: str, **rest: Any) -> None:
-        super().__init__(**rest)
-        self.vectors = vectors
-
-    def runtest(self) -> None:
-        """Skip if the subject lacks what the set needs."""
-        lacks = self.examination.static_lacks(self.vectors)
-        if lacks:
-            pytest.skip(f"needs {', '.join(lacks)}: not among the capabilities")
-        super().runtest()
-
-    def search(self, known: Collection[str]) -> tuple[Violation | None, set[str]]:
-        """Walk by walk."""
-        return self.examination.static_violation(self.vectors, known)
 
 
 class RandomTest(SearchingTest):

@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-import sys
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cached_property
-from pathlib import Path
 
 from kvcheck.judge.causes import SHRINK_SECONDS
 from kvcheck.judge.coverage import always_checked, exercised
 from kvcheck.judge.options import Options, judged
 from kvcheck.judge.random_programs import random_programs
-from kvcheck.judge.smaller_walk import smaller_walk
-from kvcheck.judge.static import FAILURES_OF_A_SET, lacking, parting_from, read_walk
 from kvcheck.judge.unobservable import UNOBSERVABLE
 from kvcheck.play.fit import random_program
 from kvcheck.play.left_out import LeftOut
 from kvcheck.play.steps import Program
 from kvcheck.play.verdicts import Level, Violation, first_violation, made_smaller
 from kvcheck.play.watchdog import PATIENCE_SECONDS
-from kvcheck.records.manifest import Manifest, shipped_sets
 from kvcheck.rules.directed import EXAMPLES, Example, example_violation
 from kvspec.interface import Implementation
 
@@ -33,12 +28,6 @@ RANDOM_TESTS = (("directed", 0), ("fast", 20), ("ci", 150), ("deep", 2000))
 """How many tests of random programs a budget has, each of one batch: fixed numbers, unlike the
 seconds of `kvspec check`, so that a test is the same on every machine. The reference takes a second
 or two for each."""
-
-
-ALL_WALKS = sys.maxsize
-WALKS_OF_A_SET = (("directed", 0), ("fast", 1), ("ci", ALL_WALKS), ("deep", ALL_WALKS))
-"""How many walks of each set of static vectors a budget has, one test for each set. All take 12
-seconds of one core, of a subject in another process a minute; the first of each take a fifth."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +61,6 @@ class Examination:
         self.can = subject.capabilities
         self.hashes_matter = options.level is not Level.SAFETY
         self.num_random_tests = dict(RANDOM_TESTS)[budget]
-        self.num_walks = dict(WALKS_OF_A_SET)[budget] if self.hashes_matter else 0
         self.failing_seconds = 0.0
 
     def is_wanted(self, rule: str) -> bool:
@@ -156,47 +144,6 @@ class Examination:
             if violation.rule not in known:
                 return self._made_small(violation), again
             again.add(violation.rule)
-        return None, again
-
-    @cached_property
-    def static_sets(self) -> Mapping[str, tuple[Path, Manifest]]:
-        """By name the static vectors about a wanted rule; none at level safety, which has none."""
-        if self.num_walks == 0:
-            return {}
-        return {
-            manifest.name: (folder, manifest)
-            for folder, manifest in shipped_sets()
-            if any(map(self.is_wanted, manifest.rules))
-        }
-
-    def static_lacks(self, name: str) -> list[str]:
-        """What a set of static vectors needs that the subject does not have."""
-        _, manifest = self.static_sets[name]
-        return lacking(manifest, self.can, self.options.policy, self.options.level)
-
-    def static_violation(
-        self, name: str, known: Collection[str]
-    ) -> tuple[Violation | None, set[str]]:
-        """As `random_violation`, in the walks of a set of static vectors."""
-        again: set[str] = set()
-        folder, manifest = self.static_sets[name]
-        level = self.options.level
-        for number in range(1, 1 + min(self.num_walks, len(manifest.walks))):
-            if self.is_exhausted or len(again) == FAILURES_OF_A_SET:
-                break
-            walk = read_walk(folder, manifest, number)
-            start = time.monotonic()
-            try:
-                parting = parting_from(walk, self.subject, level)
-            except LeftOut:
-                break
-            if parting is None or not self.is_wanted(parting.violation.rule):
-                continue
-            self.failing_seconds += time.monotonic() - start
-            if parting.violation.rule not in known:
-                sides = (self.subject, self.oracle)
-                return smaller_walk(parting, walk, *sides, level, SHRINK_SECONDS), again
-            again.add(parting.violation.rule)
         return None, again
 
     def _is_about_wanted(self, example: Example) -> bool:

@@ -128,7 +128,6 @@ def test_the_page_has_the_verdict_the_rules_and_what_is_broken(leaky: tuple[Path
 def test_a_run_goes_on_where_it_was_stopped(tmp_path: Path) -> None:
     """The directed programs are not run again; what was broken is tried again."""
     (tmp_path / "leaky.py").write_text(LEAKS)
-    # At level safety: the static vectors, of which nothing is kept, take most of the time.
     asked = ("--budget", "directed", "--level", "safety", "--resume", "state.json")
     arguments = ("leaky:implementation", *asked)
     first = run(tmp_path, *arguments, "--json", "first.json")
@@ -162,7 +161,7 @@ def test_ctrl_c_ends_a_deep_run_with_its_report(
     """And with the exit code of its verdict; the state is there to go on from."""
     pool = "Leaks" if broken else ""
     (tmp_path / "leaky.py").write_text(LEAKS.replace("Leaks)", f"{pool})"))
-    asked = ("--level", "safety", "--rules", "KV-POOL-15")  # without the static vectors
+    asked = ("--level", "safety", "--rules", "KV-POOL-15")
     arguments = ("--budget", "deep", *asked, "--resume", "state.json")
     # What was started in the background by a script ignores Ctrl-C, and so do its children.
     code = (

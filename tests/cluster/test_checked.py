@@ -13,7 +13,6 @@ import pytest
 
 from kvcheck.cli import main
 from kvcheck.discovery import find_implementation
-from kvcheck.judge import static
 from kvcheck.judge.options import BUDGETS, Options
 from kvcheck.judge.outcome import Reached
 from kvcheck.judge.report import text_lines, to_json
@@ -21,7 +20,6 @@ from kvcheck.judge.state import State
 from kvcheck.judge.suite import Suite
 from kvcheck.play.verdicts import Level
 from kvcheck.processes import Processes
-from kvcheck.records.manifest import shipped_sets
 from kvcheck.tasks import Cluster, Workers
 from kvspec._json import Where
 from tests.cluster.workers import Counting, Shuffling, kill_one_at_work, on_nodes
@@ -49,13 +47,11 @@ def checked(
 
 
 BROKEN = "mistake:FullDropsEveryRound"
-"""Found by a walk, by directed programs and by random ones."""
+"""Found by examples and by random programs."""
 
 
 def less(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One set of vectors, and few of the known mistakes: what is divided is divided as ever."""
-    sets = tuple(each for each in shipped_sets() if each[1].name == "unequal")
-    monkeypatch.setattr(static, "shipped_sets", lambda: sets)
+    """Few of the known mistakes: what is divided is divided as ever."""
     monkeypatch.setattr("kvcheck.judge.faults.MOST_MISTAKES", 3)
 
 
@@ -79,7 +75,6 @@ def test_the_report_is_the_same_in_any_order_of_answers(window: int, alone: str)
     assert "does not conform" in alone
     report = json.loads(alone.splitlines()[-1])
     assert 0 < report["random"] <= 40
-    assert report["static"]["walks"]
     assert checked(BROKEN, Shuffling(window, losing=0.2)) == alone
 
 

@@ -20,7 +20,6 @@ from kvcheck.explore.session import Session
 from kvcheck.judge.expected import Asked, expected_text, read_expected
 from kvcheck.judge.findings import Finding
 from kvcheck.judge.state import State
-from kvcheck.records.manifest import FILE, read_manifest, shipped_sets
 from kvcheck.records.planning import replay_planning
 from kvcheck.records.select import shipped_records
 from kvcheck.remote.child import ChildFailure
@@ -102,17 +101,6 @@ def plan(path: Path) -> None:
     make_report(file, REFERENCE, REFERENCE.planner)
 
 
-def manifests() -> tuple[bytes, ...]:
-    """Two of those that are shipped."""
-    return tuple((folder / FILE).read_bytes() for folder, _ in shipped_sets()[:2])
-
-
-def read_a_manifest(path: Path) -> None:
-    """A manifest has its name."""
-    (path.parent / FILE).write_bytes(path.read_bytes())
-    read_manifest(path.parent)
-
-
 def states(folder: Path, document: Any) -> tuple[bytes, ...]:
     """The JSON of a state, without its checksum."""
     write_state(document, folder)
@@ -132,10 +120,7 @@ def read_a_state(path: Path, from_json: Callable[[Any, Where], object]) -> None:
 
 def check_states() -> tuple[bytes, ...]:
     """One with something of everything."""
-    static = {"sets": 1, "walks": 2, "operations": 3, "left_out": {"a": ["b"]}}
-    state = State(
-        {"name": "x"}, 1, 2, 3, 1.5, {"hit": 1}, {"n": ("b",)}, ("KV-CFG-1",), static=static
-    )
+    state = State({"name": "x"}, 1, 2, 3, 1.5, {"hit": 1}, {"n": ("b",)}, ("KV-CFG-1",))
     return (json.dumps(state.to_json()).encode(),)
 
 
@@ -252,7 +237,6 @@ READERS: Mapping[str, Reader] = {
         lambda path: read_expected(path, _ASKED),
         (b"a." * 2**11 + b"a=1", b"[[a.a]]\n" * 2**15),
     ),
-    "manifest": Reader("document", manifests, read_a_manifest),
     "check state": Reader("document", check_states, lambda p: read_a_state(p, State.from_json)),
     "explore state": Reader("document", explore_states, lambda p: read_a_state(p, Saved.from_json)),
     "trace": Reader("lines", lambda: (_TRACE,), read_a_trace),

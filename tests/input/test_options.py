@@ -33,13 +33,13 @@ QUICK: Mapping[str, Sequence[str]] = {
     "rule": ["KV-SW-1"],
     "serve": ["nowhere"],
     "shrink": [RECORD, "--impl", "kvref", "-o", "out"],
-    "vectors": ["--set", "gate", "-o", "out"],
+    "vectors": ["--set", "rswa", "-o", "out"],
     "view": [RECORD, "-o", "out"],
     "whatif": ["demo", "--limit", "1", "--sizes", "2"],
 }
 """Arguments with which a command is soon done."""
 
-LONG = ("--vectors", "--limit")
+LONG = ("--limit",)
 """What takes long with a value that is right, as any folder or large number of requests is."""
 
 

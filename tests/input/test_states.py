@@ -18,7 +18,6 @@ SMALL = State(
     batch=3,
     seconds=1.5,
     about=("KV-CFG-1",),
-    static={"sets": 0, "walks": 0, "operations": 0, "left_out": {}},
 )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 import pytest
 
@@ -21,7 +20,7 @@ from kvcheck.play.steps import Program
 from kvcheck.play.verdicts import Level, Violation
 from kvcheck.rules.example import NOTHING
 
-DIRECTED = replace(dict(BUDGETS)["directed"], static=False)
+DIRECTED = dict(BUDGETS)["directed"]
 KIND = ("KV-POOL-6", "answers_as_the_reference")
 OTHER = ("KV-MGR-7", "answers_as_the_reference")
 EVIDENCE = (

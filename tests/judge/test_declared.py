@@ -46,7 +46,7 @@ from tests.mistakes import mistaken
 REFERENCE = kvref.implementation()
 ALL = REFERENCE.capabilities
 FAST = dict(BUDGETS)["fast"]
-SHORT = replace(FAST, seconds=1.0, static=False)
+SHORT = replace(FAST, seconds=1.0)
 
 KINDS: tuple[tuple[type[LayerSpec], ...], ...] = (
     (FullAttentionSpec,),

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import kvref
 from kvcheck.discovery import find_implementation
 from kvcheck.judge.applying import verdicts
@@ -24,9 +22,10 @@ class OtherPool(BlockPool):
 
 
 def report(*, is_alone: bool) -> Report:
-    """Of the reference, with the rules of the pool; without vectors, which take longest."""
-    budget = replace(dict(BUDGETS)["directed"], static=False)
-    options = Options(Level.IDENTITY, budget, ("KV-POOL-*",), self_checks_only=is_alone)
+    """Of the reference, with the rules of the pool."""
+    options = Options(
+        Level.IDENTITY, dict(BUDGETS)["directed"], ("KV-POOL-*",), self_checks_only=is_alone
+    )
     return Suite(REFERENCE, kvref.implementation(), options).run()
 
 

@@ -5,13 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import kvref
-from kvcheck.judge import static
 from kvcheck.judge import suite as suites
 from kvcheck.judge.applying import verdicts
 from kvcheck.judge.options import Budget, Options
@@ -21,9 +19,8 @@ from kvcheck.judge.report import text_lines
 from kvcheck.judge.state import State, decode_program, encode_program
 from kvcheck.judge.suite import Suite
 from kvcheck.play.steps import Program
-from kvcheck.play.verdicts import HANG, Level, Violation
+from kvcheck.play.verdicts import Level, Violation
 from kvcheck.play.watchdog import OutOfPatienceError
-from kvcheck.records.manifest import shipped_sets
 from kvref.block_pool import BlockPool
 from kvref.implementation import ReferenceImplementation
 from kvspec._json import Where
@@ -115,30 +112,6 @@ def test_random_models_are_planned_for_beside_each_batch(
     report = Suite(subject, oracle, options).run()
     assert {violation.rule for violation in report.violations} == rules
     assert report.random == 2 * suites.PLANS + 3  # the second batch is begun, too
-
-
-@pytest.mark.parametrize("is_broken", [False, True])
-def test_the_walks_of_a_set_are_followed_and_what_they_show_is_found(
-    is_broken: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """And shown again to a run that goes on."""
-    sets = tuple(each for each in shipped_sets() if each[1].name == "uncached")
-    monkeypatch.setattr(static, "shipped_sets", lambda: sets)
-    monkeypatch.setattr(suites, "random_programs", Stop(0).programs)
-    subject = mistaken("LeaksUnhashedBlocks", audits=True) if is_broken else REFERENCE
-    options = Options(Level.IDENTITY, Budget(60.0, 10, 0.1, static=True, directed=False), ("KV-*",))
-    saved: list[State] = []
-    suite = Suite(subject, REFERENCE, options, save=saved.append)
-    report = suite.run()
-    assert ("KV-POOL-6" in {v.rule for v in report.violations}) is is_broken
-    assert bool(report.violations) is is_broken
-    assert report.static.sets == 1
-    assert report.static.walks == (2 if is_broken else len(sets[0][1].walks))
-    assert {name for _, name in suite.found.walked} == ({"uncached"} if is_broken else set())
-    assert suite.found.looked_at == {"vectors"}
-    assert bool(saved[-1].walks) is is_broken
-    again = Suite(subject, REFERENCE, options).run(saved[-1])
-    assert {v.kind for v in again.violations} == {v.kind for v in report.violations}
 
 
 def test_an_example_that_showed_something_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -274,20 +247,3 @@ def test_seconds_are_lost_by_failures_that_take_long(
     suite.lost_seconds = 60.0
     with pytest.raises(OutOfPatienceError):
         suite._tell("directed", None, "no more")
-
-
-def test_a_walk_that_hangs_loses_the_seconds_that_it_took(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is a finding as it is: each attempt to make it smaller would hang, too."""
-    suite = Suite(ReferenceImplementation(Leaks), REFERENCE, OPTIONS)
-    violation = replace(first_of(suite), name=HANG)
-    walk = SimpleNamespace(manifest=SimpleNamespace(name="a set"))
-    suite.lost_seconds = 1.0
-
-    def followed(*given: object) -> Iterable[tuple[object, object, float]]:
-        yield walk, SimpleNamespace(violation=violation), 7.0
-
-    monkeypatch.setattr(suite.static, "run", followed)
-    suite._static()
-    assert suite.lost_seconds == 8.0
-    assert suite.found.listed == (violation,)
-    assert suite.found.walked == [(violation.kind, "a set")]

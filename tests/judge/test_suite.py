@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -57,7 +56,7 @@ def test_every_member_of_a_report_is_what_the_run_found() -> None:
     about = {rule for each in CHOSEN for rule in each.rules}
     assert report == Report(
         CAN.name, ASKED, (), len(fresh.found.evidence), 0, {}, fresh.situations, report.seconds,
-        exercised=exercised(about, ASKED.level, CAN), looked_at=frozenset({"directed", "vectors"}),
+        exercised=exercised(about, ASKED.level, CAN), looked_at=frozenset({"directed"}),
         version=CAN.version,
     )  # fmt: skip
     assert 0.0 < report.seconds < 60.0
@@ -321,39 +320,3 @@ def test_what_the_subject_refuses_to_make_is_left_out(monkeypatch: pytest.Monkey
     asked = {each.name for each in CHOSEN if each.binds_at(ASKED.level)}
     assert asked < set(suite.found.left_out)
     assert suite.found.looked_at == {"directed"}
-
-
-@pytest.mark.parametrize("is_wanted", [True, False])
-def test_what_a_walk_shows_is_made_smaller_once_and_kept_if_it_is_wanted(
-    is_wanted: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    heard: list[Reached] = []
-    rules = (RULE,) if is_wanted else ("KV-EVT-1",)
-    suite = Suite(REFERENCE, REFERENCE, replace(ASKED, rules=rules), heard.append)
-    walks = [SimpleNamespace(manifest=SimpleNamespace(name=name)) for name in "ab"]
-    parting = SimpleNamespace(violation=VIOLATION)
-
-    def followed(wanted: Any, told: Any, workers: Any) -> Any:
-        assert (wanted, workers) == (suite._is_wanted, None)
-        told(0.5, "a note")
-        for walk in walks:
-            yield walk, parting, 7.0
-
-    asked: list[Any] = []
-    small = replace(VIOLATION, detail="small")
-
-    def smaller(*given: Any) -> Violation:
-        asked.append(given)
-        return small
-
-    monkeypatch.setattr(suite.static, "run", followed)
-    monkeypatch.setattr(suite.shrinker, "walked", smaller)
-    suite.static.about.add("KV-EVT-2")
-    suite._static()
-    telling = Reached("static", None, f"making a violation of {RULE} smaller")
-    assert heard == [Reached("static", 0.5, "a note"), *([telling] if is_wanted else [])]
-    assert asked == ([(parting, walks[0], REFERENCE)] if is_wanted else [])
-    assert suite.found.listed == ((small,) if is_wanted else ())
-    assert suite.found.walked == ([(VIOLATION.kind, n) for n in "ab"] if is_wanted else [])
-    assert (suite.found.about, suite.found.looked_at) == ({"KV-EVT-2"}, {"vectors"})
-    assert suite.lost_seconds == 0.0

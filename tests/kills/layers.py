@@ -20,12 +20,10 @@ import kvref
 from kvcheck.explore.configurations import CONFIGURATIONS
 from kvcheck.judge.machine import LaterMachine, mixed_machine
 from kvcheck.judge.random_programs import random_programs
-from kvcheck.judge.static import Recorded, parting_from, read_walk
 from kvcheck.mistakes import Mistake
 from kvcheck.play.difference import WrongAnswer
 from kvcheck.play.steps import Program
 from kvcheck.play.verdicts import Level, first_violation
-from kvcheck.records.manifest import shipped_sets
 from kvcheck.records.select import shipped_records
 from kvcheck.records.trace import replay_trace
 from kvcheck.rules.example import Example
@@ -129,15 +127,6 @@ def machines(mistake: Mistake) -> str | None:
     return None
 
 
-def vectors(mistake: Mistake) -> str | None:
-    """The static vectors, set by set."""
-    subject = mistake.make()
-    for name, walks in static_walks().items():
-        if any(parting_from(walk, subject, Level.IDENTITY) is not None for walk in walks):
-            return name
-    return None
-
-
 def explore(mistake: Mistake) -> str | None:
     """The small configurations, each to a number of edges."""
     subject = mistake.make()
@@ -225,19 +214,6 @@ def programs() -> tuple[Program, ...]:
 
 
 @cache
-def static_walks() -> Mapping[str, tuple[Recorded, ...]]:
-    """All walks, by their set."""
-    return MappingProxyType(
-        {
-            manifest.name: tuple(
-                read_walk(folder, manifest, n + 1) for n in range(len(manifest.walks))
-            )
-            for folder, manifest in shipped_sets()
-        }
-    )
-
-
-@cache
 def questions() -> Vectors:
     """Answers by enumeration."""
     return make_vectors(num_worlds=300, num_prompts=100)
@@ -251,7 +227,6 @@ LAYERS: Mapping[str, Layer] = MappingProxyType(
             directed,
             directed_checks,
         ),
-        "vectors": Layer("the static vectors, at identity", ALONE, vectors, static_walks),
         "random": Layer(
             f"{NUM_RANDOM} random programs of up to {MAX_STEPS} steps beside kvref, or as many"
             " random models to plan for",

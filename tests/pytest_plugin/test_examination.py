@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 
 import pytest
 
 import kvref
 from kvcheck.judge.options import Budget, Options
-from kvcheck.judge.static import Recorded
 from kvcheck.play.verdicts import Level
 from kvcheck.pytest_plugin import examination
 from kvcheck.pytest_plugin.examination import Examination
 from kvref.implementation import ReferenceImplementation
 from kvspec.config import ManagerConfig
-from kvspec.interface import Capabilities, Feature, Implementation, KVCacheManager
+from kvspec.interface import Implementation, KVCacheManager
 from tests.mistakes import mistaken
 
 REFERENCE = kvref.implementation()
@@ -63,39 +61,6 @@ def test_a_random_test_repeats_nothing_that_the_test_of_a_rule_shows() -> None:
     assert violation is not None
     assert violation.rule == "KV-POOL-15"
     assert found.random_violation(0, found.broken_rules) == (None, {"KV-POOL-15"})
-
-
-class WithoutReset(ReferenceImplementation):
-    """Cannot be reset, as it says."""
-
-    @property
-    def capabilities(self) -> Capabilities:
-        can = super().capabilities
-        return replace(can, features=can.features - {Feature.RESET})
-
-
-def test_static_vectors_that_need_more_are_left_out_with_the_reason() -> None:
-    options = Options(Level.BEHAVIOUR, Budget(0.0, 8), ("KV-POOL-1",))
-    found = Examination(WithoutReset(), REFERENCE, options, "fast")
-    assert found.static_lacks("uncached") == []
-    assert found.static_lacks("base") == ["reset"]
-    assert found.static_violation("uncached", ()) == (None, set())
-
-
-def test_a_budget_has_one_walk_of_each_set_or_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    """None fails here, so all of them are read."""
-    read: list[int] = []
-
-    def nothing(walk: Recorded, subject: Implementation, level: Level) -> None:
-        read.append(walk.number)
-
-    monkeypatch.setattr(examination, "parting_from", nothing)
-    options = Options(Level.IDENTITY, Budget(0.0, 8), ("KV-POOL-1",))
-    for budget, numbers in (("fast", [1]), ("ci", [1, 2, 3]), ("deep", [1, 2, 3])):
-        found = Examination(REFERENCE, REFERENCE, options, budget)
-        assert found.static_violation("base", ()) == (None, set())
-        assert read == numbers, budget
-        read.clear()
 
 
 @contextmanager

@@ -5,11 +5,9 @@ from __future__ import annotations
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
-from unittest.mock import ANY
 
 import pytest
 
-from kvcheck.records.manifest import shipped_sets
 from tests.commands import LEAKS
 from tests.remote.servers import script
 from tests.source import ROOT
@@ -119,35 +117,6 @@ def test_a_broken_twin_fails_the_tests_of_the_rules_it_breaks(
     options = ("--kv-budget", "directed", "--kv-rules", "KV-POOL-*", "--kv-rules", "KV-STAT-*")
     found = outcomes(project, "--kv-impl", f"twins:{factory}", *options)
     assert named(found, "failure") == {f"kvspec::{rule}" for rule in rules}
-
-
-def test_static_vectors_are_a_test_for_each_set(project: pytest.Pytester) -> None:
-    """Not at level safety, and not where one test per rule is asked for."""
-    options = ("--kv-impl", "kvref", "-k", "static")
-    sets = {f"kvspec::static[{manifest.name}]" for _, manifest in shipped_sets()}
-    assert len(sets) == 21
-    found = outcomes(project, *options, "-n", "2")
-    assert set(found) == named(found, "passed") == sets
-    assert outcomes(project, *options, "--kv-level", "safety") == {}
-    assert outcomes(project, *options, "--kv-budget", "directed") == {}
-    assert set(outcomes(project, *options, "--kv-rules", "KV-CHUNK-1")) == {
-        "kvspec::static[chunked]"
-    }
-
-
-def test_a_subject_that_leaves_a_walk_fails_its_test_with_few_calls(
-    project: pytest.Pytester,
-) -> None:
-    """Where the test of the rule runs too, it alone fails."""
-    options = ("--kv-impl", "twins:newest_first", "--kv-rules", "KV-POOL-13")
-    done = project.runpytest_subprocess(*options, "-k", "static and base")
-    assert done.parseoutcomes() == {"failed": 1, "deselected": ANY}
-    done.stdout.fnmatch_lines(
-        ["*KV-POOL-13 *", "*shown by  static vectors 'base'*", "*as a test:*", "*walk_violation*"]
-    )
-    found = outcomes(project, *options, "-k", "static and base or KV-POOL-13")
-    assert named(found, "failure") == {"kvspec::KV-POOL-13"}
-    assert named(found, "skipped") == {"kvspec::static[base]"}
 
 
 def test_a_failure_is_the_report_and_no_traceback(project: pytest.Pytester) -> None:
@@ -291,12 +260,11 @@ def test_without_paths_the_contract_is_all_there_is(project: pytest.Pytester) ->
 
 
 def test_the_options_are_those_of_the_command(project: pytest.Pytester) -> None:
-    """Levels and budgets have one list of names each; only the command has static vectors alone."""
+    """Levels and budgets have one list of names each."""
     from kvcheck import pytest_plugin
     from kvcheck.judge.options import BUDGETS
     from kvcheck.play.verdicts import Level
-    from kvcheck.pytest_plugin.examination import RANDOM_TESTS, WALKS_OF_A_SET
+    from kvcheck.pytest_plugin.examination import RANDOM_TESTS
 
     assert tuple(Level) == pytest_plugin.LEVELS
-    assert tuple(dict(BUDGETS))[1:] == tuple(dict(RANDOM_TESTS)) == pytest_plugin.BUDGETS
-    assert tuple(dict(WALKS_OF_A_SET)) == pytest_plugin.BUDGETS
+    assert tuple(dict(BUDGETS)) == tuple(dict(RANDOM_TESTS)) == pytest_plugin.BUDGETS

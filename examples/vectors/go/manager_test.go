@@ -57,7 +57,7 @@ func (m *manager) perform(it message) any {
 	case "create_manager":
 		config := it.Args.Config
 		m.numBlocks, m.maxLen, m.blockSize = config.NumBlocks, config.MaxModelLen, config.Groups[0].Spec.BlockSize
-		m.tables, m.ids = map[string][]int{}, map[int]string{}
+		m.free, m.tables, m.ids = nil, map[string][]int{}, map[int]string{}
 		m.tokens, m.computed = map[int]int{}, map[int]int{}
 		for block := 1; block < m.numBlocks; block++ { // block 0 is the null block
 			m.free = append(m.free, block)

@@ -73,5 +73,5 @@ test("it answers as the vectors say", { skip }, (context) => {
 });
 
 test("a mistake is found", { skip }, () => {
-  assert.throws(() => followAll(folder, () => manager(true)), /uncached\/01\.jsonl, line 74/);
+  assert.throws(() => followAll(folder, () => manager(true)), /long\/\d+\.jsonl, line \d+/);
 });
