@@ -14,7 +14,6 @@ from kvcheck.play.verdicts import Level
 from kvcheck.rules.judging import wrong
 from kvcheck.rules.managed import Managed
 from kvcheck.rules.specs import full
-from kvspec.audit import audited
 from kvspec.config import KVCacheConfig, KVCacheGroup, ManagerConfig
 from kvspec.errors import UnsupportedError
 from kvspec.interface import Feature, Implementation
@@ -153,9 +152,8 @@ class Bench:
         # With a clock only where one is given: it cannot travel to another process.
         options = {} if clock is None else {"clock": clock}
         real = created(self.subject, config, check_invariants=check_invariants, **options)
-        if check_invariants and self.audits and self.has(Feature.SNAPSHOT):
-            real = audited(real)
-        return Managed(self.subject, real, exact=self.exact)
+        audits = check_invariants and self.audits and self.has(Feature.SNAPSHOT)
+        return Managed(self.subject, real, exact=self.exact, audits=audits)
 
     def manager(
         self,

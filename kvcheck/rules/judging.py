@@ -15,6 +15,9 @@ from kvcheck.play.difference import WrongAnswer
 from kvcheck.play.left_out import LeftOut
 from kvspec.errors import InvalidArgumentError, InvariantViolation, RemoteError
 
+ILLEGAL_CALL = "KV-ERR-2"
+"""Of a refused call that left something behind, whatever its check is about."""
+
 UNSAID = ""
 """The rule of a wrong answer that does not say which: the first of its check."""
 
@@ -81,7 +84,7 @@ def raises(
         raise wrong(f"the {names}", members, told)
     after = unchanged() if unchanged is not None else None
     if after != before:
-        raise wrong("the state after it", before, after)
+        raise wrong("the state after it", before, after, ILLEGAL_CALL)
 
 
 def _listed(value: object) -> object:

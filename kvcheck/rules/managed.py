@@ -7,11 +7,12 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from kvcheck.play.features import FEATURE_OF_ARGUMENT, FEATURE_OF_OPERATION
 from kvcheck.play.left_out import LeftOut
 from kvcheck.rules.judging import Caught, equal, holds, raises, source_of_call
+from kvspec.audit import AuditedManager
 from kvspec.blocks import NULL_BLOCK, KVCacheBlocks, PrefixHit
 from kvspec.events import Event
 from kvspec.interface import Feature, Implementation, KVCacheManager
@@ -58,15 +59,33 @@ class Managed:
     """A manager of `subject`; every call of `kvspec.interface.KVCacheManager` goes to `real`.
 
     A call that the subject says it lacks leaves the check out. `exact`: whether block ids are those
-    that a check writes down, or only null is told from others.
+    that a check writes down, or only null is told from others. `audits`: whether invariants are
+    checked after each call. `is_shared`: others call the manager between these calls.
     """
 
+    is_shared = False
+
     def __init__(
-        self, subject: Implementation, real: KVCacheManager, *, exact: bool = True
+        self,
+        subject: Implementation,
+        real: KVCacheManager,
+        *,
+        exact: bool = True,
+        audits: bool = False,
     ) -> None:
         self.subject = subject
         self.real = real
         self.exact = exact
+        self.audit = AuditedManager(real) if audits else None
+
+    @property
+    def calls(self) -> KVCacheManager:
+        """The manager, with its audit around it."""
+        if self.audit is None:
+            return self.real
+        if self.is_shared:
+            self.audit.audit_state()
+        return cast(KVCacheManager, self.audit)
 
     def _need(self, feature: Feature) -> None:
         if feature not in self.subject.capabilities.features:
@@ -75,14 +94,14 @@ class Managed:
     def __getattr__(self, name: str) -> Any:
         if name in FEATURE_OF_CALL:
             self._need(FEATURE_OF_CALL[name])
-        return getattr(self.real, name)
+        return getattr(self.calls, name)
 
     def allocate_slots(self, request: Request, num_new_tokens: Any, **arguments: Any) -> Any:
         """The call, if the subject has what its arguments ask for."""
         for name, feature in FEATURE_OF_ARGUMENT.items():
             if arguments.get(name, 0) != 0:
                 self._need(feature)
-        return self.real.allocate_slots(request, num_new_tokens, **arguments)
+        return self.calls.allocate_slots(request, num_new_tokens, **arguments)
 
     # What a scheduler does.
 
@@ -163,7 +182,12 @@ class Managed:
     def clone(self) -> Managed:
         """An independent copy."""
         self._need(Feature.CLONE)
-        return Managed(self.subject, self.subject.clone(self.real), exact=self.exact)
+        return self.copy_of(self.subject.clone(self.real))
+
+    def copy_of(self, real: KVCacheManager) -> Managed:
+        """Another manager of the same subject, seen in the same way."""
+        audits = self.audit is not None
+        return Managed(self.subject, real, exact=self.exact, audits=audits)
 
     # What is asked.
 

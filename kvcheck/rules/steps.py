@@ -41,6 +41,7 @@ class Steps:
         config = bench.config(num_blocks, *layers, **options)
         self.manager = bench.create(config, check_invariants=check_invariants)
         self.batched: Any = batched_of(bench.subject, self.manager.real)
+        self.manager.is_shared = True
         self.num_requests = 0
 
     def request(self, tokens: Sequence[int], **content: Any) -> Any:

@@ -114,8 +114,8 @@ class AuditedManager(Wrapper):
         def audited_call(*args: Any, **kwargs: Any) -> Any:
             try:
                 result = call(*args, **kwargs)
-            except (BusyError, SpoiltError):  # there is no state to be seen
-                raise
+            except (BusyError, SpoiltError, InvariantViolation):
+                raise  # there is no state to be seen, or the manager found its own fault
             except BaseException as error:
                 try:
                     self._audit(name, "error")

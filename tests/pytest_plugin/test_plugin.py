@@ -155,10 +155,10 @@ def test_a_rule_tested_alone_shows_what_cut_its_program_short(project: pytest.Py
         "--kv-rules",
         "KV-POOL-*",
     )
-    done = project.runpytest_subprocess(*options, "-k", "KV-POOL-2 and not KV-POOL-20")
+    done = project.runpytest_subprocess(*options, "-k", "KV-POOL-3")
     assert done.parseoutcomes()["failed"] == 1
     assert "skipped" not in done.parseoutcomes()
-    done.stdout.fnmatch_lines(["FAILED kvspec::KV-POOL-2 - KV-POOL-15 *"])
+    done.stdout.fnmatch_lines(["FAILED kvspec::KV-POOL-3 - KV-POOL-15 *"])
 
 
 def test_a_level_and_capabilities_leave_rules_out_with_the_reason(
@@ -193,8 +193,7 @@ def test_a_level_and_capabilities_leave_rules_out_with_the_reason(
     done.stdout.fnmatch_lines_random(
         [
             "SKIPPED*: needs ChunkedLocalAttentionSpec: not among the capabilities",
-            "SKIPPED*: needs reset: not among the capabilities",
-            "SKIPPED*: level safety does not decide about this rule",
+            "SKIPPED*: nothing directed is about this rule at this level",
         ]
     )
 
@@ -216,7 +215,7 @@ def test_a_server_that_hangs_or_dies_fails_a_test_in_time(
     done = project.runpytest_subprocess(*options, timeout=60)
     assert done.ret == pytest.ExitCode.TESTS_FAILED
     assert done.parseoutcomes().keys() == {"failed", "skipped"}
-    done.stdout.fnmatch_lines([f"*{says}*", "FAILED kvspec::KV-ERR-1*"])
+    done.stdout.fnmatch_lines([f"*{says}*", "FAILED kvspec::KV-*"])
 
 
 @pytest.mark.parametrize(

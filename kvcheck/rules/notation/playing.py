@@ -83,7 +83,7 @@ class Play(Verbs):
                 begun = {name: given.pop(name) for name, value in members.items() if _is_cut(value)}
                 with raises(error, unchanged=self.visible, **given) as caught:
                     self._asked(call, error)
-                for name, words in begun.items():
+                for name, words in () if self.bench.is_remote else begun.items():
                     equal(narrowed(getattr(caught.value, name), words), words, f"its {name}")
                 self.num_judged += 1
                 return

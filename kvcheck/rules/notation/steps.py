@@ -36,6 +36,7 @@ class Steps:
         self.manager = manager
         self.requests = requests
         self.batched: Any = batched_of(bench.subject, manager.real)
+        manager.is_shared = True
         self.handles: dict[str, int] = {}
 
     def handle(self, name: Name) -> int:

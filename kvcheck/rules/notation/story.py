@@ -14,9 +14,7 @@ TITLE = re.compile(r"^==((?: KV-[A-Z]+-\d+)*)(?: since (\d+\.\d+))?(?:  (\S.*))?
 ROWS = re.compile(r"^for (.+?) in\b(.*)$")
 SUM = re.compile(r"^(\S.*) = (\S.*)$")
 SAFE = re.compile(r"-> (?:[A-Z]\w*Error\b|at_most )")
-OF_IDS = frozenset(
-    {"queue", "references", "cached_ids", "popped", "reserved", "lookup", "next_free_blocks"}
-)
+OF_IDS = frozenset({"queue", "references", "cached_ids", "popped", "reserved", "lookup"})
 """Questions about block ids: they are compared at level identity alone."""
 
 
@@ -193,11 +191,12 @@ def is_of_safety(text: str) -> bool:
 
 def is_of_ids(text: str) -> bool:
     """Tell whether a line asks about block ids alone."""
-    return text.removeprefix("batch ").split()[0] in OF_IDS
+    verb, *rest = text.split()
+    return (rest[0] == "next_free_blocks") if verb == "batch" and rest else verb in OF_IDS
 
 
 TAKES_IDS = re.compile(
-    r"^(?:evict_blocks|free_blocks|hold_blocks|get_block|keys|covered)\b(?P<a>[^>]*?)(?:->|$)"
+    r"^(?:evict_blocks|free_blocks|hold_blocks|get_block|keys|covered|take_deltas|host)\b(?P<a>[^>]*?)(?:->|$)"
     r"|\bnew_computed_blocks=(?P<b>\[[^=]*)"
     r"|-> .*\b(?P<c>rows|slots|pairs|retained)="
 )

@@ -255,7 +255,8 @@ class Verbs(Followed, Beside):
 
     def do_beside(self, name: Name) -> None:
         """Give the manager at hand a second name, whose whole steps are made by another batch."""
-        self.managers[name.word] = Managed(self.on.subject, self.on.real, exact=self.on.exact)
+        self.managers[name.word] = other = self.on.copy_of(self.on.real)
+        self.on.is_shared = other.is_shared = True
 
     def do_on(self, name: Name) -> None:
         self.manager = self.managers[name.word]
