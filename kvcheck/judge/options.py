@@ -17,9 +17,6 @@ ENDLESS = 1e9
 """Seconds of a budget that ends when somebody stops it."""
 
 
-SAFETY_PROGRAMS = 300
-"""Random programs of a run of examples alone, at level safety."""
-
 HASHES_COMPARED = "sha256_cbor"
 """The hash function of the programs and vectors that are compared with the reference."""
 
@@ -118,12 +115,7 @@ def judged(options: Options, subject: Implementation) -> Options:
     Raises UnsupportedError for a level that the subject cannot show (`level_for`).
     """
     level_for(options.level, subject)
-    budget = options.budget
-    if options.level is Level.SAFETY and budget.directed and not budget.seconds:
-        # Few examples are about safety: the checks of every call need programs.
-        budget = replace(budget.counted(SAFETY_PROGRAMS), max_steps=budget.max_steps or 20)
-    policy = policy_of(options.policy, subject.capabilities)
-    return replace(options, budget=budget, policy=policy)
+    return replace(options, policy=policy_of(options.policy, subject.capabilities))
 
 
 def run_of(subject: Implementation, options: Options) -> dict[str, Any]:

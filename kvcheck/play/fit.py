@@ -71,7 +71,7 @@ def random_program(
     None if that is nothing, or if the oracle does not accept what is left of the configuration:
     then another one is to be drawn.
     """
-    whole = _without_switches(program.config, can, policy, hashes_matter=hashes_matter)
+    whole = without_switches(program.config, can, policy, hashes_matter=hashes_matter)
     config = _cut(whole, can)
     if config is None or lacking(config, can, hashes_matter=hashes_matter):
         return None
@@ -177,7 +177,7 @@ def _to_the_point(steps: Iterable[st.Step], can: Capabilities) -> Iterator[st.St
             yield step
 
 
-def _without_switches(
+def without_switches(
     config: ManagerConfig, can: Capabilities, policy: Policy, *, hashes_matter: bool
 ) -> ManagerConfig:
     """The subject's policy and hash function, and no queue that it does not have."""

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cached_property
-from itertools import islice
 
 from kvcheck.judge.causes import SHRINK_SECONDS
 from kvcheck.judge.coverage import always_checked, exercised
-from kvcheck.judge.options import SAFETY_PROGRAMS, Options, judged
+from kvcheck.judge.options import Options, judged
 from kvcheck.judge.random_programs import random_programs
 from kvcheck.judge.telling import told
 from kvcheck.judge.unobservable import UNOBSERVABLE
@@ -23,9 +21,6 @@ from kvcheck.play.verdicts import Level, Violation, first_violation, made_smalle
 from kvcheck.play.watchdog import PATIENCE_SECONDS
 from kvcheck.rules.directed import EXAMPLES, Example, example_violation
 from kvspec.interface import Implementation
-
-SAFETY_STEPS = 20
-"""Of a random program in place of examples."""
 
 SHRINKABLE_SECONDS = 1.0
 """A program that takes longer is not made smaller."""
@@ -76,7 +71,7 @@ class Examination:
     @cached_property
     def outcomes(self) -> tuple[Outcome, ...]:
         """Every directed program and example of this level that is about a wanted rule."""
-        return (*self._of_examples(), *self._of_programs())
+        return tuple(self._of_examples())
 
     @cached_property
     def broken_rules(self) -> frozenset[str]:
@@ -114,9 +109,8 @@ class Examination:
         short = [found for found in about if not found.came_to_its_end]
         if about:
             return short[0] if short else None
-        every = [found for found in could_run if not found.rules] or could_run
-        ended = any(found.came_to_its_end for found in every)
-        return None if ended or not every else every[0]
+        ended = any(found.came_to_its_end for found in could_run)
+        return None if ended or not could_run else could_run[0]
 
     @property
     def is_exhausted(self) -> bool:
@@ -168,20 +162,6 @@ class Examination:
             if violation is not None:
                 self.failing_seconds += time.monotonic() - start
             yield Outcome(example.rules, violation)
-
-    def _of_programs(self) -> Iterator[Outcome]:
-        """Few examples are about safety, whose checks are those of every call: random programs."""
-        if self.options.level is not Level.SAFETY:
-            return
-        drawn = random_programs(self.options.seed, 0, SAFETY_STEPS)
-        for program in islice(drawn, SAFETY_PROGRAMS):
-            fitting = self._fitting(program)
-            if fitting is None or self.is_exhausted:
-                lacks = () if fitting is not None else ("what random programs need",)
-                yield Outcome((), lacks=lacks, exhausted=self.is_exhausted)
-                continue
-            with suppress(LeftOut):
-                yield Outcome((), self._verdict(fitting))
 
     def _fitting(self, program: Program) -> Program | None:
         """Return what the subject can do of a random program, if that is anything."""

@@ -9,6 +9,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, cast
 
 from kvcheck.play.elsewhere import is_elsewhere
+from kvcheck.play.fit import without_switches
 from kvcheck.play.left_out import LeftOut, created
 from kvcheck.play.verdicts import Level
 from kvcheck.rules.judging import wrong
@@ -48,6 +49,8 @@ class Bench:
 
     `oracle`: what random examples compare with, if anything. `level`: what is to be equal.
     `audits`: whether invariants are checked after each call of a subject that shows its state.
+    `guards`: at level safety, all that can be seen from outside (`kvcheck.rules.guard`).
+    `watches`: nothing else is judged, since the answers are free at this level.
     """
 
     subject: Implementation
@@ -55,6 +58,8 @@ class Bench:
     oracle: Implementation | None = None
     level: Level = Level.IDENTITY
     audits: bool = True
+    guards: bool = True
+    watches: bool = False
 
     @property
     def exact(self) -> bool:
@@ -141,7 +146,10 @@ class Bench:
         check_invariants: bool = True,
     ) -> Managed:
         """A manager; the check is left out if the subject says that it cannot serve this."""
-        lacks = lacking(config, self.subject.capabilities, hashes_matter=True)
+        can = self.subject.capabilities
+        if self.watches and not config.given_hash_bytes:
+            config = without_switches(config, can, config.policy, hashes_matter=False)
+        lacks = lacking(config, can, hashes_matter=not self.watches)
         if config.registry.custom:
             self.need(Feature.CUSTOM_SPECS)
         form = config.policy.extra_keys
@@ -153,7 +161,10 @@ class Bench:
         options = {} if clock is None else {"clock": clock}
         real = created(self.subject, config, check_invariants=check_invariants, **options)
         audits = check_invariants and self.audits and self.has(Feature.SNAPSHOT)
-        return Managed(self.subject, real, exact=self.exact, audits=audits)
+        guards = self.guards and self.level is Level.SAFETY
+        # Content is not known of followed requests, nor what other choices make of it.
+        guards = guards and not config.given_hash_bytes and config.policy == self.policy
+        return Managed(self.subject, real, exact=self.exact, audits=audits, guards=guards)
 
     def manager(
         self,

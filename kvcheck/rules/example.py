@@ -35,7 +35,8 @@ class Example:
     `check` raises InvariantViolation, or LeftOut if the subject lacks what it needs; it is tried
     with the arguments of each of `cases`. `level`: the first level at which it binds. `choices`:
     members of the policy that it takes for those of `Policy()`. `since`: the edition of the
-    contract that first asked it (`kvspec.editions`).
+    contract that first asked it (`kvspec.editions`). `is_watched`: it is played at level safety,
+    too, where its calls are watched from outside and answers end it that are free there.
     """
 
     name: str
@@ -45,9 +46,12 @@ class Example:
     cases: tuple[tuple[Any, ...], ...] = ((),)
     choices: tuple[str, ...] = ()
     since: str = FIRST
+    is_watched: bool = False
 
     def binds_at(self, level: Level) -> bool:
         """Whether it is part of a run at this level."""
+        if self.is_watched:
+            return True
         order = list(Level)
         return order.index(self.level) <= order.index(level)
 

@@ -15,6 +15,9 @@ from kvcheck.play.difference import WrongAnswer
 from kvcheck.play.left_out import LeftOut
 from kvspec.errors import InvalidArgumentError, InvariantViolation, RemoteError
 
+ANSWERS, HOLDS = "answers_as_the_rule_says", "the_rule_holds"
+"""How a check calls what it found."""
+
 ILLEGAL_CALL = "KV-ERR-2"
 """Of a refused call that left something behind, whatever its check is about."""
 
@@ -39,7 +42,7 @@ class Caught:
 
 def wrong(what: str, expected: object, got: object, rule: str = UNSAID) -> WrongAnswer:
     """The violation that an answer is."""
-    return WrongAnswer("answers_as_the_rule_says", rule, what, expected, got)
+    return WrongAnswer(ANSWERS, rule, what, expected, got)
 
 
 def equal(got: object, expected: object, what: str = "", *, rule: str = UNSAID) -> None:
@@ -52,7 +55,7 @@ def holds(fact: object, what: str = "", *, rule: str = UNSAID) -> None:
     """The rule says that this is so."""
     if not fact:
         asked = what or source_of_call(sys._getframe(1))
-        raise InvariantViolation("the_rule_holds", rule, f"not so: {asked}")
+        raise InvariantViolation(HOLDS, rule, f"not so: {asked}")
 
 
 @contextmanager
@@ -72,7 +75,7 @@ def raises(
     except error as found:
         travels(found)
         caught.value = found
-    except (LeftOut, NotationError):
+    except (LeftOut, NotationError, InvariantViolation):
         raise
     except Exception as other:  # of another type: the wrong answer
         travels(other)

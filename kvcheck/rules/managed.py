@@ -11,6 +11,7 @@ from typing import Any, cast
 
 from kvcheck.play.features import FEATURE_OF_ARGUMENT, FEATURE_OF_OPERATION
 from kvcheck.play.left_out import LeftOut
+from kvcheck.rules.guard import Guard
 from kvcheck.rules.judging import Caught, equal, holds, raises, source_of_call
 from kvspec.audit import AuditedManager
 from kvspec.blocks import NULL_BLOCK, KVCacheBlocks, PrefixHit
@@ -60,7 +61,8 @@ class Managed:
 
     A call that the subject says it lacks leaves the check out. `exact`: whether block ids are those
     that a check writes down, or only null is told from others. `audits`: whether invariants are
-    checked after each call. `is_shared`: others call the manager between these calls.
+    checked after each call. `guards`: all that can be
+    seen from outside, too. `is_shared`: others call the manager between these calls.
     """
 
     is_shared = False
@@ -72,15 +74,27 @@ class Managed:
         *,
         exact: bool = True,
         audits: bool = False,
+        guards: bool = False,
     ) -> None:
         self.subject = subject
         self.real = real
         self.exact = exact
+        self.guards = guards
+        self.inputs: dict[int, RequestInput] = {}
         self.audit = AuditedManager(real) if audits else None
+        self.guard: Guard | None = None
+        if guards:
+            shows = Feature.SNAPSHOT in subject.capabilities.features
+            self.guard = Guard(real, self._described, shows_state=shows)
+
+    def _described(self, request: Request) -> RequestInput | None:
+        return self.inputs.get(id(request))
 
     @property
     def calls(self) -> KVCacheManager:
-        """The manager, with its audit around it."""
+        """The manager, with what watches it around it."""
+        if self.guard is not None and not self.is_shared:
+            return self.guard
         if self.audit is None:
             return self.real
         if self.is_shared:
@@ -114,7 +128,9 @@ class Managed:
         for name, feature in FEATURE_OF_CONTENT.items():
             if getattr(made_from, name, None):
                 self._need(feature)
-        return self.subject.make_request(self.real, made_from)
+        made = self.subject.make_request(self.real, made_from)
+        self.inputs[id(made)] = made_from
+        return made
 
     def append(self, request: Request, tokens: Sequence[int]) -> None:
         """Generated tokens."""
@@ -187,7 +203,9 @@ class Managed:
     def copy_of(self, real: KVCacheManager) -> Managed:
         """Another manager of the same subject, seen in the same way."""
         audits = self.audit is not None
-        return Managed(self.subject, real, exact=self.exact, audits=audits)
+        found = Managed(self.subject, real, exact=self.exact, audits=audits, guards=self.guards)
+        found.inputs = self.inputs
+        return found
 
     # What is asked.
 

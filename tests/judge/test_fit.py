@@ -46,7 +46,7 @@ def test_a_small_manager_is_judged_at_safety() -> None:
     report = checked(seconds=3.0)
     assert report.violations == ()
     assert (report.interrupted, report.gave_up) == (False, False)
-    assert report.directed > 12
+    assert report.directed > 8
     assert report.random > 20
     assert set(report.situations) >= {"hit", "shared block", "revived block", "refusal"}
 

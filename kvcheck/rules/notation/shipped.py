@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -57,8 +58,10 @@ def example_of(story: Story) -> Example:
         level = Level.IDENTITY
 
     def check(bench: Bench) -> None:
-        played(story, bench)
+        watches = bench.level is Level.SAFETY and level is not Level.SAFETY
+        played(story, replace(bench, watches=watches))
 
     editions = (edition_of_rules().get(rule, FIRST) for rule in story.rules)
     since = max((story.since or FIRST, *editions), key=EDITIONS.index)
-    return Example(story.name, story.rules, check, level, choices=choices_of(story), since=since)
+    found = Example(story.name, story.rules, check, level, choices=choices_of(story), since=since)
+    return replace(found, is_watched=True)
