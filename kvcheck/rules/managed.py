@@ -115,6 +115,8 @@ class Managed:
         for name, feature in FEATURE_OF_ARGUMENT.items():
             if arguments.get(name, 0) != 0:
                 self._need(feature)
+        if _is_draft(request, num_new_tokens, arguments.get("num_new_computed_tokens", 0)):
+            self._need(Feature.DRAFTING)
         return self.calls.allocate_slots(request, num_new_tokens, **arguments)
 
     # What a scheduler does.
@@ -315,6 +317,14 @@ class Managed:
     ) -> AbstractContextManager[Caught]:
         """The body ends with this error and members, and the state is as it was (KV-ERR-2)."""
         return raises(error, unchanged=partial(self.visible), **members)
+
+
+def _is_draft(request: Request, num_new_tokens: Any, num_hit: Any) -> bool:
+    """Tell whether slots are asked for tokens that the request does not have yet."""
+    try:
+        return bool(request.num_computed_tokens + num_hit + num_new_tokens > request.num_tokens)
+    except (AttributeError, TypeError):  # no request, no number: the manager's business
+        return False
 
 
 def plain(blocks: Any) -> Any:

@@ -54,10 +54,10 @@ def test_a_small_manager_is_judged_at_safety() -> None:
 def test_what_is_left_out_names_what_is_lacking() -> None:
     """The reasons are the names of features, hash functions and block types."""
     left_out = checked().left_out
-    assert left_out["popped blocks come back later"] == ("deferred_free", "reset")
-    assert "SlidingWindowSpec" in left_out["blocks fall out of the window"]
-    assert left_out["the salt tells requests apart"] == ("cache_salt",)
-    assert "a second request shares the prefix" not in left_out
+    assert left_out["KV-MGR-13"] == ("deferred_free",)
+    assert "SlidingWindowSpec" in left_out["KV-SW-1"]
+    assert left_out["KV-HASH-10"] == ("cache_salt",)
+    assert "KV-FULL-2" not in left_out
 
 
 class OverwritesSharedBlocks(MyManager):
@@ -106,7 +106,7 @@ class ChangesOnErrors(MyManager):
 @pytest.mark.parametrize(
     ("broken", "rules"),
     [
-        (OverwritesSharedBlocks, {"KV-POOL-15", "KV-POOL-17", "KV-HASH-1"}),
+        (OverwritesSharedBlocks, {"KV-POOL-3", "KV-POOL-15", "KV-POOL-17", "KV-HASH-1"}),
         (Leaks, {"KV-POOL-15"}),
         (KeepsStaleIdentities, {"KV-HASH-1", "KV-POOL-15", "KV-POOL-17"}),
         (HitsEverything, {"KV-MGR-1"}),

@@ -193,7 +193,7 @@ def test_a_level_and_capabilities_leave_rules_out_with_the_reason(
     done.stdout.fnmatch_lines_random(
         [
             "SKIPPED*: needs ChunkedLocalAttentionSpec: not among the capabilities",
-            "SKIPPED*: nothing directed is about this rule at this level",
+            "SKIPPED*: level safety does not decide about this rule",
         ]
     )
 

@@ -9,7 +9,8 @@ from kvcheck.adapters.nanovllm.library import Library
 from kvcheck.adapters.small import SmallManager, SmallRequest, refuse_what_is_lacking
 from kvspec.blocks import KVCacheBlocks, PrefixHit
 from kvspec.config import ManagerConfig
-from kvspec.errors import InvalidArgumentError
+from kvspec.errors import InvalidArgumentError, UnsupportedError
+from kvspec.interface import Feature
 from kvspec.request import Request, RequestInput
 
 
@@ -101,6 +102,8 @@ class NanoManager(SmallManager):
         """A block for a generated token, where the last one is full."""
         if end <= own.num_prefill_tokens:
             return True  # admission took the blocks of the whole prompt
+        if end - own.inner.num_cached_tokens > 1:  # it adds a block at most
+            raise UnsupportedError(Feature.DRAFTING, self.name)
         if not self.inner.can_append(own.inner):
             return False
         self.inner.may_append(own.inner)
