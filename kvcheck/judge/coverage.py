@@ -9,7 +9,7 @@ from kvcheck.play.illegal_operations import ILLEGAL_OPERATIONS
 from kvcheck.play.verdicts import Level
 from kvspec.interface import Capabilities, Feature
 from kvspec.invariants import INVARIANTS
-from kvspec.specs import MambaSpec, SinkFullAttentionSpec
+from kvspec.specs import CrossAttentionSpec, MambaSpec, SinkFullAttentionSpec
 from kvspec.transitions import TRANSITION_INVARIANTS
 
 FROM_OUTSIDE = frozenset(
@@ -34,9 +34,15 @@ NEEDED: Mapping[str, Callable[[Capabilities], bool]] = MappingProxyType(
         "KV-FULL-8": lambda can: SinkFullAttentionSpec in can.spec_types,
         "KV-MAMBA-9": lambda can: MambaSpec in can.spec_types,
         "KV-PART-3": lambda can: Feature.PARTIAL_BLOCKS in can.features,
+        "KV-POOL-11": lambda can: Feature.RESET in can.features,
+        "KV-EVT-7": lambda can: Feature.EVENTS in can.features,
+        "KV-CROSS-1": lambda can: CrossAttentionSpec in can.spec_types,
+        **{
+            f"KV-MAMBA-{number}": lambda can: MambaSpec in can.spec_types for number in (1, 2, 4, 5)
+        },
     }
 )
-"""Rules of invariants that hold of whoever lacks this, since there is nothing to break."""
+"""Rules that hold of whoever lacks this, since there is nothing to break."""
 
 
 def always_checked(can: Capabilities) -> frozenset[str]:
@@ -61,5 +67,7 @@ def exercised(
     """
     always = always_checked(can) if by_programs else frozenset()
     if level is Level.SAFETY:
-        return always | decided(about)
+        return frozenset(
+            rule for rule in always | decided(about) if rule not in NEEDED or NEEDED[rule](can)
+        )
     return always | frozenset(about)

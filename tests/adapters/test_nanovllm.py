@@ -194,4 +194,3 @@ def test_there_are_programs_for_it_with_blocks_that_it_can_have(
     assert cut.config.kv_cache.groups[0].spec.block_size == 2
     report = checked(stand_in)
     assert report.directed > 8
-    assert {"hit", "shared block", "refusal"} <= set(report.situations)

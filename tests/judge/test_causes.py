@@ -43,7 +43,9 @@ def queues() -> tuple[Report, Suite]:
     names = ("UnhashedRunReversed", "ResetSortsTheQueue")
     made = [cast("partial[Implementation]", find(name).make) for name in names]
     subject = twin("kvref", [change for one in made for change in one.args[1]])
-    suite = Suite(subject, REFERENCE, Options(Level.IDENTITY, Budget(0.0, 0, 5.0), RULES))
+    suite = Suite(
+        subject, REFERENCE, Options(Level.IDENTITY, Budget(0.0, 20, 5.0).counted(100), RULES)
+    )
     return suite.run(), suite
 
 
@@ -117,7 +119,7 @@ class Refuses(MyManager):
 
 def test_a_refusal_hides_no_crash_of_the_same_call() -> None:
     """They are one kind: a legal call that ended with an error."""
-    options = Options(Level.SAFETY, Budget(0.0, 0, 5.0), ("KV-MGR-*",))
+    options = Options(Level.SAFETY, Budget(0.0, 20, 5.0).counted(60))
     suite = Suite(minimal(Refuses), None, options)
     report = suite.run()
     ended = ("KV-ERR-1", "legal_calls_succeed")
