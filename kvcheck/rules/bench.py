@@ -144,12 +144,17 @@ class Bench:
         clock: Any = None,
         *,
         check_invariants: bool = True,
+        hashes_matter: bool = True,
     ) -> Managed:
-        """A manager; the check is left out if the subject says that it cannot serve this."""
+        """A manager; the check is left out if the subject says that it cannot serve this.
+
+        `hashes_matter`: otherwise it is one with any function that the subject has.
+        """
         can = self.subject.capabilities
-        if self.watches and not config.given_hash_bytes:
+        hashes_matter = hashes_matter and not self.watches
+        if not hashes_matter and not config.given_hash_bytes:
             config = without_switches(config, can, config.policy, hashes_matter=False)
-        lacks = lacking(config, can, hashes_matter=not self.watches)
+        lacks = lacking(config, can, hashes_matter=hashes_matter)
         if config.registry.custom:
             self.need(Feature.CUSTOM_SPECS)
         form = config.policy.extra_keys

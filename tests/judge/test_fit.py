@@ -54,8 +54,8 @@ def test_a_small_manager_is_judged_at_safety() -> None:
 def test_what_is_left_out_names_what_is_lacking() -> None:
     """The reasons are the names of features, hash functions and block types."""
     left_out = checked().left_out
-    assert left_out["KV-MGR-19"] == ("later_choices",)
-    assert "SlidingWindowSpec" in left_out["KV-SW-1"]
+    assert left_out["KV-POOL-11: a reset of an empty cache clears the statistics"] == ("reset",)
+    assert "SlidingWindowSpec" in left_out["KV-CFG-6"]
     assert left_out["KV-HASH-10"] == ("cache_salt",)
     assert "KV-FULL-2" not in left_out
 

@@ -17,6 +17,7 @@ from kvcheck.judge.options import Budget, Options
 from kvcheck.judge.outcome import BROKEN, IN_DOUBT, NOT_APPLICABLE, NOT_EXERCISED, UNBROKEN, Report
 from kvcheck.judge.page import report_html
 from kvcheck.judge.suite import Suite
+from kvcheck.judge.telling import told
 from kvcheck.play.situations import SITUATIONS
 from kvcheck.play.verdicts import Level, Violation
 from kvcheck.rulebook import rule_sentences
@@ -32,7 +33,7 @@ REFERENCE = kvref.implementation()
 @pytest.fixture(scope="module")
 def report() -> Report:
     """A run that finds something."""
-    budget = Budget(0.0, 20, 0.5).counted(60)
+    budget = Budget(0.0, 0, 0.5)
     options = Options(Level.IDENTITY, budget, rules=("KV-POOL-*",), name="mine:implementation")
     return Suite(mistaken("TakesFromTheBack", audits=True), REFERENCE, options).run()
 
@@ -103,7 +104,7 @@ def test_chapters_have_their_titles_and_broken_rules_their_text(report: Report) 
 def test_a_story_is_drawn_on_both_sides_up_to_the_difference(report: Report) -> None:
     """The reference above, the subject below; both as the page of `kvspec view` reads them."""
     subject = mistaken("TakesFromTheBack")
-    violation = next(found for found in report.violations if found.operations)
+    violation = told(report.violations[0], subject, REFERENCE, report.options)
     shown = content(drawn(violation, subject, report.options))
     assert len(shown["frames"]) == len(shown["other"]) == len(violation.operations) + 1
     assert shown["frames"][:-1] == shown["other"][:-1]
@@ -124,7 +125,7 @@ def drawn(violation: Violation, subject: Implementation, options: Options) -> Re
 
 def test_what_shows_no_state_or_has_no_operations_is_not_drawn(report: Report) -> None:
     """Then the calls stand there alone; at safety the subject is drawn alone."""
-    violation = next(found for found in report.violations if found.operations)
+    violation = told(report.violations[0], mistaken("TakesFromTheBack"), REFERENCE, report.options)
     safely = replace(report.options, level=Level.SAFETY)
     subject = mistaken("TakesFromTheBack")
     assert story(violation, minimal(), REFERENCE, safely) is None

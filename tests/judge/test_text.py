@@ -181,8 +181,8 @@ def test_the_configuration_stands_above_every_story(report: Report) -> None:
     stories = [number for number, line in enumerate(lines) if line.startswith("      1  ")]
     assert len(stories) > 1
     for number in stories:
-        above = "".join(lines[number - 4 : number])
-        assert re.search(r"  with      \d+ blocks; .* per block", above)
+        above = " ".join(line.strip() for line in lines[number - 9 : number])
+        assert re.search(r"with      \d+ blocks; .* per block", above)
 
 
 def test_an_example_tells_the_calls_that_it_made() -> None:

@@ -131,11 +131,15 @@ def settled(bench: Bench, options: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Setting:
-    """A manager as it is to be made. `has_clock`: `at` sets it (`clock=0`)."""
+    """A manager as it is to be made.
+
+    `has_clock`: `at` sets it (`clock=0`). `hashes_matter`: not with `hash_function=any`.
+    """
 
     config: ManagerConfig
     has_clock: bool = False
     check_invariants: bool = True
+    hashes_matter: bool = True
 
 
 def setting_of(bench: Bench, reader: Reader) -> Setting:
@@ -152,9 +156,12 @@ def setting_of(bench: Bench, reader: Reader) -> Setting:
         given["retention_interval_tokens"] = NOT_NAMED
     has_clock = given.pop("clock", None) is not None
     checks = given.pop("check_invariants", True)
+    hashes_matter = given.get("hash_function") != "any"
+    if not hashes_matter:
+        del given["hash_function"]
     layers = [spec for spec, _ in made]
     config = bench.config(num_blocks, specs=layers, eagle_groups=eagle, **given)
-    return Setting(config, has_clock, checks)
+    return Setting(config, has_clock, checks, hashes_matter)
 
 
 ROOMY = 200

@@ -96,8 +96,12 @@ class Verbs(Followed, Beside):
         name = reader.take() if kind == "name" and word not in CONSTANTS else ""
         made = setting_of(self.bench, reader)
         clock = (lambda: self.time_ns) if made.has_clock else None
-        checks = made.check_invariants
-        self.manager = self.bench.create(made.config, clock, check_invariants=checks)
+        self.manager = self.bench.create(
+            made.config,
+            clock,
+            check_invariants=made.check_invariants,
+            hashes_matter=made.hashes_matter,
+        )
         if not name:
             self.managers, self.requests, self.lists, self.steps = {}, {}, {}, {}
             self.tier = None
