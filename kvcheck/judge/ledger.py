@@ -19,8 +19,7 @@ from kvspec.interface import Capabilities, Implementation
 class Ledger:
     """`violations`: the first of each kind. `more`: in other ways, by these; `told_more`: those of
     them that are told. `left_out`: checks, each with what is lacking. `about`: rules of checks that
-    came to their end. `walked`: what vectors show, and the name of their set. `looked_at`: which
-    parts of the suite were run whole."""
+    came to their end. `looked_at`: which parts of the suite were run whole."""
 
     violations: dict[Kind, Violation] = field(default_factory=dict)
     left_out: dict[str, tuple[str, ...]] = field(default_factory=dict)
@@ -28,7 +27,6 @@ class Ledger:
     evidence: list[Evidence] = field(default_factory=list)
     more: dict[tuple[str, str], Violation] = field(default_factory=dict)
     told_more: dict[tuple[str, str], Violation] = field(default_factory=dict)
-    walked: list[tuple[Kind, str]] = field(default_factory=list)
     looked_at: set[str] = field(default_factory=set)
 
     def leave_out(self, check: str, reason: LeftOut) -> None:

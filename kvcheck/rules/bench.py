@@ -67,11 +67,6 @@ class Bench:
         usual = self.policy.exact_block_ids and self.policy.unhashed_freed_to == "front"
         return usual and self.level is Level.IDENTITY
 
-    @property
-    def zeroes_full_attention(self) -> bool:
-        """Whether ids for zeroing are told, and where no formats are mixed, too."""
-        return self.has(Feature.NEW_BLOCK_IDS) and self.policy.zeroed_blocks == "full_attention"
-
     def need(self, *features: Feature) -> None:
         """Leave the check out unless the subject has these."""
         lacks = [feature for feature in features if not self.has(feature)]
