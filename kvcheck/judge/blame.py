@@ -132,7 +132,7 @@ def blamed(
 
     `known`: the rule of the known mistake that shows a finding just so, and what is wrong there.
     Only a difference has no rule of its own: an invariant names one, and a check of a rule does. A
-    difference that only random programs or vectors show stays under the rule of its call.
+    difference that only random programs show stays under the rule of its call.
     """
     place = {suspect.rule: number for number, suspect in enumerate(ranked)}
     rules: dict[Kind, set[str]] = {}

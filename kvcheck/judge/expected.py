@@ -1,7 +1,7 @@
 """Known differences: the findings that a file lists, and what another run makes of them.
 
 A finding is told by its cause, which is the rule of the call that shows it and the name of the
-check, and by the vectors and directed checks that show it. Blame and the likeness to a mistake
+check, and by the directed checks that show it. Blame and the likeness to a mistake
 depend on the time that a machine has: they are written for the reader, and never compared.
 """
 

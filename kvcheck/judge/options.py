@@ -18,7 +18,7 @@ ENDLESS = 1e9
 
 
 HASHES_COMPARED = "sha256_cbor"
-"""The hash function of the programs and vectors that are compared with the reference."""
+"""The hash function of the programs that are compared with the reference."""
 
 
 @dataclass(frozen=True)

@@ -14,10 +14,10 @@ HEAD = """\
 
 Written by `python -m tests.judge.accuracy`. Each mistake of the registry
 ([kvref/mistakes](../kvref/mistakes), [kvfast/mistakes](../kvfast/mistakes)) is checked at level
-identity by the directed suite, which every profile of `kvspec check` but `static` runs. Then the
+identity by the directed suite, which every profile of `kvspec check` runs. Then the
 rules are ranked (`kvcheck/judge/blame.py`): by how their checks went, by what violations name, and
 by the known mistakes that fail the same checks (`kvcheck/data/outcomes.json`, written by
-`python -m tests.judge.outcomes`). Vectors and random programs find more, and do not change the
+`python -m tests.judge.outcomes`). Random programs find more, and do not change the
 ranking unless a known mistake shows every story.
 
 - *checks alone*: no known mistake is looked at.

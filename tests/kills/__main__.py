@@ -40,7 +40,7 @@ def command(
     known = matrix.read()
     everybody = (*mistakes(), *of_kvfast(), *(of_kvref for of_kvref, _ in in_both()))
     real = {mistake.id: mistake for mistake in everybody}
-    known = {key: cell for key, cell in known.items() if cell.mistake in real}
+    known = {key: cell for key, cell in known.items() if key[0] in real and key[1] in LAYERS}
     among = [mistake for mistake in everybody if not names or mistake.id in names]
     work = [] if only_page else matrix.chosen(among, layers or list(LAYERS), sample, seed)
     if hardest is not None:
