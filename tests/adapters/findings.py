@@ -68,7 +68,6 @@ def kept(report: Report) -> dict[str, Any]:
     """What is committed of a report: all that the tables show."""
     return {
         **{name: report[name] for name in KEPT},
-        "static": {name: report["static"][name] for name in ("walks", "operations")},
         "left_out": len(report["left_out"]),
         "violations": [
             {
@@ -174,13 +173,11 @@ def rule_table(reports: Mapping[str, tuple[Report, Any]]) -> str:
 
 def subject(report: Report, reasons: Mapping[str, str]) -> Iterator[str]:
     """What is said of one subject: what was run, what is wrong, and what differs besides."""
-    static = report["static"]
     counts = ", ".join(f"{n} {verdict}" for verdict, n in report["counts"].items() if n)
     random = f", {report['random']:,} random programs" if report["random"] else ""
     yield (
         f"`{report['implementation']}`, {_versioned(report['subject'], report)}, level"
-        f" *{report['level']}*. Rules: {counts}. Run: {static['walks']:,} vectors of"
-        f" {static['operations']:,} operations, {report['directed']:,} directed checks"
+        f" *{report['level']}*. Rules: {counts}. Run: {report['directed']:,} directed checks"
         f" ({report['left_out']:,} left out){random}."
     )
     found = groups(report["violations"], reasons)

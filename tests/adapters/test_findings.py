@@ -42,7 +42,6 @@ REPORT: dict[str, Any] = {
         "KV-MGR-2": "in doubt",
     },
     "counts": {"unbroken": 1, "broken": 1, "in doubt": 1, "not exercised": 0, "does not apply": 1},
-    "static": {"walks": 2, "operations": 1234, "sets": 1},
     "directed": 4,
     "left_out": {"a story": ["events"]},
     "random": 5,
@@ -117,7 +116,7 @@ def test_a_report_is_kept_without_what_can_be_had_again() -> None:
 
 def test_a_subject_has_one_line_for_each_reason_with_its_smallest_story() -> None:
     run, head, found, doubt = subject(kept(REPORT), REASONS)
-    for words in ("level *safety*", "1 broken", "2 vectors of 1,234 operations", "(1 left out)"):
+    for words in ("level *safety*", "1 broken", "(1 left out)"):
         assert words in run
     assert head == "**Wrong, 1 causes:**"
     assert found == (
