@@ -34,7 +34,6 @@ Sizes: TypeAlias = Mapping[str, Mapping[str, Any]]
 V4: Mapping[str, Any] = MappingProxyType(
     {"cache_dtype_str": "fp8_ds_mla", "alignment": 576, "model_version": "deepseek_v4"}
 )
-OF_LATENTS = frozenset({"latent", "latent_window", "hidden", "v4", "v4_window"})
 
 SMALL: Sizes = {"": {"num_kv_heads": 1, "head_size": 8, "dtype": "float16"}}
 """Sizes of layers in a pool, where they don't matter."""

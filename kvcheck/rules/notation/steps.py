@@ -23,7 +23,6 @@ from kvspec.specs import (
     LayerSpec,
 )
 
-ENTRIES = ("finished", "preempted", "decoding", "prefilling", "new")
 ROOM = 64
 """Rows and slots that there is room for."""
 
