@@ -35,16 +35,18 @@ V4: Mapping[str, Any] = MappingProxyType(
     {"cache_dtype_str": "fp8_ds_mla", "alignment": 576, "model_version": "deepseek_v4"}
 )
 
-SMALL: Sizes = {"": {"num_kv_heads": 1, "head_size": 8, "dtype": "float16"}}
+SMALL: Sizes = MappingProxyType({"": {"num_kv_heads": 1, "head_size": 8, "dtype": "float16"}})
 """Sizes of layers in a pool, where they don't matter."""
-PLANNED: Sizes = {
-    "": {"num_kv_heads": 8, "head_size": 128, "dtype": "bfloat16"},
-    "latent": {"num_kv_heads": 1, "head_size": 576, "dtype": "bfloat16"},
-    "latent_window": {"num_kv_heads": 1, "head_size": 96, "dtype": "bfloat16"},
-    "hidden": {"num_kv_heads": 1, "head_size": 256, "dtype": "bfloat16"},
-    "v4": {"num_kv_heads": 1, "head_size": 512, "dtype": "uint8", **V4},
-    "v4_window": {"num_kv_heads": 1, "head_size": 512, "dtype": "uint8", **V4},
-}
+PLANNED: Sizes = MappingProxyType(
+    {
+        "": {"num_kv_heads": 8, "head_size": 128, "dtype": "bfloat16"},
+        "latent": {"num_kv_heads": 1, "head_size": 576, "dtype": "bfloat16"},
+        "latent_window": {"num_kv_heads": 1, "head_size": 96, "dtype": "bfloat16"},
+        "hidden": {"num_kv_heads": 1, "head_size": 256, "dtype": "bfloat16"},
+        "v4": {"num_kv_heads": 1, "head_size": 512, "dtype": "uint8", **V4},
+        "v4_window": {"num_kv_heads": 1, "head_size": 512, "dtype": "uint8", **V4},
+    }
+)
 """Sizes of layers of a plan: a page of full attention with blocks of 16 has 65,536 bytes."""
 
 
