@@ -21,7 +21,7 @@ from kvcheck.tools.archive import set_names, write_archive
     help="Only the examples of this chapter, such as pool. May be repeated.",
 )
 def command(output: Path, sets: tuple[str, ...]) -> int:
-    """Write the examples of the rules as JSON lines, for tests without Python.
+    """Write the examples as JSON lines, for tests without Python.
 
     Each file is a conversation in messages of the protocol, with the answer that is right. The
     folder examples/vectors of the repository has readers in Rust, C++, Go and TypeScript.

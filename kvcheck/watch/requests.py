@@ -44,8 +44,9 @@ class Followed:
 class Requests:
     """Requests by name: those that hold blocks, and a few that do not."""
 
-    def __init__(self, describe: Describe) -> None:
+    def __init__(self, describe: Describe, *, tags_extra_keys: bool = True) -> None:
         self.describe = describe
+        self.tags_extra_keys = tags_extra_keys
         self._followed: OrderedDict[str, Followed] = OrderedDict()
 
     def get(self, name: str) -> Followed | None:
@@ -61,7 +62,9 @@ class Requests:
         name = request.request_id
         known = self._followed.get(name)
         if known is None or known.request is not request or len(known.content.tokens) > num_tokens:
-            known = Followed(request, content_of(request, self.describe(request)))
+            given = self.describe(request)
+            content = content_of(request, given, tags_extra_keys=self.tags_extra_keys)
+            known = Followed(request, content)
             self._followed[name] = known
         tokens = known.content.tokens
         if len(tokens) < num_tokens:
@@ -81,8 +84,13 @@ class Requests:
         return sum(200 + followed.content.size_bytes for followed in self._followed.values())
 
 
-def content_of(request: Request, given: RequestInput | None) -> Content:
-    """The prompt; a token that stands for an item or an embedding counts as what it stands for."""
+def content_of(
+    request: Request, given: RequestInput | None, *, tags_extra_keys: bool = True
+) -> Content:
+    """Return the prompt; a token that stands for an item or an embedding counts as what it is.
+
+    Without tags an adapter and a salt of one name are the same (KV-POL-10).
+    """
     tokens = array("q", request.token_ids[: request.num_prompt_tokens])
     if given is None:
         return Content(b"", tokens)
@@ -96,7 +104,10 @@ def content_of(request: Request, given: RequestInput | None) -> Content:
         for place in range(min(len(tokens), len(embeddings.data) // size)):
             tokens[place] = _stand_in(embeddings.data[place * size : (place + 1) * size])
     adapter = None if given.lora is None else (given.lora.name, given.lora.path)
-    return Content(repr((given.cache_salt, adapter)).encode(), tokens)
+    root: tuple[object, ...] = (given.cache_salt, adapter)
+    if not tags_extra_keys:
+        root = tuple(each for each in (adapter and adapter[0], given.cache_salt) if each)
+    return Content(repr(root).encode(), tokens)
 
 
 def _stand_in(data: bytes) -> int:

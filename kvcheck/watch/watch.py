@@ -47,7 +47,8 @@ class Watch:
         if self.has_copies:  # when a copy reads what is there, the calls do not say
             self.content.groups.clear()
             self.content.states.clear()
-        self.requests = Requests(describe)
+        tagged = self.config.policy.extra_keys == "tagged"
+        self.requests = Requests(describe, tags_extra_keys=tagged)
         self.fold = EventFold.under(self.config.policy)
         self.fold_is_exact = snapshot is not None and not snapshot.lookup_order
         if snapshot is not None:

@@ -52,7 +52,7 @@ def test_no_byte_of_a_state_can_change(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "command", [["check", "kvref", "--budget", "static"], ["explore", "--config", "retention"]]
+    "command", [["check", "kvref", "--budget", "directed"], ["explore", "--config", "retention"]]
 )
 @pytest.mark.parametrize(
     ("content", "says"),

@@ -54,7 +54,7 @@ def test_each_way_has_its_own_story_the_smallest_first(queues: tuple[Report, Sui
     report, suite = queues
     found = {each.place: each for each in report.violations}
     rule = found["free_queue after free"].rule
-    assert found["free_queue after reset_prefix_cache"].rule == rule
+    assert found["free_queue after free_blocks"].rule == rule
     sizes = [len(each.operations) for each in report.violations if each.rule == rule]
     assert len(sizes) <= MOST_WAYS
     assert sizes == sorted(sizes)

@@ -137,8 +137,9 @@ def damaged(value: Any, chance: random.Random) -> Iterator[Any]:
     parent, name = chance.choice(places)
     kept = parent[name]
     for wrong in ([[["x"]]], {"x": {"y": None}}, "\u2212", -0.5):
-        parent[name] = wrong
-        yield copy.deepcopy(value)
+        if not isinstance(kept, type(wrong)) or not isinstance(wrong, str):
+            parent[name] = wrong
+            yield copy.deepcopy(value)
     parent[name] = kept
     if isinstance(parent, dict):
         yield {**copy.deepcopy(value), "surplus": 1}

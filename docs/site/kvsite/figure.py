@@ -86,7 +86,7 @@ def story_of(check: Example) -> Story | None:
     watch = Watch(kvref.implementation())
     subject = cast(Implementation, watch)
     with suppress(LeftOut, TooLong):
-        check.run(Bench(subject, Policy()))
+        check.run(Bench(subject, Policy(), audits=False))  # an audit asks when a column is too many
     found = (Story(check.name, tuple(columns)) for columns in watch.columns)
     return next((story for story in found if story.is_small), None)
 
