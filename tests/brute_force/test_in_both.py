@@ -7,6 +7,7 @@ import pytest
 from kvcheck.mistakes import Mistake
 from tests.brute_force.stories import agree, history_finds, story_named
 from tests.kills import matrix
+from tests.kills.directed import directed_checks, finds
 from tests.mistakes import in_both
 
 CELLS = matrix.read()
@@ -25,3 +26,11 @@ def test_a_mistake_in_both_is_seen_in_each_and_by_no_comparison(
     assert history_finds(story, one) is not None
     assert history_finds(story, other) is not None
     assert agree(story, one, other)
+
+
+@pytest.mark.parametrize("pair", in_both(), ids=lambda pair: str(pair[0].id))
+def test_a_mistake_in_both_is_seen_in_each_by_an_example(pair: tuple[Mistake, Mistake]) -> None:
+    """By one about its rules, with the mistake as its own oracle."""
+    about = [c for c in directed_checks("both") if set(c.rules) & set(pair[0].rules)]
+    for subject in (mistake.make() for mistake in pair):
+        assert any(finds(check, subject, subject) for check in about)

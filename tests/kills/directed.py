@@ -12,6 +12,7 @@ import kvref
 from kvcheck.play.left_out import LeftOut
 from kvcheck.rules.batched_plans import random_steps_are_their_single_calls
 from kvcheck.rules.directed import EXAMPLES, Example, example_violation
+from kvcheck.rules.notation.shipped import examples_from, shipped_stories
 from kvcheck.rules.random_plans import random_plan
 from kvspec.interface import Implementation
 from kvspec.policy import Policy
@@ -26,6 +27,8 @@ def directed_checks(kind: str = "manager") -> tuple[Example, ...]:
     plans = [example for example in EXAMPLES if _names(example, "KV-PLAN-")]
     if kind == "planner":
         return EXAMPLES
+    if kind == "both":  # their answers are written down
+        return examples_from(shipped_stories())
     if kind == "steps":  # without the one that draws steps: those written down see each mistake
         steps = (example for example in EXAMPLES if _names(example, "KV-BATCH-"))
         return tuple(e for e in steps if e is not random_steps_are_their_single_calls)
@@ -42,9 +45,9 @@ def plan_checks(number: int) -> tuple[Example, ...]:
     return tuple(random_plan(0, n) for n in range(number))
 
 
-def finds(check: Example, subject: Implementation) -> bool:
-    """Whether it finds something; an endless loop is something."""
-    oracle = kvref.implementation()
+def finds(check: Example, subject: Implementation, oracle: Implementation | None = None) -> bool:
+    """Whether it finds something beside the oracle, or kvref; an endless loop is something."""
+    oracle = oracle or kvref.implementation()
     with interrupted():
         try:
             return example_violation(check, subject, Policy(), oracle) is not None

@@ -78,11 +78,13 @@ class Layer:
 
 
 def directed(mistake: Mistake) -> str | None:
-    """Checks about its rules first, then the others."""
+    """Checks about its rules first, then the others; with the mistake in both, it is the oracle."""
     checks = directed_checks(mistake.kind)
     own = [check for check in checks if set(mistake.rules) & set(check.rules)]
     others = [check for check in checks if check not in own]
-    return _first([*own, *others], mistake.make())
+    subject = mistake.make()
+    oracle = subject if mistake.kind == "both" else None
+    return _first([*own, *others], subject, oracle)
 
 
 def random(mistake: Mistake) -> str | None:
@@ -193,8 +195,10 @@ def audit(mistake: Mistake) -> str | None:
     return None
 
 
-def _first(checks: Sequence[Example], subject: Implementation) -> str | None:
-    return next((check.name for check in checks if finds(check, subject)), None)
+def _first(
+    checks: Sequence[Example], subject: Implementation, oracle: Implementation | None = None
+) -> str | None:
+    return next((check.name for check in checks if finds(check, subject, oracle)), None)
 
 
 def _raises(name: str, play_it: Callable[[], object]) -> str | None:
@@ -223,7 +227,7 @@ LAYERS: Mapping[str, Layer] = MappingProxyType(
     {
         "directed": Layer(
             "the directed suite, those about its rules first",
-            MANAGERS | {"planner", "steps"},
+            ALONE | {"planner", "steps"},
             directed,
             directed_checks,
         ),
