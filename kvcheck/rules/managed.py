@@ -61,8 +61,8 @@ class Managed:
 
     A call that the subject says it lacks leaves the check out. `exact`: whether block ids are those
     that a check writes down, or only null is told from others. `audits`: whether invariants are
-    checked after each call. `guards`: all that can be
-    seen from outside, too. `is_shared`: others call the manager between these calls.
+    checked after each call. `guards`: whether all that can be seen from outside is checked, too.
+    `is_shared`: others call the manager between these calls.
     """
 
     is_shared = False

@@ -53,6 +53,7 @@ def test_each_way_has_its_own_story_the_smallest_first(queues: tuple[Report, Sui
     """Both are differences that the same rule is named for."""
     report, suite = queues
     found = {each.place: each for each in report.violations}
+    assert "KV-POOL-11" in {each.rule for each in report.violations}
     rule = found["free_queue after free"].rule
     assert found["free_queue after free_blocks"].rule == rule
     sizes = [len(each.operations) for each in report.violations if each.rule == rule]

@@ -183,13 +183,14 @@ def _without_killer(
 
 
 def _in_both(mistakes: Sequence[Mistake], known: Mapping[tuple[str, str], Cell]) -> Iterator[str]:
-    """What comparing kvref with kvfast can't show, and who shows it."""
+    """List the mistakes that comparing kvref with kvfast can't show, and what shows each."""
     yield "## In both twins at once"
     yield ""
     yield "kvref and kvfast make the mistake alike, so only layers that compare with neither count."
-    yield "*history* tells them without an implementation: what happened to each block, from which"
-    yield "it follows what is held, cached, hit and refused. It says nothing of statistics, events,"
-    yield "samples and the bytes of hashes."
+    yield "*directed* finds them by the answers written in the examples; where it compares, its"
+    yield "oracle is the mistaken twin itself. *history* needs no implementation: from what"
+    yield "happened to each block it derives what is held, cached, hit and refused. It says nothing"
+    yield "of statistics, events, samples and the bytes of hashes."
     yield ""
     yield "| mistake | rule | what | killed by |"
     yield "|---|---|---|---|"

@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from kvcheck.play.left_out import LeftOut
-from kvcheck.rules.bench import Bench
 from kvcheck.rules.judging import NotationError
-from kvcheck.rules.managed import Managed
 from kvcheck.rules.notation.values import Name
+from kvcheck.rules.notation.words import AtHand
 from kvspec.blocks import KVCacheBlocks
 from kvspec.events import MEDIUM_GPU, AllBlocksCleared, BlockRemoved, BlockStored, Event
 from kvspec.fleet import (
@@ -65,26 +64,18 @@ def _stored(hashes: tuple[bytes, ...], medium: str, group: int, *, is_report: bo
 
 
 class Beside:
-    """What `Verbs` does with an index of engines, `fleet`, and with a tier, `tier 4`."""
+    """An index of engines, `fleet`, and a tier of the manager at hand, `tier 4`."""
 
-    bench: Bench
-    index: Any = None
-    tier: Any = None
-
-    @property
-    def on(self) -> Managed:
-        """The manager at hand."""
-        raise NotImplementedError
-
-    def argument(self, value: Any, name: str = "") -> Any:
-        """Return what a word stands for in a call."""
-        raise NotImplementedError
+    def __init__(self, hand: AtHand) -> None:
+        self.hand = hand
+        self.index: Any = None
+        self.tier: Any = None
 
     def do_fleet(self, **options: Any) -> None:
         """Make an empty index of engines."""
-        if not isinstance(self.bench.subject, FleetImplementation):
+        if not isinstance(self.hand.bench.subject, FleetImplementation):
             raise LeftOut("an index of engines")
-        self.index = self.bench.subject.make_prefix_index(**options)
+        self.index = self.hand.bench.subject.make_prefix_index(**options)
 
     def _index(self) -> Any:
         if self.index is None:
@@ -95,8 +86,8 @@ class Beside:
         self, engine: Any, number: int, events: str = "", time_s: float | None = None
     ) -> Any:
         """Take in a batch; its time is its number, in seconds, unless said."""
-        when = float(number) if time_s is None else float(time_s)
-        return self._index().hear(_word(engine), Batch(number, when, events_of(events)))
+        batch = Batch(number, _time_of(number, time_s), events_of(events))
+        return self._index().hear(_word(engine), batch)
 
     def do_hand_over(
         self, engine: Any, number: int, keys: str = "", time_s: float | None = None
@@ -108,8 +99,8 @@ class Beside:
                 for each in event.block_hashes:
                     key = (event.medium, event.group, each)
                     found[key] = found.get(key, 0) + 1
-        when = float(number) if time_s is None else float(time_s)
-        return self._index().restore(_word(engine), EngineState(number, when, found))
+        state = EngineState(number, _time_of(number, time_s), found)
+        return self._index().restore(_word(engine), state)
 
     def do_skip(self, engine: Any) -> Any:
         return self._index().skip(_word(engine))
@@ -141,9 +132,9 @@ class Beside:
 
     def do_tier(self, num_blocks: int) -> None:
         """Make a tier of so many host blocks for the manager at hand."""
-        if not isinstance(self.bench.subject, TieredImplementation):
+        if not isinstance(self.hand.bench.subject, TieredImplementation):
             raise LeftOut("a host tier")
-        self.tier = self.bench.subject.make_tier(self.on.real, num_blocks)
+        self.tier = self.hand.bench.subject.make_tier(self.hand.on.real, num_blocks)
 
     def do_host(self, call: Name, *values: Any, **members: Any) -> Any:
         """Make a call of the tier by its own name; `host keys` lists keys, the oldest first."""
@@ -151,7 +142,7 @@ class Beside:
             raise NotationError("no tier: it is made by `tier`")
         if call.word == "keys":
             return [key.hex() for (_, key), _ in self.tier.snapshot().host]
-        given = [self.argument(value) for value in values]
+        given = [self.hand.argument(value) for value in values]
         if call.word == "load":
             given[1:] = [KVCacheBlocks(tuple(given[1:]))]
         return getattr(self.tier, call.word)(*given, **members)
@@ -170,6 +161,10 @@ class _State:
 
 
 USUAL = (0, MEDIUM_GPU)
+
+
+def _time_of(number: int, time_s: float | None) -> float:
+    return float(number if time_s is None else time_s)
 
 
 def _word(value: Any) -> Any:

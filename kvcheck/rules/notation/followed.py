@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from kvcheck.rules.bench import Bench
 from kvcheck.rules.judging import NotationError
-from kvcheck.rules.managed import Managed
 from kvcheck.rules.notation.values import Name
+from kvcheck.rules.notation.words import AtHand
 from kvspec.following import FollowedInput
 from kvspec.interface import Feature
 from kvspec.stats import PrefixCacheStats
@@ -26,44 +25,35 @@ def hashes_of(value: Any, size_bytes: int) -> Any:
 
 
 class Followed:
-    """What `Verbs` does with followed requests and with a hit-rate window."""
+    """Followed requests of the manager at hand, and a hit-rate window."""
 
-    bench: Bench
-    requests: dict[str, Any]
-    rate_window: Any = None
+    def __init__(self, hand: AtHand) -> None:
+        self.hand = hand
+        self.rate_window: Any = None
 
-    @property
-    def on(self) -> Managed:
-        """The manager at hand."""
-        raise NotImplementedError
-
-    def request(self, name: Name) -> Any:
-        """Return the request of this name."""
-        raise NotImplementedError
-
-    def given(self, value: Any) -> Any:
+    def _given(self, value: Any) -> Any:
         """Return the hashes that the words stand for, as long as the manager's."""
-        return hashes_of(value, self.on.config.given_hash_bytes or 8)
+        return hashes_of(value, self.hand.on.config.given_hash_bytes or 8)
 
     def do_followed(self, name: Any, num_tokens: Any, hashes: Any = "", **members: Any) -> None:
         """Make a request of counts and hashes; all of it is the prompt unless said."""
-        self.bench.need(Feature.GIVEN_HASHES)
+        self.hand.bench.need(Feature.GIVEN_HASHES)
         called = name.word if isinstance(name, Name) else name
-        given = {"num_prompt_tokens": num_tokens, "hashes": self.given(hashes), **members}
-        subject: Any = self.bench.subject
-        made = subject.make_followed(self.on.real, FollowedInput(called, num_tokens, **given))
-        self.requests[called] = made
+        given = {"num_prompt_tokens": num_tokens, "hashes": self._given(hashes), **members}
+        subject: Any = self.hand.bench.subject
+        made = subject.make_followed(self.hand.on.real, FollowedInput(called, num_tokens, **given))
+        self.hand.requests[called] = made
 
     def do_follow(self, name: Name, num_tokens: Any, hashes: Any = "", **members: Any) -> None:
         """Say how many tokens the request has now, and the hashes of its new full blocks."""
-        subject: Any = self.bench.subject
-        given = self.given(hashes)
-        subject.follow(self.on.real, self.request(name), num_tokens, given, **members)
+        subject: Any = self.hand.bench.subject
+        given = self._given(hashes)
+        subject.follow(self.hand.on.real, self.hand.request(name), num_tokens, given, **members)
 
     def do_rate_window(self, *max_requests: Any) -> None:
         """Make a hit-rate window."""
-        self.bench.need(Feature.STATISTICS)
-        self.rate_window = self.bench.subject.make_hit_rate_window(*max_requests)
+        self.hand.bench.need(Feature.STATISTICS)
+        self.rate_window = self.hand.bench.subject.make_hit_rate_window(*max_requests)
 
     def _window(self) -> Any:
         if self.rate_window is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -50,11 +50,6 @@ class Planning:
         self.grouped: tuple[KVCacheGroup, ...] = ()
         self.config = PlanningConfig(64, 16)
         self.caches: tuple[KVCacheConfig, ...] = ()
-        self.verbs: Mapping[str, Callable[..., Any]] = {
-            name.removeprefix("do_"): getattr(self, name)
-            for name in dir(self)
-            if name.startswith("do_")
-        }
 
     @property
     def layers(self) -> Layers:

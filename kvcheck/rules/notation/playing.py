@@ -115,8 +115,8 @@ class Play(Verbs):
         """Return what no refused call may change: the manager's state, or a plan's layers."""
         if self.manager is None:
             return self.planning.visible()
-        tier = None if self.tier is None else self.tier.snapshot()
-        return self.manager.visible(), tier
+        tier = self.beside.tier
+        return self.manager.visible(), None if tier is None else tier.snapshot()
 
     def _asked(self, call: Callable[[], Any], wanted: type[BaseException] | None = None) -> Any:
         """Make a call; leave the line out where the subject says that it lacks what it needs.

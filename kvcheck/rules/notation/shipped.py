@@ -63,5 +63,12 @@ def example_of(story: Story) -> Example:
 
     editions = (edition_of_rules().get(rule, FIRST) for rule in story.rules)
     since = max((story.since or FIRST, *editions), key=EDITIONS.index)
-    found = Example(story.name, story.rules, check, level, choices=choices_of(story), since=since)
-    return replace(found, is_watched=True)
+    return Example(
+        story.name,
+        story.rules,
+        check,
+        level,
+        choices=choices_of(story),
+        since=since,
+        is_watched=True,
+    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,6 +17,7 @@ from kvcheck.rules.notation.setting import setting_of
 from kvcheck.rules.notation.state import drawn
 from kvcheck.rules.notation.steps import Steps
 from kvcheck.rules.notation.values import CONSTANTS, Block, Hash, Name, Reader, parted
+from kvcheck.rules.notation.words import verbs_of
 from kvspec.blocks import KVCacheBlocks
 from kvspec.inside import CopyingManager
 from kvspec.interface import Feature, KVCacheManager
@@ -58,7 +59,7 @@ QUESTIONS = frozenset(
 """Lines that are left out alone where the subject lacks them: the others go on without."""
 
 
-class Verbs(Followed, Beside):
+class Verbs:
     """The managers and requests of an example. `asked`: members that the answer at hand names."""
 
     def __init__(self, bench: Bench) -> None:
@@ -71,12 +72,9 @@ class Verbs(Followed, Beside):
         self.steps: dict[int, Steps] = {}
         self.asked: list[str] = []
         self.planning = Planning(bench)
-        own: Mapping[str, Callable[..., Any]] = {
-            name.removeprefix("do_"): getattr(self, name)
-            for name in dir(self)
-            if name.startswith("do_")
-        }
-        self.verbs = {**own, **self.planning.verbs}
+        self.beside = Beside(self)
+        parts = (self, self.planning, self.beside, Followed(self))
+        self.verbs = {word: do for part in parts for word, do in verbs_of(part).items()}
 
     @property
     def on(self) -> Managed:
@@ -104,7 +102,7 @@ class Verbs(Followed, Beside):
         )
         if not name:
             self.managers, self.requests, self.lists, self.steps = {}, {}, {}, {}
-            self.tier = None
+            self.beside.tier = None
         self.managers[name or "pool"] = self.manager
 
     def call(self, verb: str, words: Sequence[Any]) -> Any:
