@@ -23,19 +23,13 @@ BROKEN = "tests.bench.test_command:Broken"
 
 
 class Broken(ReferenceImplementation):
-    """Finds a block less than is cached."""
-
     def bench_calls(self, manager: KVCacheManager) -> Calls:
-        """The broken calls."""
         return shorter_hits(contract_calls(self, manager))
 
 
 class Hashless(ReferenceImplementation):
-    """Tells prefixes apart in its own way."""
-
     @property
     def capabilities(self) -> Capabilities:
-        """No hash function."""
         whole = ReferenceImplementation().capabilities
         return Capabilities("h", "1", whole.spec_types, frozenset(), whole.features)
 
@@ -59,7 +53,6 @@ def small_plans(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_tables_name_phases_units_cases_and_subjects(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Only their form: how long anything took is not a matter of tests."""
     other = "kvref:implementation"
     assert main(["bench", "--impl", "kvref", "--impl", other, "--quick"]) == 0
     shown = capsys.readouterr()
@@ -138,7 +131,6 @@ def test_the_picture_and_the_tables_of_a_document_can_be_made_again(
 
 
 def test_tables_are_put_where_a_file_has_their_place(tmp_path: Path) -> None:
-    """And nothing is written where it has none."""
     document, results = tmp_path / "out.json", tmp_path / "RESULTS.md"
     assert main(["bench", "--impl", "kvref", "--only", "prompts", "--json", str(document)]) == 0
     given = ("--into", str(results))

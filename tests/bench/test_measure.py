@@ -63,13 +63,11 @@ from tests.bench.toy import (
 
 
 def measured(*slowness: int) -> Measured:
-    """The plan with toys of this slowness, named by it."""
     clock = FakeClock()
     return measure(PLAN, [Subject(str(slow), Toy(clock, slow)) for slow in slowness], clock=clock)
 
 
 def times(name: str) -> dict[tuple[Case, str], tuple[int, list[float]]]:
-    """Units and rounds of every phase that this one has."""
     return {
         (each.case, each.phase): (each.units_per_round, each.rounds_ns[name])
         for each in measured(1).measurements
@@ -78,7 +76,6 @@ def times(name: str) -> dict[tuple[Case, str], tuple[int, list[float]]]:
 
 
 def test_a_phase_has_the_time_of_its_own_calls_and_of_nothing_else() -> None:
-    """Reading an answer costs a thousand times as much as any call, and is nowhere in the times."""
     assert times("1") == {
         (SMALL, HASH): (8, [7 / 4] * 3),
         (SMALL, LOOK_UP): (2, [13.0] * 3),
@@ -201,7 +198,6 @@ def test_managers_that_answer_differently_are_not_compared(
 
 
 def test_what_differed_first_is_told_even_if_the_round_ended_later_for_another_reason() -> None:
-    """Answers are compared after the round, and here the second one's round has no end."""
     clock, phases = FakeClock(), set[str]()
     less = Toy(clock, change=lambda calls: shorter_hits(other_hashes(calls)), is_batched=False)
     both = [Subject("whole", Toy(clock, is_batched=False)), Subject("less", less)]
@@ -226,7 +222,6 @@ def test_what_differed_first_is_told_even_if_the_round_ended_later_for_another_r
 def test_batched_calls_that_answer_differently_are_not_compared(
     change: Callable[[BatchedManager], Any], case: Case, phase: str
 ) -> None:
-    """Their answers are held against those of single calls, of the same implementation or not."""
     clock = FakeClock()
     with pytest.raises(UnequalWorkError) as caught:
         measure(Plan((case,), 2), [Subject("less", Toy(clock, change_batched=change))], clock=clock)
@@ -272,7 +267,6 @@ def test_who_would_take_too_long_is_left_out_of_a_case_and_that_is_said() -> Non
 
 
 def test_a_pool_that_would_take_too_long_to_fill_is_not_filled() -> None:
-    """As the smaller one tells, that was filled before."""
     clock, heard = FakeClock(), list[str]()
     toy = Toy(clock, on_call=heard.append, is_batched=False)
     larger = replace(COLD, num_blocks=2 * COLD.num_blocks)
@@ -289,7 +283,6 @@ def test_a_pool_that_would_take_too_long_to_fill_is_not_filled() -> None:
 
 
 def fill_s(case: PromptCase) -> float:
-    """What the toy's clock shows after its pool is filled."""
     clock = FakeClock()
     scenario_of(Contestant(Subject("toy", Toy(clock))), case, 3).prepare()
     return clock.now / 1e9
@@ -333,7 +326,6 @@ def test_the_collector_is_off_in_every_call_and_on_again_afterwards() -> None:
 
 
 def test_what_a_caller_froze_stays_frozen_and_nothing_else() -> None:
-    """The tests froze what was there before them."""
     try:
         for was_frozen in (True, False):
             measure(Plan((SMALL,), 2), [Subject("toy", Toy(FakeClock()))], clock=FakeClock())
@@ -348,7 +340,6 @@ def test_what_the_times_include_is_said_by_the_implementation() -> None:
 
 
 def test_an_allocation_takes_a_hit_that_is_still_valid() -> None:
-    """It is looked up just before: other requests allocate after the look-ups that are timed."""
     clock, heard = FakeClock(), list[str]()
     toy = Toy(clock, on_call=heard.append)
     measure(Plan((SMALL,), 2), [Subject("toy", toy)], clock=clock)
@@ -357,8 +348,6 @@ def test_an_allocation_takes_a_hit_that_is_still_valid() -> None:
 
 
 def test_each_is_measured_under_its_own_choices() -> None:
-    """A peer whose choices are its version's refuses others."""
-
     class Chosen(Toy):
         bench_policy = Policy(counts_common_prefix=False)
 

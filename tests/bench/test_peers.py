@@ -20,12 +20,10 @@ from tests.bench.toy import PLAN
 
 
 def beside_kvref(name: str, peer: Implementation) -> Measured:
-    """The toy plan with both."""
     return measure(PLAN, [Subject(name, peer), Subject("kvref", kvref.implementation())])
 
 
 def phases(found: Measured, name: str) -> set[str]:
-    """Those in which it was timed."""
     return {each.phase for each in found.measurements if name in each.rounds_ns}
 
 
@@ -54,7 +52,6 @@ def test_sglang_called_directly_finds_and_releases_as_much() -> None:
 
 @pytest.fixture
 def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> nanovllm.NanoImplementation:
-    """The adapter of nano-vllm over a stand-in."""
     write_package(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     return nanovllm.implementation()

@@ -20,10 +20,7 @@ SIZES = (2**8, 2**12)
 
 
 class Hoarder(ReferenceImplementation):
-    """Keeps sixteen objects and 4,096 bytes for every block."""
-
     def create(self, config: ManagerConfig, **options: Any) -> KVCacheManager:
-        """The reference's manager, and the hoard."""
         manager = super().create(config, **options)
         blocks = config.kv_cache.num_blocks
         hoard = [[object() for _ in range(15)] for _ in range(blocks)], bytearray(4096 * blocks)
@@ -32,16 +29,11 @@ class Hoarder(ReferenceImplementation):
 
 
 class Refuser(ReferenceImplementation):
-    """Makes no pool."""
-
     def create(self, config: ManagerConfig, **options: Any) -> KVCacheManager:
-        """An error of its own."""
         raise ValueError("too many blocks")
 
 
 class Vanisher(ReferenceImplementation):
-    """Ends the process."""
-
     def create(self, config: ManagerConfig, **options: Any) -> KVCacheManager:
         """As a failure in compiled code would."""
         import os
@@ -83,7 +75,6 @@ def test_what_the_process_had_free_hides_nothing_of_a_pool() -> None:
 
 
 def test_a_pool_that_takes_too_long_to_fill_is_only_made() -> None:
-    """The smallest is always filled: it tells how long others take."""
     first, second = pool_costs([Subject("toy", ReferenceImplementation())], SIZES, max_fill_s=0)
     assert first.full_bytes is not None
     assert (second.full_bytes, second.full_objects) == (None, None)

@@ -38,12 +38,10 @@ OPTIONS = (pytest.param(ROOMY, id="roomy"), pytest.param(TIGHT, id="tight"))
 
 
 def script(options: ReplayOptions) -> Script:
-    """The trace, as the reference has it."""
     return record(kvref.implementation(), options, TRACE, trace_name="trace")
 
 
 def replayed(options: ReplayOptions, *toys: Toy, clock: FakeClock) -> Measured:
-    """Two rounds and the one not counted."""
     subjects = [Subject(f"toy-{index}", toy) for index, toy in enumerate(toys)]
     return measure(Plan((ReplayCase("trace", script(options)),), 2), subjects, clock=clock)
 
@@ -74,7 +72,6 @@ def test_a_tight_pool_refuses_and_preempts() -> None:
 def test_single_and_batched_calls_do_the_script_with_the_same_answers(
     options: ReplayOptions,
 ) -> None:
-    """Answers are compared step by step; how long a phase takes is the sum of its calls."""
     clock, heard = FakeClock(), Counter[str]()
     toy = Toy(clock, on_call=lambda name: heard.update([name]))
     found = replayed(options, toy, clock=clock).measurements

@@ -19,7 +19,6 @@ def test_a_spread_is_the_median_between_the_quartiles() -> None:
 
 
 def test_ratios_are_taken_round_by_round() -> None:
-    """Not of the medians: those are 20 and 8."""
     assert ratios(FOUND, "a", "b") == [2.0, 10.0, 0.5]
     assert ratios(FOUND, "a", "a") == [1.0, 1.0, 1.0]
 
@@ -30,7 +29,6 @@ def test_without_the_baseline_there_is_no_ratio() -> None:
 
 
 def test_a_look_up_is_drawn_per_block_that_it_reads() -> None:
-    """Half of 8 blocks are hits; the one after them is the miss that ends it."""
     times = {"q1": 40.0, "median": 50.0, "q3": 60.0}
     case = {"prompt_tokens": 128, "hit_percent": 50, "num_blocks": 129, "cold": True}
     found = {"phase": "look up", "unit": "request", "case": case}

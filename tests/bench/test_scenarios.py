@@ -36,8 +36,6 @@ PLANS = (pytest.param(full_plan(), id="full"), pytest.param(quick_plan(), id="qu
 
 
 class Untimed:
-    """Does the work and keeps the answers, by phase."""
-
     def __init__(self) -> None:
         self.answers: dict[str, list[Sequence[Any]]] = {}
 
@@ -48,7 +46,6 @@ class Untimed:
         return result, answers
 
     def keep(self, what: str, answers: Sequence[Any]) -> None:
-        """In the order of the parts."""
         self.answers.setdefault(what, []).append(answers)
 
     def add_up(self, phase: str, phases: Sequence[str], units: int) -> None:
@@ -56,7 +53,6 @@ class Untimed:
 
 
 def single_work(manager: KVCacheManager) -> SingleWork:
-    """The reference, call by call."""
     return SingleWork(contract_calls(kvref.implementation(), manager))
 
 
@@ -88,7 +84,6 @@ def test_cold_rounds_ask_for_other_prompts_and_hot_ones_for_the_same() -> None:
 
 
 def test_in_each_step_of_decoding_as_many_requests_begin_a_block() -> None:
-    """And each begins and completes one in a round: the hashes of all are compared at its end."""
     case = DecodeCase(num_requests=32, prompt_tokens=64, num_blocks=32 * 8)
     implementation = kvref.implementation()
     manager = implementation.create(config_of(case), check_invariants=True)
@@ -146,7 +141,6 @@ def test_every_case_has_room_for_all_its_rounds(plan: Plan) -> None:
 
 @pytest.mark.parametrize("plan", PLANS)
 def test_no_case_is_there_twice(plan: Plan) -> None:
-    """Its label says which it is."""
     assert len({case.label for case in plan.cases}) == len(plan.cases)
 
 

@@ -43,8 +43,6 @@ PLAN = Plan((SMALL, FRESH, COLD, STEPS), num_rounds=3)
 
 
 class FakeClock:
-    """Nanoseconds that pass only when somebody says so."""
-
     def __init__(self) -> None:
         self.now = 0
 
@@ -71,14 +69,12 @@ class Toy(ReferenceImplementation):
 
     @property
     def capabilities(self) -> Capabilities:
-        """The reference's, with batched calls or without."""
         whole = super().capabilities
         if self.is_batched:
             return whole
         return replace(whole, features=whole.features - {Feature.BATCHED})
 
     def bench_calls(self, manager: KVCacheManager) -> Calls:
-        """The contract's calls, and the clock moves."""
         calls = self.change(contract_calls(self, manager))
         ticking: dict[str, Any] = {
             name: self._ticking(name, getattr(calls, name), COSTS_NS.get(name, 1_000_000))
@@ -87,12 +83,10 @@ class Toy(ReferenceImplementation):
         return replace(calls, **ticking, includes="ticks")
 
     def batched(self, manager: KVCacheManager) -> BatchedManager:
-        """The reference's, and the clock moves."""
         inner = self.change_batched(super().batched(manager))
         return cast(BatchedManager, TickingBatched(inner, self))
 
     def tick(self, name: str, cost_ns: int) -> None:
-        """A call takes time and is heard of."""
         self.clock.now += cost_ns * self.slowness
         self.on_call(name)
 
@@ -105,8 +99,6 @@ class Toy(ReferenceImplementation):
 
 
 class TickingBatched:
-    """Batched calls of a toy."""
-
     def __init__(self, inner: BatchedManager, toy: Toy) -> None:
         self._inner = inner
         self._toy = toy
@@ -123,8 +115,6 @@ class TickingBatched:
 
 
 def shorter_hits(calls: Calls) -> Calls:
-    """Finds one block less than is cached."""
-
     def look_up(request: Any) -> PrefixHit:
         hit = calls.look_up(request)
         (ids,) = hit.blocks.groups
@@ -135,7 +125,6 @@ def shorter_hits(calls: Calls) -> Calls:
 
 
 def forgets(calls: Calls) -> Calls:
-    """Finds less when it is asked for the same again."""
     asked: list[Any] = []
 
     def look_up(request: Any) -> Any:
@@ -152,8 +141,6 @@ def other_hashes(calls: Calls) -> Calls:
 
 
 def other_blocks(calls: Calls) -> Calls:
-    """Answers its new blocks in another order."""
-
     def read_blocks(answer: KVCacheBlocks | None) -> list[int] | None:
         return None if answer is None else answer.to_lists()[0][::-1]
 
@@ -161,13 +148,10 @@ def other_blocks(calls: Calls) -> Calls:
 
 
 def keeps_blocks(calls: Calls) -> Calls:
-    """Frees nothing."""
     return replace(calls, free=lambda request: None)
 
 
 def refuses(calls: Calls) -> Calls:
-    """Has no room for a decoding request."""
-
     def allocate(request: Any, num_new_tokens: int) -> Any:
         return None if num_new_tokens == 1 else calls.allocate(request, num_new_tokens)
 
@@ -175,8 +159,6 @@ def refuses(calls: Calls) -> Calls:
 
 
 class Changed:
-    """A batched manager of which some calls are others."""
-
     def __init__(self, inner: BatchedManager, **calls: Callable[..., Any]) -> None:
         self._inner = inner
         self._calls = calls
@@ -186,7 +168,6 @@ class Changed:
 
 
 def shorter_lengths(batched: BatchedManager) -> Any:
-    """Looks up one block less than is cached."""
     return Changed(
         batched,
         lookup=lambda handles: array("q", [hit - 16 for hit in batched.lookup(handles)]),
@@ -194,7 +175,6 @@ def shorter_lengths(batched: BatchedManager) -> Any:
 
 
 def forgets_lengths(batched: BatchedManager) -> Any:
-    """Finds less when it is asked for the same again."""
     last: list[list[int]] = []
 
     def lookup(handles: Any) -> Any:
@@ -212,8 +192,6 @@ def _spoils_rows(output: StepOutput | None) -> None:
 
 
 def other_rows(batched: BatchedManager) -> Any:
-    """Tells of another block than the first new request got."""
-
     def admit(handles: Any, counts: Any, *, output: StepOutput) -> StepResult:
         result = batched.admit(handles, counts, output=output)
         _spoils_rows(output)
@@ -228,18 +206,14 @@ def other_rows(batched: BatchedManager) -> Any:
 
 
 def no_rows(batched: BatchedManager) -> Any:
-    """Decodes, and tells no blocks."""
     return Changed(batched, decode=lambda handles, counts, *, output: batched.decode(handles))
 
 
 def no_hashes(batched: BatchedManager) -> Any:
-    """Appends nothing."""
     return Changed(batched, append=lambda handles, tokens: None)
 
 
 def grants_less(batched: BatchedManager) -> Any:
-    """Says that the last one was refused."""
-
     def decode(handles: Any, counts: Any, *, output: StepOutput) -> StepResult:
         result = batched.decode(handles, counts, output=output)
         result.num_scheduled_tokens[-1] = 0

@@ -50,7 +50,6 @@ class Blocks:
         return self.known[1]
 
     def worked_out(self) -> dict[int, list[Name]]:
-        """By all that happened."""
         found: dict[int, list[Name]] = {}
         for event in self.events:
             if event.what == REGISTERED and event.name is not None:
@@ -88,7 +87,6 @@ class Blocks:
         self.events.append(Event(REGISTERED, block, name))
 
     def forget(self, block: int) -> None:
-        """A block loses all names."""
         self.events.append(Event(FORGOTTEN, block))
 
     def release(self, blocks: Sequence[int], still_held: Iterable[int]) -> None:

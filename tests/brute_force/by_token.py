@@ -40,12 +40,10 @@ def tokens_kept(spec: LayerSpec, token: int) -> range:
 
 
 def tokens_of(block: int, size: int) -> range:
-    """The tokens that a block stands for."""
     return range(block * size, (block + 1) * size)
 
 
 def blocks_of(num_tokens: int, size: int) -> int:
-    """How many blocks the first tokens lie in."""
     return len({token // size for token in range(num_tokens)})
 
 

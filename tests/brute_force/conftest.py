@@ -10,5 +10,4 @@ from kvspec.interface import Implementation
 
 @pytest.fixture(params=["kvref"], scope="module")
 def implementation(request: pytest.FixtureRequest) -> Implementation:
-    """Every implementation there is."""
     return find_implementation(request.param)

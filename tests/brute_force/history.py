@@ -58,7 +58,6 @@ class History:
 
     @classmethod
     def of(cls, config: ManagerConfig) -> History:
-        """Nothing has happened yet."""
         factor = config.dcp_world_size * config.pcp_world_size
         eagle = {
             member
@@ -88,7 +87,6 @@ class History:
     # What there is now.
 
     def references(self) -> Counter[int]:
-        """How often each block is held."""
         lists = [life.held(span) for life in self.lives.values() for span in self.spans]
         held = [block for blocks in lists for block in blocks if block]
         return Counter((*held, *self.popped, *self.set_aside))
@@ -216,7 +214,6 @@ class History:
         return blocks
 
     def return_popped(self, blocks: Sequence[int]) -> None:
-        """One release call."""
         for block in blocks:
             if block:
                 self.popped.remove(block)

@@ -50,7 +50,6 @@ class Keys:
 def inside_hit(
     config: ManagerConfig, state: Snapshot, request: Request, most_tokens: int
 ) -> tuple[int, list[list[int]]]:
-    """The longest length that every group has."""
     keys = Keys(config, state, request)
     groups = range(len(keys.specs))
     for length in range(most_tokens // keys.h * keys.h, 0, -keys.h):

@@ -41,12 +41,10 @@ class Span:
 
     @property
     def num_drafted(self) -> int:
-        """Blocks for the states of drafts."""
         return self.spec.num_speculative_blocks if isinstance(self.spec, MambaSpec) else 0
 
     @property
     def is_mamba(self) -> bool:
-        """Whether its blocks are states."""
         return isinstance(self.spec, MambaSpec)
 
     @property
@@ -100,11 +98,9 @@ class Life:
 
     @classmethod
     def of(cls, text: Text, spans: tuple[Span, ...]) -> Life:
-        """It holds nothing yet."""
         return cls(text, spans, [[] for _ in spans], begun=[None for _ in spans])
 
     def held(self, span: Span) -> list[int]:
-        """The list as it is now."""
         return [self.block(span, index) for index in range(len(self.lists[span.index]))]
 
     def block(self, span: Span, index: int) -> int:
@@ -125,7 +121,6 @@ class Life:
 
     @property
     def holds_something(self) -> bool:
-        """Whether a list has an entry."""
         return any(self.lists)
 
 

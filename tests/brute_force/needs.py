@@ -25,7 +25,6 @@ def need(history: History, name: str, wish: Wish, *, is_capped: bool = False) ->
 
 
 def need_of(history: History, name: str, span: Span, wish: Wish, *, is_capped: bool) -> int | None:
-    """Of one group."""
     hits, referenced = wish.hits[span.index], history.references()
     life = history.lives.get(name)
     held = 0 if life is None else len(life.lists[span.index])

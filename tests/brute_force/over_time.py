@@ -27,8 +27,6 @@ from tests.brute_force.texts import Text
 
 @dataclass
 class Remembered(Cache):
-    """What is cached of one text, by the history alone."""
-
     carriers: Mapping[Name, list[int]] = field(default_factory=dict)
     texts: Mapping[tuple[int, int], Name] = field(default_factory=dict)
 
@@ -58,7 +56,6 @@ class OverTime:
         self.keys: dict[Name, bytes] = {}
 
     def after_operation(self, runner: Runner, done: Performed) -> None:
-        """The answer, then the state."""
         name = "" if done.request is None else done.request.name
         self.history.now += 1
         told = TOLD.get(done.name)
@@ -75,7 +72,6 @@ class OverTime:
     # The state.
 
     def compare(self, state: Snapshot) -> None:
-        """Every part of it."""
         history = self.history
         references = history.references()
         counts = [references[block] for block in range(state.num_blocks)]
@@ -110,7 +106,6 @@ class OverTime:
         expect_equal("KV-MAMBA-2", "states of this step", new, [set(k) for k in state.step_keys])
 
     def compare_requests(self, state: Snapshot) -> None:
-        """Lists, counts and marks."""
         history, expected = self.history, {}
         for name, life in history.lives.items():
             counts = [history.counted(name, span) for span in history.spans]
@@ -130,18 +125,15 @@ class OverTime:
     # The answers.
 
     def new_request(self, name: str, asked: Mapping[str, Any]) -> Any:
-        """Its text begins."""
         tokens = list(asked["prompt_token_ids"])
         self.history.texts[name] = Text(tokens, len(tokens), asked)
         return UNSAID
 
     def append_tokens(self, name: str, asked: Mapping[str, Any]) -> Any:
-        """Its text goes on."""
         self.history.texts[name].tokens.extend(asked["token_ids"])
         return UNSAID
 
     def remembered(self, text: Text) -> Remembered:
-        """What is cached of a text."""
         hashed = len(self.history.beginnings.named(text))
         places = {
             (span.index, position): self.history.name_of(span, text, (position + 1) * span.size)
@@ -179,34 +171,27 @@ class OverTime:
         return {"blocks": hits.blocks.to_lists(), "hit_lengths": lengths}
 
     def allocate_slots(self, name: str, asked: Mapping[str, Any]) -> Any:
-        """Slots, or a refusal."""
         return allocate(self.history, name, asked)
 
     def cache_blocks(self, name: str, asked: Mapping[str, Any]) -> Any:
-        """What arrived late."""
         self.history.cache(name, asked["num_computed_tokens"], asked.get("junction_tokens", 0))
         return UNSAID
 
     def cache_partial_block(self, name: str, asked: Mapping[str, Any]) -> Any:
-        """A boundary inside a block."""
         return self.history.cache_partial(name, asked["group"], asked["num_tokens"])
 
     def remove_skipped_blocks(self, name: str, asked: Mapping[str, Any]) -> Any:
-        """What nobody reads."""
         self.history.remove(name, asked["total_computed_tokens"])
         return UNSAID
 
     def free(self, name: str, asked: Mapping[str, Any]) -> Any:
-        """The end of a life."""
         self.history.free_request(name)
         return UNSAID
 
     def pop_blocks_for_free(self, name: str, asked: Mapping[str, Any]) -> Any:
-        """The same, its blocks held on."""
         return self.history.pop(name)
 
     def free_blocks(self, name: str, asked: Mapping[str, Any]) -> Any:
-        """Held no longer."""
         self.history.return_popped(asked["block_ids"])
         return UNSAID
 
@@ -217,7 +202,6 @@ class OverTime:
         return UNSAID
 
     def reset_prefix_cache(self, name: str, asked: Mapping[str, Any]) -> Any:
-        """All names, or none."""
         return self.history.reset()
 
     def new_step_starts(self, name: str, asked: Mapping[str, Any]) -> Any:
@@ -226,19 +210,16 @@ class OverTime:
         return UNSAID
 
     def take_new_block_ids(self, name: str, asked: Mapping[str, Any]) -> Any:
-        """All that was to be zeroed."""
         taken = [block for blocks in self.history.to_zero for block in blocks]
         self.history.to_zero = [[] for _ in self.history.spans]
         return taken
 
     def get_num_common_prefix_blocks(self, name: str, asked: Mapping[str, Any]) -> Any:
-        """Shared by all."""
         if not self.config.enable_caching:
             return [0] * len(self.history.spans)
         return [self.history.common_prefix(name, span) for span in self.history.spans]
 
     def get_num_blocks_to_allocate(self, name: str, asked: Mapping[str, Any]) -> Any:
-        """The need as of now."""
         return need_now(self.history, name, asked)
 
     def get_block_ids(self, name: str, asked: Mapping[str, Any]) -> Any:

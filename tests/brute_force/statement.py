@@ -41,7 +41,6 @@ class Question:
 
     @property
     def num_blocks(self) -> int:
-        """Blocks that lie within the limit."""
         return self.limit // self.spec.block_size
 
     def is_aligned(self, num_blocks: int) -> bool:

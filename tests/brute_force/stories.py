@@ -32,13 +32,10 @@ NUM_NAMED = 400
 
 @dataclass(frozen=True)
 class Story:
-    """A program, and what decides where loads come."""
-
     program: Program
     seed: int
 
     def told(self, runner: Runner) -> int:
-        """Perform it; the number of operations."""
         random = Random(self.seed)
         for step in self.program.steps:
             perform_step(runner, step)
@@ -71,19 +68,16 @@ def load_too_much(runner: Runner, random: Random) -> None:
 
 
 def stories(seed: int = 0) -> Iterator[Story]:
-    """Without end, the same for equal seeds."""
     drawn = chain.from_iterable(random_programs(seed, batch, MAX_STEPS) for batch in count())
     return (Story(program, number) for number, program in enumerate(drawn))
 
 
 @cache
 def first_stories(number: int) -> Sequence[Story]:
-    """The first of them."""
     return tuple(islice(stories(), number))
 
 
 def in_flight_stories(number: int) -> Iterator[Story]:
-    """The first ones, with tokens in flight."""
     for story in first_stories(number):
         yield replace(story, program=in_flight(story.program, Random(story.seed)))
 

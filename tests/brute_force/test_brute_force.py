@@ -78,7 +78,6 @@ def compare_all_lengths(implementation: Implementation, manager: KVCacheManager)
 def test_hits_are_what_enumeration_finds_in_any_cache(
     implementation: Implementation, world: Placed
 ) -> None:
-    """Any positions of any groups cached, also such as no request leaves behind."""
     for what in sorted(compare_all_lengths(implementation, world.build(implementation))):
         event(what)
 
@@ -91,7 +90,6 @@ def test_hits_are_what_enumeration_finds_in_any_cache(
 def test_short_beginnings_are_what_enumeration_finds(
     implementation: Implementation, world: Placed
 ) -> None:
-    """Every length of a beginning that does not fill the window, with a drop and without."""
     compare_all_lengths(implementation, world.build(implementation))
 
 
@@ -106,7 +104,6 @@ def test_short_beginnings_are_what_enumeration_finds(
 def test_a_hit_has_all_that_the_next_token_reads(
     implementation: Implementation, world: Placed
 ) -> None:
-    """However the search went: aligned, below the last token, and sufficient in every group."""
     manager = world.build(implementation)
     config = manager.config
     text = ask(implementation, manager, text_length(config))
@@ -136,7 +133,6 @@ def test_a_hit_has_all_that_the_next_token_reads(
 def test_hits_are_what_enumeration_finds_in_a_used_cache(
     implementation: Implementation, world: Lived
 ) -> None:
-    """Requests came and went, with retention or without; then blocks were evicted by id."""
     for what in sorted(compare_all_lengths(implementation, world.build(implementation))):
         event(what)
 
@@ -157,7 +153,6 @@ def test_hits_are_what_enumeration_finds_in_a_used_cache(
 def test_what_is_cached_is_what_boundaries_need(
     implementation: Implementation, config: ManagerConfig, num_tokens: int
 ) -> None:
-    """A prompt computed at once; null positions, of align-mode Mamba, are never cached."""
     check_what_is_cached(implementation, config, num_tokens)
 
 
@@ -172,7 +167,6 @@ def test_what_is_cached_is_what_boundaries_need(
 def test_tails_are_what_boundaries_need(
     implementation: Implementation, config: ManagerConfig, num_tokens: int
 ) -> None:
-    """Windows of every small size, flagged or not, with every kind of retention."""
     check_what_is_cached(implementation, config, num_tokens)
 
 

@@ -20,7 +20,6 @@ SAID = [pair for pair in in_both() if pair[0].id not in UNSAID]
 def test_a_mistake_in_both_is_seen_in_each_and_by_no_comparison(
     pair: tuple[Mistake, Mistake],
 ) -> None:
-    """On the story that the matrix names, and there the two go on alike."""
     story = story_named(CELLS[pair[0].id, "history"].by)
     one, other = (mistake.make() for mistake in pair)
     assert history_finds(story, one) is not None
@@ -30,7 +29,6 @@ def test_a_mistake_in_both_is_seen_in_each_and_by_no_comparison(
 
 @pytest.mark.parametrize("pair", in_both(), ids=lambda pair: str(pair[0].id))
 def test_a_mistake_in_both_is_seen_in_each_by_an_example(pair: tuple[Mistake, Mistake]) -> None:
-    """By one about its rules, with the mistake as its own oracle."""
     about = [c for c in directed_checks("both") if set(c.rules) & set(pair[0].rules)]
     for subject in (mistake.make() for mistake in pair):
         assert any(finds(check, subject, subject) for check in about)

@@ -24,7 +24,6 @@ NUM_DEEP = 3_000
 
 @pytest.fixture(params=["kvref", "kvfast", "kvfast-uncompiled"], scope="module")
 def twin(request: pytest.FixtureRequest) -> Implementation:
-    """Each of them, both builds of kvfast."""
     return find_implementation(request.param)
 
 
@@ -38,7 +37,6 @@ def twin(request: pytest.FixtureRequest) -> Implementation:
 @pytest.mark.rule("KV-RET-5", "KV-PART-1", "KV-PART-2", "KV-PART-3", "KV-PART-5")
 @pytest.mark.rule("KV-HASH-14", "KV-HASH-15")
 def test_answers_and_states_are_what_the_history_says(twin: Implementation) -> None:
-    """Generated tokens, preemption, drafts, loads, look-ahead, resets, partial entries."""
     assert sum(follow(story, twin) for story in first_stories(NUM_STORIES)) > 25 * NUM_STORIES
 
 

@@ -19,7 +19,6 @@ from tests.brute_force.by_token import is_read, most_held, tokens_of, tokens_rea
 
 @pytest.mark.rule("KV-SW-7", "KV-CHUNK-5", "KV-MGR-5")
 def test_admission_counts_what_can_be_held_at_once() -> None:
-    """By trying every step from every place: never too few, and at most one block too many."""
     config = ManagerConfig(KVCacheConfig(9, ()), 100)
     for size, reach, step, longest in product((1, 2, 3), range(1, 7), range(1, 6), (9, 14)):
         bounded = replace(config, max_num_batched_tokens=step, max_model_len_tokens=longest)
@@ -37,7 +36,6 @@ def test_admission_counts_what_can_be_held_at_once() -> None:
 @pytest.mark.rule("KV-MAMBA-6", "KV-MAMBA-9", "KV-MAMBA-11", "KV-MAMBA-5")
 @pytest.mark.parametrize("name", ["kvref", "kvfast"])
 def test_the_states_of_mode_align_are_those_where_steps_ended(name: str) -> None:
-    """A step leaves the state at its end, and blocks for drafts; one that is read stays."""
     implementation = find_implementation(name)
     for drafted, *steps in product((0, 1, 2), *[(1, 3, 4, 5, 8)] * 3):
         spec = mamba(4, "align", speculative=drafted)

@@ -26,7 +26,6 @@ BLOCK_SIZES = ((1,), (2,), (2,), (3,), (1, 2), (2, 4), (2, 4), (2, 3), (1, 3), (
 
 @st.composite
 def specs(draw: st.DrawFn, sizes: Sequence[int]) -> LayerSpec:
-    """One spec of any cached type."""
     size = draw(st.sampled_from(sizes))
     kind = draw(st.sampled_from(("full", "window", "window", "mamba", "mla", "chunk")))
     if kind == "full":
@@ -106,7 +105,6 @@ class Placed:
     copies: tuple[tuple[int, ...], ...]
 
     def build(self, implementation: Implementation) -> KVCacheManager:
-        """A manager in this state."""
         empty = implementation.create(self.config, check_invariants=False)
         config = empty.config
         hash_size = config.hash_block_size_tokens or 1
@@ -246,7 +244,6 @@ class Lived:
     evicted: frozenset[int]
 
     def build(self, implementation: Implementation) -> KVCacheManager:
-        """A manager in this state."""
         manager = implementation.create(self.config)
         for number, life in enumerate(self.lives):
             self.live(implementation, manager, number, life)
@@ -256,7 +253,6 @@ class Lived:
     def live(
         self, implementation: Implementation, manager: KVCacheManager, number: int, life: Life
     ) -> None:
-        """One request, computed in two steps."""
         tokens = [
             token if token < life.shared else 1000 * (number + 1) + token
             for token in range(life.num_tokens)

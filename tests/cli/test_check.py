@@ -60,7 +60,6 @@ def test_the_reference_conforms_under_a_profile(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def leaky(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """What a check of a leak shows, in the folder of its reports. Exit code 1."""
     folder = tmp_path_factory.mktemp("leaky")
     (folder / "leaky.py").write_text(LEAKS)
     outputs = ("--records", "found", "--html", "page.html", "--junit", "junit.xml")
@@ -71,7 +70,6 @@ def leaky(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 
 
 def test_a_leak_is_shown_with_its_rule_its_calls_and_a_test(leaky: tuple[Path, str]) -> None:
-    """The test to paste fails for the same reason."""
     folder, shown = leaky
     assert "KV-POOL-15" in shown
     assert "leaked" in shown
@@ -93,7 +91,6 @@ def test_a_leak_is_shown_with_its_rule_its_calls_and_a_test(leaky: tuple[Path, s
 
 
 def test_rules_that_do_not_exist_cannot_be_checked(tmp_path: Path) -> None:
-    """Exit code 2 and one line."""
     done = run(tmp_path, "kvref", "--rules", "KV-NOTHING-*")
     assert done.returncode == 2
     assert done.stderr.startswith("kvspec: error: no rule fits KV-NOTHING-*")
@@ -102,7 +99,6 @@ def test_rules_that_do_not_exist_cannot_be_checked(tmp_path: Path) -> None:
 def test_each_violation_becomes_a_record_that_can_be_replayed_and_looked_at(
     leaky: tuple[Path, str],
 ) -> None:
-    """The commands in the report do what they say."""
     folder, shown = leaky
     record = "found/KV-POOL-15.jsonl"
     line = f"  record    kvspec golden {record} --impl leaky:implementation"
@@ -115,7 +111,6 @@ def test_each_violation_becomes_a_record_that_can_be_replayed_and_looked_at(
 
 
 def test_the_page_has_the_verdict_the_rules_and_what_is_broken(leaky: tuple[Path, str]) -> None:
-    """One file, whose policy lets nothing be loaded: the addresses in it are links."""
     text = (leaky[0] / "page.html").read_text("utf-8")
     assert "leaky:implementation does not conform at level identity" in text
     assert "leaked" in text
@@ -126,7 +121,6 @@ def test_the_page_has_the_verdict_the_rules_and_what_is_broken(leaky: tuple[Path
 
 
 def test_a_run_goes_on_where_it_was_stopped(tmp_path: Path) -> None:
-    """The directed programs are not run again; what was broken is tried again."""
     (tmp_path / "leaky.py").write_text(LEAKS)
     asked = ("--budget", "directed", "--level", "safety", "--resume", "state.json")
     arguments = ("leaky:implementation", *asked)
@@ -143,7 +137,6 @@ def test_a_run_goes_on_where_it_was_stopped(tmp_path: Path) -> None:
 
 
 def test_the_state_of_another_run_is_refused(tmp_path: Path) -> None:
-    """Exit code 2 and one line that names what is different."""
     run(tmp_path, "kvref", "--budget", "directed", "--rules", "KV-CFG-1", "--resume", "state.json")
     done = run(tmp_path, "kvref", "--budget", "directed", "--resume", "state.json")
     assert done.returncode == 2
@@ -158,7 +151,6 @@ def test_the_state_of_another_run_is_refused(tmp_path: Path) -> None:
 def test_ctrl_c_ends_a_deep_run_with_its_report(
     broken: bool, exit_code: int, tmp_path: Path
 ) -> None:
-    """And with the exit code of its verdict; the state is there to go on from."""
     pool = "Leaks" if broken else ""
     (tmp_path / "leaky.py").write_text(LEAKS.replace("Leaks)", f"{pool})"))
     asked = ("--level", "safety", "--rules", "KV-POOL-15")
@@ -187,7 +179,6 @@ def test_ctrl_c_ends_a_deep_run_with_its_report(
 
 
 def wait_for(path: Path) -> None:
-    """Until the file is there; the run has then begun with random programs."""
     for _ in range(600):
         if path.exists():
             return
@@ -199,7 +190,6 @@ def wait_for(path: Path) -> None:
 def test_a_subject_that_has_nothing_is_no_subject_that_conforms(
     rules: tuple[str, ...], tmp_path: Path
 ) -> None:
-    """Exit code 2: what was not checked has no verdict."""
     (tmp_path / "bare.py").write_text(BARE)
     arguments = ("--budget", "directed", "--level", "safety", *rules)
     done = run(tmp_path, "bare:implementation", *arguments)
@@ -208,7 +198,6 @@ def test_a_subject_that_has_nothing_is_no_subject_that_conforms(
 
 
 def test_identity_needs_a_snapshot(tmp_path: Path) -> None:
-    """Exit code 2, and the feature is named."""
     (tmp_path / "bare.py").write_text(BARE)
     done = run(tmp_path, "bare:implementation", "--budget", "directed", "--level", "identity")
     assert done.returncode == 2
@@ -219,7 +208,6 @@ def test_identity_needs_a_snapshot(tmp_path: Path) -> None:
 def test_a_run_that_checked_nothing_of_a_rule_does_not_conform(
     rule: str, code: int, tmp_path: Path
 ) -> None:
-    """No run can check the first one."""
     done = run(tmp_path, "kvfast", "--rules", rule, "--budget", "directed")
     assert done.returncode == code
     assert ("conforms" in done.stdout) == (code == 0)

@@ -16,7 +16,6 @@ from tests.source import ROOT
 
 
 def probed(name: str, capsys: pytest.CaptureFixture[str], *more: str) -> tuple[int, str]:
-    """The exit code and what was printed."""
     code = main(["probe", name, *more])
     return code, capsys.readouterr().out
 
@@ -57,7 +56,6 @@ for line in sys.stdin:
 def test_a_half_written_server_is_asked_to_the_end(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What it does not serve is said, what it answers wrongly is shown where it differs."""
     code, said = probed(script(tmp_path, HALF), capsys, "--json")
     found = {(each["message"]["id"], each["message"]["op"]): each for each in json.loads(said)}
     assert code == 1
@@ -97,7 +95,6 @@ def test_the_first_wrong_answer_is_named(
 def test_hashes_are_compared_where_a_hash_function_is_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Who names none tells prefixes apart in its own way."""
     verdicts = []
     for names in (["sha256_cbor"], []):
         offered = f"RIGHT['hello']['hash_functions'] = {names}\n"
@@ -110,7 +107,6 @@ def test_hashes_are_compared_where_a_hash_function_is_named(
 def test_other_block_ids_are_told_and_are_no_failure(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A policy may hand out other blocks; only level identity minds."""
     code = """
         from kvref import implementation
         from kvref.block_pool import BlockPool
@@ -127,7 +123,6 @@ def test_other_block_ids_are_told_and_are_no_failure(
 def test_a_server_of_json_lines_is_probed_and_checked_under_one_name(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The line "next:" can be pasted: same framing, and a level that can be checked."""
     code = f"""
 serves = subprocess.Popen({(*SERVE, "kvref")}, stdin=-1, stdout=-1, text=True)
 for line in sys.stdin:
@@ -151,7 +146,6 @@ for line in sys.stdin:
 def test_a_double_may_be_written_as_an_int(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """JavaScript and Go write 0 for 0.0."""
     for usage, verdict in (("0", "right"), ("false", "malformed"), ("1", "wrong")):
         code = (
             f"answer(until('get_usage'), {{'num_free_blocks': 7, 'usage': json.loads('{usage}')}})"

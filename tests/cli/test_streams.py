@@ -14,7 +14,6 @@ ASCII = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
 
 
 def shell(line: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """A command with its redirections, as one types it."""
     return subprocess.run(
         ["sh", "-c", line.replace("kvspec", f"{sys.executable} -m kvcheck.cli", 1)],
         env={**os.environ, **environment},
@@ -61,7 +60,6 @@ def test_a_file_name_that_is_no_text_is_named(tmp_path: Path) -> None:
 
 
 def test_an_interrupt_while_modules_are_imported_is_one_line(tmp_path: Path) -> None:
-    """A click that is interrupted while it is imported stands for Ctrl-C at that moment."""
     (tmp_path / "click.py").write_text("raise KeyboardInterrupt\n")
     done = shell("kvspec doctor", PYTHONPATH=str(tmp_path))
     assert (done.returncode, done.stderr) == (130, "kvspec: error: interrupted\n")

@@ -37,7 +37,6 @@ def checked(
     rules: tuple[str, ...] = ("KV-COORD-6", "KV-COORD-4", "KV-COORD-7"),
     save: Callable[[State], None] = lambda state: None,
 ) -> str:
-    """The report as text and as JSON, without the seconds."""
     options = Options(Level.IDENTITY, DEEP.counted(programs), rules, name=name)
     sides = (find_implementation(name), find_implementation("kvref"))
     suite = Suite(*sides, options, heard, save, find_implementation)
@@ -51,19 +50,16 @@ BROKEN = "mistake:FullDropsEveryRound"
 
 
 def less(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Few of the known mistakes: what is divided is divided as ever."""
     monkeypatch.setattr("kvcheck.judge.faults.MOST_MISTAKES", 3)
 
 
 @pytest.fixture(autouse=True)
 def less_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In every test."""
     less(monkeypatch)
 
 
 @pytest.fixture(scope="module")
 def alone() -> str:
-    """The report without workers."""
     with pytest.MonkeyPatch.context() as monkeypatch:
         less(monkeypatch)
         return checked(BROKEN, None)
@@ -101,7 +97,6 @@ def test_a_run_that_was_stopped_goes_on_with_other_workers() -> None:
 
 @pytest.mark.parametrize("number", [0, 3, 105])
 def test_programs_are_counted_over_the_batches(number: int) -> None:
-    """Those that were drawn, whole batches and the rest of one; some cannot be run."""
     saved: list[State] = []
     suite_of = checked("kvref", None, programs=number, rules=("KV-HASH-1",), save=saved.append)
     found = json.loads(suite_of.splitlines()[-1])["random"]
@@ -128,7 +123,6 @@ def implementation():
 def test_a_program_that_crashes_is_a_finding_and_no_lost_worker(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Its report is that of a run without workers. In the worker itself it ends the run."""
     (tmp_path / "crashes.py").write_text(CRASHES)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.path", [*sys.path])

@@ -20,7 +20,6 @@ TRACES = ("synth:chat?requests=30&seed=1", "synth:chat?requests=20&seed=2", "dem
 
 
 def asked(number: int) -> tuple[list[Any], list[list[int]]]:
-    """So many traces, and three pools for each."""
     found = []
     for seed in range(number):
         with open_trace(f"synth:chat?requests=60&seed={seed}") as source:
@@ -44,7 +43,6 @@ def test_curves_are_the_same_in_any_order_of_answers() -> None:
     ],
 )
 def test_processes_write_what_one_writes(command: tuple[str, ...], tmp_path: Path) -> None:
-    """All but the seconds."""
     found = []
     for jobs in ("1", "2"):
         file = tmp_path / jobs
@@ -54,7 +52,6 @@ def test_processes_write_what_one_writes(command: tuple[str, ...], tmp_path: Pat
 
 
 def without_seconds(value: Any) -> Any:
-    """A document without what a clock said."""
     if isinstance(value, dict):
         return {key: without_seconds(each) for key, each in value.items() if key != "seconds"}
     return [without_seconds(each) for each in value] if isinstance(value, list) else value

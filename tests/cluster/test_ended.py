@@ -52,7 +52,6 @@ sys.exit(main())
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no signal like Ctrl-C for a group there")
 def test_ctrl_c_ends_processes_that_hang_and_the_report_is_shown(tmp_path: Path) -> None:
-    """As in a terminal: everybody gets it. Output that ends has nobody left who holds it."""
     (tmp_path / "hangs.py").write_text(HANGS)
     asked = ["--budget", "directed", "--level", "safety", "--rules", "KV-POOL-5", "--jobs", "2"]
     command = [sys.executable, "-c", COMMAND, "check", "hangs:implementation", *asked]
@@ -98,7 +97,6 @@ def test_processes_end_when_the_command_is_killed(tmp_path: Path) -> None:
 
 
 def hanging(name: str) -> Implementation:
-    """Whatever is asked for hangs."""
     return ReferenceImplementation(NeverTouches)
 
 

@@ -19,7 +19,6 @@ MAX_EDGES = 30_000
 
 
 def explored(workers: Workers | None, heard: Any = lambda now: None) -> str:
-    """The report of a part of one configuration, as text, without the seconds."""
     chosen = [each for each in CONFIGURATIONS if each.name == NAME]
     session = Session(pair_of("kvfast", "kvref"), chosen, workers, MAX_EDGES, heard)
     report = session.run()

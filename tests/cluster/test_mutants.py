@@ -69,7 +69,6 @@ QUICK = {name: EXPECTED[name] for name in EXPECTED if EXPECTED[name] not in ("ti
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A small project and all of its mutants."""
     folder = tmp_path_factory.mktemp("small")
     for name, text in (("small/__init__", ""), ("small/code", CODE), ("tests/test_it", TESTS)):
         (folder / name).parent.mkdir(exist_ok=True)
@@ -90,7 +89,6 @@ def place(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def found(place: Path, workers: Workers | None, chosen: Iterable[str] = EXPECTED) -> dict[str, str]:
-    """What becomes of mutants, without the module in front of their names."""
     tried = run(place, [f"small.code.{name}" for name in chosen], workers)
     return {each.name.removeprefix("small.code."): each.status for each in tried}
 
@@ -104,8 +102,6 @@ def test_a_mutant_ends_itself_and_nobody_else(place: Path) -> None:
 
 @dataclass
 class Interrupted(Shuffling):
-    """Ctrl-C when so many answers have come in."""
-
     answers: int = 0
 
     def answer(self, handle: int) -> Outcome:
@@ -117,7 +113,6 @@ class Interrupted(Shuffling):
 
 
 def test_what_is_known_is_not_tried_again(place: Path) -> None:
-    """Whichever answers came in before Ctrl-C, and whoever tries the rest."""
     with pytest.raises(KeyboardInterrupt):
         found(place, Interrupted(answers=2), QUICK)
     others, nobody = Shuffling(), Shuffling()
@@ -128,7 +123,6 @@ def test_what_is_known_is_not_tried_again(place: Path) -> None:
 
 
 def test_tests_that_cannot_be_run_kill_nobody(place: Path) -> None:
-    """As on a machine that lacks what they import."""
     (place / "mutants/tests/test_it.py").write_text("import no_such_module")
     with pytest.raises(RuntimeError, match=r"the tests of .* cannot be run: exit code 104"):
         found(place, None, QUICK)
@@ -148,7 +142,6 @@ os._exit(int(os.environ["CODE"]))
 def test_what_a_program_began_ends_with_it(
     sleeps_s: int, limit_s: float, answer: int | None, tmp_path: Path
 ) -> None:
-    """It finds the files that were packed; whoever waits is told of the limit."""
     (tmp_path / "begins.py").write_text(BEGINS)
     file = tmp_path / "number"
     arguments = ["begins.py", str(file), str(sleeps_s)]
@@ -157,7 +150,6 @@ def test_what_a_program_began_ends_with_it(
 
 
 def has_ended(number: int) -> bool:
-    """Whether a process is no more, in a moment."""
     deadline = time.monotonic() + 10
     while time.monotonic() < deadline:
         try:

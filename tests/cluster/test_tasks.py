@@ -55,7 +55,6 @@ def refuse(number: int) -> int:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_what_is_raised_is_that_of_the_first_call_that_raises(seed: int) -> None:
-    """Whichever was quicker, and after the answers before it."""
     workers = Shuffling(losing=0.2, random=random.Random(seed))
     answers = in_order(workers, ((refuse, (number,)) for number in (0, 2, 5, 4, 7)))
     assert [next(answers), next(answers)] == [0, 2]
@@ -64,7 +63,6 @@ def test_what_is_raised_is_that_of_the_first_call_that_raises(seed: int) -> None
 
 
 def test_what_a_process_raises_arrives_whole() -> None:
-    """And where it was raised; what cannot be sent is said."""
     with Processes(1) as workers:
         with pytest.raises(InvalidArgumentError) as raised:
             list(in_order(workers, [(refuse, (5,))]))
@@ -107,8 +105,6 @@ def test_an_answer_that_is_lost_is_made_again(losing: float) -> None:
 
 @dataclass
 class Killed(Shuffling):
-    """Each process dies of the call of 3 and 7, so many times."""
-
     times: int = 0
 
     def answer(self, handle: int) -> Outcome:
@@ -120,7 +116,6 @@ class Killed(Shuffling):
 
 
 def test_of_what_a_process_dies_again_and_again_the_run_ends() -> None:
-    """And not of what it dies of now and then: memory may have been short."""
     calls = [(divmod, (each, 7)) for each in range(20)]
     expected = [divmod(each, 7) for each in range(20)]
     assert list(in_order(Killed(times=MOST_DEATHS - 1), calls)) == expected

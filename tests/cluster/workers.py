@@ -85,14 +85,12 @@ def kill_one_at_work(nodes: Any, working: Sequence[Any]) -> None:
 
 
 def _processes(node: Any) -> list[int]:
-    """Those that a node began."""
     (raylet,) = (each.process.pid for each in node.all_processes["raylet"])
     found = Path(f"/proc/{raylet}/task/{raylet}/children").read_text("ascii")
     return [int(number) for number in found.split()]
 
 
 def _title(number: int) -> str:
-    """What a process says it does."""
     with contextlib.suppress(OSError):
         return Path(f"/proc/{number}/cmdline").read_bytes().split(b"\0")[0].decode().strip()
     return ""

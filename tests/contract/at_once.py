@@ -37,7 +37,6 @@ def threads_on_a_manager(implementation: Implementation) -> None:
 
 
 def live(manager: KVCacheManager, request: Request) -> None:
-    """One life after the other, until the time is up."""
     end = time.monotonic() + SECONDS
     while time.monotonic() < end:
         patiently(lambda: manager.free(request))
@@ -49,7 +48,6 @@ def live(manager: KVCacheManager, request: Request) -> None:
 
 
 def admitted(manager: KVCacheManager, request: Request) -> KVCacheBlocks | None:
-    """Blocks for a request that holds none."""
     hit = manager.get_computed_blocks(request)
     try:
         return manager.allocate_slots(
@@ -63,7 +61,6 @@ def admitted(manager: KVCacheManager, request: Request) -> KVCacheBlocks | None:
 
 
 def patiently(call: Callable[[], T]) -> T:
-    """The answer, once it is this thread's turn."""
     while True:
         try:
             return call()
@@ -72,7 +69,6 @@ def patiently(call: Callable[[], T]) -> T:
 
 
 def threads_on_a_request(implementation: Implementation) -> None:
-    """Four threads append to one request: tokens and hashes never part."""
     manager = implementation.create(make_config(4, 16), check_invariants=False)
     num_tokens = 0
     for turn in range(5):
@@ -86,7 +82,6 @@ def threads_on_a_request(implementation: Implementation) -> None:
 
 
 def append(request: Any, start: int) -> None:
-    """Ten thousand tokens in one call."""
     tokens = list(range(start, start + 10_000))
     patiently(lambda: request.append(tokens))
 

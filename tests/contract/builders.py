@@ -88,7 +88,6 @@ def run_on(manager: KVCacheManager, request: Request, num_new_tokens: int = 1) -
 
 
 def everything(manager: KVCacheManager) -> Everything:
-    """State, queued events, statistics and samples."""
     return Everything(
         manager.snapshot(),
         manager.take_events(),

@@ -34,13 +34,11 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture(scope="session")
 def implementation(request: pytest.FixtureRequest) -> Implementation:
-    """One of them."""
     return find_implementation(request.param)
 
 
 @pytest.fixture(scope="session")
 def bench(implementation: Implementation) -> Bench:
-    """A bench for it."""
     return Bench(implementation, Policy())
 
 
@@ -58,5 +56,4 @@ def make_request(implementation: Implementation) -> MakeRequest:
 
 @pytest.fixture(scope="session")
 def planner(bench: Bench) -> Planner:
-    """Its planner."""
     return bench.planner

@@ -27,21 +27,17 @@ class Interrupt(BaseException):
 
 
 class Alarm:
-    """Raises once, at a moment drawn by a timer, while it is set."""
-
     def __init__(self, random: Random) -> None:
         self.random = random
         self.is_set = False
         signal.signal(signal.SIGALRM, self.raise_once)
 
     def raise_once(self, *_: object) -> None:
-        """Handle the signal."""
         if self.is_set:
             self.is_set = False
             raise Interrupt
 
     def during(self, call: Callable[[], object]) -> bool:
-        """Make the call, with the alarm set; return whether it was interrupted."""
         try:
             try:
                 self.is_set = True

@@ -31,7 +31,6 @@ def test_arrays_of_both_widths_are_read_and_written(bench: Bench) -> None:
 
 @pytest.mark.rule("KV-BATCH-3")
 def test_an_array_is_the_callers_again_after_the_call(bench: Bench) -> None:
-    """An `array` cannot grow while somebody holds its memory."""
     steps = Steps(bench)
     handles, slots = array("q", steps.register(range(9))), slots_of(9)
     steps.batched.admit(handles, output=StepOutput(None, [slots]))

@@ -72,7 +72,6 @@ class Scene:
     before: object = None
 
     def set(self, handle: int, member: str, value: Any) -> Any:
-        """What a scheduler writes into a request; what stood there."""
         request = self.steps.of(handle)
         old = getattr(request, member)
         setattr(request, member, value)
@@ -92,7 +91,6 @@ class Scene:
 
 @pytest.fixture(params=CONFIGS)
 def scene(request: pytest.FixtureRequest, bench: Bench) -> Scene:
-    """In each configuration."""
     config = CONFIGS[request.param]
     steps = Steps(bench, 40, enable_events=True, log_stats=True, check_invariants=False, **config)
     a, b, idle, gone = steps.register(range(9), range(20, 25), range(9), [1])
@@ -106,12 +104,10 @@ PLAN_FIELDS = ("finished", "preempted", "decoding", "prefilling", "new")
 
 
 def step_of(batched: BatchedManager, field: str, handles: Any) -> object:
-    """A step with these handles in one field."""
     return batched.step(StepPlan(**{field: handles}))
 
 
 def calls_with_handles(scene: Scene) -> dict[str, Callable[[Any], object]]:
-    """Every entry point that takes handles, by the field that its errors name."""
     batched = scene.steps.batched
     calls: dict[str, Callable[[Any], object]] = {
         "handles (unregister)": batched.unregister,
@@ -138,7 +134,6 @@ def test_handles_are_a_sequence_or_an_array_of_ints(scene: Scene) -> None:
 @pytest.mark.rule("KV-BATCH-2", "KV-BATCH-3")
 @pytest.mark.parametrize("values", [range(2**62), range(2**70), range(0, -(2**70), -1)])
 def test_a_range_is_read_as_far_as_it_can_be_legal(scene: Scene, values: range) -> None:
-    """No memory holds it, and no request has so many tokens."""
     batched = scene.steps.batched
     calls: list[Callable[[Any], object]] = [
         *calls_with_handles(scene).values(),
@@ -215,7 +210,6 @@ def test_only_a_request_of_the_manager_is_registered(scene: Scene) -> None:
 
 
 def plan_of(**members: Any) -> StepPlan:
-    """A plan with members of any type."""
     return StepPlan(**members)
 
 
@@ -290,7 +284,6 @@ def test_options_are_counts_and_flags(scene: Scene) -> None:
 def test_members_that_a_scheduler_left_wrong_are_found_before_anything_changes(
     scene: Scene,
 ) -> None:
-    """The entry before it is legal, and keeps its state."""
     batched, step = scene.steps.batched, scene.steps.batched.step
     wrong = (("num_computed_tokens", 99), ("num_computed_tokens", -1), ("num_preemptions", -1))
     for member, value in wrong:
@@ -334,7 +327,6 @@ def test_a_new_request_fits_the_longest_sequence(bench: Bench) -> None:
 
 
 def read_only(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """The array, not to be written."""
     values.flags.writeable = False
     return values
 

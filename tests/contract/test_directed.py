@@ -18,7 +18,6 @@ CHECKS = {
 
 
 def only_plans(check: Example) -> bool:
-    """Whether it asks the planner, which kvfast lacks."""
     return check.rules[0].startswith("KV-PLAN-")
 
 
@@ -31,6 +30,5 @@ def only_plans(check: Example) -> bool:
     ],
 )
 def test_the_contract(check: Example, name: str) -> None:
-    """All of them have what every check needs: nothing is left out."""
     violation = example_violation(check, find_implementation(name), Policy())
     assert violation is None, f"{violation.rule}: {violation.detail}"

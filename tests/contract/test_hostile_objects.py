@@ -28,7 +28,6 @@ from tests.contract.builders import (
 
 
 def answering(number: int) -> Callable[..., Any]:
-    """A method that answers another number, or whatever suits it."""
     return lambda self, *others: number
 
 
@@ -46,8 +45,6 @@ class Liar(int):
 
 
 class Pretender:
-    """No int, whatever it says of its class."""
-
     __class__ = int  # type: ignore[assignment]
 
     def __index__(self) -> int:
@@ -79,8 +76,6 @@ class Growing(Sequence[int]):
 
 
 class GrowsWhenRead(list[int]):
-    """A list that is longer each time that it is read."""
-
     def __iter__(self) -> Iterator[int]:
         for block in self[:]:
             self.append(block)
@@ -93,7 +88,6 @@ class GrowsWhenRead(list[int]):
 def refused(
     manager: KVCacheManager, call: Callable[..., Any], *args: Any, **how: Any
 ) -> KVSpecError:
-    """The typed error of an illegal call, which changes nothing."""
     before = manager.snapshot()
     with pytest.raises(KVSpecError) as caught:
         call(*args, **how)
@@ -107,7 +101,6 @@ def refused(
 def test_hits_may_yield_more_than_their_length(
     make_manager: MakeManager, make_request: MakeRequest, num: int
 ) -> None:
-    """What came is what counts: more blocks than tokens is illegal, and written nowhere."""
     manager = make_manager(20, 4)
     request = make_request(manager, "r", range(9))
     for ids in (Growing(1, num), GrowsWhenRead([1] * num)):
@@ -136,7 +129,6 @@ def test_a_hit_whose_groups_were_replaced_is_refused(
 def test_an_id_is_the_number_that_it_stores(
     make_manager: MakeManager, make_request: MakeRequest, block: int
 ) -> None:
-    """-7 that says 8 is -7."""
     manager = make_manager(20, 4)
     request = make_request(manager, "r", range(9))
     admit(manager, request)
@@ -160,7 +152,6 @@ def test_a_count_is_the_number_that_it_stores(
     make_request: MakeRequest,
     number: int,
 ) -> None:
-    """In calls, in steps, and in what the scheduler says."""
     manager = make_manager(20, 4)
     request = make_request(manager, "r", range(9))
     admit(manager, request)
@@ -211,8 +202,6 @@ def test_a_count_is_the_number_that_it_stores(
 
 
 class Flag:
-    """No bool, whatever it says of its class."""
-
     __class__ = bool  # type: ignore[assignment]
 
     def __bool__(self) -> bool:
@@ -233,8 +222,6 @@ def test_a_flag_is_a_bool(
 
 
 class Text(str):
-    """Stores one text and is equal to all."""
-
     __hash__ = str.__hash__
 
     def __eq__(self, other: object) -> bool:
@@ -248,7 +235,6 @@ class Text(str):
 def test_a_text_is_what_it_stores(
     implementation: Implementation, make_manager: MakeManager, make_request: MakeRequest
 ) -> None:
-    """Of a subclass, as NumPy has one: names, salts, adapters and items."""
     manager = make_manager(30, 4)
     for kind in (Text, np.str_):
         item = MultimodalItem(kind("image"), 0, 2)
@@ -275,7 +261,6 @@ def test_a_text_is_what_it_stores(
 
 
 def test_values_keep_what_was_checked(implementation: Implementation) -> None:
-    """A configuration has no number that compares as another one."""
     for config in (
         make_config(Liar(20), Liar(4), max_model_len_tokens=Liar(64)),
         make_config(20, 4, max_model_len_tokens=64),
@@ -293,7 +278,6 @@ def test_values_keep_what_was_checked(implementation: Implementation) -> None:
 def test_what_no_factory_made_is_refused(
     implementation: Implementation, make_manager: MakeManager, make_request: MakeRequest
 ) -> None:
-    """`__new__` alone leaves a request without memory."""
     manager = make_manager(20, 4)
     request = make_request(manager, "r", range(9))
     batched = batched_of(implementation, manager)
@@ -356,7 +340,6 @@ def test_no_token_is_read_beside_the_request(
 def test_arrays_are_read_once(
     implementation: Implementation, make_manager: MakeManager, make_request: MakeRequest
 ) -> None:
-    """Sequences that say one and yield many are what they yielded."""
     manager = make_manager(20, 4)
     request = make_request(manager, "r", range(9))
     batched = batched_of(implementation, manager)
@@ -374,8 +357,6 @@ def test_arrays_are_read_once(
 def test_an_input_of_a_class_of_its_own_is_checked_too(
     implementation: Implementation, make_manager: MakeManager
 ) -> None:
-    """Items whose place changes after they were checked."""
-
     class Moving(MultimodalItem):
         @property
         def offset(self) -> Any:

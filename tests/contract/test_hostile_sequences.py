@@ -28,7 +28,6 @@ UNREADABLE = (
 def test_ids_that_no_list_can_hold(
     make_manager: MakeManager, make_request: MakeRequest, ids: Any
 ) -> None:
-    """A range is read up to its first illegal id; some views of memory can't be read."""
     manager = make_manager(20, 4)
     request = make_request(manager, "r", range(9))
     for call in (manager.evict_blocks, manager.free_blocks):
@@ -54,8 +53,6 @@ def test_more_tokens_than_memory(
 
 
 class Emptied(Sequence[int]):
-    """Says that it has tokens and has none."""
-
     def __len__(self) -> int:
         return 9
 
@@ -73,7 +70,6 @@ class Emptied(Sequence[int]):
 def test_a_prompt_that_was_emptied_meanwhile(
     implementation: Implementation, make_manager: MakeManager
 ) -> None:
-    """It is a request without tokens, which can grow."""
     manager = make_manager(20, 4)
     request = implementation.make_request(manager, RequestInput("r", Emptied()))
     assert (request.num_tokens, list(request.block_hashes)) == (0, [])

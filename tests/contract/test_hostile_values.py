@@ -169,14 +169,12 @@ def busy_manager(bench: Bench, config: str) -> tuple[Managed, Request, Request]:
 
 @contextmanager
 def unchanged(manager: Managed) -> Iterator[None]:
-    """Nothing that a caller can see is another afterwards."""
     clone = manager.clone()  # taking the queues would empty them
     yield
     assert manager.everything() == clone.everything()
 
 
 def refused(call: Callable[..., object], *args: Any, **arguments: Any) -> None:
-    """A typed error, of the caller and not of the implementation."""
     try:
         answer = call(*args, **arguments)
     except InvariantViolation:
@@ -189,7 +187,6 @@ def refused(call: Callable[..., object], *args: Any, **arguments: Any) -> None:
 @pytest.mark.rule("KV-ERR-2", "KV-ERR-3")
 @pytest.mark.parametrize(("entry", "name"), BAD_ARGUMENTS)
 def test_a_bad_argument_is_refused(bench: Bench, entry: EntryPoint, name: str) -> None:
-    """In every kind of manager, for a request that holds blocks and for one that does not."""
     for config in CONFIGS:
         manager, *requests = busy_manager(bench, config)
         call = getattr(manager, entry.name)
@@ -211,7 +208,6 @@ def test_a_bad_argument_is_refused(bench: Bench, entry: EntryPoint, name: str) -
 def test_what_the_scheduler_says_is_checked(
     bench: Bench, member: str, values: tuple[Any, ...]
 ) -> None:
-    """The three members that a scheduler sets are checked where they are read."""
     for config in CONFIGS:
         manager, *requests = busy_manager(bench, config)
         with unchanged(manager):
@@ -222,7 +218,6 @@ def test_what_the_scheduler_says_is_checked(
 
 @pytest.mark.parametrize("bad", [None, 7, [1, None], [True], [-1], [2**63], ["1"], "1", [1.0]])
 def test_bad_tokens_append_nothing(bench: Bench, bad: Any) -> None:
-    """Neither tokens nor hashes change, nor does the manager."""
     manager, request, _ = busy_manager(bench, "full")
     hashes = list(request.block_hashes)
     with unchanged(manager):
@@ -243,7 +238,6 @@ ANY_VALUE = st.one_of(
 
 @st.composite
 def any_calls(draw: st.DrawFn) -> tuple[str, dict[str, Any]]:
-    """A call with some arguments out of everything."""
     entry = draw(st.sampled_from(ENTRY_POINTS))
     names = sorted(set(entry.bad) - {"request"})
     chosen = draw(st.lists(st.sampled_from(names), max_size=3, unique=True)) if names else []
@@ -260,7 +254,6 @@ def any_calls(draw: st.DrawFn) -> tuple[str, dict[str, Any]]:
 def test_no_call_ends_in_another_error(
     bench: Bench, config: str, calls: list[tuple[str, dict[str, Any]]], held: bool
 ) -> None:
-    """Whatever is passed, a call answers, or raises a typed error and changes nothing."""
     manager, running, waiting = busy_manager(bench, config)
     with_request = {entry.name for entry in ENTRY_POINTS if "request" in entry.bad}
     for name, arguments in calls:

@@ -71,7 +71,6 @@ PLANNED = ("token_budget", "num_lookahead_tokens", "reserved_blocks")
 
 
 def managed(bench: Bench, groups: str) -> tuple[Managed, list[Request]]:
-    """A manager, a request under way and a new one."""
     caching = groups not in NEVER_CACHED
     manager = bench.manager(
         NUM_BLOCKS,
@@ -86,7 +85,6 @@ def managed(bench: Bench, groups: str) -> tuple[Managed, list[Request]]:
 
 
 def outcome(manager: Managed, call: Callable[..., Any], *args: Any, **how: Any) -> object:
-    """What the call answers, with the state afterwards, or that it is illegal."""
     before = manager.everything().snapshot
     try:
         answer = call(*args, **how)
@@ -110,7 +108,6 @@ class Beside:
         self.unchanged: dict[int, tuple[Managed, list[Request]]] = {}
 
     def same(self, name: str, **how: Any) -> None:
-        """A call on a running and on a new request does what it does in kvref."""
         for number in range(2):
             found = [self._outcome(side, name, number, how) for side in range(2)]
             assert found[0] == found[1], (name, how, number)
@@ -130,7 +127,6 @@ class Beside:
 @pytest.mark.rule("KV-ERR-6", "KV-MGR-4", "KV-MGR-7", "KV-MGR-18")
 @pytest.mark.parametrize("groups", GROUPS)
 def test_every_count_of_a_call_may_be_large(bench: Bench, groups: str) -> None:
-    """One at a time: kvref and this implementation answer alike, with lists that are short."""
     beside = Beside(bench, groups)
     for name, legal in COUNTS.items():
         for field, count in product(set(legal) - {"group"}, LARGE):
@@ -141,7 +137,6 @@ def test_every_count_of_a_call_may_be_large(bench: Bench, groups: str) -> None:
 @pytest.mark.rule("KV-ERR-6")
 @pytest.mark.parametrize("groups", GROUPS)
 def test_all_counts_of_a_call_may_be_large(bench: Bench, groups: str) -> None:
-    """Sums and products of the largest counts are the same in every implementation."""
     beside = Beside(bench, groups)
     for name, legal in COUNTS.items():
         largest = {field: 2**53 - 1 for field in legal if field != "group"}
@@ -193,7 +188,6 @@ def test_the_needs_of_many_groups_are_added_up(bench: Bench) -> None:
 @pytest.mark.rule("KV-ERR-6", "KV-BATCH-2", "KV-BATCH-6", "KV-BATCH-8")
 @pytest.mark.parametrize("groups", sorted(set(GROUPS) - {"large_blocks"}))
 def test_every_count_of_a_step_may_be_large(bench: Bench, groups: str) -> None:
-    """What is asked of entries, and what concerns them all, as in kvref."""
     counts = ("decode_tokens", "prefill_tokens", "max_new_tokens", *PLANNED)
     for field, count in product(counts, LARGE):
         found = []
@@ -211,5 +205,4 @@ def test_every_count_of_a_step_may_be_large(bench: Bench, groups: str) -> None:
 
 
 def shown(result: Any) -> list[list[int]]:
-    """What a step granted and hit."""
     return [result.num_scheduled_tokens.tolist(), result.hit_tokens.tolist()]

@@ -153,7 +153,6 @@ def test_what_a_callback_calls_is_refused(implementation: Implementation, name: 
 
 
 def test_a_count_runs_no_code_of_its_own(implementation: Implementation) -> None:
-    """What is read is the number that it stores."""
     scene = Scene(implementation)
     count = Number(2)
     count.back = scene.back
@@ -304,15 +303,12 @@ def test_threads_are_refused_and_break_nothing(build: str, program: str) -> None
 
 
 def test_an_interrupt_at_any_moment_leaves_no_call_under_way() -> None:
-    """Signals in the middle of thousands of calls: afterwards the manager is whole or spoilt."""
     command = [sys.executable, "-m", "tests.contract.interrupted", "kvref"]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert (ran.returncode, ran.stderr[-2000:]) == (0, "")
 
 
 class NobodyWaits(Turn):
-    """A call is let in while another one is under way."""
-
     def check_free(self) -> None:
         self.is_taken = False
 

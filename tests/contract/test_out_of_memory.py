@@ -36,8 +36,6 @@ def test_every_allocation_may_fail(build: str) -> None:
 
 
 class NothingIsSpoilt(Turn):
-    """A manager goes on after half a change."""
-
     def changes(self) -> None:
         pass
 
@@ -79,8 +77,6 @@ def test_a_change_that_broke_off_is_the_last(
 
 
 class Clock:
-    """A clock that can be made to fail."""
-
     def __init__(self) -> None:
         self.answer: object = 5
 

@@ -25,7 +25,6 @@ CHUNKS = st.lists(st.tuples(st.integers(1, 9), st.integers(0, 3)), min_size=1, m
 def test_the_hit_is_the_longest_run_within_the_limit(
     bench: Bench, cached: list[bool], num_tokens: int
 ) -> None:
-    """Whichever blocks are cached, the hit is the run of cached ones from block 0 on, cut to L."""
     manager = bench.manager(20)
     first = manager.started("first", range(4 * len(cached)))
     blocks = manager.keep_cached(first, {i for i, kept in enumerate(cached) if kept})
@@ -39,7 +38,6 @@ def test_the_hit_is_the_longest_run_within_the_limit(
 def test_with_one_group_every_run_is_aligned(
     bench: Bench, num_tokens: int, eagle: bool, ranks: int
 ) -> None:
-    """The alignment is the span: nothing but the eagle drop shortens a run."""
     manager = bench.manager(20, 2, use_eagle=eagle, dcp_world_size=ranks)
     span = 2 * ranks
     assert manager.config.scheduler_block_size_tokens == span
@@ -68,7 +66,6 @@ def unseen(num_blocks: int, block_size: int, computed: int, sees: Callable[..., 
 def test_exactly_the_blocks_that_no_later_token_sees_turn_null(
     bench: Bench, size: int, reach: int, num_tokens: int, data: st.DataObject
 ) -> None:
-    """A token sees W - 1 tokens before it, or those of its chunk; a block stays while one is."""
     computed = data.draw(st.integers(0, num_tokens))
     chunk = size * (1 + reach % 4)
     for spec, sees in (
@@ -87,7 +84,6 @@ def test_exactly_the_blocks_that_no_later_token_sees_turn_null(
 def test_a_request_never_holds_more_than_admission_counts(
     bench: Bench, size: int, reach: int, max_batched: int, steps: list[int]
 ) -> None:
-    """However the tokens are cut into steps, the blocks held stay within the cap."""
     for spec in (sliding(size, reach), chunked(size, size * (1 + reach % 4))):
         manager = bench.manager(200, spec, max_num_batched_tokens=max_batched)
         request = manager.request("r", range(200))
@@ -102,7 +98,6 @@ def test_a_request_never_holds_more_than_admission_counts(
 def test_the_state_that_a_step_reads_is_never_null(
     bench: Bench, size: int, drafted: int, steps: list[tuple[int, int]], mode: str
 ) -> None:
-    """Chunks that end with up to S drafts, of which any may be rejected."""
     manager = bench.manager(200, mamba(size, mode, speculative=drafted), enable_caching=False)
     request = manager.request("r", range(200))
     for chunk, rejected in steps:
@@ -116,7 +111,6 @@ def test_the_state_that_a_step_reads_is_never_null(
 def test_a_running_request_holds_a_bounded_number_of_states(
     bench: Bench, size: int, drafted: int, steps: list[tuple[int, int]]
 ) -> None:
-    """Nothing before s(c') is held; what the last step left is still there in the next."""
     manager = bench.manager(300, mamba(size, "align", speculative=drafted), enable_caching=False)
     request = manager.request("r", range(200))
     for chunk, rejected in steps:
@@ -141,7 +135,6 @@ def test_a_running_request_holds_a_bounded_number_of_states(
 def test_the_need_is_exact_whatever_comes_from_outside(
     bench: Bench, size: int, drafted: int, hit_blocks: int, external: int, new: int, free_hit: bool
 ) -> None:
-    """What an allocation uses up is enough free blocks for it; with one less it is refused."""
     new = max(new, 1 - external)
     hit_tokens = hit_blocks * size
 
@@ -181,7 +174,6 @@ def test_the_need_is_exact_whatever_comes_from_outside(
 def test_what_some_aligned_hit_could_use_is_cached_and_nothing_else(
     bench: Bench, block_size: int, full_size: int, window: int, num_tokens: int, eagle: bool
 ) -> None:
-    """Per boundary: the blocks its window reads, and with eagle the one behind it."""
     specs = (full(full_size), sliding(block_size, window))
     manager = bench.manager(80, *specs, eagle_groups=[1] if eagle else [])
     cached = manager.cached_positions(manager.started("r", range(num_tokens)), 1)

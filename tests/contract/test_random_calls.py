@@ -24,7 +24,6 @@ BOUNDARIES = (0, 23, 24, 255, 256, 65535, 65536, 2**32 - 1, 2**32, 2**63 - 1)
 def test_the_need_is_pure_and_exact(
     bench: Bench, held: int, num_tokens: int, caching: bool
 ) -> None:
-    """Asking changes nothing, and an allocation up to as many slots takes exactly the answer."""
     manager = bench.manager(12, enable_caching=caching)
     request = manager.request("r", range(50))
     if held:
@@ -45,7 +44,6 @@ def test_the_need_is_pure_and_exact(
 @pytest.mark.rule("KV-HASH-2")
 @pytest.mark.parametrize("value", [*BOUNDARIES, -1, -24, -25, -256, -257])
 def test_ints_are_encoded_as_a_cbor_library_does(value: int) -> None:
-    """On both sides of every length boundary."""
     assert encode(value) == cbor2.dumps(value, canonical=True)
 
 
@@ -59,7 +57,6 @@ def test_ints_are_encoded_as_a_cbor_library_does(value: int) -> None:
 )
 @settings(max_examples=50)
 def test_values_are_encoded_as_a_cbor_library_does(value: Value) -> None:
-    """The encoder of these tests agrees with cbor2 on any value a hash may cover."""
     assert encode(value) == cbor2.dumps(value, canonical=True)
 
 
@@ -73,7 +70,6 @@ def test_values_are_encoded_as_a_cbor_library_does(value: Value) -> None:
 def test_any_request_is_hashed_as_the_rule_says(
     bench: Bench, tokens: list[int], block_size: int, salt: str | None
 ) -> None:
-    """The hashes of any tokens under any salt equal an independent computation."""
     manager = bench.manager(6, block_size)
     request = manager.request("r", tokens, cache_salt=salt)
     expected, parent = [], manager.none_hash
@@ -108,7 +104,6 @@ def contents(draw: st.DrawFn) -> dict[str, Any]:
 def test_any_two_contents_have_equal_hashes_only_if_they_are_equal(
     bench: Bench, first: dict[str, Any], second: dict[str, Any]
 ) -> None:
-    """Under the rules' own policy extra keys are read in one way only."""
     one = hashes_of(bench, [7] * 4, **first)
     other = hashes_of(bench, [7] * 4, **second)
     assert (one == other) == (first == second)
@@ -117,6 +112,5 @@ def test_any_two_contents_have_equal_hashes_only_if_they_are_equal(
 @pytest.mark.rule("KV-MGR-20")
 @pytest.mark.parametrize("check", [True, False])
 def test_a_clone_audits_itself_as_the_original_does(bench: Bench, check: bool) -> None:
-    """An unaudited manager has an unaudited clone."""
     clone = bench.create(bench.config(), check_invariants=check).clone()
     assert isinstance(clone.real, AuditedManager) is check

@@ -16,7 +16,6 @@ from kvspec.request import Request, RequestInput
 
 
 def made(bench: Bench, manager: Managed, tokens: Any) -> Request:
-    """A request with this very object as its prompt."""
     return manager.make_request(RequestInput("r", tokens))
 
 
@@ -49,7 +48,6 @@ ARRAYS = ("i", "q", "H", "int32", "int64", "uint16", "uint64", ">i4")
 @pytest.mark.rule("KV-REQ-5")
 @pytest.mark.parametrize("kind", ARRAYS)
 def test_an_array_is_read_as_its_list(bench: Bench, kind: str) -> None:
-    """A prompt and appended tokens in an array give the tokens and hashes that lists give."""
     manager = bench.manager()
     listed = made(bench, manager, range(1, 9))
     request = made(bench, manager, as_array(range(1, 7), kind))
@@ -62,7 +60,6 @@ def test_an_array_is_read_as_its_list(bench: Bench, kind: str) -> None:
 
 @pytest.mark.rule("KV-REQ-5")
 def test_anything_with_tolist_is_read_as_the_list_it_gives(bench: Bench) -> None:
-    """A tensor, whose elements are no ints; a part of an array whose memory has gaps."""
     manager = bench.manager()
     request = made(bench, manager, Tensor([1, 2]))
     manager.append(request, numpy.array([3, 0, 4, 0])[::2])  # type: ignore[arg-type]  # the point
@@ -72,7 +69,6 @@ def test_anything_with_tolist_is_read_as_the_list_it_gives(bench: Bench) -> None
 @pytest.mark.rule("KV-REQ-5", "KV-ERR-2")
 @pytest.mark.parametrize("kind", [">i8", "object"])
 def test_a_memoryview_that_cannot_be_listed_is_refused(bench: Bench, kind: str) -> None:
-    """Python has no list of another byte order or of objects; a typed error says so."""
     manager = bench.manager()
     listed: Any = numpy.array([1, 2]).astype(kind)
     tokens: Any = memoryview(listed)
@@ -86,7 +82,6 @@ def test_a_memoryview_that_cannot_be_listed_is_refused(bench: Bench, kind: str) 
 
 @pytest.mark.rule("KV-REQ-5")
 def test_the_request_keeps_its_own_tokens(bench: Bench) -> None:
-    """Writing to the array afterwards changes no request."""
     tokens = array("q", [1, 2, 3, 4])
     request = made(bench, bench.manager(), tokens)
     tokens[0] = 9
@@ -110,7 +105,6 @@ def test_the_request_keeps_its_own_tokens(bench: Bench) -> None:
     ids=repr,
 )
 def test_the_elements_of_an_array_are_checked(bench: Bench, wrong: Any, position: int) -> None:
-    """Refused with the position, as in a list; nothing is made and nothing appended."""
     manager = bench.manager()
     with pytest.raises(InvalidArgumentError) as caught:
         made(bench, manager, wrong)
@@ -125,7 +119,6 @@ def test_the_elements_of_an_array_are_checked(bench: Bench, wrong: Any, position
 @pytest.mark.rule("KV-REQ-5")
 @pytest.mark.parametrize("wrong", [{1, 2}, numpy.array(5)], ids=repr)
 def test_what_has_no_order_is_no_sequence_of_tokens(bench: Bench, wrong: Any) -> None:
-    """A set, or an array without a dimension, is refused as a whole."""
     manager = bench.manager()
     with pytest.raises(InvalidArgumentError) as caught:
         made(bench, manager, wrong)

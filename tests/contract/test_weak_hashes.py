@@ -47,7 +47,6 @@ def colliding_prompts(size: int) -> tuple[list[int], list[int]]:
 def test_prompts_that_collide_under_every_seed_share_content(
     bench: Bench, size: int, seed: str | None
 ) -> None:
-    """They differ in two tokens, and the second hits what the first one stored."""
     first, second = colliding_prompts(size)
     assert sum(a != b for a, b in zip(first, second, strict=True)) == 2
     hits = []

@@ -68,7 +68,6 @@ class Scene:
         )
 
     def seen(self) -> tuple[object, ...]:
-        """All that a call may change; it takes what is queued."""
         requests = (self.a, self.b, self.c, self.free, self.gone)
         return (
             self.manager.snapshot(),
@@ -170,7 +169,6 @@ HASHING = frozenset({"append_tokens", "request.append", "batched.append"})
 
 
 def scene_of(name: str) -> type[Scene]:
-    """Where a call is made."""
     return PlainScene if name in PLAIN else Scene
 
 
@@ -200,7 +198,6 @@ def fails(
     wanted: tuple[str, object, object],
     counts: Counter[str],
 ) -> bool:
-    """One call without this memory; whether it answered."""
     scene, call = scene_of(name)(implementation), CALLS[name]
     answer: Any = None
     error: BaseException | None = None
@@ -232,7 +229,6 @@ def fails(
 
 
 def refused(scene: Scene, name: str) -> None:
-    """No call of a spoilt manager is answered."""
     calls: tuple[Callable[[], object], ...] = (
         lambda: scene.batched.list_lengths([scene.ha]),
         lambda: CALLS["free"](scene),

@@ -63,7 +63,6 @@ class Compiling:
 
 
 def facts(kernel: Any, given: tuple[Any, ...], options: dict[str, Any]) -> dict[str, object]:
-    """What the code of one launch is made of."""
     named = {p.name: options.pop(p.name) for p in kernel.params if p.name in options}
     if len(given) + len(named) != len(kernel.params):
         raise TypeError(f"{kernel.__name__} takes {len(kernel.params)} arguments, not {len(given)}")
@@ -90,7 +89,6 @@ def facts(kernel: Any, given: tuple[Any, ...], options: dict[str, Any]) -> dict[
 
 
 def type_of(parameter: Any, value: Any) -> str:
-    """As Triton sees an argument."""
     if parameter.is_constexpr or (type(value) is int and value == 1 and not unspecial(parameter)):
         return "constexpr"
     if isinstance(value, torch.Tensor):
@@ -105,7 +103,6 @@ def unspecial(parameter: Any) -> bool:
 
 
 def is_aligned(parameter: Any, value: Any) -> bool:
-    """Whether Triton compiles for a multiple of 16."""
     if unspecial(parameter) or isinstance(value, float):
         return False
     if isinstance(value, torch.Tensor):
@@ -135,7 +132,6 @@ def pools_of(stored: torch.dtype, heads: int, size: int, *, scaled: bool) -> KVP
 
 
 def taken_over(module: ModuleType, *names: str) -> list[dict[str, object]]:
-    """Where what these kernels are compiled to is put."""
     found: list[dict[str, object]] = []
     for name in names:
         setattr(module, name, Compiling(getattr(module, name), found))
@@ -176,7 +172,6 @@ def of_pages(*, all_of_them: bool) -> Iterator[dict[str, object]]:
 
 
 def of_prompts() -> Iterator[dict[str, object]]:
-    """One prompt and several; arguments of 1 are constants to Triton."""
     found = taken_over(hashing, "_messages", "_chain")
     more = taken_over(index, "_insert", "_lookup")
     cpu = torch.device("cpu")
@@ -192,7 +187,6 @@ def of_prompts() -> Iterator[dict[str, object]]:
 
 
 def of_tables() -> Iterator[dict[str, object]]:
-    """Sizes of 1, and others."""
     found = taken_over(tables, "_apply", "_outputs", "_gather")
     more = taken_over(resident, "_decide")
     cpu = torch.device("cpu")
@@ -221,7 +215,6 @@ def _returns_early(numbers, kind: tl.constexpr):  # type: ignore[no-untyped-def]
 
 
 def twins() -> Iterator[dict[str, object]]:
-    """Kernels that are not as they should be."""
     numbers = torch.zeros(4)
     for kernel, value in ((_fuses_and_divides, 3), (_returns_early, "float32")):
         try:

@@ -16,7 +16,6 @@ collect_ignore_glob = [] if find_spec("torch") else ["test_*.py"]
 
 @pytest.fixture(params=["torch", "triton"])
 def backend(request: pytest.FixtureRequest) -> Backend:
-    """Each form of an operation."""
     if request.param == "triton":
         pytest.importorskip("triton", reason="Triton is not installed")
     return cast("Backend", request.param)
@@ -24,7 +23,6 @@ def backend(request: pytest.FixtureRequest) -> Backend:
 
 @pytest.fixture
 def one_thread() -> Iterator[None]:
-    """Where tensors are small, several threads only wait for one another."""
     import torch
 
     before = torch.get_num_threads()

@@ -26,7 +26,6 @@ class WrongContentError(AssertionError):
 
 
 def fingerprints(salt: str | None, tokens: Sequence[int]) -> list[int]:
-    """A number for each prefix: entry p is that of tokens 0 … p."""
     value = 1 + sum(ord(letter) for letter in salt or "")
     result = []
     for token in tokens:
@@ -61,7 +60,6 @@ def numbers(layer: Layer, name: str, place: int, prints: Sequence[int]) -> torch
 
 
 def state(layer: Layer, name: str, place: int, prints: Sequence[int]) -> torch.Tensor:
-    """A part of the state after each of these prefixes."""
     part = layer.parts[name]
     return (noise(prints, place, tuple(part.shape[1:])) % 255 - 127).to(part.dtype)
 
@@ -115,7 +113,6 @@ class Contents:
     def check(
         self, what: str, group: int, prints: Sequence[int], slots: torch.Tensor | list[int]
     ) -> None:
-        """WrongContentError unless these slots hold tokens with these prefixes."""
         if self.world_size > 1:
             slots = self.local(group, torch.as_tensor(slots, dtype=torch.int64))
             prints = [one for one, slot in zip(prints, slots.tolist(), strict=True) if slot >= 0]
@@ -133,7 +130,6 @@ class Contents:
     def write_states(
         self, group: int, name: str, prints: Sequence[int], blocks: Sequence[int]
     ) -> None:
-        """Write a part of the states after these prefixes to these blocks."""
         for layer, place in self.layers[group]:
             part = layer.parts[name]
             part[list(blocks)] = state(layer, name, place, prints).to(part.device)
@@ -141,7 +137,6 @@ class Contents:
     def check_states(
         self, what: str, group: int, name: str, prints: Sequence[int], blocks: Sequence[int]
     ) -> None:
-        """WrongContentError unless these blocks hold that."""
         for layer, place in self.layers[group]:
             right = same(layer.parts[name][list(blocks)], state(layer, name, place, prints))
             if not right.all():

@@ -46,7 +46,6 @@ class Case:
     pcp: int = 1
 
     def config(self, num_blocks: int, longest: int) -> ManagerConfig:
-        """What the manager and the pools are made from."""
         made = cache(*self.specs, num_blocks=num_blocks)
         return ManagerConfig(
             packed(made) if self.packed else made,
@@ -59,7 +58,6 @@ class Case:
 
     @property
     def world_size(self) -> int:
-        """Ranks that share the tokens of a block."""
         return self.dcp * self.pcp
 
     def span(self, group: int) -> int:
@@ -67,7 +65,6 @@ class Case:
         return self.specs[group].block_size * self.world_size
 
     def has(self, kind: type[LayerSpec]) -> bool:
-        """Whether there is a group of this kind."""
         return any(isinstance(spec, kind) for spec in self.specs)
 
     @property
@@ -77,7 +74,6 @@ class Case:
 
     @property
     def max_drafts(self) -> int:
-        """Most tokens that a step may draft."""
         if self.has(ChunkedLocalAttentionSpec):
             return 0
         return min(

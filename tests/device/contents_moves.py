@@ -95,24 +95,19 @@ class Moves:
 
     @property
     def running(self) -> list[One]:
-        """Requests that have computed tokens."""
         return [one for one in self.alive if one.request.num_computed_tokens]
 
     @property
     def waiting(self) -> list[One]:
-        """Those that have none."""
         return [one for one in self.alive if one not in self.running]
 
     def prints_of(self, one: One) -> list[int]:
-        """Fingerprints of a request's tokens, drafts included."""
         return fingerprints(one.salt, [*one.request.token_ids, *one.drafts])
 
     def add(self, salt: str | None, tokens: Sequence[int]) -> One:
-        """Register a request."""
         raise NotImplementedError
 
     def move(self) -> None:
-        """Some of all this."""
         for one in self.waiting:
             if one.swapped:
                 self.swap_in(one)
@@ -185,7 +180,6 @@ class Moves:
         ]
 
     def fresh(self, lists: Lists, local: int) -> list[int]:
-        """Blocks that are no hits."""
         return [block for _, _, block in self.places(lists, local, 2 * LONGEST)]
 
     def fork(self, parent: One) -> None:
@@ -251,7 +245,6 @@ class Moves:
     # To host memory and back.
 
     def swap_out(self, one: One) -> None:
-        """Keep a request that is about to be preempted."""
         total = one.request.num_computed_tokens
         places = self.places(self.manager.get_blocks(one.request).groups, 0, total)
         if len(places) > len(self.free_host_blocks):
@@ -264,7 +257,6 @@ class Moves:
         self.counts["blocks swapped out"] += len(places)
 
     def swap_in(self, one: One) -> None:
-        """Go on with what was kept, or forget it."""
         if self.random.random() < 0.2:
             self.release_swapped(one)
             return
@@ -284,12 +276,10 @@ class Moves:
             self.release_swapped(one)  # all of it is still here
 
     def release_swapped(self, one: One) -> None:
-        """Its host blocks are free."""
         self.free_host_blocks += one.swapped.values()
         one.swapped = {}
 
     def load(self, one: One, host: HostTier) -> None:
-        """Admit a request with what the host tier has of it."""
         num_tokens = host.load(one.request)
         if num_tokens:
             self.tables.set_lengths([one.handle], num_tokens)

@@ -41,12 +41,10 @@ class Player(States):
         self.texts = [self.continued([token], self.longest) for token in first]
 
     def play(self, num_rounds: int) -> None:
-        """So many rounds."""
         for _ in range(num_rounds):
             self.round()
 
     def round(self) -> None:
-        """Requests, moves, checks, a step."""
         while len(self.alive) < self.max_alive and self.random.random() < 0.6:
             self.arrive()
         self.move()
@@ -56,7 +54,6 @@ class Player(States):
     # Requests.
 
     def continued(self, tokens: Sequence[int], length: int) -> list[int]:
-        """As many tokens as that: mostly the same ones after the same beginning."""
         result = list(tokens)[:length]
         while len(result) < length:
             usual = fingerprints(None, result)[-1] % 2
@@ -64,13 +61,11 @@ class Player(States):
         return result
 
     def arrive(self) -> None:
-        """A request that begins as others do."""
         text = self.random.choice(self.texts)
         length = self.random.choice([1, 4, 5, 8, 9, 12, 13, 17, self.random.randint(1, len(text))])
         self.add(self.random.choice([None, None, None, "salt"]), text[:length])
 
     def add(self, salt: str | None, tokens: Sequence[int]) -> One:
-        """Register a request."""
         self.num_requests += 1
         given = RequestInput(f"r{self.num_requests}", tokens, cache_salt=salt)
         request = self.implementation.make_request(self.manager, given)
@@ -81,7 +76,6 @@ class Player(States):
     # What may be read.
 
     def check_all(self, when: str) -> None:
-        """Every running request still has all that its next tokens read."""
         for group, spec in enumerate(self.case.specs):
             prints, places, span = list[int](), list[int](), self.case.span(group)
             for one in self.running:
@@ -107,7 +101,6 @@ class Player(States):
     # A step.
 
     def plan(self) -> StepPlan:
-        """Who goes, who is computed, who is tried."""
         random, finished, preempted = self.random, list[One](), list[One]()
         for one in self.running:
             if not self.num_next(one) or random.random() < 0.15:
@@ -142,7 +135,6 @@ class Player(States):
         )
 
     def num_next(self, one: One) -> int:
-        """New tokens of a running request; chosen once per round."""
         request = one.request
         left = request.num_tokens - request.num_computed_tokens
         room = LONGEST - request.num_computed_tokens
@@ -161,7 +153,6 @@ class Player(States):
         return wanted
 
     def step(self, plan: StepPlan) -> None:
-        """Decide, tell the device, write, check, sample."""
         result = self.batched.step(plan, StepOutput(self.rows))
         by_handle = {one.handle: one for one in self.alive}
         entries = [*plan.decoding, *plan.prefilling, *plan.new]  # type: ignore[misc] # lists, all of them
@@ -212,7 +203,6 @@ class Player(States):
             self.contents.check("in a step", group, read, torch.cat(slots).to(mapping.device))
 
     def sample(self, granted: list[One]) -> None:
-        """Some drafts were right; one token more is known."""
         for one in granted:
             request = one.request
             num_drafts = request.num_computed_tokens - request.num_tokens

@@ -10,12 +10,10 @@ from tests.device.contents_moves import Moves, One
 
 
 def entry(spec: MambaSpec, num_computed: int) -> int:
-    """Which entry of its list a request's running state is in."""
     return -(-num_computed // spec.block_size) - 1
 
 
 def is_aligned(spec: LayerSpec) -> bool:
-    """Whether only states at the ends of steps are kept."""
     return isinstance(spec, MambaSpec) and spec.mamba_cache_mode == "align"
 
 
@@ -39,7 +37,6 @@ class States(Moves):
     """
 
     def compute_states(self, group: int, spec: MambaSpec, granted: list[tuple[One, int]]) -> None:
-        """Go on from the last state of each request, and keep what is to be kept."""
         carried, before, after = list[tuple[int, int]](), [], []
         for one, num in granted:
             known, end = self.prints_of(one), one.request.num_computed_tokens
@@ -70,7 +67,6 @@ class States(Moves):
             self.contents.check_states("a state", group, f"state.{number}", prints, places)
 
     def carry(self, group: int, pairs: Sequence[tuple[int, int]]) -> None:
-        """Copy states from block to block."""
         self.pages.copy_blocks([old for old, _ in pairs], [new for _, new in pairs], group=group)
         self.counts["states carried"] += len(pairs)
 

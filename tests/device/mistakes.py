@@ -32,7 +32,6 @@ def planted(file: Path) -> tuple[Mistake, ...]:
 
 @contextmanager
 def made(entry: Entry) -> Iterator[None]:
-    """While the mistake is there."""
     with ExitStack() as stack:
         for change in entry.changes:
             for owner, name, value in replaced(change):
@@ -41,7 +40,6 @@ def made(entry: Entry) -> Iterator[None]:
 
 
 def replaced(change: Change) -> Iterator[tuple[object, str, object]]:
-    """Whose attributes are others, which, and what they are then."""
     module = import_module(change.module)
     source = Path(str(module.__file__)).read_text(encoding="utf-8")
     owner, _, name = change.place.rpartition(".")
@@ -58,7 +56,6 @@ def replaced(change: Change) -> Iterator[tuple[object, str, object]]:
 
 
 def definitions(tree: ast.Module, owner: str) -> list[ast.FunctionDef]:
-    """The functions of a module, or of one of its classes."""
     body: list[Any] = tree.body
     if owner:
         (found,) = (one for one in body if isinstance(one, ast.ClassDef) and one.name == owner)
@@ -67,7 +64,6 @@ def definitions(tree: ast.Module, owner: str) -> list[ast.FunctionDef]:
 
 
 def importers(name: str, right: object) -> Iterator[object]:
-    """Modules that have the function by its name."""
     for module in list(sys.modules.values()):
         is_ours = module.__name__.startswith(("kvfast.", "tests."))
         if is_ours and vars(module).get(name) is right:

@@ -53,7 +53,6 @@ def cache(*specs: LayerSpec, num_blocks: int = 7, layers: int = 2) -> KVCacheCon
 def filled(
     config: KVCacheConfig, seed: int = 0, layout: Layout = "NHD", device: str = DEVICE
 ) -> KVPools:
-    """Pools with random bytes in every block but the null block."""
     pools = KVPools(config, layout=layout, device=device)
     generator = torch.Generator().manual_seed(seed)
     for pages in pools.pages:
@@ -63,5 +62,4 @@ def filled(
 
 
 def contents(pools: KVPools) -> list[bytes]:
-    """All bytes of all allocations."""
     return [pages.cpu().numpy().tobytes() for pages in pools.pages]

@@ -20,8 +20,6 @@ from tests.device.tables import kernel_device
 
 
 class Side:
-    """A manager and its requests."""
-
     def __init__(self, implementation: Implementation, config: ManagerConfig) -> None:
         self.implementation = implementation
         self.manager = implementation.create(config)
@@ -33,7 +31,6 @@ class Side:
         return self.batched.register(request)
 
     def admit(self, name: str, prompt: Sequence[int]) -> None:
-        """Compute a prompt, if there is room."""
         handle = self.register(name, prompt)
         if self.batched.admit([handle]).num_scheduled_tokens[0]:
             self.held[name] = handle
@@ -47,7 +44,6 @@ class Side:
             self.batched.unregister([handle])
 
     def lookup(self, prompts: Sequence[Sequence[int]]) -> list[int]:
-        """What look-ups of waiting requests answer."""
         handles = [self.register(f"waiting {n}", one) for n, one in enumerate(prompts)]
         hits = list(self.batched.lookup(handles))
         self.batched.unregister(handles)
@@ -83,7 +79,6 @@ class Play:
         return [[self.random.randrange(2) for _ in range(length)] for length in lengths]
 
     def step(self, number: int) -> None:
-        """Admit, release, evict, perhaps reset; then compare."""
         for place, prompt in enumerate(self.prompts(self.random.randint(0, 4))):
             for side in self.sides:
                 side.admit(f"{number}.{place}", prompt)
@@ -100,7 +95,6 @@ class Play:
         self.compare()
 
     def compare(self) -> None:
-        """What all answer for some prompts."""
         events = self.sides[0].manager.take_events()
         prompts = self.prompts(self.random.randint(0, 9))
         tokens, starts = flat(prompts)
@@ -117,7 +111,6 @@ class Play:
 
 
 def play(seed: int, backends: Sequence[Backend], num_steps: int, **options: Any) -> int:
-    """Tokens that were hit, in all."""
     random = Random(seed)
     config = config_of(random.choice((1, 2, 4)), enable_events=True, **options)
     one = Play(random, config, backends)

@@ -37,7 +37,6 @@ def random_prompts(random: Random, num: int, longest: int, *, top: int = 2**63) 
 
 
 def flat(prompts: Sequence[Sequence[int]]) -> tuple[torch.Tensor, list[int]]:
-    """All tokens, and where each prompt starts."""
     starts = [0]
     for prompt in prompts:
         starts.append(starts[-1] + len(prompt))
@@ -45,7 +44,6 @@ def flat(prompts: Sequence[Sequence[int]]) -> tuple[torch.Tensor, list[int]]:
 
 
 def config_of(block_size: int, *, num_blocks: int = 12, **options: Any) -> ManagerConfig:
-    """One group of full attention."""
     spec = FullAttentionSpec(block_size, 1, 8, "float16")
     cache = KVCacheConfig(num_blocks, (KVCacheGroup(("layer",), spec),))
     return replace(ManagerConfig(cache, 4096), **options)
@@ -54,7 +52,6 @@ def config_of(block_size: int, *, num_blocks: int = 12, **options: Any) -> Manag
 def host_hashes(
     implementation: Implementation, manager: KVCacheManager, prompts: Sequence[Sequence[int]]
 ) -> list[list[bytes]]:
-    """Hashes of requests with these prompts."""
     made = [implementation.make_request(manager, RequestInput("a", one)) for one in prompts]
     return [list(request.block_hashes) for request in made]
 

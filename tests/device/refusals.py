@@ -108,7 +108,6 @@ class World:
         self.ended: Any = ended(backend)
 
     def tier(self) -> HostTier:
-        """A new one, of a manager without states and its pools, and one request."""
         config = replace(config_of(FULL), enable_caching=True)
         batched = self.implementation.batched(self.implementation.create(config))
         request = RequestInput("a", range(9))
@@ -117,7 +116,6 @@ class World:
         return HostTier(self.implementation, batched, pools, num_host_blocks=HOST_BLOCKS)
 
     def index(self) -> PrefixIndex:
-        """One that looks up on the device, and has a table there."""
         manager = self.implementation.create(replace(config_of(FULL), enable_caching=True))
         device = kernel_device(self.backend)
         made = PrefixIndex(
@@ -131,7 +129,6 @@ class World:
         return made
 
     def tensors(self) -> list[torch.Tensor]:
-        """All memory that calls may write to."""
         pools = (self.pools, self.latents, self.small, self.scaled, self.host)
         runs = (self.decoding[0], self.ended[0])
         states = (self.tables._device.state, *(one.tables._device.state for one in runs))
@@ -143,7 +140,6 @@ class World:
         ]
 
     def bits(self) -> list[bytes]:
-        """All of it as bytes."""
         return [one.contiguous().cpu().numpy().tobytes() for one in self.tensors()]
 
     def after_a_step(self) -> list[bytes]:
@@ -241,7 +237,6 @@ def _value(bad: Bad) -> list[str]:
 
 
 def objects(argument: str, *, error: Any = InvalidArgumentError) -> tuple[Bad, ...]:
-    """Something of our own types is wanted."""
     return tuple(
         Bad(argument, value, argument, error) for value in (None, 3, "x", [], {}, object())
     )
@@ -250,7 +245,6 @@ def objects(argument: str, *, error: Any = InvalidArgumentError) -> tuple[Bad, .
 def numbers(
     argument: str, minimum: int, maximum: int | None = None, *, optional: bool = False
 ) -> tuple[Bad, ...]:
-    """A count, a size or a number of something."""
     values: list[Any] = [minimum - 1, True, 1.5, "3", [1], np.float32(1), torch.tensor([1])]
     values += [] if maximum is None else [maximum + 1]
     values += [] if optional else [None]
@@ -258,7 +252,6 @@ def numbers(
 
 
 def scales(argument: str) -> tuple[Bad, ...]:
-    """A scale that is used."""
     values = (None, "1", True, 0.0, -1.0, float("nan"), float("inf"), 1e-60, 1e39, 10**400)
     return tuple(Bad(argument, value, argument) for value in (*values, torch.tensor(1.0), [1.0]))
 
@@ -268,7 +261,6 @@ def backends(argument: str = "backend") -> tuple[Bad, ...]:
 
 
 def devices(argument: str = "device", *, optional: bool = False) -> tuple[Bad, ...]:
-    """No device, one that is not there, and one without memory."""
     values: list[Any] = ["nope", "meta", torch.device("meta"), "cuda:99", "", 7, 1.5, ["cpu"]]
     values += [] if optional else [None]
     return tuple(Bad(argument, value, argument) for value in values)
@@ -277,7 +269,6 @@ def devices(argument: str = "device", *, optional: bool = False) -> tuple[Bad, .
 def ids(
     argument: str, lowest: int, limit: int, *, skips: bool = False, writes: bool = False
 ) -> tuple[Bad, ...]:
-    """Block ids or slots, two of them."""
     a, b = limit - 1, limit - 2
     outside = lowest - 1 if not skips else -2
     whole: list[Any] = [None, 3, {a, b}, iter([a, b]), np.array([a, b]), {a: b}]
@@ -322,7 +313,6 @@ def tokens(argument: str, heads: int, size: int) -> tuple[Bad, ...]:
 def handles(
     argument: str, field: str | None = None, *, repeats: bool = True, limit: int | None = 2**31
 ) -> tuple[Bad, ...]:
-    """Handles, or counts of the same form; of two requests."""
     field = argument if field is None else field
     whole: list[Any] = [None, torch.ones(2), torch.ones((1, 2), dtype=torch.int64), np.ones(2)]
     whole += [torch.zeros(2, dtype=torch.int64, device="meta"), torch.tensor([True, False])]

@@ -148,7 +148,6 @@ READS = (
 
 
 def copies(lowest_source: int, lowest: int, limit: int) -> tuple[Bad, ...]:
-    """Lists of two that must be as long as each other, and share nothing."""
     a = limit - 1
     return (
         *kinds.ids("sources", lowest_source, limit),

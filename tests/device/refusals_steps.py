@@ -217,7 +217,6 @@ def batched_of(*specs: Any) -> BatchedManager:
 
 
 def decoding(backend: Backend) -> tuple[ResidentDecode, BatchedManager]:
-    """Runs of two requests that decode, and their manager."""
     batched, device = batched_of(FULL), kernel_device(backend)
     tables = DeviceTables(
         config_of(FULL), max_requests=2, max_tokens=8, device=device, backend=backend
@@ -229,7 +228,6 @@ def decoding(backend: Backend) -> tuple[ResidentDecode, BatchedManager]:
 
 
 def ended(backend: Backend) -> tuple[ResidentDecode, BatchedManager, ResidentRun]:
-    """The same, and a run that is to be replayed."""
     resident, batched = decoding(backend)
     assert resident.begin(batched, [0, 1], 1) == 1
     resident.step()

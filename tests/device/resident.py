@@ -42,7 +42,6 @@ class ResidentEngine(TableEngine):
         self.num_run_steps = self.num_taken = self.num_stopped = self.num_short = 0
 
     def step(self, plan: StepPlan) -> None:
-        """A step of the manager, and perhaps a run behind it."""
         super().step(plan)
         if self.random.random() < 0.6:
             self.run()
@@ -101,7 +100,6 @@ class ResidentEngine(TableEngine):
         self.num_taken += len(run.rows)
 
     def lists(self, handle: int) -> list[list[int]]:
-        """The block lists of a request."""
         return self.batched.manager.get_blocks(self.batched.request_of(handle)).to_lists()
 
     def copied(self, step: DeviceStep) -> Shown:
@@ -126,7 +124,6 @@ class ResidentEngine(TableEngine):
 
 
 def attention_configs(seeds: range) -> Iterator[tuple[int, ManagerConfig]]:
-    """Random configurations that runs of steps serve."""
     for seed in seeds:
         config = random_config(Random(seed), hybrid=seed % 5 == 0)
         try:
@@ -142,7 +139,6 @@ def resident_engines(
     resident: type[ResidentDecode] = ResidentDecode,
     num_steps: int = 20,
 ) -> Iterator[ResidentEngine]:
-    """Engines that have played, every third with the reference as its manager."""
     for seed, config in attention_configs(seeds):
         implementation = kvfast.implementation() if seed % 3 else ReferenceImplementation()
         engine = ResidentEngine(config, Random(seed), backend, implementation, resident)

@@ -27,7 +27,6 @@ MAX_TOKENS = 300
 
 
 def kernel_device(backend: str) -> str:
-    """Where the form is tested: kernels on a GPU if they aren't interpreted."""
     interpreted = environ.get("TRITON_INTERPRET") == "1"
     is_here = backend == "triton" and torch.cuda.is_available() and not interpreted
     return "cuda" if is_here else "cpu"
@@ -43,7 +42,6 @@ def config_of(*specs: LayerSpec, num_blocks: int = 20, longest: int = 32) -> Man
 
 
 def tables_of(*specs: LayerSpec, backend: Any = "torch", **options: Any) -> DeviceTables:
-    """Two requests, sixteen tokens."""
     sizes = {"max_requests": 2, "max_tokens": 16, **options}
     device = kernel_device(backend)
     return DeviceTables(config_of(*specs), device=device, backend=backend, **sizes)
@@ -88,7 +86,6 @@ class TableEngine(Engine):
         return self.sides[0].implementation.capabilities.features
 
     def both(self, rule: str, what: str, call):  # type: ignore[no-untyped-def] # as in the base
-        """There is only one side here."""
         return call(self.sides[0])
 
     def compare(self, rule: str, what: str) -> None:
@@ -115,7 +112,6 @@ class TableEngine(Engine):
                 self.tables.set_row(handle, group, blocks)
 
     def step(self, plan: StepPlan) -> None:
-        """A step of the manager, told to the tables."""
         outputs = self.new_step_outputs(plan)
         result = self.batched.step(plan, outputs.given)
         handles = [*listed(plan.decoding), *listed(plan.prefilling), *listed(plan.new)]
@@ -141,7 +137,6 @@ class TableEngine(Engine):
         self.handles = [handle for handle in self.handles if handle not in gone]
 
     def new_step_outputs(self, plan: StepPlan) -> Outputs:
-        """Rows that suffice or not, and mappings for all groups that have slots."""
         lengths = [
             None if isinstance(spec, WITHOUT_SLOTS) else length
             for spec, length in zip(self.config.managed_specs, self.lengths(plan), strict=True)
@@ -149,7 +144,6 @@ class TableEngine(Engine):
         return Outputs(self.random.choice((0, 2, 400)), lengths)
 
     def sample(self, handle: int) -> None:
-        """As in the base; what was rewound is told."""
         request = self.batched.request_of(handle)
         before = request.num_computed_tokens
         super().sample(handle)
@@ -161,7 +155,6 @@ class TableEngine(Engine):
     def check(
         self, step: DeviceStep, granted: list[int], result: StepResult, outputs: Outputs
     ) -> None:
-        """The step on the device is the manager's."""
         counts = [num for num in result.num_scheduled_tokens if num]
         ends = [self.batched.request_of(handle).num_computed_tokens for handle in granted]
         assert step.rows.tolist() == granted
@@ -185,7 +178,6 @@ class TableEngine(Engine):
                 self.check_rows(g, granted)
 
     def check_rows(self, group: int, handles: list[int]) -> None:
-        """Where blocks move, rows are the lists, null and all."""
         for handle in handles:
             blocks = list(
                 self.batched.manager.get_blocks(self.batched.request_of(handle)).groups[group]

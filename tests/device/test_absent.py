@@ -115,7 +115,6 @@ TORCH_FREE = {
 
 
 def printed(code: str, *hidden: str) -> str:
-    """What a Python without these packages prints."""
     done = subprocess.run(
         [sys.executable, "-c", HIDE.format(hidden=set(hidden)) + code],
         cwd=ROOT,

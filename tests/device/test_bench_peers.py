@@ -23,7 +23,6 @@ def tokens() -> Tokens:
 
 
 def append(*given: Any) -> None:
-    """What FlashInfer documents of append_paged_kv_cache, token by token."""
     keys, values, request, places, cache, pages, bounds, last, layout = given
     assert layout == "NHD"
     for number, (owner, place) in enumerate(zip(request.tolist(), places.tolist(), strict=True)):
@@ -34,7 +33,6 @@ def append(*given: Any) -> None:
 
 
 def reshape(*given: Any) -> None:
-    """What vLLM documents of reshape_and_cache_flash."""
     keys, values, key_pages, value_pages, slots, dtype, key_scale, value_scale = given
     assert (dtype, float(key_scale), float(value_scale)) == ("auto", 1.0, 1.0)
     for number, slot in enumerate(slots.tolist()):
@@ -44,7 +42,6 @@ def reshape(*given: Any) -> None:
 
 @pytest.fixture
 def installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both peers, as their documents describe them."""
     for name in ("flashinfer", "vllm", "vllm._custom_ops"):
         monkeypatch.setitem(sys.modules, name, ModuleType(name))
     monkeypatch.setattr(sys.modules["flashinfer"], "append_paged_kv_cache", append, raising=False)

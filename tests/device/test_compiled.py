@@ -23,7 +23,6 @@ Launches = list[dict[str, object]]
 
 
 def compiled(cache: Path, *options: str) -> Launches:
-    """What was made of each launch; first of two kernels with mistakes."""
     environment = {**os.environ, "TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(cache)}
     command = [sys.executable, "-m", "tests.device.compiled", *options]
     done = subprocess.run(
@@ -35,7 +34,6 @@ def compiled(cache: Path, *options: str) -> Launches:
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Launches:
-    """Of every format."""
     return compiled(tmp_path_factory.mktemp("triton"))
 
 
@@ -63,7 +61,6 @@ def test_kernels_on_pages_compile_for_hopper(made: Launches) -> None:
 
 @pytest.mark.rule("KV-DEV-13", "KV-DEV-15", "KV-DEV-18", "KV-DEV-19")
 def test_all_other_kernels_compile_for_hopper(made: Launches) -> None:
-    """Also with arguments of 1, which have other types; what hashes, in registers alone."""
     found = [one for one in made[2:] if "stored" not in one and "word_bytes" not in one]
     assert Counter(one["kernel"] for one in found) == dict.fromkeys(
         ("_apply", "_outputs", "_gather", "_decide", "_messages", "_chain", "_insert", "_lookup"), 2
@@ -72,7 +69,6 @@ def test_all_other_kernels_compile_for_hopper(made: Launches) -> None:
 
 
 def test_kernels_with_mistakes_are_seen(made: Launches) -> None:
-    """One fuses a product and a sum, and divides; one returns in a branch."""
     slow, wrong = made[:2]
     assert (slow["fused"], slow["divides"]) == (True, True)
     assert "error" in wrong

@@ -30,13 +30,11 @@ INTERPRETED = (1, 5)
 
 
 def player_of(seed: int, backend: Backend, cases: Sequence[Case] = CASES) -> Player:
-    """Every case with kvfast, then every case with kvref, and so on."""
     turn, number = divmod(seed, len(cases))
     return Player(cases[number], implementation_of(turn), seed, backend)
 
 
 def implementation_of(turn: int) -> Implementation:
-    """By turns."""
     made: Implementation = (kvfast if turn % 2 == 0 else kvref).implementation()
     return made
 

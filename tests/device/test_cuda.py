@@ -112,7 +112,6 @@ def test_no_step_of_tables_waits_for_the_device(backend: Backend) -> None:
 
 
 def captured(call: Callable[[], object]) -> torch.cuda.CUDAGraph:
-    """A graph of a call that ran before, as all do that are captured."""
     call()
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()

@@ -32,14 +32,12 @@ from tests.device.tables import kernel_device
 
 
 def listed(found: BlockHashes) -> list[list[bytes]]:
-    """The hashes of each prompt."""
     rows = [bytes(row) for row in found.hashes.tolist()]
     starts = found.starts.tolist()
     return [rows[a:b] for a, b in pairwise(starts)]
 
 
 def check_hashes(prompts: list[list[int]], block_size: int, backend: Backend = "torch") -> None:
-    """The hashes are those of kvfast and of kvref."""
     tokens, starts = flat(prompts)
     for implementation in (kvfast.implementation(), kvref.implementation()):
         manager = implementation.create(config_of(block_size))
@@ -107,7 +105,6 @@ def test_the_example_of_the_rule(backend: Backend) -> None:
 
 
 def both_forms(prompts: list[list[int]], block_size: int, *, width: torch.dtype) -> None:
-    """The kernels' words are those of plain torch."""
     tokens, starts = flat(prompts)
     left, right = (
         hash_words(prompts_of(tokens.to(width), starts, block_size, backend), block_size, backend)
@@ -137,7 +134,6 @@ def prompts_of(
 def test_random_prompts_are_the_same_in_both_forms(
     block_size: int, num: int, seed: int, slices: int, width: torch.dtype
 ) -> None:
-    """By slices of one block, of two, and all blocks at once."""
     kernels = pytest.importorskip("kvfast.device.hashing.kernels", exc_type=ImportError)
     random = Random(seed)
     top = 2**31 if width == torch.int32 else 2**63
@@ -196,7 +192,6 @@ def some_hashes() -> None:
 
 
 def test_a_mistake_in_a_kernel_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Hashes that are read as parents with their bytes in the other order."""
     kernels = pytest.importorskip("kvfast.device.hashing.kernels", exc_type=ImportError)
     if environ.get("TRITON_INTERPRET") != "1":
         pytest.skip("kernels that are compiled are not changed afterwards")

@@ -28,7 +28,6 @@ LONGEST = 30
 
 
 def assert_equal(left: Any, right: Any) -> None:
-    """Every array, also where nobody looks."""
     for field in fields(left):
         ours, theirs = (getattr(one, field.name).cpu() for one in (left, right))
         assert ours.dtype == theirs.dtype
@@ -62,7 +61,6 @@ SPECS: tuple[LayerSpec, ...] = (
 def pair(
     groups: list[int], *, max_requests: int, max_tokens: int, max_entries: int | None = None
 ) -> tuple[DeviceTables, DeviceTables]:
-    """Equal tables, plain and with kernels, for sequences of 40 tokens."""
     layers = tuple(KVCacheGroup((f"layer.{n}",), SPECS[g]) for n, g in enumerate(groups))
     plain, kernels = (
         DeviceTables(
@@ -79,7 +77,6 @@ def pair(
 
 
 def random_rows(random: Random, tables: DeviceTables, handles: int, num: int) -> torch.Tensor:
-    """Deltas, some of them for the same entry."""
     groups = tables._geometry.groups
     rows = []
     for _ in range(num):
@@ -145,7 +142,6 @@ def test_a_step_larger_than_a_program_is_the_same_in_both_forms() -> None:
 
 @pytest.mark.rule("KV-DEV-14")
 def test_what_is_out_of_range_on_the_device_is_not_written() -> None:
-    """No host says so; a message that was written over must not reach other memory."""
     _, kernels = pair([0], max_requests=2, max_tokens=4)
     device = kernels._device
     # Around both arrays lies memory of somebody else.
@@ -217,7 +213,6 @@ def random_state(
 def check_steps(
     seed: int, max_requests: int, max_tokens: int, num_steps: int = 4, **options: bool
 ) -> int:
-    """Play both; the blocks that were taken."""
     kernels = form_of("kvfast.device.resident", "triton")
     geometry, state, run = random_state(Random(seed), max_requests, max_tokens, **options)
     _, state_too, run_too = random_state(Random(seed), max_requests, max_tokens, **options)
@@ -248,7 +243,6 @@ def test_rows_that_take_several_rounds(num: int) -> None:
 
 @pytest.mark.rule("KV-DEV-19")
 def test_a_table_larger_than_a_program_is_the_same_in_both_forms() -> None:
-    """And runs longer than one; homes so few that entries displace others."""
     random = Random(1)
     hashes = random_hashes(random, 300, 1000)
     tables = [table_of(backend, 300, hashes[:3], hashes[3:]) for backend in BACKENDS]

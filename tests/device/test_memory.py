@@ -30,7 +30,6 @@ from tests.device.tables import FULL, MAMBA, config_of, rows_of, tables_of
 
 @pytest.mark.rule("KV-DEV-2")
 def test_what_torch_refuses_is_an_error_of_memory_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where nobody knows what is free; an exbibyte is more than any machine has."""
     monkeypatch.setattr(pools, "free_memory_bytes", lambda device: None)
     with pytest.raises(DeviceMemoryError) as caught:
         KVPools(cache(full(), num_blocks=2**60 // 288))
@@ -110,7 +109,6 @@ def test_rows_may_be_columns_of_a_wider_array(backend: Backend) -> None:
 def test_without_room_to_grow_everything_stays(
     answers: list[int | None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The free memory is asked before; where it isn't known, torch refuses."""
     tables = tables_of(FULL, MAMBA)
     tables.update([1], [3], rows_of((1, 0, 0, 3)))
     full = torch.full
@@ -154,7 +152,6 @@ def test_pinned_memory_is_counted_as_torch_takes_it(monkeypatch: pytest.MonkeyPa
 @pytest.mark.rule("KV-DEV-3", "KV-DEV-5", "KV-DEV-6")
 @pytest.mark.parametrize("layout", ["NHD", "HND"])
 def test_blocks_beyond_4_gib_are_reached(layout: Layout, backend: Backend) -> None:
-    """Bytes and elements are numbered by more than 31 bits. What is not touched takes no memory."""
     spec = FullAttentionSpec(16, 2, 1024, "bfloat16")  # 128 KiB
     last = 5 * 2**30 // (128 << 10)
     made = KVPools(

@@ -72,12 +72,10 @@ def swaps() -> Iterator[Check]:
 
 
 def contents(cases: Sequence[Case], num_runs: int) -> Iterator[Check]:
-    """Runs until something wrong is read."""
     return (partial(read, seed, cases) for seed in range(num_runs))
 
 
 def read(seed: int, cases: Sequence[Case]) -> None:
-    """An error on the way is no proof."""
     player = test_contents.player_of(seed, "torch", cases)
     try:
         player.play(22)
@@ -126,7 +124,6 @@ def test_a_mistake_is_seen(text: str, mistake: Mistake) -> None:
 
 @pytest.mark.parametrize("text", ["pages", "prompts"])
 def test_without_a_mistake_a_check_sees_nothing(text: str) -> None:
-    """The others run as tests anyway."""
     play_all(text)
 
 

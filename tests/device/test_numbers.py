@@ -37,7 +37,6 @@ def pools_of(stored: str, mode: str, layout: Layout, heads: int, size: int, num:
 
 
 def patterns(num: int, dtype: torch.dtype, seed: int) -> torch.Tensor:
-    """Every kind of number there is: whatever bits may be."""
     generator = torch.Generator().manual_seed(seed)
     width = torch.empty(0, dtype=dtype).element_size()
     found = torch.randint(0, 256, (num * width,), dtype=torch.uint8, generator=generator)
@@ -47,7 +46,6 @@ def patterns(num: int, dtype: torch.dtype, seed: int) -> torch.Tensor:
 def both(
     make: Callable[[], KVPools], tokens: torch.Tensor, slots: torch.Tensor, dtype: torch.dtype
 ) -> list[list[torch.Tensor]]:
-    """What is stored and what is read of it, by torch and by kernels."""
     results = []
     for backend in BACKENDS:
         pools = make()
@@ -108,7 +106,6 @@ def test_a_product_stands_for_a_division_only_where_it_is_the_same() -> None:
 @pytest.mark.rule("KV-DEV-4")
 @pytest.mark.skipif(not ON_GPU, reason="needs a GPU: KVSPEC_TEST_DEVICE=cuda")
 def test_the_chip_stores_what_the_host_does() -> None:
-    """All numbers of 16 bits, through every format."""
     bits = torch.arange(-(2**15), 2**15).to(torch.int16).view(-1, 1, 64)
     for given in (torch.float16, torch.bfloat16):
         tokens = bits.view(given)

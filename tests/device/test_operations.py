@@ -116,7 +116,6 @@ def test_pages_are_copied_and_nothing_else_changes(sources: list[int], data: st.
 
 
 def without_nan(values: torch.Tensor) -> torch.Tensor:
-    """Which of the many NaN one gets is not said."""
     return torch.where(values.isnan(), torch.full_like(values, 12345.0), values)
 
 
@@ -167,7 +166,6 @@ def test_latents_go_through_the_same_operations(backend: Backend) -> None:
 
 @pytest.mark.rule("KV-DEV-7")
 def test_slots_on_the_device_that_are_out_of_range_are_skipped() -> None:
-    """What the host cannot see without waiting: here by the functions below the checks."""
     pytest.importorskip("triton", reason="Triton is not installed")
     from kvfast.device.pages import kernels as _pages_triton
     from kvfast.device.pages import plain as _pages_torch

@@ -102,7 +102,6 @@ def test_a_key_stays_until_its_last_copy_is_gone() -> None:
 
 @pytest.mark.rule("KV-DEV-19")
 def test_entries_that_are_used_up_begin_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The pool has 11 blocks, the table 24 entries."""
     made: list[int] = []
     empty = IndexTable.empty
 
@@ -126,7 +125,6 @@ def test_entries_that_are_used_up_begin_anew(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_it_needs_the_events_of_its_manager() -> None:
-    """In order and each once; what can't be true changes nothing."""
     side, index = one_index()
     other, _ = one_index()
     side.admit("a", range(9))

@@ -35,7 +35,6 @@ def device_of(backend: Backend) -> torch.device:
 
 
 def table_of(backend: Backend, room: int, *lots: Hashes) -> IndexTable:
-    """A table to which lots of hashes came one after another."""
     table = IndexTable.empty(room, device_of(backend))
     first = 0
     for lot in lots:
@@ -76,7 +75,6 @@ def one_after_another(hashes: Hashes, num_slots: int) -> list[int]:
 
 
 def check_table(backend: Backend, random: Random, num: int, homes: int) -> None:
-    """Slots and hits are what a list of hashes gives."""
     hashes = random_hashes(random, num + 4, homes)
     there, absent = hashes[:num], hashes[num:]
     cut = random.randint(0, num)

@@ -62,7 +62,6 @@ NOT_CALLED = {
 
 
 def missing(calls: Iterable[Call]) -> set[str]:
-    """Callables and arguments of which the table has no bad one."""
     tried = {(call.name, bad.argument) for call in calls for bad in call.bad}
     return {
         f"{name}({argument})"
@@ -91,7 +90,6 @@ CHECKS = tuple(
 
 @pytest.mark.parametrize("check", CHECKS)
 def test_without_a_check_the_table_fails(check: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each check by turns does nothing: then something is done that must not be, or it crashes."""
     world = World("torch")
     names = [one.name for one in walk_packages(device.__path__, f"{device.__name__}.")]
     for module in (import_module(name) for name in names if "kernels" not in name):

@@ -63,7 +63,6 @@ class Decoding:
         self.resident = ResidentDecode(self.tables, max_blocks=max_blocks)
 
     def step(self, plan: StepPlan) -> Any:
-        """A step of the manager, told to the tables."""
         result = self.batched.step(plan, StepOutput(self.rows))
         return self.tables.step(plan, result, self.rows)
 
@@ -192,7 +191,6 @@ def test_after_the_replay_steps_go_on_as_before(backend: Backend) -> None:
 
 @pytest.mark.rule("KV-DEV-17")
 def test_a_batch_from_before_the_run_is_told_again(backend: Backend) -> None:
-    """The host tells a batch once; what the device has after a run is another one."""
     one = Decoding(6, 9, 12, backend=backend)
     plan = StepPlan(decoding=list(one.handles))
     one.step(plan)
@@ -210,7 +208,6 @@ def test_a_batch_from_before_the_run_is_told_again(backend: Backend) -> None:
 def test_a_reserve_that_is_too_small_ends_the_run(
     backend: Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Though the host should have known: nothing is taken that was not handed over."""
     monkeypatch.setattr(Demand, "num_blocks", lambda self, num_steps: 1)
     one = Decoding(8, 7, 8, backend=backend)
     assert one.begin(5) == 5
@@ -352,7 +349,6 @@ def test_groups_without_slots_have_no_new_blocks() -> None:
 
 
 def runs(seeds: range) -> list[ResidentEngine]:
-    """Engines that have played."""
     return list(resident_engines(seeds))
 
 

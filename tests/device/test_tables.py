@@ -71,7 +71,6 @@ def test_a_token_in_the_null_block_has_no_slot(backend: Any) -> None:
 
 @pytest.mark.rule("KV-DEV-11")
 def test_a_token_behind_the_row_has_no_slot(backend: Any) -> None:
-    """Not that of the next row: this one was made narrower than its sequences."""
     tables = tables_of(FULL, backend=backend, widths=[1])
     step = tables.update([0], [6], rows_of((0, 0, 0, 3), (1, 0, 0, 4)))
     assert step.slots[0] is not None
@@ -98,7 +97,6 @@ def test_every_group_has_a_table_and_attention_over_the_sequence_has_slots() -> 
 
 
 def decode_tables(num: int) -> tuple[DeviceTables, BatchedManager]:
-    """So many requests with a prompt of one block and a token, all computed."""
     config = config_of(FullAttentionSpec(16, 1, 8, "float16"), num_blocks=8 * num, longest=64)
     implementation = kvfast.implementation()
     manager = implementation.create(config, check_invariants=False)
@@ -258,7 +256,6 @@ def test_a_difference_says_where_and_what() -> None:
 
 
 def schedules(seeds: range) -> list[TableEngine]:
-    """Engines that have played."""
     return list(engines(seeds, "torch"))
 
 

@@ -34,7 +34,6 @@ class SlowDevice:
         self.queued.append(lambda: self.arrived.append(source.tolist()))
 
     def work(self, until: int) -> None:
-        """Do the copies before this one that were not done yet."""
         for copy in self.queued[self.num_done : until]:
             copy()
         self.num_done = max(self.num_done, until)
@@ -55,7 +54,6 @@ class Event:
 
 
 def sent_to(device: Any) -> list[list[int]]:
-    """Seven messages of growing length, and what should arrive."""
     staging = Staging(NUM_WORDS, torch.device("cpu"))
     staging._events = [Event(device), Event(device)]
     wanted = []
@@ -97,7 +95,6 @@ class NoWaiting(TorchDispatchMode):  # type: ignore[misc] # torch does not say w
         self.note()
 
     def note(self) -> None:
-        """Memory of the device; that of empty arrays is nowhere."""
         self.there = {one.untyped_storage().data_ptr() for one in self.kept} - {0}
 
     def is_there(self, value: object) -> bool:

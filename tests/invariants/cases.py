@@ -17,17 +17,13 @@ from tests.contract.builders import admit, new_manager, new_request
 
 @dataclass(frozen=True)
 class State:
-    """A configuration and a state that fits it, or should."""
-
     config: ManagerConfig
     snapshot: Snapshot
 
     def with_(self, **members: Any) -> State:
-        """The same with other members of the snapshot."""
         return State(self.config, replace(self.snapshot, **members))
 
     def with_request(self, name: str, **members: Any) -> State:
-        """The same with other bookkeeping of one request."""
         requests = dict(self.snapshot.requests)
         requests[name] = replace(requests[name], **members)
         return self.with_(requests=requests)
@@ -49,12 +45,10 @@ class State:
         )
 
     def covering(self, block: int, num_tokens: int) -> State:
-        """The same, with a primary key of one block that covers so many tokens."""
         return self.with_(covered_tokens=put(self.snapshot.covered_tokens, block, num_tokens))
 
 
 def put(values: tuple[Any, ...], index: int, value: Any) -> tuple[Any, ...]:
-    """The tuple with one entry replaced."""
     return (*values[:index], value, *values[index + 1 :])
 
 
@@ -278,14 +272,12 @@ class TransitionCase:
         return f"{self.invariant}-{self.name}"
 
     def transition(self) -> tuple[ManagerConfig, Transition]:
-        """The configuration and the transition."""
         good = self.good()
         after = self.spoil(good).snapshot
         return good.config, Transition(self.call, self.outcome, good.snapshot, after)
 
 
 def _zeroed(state: State) -> State:
-    """The zeroing queue was read: the least that a call can change."""
     return state.with_(new_block_ids=((),))
 
 

@@ -33,7 +33,6 @@ class Sloppy(ReferenceManager):
 
 @pytest.fixture
 def sloppy() -> tuple[Sloppy, KVCacheManager]:
-    """The sloppy manager, bare and audited, with one request in block 1."""
     bare = Sloppy(make_config())
     manager = audited(bare)
     admit(manager, new_request(kvref.implementation(), bare, "r", range(4)))
@@ -41,7 +40,6 @@ def sloppy() -> tuple[Sloppy, KVCacheManager]:
 
 
 def test_answers_and_properties_pass_through(sloppy: tuple[Sloppy, KVCacheManager]) -> None:
-    """What is right is answered as without an audit."""
     bare, manager = sloppy
     assert manager.num_free_blocks == bare.num_free_blocks == 4
     assert manager.usage == bare.usage
@@ -51,7 +49,6 @@ def test_answers_and_properties_pass_through(sloppy: tuple[Sloppy, KVCacheManage
 
 
 def test_a_broken_state_is_found_at_the_next_call(sloppy: tuple[Sloppy, KVCacheManager]) -> None:
-    """A reference out of nowhere; and at each one after that, as long as it stays broken."""
     bare, manager = sloppy
     bare.pool.ref_counts[1] += 1
     for _ in range(2):
@@ -71,7 +68,6 @@ class ShowsItsOwn(ReferenceManager):
 
 
 def test_a_broken_state_is_found_where_it_shows_in_earlier_snapshots_too() -> None:
-    """Two snapshots with one list are always equal."""
     bare = ShowsItsOwn(make_config())
     manager = audited(bare)
     bare.pool.ref_counts[1] += 1
@@ -81,7 +77,6 @@ def test_a_broken_state_is_found_where_it_shows_in_earlier_snapshots_too() -> No
 
 
 def test_a_question_that_changes_state_is_found(sloppy: tuple[Sloppy, KVCacheManager]) -> None:
-    """The state before and after the call is compared."""
     bare, manager = sloppy
     with pytest.raises(InvariantViolation) as caught:
         manager.get_unhashed_block_ids(new_request(kvref.implementation(), bare, "r", [1]))
@@ -89,7 +84,6 @@ def test_a_question_that_changes_state_is_found(sloppy: tuple[Sloppy, KVCacheMan
 
 
 def test_a_late_error_is_found(sloppy: tuple[Sloppy, KVCacheManager]) -> None:
-    """A call that raised is audited too."""
     _, manager = sloppy
     with pytest.raises(InvariantViolation) as caught:
         manager.free_blocks([1])
@@ -98,7 +92,6 @@ def test_a_late_error_is_found(sloppy: tuple[Sloppy, KVCacheManager]) -> None:
 
 
 def test_a_refusal_is_no_violation(sloppy: tuple[Sloppy, KVCacheManager]) -> None:
-    """Neither of an allocation nor of a reset."""
     bare, manager = sloppy
     large = new_request(kvref.implementation(), bare, "large", range(50, 99))
     assert manager.allocate_slots(large, 49) is None
@@ -106,7 +99,6 @@ def test_a_refusal_is_no_violation(sloppy: tuple[Sloppy, KVCacheManager]) -> Non
 
 
 def test_an_audit_asks_for_custom_specs_once() -> None:
-    """However many calls are checked."""
     asked: list[LayerSpec] = []
 
     def managed(spec: LayerSpec) -> LayerSpec:

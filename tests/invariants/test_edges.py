@@ -68,7 +68,6 @@ def test_an_id_outside_the_pool_is_named_with_its_list(
 
 
 def test_a_block_twice_in_a_list_is_said_to_be_that() -> None:
-    """Not to be at another index for another request."""
     bad = story().with_request("b", block_ids=((1, 2, 4, 4),)).with_(ref_counts=(0, 2, 2, 1, 2, 0))
     with pytest.raises(InvariantViolation, match="request 'b' lists block 4 twice"):
         check_snapshot(bad.config, bad.snapshot)
@@ -76,7 +75,6 @@ def test_a_block_twice_in_a_list_is_said_to_be_that() -> None:
 
 @pytest.mark.parametrize("call", sorted(PURE_CALLS))
 def test_every_question_is_a_pure_call(call: str) -> None:
-    """Each name is one of the interface, and a change by it is an offence."""
     good = story()
     assert callable(getattr(kvref.implementation().create(good.config), call))
     changed = Transition(call, "done", good.snapshot, replace(good.snapshot, new_block_ids=((),)))
@@ -86,7 +84,6 @@ def test_every_question_is_a_pure_call(call: str) -> None:
 
 
 def test_what_is_left_out_keeps_none_behind_it_from_being_asked() -> None:
-    """An error that changed the zeroing queue during a question offends against two."""
     good = story()
     changed = replace(good.snapshot, new_block_ids=((),))
     late_error = Transition("get_blocks", "error", good.snapshot, changed)
@@ -102,7 +99,6 @@ def test_what_is_left_out_keeps_none_behind_it_from_being_asked() -> None:
 
 
 def without(state: State, name: str) -> State:
-    """The same, with one request gone."""
     requests = {other: r for other, r in state.snapshot.requests.items() if other != name}
     return state.with_(requests=requests)
 
@@ -129,7 +125,6 @@ def test_a_request_that_is_gone_hides_none_behind_it(name: str) -> None:
 
 
 def test_a_group_of_states_hides_none_behind_it() -> None:
-    """Mamba may move its blocks; full attention beside it may not, whichever comes first."""
     implementation = kvref.implementation()
     manager = new_manager(implementation, 9, specs=[mamba(4), full(4)])
     manager.allocate_slots(new_request(implementation, manager, "a", range(8)), 8)

@@ -21,7 +21,6 @@ from tests.invariants.cases import (
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_only_one_invariant_rejects_the_state(case: Case) -> None:
-    """Asked one by one, that invariant names an offence and the others find none."""
     bad = case.spoil(case.good())
     offences = {i.name: i.first_offence(bad.config, bad.snapshot) for i in INVARIANTS}
     assert [name for name, offence in offences.items() if offence] == [case.invariant]
@@ -29,7 +28,6 @@ def test_only_one_invariant_rejects_the_state(case: Case) -> None:
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_a_bad_state_is_a_violation(case: Case) -> None:
-    """`check_snapshot` raises it with name, rule, offence and a dump of the state."""
     bad = case.spoil(case.good())
     (invariant,) = (i for i in INVARIANTS if i.name == case.invariant)
     with pytest.raises(InvariantViolation) as caught:
@@ -41,7 +39,6 @@ def test_a_bad_state_is_a_violation(case: Case) -> None:
 
 @pytest.mark.parametrize("case", TRANSITION_CASES, ids=str)
 def test_only_one_invariant_rejects_the_transition(case: TransitionCase) -> None:
-    """Asked one by one, that invariant names an offence and the others find none."""
     config, transition = case.transition()
     offences = {i.name: i.first_offence(config, transition) for i in TRANSITION_INVARIANTS}
     assert [name for name, offence in offences.items() if offence] == [case.invariant]
@@ -49,7 +46,6 @@ def test_only_one_invariant_rejects_the_transition(case: TransitionCase) -> None
 
 @pytest.mark.parametrize("case", TRANSITION_CASES, ids=str)
 def test_a_bad_transition_is_a_violation(case: TransitionCase) -> None:
-    """`check_transition` raises it, and names the call."""
     config, transition = case.transition()
     with pytest.raises(InvariantViolation) as caught:
         check_transition(config, transition)
@@ -59,21 +55,18 @@ def test_a_bad_transition_is_a_violation(case: TransitionCase) -> None:
 
 
 def test_every_invariant_has_a_case() -> None:
-    """A new invariant needs a state, or a transition, that only it rejects."""
     assert {case.invariant for case in CASES} == {i.name for i in INVARIANTS}
     named = {i.name for i in TRANSITION_INVARIANTS}
     assert {case.invariant for case in TRANSITION_CASES} == named
 
 
 def test_names_are_unique() -> None:
-    """A name stands for one invariant, of states or of transitions."""
     names = [i.name for i in INVARIANTS] + [i.name for i in TRANSITION_INVARIANTS]
     assert len(set(names)) == len(names)
 
 
 @pytest.mark.parametrize("good", [story(), two_groups(), two_copies()])
 def test_real_states_pass(good: State) -> None:
-    """The states that the cases start from are good ones, and so is the call that does nothing."""
     check_snapshot(good.config, good.snapshot)
     for outcome in ("done", "refused", "error"):
         check_transition(
@@ -95,7 +88,6 @@ def test_real_states_pass(good: State) -> None:
     ids=lambda members: str(*members),
 )
 def test_a_wrong_shape_is_found_first(members: dict[str, object]) -> None:
-    """Other invariants index by block, so they may not be asked before the shape is right."""
     bad = story().with_(**members)
     with pytest.raises(InvariantViolation) as caught:
         check_snapshot(bad.config, bad.snapshot)
@@ -104,7 +96,6 @@ def test_a_wrong_shape_is_found_first(members: dict[str, object]) -> None:
 
 @pytest.mark.parametrize("members", [{"block_ids": ()}, {"num_cached_blocks": (1, 2)}])
 def test_requests_have_an_entry_per_group(members: dict[str, object]) -> None:
-    """Too few lists and too many counts are wrong shapes."""
     bad = story().with_request("a", **members)
     with pytest.raises(InvariantViolation) as caught:
         check_snapshot(bad.config, bad.snapshot)

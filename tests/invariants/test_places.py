@@ -14,13 +14,11 @@ from tests.invariants.cases import State, story
 
 
 def offences(state: State) -> list[str]:
-    """The names of the invariants that reject a state."""
     found = {i.name: i.first_offence(state.config, state.snapshot) for i in INVARIANTS}
     return [name for name, offence in found.items() if offence]
 
 
 def state_of(num_tokens: int, **config: Any) -> State:
-    """One request of so many tokens, all of them computed."""
     implementation = kvref.implementation()
     manager = new_manager(implementation, 20, **config)
     admit(manager, new_request(implementation, manager, "a", range(num_tokens)))
@@ -39,7 +37,6 @@ def state_of(num_tokens: int, **config: Any) -> State:
     ids=["one_token", "dcp", "pcp", "both", "two_groups"],
 )
 def test_keys_cover_what_their_block_does(num_tokens: int, config: dict[str, Any]) -> None:
-    """A block of one token; blocks that several ranks share; and each block one further on."""
     good = state_of(num_tokens, **config)
     check_snapshot(good.config, good.snapshot)
     (first, *_) = good.snapshot.requests["a"].block_ids
@@ -58,7 +55,6 @@ def test_two_keys_of_no_group_are_malformed_and_nothing_else() -> None:
 
 
 def test_two_keys_in_a_block_of_one_covered_token_are_one_too_many() -> None:
-    """A hash for each token: the second one ends behind the primary key."""
     implementation = kvref.implementation()
     manager = new_manager(implementation, 20, specs=[full(1), sliding(2, 8)])
     request = new_request(implementation, manager, "a", range(6))
@@ -72,7 +68,6 @@ def test_two_keys_in_a_block_of_one_covered_token_are_one_too_many() -> None:
 
 
 def padded(mode: str, block_ids: tuple[int, ...]) -> State:
-    """A Mamba group in which request a has this list, whatever its mode."""
     spec = mamba(4, mode, speculative=1)
     manager = new_manager(kvref.implementation(), 6, specs=[spec])
     fresh = State(manager.config, manager.snapshot())
@@ -113,7 +108,6 @@ def test_the_reference_pads_so_in_mode_align() -> None:
 
 
 def test_a_group_without_null_hides_none_behind_it() -> None:
-    """Full attention is in order; in the window behind it null follows a block."""
     good = state_of(8, specs=[full(4), sliding(4, 20)])
     attention, (first, second) = good.snapshot.requests["a"].block_ids
     bad = good.with_request("a", block_ids=(attention, (first, 0)), num_cached_blocks=(2, 1))

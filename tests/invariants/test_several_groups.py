@@ -94,20 +94,17 @@ def play(implementation: Implementation, specs: Sequence[LayerSpec], num_blocks:
 
 
 def play_everything(implementation: Implementation) -> None:
-    """All mixtures, in pools that are large enough and in pools that are not."""
     for specs in MIXTURES:
         for num_blocks in (80, *range(8, 40)):
             play(implementation, specs, num_blocks)
 
 
 def test_the_reference_breaks_no_invariant() -> None:
-    """The games that the broken parts lose."""
     play_everything(kvref.implementation())
 
 
 @pytest.mark.parametrize(("invariant", "mistake"), MISTAKES)
 def test_the_audit_catches_a_mistake(invariant: str, mistake: str) -> None:
-    """At the call that broke the invariant, by its name."""
     with pytest.raises(InvariantViolation) as caught:
         play_everything(mistaken(mistake, audits=True))
     assert caught.value.invariant == invariant
@@ -115,14 +112,12 @@ def test_the_audit_catches_a_mistake(invariant: str, mistake: str) -> None:
 
 @pytest.mark.parametrize("mistake", [mistake for _, mistake in MISTAKES])
 def test_it_does_not_show_with_one_full_group(mistake: str) -> None:
-    """Full attention alone has no nulls, no states, no finer hashes and nobody to agree with."""
     broken = mistaken(mistake, audits=True)
     for num_blocks in (80, *range(8, 40)):
         play(broken, [full(4)], num_blocks)
 
 
 def test_every_invariant_has_a_mistake() -> None:
-    """But for the one about caching switched off, where groups make no difference."""
     named = {i.name for i in INVARIANTS} | {i.name for i in TRANSITION_INVARIANTS}
     assert {invariant for invariant, _ in MISTAKES} == named - {
         "nothing_is_cached_with_caching_off"

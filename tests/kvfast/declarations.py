@@ -30,7 +30,6 @@ class Twin:
 
 
 def logical_lines(text: str) -> Iterator[str]:
-    """Lines without comments; what stands in brackets in one line."""
     line = ""
     for part in text.splitlines():
         line += (part.strip() if line else part.rstrip()).partition("#")[0]
@@ -41,12 +40,10 @@ def logical_lines(text: str) -> Iterator[str]:
 
 
 def parts_of(arguments: str) -> list[str]:
-    """The arguments between commas, but not those in brackets."""
     return [part for part in re.split(r",\s*(?![^\[]*\])", arguments) if part]
 
 
 def declared(text: str) -> Twin:
-    """A .pxd file."""
     twin, owner, typed = Twin(), MODULE, list[str]()
     for line in logical_lines(text):
         code = line.strip()
@@ -70,7 +67,6 @@ def declared(text: str) -> Twin:
 
 
 def written(text: str) -> Twin:
-    """A .py file."""
     twin = Twin()
     module = ast.parse(text)
     for owner, body in [(MODULE, module.body), *_classes(module, twin)]:

@@ -26,8 +26,6 @@ BOUNDARIES = (*SMALL, 2**31, 2**32 - 1, 2**32, 2**63 - 1)
 
 @dataclass(frozen=True)
 class Core:
-    """The modules of one build."""
-
     name: str
     digest: ModuleType
     hashing: ModuleType
@@ -53,7 +51,6 @@ def core(name: str) -> Core:
 def expect_equal_hashes(
     core: Core, request: RequestInput, block_size: int, function: str = "sha256_cbor"
 ) -> None:
-    """The request has the hashes that the reference computes."""
     for tags in (True, False):
         hasher = ReferenceHasher(function, "0", tags=tags)
         reference = make_reference_request(request, hasher, block_size)
@@ -72,7 +69,6 @@ functions = st.sampled_from(HASH_FUNCTIONS)
 
 @st.composite
 def requests(draw: st.DrawFn, max_tokens: int = 60) -> RequestInput:
-    """Any request: tokens of every length, and extra keys of every kind."""
     items, end = [], 0
     for identifier in draw(st.lists(texts, max_size=4)):
         offset = end + draw(st.integers(0, 12))
@@ -91,7 +87,6 @@ def requests(draw: st.DrawFn, max_tokens: int = 60) -> RequestInput:
 
 
 def everything(length: int = 40) -> RequestInput:
-    """One request with every kind of extra key, several to a block."""
     return RequestInput(
         "r",
         [(7 * i) % 300 for i in range(length)],
@@ -107,7 +102,6 @@ def everything(length: int = 40) -> RequestInput:
 
 
 def words_of(made: Any) -> bytes:
-    """The words of a request's hashes as bytes."""
     count = made.num_hashes * made.hasher.words_per_digest
     if not hasattr(made, "digest_words"):  # compiled, they are nobody else's
         return b"".join(made.block_hashes)

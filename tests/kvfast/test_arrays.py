@@ -12,7 +12,6 @@ from kvfast._core.arrays import LARGE_BYTES, grown, zeroed
 def test_large_uncompiled_arrays_are_zeros_where_no_map_is_private(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A map without flags serves as well, and is as long as was asked for."""
     monkeypatch.delattr(mmap, "MAP_PRIVATE", raising=False)
     length = LARGE_BYTES // 4 + 1
     zeros = zeroed("i", length)

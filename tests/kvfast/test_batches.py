@@ -22,14 +22,12 @@ FAST = FastImplementation("uncompiled")
 
 
 def manager(*, check_invariants: bool) -> KVCacheManager:
-    """Ten blocks of four tokens."""
     spec = FullAttentionSpec(block_size=4, num_kv_heads=1, head_size=8, dtype="bfloat16")
     cache = KVCacheConfig(10, (KVCacheGroup(("layer.0",), spec),))
     return FAST.create(ManagerConfig(cache, 32), check_invariants=check_invariants)
 
 
 def admitted(batch: BatchedManager) -> int:
-    """A request of nine tokens, admitted."""
     request = FAST.make_request(batch.manager, RequestInput("r", range(9)))
     handle = batch.register(request)
     assert list(batch.admit([handle]).num_scheduled_tokens) == [9]

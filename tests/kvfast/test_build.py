@@ -42,7 +42,6 @@ def test_importing_and_asking_says_nothing() -> None:
 
 
 def test_a_build_without_one_of_its_modules_is_not_the_compiled_one() -> None:
-    """Each is compiled by itself, and a compiler may fail at one of them."""
     if not kvfast.compiled:
         pytest.skip("no compiled build of kvfast here")
     probed = run_python(ALL_THAT_IS_PROBED).stdout.split()

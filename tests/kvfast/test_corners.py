@@ -29,8 +29,6 @@ def make(implementation: Implementation, *specs: LayerSpec, **options: object) -
 
 
 class Number(IntEnum):
-    """Ints that are of another type."""
-
     ZERO = 0
     ONE = 1
 

@@ -46,7 +46,6 @@ def test_an_unknown_function_has_no_digest(build: str) -> None:
 
 
 def test_c_functions_are_used_where_they_are_found() -> None:
-    """On this machine hashlib has a libcrypto, and the package xxhash shows its functions."""
     compiled = core("_compiled").digest
     if _native.sha256() is None or _native.xxh3_128() is None:
         pytest.skip("no C functions to be found on this machine")
@@ -100,7 +99,6 @@ def test_c_functions_with_wrong_answers_are_not_used(
 def test_without_xxhash_its_function_is_a_typed_error(
     build: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As in the reference: said when the hasher is made, with what to install."""
     monkeypatch.setitem(sys.modules, "xxhash", None)
     with pytest.raises(UnsupportedError, match=r"pip install 'kvspec\[xxhash\]'"):
         core(build).hashing.Hasher("xxhash_cbor", "0")
@@ -119,7 +117,6 @@ def test_a_library_is_enough_without_the_package(monkeypatch: pytest.MonkeyPatch
 
 
 def test_nothing_is_found_where_nothing_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No such library, one without the functions, an extension of no package, no ctypes."""
     assert _native._find(("SHA256_Init",), ["libnothing.so.0"]) is None
     assert _native._find(("no_such_function",), [_ctypes.__file__]) is None
     assert list(_native._extension("no_such_package.module")) == []

@@ -49,7 +49,6 @@ def test_it_holds_for(build: str, check: Callable[[Core], None]) -> None:
 
 @pytest.mark.parametrize("length", [0, 1, 23, 24, 255, 256, 65535, 65536, 10**6])
 def test_texts_of_any_length_are_encoded(build: str, length: int) -> None:
-    """Salts, names and identifiers, with one byte a character and with two."""
     for text in ("x" * length, "é" * length):
         request = RequestInput(
             "r",
@@ -64,7 +63,6 @@ def test_texts_of_any_length_are_encoded(build: str, length: int) -> None:
 
 
 def test_items_far_from_the_tokens_are_encoded(build: str) -> None:
-    """An item that began long before the block has a large negative offset."""
     items = (MultimodalItem("a", 0, 70_000), MultimodalItem("b", 2**53 - 2, 1))
     request = RequestInput("r", bytes(70_100), multimodal=items)
     expect_equal_hashes(core(build), request, 300)
@@ -75,7 +73,6 @@ def test_items_far_from_the_tokens_are_encoded(build: str) -> None:
 def test_runs_of_equal_extra_keys_cover_the_blocks(
     build: str, request: RequestInput, block_size: int, first: int
 ) -> None:
-    """Without gap and overlap, each with the keys that the reference finds block by block."""
     end, at = first + 12, first
     for start, until, keys in core(build).extra_keys.runs(request, block_size, first, end):
         assert (start, until > start) == (at, True)
@@ -91,7 +88,6 @@ def test_runs_of_equal_extra_keys_cover_the_blocks(
 
 
 def test_a_request_without_items_is_one_run_or_two(build: str) -> None:
-    """An adapter alone is one run, a salt cuts off the first block, embeddings each of theirs."""
     runs = core(build).extra_keys.runs
     request = RequestInput("r", [1], lora=LoRA("sql", 1))
     assert list(runs(request, 16, 0, 10**6)) == [(0, 10**6, ("sql",))]

@@ -21,8 +21,6 @@ from tests.kvfast.hash_cores import Core, core
 
 
 def long_form_at_255(right: Any) -> Any:
-    """255 in two bytes instead of one."""
-
     def put_head(message: memoryview[int], at: int, major: int, value: int) -> int:
         if value != 255:
             return int(right(message, at, major, value))
@@ -33,7 +31,6 @@ def long_form_at_255(right: Any) -> Any:
 
 
 def no_step_at_32_bits(right: Any) -> Any:
-    """The upper half of an int of 8 bytes is lost."""
     return lambda message, at, major, value: right(message, at, major, value & (2**32 - 1))
 
 
@@ -48,7 +45,6 @@ def items_that_touch(right: Any) -> Any:
 
 
 def parents_of_eight_bytes(right: Any) -> Any:
-    """An int parent is spelled in eight bytes, whatever it is."""
     return lambda hasher, message, place: place + core_hashing.PARENT - 2
 
 

@@ -44,7 +44,6 @@ class Model:
         self.entries.setdefault(key, []).append(entry)
 
     def remove(self, entry: int) -> bool:
-        """Whether the key left with it."""
         key = self.key_of.pop(entry)
         self.entries[key].remove(entry)
         if not self.entries[key]:
@@ -65,12 +64,10 @@ action = st.tuples(
 
 
 def key_at(request: FastRequest, number: int, group: int) -> Key:
-    """The key of a hash of a request."""
     return request.block_hashes[number], group
 
 
 def play(keys: KeyMap, actions: list[tuple[str, int, int, int, int]]) -> None:
-    """The same actions on both; every key is looked up at the end of each."""
     model = Model()
     rare = 0
     for name, entry, which, number, group in actions:
@@ -109,8 +106,6 @@ def test_a_map_is_a_dictionary_of_lists(actions: list[tuple[str, int, int, int, 
 
 
 class Crowded(KeyMap):
-    """All keys of a group have their homes in one line."""
-
     def mix(self, word: int, group: int) -> int:
         return group
 
@@ -124,7 +119,6 @@ def test_so_is_one_whose_homes_are_the_same(
 
 @pytest.fixture(scope="module")
 def few_steps_fit() -> Iterator[None]:
-    """A slot holds up to one step; more are found out from the home."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(probing, "STEPS_MASK", 1)
         yield
@@ -140,7 +134,6 @@ def test_so_is_one_with_more_steps_than_a_slot_holds(
 
 @pytest.mark.usefixtures("few_steps_fit")
 def test_whoever_leaves_a_crowded_line_nobody_behind_is_lost() -> None:
-    """The keys of two groups come by turns or at random from homes beside each other."""
     for seed in range(5):
         random = Random(seed)
         arrivals = [
@@ -152,8 +145,6 @@ def test_whoever_leaves_a_crowded_line_nobody_behind_is_lost() -> None:
 
 
 class NeverMovesBack(Crowded):
-    """A twin that only empties the place."""
-
     def empty_slot(self, hole: int) -> None:
         self.slots[hole] = 0
 

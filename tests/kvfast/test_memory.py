@@ -23,7 +23,6 @@ BLOCK_TOKENS = 16
 
 
 def config(num_blocks: int) -> ManagerConfig:
-    """One group of full attention."""
     spec = FullAttentionSpec(block_size=BLOCK_TOKENS, num_kv_heads=1, head_size=8, dtype="bfloat16")
     group = KVCacheGroup(("layer.0",), spec)
     cache = KVCacheConfig(num_blocks, (group,))
@@ -60,8 +59,6 @@ def test_blocks_in_use_add_no_python_objects(fast: Implementation) -> None:
 
 
 class KeepsAnObject(FastImplementation):
-    """A twin that remembers a list for every block."""
-
     def create(self, config: ManagerConfig, **options: Any) -> Any:
         manager: Any = super().create(config, **options)
         allocate, kept = manager.allocate_slots, list[list[int]]()

@@ -44,8 +44,6 @@ class Tensor:
 
 
 class DeviceTensor(Tensor):
-    """One on a device: it has no memory that the host could read."""
-
     def numpy(self) -> Any:
         raise TypeError("can't convert cuda:0 device type tensor to numpy")
 
@@ -105,7 +103,6 @@ def outcome(call: Any, *arguments: object) -> object:
 def test_it_is_the_references_request_whatever_is_appended(
     build: str, parts: list[Any], block_size: int, function: str
 ) -> None:
-    """The same tokens, hashes and refusals; after a refusal nothing is changed."""
     content = everything(3)
     hasher = core(build).hashing.Hasher(function, "0")
     mine = core(build).request.make_request(content, hasher, block_size)
@@ -141,7 +138,6 @@ def made(build: str, count: int = 10, block_size: int = 4) -> Any:
 
 
 def test_it_is_a_request(build: str) -> None:
-    """The protocol's members, with the values of a request that nobody has scheduled."""
     request = made(build)
     assert isinstance(made(build), Request)
     assert (request.request_id, request.num_prompt_tokens) == ("r", 10)
@@ -153,7 +149,6 @@ def test_it_is_a_request(build: str) -> None:
 @pytest.mark.parametrize("name", ["num_computed_tokens", "num_preemptions", "status"])
 @pytest.mark.parametrize("value", [-1, 2**70, None, "RUNNING", True, 1.5], ids=repr)
 def test_a_scheduler_may_write_anything(build: str, name: str, value: object) -> None:
-    """It is the manager that judges, when it is called."""
     request = made(build)
     setattr(request, name, value)
     assert getattr(request, name) is value
@@ -209,7 +204,6 @@ def test_views_are_sequences_equal_to_lists(build: str) -> None:
 
 
 def test_views_grow_with_their_request(build: str) -> None:
-    """As the reference's lists do."""
     request = made(build)
     tokens, hashes = request.token_ids, request.block_hashes
     request.append([10, 11])
@@ -263,8 +257,6 @@ def test_large_blocks_keep_no_large_buffer(build: str) -> None:
 
 
 def test_a_view_of_an_object_that_answers_too_little_raises(build: str) -> None:
-    """Anybody can make one: the compiled build once read behind the end of a list."""
-
     class Short:
         num_tokens = num_hashes = 9
 

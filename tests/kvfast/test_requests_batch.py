@@ -140,7 +140,6 @@ def test_make_requests_refuses_what_make_request_refuses(
 
 
 def a_config(*, enable_caching: bool) -> ManagerConfig:
-    """A small pool, where blocks have 16 tokens."""
     spec = FullAttentionSpec(block_size=16, num_kv_heads=1, head_size=8, dtype="bfloat16")
     cache = KVCacheConfig(num_blocks=10, groups=(KVCacheGroup(("layer.0",), spec),))
     return ManagerConfig(cache, max_model_len_tokens=4096, enable_caching=enable_caching)

@@ -11,7 +11,6 @@ CORE = sorted((ROOT / "kvfast" / "_core").glob("*.py"))
 
 
 def classes() -> dict[str, ast.ClassDef]:
-    """Those of the core, by name."""
     return {
         node.name: node
         for path in CORE
@@ -21,7 +20,6 @@ def classes() -> dict[str, ast.ClassDef]:
 
 
 def lines_of(name: str, known: dict[str, ast.ClassDef]) -> int:
-    """Lines of a class and of its bases."""
     if name not in known:
         return 0
     node = known[name]

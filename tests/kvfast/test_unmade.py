@@ -17,7 +17,6 @@ __all__ = ["fast"]  # the fixture
 
 
 def made(implementation: Implementation) -> tuple[Any, Any, Any]:
-    """A manager, not audited, a batch over it and a request."""
     manager = implementation.create(make(implementation, full(4)).config, check_invariants=False)
     request = implementation.make_request(manager, RequestInput("r", range(9)))
     return manager, implementation.batched(manager), request  # type: ignore[attr-defined]  # kvfast
@@ -56,7 +55,6 @@ def test_what_was_not_made_is_refused(fast: Implementation) -> None:
 
 @pytest.mark.rule("KV-ERR-2")
 def test_nothing_is_made_twice(fast: Implementation) -> None:
-    """Requests and batches hold on to the arrays of the first time."""
     manager, batch, request = made(fast)
     manager.allocate_slots(request, 9)
     before = manager.snapshot()

@@ -24,7 +24,6 @@ from tests.contract.builders import make_config, new_manager, new_request
     ids=["tokens", "blocks", "both"],
 )
 def test_hits_of_a_running_request_are_refused_as_a_whole(offer: dict[str, Any]) -> None:
-    """Its blocks come before the question whether blocks and tokens fit each other."""
     implementation = kvref.implementation()
     manager = new_manager(implementation)
     request = new_request(implementation, manager, "r", range(9))

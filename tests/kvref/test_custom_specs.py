@@ -33,14 +33,12 @@ def test_what_no_built_in_spec_is_cannot_be_managed(answer: LayerSpec) -> None:
 
 @pytest.mark.parametrize("custom", [None, [CustomSpec(RingSpec, lambda spec: full())], (RingSpec,)])
 def test_a_registry_lists_custom_specs(custom: tuple[CustomSpec, ...]) -> None:
-    """Anything but a tuple of CustomSpec is refused."""
     with pytest.raises(ConfigError) as caught:
         SpecRegistry(custom)
     assert caught.value.field == "custom"
 
 
 def test_the_capabilities_name_every_spec_that_a_group_may_have() -> None:
-    """All of the contract, but for the one that only planning knows."""
     assert KVREF.capabilities.name == "kvref"
     assert KVREF.capabilities.spec_types == set(SPEC_TYPES) - {UniformTypeKVCacheSpecs}
     with pytest.raises(UnsupportedError):

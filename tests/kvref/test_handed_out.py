@@ -16,7 +16,6 @@ from tests.contract.builders import new_manager, new_request
 
 
 def story() -> tuple[ReferenceManager, ReferenceRequest]:
-    """A request whose blocks are cached in three groups."""
     implementation = kvref.implementation()
     specs = [full(4), sliding(4, 8), mamba(4, "align", speculative=1)]
     manager = new_manager(implementation, 30, specs=specs, enable_events=True)
@@ -29,7 +28,6 @@ def story() -> tuple[ReferenceManager, ReferenceRequest]:
 
 
 def handed_out(manager: ReferenceManager, request: ReferenceRequest) -> list[object]:
-    """The answers of all queries that say several things."""
     hit = manager.get_computed_blocks(request)
     groups: list[Group] = manager.groups
     return [
@@ -63,7 +61,6 @@ def test_a_list_that_a_query_handed_out_is_nobodys() -> None:
 
 
 def test_new_blocks_that_were_handed_out_are_nobodys() -> None:
-    """Of an allocation, the blocks to be zeroed and the events."""
     manager, request = story()
     before = manager.get_blocks(request)
     request.num_computed_tokens = 8
@@ -82,8 +79,6 @@ def test_new_blocks_that_were_handed_out_are_nobodys() -> None:
 def test_a_state_that_a_query_handed_out_would_be_seen_to_change(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The check above finds a group that hands out its own list."""
-
     def own_list(self: Group, request_id: str) -> list[int]:
         return self.block_lists.get(request_id, [])
 

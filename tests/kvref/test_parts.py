@@ -39,7 +39,6 @@ CONTEXT = GroupContext(
 
 
 def pool_of(num_blocks: int, *, enabled: bool = True) -> BlockPool:
-    """A pool as it is without any policy."""
     return BlockPool(num_blocks, events=EventLog(enabled=enabled, int_hashes=False))
 
 
@@ -81,7 +80,6 @@ def test_a_state_of_this_step_is_waited_for_even_if_all_blocks_are_free(mode: st
 
 
 def test_a_state_that_is_there_needs_nothing_more() -> None:
-    """In mode align, with a drafted state or without."""
     implementation = kvref.implementation()
     for speculative in (0, 1):
         spec = mamba(4, "align", speculative=speculative)
@@ -94,7 +92,6 @@ def test_a_state_that_is_there_needs_nothing_more() -> None:
 
 
 def test_slots_are_counted_in_the_groups_that_cover_the_sequence() -> None:
-    """Cross attention comes first and holds what the encoder needs; full attention counts."""
     implementation = kvref.implementation()
     manager = new_manager(implementation, 9, specs=[cross(4), full(4)], enable_caching=False)
     request = new_request(implementation, manager, "r", range(20))
@@ -119,8 +116,6 @@ def test_a_load_for_a_running_request_takes_nothing_beyond_the_longest_sequence(
 
 
 class Clock:
-    """Answers the time that it was told."""
-
     def __init__(self) -> None:
         self.now_ns = 0
 
@@ -150,7 +145,6 @@ def test_a_copy_has_the_same_clock_and_hasher() -> None:
 
 
 def test_defaults_are_those_of_the_interface() -> None:
-    """Whoever leaves an argument out means the same to every manager."""
     for mine, contract in (
         (ReferenceManager, KVCacheManager),
         (ReferenceImplementation, Implementation),

@@ -19,7 +19,6 @@ pytestmark = pytest.mark.shared
 
 
 def records(shared: Path, name: str) -> Path:
-    """A file of the shared folder."""
     path = shared / "golden" / name
     if not path.is_file():
         pytest.skip(f"{path} is not here")
@@ -27,20 +26,17 @@ def records(shared: Path, name: str) -> Path:
 
 
 def test_all_usual_records_pass(shared: Path) -> None:
-    """All but those marked with a quirk, which are left out."""
     found = replay_planning(records(shared, "planning.jsonl.gz"), ReferenceImplementation())
     assert (found.passed, found.failed, found.num_quirky) == (890, 0, 11)
 
 
 def test_all_exotic_records_pass(shared: Path) -> None:
-    """Those too whose latents carry a padding from a plan, which the recorded call did not keep."""
     found = replay_planning(records(shared, "planning_exotic.jsonl.gz"), ReferenceImplementation())
     assert (found.passed, found.failed, found.num_quirky) == (249, 0, 0)
 
 
 @pytest.mark.parametrize("name", ["planning.jsonl.gz", "planning_exotic.jsonl.gz"])
 def test_refusals_name_the_recorded_numbers(name: str, shared: Path) -> None:
-    """Bytes needed and there, in GiB, and the longest length that fits, in the messages."""
     compared = 0
     for record in read_planning(records(shared, name)):
         if not isinstance(record, PlanningRecord) or " GiB KV cache" not in (record.message or ""):
@@ -53,7 +49,6 @@ def test_refusals_name_the_recorded_numbers(name: str, shared: Path) -> None:
 
 
 def ask(record: PlanningRecord) -> None:
-    """The record's call."""
     planner = ReferenceImplementation().planner
     assert planner is not None
     here = Where("record")

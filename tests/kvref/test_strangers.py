@@ -20,7 +20,6 @@ KVREF = kvref.implementation()
 
 @pytest.mark.parametrize("stranger", [None, "kvref", object()])
 def test_a_foreign_manager_is_refused(stranger: KVCacheManager) -> None:
-    """By everything that takes a manager."""
     request = new_request(KVREF, new_manager(KVREF), "r", [1])
     for call in (
         lambda: KVREF.make_request(stranger, RequestInput("r", [1])),
@@ -67,7 +66,6 @@ def test_a_request_hashed_for_another_manager_is_refused(config: dict[str, Any])
 
 
 def test_managers_with_the_same_hashes_share_requests() -> None:
-    """Another pool, other switches, another way to 4 tokens per hash."""
     request = new_request(KVREF, new_manager(KVREF), "r", range(9))
     specs = [full(4), full(8)]
     for manager in (
@@ -84,7 +82,6 @@ def test_managers_with_the_same_hashes_share_requests() -> None:
 def test_without_the_package_xxhash_its_function_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """At once, with the line that installs it; the other functions need nothing."""
     monkeypatch.setitem(sys.modules, "xxhash", None)
     for seed in ("0", None):
         with pytest.raises(UnsupportedError) as caught:

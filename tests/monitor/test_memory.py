@@ -49,14 +49,12 @@ def most_held(steps: tuple[int, int], every: int, history: int) -> tuple[Held, H
 
 @pytest.mark.parametrize("every", [10, pytest.param(1, marks=pytest.mark.deep)])
 def test_a_longer_run_holds_no_more(every: int) -> None:
-    """The first part fills the history; after that only requests and blocks come and go."""
     early, late = most_held((60, 100), every, history=40)
     assert late.measured < 1.25 * early.measured
     assert late.estimated < 1.25 * early.estimated
 
 
 def test_the_measure_sees_what_grows() -> None:
-    """A history that is never full grows with the run."""
     early, late = most_held((20, 60), 10, history=1_000_000)
     assert late.measured > 2 * early.measured
     assert late.estimated > 2 * early.estimated
@@ -64,6 +62,5 @@ def test_the_measure_sees_what_grows() -> None:
 
 @pytest.mark.deep
 def test_the_estimate_is_of_the_right_size() -> None:
-    """Within a factor of three of what is measured."""
     _, late = most_held((20, 30), 1, history=100)
     assert late.measured / 3 < late.estimated < late.measured * 3

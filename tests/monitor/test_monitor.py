@@ -97,7 +97,6 @@ def test_it_is_a_manager_and_says_what_the_inner_one_says() -> None:
 
 
 def test_importing_the_package_does_not_import_it() -> None:
-    """And it needs nothing that is not in the base installation."""
     code = (
         "import sys, kvcheck; before = 'kvcheck.watch' in sys.modules; kvcheck.monitor;"
         " print(before, sorted({'hypothesis', 'click', 'rich', 'kvref'} & set(sys.modules)))"
@@ -153,7 +152,6 @@ def test_audits_around_a_manager_are_taken_off() -> None:
 
 
 def test_the_first_violation_ends_the_watch(tmp_path: Path) -> None:
-    """What follows from a broken state says nothing; the engine can still clean up."""
     monitor = watched(implementation=LEAKS, record=tmp_path)
     with pytest.raises(MonitorViolation) as found:
         leak(monitor)
@@ -204,8 +202,6 @@ def test_an_error_that_changed_something_is_the_cause(tmp_path: Path) -> None:
 def test_the_record_goes_where_it_is_wanted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """To a file; into a folder under a free name; into that of the environment; to the current."""
-
     def record(**options: Any) -> Path | None:
         with pytest.raises(MonitorViolation) as found:
             leak(watched(implementation=LEAKS, **options))
@@ -261,7 +257,6 @@ def test_the_report_counts(tmp_path: Path) -> None:
 
 
 def test_it_can_begin_in_the_middle_of_a_run(tmp_path: Path) -> None:
-    """What was written before is not known, and no alarm; what comes is watched."""
     for every in (1, 50):
         implementation = mistaken("RefusalTakesABlock")
         manager = implementation.create(config(), check_invariants=False)
@@ -291,7 +286,6 @@ def test_it_can_begin_in_the_middle_of_a_run(tmp_path: Path) -> None:
 
 
 def test_salts_adapters_and_items_are_part_of_content_and_record(tmp_path: Path) -> None:
-    """Requests that share tokens, and not what the tokens stand for."""
     sharing = _with_hashes_of_tokens_only()
     items = {"multimodal": (MultimodalItem("cat", 1, 3),)}
     other = {"multimodal": (MultimodalItem("dog", 1, 3),)}
@@ -341,7 +335,6 @@ def test_a_description_can_be_given_where_requests_have_none(tmp_path: Path) -> 
 
 
 def test_what_records_of_version_1_cannot_say_is_in_the_record_too(tmp_path: Path) -> None:
-    """A partial entry, two groups, a random first hash; and the replay follows."""
     groups = (
         KVCacheGroup(("a",), FullAttentionSpec(4, 1, 8, "float16")),
         KVCacheGroup(("b",), SlidingWindowSpec(8, 1, 8, "float16", sliding_window=6)),
@@ -372,8 +365,6 @@ def test_what_records_of_version_1_cannot_say_is_in_the_record_too(tmp_path: Pat
 
 
 class HidesItsState(ReferenceManager):
-    """Leaks, and has no snapshot."""
-
     def snapshot(self) -> Snapshot:
         raise UnsupportedError("snapshot", "this one")
 

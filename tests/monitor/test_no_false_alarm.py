@@ -62,7 +62,6 @@ def test_no_directed_program_raises_an_alarm(program: Program, every: int, tmp_p
 
 
 def test_no_random_program_raises_an_alarm(tmp_path: Path) -> None:
-    """Groups of every kind, drafts, loads, failed ones, partial entries, illegal calls."""
     for program in random_programs(1, 0, 40):
         subject = Monitored(1, tmp_path)
         first_violation(program, subject, Level.SAFETY)
@@ -70,7 +69,6 @@ def test_no_random_program_raises_an_alarm(tmp_path: Path) -> None:
 
 
 def test_no_program_of_what_came_later_raises_an_alarm(tmp_path: Path) -> None:
-    """Hits inside a block, with their copies and admitted look-ups; and R-SWA."""
     inside = [each for batch in range(3) for each in inside_programs(1, batch, 40)]
     drawn = (each for batch in count() for each in random_programs(1, batch, 40))
     rswa = islice((each for each in drawn if has_rswa(each.config)), 8)
@@ -97,7 +95,6 @@ HARMLESS = frozenset(
 
 @pytest.mark.parametrize("pool", POOLS)
 def test_the_same_programs_raise_one_for_a_broken_pool(pool: str, tmp_path: Path) -> None:
-    """So their silence says something."""
     assert any(map(alarmed(pool, tmp_path), SCENARIOS)) is (pool not in HARMLESS)
 
 
@@ -122,7 +119,6 @@ RECORDS = tuple(
 
 @pytest.mark.parametrize("path", RECORDS)
 def test_shipped_records_replay_under_a_monitor(path: Path, tmp_path: Path) -> None:
-    """Answers and errors come through unchanged, and nothing is found wrong."""
     subject = Monitored(1, tmp_path)
     result = replay_trace(path, subject)
     assert result.mismatch is None, result.mismatch.render()
@@ -130,7 +126,6 @@ def test_shipped_records_replay_under_a_monitor(path: Path, tmp_path: Path) -> N
 
 
 def test_a_refused_load_of_a_running_request_brought_nothing() -> None:
-    """What it was to bring is not read afterwards."""
     monitor = watched(config(4))
     r = request(monitor, 12)
     assert monitor.allocate_slots(r, 4) is not None

@@ -74,7 +74,6 @@ def interpreter(version: str) -> list[str]:
 
 @pytest.mark.parametrize("version", ["3.11", "3.12", "3.13"])
 def test_the_manager_of_the_page_is_watched_on_each_python(version: str, tmp_path: Path) -> None:
-    """The base of kvspec needs nothing but Python for that."""
     record = tmp_path / "run.jsonl"
     paths = {"PYTHONPATH": f"{ROOT / 'spec'}{os.pathsep}{ROOT}"}
     ran = subprocess.run(
@@ -92,27 +91,22 @@ def test_the_manager_of_the_page_is_watched_on_each_python(version: str, tmp_pat
 
 
 class Leaks(MyManager):
-    """The first block of a request never comes back."""
-
     def free(self, request: object) -> None:
         self.tables.get(request.request_id, [])[:1] = []  # type: ignore[attr-defined]
         super().free(request)  # type: ignore[arg-type]
 
 
 def own(manager_class: type[MyManager] = MyManager) -> Implementation:
-    """The implementation of the page, with this manager."""
     made = type("Own", (MyImplementation,), {"manager_class": manager_class})()
     found: Implementation = made
     return found
 
 
 def watched(tmp_path: Path, manager: KVCacheManager, history: int = 500) -> KVCacheManager:
-    """The manager under a monitor that records beside the test."""
     return kvcheck.monitor(manager, record=tmp_path, history=history)
 
 
 def test_a_violation_of_such_a_manager_has_a_record(tmp_path: Path) -> None:
-    """It is played again: who was recorded does the same, the right manager does not."""
     subject = own(Leaks)
     manager = watched(tmp_path, subject.create(CONFIG))
     request = subject.make_request(manager, RequestInput("r", range(10)))
@@ -131,7 +125,6 @@ def test_a_violation_of_such_a_manager_has_a_record(tmp_path: Path) -> None:
 def test_no_record_begins_where_nobody_knows_the_state(
     tmp_path: Path, history: int, reason: str
 ) -> None:
-    """Of a long run, or of one that began before the monitor came."""
     subject = own()
     manager = subject.create(CONFIG)
     request = subject.make_request(manager, RequestInput("r", range(10)))
@@ -145,6 +138,5 @@ def test_no_record_begins_where_nobody_knows_the_state(
 
 
 def test_what_has_not_even_the_base_is_refused() -> None:
-    """Without `get_blocks` nobody could tell who holds what."""
     with pytest.raises(InvalidArgumentError, match="must be a KVCacheManager"):
         kvcheck.monitor(object())  # type: ignore[arg-type]

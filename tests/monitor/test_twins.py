@@ -41,7 +41,6 @@ def caught(twin: Twin, folder: Path, every: int, num_blocks: int, history: int) 
 
 
 def where(result: TraceResult) -> int | None:
-    """The operation at which a replay parts from its record."""
     return None if result.mismatch is None else result.mismatch.line - 2
 
 
@@ -72,7 +71,6 @@ def test_a_broken_manager_is_caught_and_its_record_shows_it(
 
 @pytest.mark.parametrize("twin", TWINS, ids=lambda twin: str(twin.name))
 def test_so_it_is_in_a_pool_whose_records_hold_hashes(twin: Twin, tmp_path: Path) -> None:
-    """Of more than 64 blocks; their records show no state between the first and the last."""
     implementation = twin.make()
     manager = implementation.create(config(70), check_invariants=False)
     monitor = kvcheck.monitor(manager, record=tmp_path, history=40)
@@ -95,7 +93,6 @@ def test_so_it_is_in_a_pool_whose_records_hold_hashes(twin: Twin, tmp_path: Path
 
 
 def test_a_stale_hit_is_seen_by_its_content_alone(tmp_path: Path) -> None:
-    """Without events and without a look at the state."""
     implementation = mistaken("KeepsKeysOfTakenBlocks")
     settings = replace(config(), enable_events=False)
     manager = implementation.create(settings, check_invariants=False)
@@ -135,7 +132,6 @@ def test_a_ring_starts_from_a_state_and_a_short_run_from_the_beginning(tmp_path:
 
 @pytest.mark.parametrize("twin", TWINS, ids=lambda twin: str(twin.name))
 def test_the_command_replays_the_record(twin: Twin, tmp_path: Path) -> None:
-    """`kvspec golden` fails on the reference, and `kvspec view` makes a page of it."""
     violation = caught(twin, tmp_path, 1, 10, 50)
 
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -17,7 +17,6 @@ from tests.mistakes import mistaken
 
 
 def config(num_blocks: int = 10, *, hash_seed: str | None = "0") -> ManagerConfig:
-    """One group of full attention, blocks of 4 tokens, events on."""
     groups = (KVCacheGroup(("layer",), FullAttentionSpec(4, 1, 8, "float16")),)
     return ManagerConfig(
         KVCacheConfig(num_blocks, groups),
@@ -57,7 +56,6 @@ class Twin:
     does_harm_at_once: bool = True
 
     def make(self) -> Implementation:
-        """Who makes it."""
         made: Implementation = mistaken(self.name)
         return made
 
@@ -105,7 +103,6 @@ class Engine:
             self.manager.make_prefix_cache_stats()
 
     def admit(self, step: int) -> None:
-        """A new request; three of four begin alike."""
         family = 0 if step % 4 else step
         tokens = [family * 100 + n for n in range(4 + 5 * (step % 3))] + [step, step]
         request = self.implementation.make_request(
@@ -126,7 +123,6 @@ class Engine:
             self.running.append(request)
 
     def decode(self, request: Request, step: int) -> None:
-        """One more token; who is refused ends, and who is long enough, too."""
         self.implementation.append_tokens(self.manager, request, [step])
         if request.num_tokens > 20 or self.manager.allocate_slots(request, 1) is None:
             self.end(request, step)
@@ -134,7 +130,6 @@ class Engine:
             request.num_computed_tokens += 1
 
     def end(self, request: Request, step: int) -> None:
-        """Give the blocks back, at once or by way of popping."""
         self.running.remove(request)
         if step % 2:
             self.manager.free(request)
@@ -147,7 +142,6 @@ class Engine:
                 self.manager.free_blocks(popped)
 
     def ask(self, step: int) -> None:
-        """Now and then a question, an eviction, a reset that is refused."""
         if self.running:
             request = self.running[step % len(self.running)]
             self.manager.get_blocks(request)

@@ -45,8 +45,6 @@ def page_of(spec: LayerSpec) -> int:
 
 @dataclass(frozen=True)
 class Case:
-    """Each worker's layers and memory, and the settings."""
-
     workers: tuple[Layers, ...]
     config: PlanningConfig
     memory: tuple[int, ...]
@@ -60,7 +58,6 @@ class Case:
 
     @property
     def layers(self) -> dict[str, LayerSpec]:
-        """All layers by name."""
         return {name: spec for layers in self.workers for name, spec in layers}
 
 
@@ -69,7 +66,6 @@ KINDS = ("full", "full", "sliding", "sliding", "chunked", "sink", "mla")
 
 @st.composite
 def attention(draw: st.DrawFn, kinds: Sequence[str]) -> LayerSpec:
-    """A layer that keeps something per token."""
     block = draw(st.sampled_from((2, 4, 8)))
     head = draw(st.sampled_from((8, 8, 8, 16)))
     window = draw(st.sampled_from((1, 3, 6, 8, 16)))

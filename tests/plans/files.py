@@ -55,7 +55,6 @@ def altered(document: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str
 
 
 def written(folder: Path, document: object, name: str = "m.json") -> Path:
-    """The document as a file."""
     path = folder / name
     path.write_text(json.dumps(document), encoding="utf-8")
     return path
@@ -71,7 +70,6 @@ class Ran:
 
     @property
     def json(self) -> Any:
-        """The document on stdout."""
         return json.loads(self.out)
 
 

@@ -59,7 +59,6 @@ WHERE: Mapping[str, Mapping[str, Any]] = MappingProxyType(
 
 
 def fails(implementation: Implementation, case: Case, *properties: str) -> bool:
-    """Whether one of the properties does not hold."""
     planner = implementation.planner
     assert planner is not None
     try:

@@ -34,7 +34,6 @@ def test_the_table_shows_what_matters(run: Run, tmp_path: Path) -> None:
 
 
 def test_json_has_the_documented_keys(run: Run, tmp_path: Path) -> None:
-    """And the same numbers."""
     found = run(written(tmp_path, SMALL), "--json").json
     assert list(found) == [
         *("name", "implementation", "max_model_len", "automatic", "num_blocks"),
@@ -78,7 +77,6 @@ def test_explicit_layers_of_each_worker(run: Run, tmp_path: Path) -> None:
 
 
 def test_the_packed_layout_is_one_allocation(run: Run, tmp_path: Path) -> None:
-    """Each tensor has the size of the whole; it is counted once."""
     document = altered(SMALL, {"engine.packed_layout": True})
     (worker,) = run(written(tmp_path, document), "--json").json["workers"]
     assert [tensor["offset_bytes"] for tensor in worker["tensors"]] == [0, 65_536]
@@ -87,7 +85,6 @@ def test_the_packed_layout_is_one_allocation(run: Run, tmp_path: Path) -> None:
 
 
 def test_padding_is_counted(run: Run, tmp_path: Path) -> None:
-    """Two windows to three of full attention: groups of two, two and one layer."""
     pattern = ["window", "full", "full", "window", "full"]
     document = altered(SMALL, {"model.pattern": pattern, "model.num_layers": 5})
     ran = run(written(tmp_path, document))
@@ -99,7 +96,6 @@ def test_padding_is_counted(run: Run, tmp_path: Path) -> None:
 
 
 def test_options_replace_what_the_file_says(run: Run, tmp_path: Path) -> None:
-    """Memory, length, split."""
     path = written(tmp_path, SMALL)
     found = run(path, "--json", "--memory-gib", 0.5, "--max-model-len", 1_000).json
     assert (found["num_blocks"], found["max_model_len"]) == (4_096, 1_000)
@@ -114,19 +110,16 @@ def test_options_replace_what_the_file_says(run: Run, tmp_path: Path) -> None:
 
 
 def test_memory_is_not_read_with_a_number_of_blocks(run: Run, tmp_path: Path) -> None:
-    """`num_blocks_override` stands for it."""
     document = altered(SMALL, {"memory_gib": None, "engine.num_blocks_override": 600})
     assert run(written(tmp_path, document), "--json").json["num_blocks"] == 600
 
 
 def test_neighbouring_workers_share_a_row(run: Run, tmp_path: Path) -> None:
-    """Eight ranks of one stage are one row."""
     ran = run(written(tmp_path, SMALL), "--tensor", 8)
     assert "\n  0 … 7         4 " in ran.out
 
 
 def test_a_model_that_keeps_nothing(run: Run, tmp_path: Path) -> None:
-    """Workers without layers: one block, no groups, unlimited."""
     document = altered(EXPLICIT, {"workers": [[], []]})
     ran = run(written(tmp_path, document))
     assert "unlimited: no request takes a block" in ran.out
@@ -135,7 +128,6 @@ def test_a_model_that_keeps_nothing(run: Run, tmp_path: Path) -> None:
 
 
 def test_groups_of_one_type_and_sinks(run: Run, tmp_path: Path) -> None:
-    """Full attention with sinks and a latent: one group; its page is the sum of theirs."""
     kinds = {
         "sink": {**FULL, "type": "sink", "sink_len": 2048},
         "mla": {"type": "mla", "head_size": 576},
@@ -150,7 +142,6 @@ def test_groups_of_one_type_and_sinks(run: Run, tmp_path: Path) -> None:
 
 
 def test_layers_that_hold_nothing_need_no_block(run: Run, tmp_path: Path) -> None:
-    """Encoder-only layers under the profile that does not count the null block."""
     spec = {**SPEC, "type": "EncoderOnlyAttentionSpec", "dtype": "bfloat16"}
     policy = {"capacity_counts_null_block": False}
     engine = {"max_model_len": 64, "enable_caching": False, "policy": policy}
@@ -161,13 +152,11 @@ def test_layers_that_hold_nothing_need_no_block(run: Run, tmp_path: Path) -> Non
 
 
 def test_who_plans_may_manage_less(run: Run, tmp_path: Path) -> None:
-    """Then no manager is tried; the plan stands."""
     ran = run(written(tmp_path, SMALL), "--impl", "tests.plans.test_command:OnlyPlanning")
     assert ran.code == 0
 
 
 def test_the_list_names_every_model(run: Run) -> None:
-    """With a description."""
     lines = run("--list").out.splitlines()
     assert [line.split()[0] for line in lines] == list(shipped_names())
     assert all(len(line.split()) > 2 for line in lines)
@@ -194,7 +183,6 @@ STATE = {"type": "mamba1", "intermediate_size": 64, "state_size": 4, "conv_kerne
 
 
 def test_states_that_nobody_keeps_are_planned_without_caching(run: Run, tmp_path: Path) -> None:
-    """Mode none is the default; hashes then are as long as what hits end at."""
     path = written(tmp_path, altered(SMALL, {f"{KINDS}.full": STATE, "memory_gib": 9}))
     ran = run(path, "--json")
     assert ran.code == 0, ran.err
@@ -270,7 +258,6 @@ BAD: tuple[tuple[dict[str, Any], str], ...] = (
 def test_bad_models_are_one_line(
     run: Run, tmp_path: Path, changes: dict[str, Any], says: str
 ) -> None:
-    """It names the file, the member, and what is allowed; exit code 2."""
     path = written(tmp_path, altered(SMALL, changes))
     ran = run(path)
     assert (ran.code, ran.out) == (2, "")
@@ -300,7 +287,6 @@ def test_bad_models_are_one_line(
 def test_bad_layers_are_one_line(
     run: Run, tmp_path: Path, changes: dict[str, Any], says: str
 ) -> None:
-    """The same for explicit layers."""
     ran = run(written(tmp_path, altered(EXPLICIT, {**changes, "memory_bytes": 10**6})))
     assert (ran.code, ran.out) == (2, "")
     assert says in ran.err
@@ -317,7 +303,6 @@ def test_bad_layers_are_one_line(
     ],
 )
 def test_files_that_are_no_plan_files(run: Run, tmp_path: Path, content: str, says: str) -> None:
-    """The line names where it stops being one."""
     path = tmp_path / "m.json"
     path.write_text(content)
     ran = run(path)
@@ -329,7 +314,6 @@ def test_files_that_are_no_plan_files(run: Run, tmp_path: Path, content: str, sa
 
 
 def test_arguments_that_mean_nothing(run: Run, tmp_path: Path) -> None:
-    """No name, an unknown one, a missing file, a length that is none."""
     assert "give a plan file, or a model of" in run().err
     assert "ring: neither a file nor one of the models deepseek-v3" in run("ring").err
     assert "ring.json: no such file" in run("ring.json").err
@@ -341,15 +325,11 @@ def test_arguments_that_mean_nothing(run: Run, tmp_path: Path) -> None:
 
 
 class OnlyPlanning(ReferenceImplementation):
-    """An implementation that manages nothing."""
-
     def create(self, *arguments: Any, **members: Any) -> Any:
         raise UnsupportedError("managers", "this one")
 
 
 class Unplanning:
-    """An implementation without a planner."""
-
     def __init__(self) -> None:
         self.inner = ReferenceImplementation()
         self.planner = None
@@ -361,7 +341,6 @@ class Unplanning:
 def test_implementations_that_cannot_plan(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Named, it is said; unnamed, others are tried."""
     path = written(tmp_path, SMALL)
     ran = run(path, "--impl", "tests.plans.test_command:Unplanning")
     assert (ran.code, "kvref has no planner" in ran.err) == (2, True)

@@ -32,7 +32,6 @@ def planner() -> Planner:
 def layers_of(
     folder: Path, planner: Planner, kind: dict[str, Any], **changes: Any
 ) -> tuple[Layers, ...]:
-    """The layers of each worker of a model of one kind."""
     members = {place.replace("__", "."): value for place, value in changes.items()}
     document = altered(SMALL, {"model.kinds": {"k": kind}, "model.pattern": ["k"], **members})
     workers, _ = read_plan_file(written(folder, document)).workers(planner)
@@ -71,13 +70,11 @@ MAMBA2 = {
 def test_attention_is_shared_out_over_the_ranks(
     tmp_path: Path, planner: Planner, kind: dict[str, Any], spec: Any
 ) -> None:
-    """Four ranks: eight heads become two, two are copied, a latent is whole everywhere."""
     workers = layers_of(tmp_path, planner, kind, parallel__tensor=4)
     assert workers == (tuple((f"layers.{index}.k", spec) for index in range(4)),) * 4
 
 
 def test_states_are_shared_out_too(tmp_path: Path, planner: Planner) -> None:
-    """Channels and heads are divided, groups copied where there are fewer than ranks."""
     changes = {"parallel__tensor": 4, "engine__max_model_len": 100}
     (((_, first), *_), *_) = layers_of(tmp_path, planner, MAMBA1, **changes)
     assert isinstance(first, MambaSpec)
@@ -95,7 +92,6 @@ def test_states_are_shared_out_too(tmp_path: Path, planner: Planner) -> None:
 def test_states_that_cannot_be_shared_out(
     run: Run, tmp_path: Path, kind: dict[str, Any], member: str
 ) -> None:
-    """Three ranks; a state is never copied."""
     document = altered(SMALL, {"model.kinds": {"k": kind}, "model.pattern": ["k"]})
     ran = run(written(tmp_path, document), "--tensor", 3)
     assert (ran.code, f"'model.kinds.k.{member}': " in ran.err) == (2, True)
@@ -123,7 +119,6 @@ def test_blocks_of_attention_hold_a_state(tmp_path: Path, planner: Planner) -> N
 
 
 def test_a_layer_may_keep_two_things(tmp_path: Path, planner: Planner) -> None:
-    """A decoder layer with cross attention, split over two stages as evenly as it goes."""
     changes = {
         "model.kinds": {"self": FULL, "cross": {**FULL, "type": "cross"}},
         "model.pattern": [["self", "cross"]],
@@ -142,7 +137,6 @@ def test_a_layer_may_keep_two_things(tmp_path: Path, planner: Planner) -> None:
 
 
 def test_stages_as_given(tmp_path: Path, planner: Planner) -> None:
-    """One layer and three, with two ranks each."""
     workers = layers_of(tmp_path, planner, FULL, parallel__stages=[1, 3], parallel__tensor=2)
     assert [len(layers) for layers in workers] == [1, 1, 3, 3]
     assert workers[2][0][0] == "layers.1.k"

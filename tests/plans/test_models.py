@@ -15,7 +15,6 @@ GIB = 2**30
 
 
 def document(name: str) -> dict[str, Any]:
-    """The file of a shipped model."""
     found: dict[str, Any] = json.loads(shipped_path(name).read_text(encoding="utf-8"))
     return found
 
@@ -30,7 +29,6 @@ def numbers(value: Any, place: str) -> Iterator[str]:
 
 
 def test_there_are_at_least_ten() -> None:
-    """Of different shapes: every type of layer but sinks is among them."""
     assert len(shipped_names()) >= 10
     kinds = [kind for name in shipped_names() for kind in document(name)["model"]["kinds"].values()]
     assert {"full", "mla", "sliding_window", "chunked_local", "cross", "mamba1"} <= {
@@ -40,7 +38,6 @@ def test_there_are_at_least_ten() -> None:
 
 @pytest.mark.parametrize("name", shipped_names())
 def test_every_number_has_a_source(name: str) -> None:
-    """By its path; what could not be confirmed is listed, even if nothing is."""
     found = document(name)
     described = {part: found.get(part, {}) for part in ("model", "engine", "parallel")}
     places = set(numbers({**described, "memory_gib": found["memory_gib"]}, ""))
@@ -54,7 +51,6 @@ def test_every_number_has_a_source(name: str) -> None:
 
 @pytest.mark.parametrize("name", shipped_names())
 def test_every_model_can_be_planned(run: Run, name: str) -> None:
-    """Some request of full length fits, and a manager accepts the groups."""
     ran = run(name)
     assert (ran.code, ran.err) == (0, "")
     found = run(name, "--json").json
@@ -65,7 +61,6 @@ def test_every_model_can_be_planned(run: Run, name: str) -> None:
 
 
 def pattern(name: str) -> list[Any]:
-    """The pattern over all layers."""
     model = document(name)["model"]
     repeated = model["pattern"] * model["num_layers"]
     return list(repeated[: model["num_layers"]])

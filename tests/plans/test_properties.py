@@ -16,7 +16,6 @@ IMPLEMENTATIONS = ("kvref",)
 
 @pytest.fixture(params=IMPLEMENTATIONS, scope="session")
 def implementation(request: pytest.FixtureRequest) -> Implementation:
-    """Every implementation with a planner."""
     return find_implementation(request.param)
 
 
@@ -34,7 +33,6 @@ def implementation(request: pytest.FixtureRequest) -> Implementation:
 @pytest.mark.parametrize("name", CHECKS)
 @given(case=cases())
 def test_every_plan_has_the_property(implementation: Implementation, name: str, case: Case) -> None:
-    """One property on one random model, split over workers."""
     planner = implementation.planner
     assert isinstance(planner, Planner)
     CHECKS[name](implementation, planner, case)

@@ -14,7 +14,6 @@ from tests.plans.properties import CHECKS
 
 @pytest.mark.rule("KV-PLAN-9", "KV-PLAN-20", "KV-FULL-8")
 def test_the_sinks_of_one_worker_count_on_the_others() -> None:
-    """Pages of 64 bytes: null, a sink and a block are three, and the last worker has two."""
     implementation = ReferenceImplementation()
     planner = implementation.planner
     assert isinstance(planner, Planner)

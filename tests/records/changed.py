@@ -17,25 +17,20 @@ LARGE = shipped_records() / "identities.jsonl"
 
 
 class WrongWayRound(BlockPool):
-    """Releases blocks in the order of the list."""
-
     def release(self, blocks: Iterable[int]) -> None:
         super().release(list(reversed(list(blocks))))
 
 
 def fields(mismatch: Mismatch | None) -> list[str]:
-    """The fields that differ."""
     assert mismatch is not None
     return [difference.field for difference in mismatch.differences]
 
 
 def result(change: Callable[[Any], Any]) -> Callable[[Operation], Operation]:
-    """Change the result."""
     return lambda op: replace(op, result=change(op.result))
 
 
 def observed(op: Operation, **changes: Any) -> Operation:
-    """Change members of what is observed."""
     return replace(op, observed=replace(op.observed, **changes))
 
 
@@ -57,20 +52,16 @@ def answer(
 
 
 def member(operation: str, name: str, change: Callable[[Any], Any]) -> Change:
-    """Another value of one member of an answer."""
     return answer(operation, lambda given: {**given, name: change(given[name])}, bool)
 
 
 def one_block_less(hit: Any) -> Any:
-    """In length and in blocks."""
     (blocks,) = hit["blocks"]
     length = hit["num_computed_tokens"]
     return {**hit, "num_computed_tokens": length - length // len(blocks), "blocks": [blocks[:-1]]}
 
 
 def state(name: str, change: Callable[[Any], Any]) -> Change:
-    """Another value of one field of the state, where the operation changed it."""
-
     def changed(op: Operation) -> Operation | None:
         if not op.observed.state.get(name):
             return None
@@ -81,7 +72,6 @@ def state(name: str, change: Callable[[Any], Any]) -> Change:
 
 
 def duplicates_reversed(op: Operation) -> Operation | None:
-    """The other block is answered first."""
     order = {key: blocks[::-1] for key, blocks in (op.observed.dup_order or {}).items()}
     return observed(op, dup_order=order) if order else None
 
@@ -180,7 +170,6 @@ class Tampered:
 
 
 def changed(operations: tuple[Operation, ...], change: Change) -> Iterator[Tampered]:
-    """One operation changed, wherever that can be."""
     for index, operation in enumerate(operations):
         other = change(operation)
         if other is not None and other != operation:
@@ -192,7 +181,6 @@ MAX_PLACES = 5
 
 
 def spread(found: Iterator[Tampered]) -> Sequence[Tampered]:
-    """Some of them, evenly spread; at least one."""
     places = list(found)
     assert places
     step = -(-len(places) // MAX_PLACES)

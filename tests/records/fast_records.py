@@ -41,13 +41,11 @@ def build(name: str) -> Implementation:
 
 
 def replay(subject: Implementation, options: ReplayOptions = CROWDED) -> Counts:
-    """Replay the trace above; what came of it."""
     driver = Driver(subject, options, TRACE, trace_name="trace", check_invariants=False)
     return driver.run().counts
 
 
 def recorded_replay(path: Path, subject: Implementation, options: ReplayOptions = CROWDED) -> Path:
-    """The record of such a replay."""
     with RecordedImplementation(subject, path) as recorded:
         replay(recorded, options)
     return path

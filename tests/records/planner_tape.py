@@ -140,7 +140,6 @@ DECODERS: Mapping[str, Callable[[Any, Where], Any]] = {
 
 
 def tape_of(path: Path) -> TapePlanner:
-    """A planner that answers the records that a replay asks about."""
     lines = read_planning(path)
     return TapePlanner(
         [line for line in lines if isinstance(line, PlanningRecord) and not line.quirks]

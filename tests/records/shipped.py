@@ -115,7 +115,6 @@ RECORDS: Mapping[str, Callable[[], Recorder]] = {
 
 
 def write_records(folder: Path) -> None:
-    """Write all of them."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, make in RECORDS.items():
         make().write(folder / name)

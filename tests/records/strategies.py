@@ -35,7 +35,6 @@ dtypes = st.sampled_from(DTYPES)
 
 
 def specs_of(cls: type[LayerSpec]) -> st.SearchStrategy[LayerSpec]:
-    """Instances of exactly this spec type, every member drawn."""
     if cls is UniformTypeKVCacheSpecs:
         named = st.dictionaries(names, st.deferred(_plain_specs), min_size=1, max_size=3)
         return st.builds(_uniform, small, named)
@@ -171,7 +170,6 @@ extra_keys = st.none() | st.lists(extra_key, max_size=3).map(tuple)
 
 
 def events(int_hashes: bool) -> st.SearchStrategy[Event]:
-    """Events whose hashes are ints or bytes."""
     block_hash = st.integers(0, 2**64 - 1) if int_hashes else st.binary(max_size=32)
     hashes = st.lists(block_hash, max_size=3).map(tuple)
     stored = st.builds(

@@ -12,8 +12,6 @@ from kvspec.record_file import read_trace
 
 @dataclass(frozen=True)
 class Tape:
-    """Its header and its operations."""
-
     header: Header
     operations: tuple[Operation, ...]
 
@@ -25,7 +23,6 @@ class Tape:
         return cls(header, tuple(line for line in lines if isinstance(line, Operation)))
 
     def altered(self, index: int, change: Callable[[Operation], Operation]) -> Tape:
-        """The same tape with one operation changed."""
         operations = list(self.operations)
         operations[index] = change(operations[index])
         return replace(self, operations=tuple(operations))

@@ -34,7 +34,6 @@ from tests.records.tape import Tape
 
 @pytest.mark.parametrize("name", CHANGES)
 def test_every_alteration_of_a_record_is_found(name: str, tmp_path: Path) -> None:
-    """One wrong line is caught at that operation, for that reason only."""
     tape = Tape.read(SMALL)
     for altered in spread(changed(tape.operations, CHANGES[name])):
         path = tmp_path / "altered.jsonl"
@@ -72,7 +71,6 @@ def _initial(header: Header, **changes: Any) -> Header:
 
 @pytest.mark.parametrize("name", HEADERS)
 def test_the_freshly_built_manager_is_compared(name: str, tmp_path: Path) -> None:
-    """A difference in the header is found before anything is played."""
     change, expected = HEADERS[name]
     tape = Tape.read(SMALL)
     path = tmp_path / "altered.jsonl"
@@ -86,7 +84,6 @@ def test_the_freshly_built_manager_is_compared(name: str, tmp_path: Path) -> Non
 
 
 def test_a_large_pool_is_compared_by_its_hash(tmp_path: Path) -> None:
-    """A wrong hash is found, and so is a wrong hash of a part."""
     tape = Tape.read(LARGE)
     cases: list[tuple[dict[str, Any], list[str]]] = [
         ({"state_sha256": "00" * 32}, ["state_sha256"]),
@@ -103,8 +100,6 @@ def test_a_large_pool_is_compared_by_its_hash(tmp_path: Path) -> None:
 
 @dataclass
 class BrokenTwin:
-    """The reference with one member of its manager replaced."""
-
     alter: Callable[[KVCacheManager, str, Any], Any]
     inner: ReferenceImplementation
 
@@ -135,8 +130,6 @@ def twin(alter: Callable[[KVCacheManager, str, Any], Any]) -> Any:
 
 
 def test_a_large_pool_names_the_field_that_is_wrong() -> None:
-    """The parts say which field the hashes disagree about."""
-
     def swapped(manager: KVCacheManager, name: str, member: Any) -> Any:
         if name != "snapshot" or manager.num_free_blocks > 92:
             return member
@@ -150,8 +143,6 @@ def test_a_large_pool_names_the_field_that_is_wrong() -> None:
 
 
 def test_an_exception_of_the_implementation_is_a_mismatch() -> None:
-    """Whatever it is: it is shown with the place it came from, and never ends the run."""
-
     def crash(manager: KVCacheManager, name: str, member: Any) -> Any:
         return (lambda request: [][3]) if name == "free" else member
 
@@ -165,8 +156,6 @@ def test_an_exception_of_the_implementation_is_a_mismatch() -> None:
 
 
 def test_a_broken_invariant_is_a_mismatch() -> None:
-    """Replays run with the implementation's own checks on."""
-
     def violate(manager: KVCacheManager, name: str, member: Any) -> Any:
         if name != "free":
             return member
@@ -182,8 +171,6 @@ def test_a_broken_invariant_is_a_mismatch() -> None:
 
 
 def test_a_snapshot_that_fails_is_a_mismatch() -> None:
-    """The state can't be compared, and that is said."""
-
     def no_snapshot(manager: KVCacheManager, name: str, member: Any) -> Any:
         return (lambda: 1 / 0) if name == "snapshot" else member
 
@@ -192,8 +179,6 @@ def test_a_snapshot_that_fails_is_a_mismatch() -> None:
 
 
 def test_answers_of_another_type_are_differences() -> None:
-    """An implementation that answers floats doesn't pass, nor one that answers 1 for true."""
-
     def floats(manager: KVCacheManager, name: str, member: Any) -> Any:
         if name == "pop_blocks_for_free":
             return lambda request: [float(block) for block in member(request)]

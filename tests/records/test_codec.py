@@ -45,7 +45,6 @@ def there_and_back(
 @pytest.mark.parametrize("spec_type", SPEC_TYPES, ids=lambda cls: cls.__name__)
 @given(data=st.data())
 def test_every_spec_type_comes_back(spec_type: type[LayerSpec], data: st.DataObject) -> None:
-    """A spec of each type survives JSON, with every one of its members."""
     spec = data.draw(strategies.specs_of(spec_type))
     assert type(spec) is spec_type
     there_and_back(spec, codec.encode_spec, codec.decode_spec)
@@ -53,32 +52,27 @@ def test_every_spec_type_comes_back(spec_type: type[LayerSpec], data: st.DataObj
 
 @given(strategies.layers)
 def test_layers_come_back(layers: Any) -> None:
-    """Order and names of layers survive JSON."""
     there_and_back(layers, codec.encode_layers, codec.decode_layers)
 
 
 @given(strategies.kv_caches)
 def test_cache_layouts_come_back(kv_cache: KVCacheConfig) -> None:
-    """Groups and tensors, packed or not, survive JSON."""
     there_and_back(kv_cache, codec.encode_kv_cache, codec.decode_kv_cache)
 
 
 @given(strategies.manager_configs)
 def test_manager_configs_come_back(config: ManagerConfig) -> None:
-    """A manager's whole configuration survives JSON, policy included."""
     there_and_back(config, codec.encode_manager_config, codec.decode_manager_config)
 
 
 @given(strategies.planning_configs)
 def test_planning_configs_come_back(config: PlanningConfig) -> None:
-    """A planning configuration survives JSON."""
     there_and_back(config, codec.encode_planning_config, codec.decode_planning_config)
 
 
 @pytest.mark.parametrize("int_hashes", [False, True])
 @given(data=st.data())
 def test_events_come_back(int_hashes: bool, data: st.DataObject) -> None:
-    """Events survive JSON, with hashes as bytes and as 64-bit ints."""
     there_and_back(
         data.draw(strategies.events(int_hashes)),
         event_codec.encode_event,
@@ -88,19 +82,16 @@ def test_events_come_back(int_hashes: bool, data: st.DataObject) -> None:
 
 @given(st.builds(PrefixCacheStats, st.booleans(), *[st.integers(0, 2**53)] * 6))
 def test_statistics_come_back(stats: PrefixCacheStats) -> None:
-    """Counters survive JSON."""
     there_and_back(stats, event_codec.encode_stats, event_codec.decode_stats)
 
 
 def test_members_with_a_default_may_be_left_out() -> None:
-    """A spec in a planning input names only what differs from the defaults."""
     spec = codec.decode_spec({**FULL, "dtype": "float16"}, HERE)
     assert spec == FullAttentionSpec(16, 8, 64, "float16")
     assert codec.encode_spec(spec)["head_size_v"] == 64
 
 
 def test_null_head_size_v_is_head_size() -> None:
-    """Two specs that differ only in how the default is written are equal."""
     value = {**FULL, "type": "SlidingWindowMLASpec", "dtype": "float16", "sliding_window": 4}
     assert codec.decode_spec({**value, "head_size_v": None}, HERE) == codec.decode_spec(
         {**value, "head_size_v": 64}, HERE
@@ -122,7 +113,6 @@ def test_a_record_without_policy_runs_under_the_recorded_profile() -> None:
 @pytest.mark.rule("KV-POL-1", "KV-POL-10", "KV-POL-18")
 @pytest.mark.parametrize("key", OLDER)
 def test_a_policy_without_a_key_is_older_than_the_key(key: str) -> None:
-    """Older in a record; in a profile, which declares, what is left out is what the rules say."""
     config = ManagerConfig(KVCacheConfig(4, ()), 8)
     written = codec.encode_manager_config(config)
     chosen = written["policy"].pop(key)
@@ -136,7 +126,6 @@ def test_a_policy_without_a_key_is_older_than_the_key(key: str) -> None:
 
 @pytest.mark.rule("KV-POL-26")
 def test_a_configuration_and_its_record_hold_the_resolved_retention() -> None:
-    """Whatever is named stays, also under another policy; what is not named is the policy's."""
     dense, sparse = Policy(), Policy(default_retention="boundaries")
     cache = KVCacheConfig(4, ())
     for policy, interval in ((dense, None), (sparse, 0)):
@@ -229,7 +218,6 @@ MALFORMED_SPECS: list[tuple[Any, str | None, str]] = [
 
 @pytest.mark.parametrize(("value", "field", "problem"), MALFORMED_SPECS)
 def test_malformed_specs_are_refused_by_name(value: Any, field: str, problem: str) -> None:
-    """The error names file, line and field."""
     with pytest.raises(FormatError) as caught:
         codec.decode_spec(value, HERE)
     assert (caught.value.file, caught.value.line, caught.value.field) == ("some.jsonl", 7, field)
@@ -267,7 +255,6 @@ def test_a_layer_given_twice_is_refused() -> None:
 def test_malformed_configurations_are_refused_by_name(
     changed: dict[str, Any], field: str, problem: str
 ) -> None:
-    """Members that have another name in the file are named as in the file."""
     config = ManagerConfig(KVCacheConfig(4, ()), 8, policy=Policy.vllm_0_24())
     value = {**codec.encode_manager_config(config), **changed}
     with pytest.raises(FormatError) as caught:
@@ -308,7 +295,6 @@ STORED = {
     ],
 )
 def test_malformed_events_are_refused_by_name(value: Any, int_hashes: bool, field: str) -> None:
-    """Each wrong member is named."""
     with pytest.raises(FormatError) as caught:
         event_codec.decode_event(value, HERE, int_hashes=int_hashes)
     assert caught.value.field == field

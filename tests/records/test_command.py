@@ -22,8 +22,6 @@ LARGE = shipped_records() / "identities.jsonl"
 
 
 class Ran:
-    """One run of the command."""
-
     def __init__(
         self, capsys: pytest.CaptureFixture[str], paths: Sequence[object], *options: object
     ) -> None:
@@ -56,7 +54,6 @@ def folder(tmp_path: Path) -> Path:
 def test_without_a_path_the_shipped_records_are_replayed(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """A stranger needs nothing but the package."""
     ran = Ran(capsys, [])
     shipped = len(list(shipped_records().rglob("*.jsonl")))
     verdict = f"{shipped} passed, 0 failed"
@@ -67,7 +64,6 @@ def test_without_a_path_the_shipped_records_are_replayed(
 def test_a_folder_is_searched_and_failures_are_shown(
     capsys: pytest.CaptureFixture[str], folder: Path
 ) -> None:
-    """Each mismatch with its file and record, what was left out, and the verdict."""
     ran = Ran(capsys, [folder])
     assert ran.code == 1
     assert ran.lines[0] == f"{folder}/b_wrong.jsonl, line 7: operation 5, 'b', get_computed_blocks"
@@ -80,13 +76,11 @@ def test_a_folder_is_searched_and_failures_are_shown(
 
 
 def test_a_file_named_twice_counts_once(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
-    """A file and its folder may both be given."""
     ran = Ran(capsys, [folder / "a_right.jsonl", folder, folder / "deeper"], "--scenario", "right")
     assert (ran.code, ran.lines[-1]) == (0, "1 passed, 0 failed")
 
 
 def test_scenarios_are_chosen_by_name(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
-    """Several may be named."""
     ran = Ran(capsys, [folder], "--scenario", "right", "--scenario", "packed")
     assert (ran.code, ran.lines[-1]) == (0, "2 passed, 0 failed")
 
@@ -94,7 +88,6 @@ def test_scenarios_are_chosen_by_name(capsys: pytest.CaptureFixture[str], folder
 def test_single_group_chooses_full_attention(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """MLA is full attention; a trace with another number of groups isn't chosen."""
     ran = Ran(capsys, [SMALL, LARGE], "--single-group", "full", "-v")
     assert ran.code == 0
     assert ran.lines == [
@@ -118,7 +111,6 @@ def test_single_group_chooses_full_attention(
 def test_a_filter_that_selects_nothing_lists_the_scenarios(
     capsys: pytest.CaptureFixture[str], folder: Path
 ) -> None:
-    """Exit code 2: nothing was checked, so nothing passed."""
     ran = Ran(capsys, [folder], "--scenario", "full")
     assert (ran.code, ran.lines) == (2, [])
     assert ran.errors == (
@@ -129,7 +121,6 @@ def test_a_filter_that_selects_nothing_lists_the_scenarios(
 def test_fail_fast_stops_at_the_first_failure(
     capsys: pytest.CaptureFixture[str], folder: Path
 ) -> None:
-    """What was not replayed is said."""
     ran = Ran(capsys, [folder], "--fail-fast")
     assert ran.code == 1
     assert ran.lines[-3:] == [
@@ -142,7 +133,6 @@ def test_fail_fast_stops_at_the_first_failure(
 def test_the_report_for_programs(
     capsys: pytest.CaptureFixture[str], folder: Path, tmp_path: Path
 ) -> None:
-    """Counts, and each file with its first mismatch uncut."""
     target = tmp_path / "report.json"
     assert Ran(capsys, [folder], "--json", target).code == 1
     report = json.loads(target.read_text())
@@ -178,15 +168,12 @@ def test_the_report_for_programs(
 
 
 def test_the_report_on_standard_output(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
-    """With `--json -` standard output holds the report alone."""
     ran = Ran(capsys, [folder], "--json", "-")
     assert json.loads("\n".join(ran.lines))["failed"] == 1
     assert ran.errors.endswith("3 passed, 1 failed\n")
 
 
 class NoSpecs:
-    """A planner that answers what no record says."""
-
     def merge(self, specs: Any) -> Any:
         return 1
 
@@ -194,7 +181,6 @@ class NoSpecs:
 def test_planning_records_are_counted_one_by_one(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without a planner all fail with one reason; with one, the first ten mismatches are shown."""
     spec = {"type": "FullAttentionSpec", "block_size": 1, "num_kv_heads": 1, "head_size": 1}
     answered = {"fn": "merge", "input": {"specs": []}, "output": {**spec, "dtype": "int8"}}
     header = {"type": "header", "format": "kv-cache-planning", "version": 1, "source": "test"}
@@ -225,7 +211,6 @@ def test_planning_records_are_counted_one_by_one(
 
 
 def test_what_cannot_run_ends_with_2(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """One clear line each, and no report is written."""
     target = tmp_path / "report.json"
     empty = tmp_path / "empty"
     empty.mkdir()
@@ -256,7 +241,6 @@ def test_what_cannot_run_ends_with_2(capsys: pytest.CaptureFixture[str], tmp_pat
 def test_what_is_lacking_is_left_out_and_alone_no_success(
     capsys: pytest.CaptureFixture[str], folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Counted apart, with the reason; shrink says so and writes nothing."""
     whole = ReferenceImplementation().capabilities
     less = replace(whole, name="small", spec_types=whole.spec_types - {FullAttentionSpec})
     monkeypatch.setattr(ReferenceImplementation, "capabilities", less)

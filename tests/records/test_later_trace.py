@@ -31,7 +31,6 @@ def header(**members: Any) -> dict[str, Any]:
 
 
 def needs(**members: Any) -> tuple[str, ...]:
-    """What a trace of this configuration needs."""
     _, trace = later_trace(header(**members))
     assert trace is not None
     return trace.needs
@@ -42,7 +41,6 @@ def spec(**members: Any) -> list[dict[str, Any]]:
 
 
 def test_only_headers_of_that_engine_are_translated() -> None:
-    """Another version, or a configuration without its member, is left as it is."""
     values: list[Any] = [
         {**header(), "version": 1},
         {"version": 2, "config": {}},
@@ -84,7 +82,6 @@ def test_what_the_contract_lacks_is_named(members: dict[str, Any], needed: tuple
 
 
 def test_operations_are_said_in_the_words_of_the_contract() -> None:
-    """The junction is a hit and what is behind it; what is not in the contract is not asked."""
     _, trace = later_trace(header())
     assert trace is not None
     asked = {"op": "get_computed_blocks", "req": "r", "args": {}}
@@ -104,7 +101,6 @@ def test_operations_are_said_in_the_words_of_the_contract() -> None:
 
 
 def test_of_equal_events_the_later_one_is_the_report() -> None:
-    """One group hit two blocks; what is stored under a parent, or in another group, is none."""
     _, trace = later_trace(header())
     assert trace is not None
     given = {"kv_cache_report_mode": "full", "prompt_token_ids": [1, 2, 3]}
@@ -133,7 +129,6 @@ NUM_COMPARED = 7200
     "name", ["kvref", "kvfast", pytest.param("kvfast-uncompiled", marks=pytest.mark.deep)]
 )
 def test_traces_of_vllm_0_33_pass_or_say_why_not(name: str, shared: Path) -> None:
-    """Of 60 each passes, needs a chapter that is not there, or differs where it is known."""
     folder = shared / "golden-0.33"
     if not folder.is_dir():
         pytest.skip(f"{folder} is not here")

@@ -55,7 +55,6 @@ def written(path: Path, *records: dict[str, Any]) -> Path:
 
 
 def test_every_function_has_a_case_here() -> None:
-    """Nothing is left untried."""
     assert set(ANSWERS) == set(FUNCTIONS) == set(DECODERS)
 
 
@@ -78,8 +77,6 @@ def test_the_recorded_answer_passes_and_another_fails(function: str, tmp_path: P
 
 
 class Recording:
-    """Remembers what the planner is asked."""
-
     def __init__(self) -> None:
         self.asked: list[tuple[str, tuple[Any, ...]]] = []
 
@@ -93,7 +90,6 @@ class Recording:
 
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_each_function_asks_its_method_with_decoded_values(function: str, tmp_path: Path) -> None:
-    """Every part of the input arrives, in the order of the interface."""
     given = ANSWERS[function][0]
     record = {"fn": function, "input": given, "raises": "ValueError", "message": ""}
     planner = Recording()
@@ -152,8 +148,6 @@ def test_errors_are_compared_by_class(
 
 
 def test_an_answer_where_an_error_is_due_fails(tmp_path: Path) -> None:
-    """The recorded message is shown."""
-
     class Lenient:
         def merge(self, specs: Any) -> Any:
             return specs[0]
@@ -165,8 +159,6 @@ def test_an_answer_where_an_error_is_due_fails(tmp_path: Path) -> None:
 
 
 def test_an_answer_of_another_kind_fails(tmp_path: Path) -> None:
-    """An answer that can't be shown in JSON is a mismatch, not an end of the run."""
-
     class Odd:
         def groups(self, layers: Any, config: Any) -> Any:
             return 3
@@ -179,7 +171,6 @@ def test_an_answer_of_another_kind_fails(tmp_path: Path) -> None:
 
 
 def test_quirks_are_left_out_and_failing_fast_stops(tmp_path: Path) -> None:
-    """A record with a quirk is neither passed nor failed."""
     record = {"fn": "merge", "input": {"specs": [SPEC]}, "output": SPEC}
     path = written(
         tmp_path / "p.jsonl",
@@ -200,7 +191,6 @@ def test_quirks_are_left_out_and_failing_fast_stops(tmp_path: Path) -> None:
 
 
 def test_a_planner_that_is_declared_and_not_there_fails_every_record(tmp_path: Path) -> None:
-    """And it is said why, once."""
     record = {"fn": "merge", "input": {"specs": [SPEC]}, "output": SPEC}
     found = replay_planning(written(tmp_path / "p.jsonl", record, record), with_planner(None))
     assert (found.passed, found.failed) == (0, 2)
@@ -209,7 +199,6 @@ def test_a_planner_that_is_declared_and_not_there_fails_every_record(tmp_path: P
 
 
 def test_who_does_not_plan_is_not_asked_to(tmp_path: Path) -> None:
-    """The records are left out, and counted."""
     record = {"fn": "merge", "input": {"specs": [SPEC]}, "output": SPEC}
     kvfast = find_implementation("kvfast-uncompiled")
     found = replay_planning(written(tmp_path / "p.jsonl", record, record), kvfast)
@@ -228,7 +217,6 @@ def test_who_does_not_plan_is_not_asked_to(tmp_path: Path) -> None:
 def test_malformed_inputs_and_outputs_are_refused(
     record: dict[str, Any], field: str, tmp_path: Path
 ) -> None:
-    """A malformed record is nobody's mismatch."""
     path = written(tmp_path / "p.jsonl", record)
     with pytest.raises(FormatError) as caught:
         replay_planning(path, with_planner(Recording()))
@@ -239,7 +227,6 @@ def test_malformed_inputs_and_outputs_are_refused(
 def test_a_latent_in_an_input_is_padded_as_its_alignment_asks(
     alignment: int | None, padded: int, tmp_path: Path
 ) -> None:
-    """Whatever the record writes, and wherever it stands: the recorded calls built it anew."""
     spec = {"type": "SlidingWindowMLASpec", "block_size": 4, "num_kv_heads": 1, "head_size": 256}
     spec |= {"dtype": "float32", "sliding_window": 8, "page_size_padded": 8640}
     spec |= {"alignment": alignment}
@@ -255,7 +242,6 @@ def test_a_latent_in_an_input_is_padded_as_its_alignment_asks(
 
 
 def test_a_layout_may_have_no_blocks() -> None:
-    """Planning answers 0 blocks where the memory holds none."""
     assert decode_kv_cache({**CACHE, "num_blocks": 0}, HERE).num_blocks == 0
     assert isinstance(decode_kv_cache(CACHE, HERE), KVCacheConfig)
 
@@ -263,7 +249,6 @@ def test_a_layout_may_have_no_blocks() -> None:
 @pytest.mark.shared
 @pytest.mark.parametrize("name", ["planning.jsonl.gz", "planning_exotic.jsonl.gz"])
 def test_the_shared_planning_records_can_be_compared(name: str, shared: Path) -> None:
-    """Every record is understood, and a planner that answers as recorded passes."""
     path = shared / "golden" / name
     if not path.is_file():
         pytest.skip(f"{path} is not here")

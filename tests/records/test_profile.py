@@ -29,14 +29,12 @@ HEAD = 'name = "mine"\nversion = "2"\ndescription = ""\n'
 
 
 def profile_file(folder: Path, text: str) -> Path:
-    """A profile file with this text."""
     path = folder / "mine.toml"
     path.write_text(text, encoding="utf-8")
     return path
 
 
 def refused(path: Path) -> FormatError:
-    """The error with which the file is refused; it names the file."""
     with pytest.raises(FormatError) as caught:
         read_profile(path)
     assert caught.value.file == str(path)
@@ -55,7 +53,6 @@ def test_the_shipped_profiles_are_the_policies_of_the_package() -> None:
 @pytest.mark.rule("KV-POL-1")
 @pytest.mark.parametrize("name", shipped_profiles())
 def test_a_shipped_profile_names_itself_and_every_choice(name: str) -> None:
-    """A reader of the file sees all that there is to choose."""
     text = files("kvspec").joinpath("data", "profiles", f"{name}.toml").read_text("utf-8")
     assert find_profile(name).name == name
     assert find_profile(name).description
@@ -67,7 +64,6 @@ def test_a_shipped_profile_names_itself_and_every_choice(name: str) -> None:
 
 @pytest.mark.rule("KV-POL-1")
 def test_choices_that_are_left_out_are_those_of_the_rules(tmp_path: Path) -> None:
-    """One key is given, none, or not even the table."""
     path = profile_file(tmp_path, HEAD + '[policy]\nunhashed_freed_to = "back"\n')
     found = read_profile(path)
     assert (found.name, found.version, found.description) == ("mine", "2", "")
@@ -102,13 +98,11 @@ def test_choices_that_are_left_out_are_those_of_the_rules(tmp_path: Path) -> Non
 def test_a_wrong_profile_is_refused_with_file_and_key(
     tmp_path: Path, text: str, field: str
 ) -> None:
-    """Missing and unknown keys, wrong types and wrong values."""
     assert refused(profile_file(tmp_path, text)).field == field
 
 
 @pytest.mark.rule("KV-POL-1")
 def test_what_is_no_toml_is_refused(tmp_path: Path) -> None:
-    """A syntax error with its place, bytes that are no text, a folder."""
     assert "line 1" in refused(profile_file(tmp_path, "name = \n")).problem
     assert "line 2" in refused(profile_file(tmp_path, 'name = "a"\nname = "b"\n')).problem
     path = tmp_path / "bytes.toml"
@@ -119,7 +113,6 @@ def test_what_is_no_toml_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.rule("KV-POL-1")
 def test_what_is_neither_shipped_nor_a_file_is_refused_with_the_names() -> None:
-    """The error lists what there is."""
     with pytest.raises(FormatError, match=r"default, vllm-0\.24"):
         find_profile("vllm-0.25")
 
@@ -154,7 +147,6 @@ def golden(*arguments: object) -> int:
 def test_a_trace_without_a_policy_is_replayed_under_the_profile(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A release to the back passes under a profile that says so, and under no other."""
     policy = Policy(unhashed_freed_to="back")
     trace = played_with(policy, tmp_path)
     mine = profile_file(tmp_path, HEAD + '[policy]\nunhashed_freed_to = "back"\n')
@@ -169,7 +161,6 @@ def test_a_trace_without_a_policy_is_replayed_under_the_profile(
 
 @pytest.mark.rule("KV-POL-1")
 def test_a_policy_in_the_record_counts_whatever_the_profile(tmp_path: Path) -> None:
-    """The header of a record is part of what was recorded."""
     trace = played_with(Policy(unhashed_freed_to="back"), tmp_path)
     header, *rest = trace.read_text("utf-8").splitlines()
     value = json.loads(header)
@@ -180,7 +171,6 @@ def test_a_policy_in_the_record_counts_whatever_the_profile(tmp_path: Path) -> N
 
 @pytest.mark.rule("KV-POL-1")
 def test_planning_records_too_are_replayed_under_the_profile(tmp_path: Path) -> None:
-    """Each record of a planning file has a config of its own."""
     record = {"fn": "estimate_max_model_len", "input": MEMORY, "output": 7}
     unnamed = {key: value for key, value in CONFIG.items() if key != "policy"}
     record["input"] = {**MEMORY, "config": unnamed}
@@ -192,19 +182,15 @@ def test_planning_records_too_are_replayed_under_the_profile(tmp_path: Path) -> 
 
 
 class Asked:
-    """A planner that notes the policies it is asked under."""
-
     def __init__(self, seen: list[Policy]) -> None:
         self.seen = seen
 
     def estimate_max_model_len(self, _: object, config: PlanningConfig, __: int) -> int:
-        """Always 7."""
         self.seen.append(config.policy)
         return 7
 
 
 def test_an_unknown_profile_cannot_run(capsys: pytest.CaptureFixture[str]) -> None:
-    """Exit code 2 and one line that names what there is."""
     assert golden("--profile", "vllm-9") == 2
     shipped = "default, vllm-0.24, vllm-0.33"
     assert capsys.readouterr().err.splitlines() == [

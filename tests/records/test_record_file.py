@@ -35,7 +35,6 @@ def write_lines(path: Path, lines: Lines) -> Path:
 @pytest.mark.parametrize("name", ["copy.jsonl", "copy.jsonl.gz"])
 @pytest.mark.parametrize("source", [SMALL, LARGE], ids=lambda path: path.stem)
 def test_what_is_written_is_read(tmp_path: Path, source: Path, name: str) -> None:
-    """Reading and writing lose nothing, and equal values give equal bytes."""
     tape = Tape.read(source)
     target = tmp_path / name
     footer = write_trace(target, tape.header, tape.operations, {"op:free": 3})
@@ -51,7 +50,6 @@ def test_what_is_written_is_read(tmp_path: Path, source: Path, name: str) -> Non
 
 
 def test_gzip_is_recognised_by_content(tmp_path: Path) -> None:
-    """A compressed file under a plain name is read all the same."""
     path = tmp_path / "packed.jsonl"
     path.write_bytes(gzip.compress(SMALL.read_bytes()))
     assert list(read_trace(path)) == list(read_trace(SMALL))
@@ -69,7 +67,6 @@ def test_a_device_is_written_to_and_not_replaced(tmp_path: Path) -> None:
 
 
 def test_a_failed_write_leaves_the_old_file(tmp_path: Path) -> None:
-    """Nothing is ever half-written."""
     tape = Tape.read(SMALL)
     target = tmp_path / "mine.jsonl"
     target.write_text("old")
@@ -85,7 +82,6 @@ def test_a_failed_write_leaves_the_old_file(tmp_path: Path) -> None:
 
 
 def test_reading_is_lazy(tmp_path: Path) -> None:
-    """A line is checked when its turn comes: the good ones before a bad one are handed out."""
     lines = lines_of(SMALL)
     lines[5]["op"] = "nonsense"
     reader = read_trace(write_lines(tmp_path / "r.jsonl", lines))
@@ -108,8 +104,6 @@ def change(line: int, *path: str | int, to: Any) -> Callable[[Lines], None]:
 
 
 def remove(line: int, *path: str | int) -> Callable[[Lines], None]:
-    """Delete one member."""
-
     def apply(lines: Lines) -> None:
         target: Any = lines[line - 1]
         for step in path[:-1]:
@@ -168,7 +162,6 @@ MALFORMED: list[tuple[Callable[[Lines], Any], int | None, str | None, str]] = [
 def test_malformed_traces_are_refused(
     tmp_path: Path, spoil: Callable[[Lines], Any], line: int | None, field: str, problem: str
 ) -> None:
-    """The error names the file, the line and the field, and says what is wrong."""
     lines = lines_of(SMALL)
     spoil(lines)
     path = write_lines(tmp_path / "bad.jsonl", lines)
@@ -180,7 +173,6 @@ def test_malformed_traces_are_refused(
 
 
 def test_large_pools_show_hashes_only(tmp_path: Path) -> None:
-    """Beyond 64 blocks the state itself has no place in a record, its hash must be there."""
     lines = lines_of(LARGE)
     change(2, "state", to={})(lines)
     with pytest.raises(FormatError, match="'state': unknown"):
@@ -192,7 +184,6 @@ def test_large_pools_show_hashes_only(tmp_path: Path) -> None:
 
 
 def test_no_operation_after_a_failed_build(tmp_path: Path) -> None:
-    """A trace of an invalid configuration has a header and a footer only."""
     lines = lines_of(SMALL)
     lines[0] |= {"initial": None, "raises": "ValueError"}
     path = tmp_path / "bad.jsonl"
@@ -223,7 +214,6 @@ def test_no_operation_after_a_failed_build(tmp_path: Path) -> None:
 def test_what_is_no_json_is_refused(
     tmp_path: Path, content: bytes, line: int | None, problem: str
 ) -> None:
-    """Damage below the level of records is named, too."""
     path = tmp_path / "bad.jsonl"
     path.write_bytes(content)
     with pytest.raises(FormatError) as caught:
@@ -238,7 +228,6 @@ def test_what_is_no_json_is_refused(
 
 
 def test_files_that_cannot_be_opened_are_refused(tmp_path: Path) -> None:
-    """No traceback for a wrong path."""
     with pytest.raises(FormatError, match="no such file"):
         read_header(tmp_path / "nothing.jsonl")
     with pytest.raises(FormatError, match="directory"):
@@ -250,7 +239,6 @@ PLANNING = {"id": 3, "fn": "merge", "input": {"specs": []}, "output": None}
 
 
 def test_planning_files_are_read(tmp_path: Path) -> None:
-    """Header, outputs, errors and quirks."""
     failed = {"id": 4, "fn": "f", "input": {}, "raises": "ValueError", "message": "no"}
     path = write_lines(
         tmp_path / "p.jsonl", [PLANNING_HEADER, PLANNING, {**failed, "quirks": ["odd"]}]
@@ -281,7 +269,6 @@ def test_planning_files_are_read(tmp_path: Path) -> None:
 def test_malformed_planning_records_are_refused(
     tmp_path: Path, record: dict[str, Any], field: str
 ) -> None:
-    """The error names the line and the field."""
     path = write_lines(tmp_path / "p.jsonl", [PLANNING_HEADER, record])
     with pytest.raises(FormatError) as caught:
         list(read_planning(path))
@@ -290,7 +277,6 @@ def test_malformed_planning_records_are_refused(
 
 @pytest.mark.shared
 def test_the_shared_records_are_read_and_written_alike(shared: Path, tmp_path: Path) -> None:
-    """Every line of every recorded trace comes back as it was, spec defaults aside."""
     folder = shared / "golden" / "manager"
     if not folder.is_dir():
         pytest.skip(f"{folder} is not here")

@@ -87,7 +87,6 @@ def at(index: int, **changes: Any) -> Callable[[Operation], Operation]:
 
 @pytest.mark.parametrize("num_blocks", [6, 70])
 def test_a_record_that_starts_from_a_state_replays(tmp_path: Path, num_blocks: int) -> None:
-    """With a pool that shows its states, and one that shows hashes."""
     path = recorded(tmp_path / "r.jsonl", num_blocks)
     assert json.loads(path.read_text().splitlines()[0])["version"] == 2
     header, *rest = read_trace(path)
@@ -169,7 +168,6 @@ def test_an_older_version_has_none_of_it(tmp_path: Path) -> None:
 
 
 def test_a_record_of_version_1_stays_one(tmp_path: Path) -> None:
-    """What needs nothing of version 2 is written as before."""
     manager = REFERENCE.create(config(6))
     header = Header(manager.config, manager.none_hash, None)
     write_trace(tmp_path / "r.jsonl", replace(header, raises="ValueError"), (), {})
@@ -177,7 +175,6 @@ def test_a_record_of_version_1_stays_one(tmp_path: Path) -> None:
 
 
 def test_a_page_shows_a_record_that_starts_from_a_state(tmp_path: Path) -> None:
-    """Without an implementation the state that was left out is the last one known."""
     small = recorded(tmp_path / "r.jsonl")
     shown = load(small)
     assert len(shown.frames) == 6

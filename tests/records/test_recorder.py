@@ -25,7 +25,6 @@ CONFIG = ManagerConfig(
 
 @pytest.mark.parametrize("policy", [Policy(), Policy.vllm_0_24()])
 def test_what_is_recorded_replays(policy: Policy, tmp_path: Path) -> None:
-    """Under the policy it was recorded with, whatever that is."""
     recorder = Recorder(ReferenceImplementation(), replace(CONFIG, policy=policy))
     recorder.play("new_request", "r", prompt_token_ids=[1, 2, 3])
     assert recorder.play(
@@ -41,7 +40,6 @@ def test_what_is_recorded_replays(policy: Policy, tmp_path: Path) -> None:
 
 
 def test_errors_are_recorded_by_the_class_a_caller_catches(tmp_path: Path) -> None:
-    """A typed error is written as the built-in class it also is."""
     recorder = Recorder(ReferenceImplementation(), CONFIG)
     recorder.play("free_blocks", block_ids=[3])
     recorder.play("free_blocks", block_ids=[99])
@@ -67,7 +65,6 @@ def test_a_defect_is_not_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_only_what_a_record_can_hold_is_played() -> None:
-    """A misspelled argument or operation and an unknown request are refused."""
     recorder = Recorder(ReferenceImplementation(), CONFIG)
     with pytest.raises(FormatError, match="'blocks': unknown"):
         recorder.play("evict_blocks", block_ids=[], blocks=[])

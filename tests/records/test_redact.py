@@ -30,7 +30,6 @@ SECRET_TEXTS = ("the-customers-salt", "the-customers-adapter", "sha256:picture",
 
 
 def config(num_blocks: int = 12, **options: Any) -> ManagerConfig:
-    """Everything that a record may show is switched on."""
     spec = FullAttentionSpec(2, 1, 8, "float16")
     cache = KVCacheConfig(num_blocks, (KVCacheGroup(("layer.0",), spec),))
     usual: dict[str, Any] = {"enable_events": True, "log_stats": True, "hash_seed": "0"}
@@ -64,21 +63,18 @@ def story(recorder: Recorder) -> Recorder:
 
 
 def recorded(path: Path, **options: Any) -> Path:
-    """The story of the reference."""
     recorder = story(Recorder(REFERENCE, config(**options), scenario="a secret of acme"))
     recorder.write(path)
     return path
 
 
 def lines(path: Path) -> tuple[Header, list[Operation]]:
-    """Header and operations."""
     header, *rest = read_trace(path)
     assert isinstance(header, Header)
     return header, [line for line in rest if isinstance(line, Operation)]
 
 
 def redacted(path: Path) -> Path:
-    """The same, redacted."""
     target = path.with_suffix(".redacted")
     redact(path, target, REFERENCE)
     return target
@@ -94,7 +90,6 @@ OPTIONS: tuple[dict[str, Any], ...] = (
 
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 def test_no_token_and_no_name_is_left(options: dict[str, Any], tmp_path: Path) -> None:
-    """Nor the scenario, nor any hash of the old content."""
     before = recorded(tmp_path / "record.jsonl", **options)
     after = redacted(before).read_text("utf-8")
     for token in (*SECRET_TOKENS, 4711):
@@ -111,7 +106,6 @@ def test_no_token_and_no_name_is_left(options: dict[str, Any], tmp_path: Path) -
 
 
 def empty_states(states: set[str | None], path: Path) -> set[str]:
-    """Digests of states without any content: those of the new manager."""
     initial = lines(path)[0].initial
     assert initial is not None
     shown = {initial.state_sha256, *initial.state_parts.values()}
@@ -126,7 +120,6 @@ def empty_states(states: set[str | None], path: Path) -> set[str]:
 
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 def test_a_redacted_record_passes_as_before(options: dict[str, Any], tmp_path: Path) -> None:
-    """Its hashes, states and events are right for the new tokens."""
     path = recorded(tmp_path / "record.jsonl", **options)
     result = replay_trace(redacted(path), REFERENCE)
     assert result.mismatch is None
@@ -135,7 +128,6 @@ def test_a_redacted_record_passes_as_before(options: dict[str, Any], tmp_path: P
 
 @pytest.mark.parametrize("path", sorted(shipped_records().rglob("*.jsonl")), ids=lambda p: p.stem)
 def test_shipped_records_pass_as_before(path: Path, tmp_path: Path) -> None:
-    """Also those of errors, partial entries, states and several groups."""
     target = tmp_path / "redacted.jsonl"
     redact(path, target, REFERENCE)
     before, after = replay_trace(path, REFERENCE), replay_trace(target, REFERENCE)
@@ -144,7 +136,6 @@ def test_shipped_records_pass_as_before(path: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("num_blocks", [12, 80])
 def test_a_subject_fails_it_where_it_failed_the_record(num_blocks: int, tmp_path: Path) -> None:
-    """Same line, same field."""
     before = recorded(tmp_path / "record.jsonl", num_blocks=num_blocks)
     subject = ReferenceImplementation(WrongWayRound)
     failed = [replay_trace(path, subject).mismatch for path in (before, redacted(before))]
@@ -170,7 +161,6 @@ def test_a_wrong_hash_stays_wrong(tmp_path: Path) -> None:
 
 
 def test_what_is_equal_stays_equal_and_lengths_stay(tmp_path: Path) -> None:
-    """Prompts share what they shared."""
     path = recorded(tmp_path / "record.jsonl")
     _, before = lines(path)
     _, after = lines(redacted(path))
@@ -234,7 +224,6 @@ def test_each_run_makes_other_hashes(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("at", [0, 3, 5])
 def test_a_wrong_token_of_an_event_stays_wrong(tmp_path: Path, at: int) -> None:
-    """At the same line, and at the same place of the event."""
     path = recorded(tmp_path / "record.jsonl")
     header, operations = lines(path)
     number = next(n for n, each in enumerate(operations) if each.name == "take_events")
@@ -261,7 +250,6 @@ def test_another_implementation_passes_it_as_before(name: str, tmp_path: Path) -
 
 
 def test_a_finding_keeps_its_rule_only(tmp_path: Path) -> None:
-    """Its words may quote anything."""
     path = recorded(tmp_path / "record.jsonl")
     header, operations = lines(path)
     finding = Finding("KV-POOL-6", f"block of {SECRET_TOKENS[0]}", SECRET_TEXTS[0])
@@ -274,7 +262,6 @@ def test_a_finding_keeps_its_rule_only(tmp_path: Path) -> None:
 
 
 def test_the_command_writes_the_record(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Exit code 0; 2 for what is no record."""
     target = tmp_path / "redacted.jsonl"
     assert run(["redact", "life_of_blocks", "-o", str(target)]) == 0
     assert "34 operations, redacted" in capsys.readouterr().out

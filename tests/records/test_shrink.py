@@ -32,17 +32,14 @@ LIFE = shipped_records() / "life_of_blocks.jsonl"
 
 
 def wrong_way_round() -> ReferenceImplementation:
-    """For the command."""
     return ReferenceImplementation(WrongWayRound)
 
 
 def shrunk(path: Path, pool: type[BlockPool] = WrongWayRound, seconds: float = 30.0) -> Shrunk:
-    """What becomes of a record."""
     return Shrinker(path, ReferenceImplementation(pool), REFERENCE).run(seconds)
 
 
 def test_a_long_record_becomes_one_request_that_is_freed(tmp_path: Path) -> None:
-    """Two blocks are needed to release them in a wrong order, and both must be cached or not."""
     result = shrunk(LIFE)
     assert len(result.before.calls) > 20
     assert [call.name for call in result.after.calls][-1] == "free"
@@ -54,13 +51,11 @@ def test_a_long_record_becomes_one_request_that_is_freed(tmp_path: Path) -> None
 
 
 def tokens(arguments: object) -> list[int]:
-    """The tokens of a call."""
     assert isinstance(arguments, dict)
     return [*arguments.get("prompt_token_ids", ()), *arguments.get("token_ids", ())]
 
 
 def test_the_shrunk_record_fails_where_the_long_one_did(tmp_path: Path) -> None:
-    """Its last operation, in the same way; the oracle passes it."""
     result = shrunk(LIFE)
     small = tmp_path / "small.jsonl"
     result.write(small)
@@ -72,20 +67,17 @@ def test_the_shrunk_record_fails_where_the_long_one_did(tmp_path: Path) -> None:
 
 
 def test_a_record_that_passes_has_nothing_to_shrink() -> None:
-    """It says so, and is no error of the record."""
     with pytest.raises(NotFailingError, match="follows this record"):
         Shrinker(LIFE, REFERENCE, REFERENCE).run(1.0)
 
 
 def test_an_oracle_that_fails_the_record_itself_is_refused() -> None:
-    """Nobody could say what is right."""
     subject = ReferenceImplementation(WrongWayRound)
     with pytest.raises(InvalidArgumentError, match="name another"):
         Shrinker(LIFE, subject, subject).run(1.0)
 
 
 def test_a_finding_stays_with_its_rule(tmp_path: Path) -> None:
-    """The record of a violation, made smaller, still leads to it."""
     subject = wrong_way_round()
     for program in SCENARIOS:
         violation = first_violation(program, subject, Level.IDENTITY, REFERENCE)
@@ -106,7 +98,6 @@ def test_a_finding_stays_with_its_rule(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("path", sorted(shipped_records().rglob("*.jsonl")), ids=lambda p: p.stem)
 def test_every_shipped_record_is_a_script_that_comes_back(path: Path) -> None:
-    """Performed anew on the reference, each call is asked and answered as it was."""
     header, *lines = read_trace(path)
     assert isinstance(header, Header)
     operations = [line for line in lines if isinstance(line, Operation)]
@@ -119,7 +110,6 @@ def test_every_shipped_record_is_a_script_that_comes_back(path: Path) -> None:
 
 
 def test_calls_follow_the_answers_that_they_were_given(tmp_path: Path) -> None:
-    """Without the request that cached the prefix the second one hits nothing and computes all."""
     config = replace(SCENARIOS[0].config, enable_events=False)
     recorder = Recorder(REFERENCE, config)
     for name in ("first", "second"):
@@ -138,7 +128,6 @@ def test_calls_follow_the_answers_that_they_were_given(tmp_path: Path) -> None:
 
 
 def test_every_candidate_is_smaller() -> None:
-    """In calls, tokens, blocks or what is said; so shrinking ends."""
     header, *lines = read_trace(LIFE)
     assert isinstance(header, Header)
     script = script_of(header.config, (line for line in lines if isinstance(line, Operation)))
@@ -150,7 +139,6 @@ def test_every_candidate_is_smaller() -> None:
 def test_the_command_writes_the_record_and_says_how_large_it_is(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Exit code 0, and the sizes before and after in the report."""
     small, report = tmp_path / "small.jsonl", tmp_path / "report.json"
     name = "tests.records.test_shrink:wrong_way_round"
     code = run(["shrink", str(LIFE), "--impl", name, "-o", str(small), "--json", str(report)])
@@ -166,14 +154,12 @@ def test_the_command_writes_the_record_and_says_how_large_it_is(
 def test_the_command_tells_apart_what_does_not_fail_and_what_it_cannot_do(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Exit codes 1 and 2, one line each."""
     assert run(["shrink", str(LIFE), "--impl", "kvref"]) == 1
     assert run(["shrink", str(tmp_path / "nowhere.jsonl"), "--impl", "kvref"]) == 2
     assert len(capsys.readouterr().err.splitlines()) == 2
 
 
 def test_a_story_is_told_again_with_each_groups_own_hits() -> None:
-    """Where other blocks are free, the hits that an allocation is given are those of this run."""
     header, *lines = read_trace(shipped_records() / "differences" / "short_lists.jsonl")
     assert isinstance(header, Header)
     operations = [line for line in lines if isinstance(line, Operation)]
@@ -193,8 +179,6 @@ def test_a_story_is_told_again_with_each_groups_own_hits() -> None:
 
 
 class FromTheBack(BlockPool):
-    """The free queue begins with the last block."""
-
     def __init__(self, num_blocks: int, **options: Any) -> None:
         super().__init__(num_blocks, **options)
         self.free_queue.reverse()

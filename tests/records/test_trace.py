@@ -32,7 +32,6 @@ CAPABILITIES = REFERENCE.capabilities
 
 @pytest.mark.parametrize("name", RECORDS)
 def test_the_shipped_records_are_what_the_reference_does(name: str) -> None:
-    """Made again they are the same, except for the version that made them."""
     recorder = RECORDS[name]()
     tape = Tape.read(shipped_records() / name)
     assert replace(recorder.header, source="") == replace(tape.header, source="")
@@ -41,7 +40,6 @@ def test_the_shipped_records_are_what_the_reference_does(name: str) -> None:
 
 @pytest.mark.parametrize("path", [SMALL, LARGE], ids=lambda path: path.stem)
 def test_the_reference_passes_the_shipped_records(path: Path) -> None:
-    """Every operation is compared, none is left out."""
     result = replay_trace(path, REFERENCE)
     assert result.passed
     assert result.path == path
@@ -80,7 +78,6 @@ def test_a_mismatch_for_programs_has_everything_uncut() -> None:
 
 
 def test_every_value_of_a_difference_is_cut_where_it_is_long() -> None:
-    """Of a list with a long text in it, and of a text in several lines."""
     long, other = "x" * 400, "y" * 400
     difference = Difference("result", [long], [other], "[0]", long, other)
     assert list(difference.lines(5)) == [
@@ -120,12 +117,10 @@ def test_what_is_asked_after_each_operation_is_foreseen(
 
 
 def quirky() -> Tape:
-    """A record whose operation 20 is marked."""
     return Tape.read(SMALL).altered(20, lambda op: replace(op, quirks=("odd",)))
 
 
 def test_a_quirk_ends_a_trace_as_passed(tmp_path: Path) -> None:
-    """Neither the marked record nor any behind it is compared; they are counted."""
     tape = quirky().altered(21, result(lambda r: [[9]]))
     path = tmp_path / "quirky.jsonl"
     write_trace(path, replace(tape.header, quirks=("odd",)), tape.operations, {})
@@ -135,7 +130,6 @@ def test_a_quirk_ends_a_trace_as_passed(tmp_path: Path) -> None:
 
 
 def test_a_mismatch_before_a_quirk_still_fails(tmp_path: Path) -> None:
-    """A quirk excuses nothing that comes before it."""
     tape = quirky().altered(19, result(lambda r: [[]]))
     path = tmp_path / "quirky.jsonl"
     write_trace(path, tape.header, tape.operations, {})
@@ -145,7 +139,6 @@ def test_a_mismatch_before_a_quirk_still_fails(tmp_path: Path) -> None:
 
 
 def test_a_trace_of_a_block_type_that_is_lacking_is_left_out() -> None:
-    """Said before anything is built; it has neither passed nor failed."""
     without = replace(CAPABILITIES, spec_types=CAPABILITIES.spec_types - {FullAttentionSpec})
     found = replay_trace(SMALL, Declared(without))
     assert (found.passed, found.mismatch, found.compared) == (False, None, 0)
@@ -153,14 +146,11 @@ def test_a_trace_of_a_block_type_that_is_lacking_is_left_out() -> None:
 
 
 class Refusing(Declared):
-    """Builds nothing."""
-
     def create(self, config: ManagerConfig, **_options: Any) -> KVCacheManager:
         raise ConfigError("config", None, "something else")
 
 
 def test_a_lack_is_no_excuse_for_an_invalid_configuration(tmp_path: Path) -> None:
-    """A trace that expects building to fail isn't passed by not having the block type."""
     tape = Tape.read(SMALL)
     path = tmp_path / "invalid.jsonl"
     write_trace(path, replace(tape.header, initial=None, raises="ValueError"), (), {})
@@ -171,7 +161,6 @@ def test_a_lack_is_no_excuse_for_an_invalid_configuration(tmp_path: Path) -> Non
 
 
 def test_a_trace_of_a_hash_function_that_is_lacking_is_left_out() -> None:
-    """Its hashes could only be wrong."""
     without = replace(CAPABILITIES, hash_functions=frozenset({"xxhash_cbor"}))
     found = replay_trace(SMALL, Declared(without))
     assert found.lacks == ("sha256_cbor",)
@@ -179,7 +168,6 @@ def test_a_trace_of_a_hash_function_that_is_lacking_is_left_out() -> None:
 
 @pytest.mark.parametrize("feature", [Feature.SNAPSHOT, Feature.PREFIX_CACHING, Feature.DRAFTING])
 def test_a_trace_of_a_feature_that_is_lacking_is_left_out(feature: Feature) -> None:
-    """One of the state, of the configuration, of an operation."""
     without = replace(CAPABILITIES, features=CAPABILITIES.features - {feature})
     tape = Tape.read(SMALL)
     found = replay_trace(SMALL, Declared(without))
@@ -200,14 +188,12 @@ def test_questions_that_are_lacking_are_not_asked() -> None:
 
 
 def test_a_manager_that_cannot_be_built_fails_the_trace() -> None:
-    """The reason is shown."""
     found = replay_trace(SMALL, Refusing(CAPABILITIES))
     assert fields(found.mismatch) == ["error"]
     assert "ConfigError: config = None" in str(found.mismatch)
 
 
 def test_the_diff_says_everything_needed(tmp_path: Path) -> None:
-    """Record, call, arguments, both values, where they part, and the state around it."""
     tape = Tape.read(SMALL).altered(6, result(lambda r: [[3]]))
     path = tmp_path / "altered.jsonl"
     write_trace(path, tape.header, tape.operations, {})
@@ -244,14 +230,12 @@ def test_the_diff_says_everything_needed(tmp_path: Path) -> None:
     ],
 )
 def test_values_part_where_they_differ(expected: Any, got: Any, place: str) -> None:
-    """Types count, and the place is exact."""
     (difference,) = compare_values("f", expected, got)
     assert difference.place == place
     assert list(compare_values("f", expected, expected)) == []
 
 
 def test_the_example_of_the_format_is_true(root: Path, tmp_path: Path) -> None:
-    """The record in spec/records.md can be replayed as it stands."""
     text = (root / "spec" / "records.md").read_text(encoding="utf-8")
     example = tmp_path / "example.jsonl"
     example.write_text(text.partition("```jsonl\n")[2].partition("```")[0])
@@ -265,7 +249,6 @@ def test_the_example_of_the_format_is_true(root: Path, tmp_path: Path) -> None:
     "name", ["kvref", "kvfast", pytest.param("kvfast-uncompiled", marks=pytest.mark.deep)]
 )
 def test_an_implementation_passes_all_shared_traces(name: str, shared: Path) -> None:
-    """All 120, whatever their groups; what follows a record marked with a quirk is left out."""
     folder = shared / "golden" / "manager"
     if not folder.is_dir():
         pytest.skip(f"{folder} is not here")

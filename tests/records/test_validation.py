@@ -47,7 +47,6 @@ def fast(request: pytest.FixtureRequest) -> Implementation:
 
 
 def accepted(path: Path) -> TraceResult:
-    """The record replayed by the reference, every operation of it accepted."""
     result = replay_trace(path, REFERENCE)
     assert result.mismatch is None, result.mismatch.render()
     return result
@@ -125,7 +124,6 @@ def test_what_no_record_can_say_is_an_error(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("program", SCENARIOS, ids=lambda program: str(program.name))
 def test_records_of_every_block_type_are_accepted(program: Program, tmp_path: Path) -> None:
-    """The directed programs of the suite; of a longer one the end, from the state before it."""
     subject = MonitoredFast("uncompiled", history=8)
     assert first_violation(program, subject, Level.SAFETY) is None
     try:
@@ -151,7 +149,6 @@ def test_two_commands_say_it(tmp_path: Path, capsys: pytest.CaptureFixture[str])
 
 @pytest.mark.deep
 def test_all_of_the_demo_is_accepted(fast: Implementation, tmp_path: Path) -> None:
-    """35 thousand operations with evictions and preemptions."""
     path = tmp_path / "demo.jsonl.gz"
     with RecordedImplementation(fast, path) as recorded, open_trace("demo") as demo:
         Driver(
@@ -161,8 +158,6 @@ def test_all_of_the_demo_is_accepted(fast: Implementation, tmp_path: Path) -> No
 
 
 class FailsInTheEnd(ReferenceImplementation):
-    """The reference, until somebody gives blocks back."""
-
     def __init__(self, error: type[BaseException]) -> None:
         super().__init__()
         self.error = error

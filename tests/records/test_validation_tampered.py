@@ -42,7 +42,6 @@ def dropped(tape: Tape) -> Iterator[Tampered]:
 
 
 def unseen_dropped(tape: Tape) -> Iterator[Tampered]:
-    """One left out that changed the state, but took and gave back nothing."""
     for index in places(tape, lambda before, op: num_free(before) == num_free(op)):
         if tape.operations[index].observed.state:
             rest = (*tape.operations[:index], *tape.operations[index + 1 :])
@@ -50,7 +49,6 @@ def unseen_dropped(tape: Tape) -> Iterator[Tampered]:
 
 
 def swapped(tape: Tape) -> Iterator[Tampered]:
-    """Two neighbours that both changed the state, each with its answer."""
     for index in places(tape, lambda before, op: bool(before.observed.state and op.observed.state)):
         first, second = tape.operations[index - 1 : index + 1]
         rest = tape.operations[index + 1 :]
@@ -58,7 +56,6 @@ def swapped(tape: Tape) -> Iterator[Tampered]:
 
 
 def places(tape: Tape, wanted: Callable[[Operation, Operation], bool]) -> Iterator[int]:
-    """Where an operation and the one before it are as wanted."""
     for index in range(1, len(tape.operations) - 1):
         if wanted(tape.operations[index - 1], tape.operations[index]):
             yield index
@@ -74,14 +71,12 @@ def numbered(operations: Operations) -> Operations:
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Tape:
-    """A replay whose record shows states."""
     path = tmp_path_factory.mktemp("records") / "run.jsonl"
     return Tape.read(recorded_replay(path, FastImplementation("uncompiled")))
 
 
 @pytest.fixture(scope="module")
 def large(tmp_path_factory: pytest.TempPathFactory) -> Tape:
-    """A replay whose record shows hashes of states."""
     path = tmp_path_factory.mktemp("records") / "run.jsonl"
     options = ReplayOptions(num_blocks=70, block_size=4, max_tokens_per_step=64)
     return Tape.read(recorded_replay(path, FastImplementation("uncompiled"), options))
@@ -89,7 +84,6 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Tape:
 
 @pytest.fixture(scope="module")
 def watched(tmp_path_factory: pytest.TempPathFactory) -> Tape:
-    """The end of the same run as a monitor writes it, from a state on."""
     subject = MonitoredFast("uncompiled", history=60)
     replay(subject)
     path = tmp_path_factory.mktemp("records") / "run.jsonl"
@@ -100,7 +94,6 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Tape:
 
 
 def first_wrong(tape: Tape, tampered: Tampered, folder: Path) -> int:
-    """The operation that the reference does not accept; its line must fit."""
     path = folder / "tampered.jsonl"
     write_trace(path, tape.header, tampered.operations, {})
     mismatch = replay_trace(path, REFERENCE).mismatch
@@ -125,7 +118,6 @@ def test_an_operation_that_is_missing_or_out_of_order_is_named(
 
 
 def test_what_left_no_mark_is_missed_where_it_tells_next(small: Tape, tmp_path: Path) -> None:
-    """A line shows the fields that it changed: a key is missed when keys are shown again."""
     for tampered in spread(unseen_dropped(small)):
         assert first_wrong(small, tampered, tmp_path) >= tampered.index
 

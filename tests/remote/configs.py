@@ -17,7 +17,6 @@ MAMBA = MambaSpec(block_size=4, shapes=((2, 3),), dtypes=("float32",), mamba_cac
 
 
 def config(*specs: LayerSpec, num_blocks: int = 12, **members: Any) -> ManagerConfig:
-    """One group per spec, everything that can be watched switched on."""
     groups = tuple(
         KVCacheGroup((f"layer.{index}",), spec) for index, spec in enumerate(specs or (FULL,))
     )

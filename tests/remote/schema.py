@@ -86,8 +86,6 @@ EVENTS = (events.BlockStored, events.BlockRemoved, events.AllBlocksCleared)
 
 
 class Members(Exception):  # noqa: N818 (no error: it carries what was asked for)
-    """The members that a check asks for."""
-
     def __init__(self, required: Mapping[str, Any], optional: Mapping[str, Any]) -> None:
         super().__init__()
         self.required, self.optional = required, optional
@@ -116,7 +114,6 @@ def _has_it(module: Any) -> bool:
 
 
 def object_of(required: Mapping[str, Any], optional: Mapping[str, Any] = {}) -> dict[str, Any]:
-    """An object with these members."""
     found = {name: schema_of(check) for name, check in {**required, **optional}.items()}
     return {
         "type": "object",
@@ -127,7 +124,6 @@ def object_of(required: Mapping[str, Any], optional: Mapping[str, Any] = {}) -> 
 
 
 def schema_of(check: Any) -> Schema:
-    """What a check accepts."""
     if check in LEAVES:
         return LEAVES[check]
     if check in NAMED:
@@ -154,7 +150,6 @@ def with_type(name: str, found: dict[str, Any]) -> dict[str, Any]:
 
 
 def values_by_name() -> dict[str, Schema]:
-    """What stands in the schema once."""
     whole = {"type": "integer", "minimum": _json.INT_MIN, "maximum": _json.INT_MAX}
     found: dict[str, Schema] = {
         "int": whole,
@@ -180,7 +175,6 @@ def values_by_name() -> dict[str, Schema]:
 
 
 def error() -> Schema:
-    """The error of an answer."""
     kinds: dict[str, Mapping[str, Schema]] = {
         cls.__name__: {name: schema_of(values.check_of_field(name)) for name in names}
         for cls, names in values.ERRORS.items()
@@ -263,7 +257,6 @@ ABOUT = (
 
 
 def protocol() -> Mapping[str, str]:
-    """The file and its text, a line for each definition."""
     head = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": f"kvspec protocol, version {operations.PROTOCOL_VERSION}",

@@ -56,14 +56,12 @@ def serve(name: str, *, options: str = "") -> str:
 
 
 def script(folder: Path, code: str, *, timeout_s: float = 30.0) -> str:
-    """A server of these lines, behind the preamble."""
     path = folder / "server.py"
     path.write_text(PREAMBLE + code)
     return f"cmd+json+timeout={timeout_s:g}:{shlex.join((sys.executable, str(path)))}"
 
 
 def connect(folder: Path, code: str) -> RemoteImplementation:
-    """A client of such a server."""
     found = find_implementation(script(folder, code))
     assert isinstance(found, RemoteImplementation)
     return found
@@ -83,7 +81,6 @@ def count_waits(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def is_running(process_id: int) -> bool:
-    """Whether a process is there, zombies included."""
     try:
         os.kill(process_id, 0)
     except ProcessLookupError:
@@ -92,7 +89,6 @@ def is_running(process_id: int) -> bool:
 
 
 def ends(process_id: int, *, seconds: float = 5.0) -> bool:
-    """Whether a process is gone within that time."""
     deadline = time.monotonic() + seconds
     while is_running(process_id):
         if time.monotonic() > deadline:

@@ -29,7 +29,6 @@ framings = pytest.mark.parametrize("framing", FRAMINGS)
 
 
 def same(one: Any, other: Any) -> bool:
-    """Equal, types included."""
     return repr(one) == repr(other) and one == other
 
 
@@ -53,7 +52,6 @@ def test_messages_come_out_as_they_went_in_however_they_are_cut(
 
 
 def test_an_empty_frame_is_there_with_its_length() -> None:
-    """Nobody waits for more."""
     buffer = MessageBuffer("cbor")
     buffer.feed(bytes(codec.LENGTH_BYTES))
     assert buffer.take() == b""
@@ -177,7 +175,6 @@ def test_what_is_no_message_is_said(body: bytes, framing: str, said: str) -> Non
 def test_the_longest_message_is_one_and_a_longer_one_is_known_as_soon_as_it_is(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Its frame is not counted, and what was searched is not searched again."""
     monkeypatch.setattr(codec, "MAX_MESSAGE_BYTES", 8)
     for message, framing in (({"a": 12}, "json"), ({"a": "1234"}, "cbor")):
         framed = encode(message, framing)

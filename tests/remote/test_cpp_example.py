@@ -79,14 +79,12 @@ def remote(server: Path, request: pytest.FixtureRequest) -> Iterator[RemoteImple
 
 
 def remote_of(name: str) -> RemoteImplementation:
-    """The implementation behind a command."""
     found = find_implementation(name)
     assert isinstance(found, RemoteImplementation)
     return found
 
 
 def replays(remote: RemoteImplementation, records: Path, *, every: int = 1) -> int:
-    """Replay the traces, or some of them; how many did not need what it lacks."""
     traces = [candidate for candidate in find([records]) if not candidate.is_planning]
     results = [replay_trace(candidate.path, remote) for candidate in traces[::every]]
     for result in results:
@@ -130,7 +128,6 @@ def test_it_conforms_with_the_default_budget(
 
 
 def test_a_refused_member_is_named_as_the_interface_names_it(remote: RemoteImplementation) -> None:
-    """The server says scheduler_block_size, a caller wrote scheduler_block_size_tokens."""
     spec = FullAttentionSpec(4, 1, 8, "float16")
     cache = KVCacheConfig(5, (KVCacheGroup(("layer.0",), spec),))
     with pytest.raises(ConfigError) as found:
@@ -150,7 +147,6 @@ def test_it_refuses_what_it_lacks(remote: RemoteImplementation) -> None:
 
 
 def test_texts_and_large_tokens_survive(remote: RemoteImplementation) -> None:
-    """Names reach it through escapes of JSON or as UTF-8 of CBOR, and come back."""
     manager = remote.create(config())
     name = 'é "\\\n\t\x01 漢 😀'
     request = remote.make_request(manager, request_input(name))

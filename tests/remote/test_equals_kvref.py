@@ -33,7 +33,6 @@ def remote(request: pytest.FixtureRequest) -> Iterator[RemoteImplementation]:
 
 
 def drawn(can: Capabilities) -> Iterator[Program]:
-    """Random programs, with illegal calls, as far as a server can play them."""
     for program in random_programs(0, 0, 12):
         fitting = random_program(program, can, Policy(), hashes_matter=True, oracle=KVREF)
         if fitting is not None:

@@ -247,7 +247,6 @@ second = read()
 
 
 def step_and_usage(manager: KVCacheManager) -> int:
-    """A call and a question that may be foreseen."""
     manager.new_step_starts()
     return manager.num_free_blocks
 
@@ -352,7 +351,6 @@ sys.stdin.readline = lambda f=sys.stdin.readline: next(s for s in iter(f, 0) if 
 def test_a_server_of_json_lines_needs_no_option(
     tmp_path: Path, before: str, timeout_s: float, seconds: float
 ) -> None:
-    """It fails at the line that ends within the first CBOR frame, and is started again."""
     name = script(tmp_path, before + "until('never')\n", timeout_s=timeout_s)
     started = time.monotonic()
     remote = find_implementation(name.replace("+json", ""))

@@ -51,7 +51,6 @@ def remote(request: pytest.FixtureRequest) -> Iterator[RemoteImplementation]:
 def used(
     impl: Implementation, *, name: str = "a", **members: Any
 ) -> tuple[KVCacheManager, Request]:
-    """A manager in which one request of nine tokens has its blocks."""
     manager = impl.create(config(**members))
     request = impl.make_request(manager, request_input(name, 9))
     manager.allocate_slots(request, 9)
@@ -106,7 +105,6 @@ def test_the_smallest_block_size_is_told_and_is_1_if_it_is_not() -> None:
 def test_foreseen_questions_go_out_with_the_next_message(
     remote: RemoteImplementation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One wait for a call and what is asked after it; the next call has the answers forgotten."""
     manager = remote.create(config())
     request = remote.make_request(manager, request_input("r", 5))
     free = manager.num_free_blocks
@@ -232,7 +230,6 @@ def test_planning_records_pass_through_the_protocol(shared: Path) -> None:
 
 
 def test_planning_answers_are_those_of_the_reference(remote: RemoteImplementation) -> None:
-    """Also what planning records do not hold, such as warnings and the members of errors."""
     planners = [impl.planner for impl in (KVREF, remote)]
     plan_config = PlanningConfig(max_model_len_tokens=100, max_num_batched_tokens=50)
     workers = ((("layer.0", FULL), ("layer.1", WINDOW)),)

@@ -49,13 +49,11 @@ ELSEWHERE = (
 
 @cache
 def validator(name: str) -> Any:
-    """The part of the schema with this name."""
     cls = jsonschema.Draft202012Validator
     return cls({**SCHEMA, "oneOf": [{"$ref": f"#/$defs/{name}"}]})
 
 
 def problem(name: str, value: object) -> str | None:
-    """What that part has against a value."""
     error = jsonschema.exceptions.best_match(validator(name).iter_errors(value))
     return None if error is None else f"{name}: {error.message} at {error.json_path}: {value!r}"
 
@@ -107,14 +105,12 @@ def conversation(monkeypatch: pytest.MonkeyPatch, rules: Sequence[str]) -> list[
 
 
 def result_name(message: Mapping[str, Any]) -> str:
-    """The part of the schema for the result of a message."""
     if message["op"] == "plan":
         return f"plan.{message['args']['fn']}.result"
     return f"{message['op']}.result"
 
 
 def judged(exchange: Exchange) -> Iterator[str]:
-    """What the schema has against a message and its answer."""
     message, answer = exchange
     checked = {"message": message, "answer": answer, f"{message['op']}.message": message}
     if "result" in answer:  # then its arguments are of the types that the implementation wants
@@ -127,7 +123,6 @@ def judged(exchange: Exchange) -> Iterator[str]:
 
 
 def damaged(value: Any, chance: random.Random) -> Iterator[Any]:
-    """The value with one member gone, one too many, or one of another type."""
     places = [(value, name) for name in value]
     for parent, name in places:
         inner = parent[name]
@@ -169,7 +164,6 @@ def exchanges() -> Iterator[list[Exchange]]:
 
 @pytest.fixture(scope="module")
 def few(exchanges: list[Exchange]) -> list[Exchange]:
-    """Two of each operation with a result."""
     found: dict[str, list[Exchange]] = defaultdict(list)
     for message, answer in exchanges:
         if "result" in answer and len(found[message["op"]]) < 2:
@@ -191,7 +185,6 @@ def test_the_whole_directed_suite_speaks_the_schema(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_damaged_message_is_none(few: list[Exchange]) -> None:
-    """A member gone, a member too many, another type: of each operation."""
     for message, _ in few:
         op = message["op"]
         for name in ("id", "op", *MESSAGES[op].handles, "args"):
@@ -206,7 +199,6 @@ def test_a_damaged_message_is_none(few: list[Exchange]) -> None:
 
 
 def test_the_schema_takes_an_answer_where_the_client_does(few: list[Exchange]) -> None:
-    """Results with one thing changed."""
     chance = random.Random(0)
     refused = 0
     objects = [each for each in few if isinstance(each[1]["result"], dict)]

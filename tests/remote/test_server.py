@@ -34,7 +34,6 @@ PROTOCOL = (ROOT / "spec/protocol.md").read_text(encoding="utf-8")
 
 
 def talk(*messages: dict[str, Any], tail: bytes = b"") -> tuple[int, list[dict[str, Any]]]:
-    """The exit code, and the answers to messages in JSON lines."""
     data = b"".join(encode(message, "json") for message in messages) + tail
     answers = io.BytesIO()
     code = serve(implementation(), io.BytesIO(data), answers)
@@ -151,7 +150,6 @@ def test_bytes_that_are_no_message_end_the_conversation(
 
 
 def test_an_answer_that_is_too_long_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Requests are short here, the snapshot of a pool of 200 blocks is not."""
     create = {**CREATE, "args": {**CREATE["args"], "config": encode_manager_config(LARGE)}}
     snapshot = {"id": 2, "op": "snapshot", "manager": 1}
     monkeypatch.setattr("kvcheck.remote.codec.MAX_MESSAGE_BYTES", 1200)

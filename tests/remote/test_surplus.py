@@ -23,12 +23,10 @@ while not os.path.exists(os.path.join(os.path.dirname(sys.argv[0]), 'go')): time
 
 
 def go_on(folder: Path) -> None:
-    """What a server waits for."""
     (folder / "go").touch()
 
 
 def wait_for_output(remote: RemoteImplementation) -> None:
-    """Until there is something to read, however busy the machine is."""
     stdout = remote.connection._child._stdout  # where the client looks, too
     assert select.select([stdout], [], [], 30)[0]
 

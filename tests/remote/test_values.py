@@ -98,7 +98,6 @@ requests = st.builds(
 
 
 def through(value: Any, framing: str) -> Any:
-    """The value as the other side gets it."""
     return (
         decode(encode({"value": value}, framing), framing)["value"]
         if framing == "json"
@@ -119,7 +118,6 @@ def test_a_request_comes_back(framing: str, request: RequestInput) -> None:
 
 
 def test_a_prompt_that_is_no_sequence_is_named() -> None:
-    """Here one of another byte order, whose elements Python cannot list."""
     foreign: Any = memoryview((c_int64.__ctype_be__ * 1)(1))
     with pytest.raises(InvalidArgumentError) as caught:
         encode_request(RequestInput("r", foreign))
@@ -323,7 +321,6 @@ def test_a_server_that_names_no_form_of_extra_keys_has_the_plain_one() -> None:
 
 
 def test_what_a_server_says_reaches_no_terminal_as_it_is() -> None:
-    """Errors are shown with their escapes spelt out, and a name with some is refused."""
     said = {"class": "InternalError", "message": "\x1b[2Jgone\n\ud800é", "fields": {"type": "X"}}
     found = decode_error(said, Where("answer"))
     assert found == ("InternalError", "\\x1b[2Jgone\n\\ud800é")

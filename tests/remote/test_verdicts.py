@@ -23,7 +23,6 @@ LISTS = 'RIGHT["get_block_ids"] = {"blocks": [[]], "unhashed": [[]]}\n'
     ids=["a float for an int", "a member that is missing"],
 )
 def test_what_is_no_answer_breaks_no_rule(tmp_path: Path, answers: str) -> None:
-    """It is a fault of the protocol, found in whatever program came first."""
     server: Implementation = connect(tmp_path, answers + 'until("nothing")')
     violation = first_violation(SCENARIOS[0], server, Level.SAFETY)
     assert violation is not None
@@ -43,12 +42,10 @@ def test_what_is_no_answer_breaks_no_rule(tmp_path: Path, answers: str) -> None:
     ],
 )
 def test_an_error_may_name_the_member_or_the_field(member: str, field: str) -> None:
-    """As spec/protocol.md says of ConfigError."""
     assert field_of_member(member) == field
 
 
 def test_each_default_is_left_out_in_one_call_and_sent_in_the_next() -> None:
-    """So that servers' defaults are tried; what is not at its default is sent always."""
     manager = object.__new__(RemoteManager)
     manager._num_allocations = 0  # without a server
     first, second = (manager._some_left_out(ALLOCATE_DEFAULTS) for _ in range(2))
@@ -59,5 +56,4 @@ def test_each_default_is_left_out_in_one_call_and_sent_in_the_next() -> None:
 
 
 def test_the_defaults_are_those_of_the_interface() -> None:
-    """`has_scheduled_reqs` is true."""
     assert KVCacheManager.allocate_slots.__kwdefaults__ == dict(ALLOCATE_DEFAULTS)

@@ -13,8 +13,6 @@ from kvspec.request import Request
 
 
 class NotingManager(ReferenceManager):
-    """What was looked up and allocated, and how many steps began."""
-
     def __init__(self, *parts: Any) -> None:
         super().__init__(*parts)
         self.steps = 0
@@ -59,5 +57,4 @@ class Noted(ReferenceImplementation):
 
 
 def refuser() -> Noted:
-    """For the command line: an implementation that never gives a slot."""
     return Noted(refuse_all=True)

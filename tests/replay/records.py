@@ -13,7 +13,6 @@ def record(
 
 
 def line(**changes: object) -> dict[str, object]:
-    """The fields of a correct line of a trace, some of them changed."""
     fields: dict[str, object] = {
         "timestamp": 0,
         "input_length": 600,

@@ -27,14 +27,12 @@ WORDS = _TEXT.split()
 
 
 def text(draws: random.Random, words: int) -> str:
-    """So many words, in sentences of eight."""
     found = [draws.choice(WORDS) for _ in range(words)]
     sentences = [" ".join(found[start : start + 8]) for start in range(0, words, 8)]
     return ". ".join(each.capitalize() for each in sentences) + "."
 
 
 def conversations(seed: int) -> list[list[tuple[str, str]]]:
-    """A dozen of two to five turns; all begin with the same preamble."""
     draws = random.Random(seed)
     preamble = text(draws, 150)
     found = []
@@ -49,13 +47,11 @@ def conversations(seed: int) -> list[list[tuple[str, str]]]:
 
 
 def mooncake() -> str:
-    """Retrieval: documents that come up again, behind one preamble."""
     trace = SynthTrace("synth:rag?requests=30&seed=3")
     return "".join(record_line(each) + "\n" for each in trace)
 
 
 def bailian() -> str:
-    """Chats side by side; each turn's input is the one before, and more."""
     draws = random.Random(5)
     fresh = iter(range(10_000))
     shared = [next(fresh) for _ in range(20)]
@@ -117,7 +113,6 @@ def weka() -> str:
 
 
 def sharegpt() -> str:
-    """Conversations as one list."""
     found = [
         {"id": f"made-up-{number}", "conversations": [{"from": a, "value": b} for a, b in turns]}
         for number, turns in enumerate(conversations(11))
@@ -126,7 +121,6 @@ def sharegpt() -> str:
 
 
 def messages() -> str:
-    """An agent's trajectories with tools, then lines as of a batch file."""
     draws = random.Random(13)
     system: dict[str, Any] = {"role": "system", "content": text(draws, 200)}
     tools = [{"type": "function", "function": {"name": "read", "description": text(draws, 20)}}]
@@ -149,7 +143,6 @@ def messages() -> str:
 
 
 def prompts() -> str:
-    """Questions behind one preamble, and without."""
     draws = random.Random(17)
     preamble = text(draws, 180)
     lines = []
@@ -200,7 +193,6 @@ def burstgpt() -> str:
 
 
 def azure() -> str:
-    """Dates with more digits than a clock has, and lengths."""
     draws = random.Random(31)
     moment, rows = datetime(2026, 3, 2, 9, 0, 0), ["TIMESTAMP,ContextTokens,GeneratedTokens"]
     for _ in range(40):
@@ -211,7 +203,6 @@ def azure() -> str:
 
 
 def samples() -> Mapping[str, str]:
-    """Content by file name."""
     return {
         "mooncake.jsonl": mooncake(),
         "bailian.jsonl": bailian(),
@@ -226,7 +217,6 @@ def samples() -> Mapping[str, str]:
 
 
 def write(folder: Path) -> None:
-    """All of them."""
     folder.mkdir(exist_ok=True)
     for name, content in samples().items():
         (folder / name).write_text(content, encoding="utf-8")

@@ -165,7 +165,6 @@ def test_requests_arrive_when_the_clock_reaches_them() -> None:
 
 
 def test_a_clock_that_is_late_does_not_go_back() -> None:
-    """B and C arrive while A runs; with one place they are admitted as soon as it is free."""
     scene = [record(1, [0], 10, 50)] + [
         record(line, [line], 10, 1, timestamp_ms=line) for line in (2, 3)
     ]
@@ -232,7 +231,6 @@ def test_progress_is_reported_after_every_step() -> None:
 
 
 def test_the_trace_is_read_as_a_stream_and_ended_requests_are_forgotten() -> None:
-    """At most the running requests, the first in the queue and one record are in memory."""
     noted = Noted()
     made: list[weakref.ref[object]] = []
     make = noted.make_request
@@ -284,7 +282,6 @@ def test_equal_input_gives_equal_numbers(kind: str, arrival: str) -> None:
 
 @pytest.mark.parametrize("kind", ["chat", "agent", "rag"])
 def test_a_pool_that_never_evicts_reaches_everything(kind: str) -> None:
-    """Whatever was registered stays reachable, so no token may be lost to that reason."""
     records = list(SynthTrace(f"synth:{kind}?requests=100&seed=3"))
     result, _ = replay(records, ReplayOptions(4_000, 512))
     assert result.counts.evictions == 0

@@ -33,7 +33,6 @@ def demo() -> list[TraceRecord]:
 def replayed(
     num_engines: int, route: str, *, arrival: str = "ignore", index: FastIndex | None = None
 ) -> dict[str, Any]:
-    """The report of one route."""
     return Fleet(
         kvfast.implementation(),
         ReplayOptions(150, 64, arrival=arrival),
@@ -49,7 +48,6 @@ def replayed(
 @pytest.mark.parametrize("arrival", ["ignore", "timestamp"])
 @pytest.mark.parametrize("route", ROUTES)
 def test_one_engine_is_the_driver(arrival: str, route: str) -> None:
-    """Whatever the route: the same hits, and the same steps."""
     options = ReplayOptions(150, 64, arrival=arrival)
     alone = Driver(
         kvfast.implementation(), options, demo(), trace_name="demo", check_invariants=False
@@ -75,8 +73,6 @@ def test_every_route_serves_every_request_and_prefixes_buy_hits(arrival: str) ->
 
 
 class NothingKnown(FastIndex):
-    """An index that hears everything and says nothing."""
-
     def prefixes(
         self, hashes: Sequence[EventHash], *, group: int = 0, medium: str = "GPU"
     ) -> Mapping[str, int]:

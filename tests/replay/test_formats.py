@@ -53,7 +53,6 @@ def test_a_record_has_an_id_for_every_run(form: str) -> None:
 def test_commands_read_a_sample_and_say_what_is_not_exact(
     form: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Whether prefixes are shared is what a hit rate shows."""
     name = f"sample:{form}"
     assert main(["replay", name, "--impl", "kvfast", "--no-check", "--json", "-"]) == 0
     report = json.loads(capsys.readouterr().out)
@@ -123,7 +122,6 @@ def test_a_file_of_two_formats_is_read_as_the_one_that_is_named(tmp_path: Path) 
 
 @pytest.fixture
 def tokenizer(tmp_path: Path) -> Path:
-    """One that knows words."""
     pytest.importorskip("tokenizers")
     vocabulary = {word: number for number, word in enumerate(["?", "one", "two", "three"])}
     content = {

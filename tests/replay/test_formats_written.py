@@ -22,7 +22,6 @@ outputs = st.integers(0, 50)
 
 @st.composite
 def hashed_requests(draw: st.DrawFn) -> tuple[int, int, int, list[int]]:
-    """Milliseconds, lengths, and ids of 16 tokens."""
     length = draw(lengths)
     ids = draw(st.lists(st.integers(0, 9), min_size=-(-length // 16), max_size=-(-length // 16)))
     return draw(st.integers(0, 10**6)), length, draw(outputs), ids
@@ -108,7 +107,6 @@ turns = st.lists(st.tuples(st.sampled_from(["human", "gpt", "system"]), texts), 
 
 
 def model_tokens(messages: Sequence[tuple[str, str]]) -> list[object]:
-    """What a prompt is, said another way: roles, and pieces of four bytes."""
     found: list[object] = []
     for role, content in messages:
         data = content.encode()
@@ -223,7 +221,6 @@ def test_prompts_are_read_as_they_were_written(
 def test_a_log_of_vllm_is_read_as_it_was_written(
     asked: list[tuple[list[int], int, list[int] | None]], is_coloured: bool
 ) -> None:
-    """Answers come when all requests have; one of them in two parts."""
     head, end = "(APIServer pid=1) DEBUG 12-31 23:59:5", " [a/.../b.py:64] "
     if is_coloured:
         head, end = (
@@ -326,7 +323,6 @@ def test_each_line_of_a_request_log_with_the_whole_history_is_one_request(
 
 
 def test_conversations_that_begin_alike_stay_conversations() -> None:
-    """The first line ended with an answer: its chat does not go on in the second one."""
     lines = [messages_of(*CHAT[:2]), messages_of(*CHAT)]
     assert [each.place for each in read("messages", lines_of(lines))] == ["1", "2", "2.1"]
 

@@ -71,7 +71,6 @@ ENGINES = [replace(FIGURES.moment, usage=number / 20, num_waiting=number) for nu
 
 
 def test_each_engine_has_a_row_and_many_are_summed_up() -> None:
-    """In a line there is room for the least and the most that one of them uses."""
     lines = drawn(timed=True, engines=ENGINES).splitlines()
     rows = [re.findall(r"[\d.,]+", line) for line in lines if re.match(r"│ +\d+ ", line)]
     assert rows[:-1] == [
@@ -124,7 +123,6 @@ def test_the_report_is_the_same(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """However often the replay is looked at."""
     seen = io.StringIO()
     monkeypatch.setattr(
         _watch,

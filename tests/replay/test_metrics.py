@@ -27,7 +27,6 @@ Samples = dict[tuple[str, str | None], float]
 
 
 def samples(text: str) -> Samples:
-    """Values by name and model."""
     return {
         (sample.name, sample.labels.get("model_name")): sample.value
         for family in text_string_to_metric_families(text)
@@ -70,7 +69,6 @@ def test_the_file_says_what_the_report_says(tmp_path: Path) -> None:
 def test_the_file_is_written_on_the_way_and_waiting_requests_are_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each moment: who runs, waits and has ended are all that have arrived."""
     target = tmp_path / "replay.prom"
     texts: list[str] = []
     moments: list[Moment] = []
@@ -107,7 +105,6 @@ def test_the_file_is_written_on_the_way_and_waiting_requests_are_counted(
 
 @pytest.mark.parametrize("arrival", ["ignore", "timestamp"])
 def test_each_engine_is_told_by_its_number(arrival: str, tmp_path: Path) -> None:
-    """As the engines of one model are by vLLM; a route is part of the model's name."""
     target, found = tmp_path / "replay.prom", tmp_path / "found.json"
     fleet = ("--engines", "3", "--route", "prefix", "--route", "round-robin", "--arrival", arrival)
     outputs = ("--metrics", str(target), "--json", str(found))
@@ -130,7 +127,6 @@ def test_each_engine_is_told_by_its_number(arrival: str, tmp_path: Path) -> None
 
 
 def test_names_and_kinds_are_those_that_vllm_gives() -> None:
-    """Of the vLLM that is installed here, if one is."""
     spec = find_spec("vllm")
     if spec is None or spec.origin is None:
         pytest.skip("vllm is not installed")

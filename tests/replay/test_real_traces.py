@@ -58,7 +58,6 @@ def test_a_real_trace_repeats_as_its_authors_say(
 
 
 def test_one_run_a_block_and_no_eviction_leaves_nothing_unexplained(shared: Path) -> None:
-    """The whole trace; one generated token a request keeps it short and changes no look-up."""
     records = [replace(each, output_length=1) for each in conversation(shared)[:2_000]]
     result = replay(records, ReplayOptions(60_000, 512), check=False)
     waterfall = result.waterfall

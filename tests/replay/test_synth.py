@@ -55,7 +55,6 @@ def content(record: TraceRecord) -> tuple[object, ...]:
 
 
 def test_the_traces_never_change() -> None:
-    """A change here changes everybody's numbers."""
     assert some("chat", 2) == [
         TraceRecord(1, 67, 1721, 114, (3, 4, 5, 10)),
         TraceRecord(2, 114, 1792, 55, (3, 4, 5, 11)),
@@ -73,7 +72,6 @@ def test_the_traces_never_change() -> None:
 
 @pytest.mark.parametrize("kind", ["chat", "agent"])
 def test_a_prompt_continues_its_thread(kind: str) -> None:
-    """Prompts that begin with the same own run are one thread, each longer than the one before."""
     shared = sum((CHAT if kind == "chat" else AGENT).preambles_runs)
     threads: dict[int, TraceRecord] = {}
     continued = 0

@@ -47,7 +47,6 @@ def records(seed: int, count: int, *, aligned: bool = False) -> list[TraceRecord
 def replayed(
     implementation: Implementation, trace: list[TraceRecord], num_blocks: int, block_size: int
 ) -> int:
-    """Blocks hit with one request at a time."""
     options = ReplayOptions(num_blocks, block_size, max_running=1)
     driver = Driver(implementation, options, trace, trace_name="test", check_invariants=False)
     return driver.run().counts.tokens_hit // block_size
@@ -74,7 +73,6 @@ def test_the_curve_is_that_of_replays(
 
 
 def test_prompts_that_end_with_a_block_leave_copies_and_differ_a_little() -> None:
-    """Their last block is computed again beside the one that is cached, and takes a place."""
     trace = records(5, 200, aligned=True)
     units = units_of(trace, 128)
     sizes = sizes_between([units], 8)[0]
@@ -86,7 +84,6 @@ def test_prompts_that_end_with_a_block_leave_copies_and_differ_a_little() -> Non
 
 
 def tiny(random: Random) -> Units:
-    """Up to seven requests for chains in a small tree of single blocks."""
     children = {-1: [0, 1], 0: [2, 3], 1: [4], 2: [5], 3: [], 4: [], 5: []}
     requests = []
     for _ in range(random.randrange(2, 8)):
@@ -101,8 +98,6 @@ def tiny(random: Random) -> Units:
 
 
 def best(units: Units, num_blocks: int) -> int:
-    """The most hits of all ways to keep blocks, by trying every one."""
-
     @cache
     def from_here(number: int, there: frozenset[int]) -> int:
         if number == len(units.requests):
@@ -143,8 +138,6 @@ def test_the_best_is_the_best_of_all_ways() -> None:
 def test_evicting_what_was_used_longest_ago_is_not_the_best(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The check above sees another order."""
-
     def in_order_of_coming(heap: list[Any], entry: tuple[int, int, int]) -> None:
         heap.append(entry)
 

@@ -32,7 +32,6 @@ def test_several_traces_and_block_sizes_stand_side_by_side(tmp_path: Path) -> No
 def test_of_what_an_endless_pool_hits_nothing_is_a_part(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Two prompts that share nothing, alone and beside a trace that shares much."""
     trace = tmp_path / "alone.jsonl"
     line = '{"timestamp": 0, "input_length": 512, "output_length": 1, "hash_ids": [%s]}\n'
     trace.write_text("".join(line % number for number in (1, 2)), encoding="utf-8")

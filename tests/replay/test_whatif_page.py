@@ -21,7 +21,6 @@ LARGE = Curve("b/<large> & $x.jsonl", 64, 20, 0.8, 33, (Point(9, 0.1, 0.6), Poin
 
 
 def drawn(program: str, folder: Path, curves: list[Curve], fragment: str = "", do: str = "") -> str:
-    """The document after the page has run, and after it a script of the test."""
     file = folder / "page.html"
     text = whatif_page(curves)
     end = text.rindex("</body>")
@@ -30,7 +29,6 @@ def drawn(program: str, folder: Path, curves: list[Curve], fragment: str = "", d
 
 
 def answers(document: str) -> list[str]:
-    """What the boxes say of the pool that is chosen."""
     found = re.search(r'<div id="answers".*?>(.*?)</div>\s*</div>\s*</div>\s*<h2>', document, re.S)
     assert found is not None
     boxes = re.findall(r"<div><b>(.*?)</b>(.*?)</div>", found[1])

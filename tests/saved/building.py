@@ -9,7 +9,6 @@ from kvspec.specs import FullAttentionSpec
 
 
 def config_of(num_blocks: int, **options: Any) -> ManagerConfig:
-    """One group of full attention, four tokens a block."""
     spec = FullAttentionSpec(block_size=4, num_kv_heads=8, head_size=128, dtype="bfloat16")
     cache = KVCacheConfig(num_blocks, (KVCacheGroup(("layer.0",), spec),))
     return ManagerConfig(cache, max_model_len_tokens=10**6, hash_seed="0", **options)

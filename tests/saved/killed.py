@@ -32,7 +32,6 @@ NUM_BLOCKS = 20_000
 
 
 def managers() -> tuple[KVCacheManager, KVCacheManager]:
-    """Two states of the same size."""
     fast, config = kvfast.implementation(), config_of(NUM_BLOCKS)
     made = []
     for first in (0, 10**6):
@@ -80,7 +79,6 @@ def dying(name: str, *, after: bool) -> Callable[[], None]:
 
 
 def state_after(path: Path, whole: list[Any]) -> str:
-    """What a killed writer left under the name."""
     try:
         loaded: Any = load(kvfast.implementation(), path, check_invariants=False)
     except SavedStateError as error:
@@ -89,7 +87,6 @@ def state_after(path: Path, whole: list[Any]) -> str:
 
 
 def main(folder: Path, rounds: int, calls: tuple[str, ...]) -> Counter[str]:
-    """Kill so many writers, and one before and after each of the calls."""
     path, random = folder / "cache.state", Random(3)
     both: tuple[Any, Any] = managers()
     whole = [manager.columns() for manager in both]

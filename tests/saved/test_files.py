@@ -45,7 +45,6 @@ def path(tmp_path: Path) -> Path:
 
 
 def reason(path: Path, **options: Any) -> str:
-    """Why a file is refused; by both alike, and with advice."""
     found = []
     for implementation in IMPLEMENTATIONS:
         with pytest.raises(SavedStateError) as caught:
@@ -124,8 +123,6 @@ def test_another_configuration_is_refused_and_what_differs_is_named(path: Path) 
 
 
 class Without:
-    """An implementation that lacks a feature."""
-
     def __init__(self, inner: Any, feature: Feature) -> None:
         self.inner = inner
         self.lacking = feature
@@ -151,7 +148,6 @@ def test_a_state_of_other_blocks_than_it_says_is_refused_at_once(path: Path) -> 
 
 @pytest.mark.rule("KV-MGR-20")
 def test_a_state_that_breaks_an_invariant_is_damaged(path: Path) -> None:
-    """Signed all the same: r was cached further than it has hashes for."""
     requests = used(IMPLEMENTATIONS[0], config_of(9)).snapshot().requests
     r = replace(requests["r"], num_cached_blocks=(7,))
     signed(path, {}, requests={**requests, "r": r})

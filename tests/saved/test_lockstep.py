@@ -66,7 +66,6 @@ class Files:
 
 
 def with_files(program: Program) -> Program:
-    """Saved and loaded in the middle, and after every tenth step."""
     steps = list(program.steps)
     for at in range(len(steps), 0, -10):
         steps.insert(at, st.Copy(restored=True))
@@ -74,7 +73,6 @@ def with_files(program: Program) -> Program:
 
 
 def run(folder: Path, subject: Implementation, *, crossed: bool, most: int) -> int:
-    """How many managers were loaded."""
     num_loaded = 0
     for program in islice(small_programs(), most):
         if program.config.registry.custom:
@@ -101,7 +99,6 @@ def test_loaded_managers_go_on_alike(tmp_path: Path, build: str, crossed: bool) 
 
 @pytest.mark.rule("KV-MGR-20")
 def test_columns_are_those_of_the_snapshot() -> None:
-    """After every program, of both builds."""
     for program in islice(small_programs(), 60):
         fast = FastImplementation("uncompiled")
         runner = Runner(program, fast, ReferenceImplementation())

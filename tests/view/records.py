@@ -22,8 +22,6 @@ def rewritten(source: Path, target: Path, change: Callable[[list[dict[str, Any]]
 
 
 def with_wrong_answer(folder: Path, source: Path = SMALL, operation: int = 12) -> Path:
-    """A record in which one allocation answers another block than it should."""
-
     def change(lines: list[dict[str, Any]]) -> None:
         line = lines[operation + 1]
         assert line["op"] == "allocate_slots"
@@ -34,8 +32,6 @@ def with_wrong_answer(folder: Path, source: Path = SMALL, operation: int = 12) -
 
 
 def renamed(folder: Path, old: str, new: str) -> Path:
-    """The small record with another name for one of its requests."""
-
     def change(lines: list[dict[str, Any]]) -> None:
         for line in lines:
             if line.get("req") == old:

@@ -31,7 +31,6 @@ PNG = b"\x89PNG\r\n\x1a\n"
 def opened(
     program: str, folder: Path, recording: Recording, fragment: str = "", script: str = ""
 ) -> str:
-    """The document after the page has run, and after it a script of the test."""
     file = folder / "page.html"
     text = page(recording)
     end = text.rindex("</body>")
@@ -40,7 +39,6 @@ def opened(
 
 
 def answer_of(document: str) -> Any:
-    """What the test's script left behind as JSON."""
     return json.loads(text_of(document, "answer"))
 
 
@@ -216,7 +214,6 @@ setTimeout(() => leave([...document.querySelectorAll(".story")].map((story) => {
 
 
 def test_the_first_story_of_a_check_is_drawn_open(chromium: str, tmp_path: Path) -> None:
-    """In the page of a report, as this page draws records; what differs is marked on both sides."""
     subject = mistaken("TakesFromTheBack")
     options = Options(Level.IDENTITY, Budget(0.0, 0, 0.5), rules=("KV-POOL-3",), name="mine")
     report = Suite(subject, KVREF, options).run()

@@ -74,7 +74,6 @@ def test_a_place_that_can_not_be_written_is_named(
 def test_a_record_without_a_policy_is_replayed_under_the_profile(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A release to the back differs under the usual profile only."""
     record = str(played_with(Policy(unhashed_freed_to="back"), tmp_path))
     mine = str(profile_file(tmp_path, HEAD + '[policy]\nunhashed_freed_to = "back"\n'))
     call = ["view", record, "--impl", "kvref", "-o", str(tmp_path / "page.html")]

@@ -26,14 +26,12 @@ KVREF = find_implementation("kvref")
 
 
 def data_of(html: str) -> Any:
-    """What the page's script reads."""
     found = re.search(r'<script type="application/json" id="record">(.*?)</script>', html, re.S)
     assert found is not None
     return json.loads(found[1])
 
 
 def folded(frames: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The states that the page's script makes of the changes."""
     states = []
     state: dict[str, Any] = {"queue": [], "refs": {}, "keys": {}, "held": {}, "counts": {}}
     for frame in frames:
@@ -51,7 +49,6 @@ def folded(frames: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def moved(queue: list[int], change: dict[str, list[int]]) -> list[int]:
-    """The queue after a change."""
     if "all" in change:
         return change["all"]
     stayed = [block for block in queue if block not in change.get("out", [])]
