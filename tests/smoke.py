@@ -69,7 +69,7 @@ CALLS = (
         "34 operations",
         writes=("record.html",),
     ),
-    Call(("probe", f"cmd:{shlex.quote(sys.executable)} -I -m {SERVE}"), "answers are right"),
+    Call(("probe", f"cmd:{shlex.quote(sys.executable)} -I -m {SERVE}"), "replies are right"),
     Call(
         ("redact", "identities", "-o", "redacted.jsonl"),
         "operations, redacted",

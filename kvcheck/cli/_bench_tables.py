@@ -23,7 +23,7 @@ from kvcheck.tools.bench.report import (
 from kvcheck.tools.bench.scenarios import HASH
 
 TABLE_WIDTH = 112
-"""Tables are this wide at least: what a narrow terminal wraps can be read, what is cut cannot."""
+"""Minimum width of tables: wrapped lines on a narrow terminal are readable, cut columns are not."""
 
 
 def show(report: Report, console: Console) -> None:
@@ -44,7 +44,7 @@ def _tables(report: Report) -> Iterator[Table]:
             yield _table(report, f"{phase}, ns per {unit(phase)}", rows)
     grown = [each for each in found if _is_cold(each)]
     if grown:
-        title = "as the pool grows, cold: ns per block, of a look-up per request"
+        title = "cold, by pool size: ns per block; look-up: ns per request"
         yield _table(report, title, sorted(grown, key=lambda each: PHASES.index(each.phase)))
     replayed = [each for each in found if each.phase in REPLAY_PHASES]
     if replayed:
@@ -59,7 +59,7 @@ def _is_cold(found: Measurement) -> bool:
 
 
 def _is_repeated(found: Measurement) -> bool:
-    """Hashing reads no pool and knows no hit: once per length is enough."""
+    """Return whether a row repeats another: hashing depends on the length alone, not on hits."""
     case = found.case
     return found.phase == HASH and isinstance(case, PromptCase) and case.hit_percent > 0
 
@@ -97,7 +97,7 @@ def _table(
 
 
 def _pool_table(report: Report) -> Table:
-    table = _empty_table("pools: what a block costs; full: each block was cached once")
+    table = _empty_table("pools: cost per block; full: after every block was cached once")
     for name in ("pool", "implementation"):
         table.add_column(name, overflow="fold")
     for name in ("made in ms", "bytes", "bytes, full", "objects", "objects, full"):
@@ -118,7 +118,7 @@ def _empty_table(title: str) -> Table:
 
 
 def _case(found: Measurement) -> str:
-    """What sets a row apart from the others of its table."""
+    """Return the label that distinguishes a row within its table."""
     case = found.case
     if isinstance(case, ReplayCase):
         return found.phase.removeprefix("replay: ")
@@ -135,7 +135,7 @@ def _quartiles(spread: Spread) -> str:
 
 
 def _short(value: float) -> str:
-    """Three digits that count."""
+    """Round to three significant digits."""
     if value >= 100:
         return f"{value:,.0f}"
     return f"{value:.1f}" if value >= 10 else f"{value:.2f}"
@@ -145,21 +145,24 @@ def _facts(report: Report) -> Iterator[str]:
     facts = machine()
     yield f"median (quartiles) of {report.num_rounds} rounds; garbage collector off while timing"
     if len(report.contestants) > 1:
-        yield f"ratio: time of {report.baseline} / time of this one, same round; over 1 is faster"
-    yield f"blocks of 16 tokens, {HASH_FUNCTION}; audits off; answers were equal"
+        yield (
+            f"ratio: time of {report.baseline} / time of the row, in the same round;"
+            " above 1 is faster"
+        )
+    yield f"blocks of 16 tokens, {HASH_FUNCTION}; audits off; all results were equal"
     yield (
-        f"in every part that is timed: {report.measured.timer_ns:.0f} ns for clock and loop;"
-        " a part is the phase in a round, in a step when decoding, of one prompt when allocating"
+        f"each timed part includes {report.measured.timer_ns:.0f} ns for clock and loop; a part is"
+        " the phase in one round, in one step when decoding, of one prompt when allocating"
     )
     yield from _replay_facts(report)
     if report.pools:
         yield (
-            "pools: resident memory and memory blocks of Python's allocator, added by the pool;"
-            " nothing where filling takes too long"
+            "pools: resident memory and Python allocator blocks that the pool added;"
+            " empty where filling takes too long"
         )
     for contestant in report.contestants:
         said = contestant.subject.implementation.capabilities
-        includes = report.measured.includes.get(contestant.name, "took no part in a round")
+        includes = report.measured.includes.get(contestant.name, "not part of any round")
         yield f"{contestant.name}: {said.name} {said.version}; {includes}"
     for each in report.measured.left_out:
         yield f"left out: {each.name}, {each.case.label} ({each.seconds:.0f} s)"
@@ -173,7 +176,7 @@ def _replay_facts(report: Report) -> Iterator[str]:
             facts = case_facts(each.case)
             yield (
                 f"replay: {facts['steps']:,} steps, {facts['admissions']:,} admissions"
-                f" ({facts['refused_admissions']:,} refused before),"
+                f" (and {facts['refused_admissions']:,} refused attempts),"
                 f" {facts['preemptions']:,} preemptions,"
                 f" {facts['allocations_of_running']:,} allocations of running requests,"
                 f" {facts['generated_tokens']:,} generated tokens,"

@@ -28,24 +28,24 @@ COMMANDS: tuple[Entry, ...] = (
     Entry("bench", "Measure how fast implementations are, phase by phase, side by side."),
     Entry("check", "Show which rules an implementation breaks, with the smallest example of each."),
     Entry("doctor", "Show what is installed, what is missing, and how to get it."),
-    Entry("examples", "Play the rules' examples on an implementation, and show what fails where."),
+    Entry("examples", "Run the rules' examples on an implementation and show each failure."),
     Entry("explore", "Explore every state of small configurations, and try every operation there."),
     Entry("golden", "Replay records against an implementation and show every difference."),
-    Entry("plan", "Show how a model's cache is laid out, and what it holds."),
-    Entry("probe", "Tell a server's author what it answers right, message by message."),
-    Entry("redact", "Make a record whose tokens and names are replaced, to be shared."),
+    Entry("plan", "Show how a model's cache is laid out and how many tokens it holds."),
+    Entry("probe", "Check a server's replies one message at a time, while it is being written."),
+    Entry("redact", "Replace the tokens and names in a record so that it can be shared."),
     Entry("replay", "Replay a request trace and report hits, evictions, usage."),
     Entry("rule", "Show a rule, its examples, and what happens in them, line by line."),
-    Entry("serve", "Offer an implementation over stdin and stdout, for `--impl cmd:…`."),
-    Entry("shrink", "Make a record smaller that an implementation fails."),
+    Entry("serve", "Serve an implementation over stdin and stdout, for `--impl cmd:…`."),
+    Entry("shrink", "Reduce a record that an implementation fails to a smaller one."),
     Entry("vectors", "Write the examples as JSON lines, for tests without Python."),
-    Entry("view", "Make a page that shows a record step by step: blocks, requests, free queue."),
-    Entry("whatif", "Show what traces would hit with pools of other sizes."),
+    Entry("view", "Write a page that shows a record step by step: blocks, requests, free queue."),
+    Entry("whatif", "Show what hit rates traces would reach with pools of other sizes."),
 )
 
 
 class LazyGroup(click.Group):
-    """A group that knows its commands from `COMMANDS` and imports one only to run it."""
+    """A group that lists its commands from `COMMANDS` and imports one only to run it."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [entry.name for entry in COMMANDS]

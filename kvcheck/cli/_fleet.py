@@ -1,4 +1,4 @@
-"""`kvspec replay --engines N`: one trace through several engines, by one route after another."""
+"""`kvspec replay --engines N`: replay a trace through several engines, once for each route."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 _STDIN = _STDOUT = "-"
 _ONE_POOL = ("plot_path", "html_path", "record_path")
 _INDEX = "kvfast"
-"""Whose index the router uses, whoever the engines are of."""
+"""The router uses this implementation's prefix index, whatever the engines run."""
 
 
 def with_fleet_options(command: _Command) -> _Command:
-    """`--engines` and `--route`."""
+    """Add the options `--engines` and `--route`."""
     routes = click.option(
         "--route",
         "routes",
         type=click.Choice(ROUTES),
         multiple=True,
-        help="With --engines: how requests are sent; may be given several times.  [default: all]",
+        help="With --engines: how requests are routed. May be repeated.  [default: all routes]",
     )
     return click.option(
         "--engines",
         type=click.IntRange(1, 10_000),
         metavar="N",
-        help="Through N engines, each with a pool of its own.",
+        help="Replay through N engines, each with its own pool.",
     )(routes(command))
 
 
@@ -52,20 +52,21 @@ def replay_fleet(
     given: Mapping[str, Any],
     shown: Shown,
 ) -> None:
-    """Each route from the start of the trace; the rows, and the JSON if that is wanted."""
+    """Replay the trace once for each route; print a row for each, and write the JSON if asked."""
     for name in _ONE_POOL:
         if given[name] is not None:
-            fail(f"--{name.partition('_')[0]} is about one pool; leave out it or --engines")
+            option = f"--{name.partition('_')[0]}"
+            fail(f"{option} works with one pool only and cannot be combined with --engines")
     routes = given["routes"] or ROUTES
     if trace == _STDIN and len(routes) > 1:
-        fail("standard input can be read once; give one --route, or a file")
+        fail("standard input can be read only once; give one --route, or a file")
     with workers_for(given["jobs"], given["cluster"], num_calls=len(routes)) as workers:
         shown = shown if workers is None else shown.divided([trace])
         calls = ((_replay, (trace, impl, options, given, route, shown)) for route in routes)
         found = list(in_order(workers, calls))
     reports, notes = [each for each, _ in found], found[0][1]
     if not reports[0]["requests"]:
-        fail(f"{trace}: holds no requests that are kept; nothing was replayed")
+        fail(f"{trace}: no request was kept; nothing was replayed")
     content = fleet_report(
         reports,
         options,
@@ -90,7 +91,7 @@ def _replay(
     route: str,
     shown: Shown,
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """One route, and what is not exact in the trace."""
+    """Replay one route; returns its report, and the notes on what is inexact in the trace."""
     implementation = find_implementation(impl)
     timed, limit = given["arrival"] == "timestamp", given["limit"]
     with open_trace(
@@ -130,5 +131,5 @@ def _replay(
 def _index() -> PrefixIndex:
     found = find_implementation(_INDEX)
     if not isinstance(found, FleetImplementation):
-        fail(f"{_INDEX} has no index of engines; install kvspec again")
+        fail(f"{_INDEX} has no prefix index; reinstall kvspec")
     return found.make_prefix_index()

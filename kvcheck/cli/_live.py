@@ -1,4 +1,4 @@
-"""`kvspec replay --live`: a view of a replay while it runs, or lines where there is no terminal."""
+"""`kvspec replay --live`: a live view of a replay, or lines if stderr is not a terminal."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _LABEL_WIDTH = len("pool in use")
 
 
 def plain_line(name: str, found: Figures, *, timed: bool, engines: Sequence[Moment] = ()) -> str:
-    """The same as the view, in one line; of several engines, what the least and the most do."""
+    """Render the live view as one line; of several engines, show the range of their usage."""
     moment, counts = found.moment, found.moment.counts
     parts = [
         f"{_clock(found.seconds)} {name}: {counts.requests:,} requests",
@@ -45,7 +45,7 @@ def plain_line(name: str, found: Figures, *, timed: bool, engines: Sequence[Mome
 def view(
     title: str, found: Figures, series: Series, *, timed: bool, engines: Sequence[Moment] = ()
 ) -> RenderableType:
-    """All figures, as bars and curves, and of several engines a row for each."""
+    """Render all figures as bars and curves, with a row for each of several engines."""
     moment, counts = found.moment, found.moment.counts
     buckets = _merged(series.buckets)
     usage = [each.usage_sum / each.steps for each in buckets]
@@ -87,7 +87,7 @@ def view(
 
 
 def _table(engines: Sequence[Moment]) -> RenderableType:
-    """The first engines, and how many more there are."""
+    """Render a row for each of the first engines, and the number of the others."""
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
     for name in ("engine", "", "in use", "", "hit rate", "admitted", "running", "waiting"):
         table.add_column(name, no_wrap=True, justify="right" if name else "left")
@@ -110,7 +110,7 @@ def _table(engines: Sequence[Moment]) -> RenderableType:
 
 
 def _range(engines: Sequence[Moment]) -> str:
-    """What the engine uses that uses least, and the one that uses most."""
+    """Format the lowest and highest usage of several engines."""
     if len(engines) < 2:
         return ""
     usages = [each.usage for each in engines]
@@ -118,7 +118,7 @@ def _range(engines: Sequence[Moment]) -> str:
 
 
 class LiveView:
-    """The view in place on a terminal, gone when it ends; else a line now and then."""
+    """Redraws the view in place on a terminal and removes it at the end; else prints lines."""
 
     SECONDS_BETWEEN_VIEWS = 0.25
     SECONDS_BETWEEN_LINES = 5.0
@@ -131,7 +131,7 @@ class LiveView:
 
     @property
     def seconds_between(self) -> float:
-        """How often something is shown."""
+        """The time between two updates."""
         return self.SECONDS_BETWEEN_VIEWS if self._is_view else self.SECONDS_BETWEEN_LINES
 
     def __enter__(self) -> LiveView:
@@ -144,7 +144,7 @@ class LiveView:
             self._live.stop()
 
     def show(self, found: Figures, series: Series, engines: Sequence[Moment]) -> None:
-        """Show it, if it is time to."""
+        """Show the figures if an update is due."""
         if found.seconds < self._due:
             return
         self._due = found.seconds + self.seconds_between
@@ -162,7 +162,7 @@ def _bar(share: float, style: str, width: int = _BAR_WIDTH) -> ProgressBar:
 
 
 def _sparks(values: Sequence[float | None], style: str, words: str) -> Text:
-    """From 0 to 1, one character each; blank where there is no value."""
+    """Draw values between 0 and 1 as one character each, and None as a blank."""
     marks = "".join(
         " " if each is None else _SPARKS[min(len(_SPARKS) - 1, int(each * len(_SPARKS)))]
         for each in values
@@ -171,7 +171,7 @@ def _sparks(values: Sequence[float | None], style: str, words: str) -> Text:
 
 
 def _merged(buckets: Sequence[Bucket]) -> list[Bucket]:
-    """At most as many as there is room for."""
+    """Merge neighbouring buckets until they fit the width of the curve."""
     width = max(1, ceil(len(buckets) / _SPARK_WIDTH))
     merged = []
     for start in range(0, len(buckets), width):
@@ -187,7 +187,10 @@ def _window(found: Figures) -> str:
 
 
 def _line(moment: Moment, *, timed: bool) -> str:
-    """Who runs and who waits. Without times all the rest of the trace waits; that is not told."""
+    """Format the numbers of running and waiting requests.
+
+    Without timestamps the whole rest of the trace is waiting, so only preempted ones are counted.
+    """
     if timed:
         return f"{moment.num_running:,} running, {moment.num_waiting:,} waiting"
     return f"{moment.num_running:,} running, {moment.num_preempted:,} waiting after preemption"

@@ -1,4 +1,4 @@
-"""Options and arguments that several commands have."""
+"""Options and arguments shared by several commands."""
 
 from __future__ import annotations
 
@@ -22,40 +22,43 @@ resume_option = click.option(
     "resume_path",
     type=FILE,
     metavar="FILE",
-    help="Keep there how far the run is, and go on from there if the file exists.",
+    help="Save the run's progress in FILE, and resume from it if the file exists.",
 )
 records_option = click.option(
     "--records",
     "records_path",
     type=FOLDER,
     metavar="DIR",
-    help="Write each violation as a record there, for kvspec golden, view, shrink and redact.",
+    help="Write each violation to DIR as a record, for kvspec golden, view, shrink and redact.",
 )
 
 
-def oracle_option(text: str = "What to compare with.") -> Callable[[Command], Command]:
-    """The option --oracle."""
+def oracle_option(
+    text: str = "Implementation to compare with.",
+) -> Callable[[Command], Command]:
     return click.option("--oracle", default="kvref", show_default=True, metavar="IMPL", help=text)
 
 
 def profile_option(text: str) -> Callable[[Command], Command]:
-    """The option --profile of a command that reads records; `text`: where it is of use."""
+    """Return the option --profile of a command that reads records; `text`: what it applies to."""
     return click.option(
         "--profile",
         default=RECORDS_PROFILE,
         show_default=True,
         metavar="NAME_OR_FILE",
-        help=f"{text}: a shipped profile or a TOML file.",
+        help=f"{text}: the name of a shipped profile, or a TOML file.",
     )
 
 
 def output_option(text: str, **options: Any) -> Callable[[Command], Command]:
-    """The option --output: the file that is written, unless `options` say otherwise."""
+    """Return the option --output, a file unless `options` override its type."""
     return click.option(
         "-o", "--output", **{"type": FILE, "metavar": "FILE", "help": text, **options}
     )
 
 
-def json_option(text: str = "Write a report.") -> Callable[[Command], Command]:
-    """The option --json of a report that goes to a file, or with - to stdout."""
+def json_option(
+    text: str = "Write a report as JSON; - for stdout.",
+) -> Callable[[Command], Command]:
+    """Return the option --json, which names a file, or - for stdout."""
     return click.option("--json", "json_path", type=PATH, metavar="FILE", help=text)

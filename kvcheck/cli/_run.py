@@ -1,4 +1,4 @@
-"""Running a command so that whatever happens ends in an exit code and one clear line."""
+"""Run a command so that every error ends in an exit code and one line on stderr."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ READER_GONE = 141
 )
 @click.version_option(package_name="kvspec", message="kvspec %(version)s")
 def group() -> None:
-    """The KV-cache contract: check, replay and inspect implementations."""
+    """Check, replay and inspect implementations of the KV-cache contract."""
 
 
 def run(args: list[str]) -> int:
@@ -33,7 +33,7 @@ def run(args: list[str]) -> int:
     try:
         _prepare_streams()
         code = _invoke(args)
-        sys.stdout.flush()  # a reader that went away shows here, not at interpreter exit
+        sys.stdout.flush()  # raises here, not at interpreter exit, if the reader closed the pipe
         return code
     except CommandError as error:
         return _say(error.message, exit_code=error.exit_code)
@@ -54,15 +54,16 @@ def run(args: list[str]) -> int:
     except MemoryError:
         return _say("out of memory; ask for fewer blocks, or less at once")
     except Exception:
-        # A defect of kvspec. Python's own exit code, 1, would say that a check failed.
+        # A defect of kvspec. Python's own exit code, 1, would mean that a check failed.
         traceback.print_exc()
         return _say("internal error, please report the lines above")
 
 
 def _prepare_streams() -> None:
-    """Standard streams that are there and can say everything.
+    """Open streams that the caller closed, and escape characters that they cannot encode.
 
-    One that the caller closed is None here, and the next file opened would get its number.
+    A closed stream is None in `sys`, and the next file opened would get its number. Raises
+    CommandError if standard output was closed.
     """
     is_closed = sys.stdout is None
     if sys.stdin is None:
@@ -72,7 +73,7 @@ def _prepare_streams() -> None:
     if sys.stderr is None:
         sys.stderr = _nowhere("w")
     for stream in (sys.stdout, sys.stderr):
-        # A locale without this character, a file name that is no text: shown, not refused.
+        # A character that the locale lacks, or a file name that is not text, must not be an error.
         if isinstance(stream, io.TextIOWrapper) and stream.errors in ("strict", "surrogateescape"):
             stream.reconfigure(errors="backslashreplace")
     if is_closed:
@@ -84,7 +85,7 @@ def _nowhere(mode: Literal["r", "w"]) -> TextIO:
 
 
 def _invoke(args: list[str]) -> int:
-    # Not group.main(): it ends the process itself, and takes a broken pipe for exit code 1.
+    # Not group.main(): it ends the process itself, and exits with 1 on a broken pipe.
     try:
         with group.make_context("kvspec", args) as context:
             code = group.invoke(context)
@@ -105,7 +106,7 @@ def _usage(error: click.ClickException) -> int:
 
 
 def _say(message: str, *, exit_code: int = 2) -> int:
-    # Not through click or rich: neither may wrap, colour or fail on what a user has to read.
+    # Printed without click or rich, which might wrap, colour or fail on an error message.
     try:
         print(f"kvspec: error: {message}", file=sys.stderr, flush=True)
     except OSError:
@@ -114,7 +115,7 @@ def _say(message: str, *, exit_code: int = 2) -> int:
 
 
 def _flush_or_discard() -> None:
-    """What was printed before the error, unless it was the printing that failed (a full disk)."""
+    """Flush earlier output; drop it if printing itself failed, as on a full disk."""
     try:
         sys.stdout.flush()
     except OSError:
@@ -122,6 +123,6 @@ def _flush_or_discard() -> None:
 
 
 def _discard_stdout() -> None:
-    """Let what is still buffered go nowhere; else Python complains when it flushes at exit."""
+    """Send buffered output to /dev/null, so that Python's flush at exit does not fail."""
     with open(os.devnull, "wb") as nowhere, contextlib.suppress(OSError, ValueError):
         os.dup2(nowhere.fileno(), sys.stdout.fileno())

@@ -1,4 +1,4 @@
-"""What the commands share: failing with one line, extras, consoles, and files written whole."""
+"""Helpers of all commands: error lines, extras, consoles, saved states, atomic writes."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from kvspec._json import Where
 from kvspec._jsonlines import parse_json, read_bounded
 
 MOST_BLOCKS = 2**24
-"""Of a pool that an option asks for: a manager takes memory for each."""
+"""Limit on `--num-blocks`: a manager allocates memory for each block."""
 
 MOST_STATE_BYTES = 2**30
 STATE_HEAD = b"kvspec-resume sha256 "
 OLD_STATE_HEAD = b"kvspec-state sha256 "
-"""Saved states (`spec/saved.md`) have that name now."""
+"""The head that older versions wrote; saved managers (`spec/saved.md`) use that name now."""
 
 
 class CommandError(Exception):
@@ -55,24 +55,24 @@ def require_extra(module: str, extra: str) -> ModuleType:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
         if error.name != module.partition(".")[0]:
-            raise  # it is there; something it needs is not
+            raise  # the module is installed, but something that it imports is not
     fail(f"this needs {module}; install it with: pip install 'kvspec[{extra}]'")
 
 
 def output_console() -> Console:
-    """For results, on stdout. Colours only on a terminal; NO_COLOR turns them off."""
+    """Return a console on stdout, for results; NO_COLOR turns its colours off."""
     return Console(highlight=False)
 
 
 def progress_console() -> Console:
-    """For progress and remarks, on stderr, so that stdout can be piped."""
+    """Return a console on stderr, for progress and remarks, so that stdout can be piped."""
     return Console(stderr=True, highlight=False)
 
 
 def progress_bars(*, counts: bool = False, **options: Any) -> Progress:
-    """Bars behind words, and the time so far, on stderr where that is a terminal; else nothing.
+    """Return progress bars on stderr with the elapsed time; hidden unless it is a terminal.
 
-    `counts`: how many of how many, and the time left, in place of the time so far.
+    `counts`: show "n of m" and the remaining time instead of the elapsed time.
     """
     console = progress_console()
     after = (MofNCompleteColumn(), TimeRemainingColumn()) if counts else (TimeElapsedColumn(),)
@@ -82,29 +82,29 @@ def progress_bars(*, counts: bool = False, **options: Any) -> Progress:
 
 
 def read_state(path: Path, command: str) -> tuple[Any, Where] | None:
-    """The JSON that `write_state` left for a command to go on from, and where it stands.
+    """Read the JSON that `write_state` wrote, and its place for error messages.
 
-    None without the file; FormatError for one that is damaged or that something else wrote.
+    None if there is no file. Raises FormatError if it is damaged or was not written by `command`.
     """
     if not path.exists():
         return None
     where = Where(str(path))
     head, _, body = read_bounded(path, most_bytes=MOST_STATE_BYTES).partition(b"\n")
-    anew = "remove it, or name another file, to begin anew"
+    anew = "remove it or name another file to start again"
     if head.startswith(b"{"):
-        problem = "has no checksum, as an older kvspec wrote it, so that damage can't be told"
+        problem = "written by an older kvspec without a checksum, so damage cannot be detected"
         raise where.error(f"{problem}; {anew}")
     if head.startswith(OLD_STATE_HEAD):
         raise where.error(f"written by an older kvspec; {anew}")
     if not head.startswith(STATE_HEAD):
-        raise where.error(f"no state of kvspec {command}; name another file")
+        raise where.error(f"not a saved state of kvspec {command}; name another file")
     if head != _state_head(body):
-        raise where.error(f"damaged: its checksum is another; {anew}")
+        raise where.error(f"damaged: its checksum does not match; {anew}")
     return parse_json(body, where), where
 
 
 def write_state(document: Any, path: Path) -> None:
-    """Write what a command needs to go on from: the checksum of the JSON, and the JSON."""
+    """Write a command's progress as JSON, preceded by its checksum."""
     body = _json_text(document).encode()
     write_whole(path, _state_head(body) + b"\n" + body)
 
@@ -114,9 +114,9 @@ def _state_head(body: bytes) -> bytes:
 
 
 def write_json(document: Any, path: Path | None = None) -> None:
-    """Write a document as JSON: to stdout when there is no path or it is `-`, else as a file.
+    """Write a document as JSON: to stdout if the path is None or `-`, else to the file.
 
-    Every `--json` of the command goes through here: keys keep their order, floats their digits.
+    Every `--json` uses this function: keys keep their order and floats all their digits.
     """
     text = _json_text(document)
     if path is None or str(path) == "-":
@@ -130,17 +130,17 @@ def _json_text(document: Any) -> str:
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Write a file so that it is either all there or, on any failure, as it was before.
+    """Write a file atomically: on any failure it is as it was before.
 
     Raises OSError, which names `path`.
     """
     if path.exists() and not path.is_file():
-        path.write_bytes(content)  # a device such as /dev/null is written to, not replaced
+        path.write_bytes(content)  # write to a device such as /dev/null, do not replace it
         return
     target = path.resolve()  # behind a link
     temporary = None
     try:
-        # In the same folder: a rename is whole only within one file system.
+        # In the same folder, because a rename is atomic only within one file system.
         handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
         with os.fdopen(handle, "wb") as file:
             file.write(content)

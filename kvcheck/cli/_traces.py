@@ -1,4 +1,4 @@
-"""The options of every command that reads a request trace."""
+"""Options of the commands that read request traces."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ def with_trace_options(command: _Command) -> _Command:
         "--run-length",
         type=click.IntRange(min=1),
         metavar="N",
-        help="Tokens that an id of Mooncake's form stands for.  [default: 512]",
+        help="Tokens that each id of a trace in Mooncake's format stands for.  [default: 512]",
     )
     tokenizer = click.option(
         "--tokenizer",
         metavar="F",
-        help="A tokenizer.json, to count the tokens of texts exactly.",
+        help="A tokenizer.json, to count the tokens of texts exactly; needs the extra tokenizer.",
     )
     return click.option(
         "--format",
         "form",
         type=click.Choice(FORMATS),
-        help="What TRACE is.  [default: what its content says]",
+        help="Format of TRACE.  [default: recognised by its content]",
     )(run_length(tokenizer(command)))

@@ -1,4 +1,4 @@
-"""What is shown and written of a replay while it runs: a bar, the view of `--live`, `--metrics`."""
+"""Output of a replay while it runs: a progress bar, the view of `--live`, `--metrics`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _LAST_PORT = 65_535
 
 
 class MetricsOutput:
-    """`--metrics`: a file that is written anew each second, or an address that is asked."""
+    """`--metrics`: a file rewritten every second, or an address that serves the metrics."""
 
     def __init__(self, target: str, options: ReplayOptions) -> None:
         require_extra("prometheus_client", "metrics")
@@ -45,12 +45,12 @@ class MetricsOutput:
 
     @property
     def path(self) -> str | None:
-        """The file, if it is one."""
+        """The file; None if the target is an address."""
         return str(self._path) if self._address is None else None
 
     @contextmanager
     def open(self) -> Iterator[None]:
-        """Serve until the end of the block, if it is an address; raises OSError."""
+        """Serve the metrics during the block if the target is an address; raises OSError."""
         if self._address is None:
             yield
             return
@@ -61,7 +61,7 @@ class MetricsOutput:
             yield
 
     def show(self, name: str, moments: Sequence[Moment], *, is_last: bool = False) -> None:
-        """Where engines stand; into the file if it is time to, or the replay ends."""
+        """Update the metrics of the engines; write the file if that is due or the replay ends."""
         self._metrics.show(name, moments)
         now = monotonic()
         if self._address is None and (is_last or now >= self._due):
@@ -71,21 +71,21 @@ class MetricsOutput:
 
 @dataclass(frozen=True)
 class Shown:
-    """What the command was asked to show of replays on their way."""
+    """The options that control the output of running replays."""
 
     live: bool
     quiet: bool
     metrics: MetricsOutput | None
 
     def divided(self, traces: Sequence[str]) -> Shown:
-        """What others show of their parts; fails for what this process alone can read or show."""
+        """Return the output of worker processes: none. Fails if an option needs this process."""
         for option, value in (
             ("--live", self.live),
             ("--metrics", self.metrics),
             ("-", STDIN in traces),
         ):
             if value:
-                fail(f"{option} is of this process alone; leave out it, or --jobs and --cluster")
+                fail(f"{option} cannot be combined with --jobs or --cluster")
         return Shown(live=False, quiet=True, metrics=None)
 
 
@@ -97,15 +97,15 @@ class Watched(Protocol):
         """Usage and hits over the steps so far."""
 
     def moments(self) -> list[Moment]:
-        """Where each engine stands."""
+        """Return the current figures of each engine."""
 
 
 View: TypeAlias = Callable[[Figures, Series, Sequence[Moment]], None]
-"""Shows the whole, and its engines."""
+"""Shows the figures of all engines together, and of each."""
 
 
 class Watch:
-    """Follows one replay, which reads `records`, and calls it after each step."""
+    """Follows one replay: it reads `records` from here, and calls this object after each step."""
 
     def __init__(
         self,
@@ -123,19 +123,19 @@ class Watch:
         self._pace, self._due = Pace(), 0.0
 
     def __call__(self, replay: Watched) -> None:
-        """After most steps no more than a look at the clock."""
+        """Update the output if that is due; most calls only read the clock."""
         now = monotonic()
         if now >= self._due:
             self._due = now + _SECONDS_BETWEEN_MOMENTS
             self._look(replay)
 
     def end(self, replay: Watched) -> None:
-        """The replay is over."""
+        """Show the final figures."""
         self._look(replay, is_last=True)
 
     def _look(self, replay: Watched, *, is_last: bool = False) -> None:
         moments = replay.moments()
-        if self._timed and len(moments) == 1:  # of several, no engine has those that are not sent
+        if self._timed and len(moments) == 1:  # with several, unsent requests belong to no engine
             due = self.records.num_due(moments[0].clock_ms)
             moments = [replace(moments[0], num_waiting=moments[0].num_waiting + due)]
         if self._view is not None:
@@ -156,7 +156,7 @@ def watching(
     limit: int | None,
     route: str | None = None,
 ) -> Iterator[Watch]:
-    """What follows the replay of one trace, until the end of the block. `route`: of engines."""
+    """Yield the `Watch` for the replay of one trace. `route`: the route, with several engines."""
 
     def share(moment: Moment) -> float | None:
         if limit is not None:
@@ -182,7 +182,7 @@ def watching(
 
 @contextmanager
 def _bar(console: Console, *, is_finite: bool) -> Iterator[View]:
-    """A bar with the time left when the end is known, else a spinner."""
+    """Show a bar with the remaining time if the end is known, else a spinner."""
     end = (BarColumn(bar_width=20), TimeRemainingColumn()) if is_finite else (SpinnerColumn(),)
     columns = (TextColumn("replay"), *end, TextColumn("{task.fields[counts]}"))
     with Progress(*columns, console=console, transient=True) as bar:

@@ -1,4 +1,4 @@
-"""Who does the work of a command besides its own process: the options, and what they name."""
+"""The options --jobs and --cluster, and the workers that they select."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 def workers_options(command: Command) -> Command:
-    """The options --jobs and --cluster of a command."""
+    """Add the options --jobs and --cluster to a command."""
     jobs = click.option(
         "--jobs",
         type=click.IntRange(1, MOST_JOBS),
@@ -28,8 +28,8 @@ def workers_options(command: Command) -> Command:
     cluster = click.option(
         "--cluster",
         metavar="ADDRESS",
-        help="Use a Ray cluster in place of processes; local: one on this machine. Needs the extra"
-        " cluster.",
+        help="Use a Ray cluster instead of processes; 'local' starts one on this machine. Needs"
+        " the extra cluster.",
     )
     return jobs(cluster(command))
 
@@ -37,9 +37,9 @@ def workers_options(command: Command) -> Command:
 def workers_for(
     jobs: int, cluster: str | None, *, num_calls: int = 2
 ) -> AbstractContextManager[Workers | None]:
-    """Who does the work besides this process, if anybody; of one call nobody.
+    """Return the workers that share the calls; None if this process makes all of them.
 
-    `num_calls`: what there is to divide, if that is known.
+    `num_calls`: the number of calls, if known; a single call needs no workers.
     """
     if num_calls < 2:
         return nullcontext()

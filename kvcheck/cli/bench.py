@@ -1,4 +1,4 @@
-"""`kvspec bench`: how fast implementations are, phase by phase, side by side."""
+"""`kvspec bench`: measure implementations phase by phase, side by side."""
 
 from __future__ import annotations
 
@@ -59,13 +59,13 @@ REPLAY_BLOCKS = 131_072
 REPLAY_RUNNING = 128
 PATIENCE_S = 30.0
 PREPARE_FACTOR = 3
-"""To fill a pool may take this many times as long as its rounds."""
+"""Filling a pool may take this many times as long as its rounds."""
 _POSITIVE = click.IntRange(min=1)
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """What was asked for."""
+    """The options of the command."""
 
     names: tuple[str, ...]
     peer: str | None
@@ -105,37 +105,38 @@ class Wanted:
     "names",
     multiple=True,
     metavar="IMPL",
-    help="A name such as kvref, package.module:factory, or cmd:PROGRAM ARGS…; may be repeated.",
+    help="A name such as kvref, package.module:factory, or cmd:PROGRAM ARGS…. May be repeated."
+    "  [default: all installed ones]",
 )
 @click.option(
-    "--peer", type=click.Choice(list(PEERS)), help="Compare with this project's own manager."
+    "--peer", type=click.Choice(list(PEERS)), help="Compare with the manager of this project."
 )
 @click.option(
     "--only",
     "sections",
     type=click.Choice([*(each.value for each in Section)]),
     multiple=True,
-    help="A part of it; may be repeated. A TRACE is replayed anyway.",
+    help="Run only this part. May be repeated. A TRACE is replayed in any case.",
 )
 @click.option("--quick", is_flag=True, help="Fewer and smaller cases: seconds, not minutes.")
 @click.option(
     "--trace",
     metavar="TRACE",
-    help="Also replay a trace, as `kvspec replay` reads it: a file, demo, synth:chat….",
+    help="Also replay a trace, named as for `kvspec replay`: a file, demo, synth:chat….",
 )
 @click.option(
     "--requests",
     type=_POSITIVE,
     default=200,
     show_default=True,
-    help="Of the trace, its first so many.",
+    help="Number of requests to replay, from the start of the trace.",
 )
 @click.option(
     "--num-blocks",
     type=click.IntRange(2, MOST_BLOCKS),
     default=REPLAY_BLOCKS,
     show_default=True,
-    help="Of the replay's pool, each of 16 tokens.",
+    help="Blocks in the replay's pool, of 16 tokens each.",
 )
 @click.option(
     "--patience",
@@ -143,36 +144,36 @@ class Wanted:
     default=PATIENCE_S,
     show_default=True,
     metavar="SECONDS",
-    help="Leave an implementation out of a case in which it would take longer.",
+    help="Skip a case for an implementation that would need longer.",
 )
-@json_option("Write every round's times, and the facts; - for stdout.")
+@json_option("Write the times of every round as JSON; - for stdout.")
 @click.option(
     "--plot",
     "plot_path",
     type=PATH,
     metavar="FILE",
-    help="Draw the cost per block over the size of the pool: .svg or .png.",
+    help="Write a chart of cost per block over pool size to FILE (.svg or .png).",
 )
 def command(json_path: Path | None, plot_path: Path | None, **given: Any) -> None:
     """Measure how fast implementations are, phase by phase, side by side.
 
-    Each phase is timed alone: hash a prompt, look it up, allocate its blocks (which caches them),
-    free them; append a token, allocate its slot; and a whole trace. All implementations do the same
-    work in every round, in random order, without audits; a ratio is taken within a round, to the
-    peer or else to the first IMPL. Those that have batched calls of their own are measured by them,
-    too. Without --impl, all installed implementations. Their answers are compared.
+    Each phase is timed separately: hashing a prompt, looking it up, allocating (and caching) its
+    blocks, freeing them; appending a token and allocating its slot; and with --trace a whole trace.
+    In every round all implementations do the same work, in random order and without audits, and
+    their results are compared. Ratios are taken within a round, against the peer or else the first
+    IMPL. Implementations with their own batched calls are measured both ways.
 
-    Exit code 0: measured, 2: could not run, or the implementations answered differently.
+    Exit code 0: measured, 2: could not run, or the implementations gave different results.
     """
     given["sections"] = tuple(Section(each) for each in given["sections"])
     wanted = Wanted(**given)
     _check_outputs(json_path, plot_path)
     if wanted.trace is None and Section.REPLAY in wanted.sections:
-        fail("--only replay: which trace? add --trace TRACE, such as demo")
+        fail("--only replay needs --trace TRACE, such as --trace demo")
     subjects = _subjects(wanted.names, wanted.peer)
     plan = (quick_plan if wanted.quick else full_plan)(wanted.sections or tuple(Section))
     started = datetime.now(UTC)
-    # Drawn between turns: a thread that draws would take time from what is timed.
+    # Refreshed between turns: a refreshing thread would disturb the measurements.
     with progress_bars(counts=True, auto_refresh=False) as bar:
         pools = _measure_pools(plan, subjects, wanted, bar)
         plan = replace(plan, cases=(*plan.cases, *_replay(wanted, subjects)))
@@ -190,7 +191,7 @@ def command(json_path: Path | None, plot_path: Path | None, **given: Any) -> Non
 
 
 def _check_outputs(json_path: Path | None, plot_path: Path | None) -> None:
-    """Fail now, not after the run, for what can't be written then."""
+    """Fail before the run if an output could not be written after it."""
     for option, path in (("--json", json_path), ("--plot", plot_path)):
         if path is not None and not path.parent.is_dir():
             fail(f"{option} {path}: there is no folder {path.parent}")
@@ -201,7 +202,7 @@ def _check_outputs(json_path: Path | None, plot_path: Path | None) -> None:
 
 
 def _subjects(names: tuple[str, ...], peer: str | None) -> tuple[Subject, ...]:
-    """The peer first, if any; each once."""
+    """Return the peer, if any, and then the named or installed implementations."""
     chosen = {peer: PEERS[peer]} if peer is not None else {}
     for name in names or installed_implementations():
         if name in chosen:
@@ -211,16 +212,16 @@ def _subjects(names: tuple[str, ...], peer: str | None) -> tuple[Subject, ...]:
     for subject in subjects:
         has_it = HASH_FUNCTION in subject.implementation.capabilities.hash_functions
         if not has_it and not hasattr(subject.implementation, HOOK):
-            fail(f"{subject.name} has no hash function {HASH_FUNCTION}, which all have to use here")
+            fail(f"{subject.name} has no hash function {HASH_FUNCTION}, which kvspec bench needs")
     return subjects
 
 
 def _replay(wanted: Wanted, subjects: tuple[Subject, ...]) -> tuple[Case, ...]:
-    """The trace, replayed once to know what happens in it; nothing without one."""
+    """Replay the trace once to record its calls; returns no case if there is no trace."""
     if wanted.trace is None:
         return ()
     options = ReplayOptions(wanted.num_blocks, BLOCK_SIZE_TOKENS, max_running=REPLAY_RUNNING)
-    # Not from the peer, if there is another: it would be called through its adapter here.
+    # Not with the peer if there is another: its adapter would be called here.
     own = subjects if wanted.peer is None else subjects[1:] or subjects
     with open_trace(wanted.trace, endless=True) as source:
         script = record(
@@ -250,12 +251,12 @@ def _advance(progress: Progress, total: int) -> Advance:
 def _measure_pools(
     plan: Plan, subjects: tuple[Subject, ...], wanted: Wanted, progress: Progress
 ) -> tuple[PoolCost, ...]:
-    """First, while this process is small: every pool is made in a copy of it."""
+    """Measure pools first, while this process is small: each is made in a fork of it."""
     if not plan.pool_sizes:
         return ()
     if not can_measure():
         if Section.MEMORY in wanted.sections:
-            fail("--only memory: this system does not tell the memory of a process")
+            fail("--only memory: this system does not report the memory of a process")
         return ()
     on_pool = _advance(progress, len(plan.pool_sizes) * len(subjects))
     return tuple(pool_costs(subjects, plan.pool_sizes, max_fill_s=wanted.patience, on_pool=on_pool))

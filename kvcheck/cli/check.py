@@ -1,4 +1,4 @@
-"""`kvspec check`: which rules an implementation breaks, each with the smallest program found."""
+"""`kvspec check`: find the rules an implementation breaks, with a small program for each."""
 
 from __future__ import annotations
 
@@ -50,36 +50,43 @@ INTERRUPTED = 130
 @click.option(
     "--level",
     type=click.Choice(["safety", "behaviour", "identity"]),
-    help="How much must be equal to the reference. By default the highest that can be checked:"
-    " identity, behaviour without a snapshot, safety without the hashes of the contract.",
+    help="How closely the reference must be matched.  [default: identity; behaviour if IMPL has no"
+    " snapshot; safety if it lacks the contract's hashes]",
 )
 @click.option(
     "--budget",
     type=click.Choice(["directed", "fast", "ci", "deep"]),
     default="fast",
     show_default=True,
-    help="The examples only, or random programs, too: half a minute, some minutes, until Ctrl-C.",
+    help="directed: the rules' examples only. fast / ci / deep: also random programs, for 30 s /"
+    " some minutes / until Ctrl-C.",
 )
 @click.option(
     "--profile",
     default="default",
     show_default=True,
-    help="The implementation's declared choices: a shipped profile or a TOML file.",
+    metavar="NAME_OR_FILE",
+    help="The implementation's declared choices: the name of a shipped profile, or a TOML file.",
 )
-@click.option("--rules", multiple=True, metavar="GLOB", help="Only these rules, e.g. 'KV-POOL-*'.")
+@click.option(
+    "--rules",
+    multiple=True,
+    metavar="GLOB",
+    help="Check only these rules, e.g. 'KV-POOL-*'. May be repeated.",
+)
 @click.option(
     "--seed",
     type=click.IntRange(min=0),
     default=0,
     show_default=True,
-    help="Of the random programs; the same seed makes the same ones.",
+    help="Seed of the random programs; equal seeds give equal programs.",
 )
 @click.option(
     "--programs",
     type=click.IntRange(min=0),
     metavar="N",
-    help="So many random programs in place of the budget's time. Then no clock decides what is"
-    " found, and equal runs have equal reports.",
+    help="Run exactly N random programs instead of stopping on time, so that equal runs give equal"
+    " reports.",
 )
 @workers_options
 @oracle_option()
@@ -89,7 +96,7 @@ INTERRUPTED = 130
     "html_path",
     type=PATH,
     metavar="FILE",
-    help="Write a report as one page that needs no network.",
+    help="Write a report as a single HTML page that needs no network.",
 )
 @resume_option
 @json_option()
@@ -98,19 +105,19 @@ INTERRUPTED = 130
     "junit_path",
     type=PATH,
     metavar="FILE",
-    help="Write a report with one test case per rule, as CI systems read it.",
+    help="Write a JUnit XML report for CI systems, with one test case per rule.",
 )
 @click.option(
     "--expect",
     type=FILE,
     metavar="FILE",
-    help="The known differences: exit code 0 while there are these and no others.",
+    help="Known differences: exit with 0 if exactly these are found.",
 )
 @click.option(
     "--write-expect",
     type=FILE,
     metavar="FILE",
-    help="Write what is found as known differences; reasons that stand there are kept.",
+    help="Write the differences found to FILE; reasons already given there are kept.",
 )
 def command(
     name: str,
@@ -130,24 +137,24 @@ def command(
 ) -> int:
     """Show which rules an implementation breaks, with the smallest example of each.
 
-    The examples of the rules come first, with the answers that stand in them; random programs
-    follow, compared with the reference. Each broken rule is shown with the smallest sequence of
-    calls found, expected and observed, and a test to paste.
+    The rules' examples run first and are compared with the results written in them; then random
+    programs run and are compared with the reference. Each broken rule is shown with the smallest
+    sequence of calls found, the expected and the observed result, and a test to paste.
 
-    Only what the implementation says it has is asked of it; the report names what was left out. At
-    level safety one that shows no snapshot is judged from outside, by its block lists and its
-    number of free blocks. Who is the oracle itself has nothing to compare with:
-    examples and invariants decide, and the verdict says "self-checks only".
+    Features that the implementation does not declare are not used; the report lists the checks
+    left out. At level safety, an implementation without a snapshot is judged from outside, by its
+    block lists and its number of free blocks. The reference cannot be compared with itself: then
+    only examples and invariants are checked, and the verdict says "self-checks only".
 
-    Ctrl-C ends a run with the report of what was found until then; that is how `--budget deep`
-    ends. With --resume FILE the same command goes on later, trying again first what was broken.
-    With --jobs or --cluster examples and programs are divided; what is found is the same.
+    Ctrl-C ends a run and prints the report so far; this is how `--budget deep` ends. With --resume
+    FILE the same command continues later, and first retries what was broken. With --jobs or
+    --cluster the examples and programs are divided among workers; the findings are the same.
 
-    --write-expect FILE lists what is found; with --expect FILE the exit code is 0 while nothing is
-    new and nothing of it is gone. What the run did not look for is never gone.
+    --write-expect FILE lists the differences found. --expect FILE exits with 0 if exactly these are
+    found: new ones fail, and so do listed ones that the run looked for and no longer finds.
 
     Exit code 0: no rule is broken, 1: some are, 2: it could not run, 130: interrupted before the
-    budget was spent, and nothing was broken until then.
+    budget was spent, with nothing broken so far.
     """
     require_extra("hypothesis", "conformance")
     from kvcheck.judge.expected import Asked
@@ -175,7 +182,7 @@ def command(
 
 
 def suite_of(names: tuple[str, str], *, level: Level | None, **asked: Any) -> Suite:
-    """Return the suite for two implementations and the other members of `Options`."""
+    """Return the suite for (subject, oracle); `asked` holds the other members of `Options`."""
     from kvcheck.judge.options import Options, level_for, same_code
     from kvcheck.judge.suite import Suite
     from kvcheck.rulebook import rule_sentences
@@ -186,28 +193,30 @@ def suite_of(names: tuple[str, str], *, level: Level | None, **asked: Any) -> Su
     alone = level != "safety" and same_code(subject, reference)
     options = Options(level, name=name, oracle=oracle, self_checks_only=alone, **asked)
     if not any(_fits(rule, options.rules) for rule in rule_sentences()):
-        fail(f"no rule fits {', '.join(options.rules)}; rules are named like KV-POOL-4")
+        fail(f"no rule matches {', '.join(options.rules)}; rules have names like KV-POOL-4")
     return Suite(subject, reference, options, find=find_implementation)
 
 
 def budget_of(name: str, programs: int | None) -> Budget:
-    """The budget of this name, with so many random programs if that is said."""
+    """Return the named budget, limited to `programs` random programs unless that is None."""
     from kvcheck.judge.options import BUDGETS
 
     budget = dict(BUDGETS)[name]
     if programs and not budget.max_steps:
-        fail(f"--programs {programs}: --budget {name} has no random programs; fast, ci, deep have")
+        fail(
+            f"--programs {programs}: --budget {name} runs no random programs; use fast, ci or deep"
+        )
     return budget if programs is None else budget.counted(programs)
 
 
 def save(path: Path | None, reached: State) -> None:
-    """Keep how far the run is, if that was asked for."""
+    """Save the run's progress to the file of --resume, if given."""
     if path is not None:
         write_state(reached.to_json(), path)
 
 
 def exit_code(result: Report, *, is_accepted: bool, is_endless: bool) -> int:
-    """What became of it, for scripts."""
+    """Return 0, 1 or INTERRUPTED, as the help of the command describes."""
     passes = result.conforms if result.expected is None else result.expected.agrees
     if passes and result.interrupted and not is_endless:
         return INTERRUPTED
@@ -215,7 +224,7 @@ def exit_code(result: Report, *, is_accepted: bool, is_endless: bool) -> int:
 
 
 class KnownFiles:
-    """The files of known differences: what a run is compared with, and what it is written to."""
+    """The files of known differences: --expect, which is read, and --write-expect, written."""
 
     def __init__(self, expect: Path | None, write: Path | None, asked: Asked) -> None:
         from kvcheck.judge.expected import read_expected
@@ -227,11 +236,11 @@ class KnownFiles:
 
     @property
     def is_accepted(self) -> bool:
-        """What is found is written down, and compared with nothing."""
+        """Whether the findings are only written and not compared, so that none is a failure."""
         return self.target is not None and self.expect is None
 
     def compared(self, result: Report) -> Report:
-        """The report, beside what is expected if anything is."""
+        """Return the report with its comparison against --expect, if given."""
         from kvcheck.judge.expected import compare
 
         if self.expect is None:
@@ -239,7 +248,7 @@ class KnownFiles:
         return replace(result, expected=compare(self.expect, self.expected, result))
 
     def write(self, result: Report) -> None:
-        """The file anew, if it was asked for."""
+        """Write the file of --write-expect, if given."""
         from kvcheck.judge.expected import expected_text, renewed
 
         if self.target is not None:
@@ -248,7 +257,7 @@ class KnownFiles:
 
 
 def require_something(result: Report, can: Capabilities) -> None:
-    """Fail unless something that ran was about a rule that was asked for."""
+    """Fail unless the run checked at least one of the chosen rules."""
     from kvcheck.judge.applying import rule_outcomes
     from kvcheck.judge.outcome import HIDDEN, NOT_APPLICABLE, NOT_EXERCISED
 
@@ -257,13 +266,13 @@ def require_something(result: Report, can: Capabilities) -> None:
     verdicts = {found.verdict for found in rule_outcomes(result).values()}
     if result.interrupted or result.violations:
         return
-    has_run &= bool(can.spec_types)  # else no manager was made
+    has_run &= bool(can.spec_types)  # without group types no manager was made
     if has_run and not verdicts <= {NOT_EXERCISED, NOT_APPLICABLE, HIDDEN}:
         return
     lacking = ", ".join(lacks(result))
     if lacking:
-        fail(f"{options.name} has nothing that could be checked: {lacking} is lacking")
-    fail(f"nothing was checked of {', '.join(options.rules)}: give another --budget or --rules")
+        fail(f"nothing in {options.name} could be checked, because it lacks {lacking}")
+    fail(f"no check of {', '.join(options.rules)} was run: give another --budget or --rules")
 
 
 def write(
@@ -275,7 +284,7 @@ def write(
     json_path: Path | None = None,
     junit_path: Path | None = None,
 ) -> None:
-    """Write the report in every form that was asked for; as text unless JSON goes to stdout."""
+    """Write the report in each requested format, and print it unless JSON goes to stdout."""
     from kvcheck.judge import evidence
     from kvcheck.judge import report as reports
     from kvcheck.judge.causes import smallest_first
@@ -304,7 +313,7 @@ def write(
 
 
 def run(suite: Suite, state: State | None) -> Report:
-    """Run the suite with a bar on stderr where that is a terminal."""
+    """Run the suite, with a progress bar on stderr if that is a terminal."""
     with progress_bars() as bars:
         bar = bars.add_task("examples", total=1.0)
 
@@ -319,7 +328,10 @@ def run(suite: Suite, state: State | None) -> Report:
 
 
 def earlier_run(path: Path | None) -> State | None:
-    """How far an earlier run came, None without one; FormatError if the file holds none."""
+    """Read the progress of an earlier run; None if there is none.
+
+    Raises FormatError if the file was not written by `kvspec check`.
+    """
     from kvcheck.judge.state import State
 
     found = None if path is None else read_state(path, "check")
@@ -327,12 +339,12 @@ def earlier_run(path: Path | None) -> State | None:
 
 
 def lacks(report: Report) -> list[str]:
-    """Everything that examples were left out for."""
+    """Return all missing features for which examples were left out."""
     return sorted({lack for reasons in report.left_out.values() for lack in reasons})
 
 
 def remark(written: Written, name: str) -> str:
-    """One line about the record of a violation, with the command that shows it."""
+    """Return the command that shows the record of a violation, or why there is no record."""
     if written.path is None:
         return f"none: {written.reason}"
     path = shlex.quote(str(written.path))

@@ -1,4 +1,4 @@
-"""`kvspec doctor`: what is installed here, what is missing, and how to get it."""
+"""`kvspec doctor`: report what is installed, what is missing, and how to install it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ DIAGNOSTICS_GROUP = "kvspec.diagnostics"
 
 
 @click.command()
-@click.option("--json", "as_json", is_flag=True, help="Write the answer as JSON to stdout.")
+@click.option("--json", "as_json", is_flag=True, help="Write the report as JSON to stdout.")
 def command(as_json: bool) -> None:
     """Show what is installed, what is missing, and how to get it.
 
@@ -39,12 +39,12 @@ def command(as_json: bool) -> None:
 
 
 def examine() -> dict[str, Any]:
-    """Everything `doctor` knows, as a JSON document.
+    """Return the report as a JSON document.
 
     `kvspec`, `python`, `platform`: text. `extras`: name to `installed`, `packages` (name to
     version or null) and `install` (the line that installs it). `implementations`: name to
-    `version` and `features`, or `error`. `diagnostics`: what installed packages say of
-    themselves, name to label to text.
+    `version` and `features`, or `error`. `diagnostics`: facts that installed packages report
+    about themselves, name to label to text.
     """
     names = metadata("kvspec").get_all("Provides-Extra") or []
     return {
@@ -69,7 +69,7 @@ def _extra(name: str) -> dict[str, Any]:
 
 
 def _packages_of(extra: str) -> list[str]:
-    """The packages an extra asks for, the extras it includes spelled out.
+    """Return the packages an extra requires, including those of extras that it includes.
 
     A requirement reads `click>=8.1; extra == "cli"` or `kvspec[cli,plot]; extra == "dev"`.
     """
@@ -104,7 +104,7 @@ def _implementation(name: str) -> dict[str, Any]:
 def _diagnostics(entry: EntryPoint) -> dict[str, str]:
     try:
         return dict(entry.load()())
-    except Exception as error:  # doctor has to work most of all where something is broken
+    except Exception as error:  # doctor must work above all where something is broken
         return {"error": f"{type(error).__name__}: {error}"}
 
 

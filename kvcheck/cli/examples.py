@@ -1,4 +1,4 @@
-"""`kvspec examples`: the examples of the rules, played on an implementation."""
+"""`kvspec examples`: run the rules' examples on an implementation."""
 
 from __future__ import annotations
 
@@ -28,37 +28,37 @@ from kvspec.profile import find_profile
     "--folder",
     type=FOLDER,
     metavar="DIR",
-    help="Play those of the .md and .kv files there, in place of the shipped ones.",
+    help="Run the examples in the .md and .kv files of DIR instead of the shipped ones.",
 )
 @click.option(
     "--rules",
     "patterns",
     multiple=True,
     metavar="PATTERN",
-    help="Only examples of rules that match, such as 'KV-SW-*'. May be repeated.",
+    help="Run only examples of matching rules, such as 'KV-SW-*'. May be repeated.",
 )
 @click.option(
     "--profile",
     default="default",
     show_default=True,
     metavar="NAME_OR_FILE",
-    help="The policies to ask for: a shipped profile or a TOML file.",
+    help="Policies to configure: the name of a shipped profile, or a TOML file.",
 )
 @click.option(
     "--bless",
     is_flag=True,
-    help=f"Fill in every answer '{OPEN_ANSWER}' in the files of --folder with IMPL's own.",
+    help=f"Replace each result '{OPEN_ANSWER}' in the files of --folder by IMPL's result.",
 )
 def command(
     name: str, folder: Path | None, patterns: tuple[str, ...], profile: str, bless: bool
 ) -> int:
-    """Play the rules' examples on an implementation, and show what fails where.
+    """Run the rules' examples on an implementation and show each failure.
 
-    An example is a few lines of text under its rule: a configuration, then a call in each line with
-    its answer. spec/examples.md of the repository describes them. An example that needs what IMPL
-    lacks is left out, with the reason.
+    An example is a few lines of text below its rule: a configuration, then one call per line with
+    its expected result. spec/examples.md in the repository describes the notation. Examples that
+    need a feature IMPL lacks are left out; the last lines count them by feature.
 
-    Exit code 0: all that were played passed, 1: one failed, 2: could not run.
+    Exit code 0: all examples that ran passed, 1: some failed, 2: could not run.
     """
     subject = find_implementation(name)
     if bless:
@@ -86,7 +86,7 @@ def _is_wanted(story: Story, patterns: Sequence[str]) -> bool:
 
 
 def _bless(folder: Path, name: str) -> int:
-    """Write the answers of the implementation into the files of a folder."""
+    """Fill in open results in the files of a folder with those of the implementation."""
     for path in sorted((*folder.rglob("*.md"), *folder.rglob("*.kv"))):
         text = path.read_text(encoding="utf-8")
         try:
@@ -95,7 +95,7 @@ def _bless(folder: Path, name: str) -> int:
             fail(str(error))
         if filled != text:
             path.write_text(filled, encoding="utf-8")
-            output_console().print(f"{path}: answers filled in", markup=False, soft_wrap=True)
+            output_console().print(f"{path}: results filled in", markup=False, soft_wrap=True)
     return 0
 
 

@@ -1,4 +1,4 @@
-"""`kvspec explore`: every state of small configurations, and every operation there."""
+"""`kvspec explore`: check every operation in every state of small configurations."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from kvspec.interface import Feature
 
 INTERRUPTED = 130
 IMPL = "kvref"
-"""Who is explored where nobody is named."""
+"""The implementation that is explored by default."""
 
 
 @click.command()
@@ -54,18 +54,18 @@ IMPL = "kvref"
     "names",
     multiple=True,
     metavar="NAME",
-    help="Only this configuration; may be given several times. --list shows them.",
+    help="Explore only this configuration; --list shows them. May be repeated.",
 )
 @click.option(
     "--deep",
     is_flag=True,
-    help="The larger configurations, too: many hours of one core.",
+    help="Also explore the larger configurations, which takes many hours on one core.",
 )
-@click.option("--list", "is_list", is_flag=True, help="Show the configurations and explore none.")
+@click.option("--list", "is_list", is_flag=True, help="List the configurations and exit.")
 @click.option(
     "--whole",
     is_flag=True,
-    help="States that differ only in the names of blocks and requests count as different.",
+    help="Treat states that differ only in the names of blocks and requests as different.",
 )
 @oracle_option()
 @workers_options
@@ -73,11 +73,11 @@ IMPL = "kvref"
     "--max-edges",
     type=click.IntRange(min=1),
     metavar="N",
-    help="Leave a configuration after about so many edges.",
+    help="Stop exploring a configuration after about N edges.",
 )
 @resume_option
 @records_option
-@json_option("Write a report; - for stdout.")
+@json_option()
 def command(
     name: str,
     names: tuple[str, ...],
@@ -94,16 +94,16 @@ def command(
 ) -> int:
     """Explore every state of small configurations, and try every operation there.
 
-    Breadth first, from the empty pool: each operation in each state is checked by the invariants of
-    states and of transitions, and, unless IMPL is the oracle itself, compared with the oracle:
-    answers, events and the state. Within the bounds of a configuration nothing is left out. A
-    broken rule is shown with the shortest way to it.
+    The search is breadth first, from the empty pool. Each operation in each state is checked
+    against the invariants of states and transitions. Unless IMPL is the oracle itself, its results,
+    events and states are also compared with the oracle's. Within the bounds of a configuration the
+    search is exhaustive. A broken rule is shown with the shortest sequence of operations to it.
 
-    An edge is an operation in a state and what came of it. States that differ only in the names of
+    An edge is an operation in a state, with its result. States that differ only in the names of
     blocks and requests are explored once, unless --whole is given.
 
-    Exit code 0: no rule is broken, 1: some are, or other counts than recorded, 2: it could not run,
-    130: interrupted, and nothing was broken until then.
+    Exit code 0: no rule is broken, 1: some are, or the counts differ from those recorded, 2: it
+    could not run, 130: interrupted, with nothing broken so far.
     """
     chosen = choose(names, deep=deep)
     if is_list:
@@ -120,7 +120,7 @@ def command(
         report = run(session, earlier)
     if not report.results and not report.interrupted:
         lacking = sorted({lack for lacks in report.left_out.values() for lack in lacks})
-        fail(f"{name} has nothing that could be explored: {', '.join(lacking)} is lacking")
+        fail(f"nothing in {name} could be explored, because it lacks {', '.join(lacking)}")
     if json_path is not None:
         write_json(to_json(report, session), json_path)
     show(report, session, progress_console() if str(json_path) == "-" else output_console())
@@ -130,35 +130,35 @@ def command(
 
 
 def exit_code(report: Report) -> int:
-    """1 also for counts that are not as recorded: the graph has become another one."""
+    """Return 0, 1 or INTERRUPTED; 1 also if counts differ from those recorded."""
     if report.violations or any(result.as_recorded is False for result in report.results):
         return 1
     return INTERRUPTED if report.interrupted else 0
 
 
 def choose(names: tuple[str, ...], *, deep: bool) -> tuple[Configuration, ...]:
-    """The configurations named, else all; the larger ones only when asked for."""
+    """Return the named configurations, else all, the larger ones only if `deep`."""
     known = {configuration.name: configuration for configuration in CONFIGURATIONS}
     for name in names:
         if name not in known:
-            fail(f"no configuration {name!r}; there are: {', '.join(known)}")
+            fail(f"no configuration {name!r}; known: {', '.join(known)}")
     if names:
         return tuple(known[name] for name in dict.fromkeys(names))
     return tuple(each for each in CONFIGURATIONS if deep or not each.is_deep)
 
 
 def pair_of(name: str, oracle_name: str) -> Pair:
-    """The oracle, and the subject unless it is the same."""
+    """Return the oracle and the subject; no subject if both names are equal."""
     oracle = find_implementation(oracle_name)
     subject = None if name == oracle_name else find_implementation(name)
     if Feature.RESTORE not in oracle.capabilities.features:
-        fail(f"{oracle_name} lacks restore, which an oracle needs")
+        fail(f"{oracle_name} lacks the feature restore, which an oracle needs")
     subject_name = None if subject is None else name
     return Pair(oracle, subject, oracle_name, subject_name, find_implementation)
 
 
 def run(session: Session, saved: Saved | None) -> Report:
-    """Run with a bar on stderr where that is a terminal."""
+    """Run the session, with a progress bar on stderr if that is a terminal."""
     recorded = recorded_counts()
     with progress_bars() as bars:
         bar = bars.add_task("exploring")
@@ -178,13 +178,16 @@ def run(session: Session, saved: Saved | None) -> Report:
 
 
 def earlier_run(path: Path | None) -> Saved | None:
-    """How far an earlier run came, None without one; FormatError if the file holds none."""
+    """Read the progress of an earlier run; None if there is none.
+
+    Raises FormatError if the file was not written by `kvspec explore`.
+    """
     found = None if path is None else read_state(path, "explore")
     return None if found is None else Saved.from_json(*found)
 
 
 def list_configurations(configurations: tuple[Configuration, ...]) -> None:
-    """Names, what they are about, and how large they are."""
+    """Print each configuration's name, summary and recorded size."""
     recorded = recorded_counts()
     console = output_console()
     for each in configurations:
@@ -195,7 +198,7 @@ def list_configurations(configurations: tuple[Configuration, ...]) -> None:
 
 
 def show(report: Report, session: Session, console: Console) -> None:
-    """A table of counts, and every violation in words."""
+    """Print the table of counts, then each violation."""
     table = Table(box=None, pad_edge=False)
     table.add_column("configuration")
     for column in ("states", "edges", "refused", "errors", "depth", "edges/s"):
@@ -204,9 +207,9 @@ def show(report: Report, session: Session, console: Console) -> None:
     for result in report.results:
         counts = result.counts
         speed = counts.edges / result.seconds if result.seconds else 0.0
-        remark = "" if result.is_complete else "not all of it"
+        remark = "" if result.is_complete else "incomplete"
         if result.as_recorded is False:
-            remark = "not as recorded"
+            remark = "differs from the recorded counts"
         figures = (counts.states, counts.edges, counts.refused, counts.errors, counts.depth, speed)
         table.add_row(result.configuration.name, *(f"{figure:,.0f}" for figure in figures), remark)
     console.print(table)
@@ -214,17 +217,17 @@ def show(report: Report, session: Session, console: Console) -> None:
         for line in trace.lines(violation, session.pair):
             console.print(line, markup=False, soft_wrap=True)
     for name, lacking in report.left_out.items():
-        console.print(f"left out: {name}, for lack of {', '.join(lacking)}", markup=False)
+        console.print(f"left out: {name}, which needs {', '.join(lacking)}", markup=False)
     states = sum(result.counts.states for result in report.results)
     edges = sum(result.counts.edges for result in report.results)
-    found = f"{len(report.violations)} rules broken" if report.violations else "no rule is broken"
+    found = f"{len(report.violations)} rules broken" if report.violations else "no rule broken"
     if report.interrupted:
         found += "; interrupted"
     console.print(f"{states:,} states, {edges:,} edges: {found}", markup=False)
 
 
 def write_records(report: Report, session: Session, folder: Path, console: Console) -> None:
-    """A record for each violation, and the command that replays it."""
+    """Write a record of each violation, and print the command that replays it."""
     impl = session.pair.subject_name or session.pair.oracle_name
     for violation in report.violations:
         path, reason = trace.write_record(violation, session.pair, folder)
@@ -235,7 +238,7 @@ def write_records(report: Report, session: Session, folder: Path, console: Conso
 
 
 def to_json(report: Report, session: Session) -> dict[str, object]:
-    """The report for machines."""
+    """Return the report as a JSON document."""
     return {
         **session.about,
         "interrupted": report.interrupted,

@@ -46,16 +46,20 @@ _SECONDS_BETWEEN_UPDATES = 0.1
     help="A name such as kvref, package.module:factory, or cmd:PROGRAM ARGS….",
 )
 @click.option(
-    "--scenario", "scenarios", multiple=True, metavar="NAME", help="Only traces of this scenario."
+    "--scenario",
+    "scenarios",
+    multiple=True,
+    metavar="NAME",
+    help="Replay only traces of this scenario. May be repeated.",
 )
 @click.option(
     "--single-group",
     type=click.Choice(list(SINGLE_GROUP_KINDS)),
-    help="Only traces with one group, of full attention (MLA included).",
+    help="Replay only traces with a single group of full attention (MLA included).",
 )
 @json_option()
 @profile_option("Policies of records that name none")
-@click.option("-v", "--verbose", is_flag=True, help="Show passed files and uncut values, too.")
+@click.option("-v", "--verbose", is_flag=True, help="Also show passed files, and values in full.")
 @click.option("--fail-fast", is_flag=True, help="Stop at the first failure.")
 def command(
     paths: tuple[Path, ...],
@@ -69,16 +73,17 @@ def command(
 ) -> int:
     """Replay records against an implementation and show every difference.
 
-    PATH is a record file or a folder, searched to any depth for *.jsonl and *.jsonl.gz; without
-    one, the records that kvspec brings along are replayed. Every answer and the state after it
-    must be as recorded; the first difference ends a trace. Of an error only the class is compared
-    (in planning records an AssertionError stands for any typed error), never the message. A record
-    marked with a quirk ends its trace as passed. --profile says what holds where a record names no
-    policy of its own.
+    PATH is a record file, or a folder that is searched recursively for *.jsonl and *.jsonl.gz;
+    without PATH, the records shipped with kvspec are replayed. Each result and the state after it
+    must match the record; a trace ends at the first difference. Errors are compared by class, never
+    by message (in planning records an AssertionError matches any typed error). A trace stops, and
+    passes, at an operation marked with a quirk. --profile supplies the policy of records that name
+    none.
 
-    What the implementation says it lacks is not asked of it: a record that needs that is left out
-    and counted apart. The last line counts traces and planning records. Exit code 0: none failed,
-    1: some did, 2: could not run.
+    Records that need a feature the implementation does not declare are left out and counted
+    separately. The last line counts traces and planning records.
+
+    Exit code 0: none failed, 1: some did, 2: could not run.
     """
     implementation = find_implementation(name)
     chosen_profile = find_profile(profile)
@@ -86,7 +91,7 @@ def command(
     chosen = choose(candidates, scenarios, single_group)
     if not chosen:
         known = ", ".join(scenarios_of(candidates)) or "none"
-        fail(f"no trace passes the filters; scenarios here: {known}")
+        fail(f"no trace matches the filters; scenarios found: {known}")
     console = progress_console() if str(json_path) == "-" else output_console()
     results: list[Result] = []
     for result in _replay(chosen, implementation, chosen_profile, fail_fast=fail_fast):
@@ -117,13 +122,13 @@ def _replay(
     *,
     fail_fast: bool,
 ) -> Iterator[Result]:
-    """Replay one file after the other, with a bar on stderr where that is a terminal."""
+    """Replay the files in turn, with a progress bar on stderr if that is a terminal."""
     with progress_bars(counts=True) as progress:
         bar = progress.add_task("replaying", total=len(chosen))
         due = 0.0
 
         def follow(operation: Operation | None, view: View) -> None:
-            """A long record shows how far it is."""
+            """Show the current operation on the bar, for long records."""
             nonlocal due
             if operation is not None and monotonic() >= due:
                 due = monotonic() + _SECONDS_BETWEEN_UPDATES

@@ -1,4 +1,4 @@
-"""`kvspec plan`: groups, tensors, blocks and capacity of a model's cache."""
+"""`kvspec plan`: show the groups, tensors, blocks and capacity of a model's cache."""
 
 from __future__ import annotations
 
@@ -24,20 +24,35 @@ from kvspec.planning import Planner
 _POSITIVE = click.IntRange(min=1)
 
 TABLE_WIDTH = 100
-"""Tables are this wide at least: what a narrow terminal wraps can be read, what is cut cannot."""
+"""Minimum width of tables: wrapped lines on a narrow terminal are readable, cut columns are not."""
 
 
 @click.command()
 @click.argument("name", required=False, metavar="[FILE|MODEL]")
-@click.option("--impl", metavar="IMPL", help="Who plans: a name, or package.module:factory.")
-@click.option("--json", "as_json", is_flag=True, help="Write the plan as JSON to stdout.")
-@click.option("--list", "as_list", is_flag=True, help="List the models that kvspec brings along.")
-@click.option("--memory-gib", type=float, metavar="GIB", help="Memory of each worker instead.")
 @click.option(
-    "--max-model-len", metavar="N", help="Longest request instead; auto: as long as fits."
+    "--impl",
+    metavar="IMPL",
+    help="Planner: a name, or package.module:factory.  [default: the first installed one]",
 )
-@click.option("--tensor", type=_POSITIVE, metavar="N", help="Tensor-parallel ranks instead.")
-@click.option("--pipeline", type=_POSITIVE, metavar="N", help="Pipeline stages instead.")
+@click.option("--json", "as_json", is_flag=True, help="Write the plan as JSON to stdout.")
+@click.option("--list", "as_list", is_flag=True, help="List the shipped models and exit.")
+@click.option(
+    "--memory-gib",
+    type=float,
+    metavar="GIB",
+    help="GiB for the cache on each worker (not the whole GPU), instead of the file's.",
+)
+@click.option(
+    "--max-model-len",
+    metavar="N",
+    help="Tokens of the longest request, instead of the file's; auto: as many as fit.",
+)
+@click.option(
+    "--tensor", type=_POSITIVE, metavar="N", help="Tensor-parallel ranks, instead of the file's."
+)
+@click.option(
+    "--pipeline", type=_POSITIVE, metavar="N", help="Pipeline stages, instead of the file's."
+)
 def command(
     name: str | None,
     impl: str | None,
@@ -48,19 +63,18 @@ def command(
     tensor: int | None,
     pipeline: int | None,
 ) -> int:
-    """Show how a model's cache is laid out, and what it holds.
+    """Show how a model's cache is laid out and how many tokens it holds.
 
-    FILE describes the layers and the memory of each worker; MODEL is one of --list. Without
-    --impl the first installed implementation that can plan does it.
+    FILE describes the layers and the memory of each worker; MODEL is a name shown by --list.
 
-    Exit code 0: the plan is shown, 1: the memory cannot hold one request of full length, 2: bad
+    Exit code 0: the plan was shown, 1: the memory cannot hold one request of full length, 2: bad
     input, or no implementation can plan.
     """
     if as_list:
         _show_list()
         return 0
     if name is None:
-        fail("give a plan file, or a model of: kvspec plan --list")
+        fail("give a plan file, or a model that kvspec plan --list shows")
     changes = _changes(memory_gib, max_model_len, tensor, pipeline)
     file = read_plan_file(_path(name), changes)
     implementation, planner = _planner(impl)
@@ -80,7 +94,7 @@ def command(
 def _changes(
     memory_gib: float | None, max_model_len: str | None, tensor: int | None, pipeline: int | None
 ) -> dict[str, Any]:
-    """What the options replace in the file, by its place there."""
+    """Return the values that options override, by their place in the plan file."""
     changes: dict[str, Any] = {
         "memory_gib": memory_gib,
         "engine.max_model_len": _length(max_model_len),
@@ -99,7 +113,7 @@ def _length(given: str | None) -> int | str | None:
 
 
 def _path(name: str) -> Path:
-    """The file that is meant: as given, or the shipped model of that name."""
+    """Return the path as given, or that of the shipped model of this name."""
     path = Path(name)
     if path.exists() or path.name != name or path.suffix == ".json":
         return path
@@ -109,7 +123,7 @@ def _path(name: str) -> Path:
 
 
 def _planner(name: str | None) -> tuple[Implementation, Planner]:
-    """The implementation that plans, and its planner."""
+    """Return the named implementation, or the first installed one that can plan; its planner."""
     if name is not None:
         implementation = find_implementation(name)
         planner = implementation.planner
@@ -120,7 +134,7 @@ def _planner(name: str | None) -> tuple[Implementation, Planner]:
         try:
             implementation = find_implementation(installed)
         except UnknownImplementationError:
-            continue  # a broken one; another may do
+            continue  # this one is broken; try the next
         planner = implementation.planner
         if planner is not None:
             return implementation, planner
@@ -129,7 +143,7 @@ def _planner(name: str | None) -> tuple[Implementation, Planner]:
 
 def _too_little(file: PlanFile, error: CacheMemoryError) -> int:
     hint = "give more memory, or a smaller max_model_len"
-    hint += f" ({AUTO}: as long as fits)" if file.model is not None else ""
+    hint += f" ({AUTO}: as many tokens as fit)" if file.model is not None else ""
     fail(f"{file.explain(error)}; {hint}", exit_code=1)
 
 
@@ -155,13 +169,13 @@ def _show(report: PlanReport) -> None:
 
 
 def _facts(report: PlanReport) -> Iterator[tuple[str, str]]:
-    """The numbers that matter, most wanted first."""
+    """Yield labels and values, the most important first."""
     length = f"{report.plan.max_model_len_tokens:,} tokens"
     if report.is_automatic:
-        length += ", as long as fits"
+        length += ", the most that fit"
     yield "model", f"{report.name} (planned by {report.implementation})"
     yield "longest request", length
-    yield "blocks", f"{report.num_blocks:,}, one of them null"
+    yield "blocks", f"{report.num_blocks:,}, including the null block"
     if report.capacity is None:
         yield "capacity", "unlimited: no request takes a block"
     else:
@@ -178,7 +192,7 @@ def _facts(report: PlanReport) -> Iterator[tuple[str, str]]:
 
 
 def _table(title: str, first: str, *others: str) -> Table:
-    """Columns of numbers; nothing is cut, however narrow the terminal."""
+    """Return a table whose columns are not cut, however narrow the terminal."""
     table = Table(title=title, box=box.SIMPLE, title_justify="left")
     table.add_column(first, no_wrap=True)
     for name in others:
@@ -187,7 +201,7 @@ def _table(title: str, first: str, *others: str) -> Table:
 
 
 def _groups(report: PlanReport) -> Table:
-    columns = ("layers", "block", "window", "page", "blocks a request", "padding")
+    columns = ("layers", "block", "window", "page", "blocks/request", "padding")
     table = _table("groups", "kind", *columns)
     for group in report.groups:
         table.add_row(
@@ -203,7 +217,7 @@ def _groups(report: PlanReport) -> Table:
 
 
 def _workers(report: PlanReport) -> Table:
-    """One row for neighbours with equal numbers."""
+    """Return the table of workers; neighbours with equal numbers share a row."""
     rows: list[tuple[list[int], tuple[str, ...]]] = []
     for index, cache in enumerate(report.plan.configs):
         row: tuple[str, ...] = (
@@ -217,7 +231,7 @@ def _workers(report: PlanReport) -> Table:
             rows[-1][0].append(index)
         else:
             rows.append(([index], row))
-    table = _table("workers", "worker", "layers", "tensors", "bytes a block", "used", "of")
+    table = _table("workers", "worker", "layers", "tensors", "bytes/block", "used", "of")
     for indices, row in rows:
         name = f"{indices[0]}" if len(indices) == 1 else f"{indices[0]} … {indices[-1]}"
         table.add_row(name, *row)

@@ -1,4 +1,4 @@
-"""`kvspec probe`: first aid for a server in any language, message by message."""
+"""`kvspec probe`: check the replies of a server in any language, message by message."""
 
 from __future__ import annotations
 
@@ -22,24 +22,23 @@ SHOWN_CHARACTERS = 160
 @click.command()
 @click.argument("name", metavar="cmd:PROGRAM")
 @oracle_option()
-@click.option("--verbose", is_flag=True, help="Show messages and answers whole.")
-@click.option("--json", "as_json", is_flag=True, help="Write what was found as JSON to stdout.")
+@click.option("--verbose", is_flag=True, help="Show messages and replies in full.")
+@click.option("--json", "as_json", is_flag=True, help="Write the findings as JSON to stdout.")
 def command(name: str, oracle: str, verbose: bool, as_json: bool) -> int:
-    """Tell a server's author what it answers right, message by message.
+    """Check a server's replies one message at a time, while it is being written.
 
-    Sends the handshake and one short story of two requests, and compares each answer with the
-    reference's. What the server does not serve yet is said, and the story goes on. kvspec check
-    comes next.
+    Sends the handshake and a short program with two requests, and compares each reply with the
+    reference's. Operations that the server does not support yet are reported, and the program
+    continues. When every reply is right, run kvspec check.
 
-    Exit code 0: every answer is right (ids of blocks may differ), 1: some are not, 2: it could not
-    run.
+    Exit code 0: every reply is right (block ids may differ), 1: some are not, 2: it could not run.
     """
     from kvcheck.remote.client import parse_name
     from kvcheck.tools.probe import OF_NO_CONCERN, probe
 
     head = name.partition(":")[0]
     if head.partition("+")[0] != "cmd":
-        fail(f"{name!r} is no server; name a program: kvspec probe 'cmd:./server'")
+        fail(f"{name!r} is not a server; name a program: kvspec probe 'cmd:./server'")
     options = parse_name(name)
     exchanges: list[Exchange] = []
     output = output_console()
@@ -70,7 +69,7 @@ def command(name: str, oracle: str, verbose: bool, as_json: bool) -> int:
 
 
 def lines(exchange: Exchange, *, whole: bool) -> list[str]:
-    """A message, its answer, the verdict; of a right hello what is offered."""
+    """Return lines with a message, its reply and the verdict; after hello also what is offered."""
     limit = None if whole else SHOWN_CHARACTERS
     said = "(none)" if exchange.answer is None else _text(exchange.answer, limit)
     found = f"  {exchange.verdict}" + (f": {exchange.detail}" if exchange.detail else "")
@@ -93,10 +92,10 @@ def _text(message: Mapping[str, Any], limit: int | None) -> str:
 
 
 def _last_line(exchanges: list[Exchange], wrong: list[Exchange], name: str) -> str:
-    right = f"{len(exchanges) - len(wrong)} of {len(exchanges)} answers are right"
+    right = f"{len(exchanges) - len(wrong)} of {len(exchanges)} replies are right"
     if not wrong:
         return f"{right}; next: kvspec check '{name}'"
     counts = Counter(each.verdict for each in wrong)
     why = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
     first = wrong[0].message
-    return f"{right} ({why}); first look at number {first['id']}, {first['op']}"
+    return f"{right} ({why}); look first at message {first['id']}, {first['op']}"

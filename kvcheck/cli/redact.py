@@ -1,4 +1,4 @@
-"""`kvspec redact`: a record that can be shared."""
+"""`kvspec redact`: make a record that can be shared."""
 
 from __future__ import annotations
 
@@ -16,19 +16,22 @@ from kvspec.profile import find_profile
 
 @click.command()
 @record_argument
-@output_option("The redacted record.", required=True)
-@oracle_option("Who computes the new hashes.")
+@output_option("File for the redacted record.", required=True)
+@oracle_option("Implementation used to recompute the hashes.")
 @profile_option("Policies of a record that names none")
 def command(record: Path, output: Path, oracle: str, profile: str) -> int:
-    """Make a record whose tokens and names are replaced, to be shared.
+    """Replace the tokens and names in a record so that it can be shared.
 
-    Of tokens only this is kept: which prompts begin alike, how far, and how long they are; behind
-    that one token has another number each time. Salts, adapters, items and request ids are numbered
-    in the order in which they occur; hashes are computed anew under a new seed, differently in each
-    run; free texts are dropped. A replay passes or fails as before. What remains readable: the
-    configuration with its layer names, who was recorded, every call with its counts and block ids,
-    lengths, which requests share a salt, an adapter or an item, and where in the prompt items are.
-    RECORD is a file, or life_of_blocks or identities, which kvspec brings along.
+    Tokens are renumbered: only the lengths of prompts remain, and which of them share a beginning
+    and how long it is; after that, equal tokens get different numbers. Salts, adapters, items and
+    request ids are numbered in order of appearance. Hashes are recomputed under a new random seed;
+    free text is dropped. The redacted record passes or fails a replay as before.
+
+    Still readable: the configuration with its layer names, the implementation that was recorded,
+    every call with its counts and block ids, lengths, which requests share a salt, an adapter or an
+    item, and the positions of items in prompts.
+
+    RECORD is a file, or a shipped record: life_of_blocks or identities.
 
     Exit code 0: written, 2: could not run.
     """

@@ -1,4 +1,4 @@
-"""`kvspec replay`: a trace of requests through an implementation, and what came of it."""
+"""`kvspec replay`: replay a trace of requests through an implementation and report the results."""
 
 from __future__ import annotations
 
@@ -57,26 +57,37 @@ _POSITIVE = click.IntRange(min=1)
     type=click.IntRange(2, MOST_BLOCKS),
     default=300,
     show_default=True,
-    help="Blocks of the pool, the null block included.",
+    help="Blocks in the pool, including the null block.",
 )
-@click.option("--block-size", type=_POSITIVE, default=64, show_default=True, help="In tokens.")
-@click.option("--json", "json_path", metavar="F", help="Write the report to F; - is stdout.")
-@click.option("--plot", "plot_path", metavar="F", help="Draw usage and hit rate: F.png or F.svg.")
-@click.option("--html", "html_path", metavar="F", help="Write everything as one page.")
+@click.option(
+    "--block-size", type=_POSITIVE, default=64, show_default=True, help="Tokens in a block."
+)
+@click.option("--json", "json_path", metavar="F", help="Write a report as JSON to F; - for stdout.")
+@click.option(
+    "--plot",
+    "plot_path",
+    metavar="F",
+    help="Write a chart of usage and hit rate to F (.png or .svg).",
+)
+@click.option(
+    "--html", "html_path", metavar="F", help="Write the report and the chart as one page to F."
+)
 @click.option(
     "--record",
     "record_path",
     metavar="F",
-    help="Write every operation and answer to F.jsonl or F.jsonl.gz, for kvspec golden.",
+    help="Record every operation and its result in F (.jsonl or .jsonl.gz), for kvspec golden.",
 )
-@click.option("--limit", type=_POSITIVE, metavar="N", help="Only the first N (kept) requests.")
+@click.option(
+    "--limit", type=_POSITIVE, metavar="N", help="Replay only the first N requests (of those kept)."
+)
 @click.option(
     "--sample",
     type=float,
     default=1.0,
     show_default=True,
     metavar="P",
-    help="Keep each request with probability P, by its line number.",
+    help="Keep each request with probability P; its line number decides, so runs are repeatable.",
 )
 @click.option("--seed", type=click.IntRange(min=0), help="Seed of a generated trace.")
 @click.option(
@@ -84,64 +95,72 @@ _POSITIVE = click.IntRange(min=1)
     type=click.Choice(ARRIVALS),
     default="ignore",
     show_default=True,
-    help="Queue all requests at once, or each at its timestamp.",
+    help="ignore: queue all requests at once. timestamp: queue each at its time in the trace.",
 )
 @click.option(
     "--step-ms",
     type=_POSITIVE,
     default=25,
     show_default=True,
-    help="Length of a step, with --arrival timestamp.",
+    help="Milliseconds per step, with --arrival timestamp.",
 )
 @click.option(
     "--max-tokens-per-step",
     type=_POSITIVE,
     default=8_192,
     show_default=True,
-    help="Tokens computed in one step.",
+    help="Most tokens computed in one step.",
 )
 @click.option(
-    "--max-running", type=_POSITIVE, default=256, show_default=True, help="Requests at once."
+    "--max-running",
+    type=_POSITIVE,
+    default=256,
+    show_default=True,
+    help="Most requests that run at once.",
 )
 @click.option(
     "--check/--no-check",
     default=True,
     show_default=True,
-    help="Check all invariants after every operation. Large traces want --no-check.",
+    help="Check all invariants after every operation; use --no-check for large traces.",
 )
 @with_trace_options
 @with_fleet_options
 @workers_options
-@click.option("--live", is_flag=True, help="Show pool, hit rate, requests, speed while it runs.")
+@click.option(
+    "--live", is_flag=True, help="Show pool, hit rate, requests and speed during the replay."
+)
 @click.option(
     "--metrics",
     "metrics_target",
     metavar="F",
-    help="Write what an engine exposes to Prometheus to F, each second; or serve it at HOST:PORT.",
+    help="Write Prometheus metrics like an engine's to F every second, or serve them at HOST:PORT.",
 )
-@click.option("--quiet", is_flag=True, help="No progress bar, and no view.")
+@click.option("--quiet", is_flag=True, help="Show neither a progress bar nor the live view.")
 def command(traces: tuple[str, ...], impl: str, live: bool, quiet: bool, **given: Any) -> None:
     """Replay a request trace and report hits, evictions, usage.
 
-    TRACE is a file in one of the formats of --format (plain, gzip, zstd; - is standard input), or
-    `demo`, which is shipped, or sample:FORMAT, a small one; or generated: synth:chat, synth:agent,
-    synth:rag, with ?requests=N&seed=S behind it. The rules behind the numbers are in
-    spec/replay.md. The defaults of --num-blocks and --block-size suit the demo. Several traces go
-    through a pool of their own each, and stand side by side.
+    TRACE is a file in one of the formats of --format (plain, gzip or zstd; - for standard input),
+    the shipped trace `demo`, a small sample of a format (sample:FORMAT), or a generated trace:
+    synth:chat, synth:agent or synth:rag, optionally followed by ?requests=N&seed=S. The defaults of
+    --num-blocks and --block-size suit `demo`. Each of several traces gets its own pool, and the
+    results are shown side by side. spec/replay.md defines the numbers.
 
-    --live: where there is no terminal, a line every five seconds.
+    --live prints a line every five seconds if stderr is not a terminal.
 
-    --metrics F: names as vLLM's, with the trace as the model, so that an engine's dashboard shows
-    a replay; --metrics :9400 answers at http://127.0.0.1:9400/metrics until the replay ends.
+    --metrics F uses vLLM's metric names, with the trace as the model name, so that an engine's
+    dashboard can show a replay. --metrics :9400 serves http://127.0.0.1:9400/metrics until the
+    replay ends.
 
-    --record F: `kvspec golden F --impl kvref` then says whether the reference accepts every
-    operation. F has the state after each, and grows by all tokens: --limit keeps it short.
+    --record F: afterwards `kvspec golden F --impl kvref` checks every operation against the
+    reference. F contains the state after each operation and all tokens; --limit keeps it small.
 
-    --engines N: through N pools, with a row for each --route: what it hits, how even the load is.
-    --live shows each of them; to --metrics they are the engines of one model, TRACE by ROUTE.
+    --engines N replays through N pools and prints a row for each --route: hits, and how evenly the
+    load is spread. --live shows each engine; in --metrics the engines belong to one model, named
+    TRACE by ROUTE.
 
-    With --jobs or --cluster the traces are divided, or the routes of --engines; all but the seconds
-    is the same. Whoever has a part reads TRACE under the same name.
+    --jobs and --cluster divide the traces, or the routes of --engines, among workers; only the
+    times change. Each worker opens TRACE by the same name.
 
     Exit code 0: done. 1: the implementation broke a rule. 2: it could not run.
     """
@@ -173,12 +192,12 @@ def command(traces: tuple[str, ...], impl: str, live: bool, quiet: bool, **given
 
 
 def _check_several(traces: Sequence[str], given: dict[str, Any]) -> None:
-    """What is about one trace."""
+    """Fail for options that work with a single trace only."""
     for option, value in (("--record", given["record_path"]), ("--engines", given["engines"])):
         if value is not None:
-            fail(f"{option} is about one trace; leave out it or {traces[1]}")
+            fail(f"{option} works with one trace only; leave out {option} or {traces[1]}")
     if traces.count(STDIN) > 1:
-        fail("standard input can be read once; name it once")
+        fail("standard input can be read only once; name it once")
 
 
 def _replayed(
@@ -188,7 +207,7 @@ def _replayed(
     given: dict[str, Any],
     shown: Shown,
 ) -> tuple[ReplayResult, dict[str, Any]]:
-    """One trace from its name to its report."""
+    """Replay the trace of this name and return its result and report."""
     implementation = find_implementation(impl)
     with open_trace(
         trace,
@@ -210,13 +229,13 @@ def _replayed(
             result = _replay(subject, options, source, context, shown)
         context = replace(context, notes=source.notes)
     if result.counts.requests == 0:
-        kept = " of which --sample kept none" if context.sample < 1 else ""
-        fail(f"{context.trace}: holds no requests{kept}; nothing was replayed")
+        empty = "--sample kept no request" if context.sample < 1 else "holds no requests"
+        fail(f"{context.trace}: {empty}; nothing was replayed")
     return result, report(result, context)
 
 
 def _check_outputs(given: dict[str, Any], metrics_path: str | None) -> None:
-    """Fail now, not after the replay, for what can't be written then."""
+    """Fail before the replay if an output could not be written after it."""
     plot_path, html_path = given["plot_path"], given["html_path"]
     json_path = None if given["json_path"] == _STDOUT else given["json_path"]
     if plot_path is not None and Path(plot_path).suffix.lower().lstrip(".") not in FORMATS:
@@ -242,7 +261,7 @@ def _replay(
     context: ReplayContext,
     shown: Shown,
 ) -> ReplayResult:
-    """Run the driver and show how; what the implementation did wrong is exit code 1."""
+    """Run the driver and show its progress; an error of the implementation is exit code 1."""
     records = select(source, sample=context.sample, limit=context.limit)
     pool = f"{options.num_blocks:,} blocks of {options.block_size} tokens"
     title = f"{Path(source.name).name} through {context.implementation.name}, {pool}"
@@ -267,7 +286,7 @@ def _replay(
 def _recorded(
     implementation: Implementation, path: str | None, context: ReplayContext
 ) -> Iterator[Implementation]:
-    """The implementation, recorded to `path` if there is one; tells what to do with the record."""
+    """Yield the implementation, recorded to `path` if given; print how to replay the record."""
     if path is None:
         yield implementation
         return
@@ -279,12 +298,12 @@ def _recorded(
     finally:
         if recorded.is_written:
             operations = f"{recorded.num_operations:,} operations"
-            line = f"{path}: {operations}, to be replayed with kvspec golden {path} --impl kvref"
+            line = f"{path}: {operations}; to check them: kvspec golden {path} --impl kvref"
             progress_console().print(line, markup=False, soft_wrap=True)
 
 
 def _write(replays: Sequence[tuple[ReplayResult, dict[str, Any]]], given: dict[str, Any]) -> None:
-    """All outputs, made first and written then, so that a failure leaves no half of them."""
+    """Render all outputs before writing any, so that a failure does not leave some of them."""
     contents = [content for _, content in replays]
     pictures = [(result.series, content) for result, content in replays]
     files: dict[str, bytes] = {}

@@ -1,4 +1,4 @@
-"""`kvspec rule`: a rule, its examples, and what happens in them."""
+"""`kvspec rule`: show a rule and its examples."""
 
 from __future__ import annotations
 
@@ -13,12 +13,19 @@ from kvcheck.rules.notation.shipped import shipped_stories
 
 @click.command()
 @click.argument("rule", metavar="RULE")
-@click.option("--impl", "name", default="kvref", show_default=True, metavar="IMPL")
+@click.option(
+    "--impl",
+    "name",
+    default="kvref",
+    show_default=True,
+    metavar="IMPL",
+    help="Implementation that runs the examples.",
+)
 def command(rule: str, name: str) -> int:
     """Show a rule, its examples, and what happens in them, line by line.
 
-    RULE is an id such as KV-SW-2. Under each line of an example that changed the manager stand its
-    block lists and its free queue, as IMPL has them: a cached block is marked *, null is -.
+    RULE is an id such as KV-SW-2. Below each line of an example that changes the manager, the block
+    lists and the free queue of IMPL are shown; * marks a cached block, - the null block.
 
     Exit code 0: shown, 2: there is no such rule, or it could not run.
     """

@@ -1,4 +1,4 @@
-"""`kvspec shrink`: the smallest record that still fails."""
+"""`kvspec shrink`: reduce a record while the implementation still fails it."""
 
 from __future__ import annotations
 
@@ -29,16 +29,17 @@ from kvspec.profile import find_profile
     "name",
     required=True,
     metavar="IMPL",
-    help="Who fails the record: a name, package.module:factory, or cmd:PROGRAM ARGS….",
+    help="Implementation that fails the record: a name, package.module:factory, or cmd:PROGRAM"
+    " ARGS….",
 )
-@output_option("The smaller record.  [default: RECORD with .small before its suffix]")
-@oracle_option("Who says what is right; must follow the record.")
+@output_option("File for the smaller record.  [default: RECORD with .small before its suffix]")
+@oracle_option("Implementation that gives the right results; must pass the record.")
 @click.option(
     "--seconds",
     type=click.FloatRange(min=0.0),
     default=60.0,
     show_default=True,
-    help="How long to look; the smallest record found by then is written.",
+    help="Time limit; the smallest record found by then is written.",
 )
 @profile_option("Policies of a record that names none")
 @json_option()
@@ -51,12 +52,12 @@ def command(
     profile: str,
     json_path: Path | None,
 ) -> int:
-    """Make a record smaller that an implementation fails.
+    """Reduce a record that an implementation fails to a smaller one.
 
-    Operations after the failing one go first; then requests, calls, tokens, options and blocks, as
-    long as the implementation fails the last operation in the same way: at the same kind of call,
-    with the same thing wrong. What is right is computed anew by the oracle for each candidate.
-    RECORD is a file, or life_of_blocks or identities, which kvspec brings along.
+    Removes the operations after the failing one, then requests, calls, tokens, options and blocks,
+    as long as the last operation still fails in the same way: in the same kind of call, with the
+    same field wrong. The oracle computes the right results of each candidate.
+    RECORD is a file, or a shipped record: life_of_blocks or identities.
 
     Exit code 0: written, 1: the implementation does not fail the record, 2: could not run.
     """
@@ -126,5 +127,5 @@ def _to_json(result: Shrunk, target: Path) -> dict[str, object]:
 
 
 def _beside(record: Path) -> Path:
-    """KV-POOL-6.jsonl.gz -> KV-POOL-6.small.jsonl"""
+    """Return the default output: KV-POOL-6.jsonl.gz -> KV-POOL-6.small.jsonl."""
     return record.with_name(f"{record.name.split('.jsonl')[0]}.small.jsonl")

@@ -1,4 +1,4 @@
-"""`kvspec vectors`: the examples as conversations, for tests in other languages."""
+"""`kvspec vectors`: write the examples as conversations, for tests in other languages."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from kvcheck.tools.archive import set_names, write_archive
 
 
 @click.command()
-@output_option("A folder, or a file NAME.tar.gz.", required=True, type=PATH, metavar="PATH")
+@output_option("A folder or a .tar.gz file.", required=True, type=PATH, metavar="PATH")
 @click.option(
     "--set",
     "sets",
     multiple=True,
     metavar="NAME",
-    help="Only the examples of this chapter, such as pool. May be repeated.",
+    help="Write only the examples of this chapter, such as pool. May be repeated.",
 )
 def command(output: Path, sets: tuple[str, ...]) -> int:
     """Write the examples as JSON lines, for tests without Python.
 
-    Each file is a conversation in messages of the protocol, with the answer that is right. The
-    folder examples/vectors of the repository has readers in Rust, C++, Go and TypeScript.
+    Each file is a conversation: messages of the protocol, each with the right reply. The folder
+    examples/vectors of the repository has readers in Rust, C++, Go and TypeScript.
 
     Exit code 0: written, 2: could not run.
     """
     for name in sets:
         if name not in set_names():
-            fail(f"no chapter {name!r}; there are: {', '.join(set_names())}")
+            fail(f"no chapter {name!r}; known: {', '.join(set_names())}")
     number = write_archive(output, sets)
     output_console().print(f"{output}: {number} files", markup=False, soft_wrap=True)
     return 0

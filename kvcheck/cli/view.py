@@ -1,4 +1,4 @@
-"""`kvspec view`: a record as one page to look at, step by step."""
+"""`kvspec view`: write a page that shows a record step by step."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from kvspec.profile import find_profile
 
 @click.command()
 @record_argument
-@output_option("The page.", required=True, metavar="FILE.html")
+@output_option("File for the page.", required=True, metavar="FILE.html")
 @click.option(
     "--impl",
     "name",
@@ -33,20 +33,20 @@ from kvspec.profile import find_profile
     type=click.IntRange(min=0),
     default=0,
     metavar="N",
-    help="Begin with this operation; for records that are too long for one page.",
+    help="Start at operation N, for records that are too long for one page.",
 )
 def command(
     record: Path, output: Path, name: str | None, profile: str, first_operation: int
 ) -> int:
-    """Make a page that shows a record step by step: blocks, requests, free queue.
+    """Write a page that shows a record step by step: blocks, requests, free queue.
 
-    The page is one file; it needs no network. It shows what was asked and answered and the state
-    after each operation, marks hits, evictions, preemptions and refusals, and leads to each of them
-    by a button or a key. FILE.html#op=17 opens it at operation 17. RECORD is a record file, or
-    life_of_blocks or identities, which kvspec brings along.
+    The page is a single file that needs no network. It shows each call, its result and the state
+    after it; it marks hits, evictions, preemptions and refusals, and jumps to them with a button or
+    a key. FILE.html#op=17 opens it at operation 17. RECORD is a file, or a shipped record:
+    life_of_blocks or identities.
 
-    With --impl the record is replayed, and the first difference is shown at its operation. A record
-    of `kvspec check --records` leads to the operation that broke the rule.
+    With --impl the record is replayed, and the first difference is shown at its operation. The page
+    of a record written by `kvspec check --records` opens at the operation that broke the rule.
 
     Exit code 0: the page was written (and nothing differs), 1: written, and the implementation
     differs, 2: could not run.

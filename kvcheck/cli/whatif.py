@@ -1,4 +1,4 @@
-"""`kvspec whatif`: what traces would hit with other pools, and what is possible at best."""
+"""`kvspec whatif`: compute the hit rates of traces for other pool sizes, and the best possible."""
 
 from __future__ import annotations
 
@@ -47,27 +47,36 @@ _FORMATS = ("png", "svg")
     "block_sizes",
     type=click.IntRange(min=1),
     multiple=True,
-    help="In tokens; a divisor or a multiple of those of an id of TRACE. More than once: a curve"
-    " for each.  [default: the tokens of an id]",
+    help="Tokens in a block; a divisor or multiple of the tokens per id of TRACE. May be repeated,"
+    " for one curve each.  [default: the tokens per id]",
 )
 @click.option(
     "--sizes",
     type=click.IntRange(1, 1000),
     default=20,
     show_default=True,
-    help="Pools, evenly in ratios between the largest request and all of the trace.",
+    help="Number of pool sizes, spaced by equal ratios from the largest request to the whole"
+    " trace.",
 )
 @click.option(
     "--num-blocks",
     "chosen",
     type=click.IntRange(2, MOST_BLOCKS),
     multiple=True,
-    help="These pools instead, the null block included.",
+    help="Pool size instead of --sizes, in blocks including the null block. May be repeated.",
 )
-@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Only the first N requests.")
-@click.option("--json", "json_path", metavar="F", help="Write the curves to F; - is stdout.")
-@click.option("--plot", "plot_path", metavar="F", help="Draw the curves: F.png or F.svg.")
-@click.option("--html", "html_path", metavar="F", help="Write the curves as one page, to look at.")
+@click.option(
+    "--limit", type=click.IntRange(min=1), metavar="N", help="Use only the first N requests."
+)
+@click.option(
+    "--json", "json_path", metavar="F", help="Write the curves as JSON to F; - for stdout."
+)
+@click.option(
+    "--plot", "plot_path", metavar="F", help="Write a chart of the curves to F (.png or .svg)."
+)
+@click.option(
+    "--html", "html_path", metavar="F", help="Write the curves as an interactive page to F."
+)
 @with_trace_options
 @workers_options
 def command(
@@ -85,17 +94,18 @@ def command(
     jobs: int,
     cluster: str | None,
 ) -> None:
-    """Show what traces would hit with pools of other sizes.
+    """Show what hit rates traces would reach with pools of other sizes.
 
-    Each TRACE is as in `kvspec replay`. For each pool: the hit rate of the rules, and of the best
-    order of eviction there is, which knows what comes (Belady); and once that of a pool that never
-    evicts, and how many blocks hit 90 % of it. Several traces stand side by side, with pools of
-    equally many tokens. One request runs at a time; spec/replay.md says what that leaves out.
+    TRACE is named as for `kvspec replay`. For each pool size, the table shows the hit rate under
+    the rules, and under the best possible eviction, which knows the future (Belady); and at the end
+    the hit rate of an endless pool, and the number of blocks that gives 90 % of it. Several traces
+    are shown side by side, for pools that hold the same number of tokens. Requests run one at a
+    time; spec/replay.md says what this simplification leaves out.
 
-    With --jobs or --cluster curves are divided, so there must be several; what is found is the
-    same. Traces are read here.
+    --jobs and --cluster divide the curves among workers, so there must be several; the results are
+    the same. Traces are read by this process.
 
-    --html F: a page with the curves; point at them, or move the slider from pool to pool.
+    --html F writes a page with the curves: point at one, or move the slider from pool to pool.
 
     Exit code 0: done. 2: it could not run.
     """
@@ -144,7 +154,7 @@ def _read(
 def _pools(
     asked: Sequence[tuple[str, Units]], count: int, chosen: Sequence[int]
 ) -> list[Sequence[int]]:
-    """The sizes for each trace with each block size."""
+    """Return the pool sizes for each trace and block size; fails if a chosen one is too small."""
     for trace, units in asked:
         if chosen and chosen[0] < units.smallest_pool:
             problem = f"the largest request of {trace} needs {units.smallest_pool} blocks"
@@ -157,7 +167,7 @@ def _pools(
 def curves_of(
     asked: Sequence[tuple[str, Units]], pools: Sequence[Sequence[int]], workers: Workers | None
 ) -> list[Curve]:
-    """The curve of each trace with each block size, under bars."""
+    """Compute the curve of each trace and block size, with progress bars."""
     curves: list[Curve] = []
     with progress_bars() as bar:
 
@@ -176,7 +186,7 @@ def curves_of(
 
 
 def _show(curves: Sequence[Curve]) -> None:
-    """One table: of the curve, or of all side by side, by number."""
+    """Print the table of one curve, or of several side by side, referred to by number."""
     console = output_console()
     if len(curves) == 1:
         console.print(heading(curves[0], curves[0].trace), markup=False, soft_wrap=True)

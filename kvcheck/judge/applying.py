@@ -51,7 +51,7 @@ def rule_outcomes(report: Report) -> dict[str, RuleOutcome]:
         if rule in UNOBSERVABLE:
             return RuleOutcome(rule, HIDDEN, UNOBSERVABLE[rule])
         if rule in report.in_doubt:
-            reason = "checks about it failed, or ended early at what another rule explains"
+            reason = "some of its checks failed or ended early, which another rule explains"
             return RuleOutcome(rule, IN_DOUBT, reason)
         if rule in report.exercised:
             return RuleOutcome(rule, UNBROKEN)
@@ -105,9 +105,9 @@ def _why_not_exercised(report: Report) -> str:
     """Why nothing that was run decided about a rule that applies."""
     options = report.options
     if report.interrupted or report.gave_up:
-        return "the run ended before its checks came to their end"
+        return "the run ended before its checks did"
     if not options.budget.directed:
         return "the directed checks are not part of this budget"
     if options.self_checks_only:
         return "there is nothing to compare with"
-    return f"level {options.level} does not decide about it"
+    return f"level {options.level} does not decide it"

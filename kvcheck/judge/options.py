@@ -104,7 +104,7 @@ def level_for(level: Level | None, subject: Implementation) -> Level:
     if level is None:
         return Level.IDENTITY if shows_all else Level.BEHAVIOUR
     if level is Level.IDENTITY and not shows_all:
-        lacking = "a snapshot, which level identity compares (ask for level behaviour or safety)"
+        lacking = "snapshot, which level identity compares (use --level behaviour or safety)"
         raise UnsupportedError(lacking, can.name)
     return level
 

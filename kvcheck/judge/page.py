@@ -1,4 +1,4 @@
-"""The report of a run as one page that needs nothing else: no network, no other file."""
+"""Write the report of a run as a single HTML page that needs no network and no other file."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ SHOWN: Mapping[str, str] = {
     NOT_APPLICABLE: "none",
     HIDDEN: "none",
 }
-"""The class of each verdict in the page's style."""
+"""The CSS class of each verdict."""
 
 
 def report_html(
@@ -54,8 +54,11 @@ def report_html(
     remarks: Sequence[str] = (),
     stories: Sequence[Recording | None] = (),
 ) -> str:
-    """The page. For each violation, as far as there are: `remarks`, a line that says where it was
-    recorded for instance, and `stories`, to be drawn."""
+    """Return the page.
+
+    For each violation, `remarks` may hold a line, such as where it was recorded, and `stories` a
+    recording to draw.
+    """
     body = [
         *_head(report),
         *_expected(report),
@@ -63,8 +66,8 @@ def report_html(
         "<h2>Rules</h2>",
         *_chapters(report),
         "<h2>Situations</h2>",
-        "<p class=dim>What came up in the programs that were run, and how often. What never came up"
-        " was checked by nothing.</p>",
+        "<p class=dim>How often each situation occurred in the programs that were run. Situations"
+        " that never occurred were not checked.</p>",
         _situations(report),
         *_left_out(report),
         *_script(stories),
@@ -73,7 +76,7 @@ def report_html(
 
 
 def title(report: Report) -> str:
-    """The verdict in one line."""
+    """Return the implementation's name and the verdict."""
     return f"{report.options.name} {verdict_of(report)}"
 
 
@@ -83,13 +86,15 @@ def _head(report: Report) -> Iterator[str]:
     yield f'<div class="verdict{kind}"><h1>{escape(title(report))}</h1>'
     facts = [
         f"{report.directed:,} examples and {report.random:,} random programs",
-        f"compared with {options.oracle}" if options.level != "safety" else "compared with nothing",
+        "judged by the safety invariants"
+        if options.level == "safety"
+        else f"compared with {options.oracle}",
         f"rules {', '.join(options.rules)}" if options.rules != ("*",) else "all rules",
         f"seed {options.seed}",
         f"{report.seconds:,.0f} s",
     ]
     if report.gave_up:
-        facts.append("gave up: too many programs hang")
+        facts.append("stopped early: too many programs hang")
     if report.interrupted:
         facts.append("interrupted")
     yield f'<p class="dim">{escape(" · ".join(facts))}</p></div>'
@@ -102,11 +107,11 @@ def _head(report: Report) -> Iterator[str]:
     yield f'<div class="counts">{"".join(boxes)}</div>'
     if report.unseen:
         unseen = ", ".join(report.unseen)
-        yield f'<p class="dim">Not seen, since no snapshot is shown: {escape(unseen)}.</p>'
+        yield f'<p class="dim">Not checked, since there is no snapshot: {escape(unseen)}.</p>'
 
 
 def _script(stories: Sequence[Recording | None]) -> Iterator[str]:
-    """What draws the stories: the page of `kvspec view`, once."""
+    """Yield the page of `kvspec view`, which draws every recording, and the script that uses it."""
     shell = embedded(filled("A story", "@@STORY@@")) if any(stories) else "null"
     yield f'<script type="application/json" id="view">{shell}</script>'
     yield f"<script>{data_file('check.js')}</script>"
@@ -115,10 +120,10 @@ def _script(stories: Sequence[Recording | None]) -> Iterator[str]:
 def _violations(
     report: Report, remarks: Sequence[str], stories: Sequence[Recording | None]
 ) -> Iterator[str]:
-    """All of them, the first that is not known open."""
+    """Yield all violations; only the first that is not a known difference is unfolded."""
     if not report.violations:
         return
-    yield "<h2>What is broken</h2>"
+    yield "<h2>Broken rules</h2>"
     is_open = True
     rows = zip_longest(report.violations, remarks, stories[: len(report.violations)])
     for violation, remark, story in rows:
@@ -130,12 +135,12 @@ def _violations(
 
 
 def _expected(report: Report) -> Iterator[str]:
-    """What a file of known differences says of the findings."""
+    """Yield the comparison of the findings with the file of known differences."""
     if report.expected is None:
         return
-    yield f"<h2>Beside {escape(report.expected.file)}</h2><table>"
+    yield f"<h2>Compared with {escape(report.expected.file)}</h2><table>"
     for state, finding, remark in expected_rows(report.expected):
-        shown = "bad" if state in ("new", "gone") else "none"
+        shown = "bad" if state in ("new", "no longer found") else "none"
         yield (
             f'<tr><td class="{shown}">{state}</td><td>{escape(titled(finding.rule))}</td>'
             f"<td>{escape(finding.cause)}<br>{escape(', '.join(finding.shown_by))}</td>"
@@ -158,7 +163,7 @@ def _violation(
     noted = f' <span class="dim">({", ".join(notes)})</span>' if notes else ""
     yield f"{_link(violation.rule)} {escape(sentence)}{noted}</summary><div>"
     expected, observed = said(violation)
-    like = violation.like and f"the reference where this is wrong: {violation.like}"
+    like = violation.like and f"the reference with this mistake: {violation.like}"
     rows = [
         ("shown by", violation.program.name),
         ("with", configuration(violation) or ""),
@@ -179,7 +184,7 @@ def _violation(
         data = embedded(content(story))
         yield f'<div class="story"><script type="application/json">{data}</script></div>'
     if violation.messages:
-        yield "<details><summary>As messages of spec/protocol.md, and the last answer</summary>"
+        yield "<details><summary>As messages of spec/protocol.md, with the last reply</summary>"
         yield f"<pre>{escape(chr(10).join(violation.messages))}</pre></details>"
     else:
         yield "<details><summary>As a test</summary>"
@@ -188,17 +193,17 @@ def _violation(
 
 
 def _link(rule: str) -> str:
-    """The rule's title, which leads to its text below."""
+    """Return the rule's title as a link to its text on the page."""
     return f'<a class="id" href="#{escape(rule)}">{escape(titled(rule))}</a>'
 
 
 def _chapters(report: Report) -> Iterator[str]:
-    """The rules, a chapter each, by its title."""
+    """Yield the rules, folded by chapter."""
     found = rule_outcomes(report)
     titles = rule_chapters()
     chapters: dict[str, list[str]] = {}
     for rule in found:
-        chapters.setdefault(titles.get(rule, "Beside the rules"), []).append(rule)
+        chapters.setdefault(titles.get(rule, "Not in a chapter"), []).append(rule)
     for chapter, rules in chapters.items():
         counts = Counter(found[rule].verdict for rule in rules)
         summary = ", ".join(
@@ -229,7 +234,7 @@ def _rule_row(found: RuleOutcome) -> str:
 
 
 def _explained(text: str) -> str:
-    """The few signs of Markdown that chapters use."""
+    """Render the subset of Markdown that chapters use as HTML."""
     parts = []
     for number, block in enumerate(re.split(r"^```(?:kv)?\n", text, flags=re.MULTILINE)):
         if number % 2:
@@ -270,6 +275,6 @@ def _left_out(report: Report) -> Iterator[str]:
             f"<tr><td>{escape(name)}</td><td>{escape(', '.join(lacks))}</td></tr>"
             for name, lacks in left_out.items()
         )
-        summary = f"{len(left_out)} {kind} need what is not among the capabilities"
+        summary = f"{len(left_out)} {kind} need features that the implementation does not declare"
         yield f"<details><summary>{summary}</summary><div><table>{''.join(rows)}"
         yield "</table></div></details>"

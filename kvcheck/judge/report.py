@@ -15,6 +15,7 @@ from kvcheck.judge.applying import chosen_rules, counts_of, grouped, rule_outcom
 from kvcheck.judge.findings import Compared, Finding
 from kvcheck.judge.options import Options
 from kvcheck.judge.outcome import (
+    BROKEN,
     HIDDEN,
     IN_DOUBT,
     NOT_APPLICABLE,
@@ -34,23 +35,23 @@ from kvspec.specs import CrossAttentionSpec
 WIDTH = 80
 
 ENCODER = frozenset({"num_encoder_tokens"})
-"""What only cross attention reads."""
+"""Arguments that only cross attention reads."""
 
 SHOWN_REASONS = 6
-"""Of those for which rules do not apply or were not exercised, in a text for readers."""
+"""Most reasons shown in text for each verdict on unchecked rules; JSON has them all."""
 
 SHOWN_SUSPECTS = 5
-"""Of the rules whose checks failed, in a text for readers; JSON has them all."""
+"""Most suspected rules shown in text; JSON has them all."""
 
 NAMED = 6
-"""Of the rules that are new since an edition, likewise."""
+"""Most rules newer than the subject's edition named in text; JSON has them all."""
 
 
 def text_lines(report: Report, remarks: Sequence[str] = ()) -> Iterator[str]:
-    """The report for a reader: every violation, then what was covered, then the verdict.
+    """Yield the report as text: every violation, then the coverage, then the verdict.
 
-    Only the first violation comes with what to paste; page and JSON have it of all. `remarks`: one
-    line for each violation, where it was recorded for instance.
+    Only the first violation has a test to paste; page and JSON have one for each. `remarks`: a line
+    for each violation, such as where it was recorded.
     """
     rows = zip(report.violations, chain(remarks, repeat("")), strict=False)
     shown = [(each, remark) for each, remark in rows if known_as(report, each) is None]
@@ -72,57 +73,63 @@ def text_lines(report: Report, remarks: Sequence[str] = ()) -> Iterator[str]:
         yield f"left out           {len(report.left_out)} examples, for lack of {', '.join(lacks)}"
     if new := new_since(report):
         named = ", ".join(new[:NAMED]) + (" …" if len(new) > NAMED else "")
-        yield f"new since {report.edition}      {len(new)} rules, which were not asked: {named}"
+        yield f"new since {report.edition}      {len(new)} rules, which were not checked: {named}"
     if report.unseen:
-        yield f"not seen           {', '.join(report.unseen)}: the subject shows no snapshot"
+        yield f"not checked        {', '.join(report.unseen)}: the subject offers no snapshot"
     if report.missed and report.directed + report.random:
         yield f"never came up      {', '.join(report.missed)}"
     outcomes = rule_outcomes(report)
     for verdict in (NOT_EXERCISED, NOT_APPLICABLE, HIDDEN):
         yield from _reason_lines(outcomes, verdict)
     if report.gave_up:
-        yield "gave up            so many programs fail so slowly that the rest was not run"
+        yield "stopped early      too many programs failed slowly; the rest was not run"
     if report.interrupted:
-        yield "interrupted        this is what was found until then"
+        yield "interrupted        the report covers what had run"
     name = report.options.name
     name += "" if report.subject in name else f" ({report.subject})"
     yield f"{name} {verdict_of(report)}"
-    yield f"rules: {counted(outcomes)}"
+    yield counted(outcomes)
     yield from _expected_lines(report)
 
 
 def new_since(report: Report) -> list[str]:
-    """Rules that the subject's edition does not have, and that no check was about."""
+    """Return the rules that are newer than the subject's edition and were not checked."""
     came = edition_of_rules()
     chosen = chosen_rules(report).keys() - report.exercised
     return sorted(rule for rule in chosen if not has_come(came[rule], report.edition))
 
 
 def way_of(violation: Violation, among: Sequence[Violation]) -> tuple[int, int]:
-    """Which one of its rule it is, from 1 on, and of how many."""
+    """Return the violation's number among those of its rule, from 1, and how many there are."""
     same = [id(each) for each in among if each.rule == violation.rule]
     return same.index(id(violation)) + 1, len(same)
 
 
 def more_ways(report: Report, rule: str) -> str:
-    """That it is broken elsewhere, too."""
-    return f"found in {report.more[rule]} more places"
+    """Say in how many more ways the rule is broken."""
+    return f"broken in {report.more[rule]} more ways, not shown"
 
 
 def counted(outcomes: Mapping[str, RuleOutcome]) -> str:
-    """How many rules have which verdict: of those that apply, and of the others."""
+    """Say how many rules hold and are broken, and why others were not checked."""
     counts = counts_of(outcomes)
-    told = [
-        f"{number} {verdict}"
-        for verdict, number in counts.items()
-        if number or verdict not in (IN_DOUBT, NOT_APPLICABLE)
-    ]
-    applying = sum(found.applies for found in outcomes.values())
-    return f"{', '.join(told)}; {applying} of {len(outcomes)} apply"
+    holding, broken, doubtful = counts[UNBROKEN], counts[BROKEN], counts[IN_DOUBT]
+    if broken or doubtful:
+        in_doubt = f", {doubtful} in doubt" if doubtful else ""
+        said = f"Rules: {holding} hold, {broken} broken{in_doubt}."
+    else:
+        said = f"All {holding} rules that were checked hold."
+    rest = (
+        (counts[NOT_EXERCISED], "not exercised"),
+        (counts[NOT_APPLICABLE], "need undeclared features"),
+        (counts[HIDDEN], "cannot be checked"),
+    )
+    others = ", ".join(f"{number} {why}" for number, why in rest if number)
+    return f"{said} Not checked: {others} (--json lists them)." if others else said
 
 
 def _reason_lines(outcomes: Mapping[str, RuleOutcome], verdict: str) -> Iterator[str]:
-    """The rules of a verdict, a line for each of the first reasons; JSON has them all."""
+    """Yield the rules of a verdict, a line for each of the most frequent reasons."""
     groups = list(grouped(outcomes, verdict).items())
     for reason, rules in groups[:SHOWN_REASONS]:
         named = titled(rules[0]) if len(rules) == 1 else f"{len(rules)} rules"
@@ -130,56 +137,58 @@ def _reason_lines(outcomes: Mapping[str, RuleOutcome], verdict: str) -> Iterator
     more = sum(len(rules) for _, rules in groups[SHOWN_REASONS:])
     if more:
         number = len(groups) - SHOWN_REASONS
-        yield f"{verdict:<18} {more} rules: {number} more reasons, which --json has rule by rule"
+        yield f"{verdict:<18} {more} rules: {number} more reasons, which --json lists by rule"
 
 
 def known_as(report: Report, violation: Violation) -> Finding | None:
-    """What the file of known differences has it as, where there is one."""
+    """Return the known difference that explains a violation, or None."""
     return report.expected.known_as(violation.cause) if report.expected else None
 
 
 def expected_rows(compared: Compared) -> Iterator[tuple[str, Finding, str]]:
-    """Each finding with its state, and what is said or to be done about it."""
+    """Yield each finding with its state, and its reason or what to do about it."""
     yield from (("known", each, each.reason or "no reason given") for each in compared.known)
     yield from (("new", each, "") for each in compared.new)
-    ask = f"take it out of {compared.file} or run --write-expect"
-    yield from (("gone", each, ask) for each in compared.gone)
-    yield from (("not seen this time", each, each.reason) for each in compared.not_seen)
+    ask = f"remove it from {compared.file} or run --write-expect"
+    yield from (("no longer found", each, ask) for each in compared.gone)
+    yield from (("not looked for", each, each.reason) for each in compared.not_seen)
 
 
 def _expected_lines(report: Report) -> Iterator[str]:
-    """Every finding beside the file, and how many of each state there are."""
+    """Yield every finding with its state in the file, then the number of each state."""
     if report.expected is None:
         return
     rows = list(expected_rows(report.expected))
     for state, each, remark in rows:
-        told = f"{state:<18} {titled(each.rule)}: {each.cause}, shown by {_places(each)}"
-        yield f"{told}: {remark}" if remark else told
+        line = f"{state:<18} {titled(each.rule)}: {each.cause}, shown by {_places(each)}"
+        yield f"{line}: {remark}" if remark else line
     counts = Counter(state for state, _, _ in rows)
-    said = ", ".join(f"{counts[state]} {state}" for state in ("known", "new", "gone"))
-    yield f"{'as' if report.expected.agrees else 'not as'} {report.expected.file} says: {said}"
+    said = ", ".join(f"{counts[state]} {state}" for state in ("known", "new", "no longer found"))
+    verb = "agrees with" if report.expected.agrees else "differs from"
+    yield f"{verb} {report.expected.file}: {said}"
 
 
 def _places(finding: Finding) -> str:
-    """The first of what shows it, and how many more there are."""
+    """Name the first example or program that shows a finding, and count the others."""
     part, _, name = finding.shown_by[0].partition(" ")
     first, more = f"{part} {name!r}" if name else f"{part} programs", len(finding.shown_by) - 1
     return f"{first} and {more} more" if more else first
 
 
 def _suspect_lines(report: Report) -> Iterator[str]:
-    """The rules to read first, and why."""
-    for number, each in enumerate(report.suspects[:SHOWN_SUSPECTS]):
-        label = "then at" if number else "look first at"
+    """Yield the rules that most likely explain the failures, the most likely first."""
+    label = "likely causes"
+    for each in report.suspects[:SHOWN_SUSPECTS]:
         number = each.num_failed + each.num_passed
         checks = f"{each.num_failed} of its {number} checks failed"
         if not number:
-            checks = "a known mistake behaves so"
+            checks = "a known mistake fails in the same way"
         yield from _wrapped(f"{label:<18} ", f"{titled(each.rule)}: {checks}", " " * 19)
+        label = ""
 
 
 def verdict_of(report: Report) -> str:
-    """The verdict in words, behind the subject's name."""
+    """Return the verdict as a predicate, to follow the subject's name."""
     level = f"at level {report.options.level}"
     if not report.conforms:
         return f"does not conform {level}"
@@ -189,7 +198,7 @@ def verdict_of(report: Report) -> str:
 
 
 def violation_lines(options: Options, violation: Violation) -> Iterator[str]:
-    """One violation: the rule, the calls that lead there, what went wrong, and what to paste."""
+    """Yield a violation: its rule, the calls, expected and observed, and a test to paste."""
     yield from _wrapped("", stated(violation.rule), "  ")
     yield from _story_lines(options, violation, "", with_test=True)
 
@@ -197,13 +206,13 @@ def violation_lines(options: Options, violation: Violation) -> Iterator[str]:
 def _story_lines(
     options: Options, violation: Violation, remark: str, *, with_test: bool
 ) -> Iterator[str]:
-    """How it is shown, below the rule."""
-    told = violation.operations
+    """Yield the lines of a violation that follow its rule."""
+    operations = violation.operations
     yield from _wrapped("  shown by  ", violation.program.name)
     if (words := configuration(violation)) is not None:
         yield from _wrapped("  with      ", words)
     for number, call in enumerate(calls(violation), 1):
-        mark = ">" if number == len(told) else " "
+        mark = ">" if number == len(operations) else " "
         yield from _wrapped(f"  {mark} {number:>3}  ", call, " " * 12)
     expected, observed = said(violation)
     yield from _wrapped("  expected  ", expected)
@@ -211,11 +220,11 @@ def _story_lines(
     if violation.first_at:
         yield from _wrapped("  first at  ", violation.first_at)
     if violation.like:
-        yield from _wrapped("  just as   ", f"the reference where this is wrong: {violation.like}")
+        yield from _wrapped("  just as   ", f"the reference with this mistake: {violation.like}")
     if remark:
         yield f"  record    {remark}"
     if with_test and violation.messages:
-        yield "  as messages of spec/protocol.md, and the last answer:"
+        yield "  as messages of spec/protocol.md, with the last reply:"
         yield from (f"    {line}" for line in violation.messages)
     elif with_test:
         yield "  as a test:"
@@ -223,13 +232,13 @@ def _story_lines(
 
 
 def configuration(violation: Violation) -> str | None:
-    """The configuration of its story in words; None without a manager."""
+    """Describe the configuration of the program in words; None without a manager."""
     config = violation.program.config
     return config_words(config) if config.kv_cache.groups else None
 
 
 def calls(violation: Violation) -> Iterator[str]:
-    """The operations of its story, what means nothing under its configuration left out."""
+    """Yield the operations of the program without arguments that its configuration ignores."""
     specs = violation.program.config.managed_specs
     hidden = set() if any(isinstance(s, CrossAttentionSpec) for s in specs) else ENCODER
     for name, request, arguments in violation.operations:
@@ -240,7 +249,7 @@ def calls(violation: Violation) -> Iterator[str]:
 
 
 def _wrapped(label: str, text: str, indent: str = " " * 12) -> list[str]:
-    """Lines of a terminal's width, words whole."""
+    """Wrap a text to the width of a terminal, without breaking words."""
     return textwrap.wrap(
         label + text,
         WIDTH,
@@ -253,13 +262,13 @@ def _wrapped(label: str, text: str, indent: str = " " * 12) -> list[str]:
 
 
 def said(violation: Violation) -> tuple[str, str]:
-    """What was expected and observed; a check that says neither means its rule."""
+    """Return what was expected (by default the rule's sentence) and what was observed."""
     sentence = rule_sentences().get(violation.rule, "")
     return violation.expected or sentence, violation.observed or violation.detail
 
 
 def test_of(options: Options, violation: Violation) -> str:
-    """The test to paste."""
+    """Return a test that reproduces the violation, to paste."""
     rule, program = violation.rule, violation.program
     if violation.is_example:
         asked = (options.name, options.policy, options.oracle, str(options.level))
@@ -268,7 +277,10 @@ def test_of(options: Options, violation: Violation) -> str:
 
 
 def to_json(report: Report) -> dict[str, Any]:
-    """The report for machines. `conforms` is null where nothing was compared and nothing broken."""
+    """Return the report as a JSON document.
+
+    `conforms` is null if nothing was compared and no rule is broken.
+    """
     outcomes = rule_outcomes(report)
     is_open = report.conforms and report.options.self_checks_only
     return {
@@ -338,13 +350,13 @@ def _violation_json(report: Report, violation: Violation) -> dict[str, Any]:
     }
 
 
-def _told(outcome: RuleOutcome) -> str:
-    """The verdict, and why."""
+def _with_reason(outcome: RuleOutcome) -> str:
+    """Return the verdict followed by its reason."""
     return f"{outcome.verdict}: {outcome.reason}" if outcome.reason else outcome.verdict
 
 
 def to_junit(report: Report) -> bytes:
-    """One test case per rule, for CI systems."""
+    """Return the report as JUnit XML, with one test case per rule."""
     broken: dict[str, list[Violation]] = {}
     for violation in report.violations:
         broken.setdefault(violation.rule, []).append(violation)
@@ -358,14 +370,14 @@ def to_junit(report: Report) -> bytes:
         known = [known_as(report, violation) for violation in broken.get(rule, [])]
         if all(known) and not gone[rule] and found[rule].verdict != UNBROKEN:
             reasons = [f"known: {each.reason or each.cause}" for each in known if each]
-            ET.SubElement(case, "skipped", message="; ".join(reasons) or _told(found[rule]))
+            ET.SubElement(case, "skipped", message="; ".join(reasons) or _with_reason(found[rule]))
         for violation in broken.get(rule, []):
             if known_as(report, violation) is None:
                 message = "expected {}, observed {}".format(*said(violation))
                 failure = ET.SubElement(case, "failure", message=message)
                 failure.text = "\n".join(violation_lines(report.options, violation))
         for finding in gone[rule]:
-            message = f"gone: {finding.cause}, shown by {_places(finding)}"
+            message = f"no longer found: {finding.cause}, shown by {_places(finding)}"
             ET.SubElement(case, "failure", message=message)
     suite.set("tests", str(len(suite)))
     for kind, name in (("failure", "failures"), ("skipped", "skipped")):
@@ -377,4 +389,4 @@ def to_junit(report: Report) -> bytes:
 
 
 _NOT_IN_XML = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-"""Characters that no XML file may hold, such as the escape of a terminal."""
+"""Characters that XML forbids, such as a terminal's escape character."""

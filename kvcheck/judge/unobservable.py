@@ -10,10 +10,10 @@ UNOBSERVABLE: Mapping[str, str] = MappingProxyType(
         "KV-POL-1": "A profile is a file that kvspec reads; an implementation never sees it.",
         **dict.fromkeys(
             (f"KV-FLEET-{number}" for number in (10, 11, 13, 14, 15, 16, 18)),
-            "It is about messages, and a run hands over batches.",
+            "It concerns messages, but a run passes batches without messages.",
         ),
         "KV-ERR-7": "A run makes one call at a time.",
-        "KV-ERR-8": "A run cannot let the memory of an implementation run out.",
+        "KV-ERR-8": "A run cannot exhaust the memory of an implementation.",
     }
 )
 """Rule -> why a run cannot check it. Every other rule has an example."""

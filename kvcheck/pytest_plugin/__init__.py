@@ -2,8 +2,8 @@
 
     pytest --kv-impl mymanager:implementation -n auto
 
-pytest imports this module in every run of every project beside which kvspec is installed. So it
-imports nothing and does nothing until `--kv-impl` is there.
+pytest imports this module in every run of every project in whose environment kvspec is installed,
+so it imports and does nothing unless `--kv-impl` is given.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ BUDGETS = ("directed", "fast", "ci", "deep")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """The options; what they mean is what they mean to `kvspec check`."""
+    """Add the options, which mean the same as those of `kvspec check`."""
     group = parser.getgroup("kvspec", "the KV-cache contract")
     group.addoption(
         "--kv-impl",
@@ -29,35 +29,39 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--kv-level",
         choices=LEVELS,
-        help="how much must be equal to the reference (default: the highest that can be checked:"
-        " identity, behaviour without a snapshot, safety without the hashes of the contract)",
+        help="how closely the reference must be matched (default: identity; behaviour if IMPL has"
+        " no snapshot; safety if it lacks the contract's hashes)",
     )
     group.addoption(
         "--kv-profile",
         default="default",
         metavar="PROFILE",
-        help="the implementation's declared choices: a shipped profile or a TOML file",
+        help="the implementation's declared choices: the name of a shipped profile, or a TOML file",
     )
     group.addoption(
         "--kv-budget",
         choices=BUDGETS,
         default="fast",
-        help="one test per rule only, or tests of random programs too: half a minute of them, some"
-        " minutes, about an hour (default: %(default)s)",
+        help="directed: one test per rule only. fast / ci / deep: also tests of random programs,"
+        " for half a minute / some minutes / about an hour (default: %(default)s)",
     )
     group.addoption(
-        "--kv-seed", type=int, default=0, metavar="N", help="of the random programs (default: 0)"
+        "--kv-seed",
+        type=int,
+        default=0,
+        metavar="N",
+        help="seed of the random programs (default: 0)",
     )
     group.addoption(
         "--kv-rules",
         action="append",
         metavar="GLOB",
-        help="only these rules, e.g. 'KV-POOL-*'; may be given again",
+        help="check only these rules, e.g. 'KV-POOL-*'; may be repeated",
     )
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Load the tests, if they are asked for."""
+    """Register the tests if `--kv-impl` is given."""
     if config.getoption("--kv-impl") is None:
         return
     from kvcheck.pytest_plugin.collection import Contract

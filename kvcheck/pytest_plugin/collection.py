@@ -1,7 +1,7 @@
-"""The tests as pytest sees them: `kvspec::KV-POOL-4` for a rule, `kvspec::random[3]`.
+"""The tests that pytest collects: `kvspec::KV-POOL-4` for a rule, `kvspec::random[3]`.
 
-Every process makes the same tests in the same order and finds everything out for itself, so that
-pytest-xdist may deal them out as it likes.
+Every process collects the same tests in the same order and shares no results with the others, so
+that pytest-xdist may distribute them in any way.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from kvspec.profile import find_profile
 
 ORACLE = "kvref"
 NAME = "kvspec"
-EXHAUSTED = "not run: programs failed for a minute before"
+EXHAUSTED = "not run: earlier programs had already failed for a minute"
 
 
 class ContractBroken(Exception):  # noqa: N818 (it says what happened)
-    """A test failed; the text is the whole report."""
+    """Fails a test; its text is the whole report."""
 
 
 class Contract:
-    """The plugin proper, registered when `--kv-impl` is given."""
+    """The plugin itself, registered if `--kv-impl` is given."""
 
     def __init__(self, examination: Examination, profile: str, *, alone: bool) -> None:
         self.examination = examination
@@ -42,12 +42,12 @@ class Contract:
 
     @classmethod
     def of(cls, config: pytest.Config) -> Contract:
-        """What the command line asks for. Raises UsageError for what can't be found."""
+        """Make the plugin from the command line; raises UsageError for unknown names."""
         given = config.getoption
         rules = tuple(given("--kv-rules") or ("*",))
         if not any(fnmatchcase(rule, pattern) for rule in rule_sentences() for pattern in rules):
             raise pytest.UsageError(
-                f"no rule fits {', '.join(rules)}; rules are named like KV-POOL-4"
+                f"no rule matches {', '.join(rules)}; rules have names like KV-POOL-4"
             )
         try:
             subject = find_implementation(given("--kv-impl"))
@@ -71,7 +71,7 @@ class Contract:
 
     @pytest.hookimpl
     def pytest_report_header(self) -> str:
-        """What is checked, at the top of the run."""
+        """Show the implementation, level, seed and profile at the top of the run."""
         options, can = self.examination.options, self.examination.subject.capabilities
         return (
             f"kvspec: {can.name} {can.version} at level {options.level},"
@@ -81,18 +81,18 @@ class Contract:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection(self, session: pytest.Session) -> None:
-        """Without paths on the command line the contract is all that is collected."""
+        """Collect only the contract if the command line has no paths."""
         if self.alone:
             session.config.args[:] = []
 
     @pytest.hookimpl
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Count what came to its end."""
+        """Count the tests that ran to their end."""
         self.num_tried += report.when == "call" and not report.skipped
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
-        """A run of the contract alone that only skips has checked nothing: exit code 5."""
+        """Exit with 5 if a run of the contract alone only skipped tests, and so checked nothing."""
         is_listing = session.config.getoption("collectonly")
         if self.alone and exitstatus == pytest.ExitCode.OK and not (self.num_tried or is_listing):
             session.exitstatus = pytest.ExitCode.NO_TESTS_COLLECTED
@@ -101,29 +101,29 @@ class Contract:
     def pytest_collection_modifyitems(
         self, session: pytest.Session, items: list[pytest.Item]
     ) -> None:
-        """Put the tests behind those of the project; first of all hooks, so that -k sees them."""
+        """Append the tests to those of the project, before other hooks, so that -k selects them."""
         tests = Tests.from_parent(session, name=NAME, nodeid=NAME, examination=self.examination)
         items.extend(session.genitems(tests))
 
 
 def _is_alone(config: pytest.Config) -> bool:
-    """Whether `--kv-impl` was typed, and no path with it.
+    """Return whether `--kv-impl` was typed without a path.
 
-    In `addopts` it stands for every run of the project, which then keeps its own tests.
+    If it comes from `addopts`, every run of the project also keeps its own tests.
     """
     typed = any(str(argument).startswith("--kv-i") for argument in config.invocation_params.args)
     return typed and config.args_source is not pytest.Config.ArgsSource.ARGS
 
 
 class Tests(pytest.Collector):
-    """All tests of the contract."""
+    """Collects all tests of the contract."""
 
     def __init__(self, *, examination: Examination, **rest: Any) -> None:
         super().__init__(**rest)
         self.examination = examination
 
     def collect(self) -> Iterator[pytest.Item]:
-        """The rules in their order, then the random tests."""
+        """Yield a test for each rule in order, then the random tests."""
         for rule in rule_sentences():
             if self.examination.is_wanted(rule):
                 yield RuleTest.from_parent(self, name=rule)
@@ -132,7 +132,7 @@ class Tests(pytest.Collector):
 
 
 class ContractTest(pytest.Item):
-    """What both kinds share: the report instead of a traceback, and a place to show."""
+    """The base of both kinds of test, which shows the report instead of a traceback."""
 
     parent: Tests
 
@@ -142,30 +142,30 @@ class ContractTest(pytest.Item):
 
     @property
     def rules_of_the_run(self) -> frozenset[str]:
-        """The rules whose own tests run too; -k and the like may have left some out."""
+        """The rules whose own tests also run; options such as -k may have deselected some."""
         return frozenset(test.name for test in self.session.items if isinstance(test, RuleTest))
 
     def fail_with(self, violation: Violation) -> NoReturn:
-        """Raise what becomes the report of this test."""
+        """Raise ContractBroken with the report of a violation."""
         lines = violation_lines(self.examination.options, violation)
         raise ContractBroken("\n".join(lines))
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
-        """The report; a traceback only for a defect of ours."""
+        """Return the report, or a traceback if kvspec itself is defective."""
         if isinstance(excinfo.value, ContractBroken):
             return str(excinfo.value)
         return super().repr_failure(excinfo, style)
 
     def reportinfo(self) -> tuple[PathLike[str] | str, int | None, str]:
-        """The same place as in the test's id; there is no file."""
+        """Return a place that matches the test's id; there is no file."""
         return self.config.rootpath / NAME, 0, self.name
 
 
 class RuleTest(ContractTest):
-    """Whether a directed program breaks one rule."""
+    """Tests whether a directed program breaks one rule."""
 
     def runtest(self) -> None:
-        """Fail if the rule is broken; skip if a program about it did not come to its end."""
+        """Fail if the rule is broken; skip if a program about it did not run to its end."""
         violation = self.examination.broken(self.name)
         if violation is not None:
             self.fail_with(violation)
@@ -183,14 +183,14 @@ class RuleTest(ContractTest):
 
 
 class SearchingTest(ContractTest):
-    """What finds violations of any rule: it fails with what no test of a rule shows."""
+    """Searches for violations of any rule, and fails with one that no rule's own test shows."""
 
     def search(self, known: Collection[str]) -> tuple[Violation | None, set[str]]:
-        """The first violation of a rule that is not known, and the known ones found before."""
+        """Return the first violation of a rule not in `known`, and the known rules broken again."""
         raise NotImplementedError
 
     def runtest(self) -> None:
-        """Fail with the first violation of a rule that no other test shows to be broken."""
+        """Fail with the first violation that the test of its rule does not show."""
         known = self.examination.broken_rules & self.rules_of_the_run
         violation, again = self.search(known)
         if violation is not None:
@@ -198,18 +198,15 @@ class SearchingTest(ContractTest):
         if self.examination.is_exhausted:
             pytest.skip(EXHAUSTED)
         if again:
-            pytest.skip(
-                f"nothing but what other tests show to be broken: {', '.join(sorted(again))}"
-            )
+            pytest.skip(f"found only violations that other tests show: {', '.join(sorted(again))}")
 
 
 class RandomTest(SearchingTest):
-    """Whether some of the random programs with this number break a rule."""
+    """Tests whether the random programs of one batch break a rule."""
 
     def __init__(self, *, number: int, **rest: Any) -> None:
         super().__init__(**rest)
         self.number = number
 
     def search(self, known: Collection[str]) -> tuple[Violation | None, set[str]]:
-        """Program by program."""
         return self.examination.random_violation(self.number, known)

@@ -1,4 +1,4 @@
-"""What the tests find out: each directed program is run once in a process, and each test asks."""
+"""The results that the tests share: a process runs each directed program once."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ from kvcheck.rules.directed import EXAMPLES, Example, example_violation
 from kvspec.interface import Implementation
 
 SHRINKABLE_SECONDS = 1.0
-"""A program that takes longer is not made smaller."""
+"""Programs that take longer are not shrunk."""
 
 RANDOM_TESTS = (("directed", 0), ("fast", 20), ("ci", 150), ("deep", 2000))
-"""How many tests of random programs a budget has, each of one batch: fixed numbers, unlike the
-seconds of `kvspec check`, so that a test is the same on every machine. The reference takes a second
-or two for each."""
+"""Number of random tests for each budget, one batch of programs each. The numbers are fixed, unlike
+the seconds of `kvspec check`, so that a test is the same on every machine. The reference takes one
+or two seconds for each."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a directed program or an example.
+    """The result of an example.
 
-    `rules`: what it is about. `lacks`: what the subject does not have and it needs; then it was not
-    run. `exhausted`: not run because others had failed for too long.
+    `rules`: the rules that it checks. `lacks`: features that it needs and the subject lacks; then
+    it was not run. `exhausted`: it was not run because others had failed for too long.
     """
 
     rules: tuple[str, ...]
@@ -46,12 +46,12 @@ class Outcome:
 
     @property
     def came_to_its_end(self) -> bool:
-        """It was run and nothing was broken in it."""
+        """Whether it was run and broke no rule."""
         return self.violation is None and not self.lacks and not self.exhausted
 
 
 class Examination:
-    """One subject under one set of options. Everything is found out when it is first asked for."""
+    """Checks one subject under one set of options; results are computed when first needed."""
 
     def __init__(
         self, subject: Implementation, oracle: Implementation, options: Options, budget: str
@@ -65,44 +65,44 @@ class Examination:
         self.failing_seconds = 0.0
 
     def is_wanted(self, rule: str) -> bool:
-        """Whether the options ask for this rule."""
+        """Return whether the options select this rule."""
         return any(fnmatchcase(rule, pattern) for pattern in self.options.rules)
 
     @cached_property
     def outcomes(self) -> tuple[Outcome, ...]:
-        """Every directed program and example of this level that is about a wanted rule."""
+        """The results of all examples of this level that check a selected rule."""
         return tuple(self._of_examples())
 
     @cached_property
     def broken_rules(self) -> frozenset[str]:
-        """What the directed programs and examples broke."""
+        """The rules that the examples found broken."""
         return frozenset(found.violation.rule for found in self.outcomes if found.violation)
 
     def broken(self, rule: str) -> Violation | None:
-        """The first violation of a rule, made small."""
+        """Return the first violation of a rule, shrunk; None if it is not broken."""
         for outcome in self.outcomes:
             if outcome.violation is not None and outcome.violation.rule == rule:
                 return told(outcome.violation, self.subject, self.oracle, self.options)
         return None
 
     def why_not_checked(self, rule: str) -> str | None:
-        """Why nothing directed was about a rule that is not broken, or None."""
+        """Return why no example checked a rule that is not broken; None if one did."""
         if rule in UNOBSERVABLE:
             return f"cannot be checked from outside: {UNOBSERVABLE[rule]}"
         about = [found for found in self.outcomes if rule in found.rules]
         if not about and rule not in always_checked(self.can):
-            return "nothing directed is about this rule at this level"
+            return "no example checks this rule at this level"
         lacks = min((outcome.lacks for outcome in about), key=len, default=())
         if lacks:
-            return f"needs {', '.join(lacks)}: not among the capabilities"
+            return f"needs {', '.join(lacks)}, which the implementation does not declare"
         if rule not in exercised((rule,), self.options.level, self.can):
-            return "level safety does not decide about this rule"
+            return "level safety does not decide this rule"
         return None
 
     def undecided(self, rule: str) -> Outcome | None:
-        """What is about the rule and did not come to its end, or None.
+        """Return a result about the rule that did not run to its end; None if all did.
 
-        For a rule that every program checks, any one that came to its end is enough.
+        For a rule that every program checks, a single program that ran to its end is enough.
         """
         could_run = [found for found in self.outcomes if not found.lacks]
         about = [found for found in could_run if rule in found.rules]
@@ -114,15 +114,16 @@ class Examination:
 
     @property
     def is_exhausted(self) -> bool:
-        """Failing programs took too long to go on."""
+        """Whether failing programs have used up the time for them."""
         return self.failing_seconds > PATIENCE_SECONDS
 
     def random_violation(
         self, number: int, known: Collection[str]
     ) -> tuple[Violation | None, set[str]]:
-        """The first violation among the random programs of test `number`, made small.
+        """Return the first violation among the random programs of test `number`, shrunk.
 
-        Of a rule that was chosen and is not one of `known`; and which of those were broken again.
+        It is of a selected rule that is not in `known`. Also returns the rules of `known` that were
+        broken again.
         """
         again: set[str] = set()
         options = self.options
@@ -164,7 +165,7 @@ class Examination:
             yield Outcome(example.rules, violation)
 
     def _fitting(self, program: Program) -> Program | None:
-        """Return what the subject can do of a random program, if that is anything."""
+        """Return the part of a random program that the subject supports; None if there is none."""
         asked = (program, self.can, self.options.policy)
         return random_program(*asked, hashes_matter=self.hashes_matter, oracle=self.oracle)
 
@@ -177,7 +178,7 @@ class Examination:
         return violation
 
     def _made_small(self, violation: Violation) -> Violation:
-        """The same violation by the smallest program found; the one there is if it takes long."""
+        """Shrink the program of a violation, unless running it takes too long."""
         start = time.monotonic()
         again = self._verdict(violation.program)
         is_same = again is not None and again.kind == violation.kind

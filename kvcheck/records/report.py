@@ -1,4 +1,4 @@
-"""What a run over several record files came to, for people and for programs."""
+"""The report of a replay of several record files, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from kvspec.profile import RECORDS_PROFILE
 Result: TypeAlias = TraceResult | PlanningResult
 
 SHOWN_MISMATCHES = 10
-"""Mismatches of one planning file that are shown without `--verbose`."""
+"""Most mismatches of a planning file that are shown without `--verbose`."""
 
 
 @dataclass(frozen=True)
 class Report:
     """The results of a run. A trace counts as one, a planning file as its records.
 
-    `not_replayed`: files that were left when a run stopped at its first failure. `profile`: the
-    name of the profile under which records without a policy were replayed.
+    `not_replayed`: number of files not replayed because the run stopped at its first failure.
+    `profile`: name of the profile that supplied the policy of records without one.
     """
 
     implementation: str
@@ -31,49 +31,50 @@ class Report:
 
     @property
     def passed(self) -> int:
-        """Traces and planning records that are as recorded."""
+        """Number of traces and planning records that matched."""
         return sum(passed for passed, _, _ in map(counts, self.results))
 
     @property
     def failed(self) -> int:
-        """Traces and planning records that are not."""
+        """Number of traces and planning records that did not match."""
         return sum(failed for _, failed, _ in map(counts, self.results))
 
     @property
     def quirky(self) -> int:
-        """Records that were not compared, because a quirk marks them or one before them."""
+        """Number of records not compared, because they or earlier ones are marked with a quirk."""
         return sum(result.num_quirky for result in self.results)
 
     @property
     def left_out(self) -> int:
-        """Traces and planning records that need what the implementation lacks."""
+        """Number of traces and planning records that need a feature the implementation lacks."""
         return sum(left_out for _, _, left_out in map(counts, self.results))
 
     @property
     def lacks(self) -> tuple[str, ...]:
-        """What they need."""
+        """The features for lack of which records were left out."""
         return tuple(sorted({lack for result in self.results for lack in result.lacks}))
 
     def closing_lines(self) -> Iterator[str]:
-        """What was left out, and the verdict."""
+        """Yield what was left out, then the counts."""
         for result in self.results:
             if isinstance(result, TraceResult) and result.quirks:
                 records = result.compared + result.num_quirky
                 yield (
-                    f"{result.path}: left out {result.num_quirky} of {records} records, from the"
-                    f" first with the quirk {', '.join(result.quirks)}"
+                    f"{result.path}: {result.num_quirky} of {records} records not compared, from"
+                    f" the first with the quirk {', '.join(result.quirks)} on"
                 )
         if self.not_replayed:
             yield f"stopped at the first failure: {self.not_replayed} files not replayed"
-        yield f"{self.quirky} records left out behind quirks"
+        if self.quirky:
+            yield f"{self.quirky} records not compared, from a known quirk on"
         if self.left_out:
             lacks = ", ".join(self.lacks)
-            yield f"{self.left_out} left out: {self.implementation} does not have {lacks}"
+            yield f"{self.left_out} left out: {self.implementation} does not support {lacks}"
         more = f", {self.left_out} left out" if self.left_out else ""
         yield f"{self.passed} passed, {self.failed} failed{more}"
 
     def to_json(self) -> dict[str, Any]:
-        """The whole report; mismatches uncut."""
+        """Return the report as a JSON document, with mismatches in full."""
         return {
             "implementation": self.implementation,
             "profile": self.profile,
@@ -88,14 +89,14 @@ class Report:
 
 
 def counts(result: Result) -> tuple[int, int, int]:
-    """Passed, failed, left out for lack of something."""
+    """Return how many passed, failed, and were left out for lack of a feature."""
     if isinstance(result, TraceResult):
         return int(result.passed), int(result.mismatch is not None), int(bool(result.lacks))
     return result.passed, result.failed, result.lacking
 
 
 def result_lines(result: Result, *, verbose: bool) -> Iterator[str]:
-    """Every mismatch of one file, and with `verbose` that it passed, too."""
+    """Yield every mismatch of one file, and with `verbose` also what passed or was left out."""
     if result.lacks and verbose:
         yield f"{result.path}: left out, needs {', '.join(result.lacks)}"
     if isinstance(result, TraceResult):

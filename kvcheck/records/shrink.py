@@ -90,7 +90,7 @@ class Shrinker:
         name, mismatch = self.subject.capabilities.name, played.mismatch
         if played.lacks:
             lacks = ", ".join(played.lacks)
-            raise NotFailingError(f"{self.path}: left out, {name} does not have {lacks}")
+            raise NotFailingError(f"{self.path}: left out, {name} does not support {lacks}")
         if mismatch is None:
             raise NotFailingError(f"{self.path}: {name} follows this record; nothing to shrink")
         kind = Kind.of(mismatch)

@@ -1,7 +1,7 @@
-"""First aid for a server of spec/protocol.md: one story, message by message, each answer checked.
+"""Check a server of spec/protocol.md, message by message, with a short fixed program.
 
-The same messages go to a reference in this process. A half-written server is asked on: what it
-refuses or answers wrongly is said, and the next message is sent.
+A reference in this process receives the same messages. The program continues after a wrong reply or
+a refusal, so that a half-written server can be checked.
 """
 
 from __future__ import annotations
@@ -30,29 +30,29 @@ from kvspec.specs import FullAttentionSpec
 
 NUM_BLOCKS = 8
 MANAGER, FIRST, SECOND = 1, 2, 3
-"""Handles of the story."""
+"""Handles of the manager and of the two requests."""
 
 
 class Verdict(StrEnum):
-    """What an answer is worth."""
+    """The verdict on a reply."""
 
-    RIGHT = "as the reference answers"
-    OTHER_BLOCKS = "other blocks than the reference's, which level identity alone minds"
-    REFUSED = "not served yet"
+    RIGHT = "same as the reference"
+    OTHER_BLOCKS = "right; the block ids differ, which only level identity compares"
+    REFUSED = "not supported yet"
     WRONG = "differs from the reference"
-    MALFORMED = "not as spec/protocol.md says"
-    SILENT = "no answer"
+    MALFORMED = "invalid under spec/protocol.md"
+    SILENT = "no reply"
 
 
 NOT_SERVED = ("ProtocolError", "UnsupportedError", "InternalError")
-"""Errors of a server that does not have what it was asked for, or broke on it."""
+"""Errors of a server that lacks an operation, or crashed in it."""
 
 OF_NO_CONCERN = (Verdict.RIGHT, Verdict.OTHER_BLOCKS)
 
 
 @dataclass(frozen=True)
 class Exchange:
-    """One message, the answer (None: none came), and what was found. `detail`: where and how."""
+    """A message, its reply (None: there was none) and the verdict; `detail` says what is wrong."""
 
     message: Mapping[str, Any]
     answer: Mapping[str, Any] | None
@@ -61,12 +61,12 @@ class Exchange:
 
 
 Given = Mapping[str, Any]
-"""Results that one side gave before, by operation and request, for messages that pass them on."""
+"""Earlier results of one side, by operation and request; later messages pass them on."""
 
 
 @dataclass(frozen=True)
 class Line:
-    """A message of the story. `args` may depend on what that side answered before."""
+    """A message of the program. `args` may depend on earlier results of the same side."""
 
     op: str
     handles: Mapping[str, int]
@@ -76,15 +76,15 @@ class Line:
 
     @property
     def key(self) -> str:
-        """Under which its result is kept."""
+        """The key of its result in `Given`."""
         return f"{self.op} {self.handles.get('request', '')}".strip()
 
 
 def probe(options: Options, reference: Implementation) -> Iterator[Exchange]:
-    """Yield the handshake, then the story, one exchange at a time.
+    """Yield the handshake, then the program, one exchange at a time.
 
-    The child ends with the iterator. Without a framing in the options one that does not understand
-    the handshake is started again, in the other framing.
+    Closing the iterator ends the child. If the options name no framing and the child does not
+    understand the handshake, it is started again with the other framing.
     """
     framings = (options.framing,) if options.framing else FRAMINGS
     for framing in framings:
@@ -106,11 +106,11 @@ HASHES = (
     *("none_hash", "block_hashes", "num_block_hashes", "new_block_hashes"),
     *("block_keys", "lookup_order", "covered_tokens", "step_keys"),
 )
-"""Members that are a server's own business if it names no hash function."""
+"""Members that are not compared if the server names no hash function."""
 
 
 class _Conversation:
-    """Both sides of the story."""
+    """Sends the program to the server and the reference."""
 
     def __init__(self, child: Child, framing: str, timeout_s: float, session: Session) -> None:
         self.child, self.framing, self.timeout_s, self.session = child, framing, timeout_s, session
@@ -120,7 +120,7 @@ class _Conversation:
         self.ours: dict[str, Any] = {}
 
     def exchanges(self, hello: dict[str, Any]) -> Iterator[Exchange]:
-        """Yield hello, with these arguments, and what follows from it."""
+        """Yield the exchange of hello with these arguments, then, if it is right, all others."""
         greeted = self._exchange(Line("hello", {}, lambda given: hello))
         yield greeted
         if greeted.verdict is not Verdict.RIGHT or greeted.answer is None:
@@ -138,7 +138,7 @@ class _Conversation:
                 return
 
     def _exchange(self, line: Line) -> Exchange:
-        """One message to both."""
+        """Send one message to both sides and judge the reply."""
         message = self._message(line, self.theirs)
         expected = answer(self.session, self._message(line, self.ours))
         self.number += 1
@@ -153,7 +153,7 @@ class _Conversation:
             detail = str(failure) + (f"; stderr ends with: {said}" if said else "")
             return Exchange(message, None, Verdict.SILENT, detail)
         verdict, detail = judged(line, message, expected, got, left_out=self.left_out)
-        # Where it answered nothing usable, what the reference answered is passed on.
+        # If the result is unusable, later messages pass on the reference's.
         usable = "result" in got and verdict is not Verdict.MALFORMED
         self.theirs[line.key] = got["result"] if usable else self.ours.get(line.key)
         return Exchange(message, got, verdict, detail)
@@ -174,7 +174,7 @@ def judged(
     *,
     left_out: Collection[str] = (),
 ) -> tuple[Verdict, str]:
-    """What an answer is worth beside the reference's. `left_out`: members not to be compared."""
+    """Judge a reply against the reference's. `left_out`: members that are not compared."""
     where = Where("answer")
     outcome = "error" if "error" in got else "result"
     try:
@@ -214,7 +214,7 @@ def _without(result: Any, left_out: Collection[str]) -> Any:
 
 
 def _without_ids(snapshot: Mapping[str, Any]) -> object:
-    """What stays of a snapshot when which block it is does not matter."""
+    """Reduce a snapshot to what does not depend on the choice of blocks."""
     requests = {
         name: ([len(blocks) for blocks in state["block_ids"]], state["num_cached_blocks"])
         for name, state in snapshot["requests"].items()
@@ -235,7 +235,7 @@ def _judged_error(expected: Mapping[str, Any], error: Mapping[str, Any]) -> tupl
 
 
 def configuration(offered: Mapping[str, Any]) -> ManagerConfig:
-    """One full-attention group, as small as the server allows."""
+    """Return a configuration with one full-attention group, as small as the server allows."""
     block_size = max(4, offered.get("min_block_size", 1))
     spec = FullAttentionSpec(block_size, 1, 8, "float16")
     hashes = [name for name in offered["hash_functions"] if name == "sha256_cbor"]
@@ -252,7 +252,8 @@ def configuration(offered: Mapping[str, Any]) -> ManagerConfig:
 
 
 def story(offered: Mapping[str, Any]) -> Iterator[Line]:
-    """Two requests with a common prefix: compute, hit, decode, an illegal call, give back."""
+    """Yield the program: two requests with a common prefix, which compute, hit, decode, make an
+    illegal call and are freed."""
     config = configuration(offered)
     size = config.kv_cache.groups[0].spec.block_size
     sent = encode_manager_config(config)

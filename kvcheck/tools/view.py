@@ -96,7 +96,7 @@ def load(
 def _require_nothing_more(result: TraceResult, name: str) -> None:
     """Raise NotShownError if the record was not replayed for lack of something."""
     if result.lacks:
-        raise NotShownError(f"{result.path}: {name} does not have {', '.join(result.lacks)}")
+        raise NotShownError(f"{result.path}: {name} does not support {', '.join(result.lacks)}")
 
 
 def _operations(path: Path, first: int) -> list[Operation]:

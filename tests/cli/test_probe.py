@@ -27,7 +27,7 @@ def test_the_reference_answers_everything_right(
     code, said = probed(serve("kvref", options=framing), capsys)
     assert code == 0
     assert "features: admission, cache_salt" in said
-    assert said.splitlines()[-1].startswith("23 of 23 answers are right; next: kvspec check")
+    assert said.splitlines()[-1].startswith("23 of 23 replies are right; next: kvspec check")
 
 
 def test_the_example_in_cpp_answers_everything_right(
@@ -117,7 +117,7 @@ def test_other_block_ids_are_told_and_are_no_failure(
     lines = "\n".join(line.strip() for line in code.splitlines())
     status, said = probed(script(tmp_path, lines), capsys)
     assert status == 0
-    assert "other blocks than the reference's, which level identity alone minds" in said
+    assert "right; the block ids differ, which only level identity compares" in said
 
 
 def test_a_server_of_json_lines_is_probed_and_checked_under_one_name(
@@ -157,6 +157,6 @@ def test_a_double_may_be_written_as_an_int(
 
 def test_a_name_that_is_no_program_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["probe", "kvref"]) == 2
-    assert "'kvref' is no server; name a program" in capsys.readouterr().err
+    assert "'kvref' is not a server; name a program" in capsys.readouterr().err
     assert main(["probe", "cmd:/nonexistent/server"]) == 2
     assert "can't be started: No such file" in capsys.readouterr().err

@@ -60,8 +60,8 @@ def without_seconds(value: Any) -> Any:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["demo", "demo", "--live"], "--live is of this process alone"),
-        (["demo", "-"], "- is of this process alone"),
+        (["demo", "demo", "--live"], "--live cannot be combined with"),
+        (["demo", "-"], "- cannot be combined with"),
         (["demo", "/no/such"], "/no/such: cannot be read"),
     ],
 )

@@ -73,7 +73,7 @@ def test_a_known_mistake_is_recognized_and_its_rule_leads(report: Report) -> Non
     first = report.violations[0]
     assert first.rule == report.suspects[0].rule == "KV-SW-1"
     assert first.like == "The window holds a token more than it has. (SkipsOneTokenLess)"
-    assert any("just as   the reference where" in line for line in text_lines(report))
+    assert any("just as   the reference with this mistake" in line for line in text_lines(report))
 
 
 def test_a_mistake_that_behaves_otherwise_is_not_named(report: Report) -> None:
@@ -85,7 +85,7 @@ def test_a_mistake_that_behaves_otherwise_is_not_named(report: Report) -> None:
 
 def test_the_report_says_where_to_look_first(report: Report) -> None:
     first = report.suspects[0]
-    said = next(line for line in text_lines(report) if line.startswith("look first at"))
+    said = next(line for line in text_lines(report) if line.startswith("likely causes"))
     assert f"{first.rule} (" in said
     assert f"{first.num_failed} of its {first.num_failed + first.num_passed} checks" in said
 

@@ -76,14 +76,14 @@ def test_a_report_tells_them_under_one_heading(queues: tuple[Report, Suite]) -> 
     assert sum(line.startswith(QUEUE) for line in lines) == 1
     told = [line for line in lines if re.fullmatch("  . of .", line)]
     assert told == ["  1 of 3", "  2 of 3", "  3 of 3"]
-    assert "  found in 2 more places" in lines
+    assert "  broken in 2 more ways, not shown" in lines
     data = to_json(report)
     numbers = [(each["number"], each["of"]) for each in data["violations"]]
     assert numbers == [(1, 3), (2, 3), (3, 3), (1, 1)]
     assert data["more"] == {QUEUE: 2}
     page = report_html(report)
     assert page.count(" of 3") == 3
-    assert "(3 of 3, found in 2 more places)" in page
+    assert "(3 of 3, broken in 2 more ways, not shown)" in page
 
 
 def test_a_file_of_known_differences_has_a_cause_once(queues: tuple[Report, Suite]) -> None:

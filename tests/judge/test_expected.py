@@ -146,8 +146,8 @@ def test_nothing_new_is_no_failure(folder: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     *_, verdict, rules, last = [line for line in done.stdout.splitlines() if "  " not in line]
     assert verdict.endswith("does not conform at level identity")
-    assert rules.startswith("rules: ")
-    assert last == f"as known.toml says: {NUM_KNOWN} known, 0 new, 0 gone"
+    assert rules.startswith("Rules: ")
+    assert last == f"agrees with known.toml: {NUM_KNOWN} known, 0 new, 0 no longer found"
     assert "as a test:" not in done.stdout
     told = json.loads((folder / "r.json").read_text())["expected"]
     assert [each["reason"] for each in told["known"]] == ["on purpose"] * NUM_KNOWN
@@ -165,10 +165,10 @@ def test_another_mistake_is_new_and_this_one_gone(folder: Path) -> None:
     done = kvspec(folder, "check", other, *RUN, "--expect", str(FILE), "--junit", "r.xml")
     assert done.returncode == 1, done.stderr
     starts = [line[:19].rstrip() for line in done.stdout.splitlines()]
-    assert {"new", "gone"} <= set(starts)
-    assert "take it out of known.toml or run --write-expect" in done.stdout
+    assert {"new", "no longer found"} <= set(starts)
+    assert "remove it from known.toml or run --write-expect" in done.stdout
     messages = [each.get("message", "") for each in ET.parse(folder / "r.xml").iter("failure")]
-    assert any(message.startswith("gone: ") for message in messages)
+    assert any(message.startswith("no longer found: ") for message in messages)
     assert any(message.startswith("expected ") for message in messages)
 
 
@@ -177,7 +177,8 @@ def test_what_was_mended_is_gone_once_it_was_looked_for(folder: Path) -> None:
     done = kvspec(folder, "check", "kvref", *RUN, "--expect", str(FILE))
     assert done.returncode == 1, done.stderr
     assert (
-        done.stdout.splitlines()[-1] == f"not as known.toml says: 0 known, 0 new, {NUM_KNOWN} gone"
+        done.stdout.splitlines()[-1]
+        == f"differs from known.toml: 0 known, 0 new, {NUM_KNOWN} no longer found"
     )
 
 

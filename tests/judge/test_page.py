@@ -157,10 +157,10 @@ def test_a_rule_that_nothing_was_about_is_not_unbroken() -> None:
     assert found["KV-MAMBA-2"].verdict == NOT_APPLICABLE
     assert found["KV-MAMBA-2"].reason == "needs MambaSpec"
     assert found["KV-POOL-6"].verdict == NOT_EXERCISED
-    assert found["KV-POOL-6"].reason == "level safety does not decide about it"
+    assert found["KV-POOL-6"].reason == "level safety does not decide it"
     page = report_html(report)
     assert "does not apply<br>needs MambaSpec" in page
-    assert "Not seen, since no snapshot is shown" in page
+    assert "Not checked, since there is no snapshot" in page
     assert "Left out" in page
 
 

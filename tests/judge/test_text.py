@@ -149,7 +149,7 @@ def test_the_text_marks_the_operation_that_failed(report: Report) -> None:
     labels = [line[2:].partition("  ")[0] for line in lines if re.match(r"  \w+.*  ", line)]
     assert ("expected", "observed") in pairwise(labels)
     assert all(after == "observed" for label, after in pairwise(labels) if label == "expected")
-    told = lines[: next(n for n, line in enumerate(lines) if line.startswith("look first at"))]
+    told = lines[: next(n for n, line in enumerate(lines) if line.startswith("likely causes"))]
     assert max(len(line) for line in told if not line.startswith("    ")) <= 80
 
 

@@ -23,14 +23,14 @@ def test_the_table_shows_what_matters(run: Run, tmp_path: Path) -> None:
     )
     assert rows["model"].strip() == "m (planned by kvref)"
     assert rows["longest request"].strip() == "4,096 tokens"
-    assert rows["blocks"].strip() == "8,192, one of them null"
+    assert rows["blocks"].strip() == "8,192, including the null block"
     # cdiv(4096, 16) = 256 of full attention; of windows cdiv(min(511 + 8192, 4096), 16) + 1 = 257
     assert rows["blocks per request"].strip() == "513 at full length"
     assert rows["concurrency"].strip() == "15.97 requests of full length"
     assert rows["capacity"].strip() == "65,408 tokens"
     assert rows["wasted by padding"].strip() == "0.00 %"
     assert "sliding_window        2      16      512   65,536 B" in ran.out
-    assert "0             4         2       131,072 B   1.00 GiB   1.00 GiB" in ran.out
+    assert "0             4         2     131,072 B   1.00 GiB   1.00 GiB" in ran.out
 
 
 def test_json_has_the_documented_keys(run: Run, tmp_path: Path) -> None:
@@ -106,7 +106,7 @@ def test_options_replace_what_the_file_says(run: Run, tmp_path: Path) -> None:
     assert found["automatic"]
     # 81 blocks: one null, windows one more than full attention: 39 + 40 blocks of 16 tokens.
     assert (found["num_blocks"], found["max_model_len"]) == (81, 39 * 16)
-    assert "tokens, as long as fits" in run(path, "--max-model-len", "auto").out
+    assert "tokens, the most that fit" in run(path, "--max-model-len", "auto").out
 
 
 def test_memory_is_not_read_with_a_number_of_blocks(run: Run, tmp_path: Path) -> None:
@@ -314,7 +314,7 @@ def test_files_that_are_no_plan_files(run: Run, tmp_path: Path, content: str, sa
 
 
 def test_arguments_that_mean_nothing(run: Run, tmp_path: Path) -> None:
-    assert "give a plan file, or a model of" in run().err
+    assert "give a plan file, or a model that" in run().err
     assert "ring: neither a file nor one of the models deepseek-v3" in run("ring").err
     assert "ring.json: no such file" in run("ring.json").err
     path = written(tmp_path, SMALL)

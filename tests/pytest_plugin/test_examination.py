@@ -87,4 +87,4 @@ def test_a_rule_passes_only_if_something_about_it_came_to_its_end() -> None:
     assert right.undecided("KV-POOL-1") is None
     assert right.why_not_checked("KV-POOL-1") is None
     assert right.why_not_checked("KV-POOL-15") is None  # checked in every program
-    assert right.why_not_checked("KV-POOL-6") == "level safety does not decide about this rule"
+    assert right.why_not_checked("KV-POOL-6") == "level safety does not decide this rule"

@@ -65,9 +65,9 @@ def test_page_and_picture_show_all(tmp_path: Path, capsys: pytest.CaptureFixture
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("demo", "demo", "--record", "r.jsonl"), "--record is about one trace"),
-        (("demo", "demo", "--engines", "2"), "--engines is about one trace"),
-        (("-", "-"), "standard input can be read once"),
+        (("demo", "demo", "--record", "r.jsonl"), "--record works with one trace only"),
+        (("demo", "demo", "--engines", "2"), "--engines works with one trace only"),
+        (("-", "-"), "standard input can be read only once"),
         (("demo", "/no/such/trace"), "/no/such/trace: cannot be read"),
     ],
 )

@@ -142,7 +142,7 @@ def test_a_request_larger_than_the_pool_is_named(capsys: pytest.CaptureFixture[s
         (["demo"], "Missing option '--impl'"),
         (["demo", *FAST, "--num-blocks", "1"], "'--num-blocks'"),
         (["demo", *FAST, "--sample", "0"], "sample = 0.0"),
-        (["demo", *FAST, "--sample", "1e-9"], "--sample kept none"),
+        (["demo", *FAST, "--sample", "1e-9"], "--sample kept no request"),
         (["demo", *FAST, "--seed", "1"], "unless the trace is generated"),
         (["synth:poem", *FAST], "synth:chat, synth:agent, synth:rag"),
         (["demo", *FAST, "--plot", "p.jpg"], "must end in .png or .svg"),

@@ -115,9 +115,9 @@ def test_the_command_shows_a_row_for_each_route(
 @pytest.mark.parametrize(
     ("args", "said"),
     [
-        (["demo", "--engines", "2", "--plot", "a.svg"], "--plot is about one pool"),
-        (["demo", "--engines", "2", "--record", "a.jsonl"], "--record is about one pool"),
-        (["-", "--engines", "2"], "standard input can be read once"),
+        (["demo", "--engines", "2", "--plot", "a.svg"], "--plot works with one pool only"),
+        (["demo", "--engines", "2", "--record", "a.jsonl"], "--record works with one pool only"),
+        (["-", "--engines", "2"], "standard input can be read only once"),
         (["demo", "--engines", "0"], "0 is not in the range"),
         (["demo", "--engines", "2", "--route", "shortest"], "'shortest' is not one of"),
         (["demo", "--route", "prefix"], "--route needs --engines"),

@@ -100,7 +100,7 @@ def test_the_text_names_every_number(chat: tuple[ReplayResult, dict[str, Any]]) 
 
 def test_without_preemptions_there_is_no_rate_of_them() -> None:
     _, content = replay([record(1, [0], 10)])
-    assert "0 of 0 tokens  (none asked)" in report_text(content)
+    assert "0 of 0 tokens  (none queried)" in report_text(content)
 
 
 @pytest.mark.parametrize("image_format", ["png", "svg"])

@@ -38,12 +38,12 @@ def test_of_what_an_endless_pool_hits_nothing_is_a_part(
     page = tmp_path / "page.html"
     assert run(str(trace), "--sizes", "2", "--html", str(page)) == 0
     said = capsys.readouterr().out
-    assert "An endless pool hits nothing" in " ".join(said.split())
+    assert "Even an endless pool hits nothing" in " ".join(said.split())
     assert "100.0%" not in said + page.read_text(encoding="utf-8")
     assert f"{ENOUGH_PERCENT}%" not in said
     assert run(str(trace), "demo", "--sizes", "2") == 0
     last = next(
-        row for row in capsys.readouterr().out.splitlines() if f"{ENOUGH_PERCENT}% from" in row
+        row for row in capsys.readouterr().out.splitlines() if f"for {ENOUGH_PERCENT} %" in row
     )
     assert OF_NOTHING in last
 

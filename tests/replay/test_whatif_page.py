@@ -46,7 +46,7 @@ def test_the_page_loads_nothing_and_has_all_numbers_without_a_script() -> None:
     Reader().feed(page)
     assert loads == []
     assert "default-src 'none'" in page
-    for cell in ("25.00%", "40.00%", "50.0%", "endless", "2,048", "33 blocks, 2,048 tokens"):
+    for cell in ("25.00%", "40.00%", "50.0%", "endless", "2,048", "33 blocks (2,048 tokens)"):
         assert cell in page
     assert "<large>" not in page
 

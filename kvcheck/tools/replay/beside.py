@@ -1,4 +1,4 @@
-"""Replays of several traces beside each other: a column each, for machines and for people."""
+"""Show replays of several traces side by side, a column each, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -15,32 +15,32 @@ Rows = list[tuple[str, ...]]
 
 
 def reports(contents: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The reports as one, ready for JSON."""
+    """Combine the reports into one JSON document."""
     return {"format": FORMAT, "version": FORMAT_VERSION, "replays": list(contents)}
 
 
 def names(contents: Sequence[dict[str, Any]]) -> list[str]:
-    """What the columns are called."""
+    """Return short distinct names for the columns."""
     return short_names([content["trace"] for content in contents])
 
 
 def heading(contents: Sequence[dict[str, Any]]) -> str:
-    """How many traces went through which implementation, in one line."""
+    """Return a line with the number of traces, the implementation and the pool."""
     return f"{len(contents)} traces {how(contents[0])}"
 
 
 def numbers(contents: Sequence[dict[str, Any]]) -> Rows:
-    """The main numbers: a label, and the value of each."""
+    """Return the main numbers: a label, and the value for each trace."""
     return _joined([number_rows(content) for content in contents])
 
 
 def seconds(contents: Sequence[dict[str, Any]]) -> Rows:
-    """Wall time by phase."""
+    """Return the wall time of each phase for each trace."""
     return _joined([seconds_rows(content) for content in contents])
 
 
 def explanations(contents: Sequence[dict[str, Any]]) -> Rows:
-    """From the repeat rate to the hit rate, in points; items that change none are left out."""
+    """Return the steps from the repeat rate to the hit rate, in points, without items of zero."""
     rows: Rows = [("trace repeat rate", *(f"{each['trace_repeat_rate']:.3%}" for each in contents))]
     for items in zip(*(each["explanation"]["items"] for each in contents), strict=True):
         changes = [item["rate_change"] for item in items]
@@ -53,7 +53,7 @@ def explanations(contents: Sequence[dict[str, Any]]) -> Rows:
 
 
 def text(contents: Sequence[dict[str, Any]]) -> str:
-    """All of it for a terminal."""
+    """Return the replays as text for a terminal."""
     sections = (
         (heading(contents), numbers(contents)),
         ("From each trace's repeat rate to its hit rate, in points", explanations(contents)),
@@ -65,12 +65,12 @@ def text(contents: Sequence[dict[str, Any]]) -> str:
         for name, content in zip(columns, contents, strict=True)
         for note in content["notes"]
     ]
-    told = [f"Not exact\n{''.join(notes)}"] if notes else []
-    return "\n".join([*(_section(title, columns, rows) for title, rows in sections), *told])
+    inexact = [f"Inexact\n{''.join(notes)}"] if notes else []
+    return "\n".join([*(_section(title, columns, rows) for title, rows in sections), *inexact])
 
 
 def _joined(tables: Sequence[Sequence[tuple[str, str]]]) -> Rows:
-    """Tables with equal labels as one."""
+    """Join tables with equal labels into one."""
     return [
         (rows[0][0], *(value.replace("  ", " ") for _, value in rows))
         for rows in zip(*tables, strict=True)

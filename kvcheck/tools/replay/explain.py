@@ -1,8 +1,9 @@
-"""Why the measured hit rate differs from the trace's own repeat rate, token by token.
+"""Explain, token by token, how the measured hit rate differs from the trace's repeat rate.
 
-The trace alone says which ids repeat; a manager can reuse less, since only full blocks are cached,
-the last token is always recomputed, and so on. Every repeated token that was not hit is given
-exactly one reason, in the order of `Reason`; what is left over must be zero. See spec/replay.md.
+The trace alone determines which ids repeat; a manager can reuse fewer tokens, since only full
+blocks are cached, the last token is always recomputed, and so on. Every repeated token that was not
+hit gets exactly one reason, in the order of `Reason`; the remainder must be zero. See
+spec/replay.md.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ from kvspec.errors import KVSpecError
 
 
 class Reason(Enum):
-    """Why repeated tokens are not hits, in the order in which they are given a reason.
+    """Reasons why repeated tokens are not hits, in the order in which they are tried.
 
-    `label` is the key in the report, `meaning` one line for its reader.
+    `label` is the key in the report, `meaning` one line of explanation.
     """
 
     OTHER_PREFIX = (
         "other_prefix",
-        "the id was seen, but after other tokens: not the same prefix",
+        "id seen before, but after other tokens, so the prefix differs",
     )
     INCOMPLETE_BLOCK = (
         "incomplete_block",
@@ -41,7 +42,7 @@ class Reason(Enum):
     )
     SEEN_SHORTER = (
         "seen_shorter",
-        "the run was seen only cut shorter: the block was never full",
+        "seen before only in an incomplete block; these are never cached",
     )
     NOT_YET_COMPUTED = (
         "not_yet_computed",
@@ -53,7 +54,7 @@ class Reason(Enum):
     )
     BEYOND_REPEATS = (
         "beyond_repeats",
-        "hits beyond the repeated ids: different ids, equal tokens",
+        "hits of tokens whose ids were not seen before: different ids, equal tokens",
     )
 
     def __init__(self, label: str, meaning: str) -> None:
@@ -62,13 +63,13 @@ class Reason(Enum):
 
 
 CUT_LAST_RUN = "cut_last_run"
-"""The first item: what changes when repeats are weighted by tokens instead of counted by ids."""
+"""The first item: the change from counting repeated ids to counting repeated tokens."""
 
-_CUT_LAST_RUN_MEANING = "a request's last run is cut: weighted by tokens, not counted by ids"
+_CUT_LAST_RUN_MEANING = "counted in tokens: a request's last id holds fewer than the others"
 
 
 class ExplanationError(KVSpecError):
-    """The explanation does not add up to the measured hits; carries both counts."""
+    """Raised if the explanation does not add up to the measured hits; carries both counts."""
 
     def __init__(self, explained_tokens: int, hit_tokens: int) -> None:
         super().__init__(
@@ -81,9 +82,9 @@ class ExplanationError(KVSpecError):
 
 @dataclass(frozen=True)
 class WaterfallItem:
-    """One step of the explanation: `rate_change` is added to the rate so far.
+    """One step of the explanation; `rate_change` is added to the rate of the steps before.
 
-    `tokens` (negative: not hit) is None for the first item, which only re-weights.
+    `tokens` (negative: not hit) is None for the first item, which only changes the weighting.
     """
 
     name: str
@@ -94,7 +95,7 @@ class WaterfallItem:
 
 @dataclass(frozen=True)
 class Waterfall:
-    """From the share of repeated ids to the share of hit tokens, over first admissions.
+    """The steps from the share of repeated ids to the share of hit tokens, over first admissions.
 
     `changes` are tokens by reason. All numbers are exact.
     """
@@ -108,12 +109,12 @@ class Waterfall:
 
     @property
     def repeat_rate(self) -> Fraction:
-        """Share of ids that were in the trace before: the trace's own repeat rate."""
+        """The share of ids that occurred earlier in the trace."""
         return Fraction(self.repeated_ids, max(self.ids, 1))
 
     @property
     def hit_rate(self) -> Fraction:
-        """Share of tokens that were hit."""
+        """The share of tokens that were hit."""
         return self._share(self.hit_tokens)
 
     @property
@@ -129,7 +130,7 @@ class Waterfall:
 
     @property
     def residual(self) -> Fraction:
-        """What the items leave unexplained: 0."""
+        """The rate that the items leave unexplained, which is 0."""
         explained = self.repeat_rate + sum(item.rate_change for item in self.items)
         return self.hit_rate - explained
 
@@ -138,16 +139,16 @@ class Waterfall:
 
 
 class Explainer:
-    """Follows the first admissions of a replay; they come in trace order.
+    """Follows the first admissions of a replay, in trace order.
 
-    Prefixes are numbered: a *node* is one id after one node (-1 before the first), so equal nodes
-    mean equal ids from the start. Kept per node: the most tokens of its run that an earlier
+    Prefixes are numbered: a *node* is an id after another node (-1 for none), so that equal nodes
+    mean equal ids from the start. For each node it keeps the most tokens of its run that an earlier
     request had, and the most whose blocks were registered. Memory grows with distinct prefixes.
     """
 
     def __init__(self, block_size: int) -> None:
         self._block_size = block_size
-        self._run_length = RUN_LENGTH_TOKENS  # of the trace; its records say
+        self._run_length = RUN_LENGTH_TOKENS  # replaced by that of the trace's records
         self._nodes: dict[tuple[int, int], int] = {}
         self._ids: set[int] = set()
         self._seen = array("i")
@@ -159,7 +160,7 @@ class Explainer:
         self._changes = dict.fromkeys(Reason, 0)
 
     def admitted(self, record: TraceRecord, hit_tokens: int) -> list[int]:
-        """Account for a first admission with a hit of so many tokens.
+        """Account for a first admission that hit `hit_tokens` tokens.
 
         Returns the request's nodes, one per id, for `registered`.
         """
@@ -182,9 +183,9 @@ class Explainer:
         return nodes
 
     def registered(self, nodes: Sequence[int], start: int, end: int) -> None:
-        """Tokens `start` … `end` - 1 of a request's input got their slots.
+        """Note that tokens `start` … `end` - 1 of a request's input got their slots.
 
-        From now on its full blocks among the first `end` tokens are registered.
+        This registers its full blocks among the first `end` tokens.
         """
         full = end - end % self._block_size
         if full <= start - start % self._block_size:
@@ -195,7 +196,7 @@ class Explainer:
             self._registered[node] = max(self._registered[node], self._tokens_of(index, full))
 
     def _enter(self, hash_ids: Sequence[int]) -> tuple[list[int], int]:
-        """The nodes of a request, and how many of them, from the start, are not new."""
+        """Return the nodes of a request, and how many leading ones existed before."""
         nodes = []
         known = 0
         node = -1
@@ -214,7 +215,7 @@ class Explainer:
         return nodes, known
 
     def _give_reasons(self, known: list[int], length: int, repeated: int, hit: int) -> None:
-        """Cut the repeated tokens down to the hit, one reason after the other."""
+        """Attribute the difference between repeated and hit tokens to the reasons, in order."""
         size = self._block_size
         changes = self._changes
         same_prefix = min(len(known) * self._run_length, length)
@@ -237,7 +238,7 @@ class Explainer:
             changes[Reason.BEYOND_REPEATS] += hit - left
 
     def _full_blocks(self, known: list[int], extents: array[int]) -> int:
-        """Tokens of the leading full blocks within the extents of a chain of nodes."""
+        """Count the tokens of the leading full blocks within the extents of a chain of nodes."""
         tokens = 0
         for node in known:
             tokens += extents[node]
@@ -246,9 +247,9 @@ class Explainer:
         return tokens - tokens % self._block_size
 
     def waterfall(self, hit_tokens: int) -> Waterfall:
-        """The explanation of `hit_tokens`, the hits that the driver counted.
+        """Explain `hit_tokens`, the hits that the driver counted.
 
-        Raises ExplanationError when the items do not lead there exactly.
+        Raises ExplanationError if the items do not add up to it exactly.
         """
         explained = self._repeated_tokens + sum(self._changes.values())
         if explained != hit_tokens:
@@ -263,5 +264,5 @@ class Explainer:
         )
 
     def _tokens_of(self, index: int, length: int) -> int:
-        """Tokens of run `index` in an input of `length` tokens."""
+        """Count the tokens of run `index` in an input of `length` tokens."""
         return min(self._run_length, length - index * self._run_length)

@@ -1,7 +1,4 @@
-"""The report of a replay: one dictionary for machines, one text for people.
-
-The keys are documented in spec/replay.md, section 7.
-"""
+"""The report of a replay, as JSON and as text; spec/replay.md, section 7, lists the keys."""
 
 from __future__ import annotations
 
@@ -20,9 +17,9 @@ FORMAT_VERSION = 1
 
 @dataclass(frozen=True)
 class ReplayContext:
-    """What the result alone does not say: which trace, which implementation, which selection.
+    """The trace, the implementation and the selection of requests that belong to a result.
 
-    `notes`: what is not exact in the trace.
+    `notes`: what is inexact in the trace.
     """
 
     trace: str
@@ -34,7 +31,7 @@ class ReplayContext:
 
 
 def report(result: ReplayResult, context: ReplayContext) -> dict[str, Any]:
-    """Everything measured, ready for JSON. Equal input gives equal values but for `seconds`."""
+    """Return all measurements as a JSON document; equal inputs differ only in `seconds`."""
     counts = result.counts
     waterfall = result.waterfall
     return {
@@ -88,7 +85,7 @@ def report(result: ReplayResult, context: ReplayContext) -> dict[str, Any]:
 
 
 def report_text(content: dict[str, Any]) -> str:
-    """The report for a terminal."""
+    """Return the report as text for a terminal."""
     sections = [
         _section("\n".join([heading(content), *note_lines(content)]), number_rows(content)),
         _section("From the trace's repeat rate to the hit rate", explanation_rows(content)),
@@ -98,12 +95,12 @@ def report_text(content: dict[str, Any]) -> str:
 
 
 def heading(content: dict[str, Any]) -> str:
-    """Which trace went through which implementation, in one line."""
+    """Return a line that names the trace, the implementation and the pool."""
     return f"{Path(content['trace']).name} {how(content)}"
 
 
 def how(content: dict[str, Any]) -> str:
-    """Through which implementation, with which pool."""
+    """Return the implementation and the pool in words."""
     options = content["options"]
     checked = "all invariants checked" if options["check_invariants"] else "invariants not checked"
     return (
@@ -113,12 +110,12 @@ def how(content: dict[str, Any]) -> str:
 
 
 def note_lines(content: dict[str, Any]) -> list[str]:
-    """What is not exact in the trace, a line each."""
+    """Return a line for each note on what is inexact in the trace."""
     return [f"  note: {note}" for note in content["notes"]]
 
 
 def number_rows(content: dict[str, Any]) -> list[tuple[str, str]]:
-    """Label and value of the main numbers."""
+    """Return labels and values of the main numbers."""
     hits = _share(content["tokens_hit"], content["tokens_queried"])
     again = _share(content["preempted_tokens_hit"], content["preempted_tokens_queried"])
     return [
@@ -141,7 +138,7 @@ def number_rows(content: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def explanation_rows(content: dict[str, Any]) -> list[tuple[str, str]]:
-    """The explanation, item by item; items without an effect are left out."""
+    """Return a row for each item of the explanation that has an effect."""
     rows = [("trace repeat rate", f"{content['trace_repeat_rate']:>9.3%}")]
     for item in content["explanation"]["items"]:
         if item["rate_change"] == 0:
@@ -155,12 +152,12 @@ def explanation_rows(content: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def seconds_rows(content: dict[str, Any]) -> list[tuple[str, str]]:
-    """Wall time by phase."""
+    """Return the wall time of each phase."""
     return [(phase, f"{seconds:,.2f}") for phase, seconds in content["seconds"].items()]
 
 
 def _share(part: int, whole: int) -> str:
-    return f"{part / whole:.2%}" if whole else "none asked"
+    return f"{part / whole:.2%}" if whole else "none queried"
 
 
 def _section(title: str, rows: list[tuple[str, str]]) -> str:

@@ -1,4 +1,4 @@
-"""What-if curves as rows of text: one table for one curve, and one for several side by side."""
+"""Format what-if curves as text: a table for one curve, or several curves side by side."""
 
 from __future__ import annotations
 
@@ -7,33 +7,33 @@ from collections.abc import Iterator, Sequence
 from kvcheck.tools.replay.names import short_names
 from kvcheck.tools.replay.whatif import ENOUGH_PERCENT, Curve
 
-HEADINGS = ("blocks", "tokens", "hit rate", "best possible", "of what an endless pool hits")
+HEADINGS = ("blocks", "tokens", "hit rate", "best possible", "of an endless pool's hits")
 NO_ROOM = "–"
-"""In place of a rate: the largest request of the trace does not fit in this pool."""
+"""Shown instead of a rate if the largest request of the trace does not fit in the pool."""
 OF_NOTHING = "–"
-"""In place of a part of what an endless pool hits, where that is nothing."""
+"""Shown instead of the share of an endless pool's hits if there are none."""
 
 
 def heading(found: Curve, name: str) -> str:
-    """Which trace, by its name, in one line."""
+    """Return a line with the name of the trace, its requests and the block size."""
     return f"{name}: {found.num_requests:,} requests, blocks of {found.block_size} tokens"
 
 
 def enough_text(found: Curve) -> str:
-    """The pool that is enough, in blocks and tokens."""
+    """Return the size of the smallest pool that is enough, in blocks and tokens."""
     blocks = found.enough_blocks
-    return f"{blocks:,} blocks, {found.tokens(blocks):,} tokens"
+    return f"{blocks:,} blocks ({found.tokens(blocks):,} tokens)"
 
 
 def enough_line(found: Curve) -> str:
-    """The pool that is enough, as a sentence."""
+    """Return a sentence with the size of the smallest pool that is enough."""
     if not found.infinite:
-        return "An endless pool hits nothing: no request begins with a full block of one before."
-    return f"{ENOUGH_PERCENT}% of what an endless pool hits: from {enough_text(found)}"
+        return "Even an endless pool hits nothing: no request repeats a full block of earlier ones."
+    return f"{enough_text(found)} give {ENOUGH_PERCENT} % of the hits of an endless pool"
 
 
 def rows(found: Curve) -> Iterator[tuple[str, ...]]:
-    """One curve: what stands below `HEADINGS`, a row for each pool, the endless one last."""
+    """Yield the rows below `HEADINGS` for one curve: each pool, then the endless one."""
     for point in found.points:
         share = found.share(point)
         yield (
@@ -48,12 +48,15 @@ def rows(found: Curve) -> Iterator[tuple[str, ...]]:
 
 
 def names(curves: Sequence[Curve]) -> list[str]:
-    """The names of the curves' traces."""
+    """Return short distinct names of the curves' traces."""
     return short_names([found.trace for found in curves])
 
 
 def side_by_side(curves: Sequence[Curve]) -> Iterator[tuple[str, ...]]:
-    """Several curves: tokens, then what each hits and could hit at best; and the endless pool."""
+    """Yield rows for several curves: the tokens, then each curve's hit rate and best possible rate.
+
+    The last two rows are the endless pool, and the tokens that are enough for each curve.
+    """
     points = [{found.tokens(each.num_blocks): each for each in found.points} for found in curves]
     for tokens in sorted(set().union(*points)):
         cells = [f"{tokens:,}"]
@@ -65,7 +68,7 @@ def side_by_side(curves: Sequence[Curve]) -> Iterator[tuple[str, ...]]:
         yield tuple(cells)
     yield ("endless", *(f"{each.infinite:.2%}" for each in curves for _ in range(2)))
     yield (
-        f"{ENOUGH_PERCENT}% from",
+        f"for {ENOUGH_PERCENT} %",
         *(cell for each in curves for cell in (_enough_tokens(each), "")),
     )
 
