@@ -16,7 +16,7 @@ _SIGNED = frozenset("ilq")
 
 
 def ints_of(field: str, values: object) -> array[int]:
-    """The numbers as an `array("q")`, a copy; InvalidArgumentError naming `field` or its element.
+    """Copy the numbers into an `array("q")`; InvalidArgumentError names `field` or its element.
 
     Of a sequence every element is a real int in -2^63 … 2^63 - 1: no bool, no float, no NumPy
     scalar. An array has the buffer protocol, or a method `numpy` (PyTorch) that gives one that has.
@@ -34,7 +34,7 @@ def ints_of(field: str, values: object) -> array[int]:
 
 
 def beginning(values: Any, length: int) -> Any:
-    """Of a range at most so many, since no memory holds all of `range(2**62)`; else as it is."""
+    """Cut a range to `length` numbers, since no memory holds all of `range(2**62)`."""
     return values[:length] if isinstance(values, range) else values
 
 
@@ -48,9 +48,9 @@ def _listed(field: str, values: Sequence[object]) -> array[int]:
 
 
 def counts_of(field: str, values: object, length: int, minimum: int) -> array[int]:
-    """One count in `minimum` … 2^53 - 1 for each of `length` entries; an int stands for all.
+    """Read a count in `minimum` … 2^53 - 1 for each of `length` entries; an int applies to all.
 
-    InvalidArgumentError names `field[i]`; `field` when the int, the type or the length is wrong.
+    InvalidArgumentError names `field[i]`, or `field` if the int, the type or the length is wrong.
     """
     if issubclass(type(values), int):
         return array("q", [count(field, values, minimum)]) * length
@@ -63,7 +63,7 @@ def counts_of(field: str, values: object, length: int, minimum: int) -> array[in
 
 
 def delta_rows(field: str, given: object) -> memoryview:
-    """A writable view of `block_deltas`: int32, [n, 4]."""
+    """Return a writable view of `block_deltas`: int32, [n, 4]."""
     view = view_of(given)
     if (
         view is None
@@ -78,7 +78,7 @@ def delta_rows(field: str, given: object) -> memoryview:
 
 
 def slot_array(field: str, given: object) -> memoryview:
-    """A writable view of one slot mapping: int64, one-dimensional."""
+    """Return a writable view of a slot mapping: int64, one-dimensional."""
     view = view_of(given)
     if view is None or view.ndim != 1 or not is_writable(view, INT64_BYTES):
         allowed = "a writable one-dimensional C-contiguous int64 array"
@@ -87,7 +87,7 @@ def slot_array(field: str, given: object) -> memoryview:
 
 
 def view_of(values: object) -> memoryview | None:
-    """The memory of an array, or None if it shows none."""
+    """Return the memory of an array, or None if it exposes none."""
     numpy = getattr(values, "numpy", None)
     try:
         # PyTorch has no buffer protocol. A tensor on a device refuses.
@@ -97,13 +97,13 @@ def view_of(values: object) -> memoryview | None:
 
 
 def is_writable(view: memoryview, item_bytes: int) -> bool:
-    """Whether ints of this width can be written to a C-contiguous array."""
+    """Return whether ints of this width can be written to a C-contiguous array."""
     return not view.readonly and view.c_contiguous and holds_ints(view, item_bytes)
 
 
 def holds_ints(view: memoryview, *item_bytes: int) -> bool:
-    """Whether the elements are native signed ints of one of these widths.
+    """Return whether the elements are native signed ints of one of these widths.
 
-    The format is i, l or q, as `array` and NumPy give it; `<q` of ctypes is another.
+    The format is i, l or q, as `array` and NumPy use it; the `<q` of ctypes does not count.
     """
     return view.format.removeprefix("@") in _SIGNED and view.itemsize in item_bytes

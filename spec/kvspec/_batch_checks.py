@@ -35,7 +35,7 @@ _WITHOUT_SLOTS = (MambaSpec, *_ELSEWHERE)
 
 
 class Batched(Protocol):
-    """Who takes whole steps, as far as it is asked here. `requests`: by their handles."""
+    """The part of a batched manager that these checks read. `requests`: by their handles."""
 
     @property
     def implementation(self) -> Implementation: ...
@@ -63,7 +63,7 @@ class CheckedStep:
 
 
 def span_tokens(config: ManagerConfig, group: int) -> int:
-    """Tokens that a block of the group covers (KV-FULL-5)."""
+    """Return the number of tokens that a block of the group covers (KV-FULL-5)."""
     size = config.managed_specs[group].block_size
     return size * config.dcp_world_size * config.pcp_world_size
 
@@ -74,7 +74,7 @@ def span_tokens(config: ManagerConfig, group: int) -> int:
 def check_registration(
     manager: KVCacheManager, request: Request, others: Iterable[Request]
 ) -> None:
-    """The request is one of this manager's, and none of its name is registered (KV-BATCH-4)."""
+    """Check that the request was made for this manager and its id is not registered (KV-BATCH-4)."""
     if not isinstance(getattr(request, "request_id", None), str):
         raise InvalidArgumentError("request", request, "a request made by make_request")
     manager.get_blocks(request)  # raises for a foreign one
@@ -83,7 +83,7 @@ def check_registration(
 
 
 def registered(field: str, handle: object, requests: Mapping[int, Request]) -> int:
-    """The handle, if it names a registered request."""
+    """Return the handle if it names a registered request; raises InvalidArgumentError."""
     if not is_int(handle) or exact(handle) not in requests:
         raise InvalidArgumentError(field, handle, "the handle of a registered request")
     return exact(handle)
@@ -100,7 +100,9 @@ def handles_of(field: str, handles: Ints, requests: Mapping[int, Request]) -> ar
 def _check_handles(
     field: str, handles: array[int], requests: Mapping[int, Request], seen: dict[int, str]
 ) -> None:
-    """`seen`: where each handle stands that was checked before in the same call; added to."""
+    """Check that handles are registered and distinct; `seen` maps handles to their place, and
+    grows.
+    """
     for place, handle in enumerate(handles):
         where = f"{field}[{place}]"
         registered(where, handle, requests)
@@ -110,7 +112,7 @@ def _check_handles(
 
 
 def tokens_of(token_ids: Ints, counts: Ints | int, length: int) -> list[list[int]]:
-    """The tokens of each of `length` requests (KV-BATCH-12)."""
+    """Return the tokens of each of `length` requests (KV-BATCH-12)."""
     numbers = counts_of("counts", counts, length, 0)
     tokens = ints_of("token_ids", beginning(token_ids, sum(numbers) + 1))
     for place, token in enumerate(tokens):
@@ -124,7 +126,7 @@ def tokens_of(token_ids: Ints, counts: Ints | int, length: int) -> list[list[int
 
 
 def place_in_queue(queue: Sequence[int], after: int, config: ManagerConfig) -> int:
-    """Where a free block stands in the queue (KV-BATCH-15)."""
+    """Return the place of a free block in the queue (KV-BATCH-15)."""
     num_blocks = config.kv_cache.num_blocks
     if not is_int(after) or not 0 <= exact(after) < num_blocks:
         raise UnknownBlockError(after, num_blocks)
@@ -143,7 +145,7 @@ def check_follows(config: ManagerConfig, can: Capabilities) -> None:
 
 @dataclass(frozen=True)
 class CheckedFollow:
-    """What `follow` of one request is told."""
+    """The checked arguments of `follow` for one request."""
 
     num_tokens: int
     num_prompt_tokens: int
@@ -157,7 +159,7 @@ def follows_of(
     hashes: Sequence[bytes],
     config: ManagerConfig,
 ) -> list[CheckedFollow]:
-    """What each request is told (KV-BATCH-14)."""
+    """Check the arguments of `follow` for each request (KV-BATCH-14)."""
     length = len(requests)
     tokens = counts_of("num_tokens", num_tokens, length, 1)
     prompts = [request.num_prompt_tokens for request in requests]
@@ -180,7 +182,7 @@ def follows_of(
 def rewinds_of(
     handles: Sequence[int], num_tokens: Ints | int, requests: Mapping[int, Request]
 ) -> array[int]:
-    """How many computed tokens each request gives up: no more than it has (KV-BATCH-12)."""
+    """Check that each request gives up at most the computed tokens that it has (KV-BATCH-12)."""
     numbers = counts_of("num_tokens", num_tokens, len(handles), 0)
     for place, (handle, number) in enumerate(zip(handles, numbers, strict=True)):
         field = f"handles[{place}].num_computed_tokens"
@@ -206,7 +208,7 @@ def check_scheduling(where: str, request: Request) -> None:
 
 
 def _check_running(batched: Batched, field: str, place: int, handle: int, num_tokens: int) -> None:
-    """What `allocate_slots` demands, and a slot for every token (KV-BATCH-6)."""
+    """Check the demands of `allocate_slots`, and that every token has a slot (KV-BATCH-6)."""
     where, request, manager = f"{field}[{place}]", batched.requests[handle], batched.manager
     check_scheduling(where, request)
     computed = count(f"{where}.num_computed_tokens", request.num_computed_tokens)
@@ -233,7 +235,7 @@ def _check_running(batched: Batched, field: str, place: int, handle: int, num_to
 
 
 def _first_read_token(spec: LayerSpec, request: Request) -> int:
-    """The first token that the next one to compute reads (KV-REQ-9); -1 where all are kept."""
+    """Return the first token that the next one to compute reads (KV-REQ-9); -1 if all are kept."""
     computed = request.num_computed_tokens
     if isinstance(spec, RSWASpec):
         return max(request.num_prompt_tokens, computed - spec.rswa_window)
@@ -245,7 +247,7 @@ def _first_read_token(spec: LayerSpec, request: Request) -> int:
 
 
 def _check_new(batched: Batched, place: int, handle: int) -> None:
-    """A request that holds nothing, and whose every token can have a slot (KV-BATCH-7)."""
+    """Check that a request holds nothing and every token can have a slot (KV-BATCH-7)."""
     where, request = f"new[{place}]", batched.requests[handle]
     check_scheduling(where, request)
     computed = request.num_computed_tokens
@@ -260,7 +262,7 @@ def _check_new(batched: Batched, place: int, handle: int) -> None:
 
 
 def _need(batched: Batched, feature: Feature) -> None:
-    """The manager has this feature; else a single call would find out half-way."""
+    """Check now that the manager has this feature; a single call would fail halfway through a step."""
     capabilities = batched.implementation.capabilities
     if feature not in capabilities.features:
         raise UnsupportedError(feature, capabilities.name)
@@ -270,7 +272,7 @@ def _need(batched: Batched, feature: Feature) -> None:
 
 
 def check_step(batched: Batched, plan: StepPlan, output: StepOutput | None) -> CheckedStep:
-    """Everything that a step demands (KV-BATCH-2)."""
+    """Check everything that a step demands (KV-BATCH-2)."""
     if not isinstance(plan, StepPlan):
         raise InvalidArgumentError("plan", plan, "a StepPlan")
     rows, slots = _outputs(batched.manager.config, output)  # first: arrays may run code
@@ -310,7 +312,7 @@ def check_step(batched: Batched, plan: StepPlan, output: StepOutput | None) -> C
 
 
 def _check_options(batched: Batched, plan: StepPlan) -> None:
-    """The plan's members that concern all its entries."""
+    """Check the members of the plan that apply to all its entries."""
     for field in ("token_budget", "num_lookahead_tokens", "reserved_blocks"):
         count(field, getattr(plan, field))
     for field in ("full_sequence_must_fit", "stops_at_refusal", "starts_step"):
@@ -327,7 +329,7 @@ def _most_tokens(
     new: Sequence[tuple[int, int]],
     budget: int,
 ) -> int:
-    """The most tokens that a step may schedule, and so write slots of (KV-BATCH-9)."""
+    """Bound the tokens that a step may schedule, and so the slots it writes (KV-BATCH-9)."""
     certain = sum(num_tokens for _, num_tokens in running)
     wanted = sum(min(most, batched.requests[handle].num_tokens) for handle, most in new)
     return certain + min(max(0, budget - certain), wanted)
@@ -336,7 +338,7 @@ def _most_tokens(
 def _outputs(
     config: ManagerConfig, output: StepOutput | None
 ) -> tuple[memoryview | None, list[memoryview | None]]:
-    """The outputs, opened for writing."""
+    """Open the outputs for writing."""
     if output is None:
         output = StepOutput()
     if not isinstance(output, StepOutput):
@@ -348,7 +350,7 @@ def _outputs(
 
 
 def mappings(config: ManagerConfig, given: object) -> list[memoryview | None]:
-    """One view per group, None where no mapping is wanted."""
+    """Return one view per group, None where no mapping is wanted."""
     specs = config.managed_specs
     if given is None:
         return [None] * len(specs)

@@ -19,7 +19,7 @@ def is_int(value: object) -> bool:
 
 
 def exact(value: Any) -> int:
-    """The number that an int stores; one of a subclass may compare and convert as another."""
+    """Return the number stored in an int; one of a subclass may compare and convert differently."""
     number: int = value if type(value) is int else int.__index__(value)
     return number
 
@@ -44,7 +44,7 @@ def count(
     *,
     error: type[InvalidArgumentError] = InvalidArgumentError,
 ) -> int:
-    """The number that `value` stores; `error` unless it is an int in minimum … 2^53 - 1."""
+    """Return the number stored in `value`; raises `error` unless it is in minimum … 2^53 - 1."""
     number = exact(value) if is_int(value) else -1
     if not minimum <= number <= COUNT_MAX:
         raise error(field, value, f"an int in {minimum} … 2^53 - 1")

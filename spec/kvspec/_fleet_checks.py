@@ -1,4 +1,4 @@
-"""What callers hand to an index of engines, read once (KV-FLEET-9)."""
+"""Checks of the arguments of an index of engines, each read only once (KV-FLEET-9)."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ REMOVED_PER = ("copy", "last_copy")
 
 
 def check_index(removed_event_per: str, max_waiting: int) -> int:
-    """The number of batches that may wait."""
+    """Check the options of an index; returns the number of batches that may wait."""
     if removed_event_per not in REMOVED_PER:
         raise InvalidArgumentError("removed_event_per", removed_event_per, " or ".join(REMOVED_PER))
     return count("max_waiting", max_waiting, 1)
 
 
 def check_engine(engine: str) -> str:
-    """The name of an engine."""
+    """Return the name of an engine as a plain string."""
     text("engine", engine, error=InvalidArgumentError)
     return str.__str__(engine)
 
 
 def check_batch(batch: Batch) -> None:
-    """A number, a time, and events of the contract."""
+    """Check that a batch has a number, a time, and events of the contract."""
     if not isinstance(batch, Batch):
         raise InvalidArgumentError("batch", batch, "a Batch")
     count("number", batch.number)
@@ -43,7 +43,7 @@ def check_batch(batch: Batch) -> None:
 
 
 def check_state(state: EngineState) -> None:
-    """A number from -1 on, a time, and counts above 0."""
+    """Check that a state has a number from -1 on, a time, and counts above 0."""
     if not isinstance(state, EngineState):
         raise InvalidArgumentError("state", state, "an EngineState")
     if state.number != -1:
@@ -67,7 +67,7 @@ def check_hashes(field: str, hashes: Sequence[EventHash]) -> None:
 
 
 def check_groups(groups: Sequence[GroupPrefix]) -> None:
-    """One group or more, each once."""
+    """Check that there is at least one group, and none twice."""
     if not isinstance(groups, Sequence) or not groups:
         raise InvalidArgumentError("groups", groups, "a sequence of at least one GroupPrefix")
     for one in groups:

@@ -1,7 +1,8 @@
 """Checked access to JSON values: every error names the file, the line and the field.
 
 A *check* is a function `(value, where) -> value` that raises FormatError unless the value has the
-shape it stands for. JSON's `true` is no number here, and `1.0` is no int.
+shape that the check is named after. JSON's `true` does not count as a number here, nor `1.0` as an
+int.
 """
 
 from __future__ import annotations
@@ -25,15 +26,15 @@ class Where:
     field: str = ""
 
     def member(self, name: str) -> Where:
-        """The place of one member of the object here."""
+        """Return the place of a member of this object."""
         return Where(self.file, self.line, f"{self.field}.{name}" if self.field else name)
 
     def item(self, index: int) -> Where:
-        """The place of one element of the list here."""
+        """Return the place of an element of this list."""
         return Where(self.file, self.line, f"{self.field}[{index}]")
 
     def error(self, problem: str) -> FormatError:
-        """What is wrong here, ready to raise."""
+        """Return an error that names this place, ready to raise."""
         return FormatError(self.file, self.line, self.field or None, problem)
 
 
@@ -41,7 +42,7 @@ Check: TypeAlias = Callable[[Any, Where], T]
 
 
 def shown(value: object, limit: int = 60) -> str:
-    """The value's repr, cut so that an error stays one line."""
+    """Return the value's repr, cut so that an error stays one line."""
     return cut(value, limit)
 
 
@@ -97,7 +98,7 @@ def _check_numbers(items: Collection[Any], where: Where, types: set[type]) -> No
 def members(
     value: object, where: Where, required: Mapping[str, Any], optional: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """An object that has all `required` members and besides them only `optional` ones."""
+    """Check an object that has all `required` members and otherwise only `optional` ones."""
     if not isinstance(value, dict):
         raise where.error(f"{shown(value)} is not an object")
     for name in required:
@@ -123,14 +124,13 @@ def checked_members(
 
 
 def integer(value: object, where: Where) -> int:
-    """An int."""
     if type(value) is not int:
         raise where.error(f"{shown(value)} is not an int")
     return value
 
 
 def count(value: object, where: Where) -> int:
-    """An int that is not negative."""
+    """Check an int that is not negative."""
     number = integer(value, where)
     if number < 0:
         raise where.error(f"{shown(number)} is negative")
@@ -138,7 +138,7 @@ def count(value: object, where: Where) -> int:
 
 
 def real(value: object, where: Where) -> float:
-    """A number, as a double."""
+    """Check a number, and return it as a double."""
     if type(value) is not float and type(value) is not int:
         raise where.error(f"{shown(value)} is not a number")
     try:
@@ -151,27 +151,24 @@ def real(value: object, where: Where) -> float:
 
 
 def boolean(value: object, where: Where) -> bool:
-    """`true` or `false`."""
     if type(value) is not bool:
         raise where.error(f"{shown(value)} is not true or false")
     return value
 
 
 def text(value: object, where: Where) -> str:
-    """A string."""
     if type(value) is not str:
         raise where.error(f"{shown(value)} is not a string")
     return value
 
 
 def null(value: object, where: Where) -> None:
-    """Nothing."""
     if value is not None:
         raise where.error(f"{shown(value)} is not null")
 
 
 def anything(value: object, where: Where) -> Any:
-    """Any JSON value."""
+    """Accept any JSON value."""
     return value
 
 
@@ -202,7 +199,7 @@ def optional(check: Check[T]) -> Check[T | None]:
 
 
 def list_of(check: Check[T]) -> Check[list[T]]:
-    """A list whose elements all pass `check`."""
+    """Return a check of lists whose elements all pass `check`."""
 
     def inner(value: Any, where: Where) -> list[T]:
         if not isinstance(value, list):
@@ -215,7 +212,7 @@ def list_of(check: Check[T]) -> Check[list[T]]:
 
 
 def object_of(check: Check[T]) -> Check[dict[str, T]]:
-    """An object with any names, whose values all pass `check`."""
+    """Return a check of objects with any names, whose values all pass `check`."""
 
     def inner(value: Any, where: Where) -> dict[str, T]:
         if not isinstance(value, dict):
@@ -228,7 +225,7 @@ def object_of(check: Check[T]) -> Check[dict[str, T]]:
 def structure(
     required: Mapping[str, Check[Any]], optional_members: Mapping[str, Check[Any]] | None = None
 ) -> Check[dict[str, Any]]:
-    """An object with these members."""
+    """Return a check of objects with these members."""
 
     def inner(value: Any, where: Where) -> dict[str, Any]:
         return checked_members(value, where, required, optional_members or {})

@@ -24,7 +24,7 @@ from kvspec.errors import FormatError
 
 
 def read_objects(path: Path, *, most_bytes: int | None = None) -> Generator[tuple[Where, Any]]:
-    """Each line's value with its place, in order; one line in memory at a time.
+    """Yield each line's value with its place, in order, with one line in memory at a time.
 
     Plain, gzip or zstd, recognised by the first bytes. Raises FormatError for a file that can't be
     opened, is cut off, isn't UTF-8 or holds a line that is too long or isn't JSON. Blank lines are
@@ -55,7 +55,7 @@ def read_objects(path: Path, *, most_bytes: int | None = None) -> Generator[tupl
 
 
 def read_document(path: Path, *, most_bytes: int) -> Any:
-    """The one JSON value of a file, which may stand on several lines. Raises FormatError."""
+    """Read the one JSON value of a file, which may span several lines. Raises FormatError."""
     where = Where(str(path))
     data = read_bounded(path, most_bytes=most_bytes)
     if not data.strip():
@@ -64,7 +64,7 @@ def read_document(path: Path, *, most_bytes: int) -> Any:
 
 
 def read_bounded(path: Path, *, most_bytes: int) -> bytes:
-    """A file's content; FormatError where it can't be read or is longer than `most_bytes`."""
+    """Read a file; FormatError if it cannot be read or is longer than `most_bytes`."""
     where = Where(str(path))
     try:
         with path.open("rb") as raw:
@@ -79,17 +79,17 @@ def read_bounded(path: Path, *, most_bytes: int) -> bytes:
 
 
 def parse_line(data: bytes, where: Where) -> Any:
-    """One line's JSON value. Raises FormatError, whatever the bytes are."""
+    """Parse one line's JSON value. Raises FormatError for any other bytes."""
     if not data.strip():
         raise where.error("empty line; every line holds one JSON object")
     return parse_json(data, where)
 
 
 def parse_json(data: bytes, where: Where, *, is_whole: bool = False) -> Any:
-    """The JSON value that these bytes are. Raises FormatError, whatever they are.
+    """Parse a JSON value. Raises FormatError for any other bytes.
 
-    No member may come twice, no value lie outside of `check_plain`'s bounds. `is_whole`: it is all
-    of a file, so that an error names the line.
+    No member may occur twice, and no value lie outside of `check_plain`'s bounds. `is_whole`: the
+    bytes are a whole file, so that an error names the line.
     """
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -1,7 +1,7 @@
-"""Where blocks stand in lists, and what their keys say of it: predicates of `kvspec.invariants`.
+"""Predicates of `kvspec.invariants` about the places of blocks in lists, and their keys.
 
-Without them the others would not be inductive: from a state in which all others hold a legal call
-could lead to one in which they don't (proofs/code).
+Without them the others would not be inductive: a legal call could lead from a state in which all
+others hold to one in which they do not (proofs/code).
 """
 
 from __future__ import annotations
@@ -21,14 +21,15 @@ GROUP_SIZE_BYTES = 4
 
 
 def group_of_key(key: bytes) -> int:
-    """The group index at the end of a cache key (KV-HASH-6)."""
+    """Return the group index at the end of a cache key (KV-HASH-6)."""
     return int.from_bytes(key[-GROUP_SIZE_BYTES:], "big")
 
 
 def nulls_come_first(config: ManagerConfig, snapshot: Snapshot) -> str | None:
-    """Only mode align pads with null behind a block (KV-MAMBA-9), and full attention has none.
+    """Check that lists start with their nulls.
 
-    R-SWA has null behind its prompt alone (KV-RSWA-1).
+    Only mode align pads with null after a block (KV-MAMBA-9), and full attention has none. R-SWA
+    has null only after its prompt (KV-RSWA-1).
     """
     for name, state in snapshot.requests.items():
         for group, blocks in enumerate(state.block_ids):
@@ -47,13 +48,15 @@ def nulls_come_first(config: ManagerConfig, snapshot: Snapshot) -> str | None:
 
 
 def _is_checkpointed(config: ManagerConfig, group: int) -> bool:
-    """Whether a block of the group may hold a state of the block after its own."""
+    """Return whether a block of the group may hold a state of the block after its own."""
     spec = config.managed_specs[group]
     return isinstance(spec, MambaSpec) and spec.has_checkpoints
 
 
 def keys_of_one_place(config: ManagerConfig, snapshot: Snapshot) -> str | None:
-    """The keys of a block name one group; where it is listed, the primary one ends inside it."""
+    """Check that the keys of a block name one group, and a listed block's primary key ends inside
+    it.
+    """
     for block, keys in enumerate(snapshot.block_keys):
         if len(keys) < 2:
             continue
@@ -75,7 +78,7 @@ def keys_of_one_place(config: ManagerConfig, snapshot: Snapshot) -> str | None:
 
 
 def keys_are_covered(config: ManagerConfig, snapshot: Snapshot) -> str | None:
-    """Each key ends at a hash of its own, no later than the primary one."""
+    """Check that each key ends at its own hash, no later than the primary one."""
     hashed = config.hash_block_size_tokens or 1
     for block, keys in enumerate(snapshot.block_keys):
         covered = snapshot.covered_tokens[block]
@@ -97,7 +100,7 @@ def keys_are_covered(config: ManagerConfig, snapshot: Snapshot) -> str | None:
 
 
 def blocks_set_aside_are_alone(config: ManagerConfig, snapshot: Snapshot) -> str | None:
-    """Blocks set aside are in no list, wait for no return and carry no key (KV-FULL-8)."""
+    """Check that reserved blocks are in no list, await no return and have no key (KV-FULL-8)."""
     for block in snapshot.reserved_blocks:
         if snapshot.ref_counts[block] != 1:
             return f"block {block} is set aside, but has {snapshot.ref_counts[block]} references"
@@ -107,6 +110,6 @@ def blocks_set_aside_are_alone(config: ManagerConfig, snapshot: Snapshot) -> str
 
 
 def _span_tokens(config: ManagerConfig, group: int) -> int:
-    """Tokens that a block of the group covers (KV-FULL-5)."""
+    """Return the number of tokens that a block of the group covers (KV-FULL-5)."""
     size = config.managed_specs[group].block_size
     return size * config.dcp_world_size * config.pcp_world_size

@@ -13,13 +13,13 @@ from typing import BinaryIO
 
 @contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """A file to write to, which takes the place of `path` when the block ends without an error.
+    """Yield a file to write, which replaces `path` when the block ends without an error.
 
-    Until then the old file stands there. The new one is on the disk before it gets the name, and
-    the name before this returns. What a killed writer leaves behind, `.NAME.partial`, the next one
-    writes over; two writers of one path go one after the other. A device such as /dev/null is
-    written to, not replaced. Raises OSError, which names `path`; so for a `.NAME.partial` that is a
-    link, a pipe or a second name of another file, which somebody else put there.
+    Until then the old file stays in place. The new file is on the disk before it gets the name, and
+    the name before this returns. A killed writer leaves `.NAME.partial`, which the next one
+    overwrites; two writers of one path take turns. A device such as /dev/null is written to, not
+    replaced. Raises OSError, which names `path`, also if `.NAME.partial` is a link, a pipe or a
+    second name of another file.
     """
     if path.exists() and not path.is_file():
         with path.open("wb") as device:
@@ -53,7 +53,7 @@ _FLAGS = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_
 
 
 def _alone(partial: Path) -> BinaryIO:
-    """The file, empty, with no other writer; closing it lets the next one in."""
+    """Open the file, empty and locked; closing it releases the lock."""
     while True:
         found = os.open(partial, _FLAGS, 0o666)
         about = os.fstat(found)

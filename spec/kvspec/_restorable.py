@@ -1,4 +1,4 @@
-"""What may be restored: snapshots from anywhere, whose members may be of any type (KV-MGR-20)."""
+"""Check snapshots from anywhere before they are restored; members may be of any type (KV-MGR-20)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def check_restorable(config: ManagerConfig, snapshot: Snapshot) -> None:
 
 
 def check_rest(config: ManagerConfig, rest: Snapshot) -> None:
-    """The same of what columns leave of a snapshot, as far as indices into arrays go."""
+    """Check the part of a snapshot outside its columns, as far as ids index arrays."""
     _check_types(config, rest)
     offence = ids_fit(config, rest) or cached_counts_fit_the_lists(config, rest)
     if offence is not None:
@@ -49,7 +49,7 @@ def _check_types(config: ManagerConfig, snapshot: Snapshot) -> None:
 
 
 def _ill_typed(snapshot: Snapshot) -> str | None:
-    """The first member that is not of its declared type; invariants take types for granted."""
+    """Return the first member that is not of its declared type; invariants rely on the types."""
     for member in (
         "free_queue",
         "ref_counts",
@@ -84,7 +84,7 @@ def _ill_typed(snapshot: Snapshot) -> str | None:
 
 
 def _is_well_typed(state: RequestState) -> bool:
-    """Whether the members of a request's state are of their declared types."""
+    """Return whether the members of a request's state are of their declared types."""
     return (
         type(state) is RequestState
         and _is_tuple_of_tuples(state.block_ids)
@@ -108,12 +108,12 @@ def _is_tuple_of_tuples(values: object) -> bool:
 
 
 def _are(kind: type, values: Iterable[object]) -> bool:
-    """Whether each is of exactly this type: of a subclass nobody knows what it answers."""
+    """Return whether each value is of exactly this type; a subclass may override anything."""
     return set(map(type, values)) <= {kind}
 
 
 def _are_counts(values: object) -> bool:
-    """Whether it is a tuple of ints in 0 … 2^53 - 1 (KV-ERR-6)."""
+    """Return whether it is a tuple of ints in 0 … 2^53 - 1 (KV-ERR-6)."""
     if type(values) is not tuple or not _are(int, values):
         return False
     return not values or 0 <= min(values) <= max(values) <= COUNT_MAX

@@ -17,7 +17,7 @@ from kvspec.snapshot import MambaState, RequestState, Snapshot
 FORMAT = "kvspec-state"
 VERSION = 1
 PIECE_BYTES = 2**20
-"""A column is written in pieces of so many bytes, so that no reader or writer needs room twice."""
+"""A column is written in pieces of this size, so that neither side needs a second copy of it."""
 MOST_FRAME_BYTES = 2**28
 REQUESTS_PER_FRAME = 1024
 
@@ -29,7 +29,7 @@ _AGAIN = "save the state again, or start with an empty cache"
 
 
 def write_state(file: BinaryIO, config: Mapping[str, Any], columns: Columns) -> None:
-    """The whole file."""
+    """Write the whole file."""
     import cbor2
 
     seen = hashlib.sha256()
@@ -53,11 +53,11 @@ def write_state(file: BinaryIO, config: Mapping[str, Any], columns: Columns) -> 
 
 
 class StateFile:
-    """A file whose checksum is right. `config` is that of its first frame, as JSON has it.
+    """A file whose checksum is right. `config` is that of its first frame, as JSON.
 
-    It is read once: columns are put together as they come, which says nothing about them yet, and
-    all else is decoded once the checksum fits. Raises OSError, and SavedStateError for everything
-    that is not a state of this version.
+    The file is read once: columns are collected as they arrive, unchecked, and everything else is
+    decoded after the checksum matches. Raises OSError, and SavedStateError if it is not a state of
+    this version.
     """
 
     def __init__(self, path: Path) -> None:
@@ -107,7 +107,7 @@ class StateFile:
         return digest
 
     def _checked(self, digest: bytes) -> dict[str, Any]:
-        """Its configuration, if the last frame has this checksum."""
+        """Return its configuration if the last frame has this checksum."""
         end = self._decoded(self._others[-1])
         if not (isinstance(end, list) and len(end) == 2 and end[0] == "end"):
             raise self._error("cut off", "ends before its checksum")
@@ -131,7 +131,9 @@ class StateFile:
             raise self._error("damaged", f"holds no CBOR ({type(error).__name__})") from error
 
     def columns(self) -> Columns:
-        """The state. ValueError, and what is one, where it is none although its checksum fits."""
+        """Return the state; ValueError or a subclass if there is none although the checksum
+        matches.
+        """
         requests: dict[str, RequestState] = {}
         rest: dict[str, Any] = {}
         for body in self._others[1:-1]:
@@ -155,7 +157,7 @@ class StateFile:
 
 
 def _filled(stream: Any, room: memoryview[int]) -> memoryview[int]:
-    """The next bytes of a file, fewer at its end."""
+    """Return the next bytes of a file, fewer at its end."""
     at = 0
     while at < len(room) and (count := stream.readinto(room[at:])):
         at += count
@@ -163,20 +165,20 @@ def _filled(stream: Any, room: memoryview[int]) -> memoryview[int]:
 
 
 def _opening(name: str) -> bytes:
-    """How the frame of a piece of a column begins."""
+    """Return the first bytes of the frame of a piece of a column."""
     import cbor2
 
     return cbor2.dumps([name, b""])[:-1]
 
 
 def _took_piece(body: memoryview[int], openings: list[tuple[bytes, bytearray]]) -> bool:
-    """Whether this is a piece of a column, with nothing behind it; then it is in the column."""
+    """Append a piece of a column to its column; returns whether the frame was one."""
     for opening, column in openings:
         if body[: len(opening)] == opening:
             start = len(opening) + 1
             kind = body[start - 1] - _BYTES if len(body) >= start else -1
             length = kind
-            if 24 <= kind <= 27:  # so many bytes say the length
+            if 24 <= kind <= 27:  # the length takes this many bytes
                 start += 1 << kind - 24
                 length = int.from_bytes(body[len(opening) + 1 : start], "big")
             if 0 <= kind <= 27 and start + length == len(body):
@@ -186,7 +188,7 @@ def _took_piece(body: memoryview[int], openings: list[tuple[bytes, bytearray]]) 
 
 
 def _little(values: Any, code: str) -> Any:
-    """The array as it stands in files, the lowest byte first."""
+    """Return the array in the byte order of files, the lowest byte first."""
     if sys.byteorder == "little" or code == "B":
         return values
     turned = array(code, values)

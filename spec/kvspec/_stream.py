@@ -32,7 +32,7 @@ class MissingLibraryError(KVSpecError):
 
 
 def uncompressed(raw: BinaryIO) -> Iterator[bytes]:
-    """The content, piece by piece.
+    """Yield the content piece by piece.
 
     Raises MissingLibraryError, and while iterating DamagedStreamError and OSError.
     """
@@ -48,7 +48,7 @@ def uncompressed(raw: BinaryIO) -> Iterator[bytes]:
 
 
 def _unzstd(pieces: Iterator[bytes]) -> Iterator[bytes]:
-    """The content of zstd frames."""
+    """Decompress zstd frames."""
     try:
         import zstandard
     except ImportError as error:
@@ -70,10 +70,10 @@ class _Decompressor(Protocol):
 
     @property
     def unused_data(self) -> bytes:
-        """What came after its end."""
+        """The bytes after its end."""
 
     def decompress(self, data: bytes, /) -> bytes:
-        """The next bytes of content."""
+        """Return the next bytes of content."""
 
 
 def _pieces(start: bytes, stream: BinaryIO) -> Iterator[bytes]:
@@ -89,9 +89,9 @@ def _decompressed(
     *,
     damage: type[Exception],
 ) -> Iterator[bytes]:
-    """The content of all members, one after another; DamagedStreamError when one is not whole.
+    """Yield the content of all members in turn; DamagedStreamError if one is incomplete.
 
-    `damage`: what the library raises for data that is not what it should be.
+    `damage`: the library's exception for damaged data.
     """
     member: _Decompressor | None = None
     for piece in pieces:

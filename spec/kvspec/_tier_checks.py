@@ -1,4 +1,4 @@
-"""What callers hand to a host tier, read once: next time it may answer otherwise."""
+"""Checks of the arguments of a host tier, each read only once: it may differ the next time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kvspec.request import Request
 
 
 def plain(value: Any) -> Any:
-    """The int that an object of a subclass stores; anything else as it is."""
+    """Return the int stored in an object of a subclass, and anything else unchanged."""
     is_odd = issubclass(type(value), int) and type(value) not in (int, bool)
     return int.__int__(value) if is_odd else value
 
@@ -32,7 +32,7 @@ def check_blocks(blocks: KVCacheBlocks) -> None:
 
 
 def block_list(blocks: Sequence[int], num_blocks: int) -> list[int]:
-    """A copy of these ids, each an int in 0 … `num_blocks` - 1 (KV-TIER-8)."""
+    """Copy these ids, each an int in 0 … `num_blocks` - 1 (KV-TIER-8)."""
     if not issubclass(type(blocks), Sequence) or type(blocks) is memoryview:
         raise InvalidArgumentError("blocks", blocks, "a sequence of block ids")
     listed = list[int]()

@@ -9,9 +9,9 @@ from kvspec._json import Where
 
 
 def parse_toml(data: bytes, where: Where) -> dict[str, Any]:
-    """A whole document. Raises FormatError, whatever the bytes are.
+    """Parse a whole document. Raises FormatError for any other bytes.
 
-    Callers bound the bytes and the lines: thousands of dots in one key take time by their square.
+    Callers limit bytes and lines: a key with thousands of dots takes quadratic time.
     """
     try:
         return tomllib.loads(data.decode("utf-8"))

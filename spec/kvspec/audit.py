@@ -1,9 +1,9 @@
-"""A manager that audits itself: the invariants, after every call.
+"""A manager that audits itself: it checks the invariants after every call.
 
-`audited(manager)` wraps any `KVCacheManager`. Each call is followed by a snapshot, the snapshot
-invariants, and the transition invariants against the snapshot before; also when the call raised.
-Costs O(pool) per call. Between calls nobody else may change the inner manager, and no snapshot may
-change once it is taken. A state that equals the last one that passed is not checked again.
+`audited(manager)` wraps any `KVCacheManager`. After each call, even one that raised, it takes a
+snapshot and checks the snapshot invariants, and the transition invariants against the snapshot
+before. This costs O(pool) per call. Between calls the inner manager must not be changed by others,
+nor a snapshot once it is taken. A state equal to the last one that passed is not checked again.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Wrapper:
 
 
 def unwrapped(manager: KVCacheManager) -> KVCacheManager:
-    """The manager itself, without audits or a monitor around it."""
+    """Return the manager inside audits and monitors."""
     while isinstance(manager, Wrapper):
         manager = manager.inner
     return manager
@@ -81,13 +81,17 @@ class _AuditedBatch:
 
 
 def late(call: str, error: KVSpecError) -> InvariantViolation:
-    """An error of the contract, which changes nothing, of a call that had begun to (KV-ERR-2)."""
+    """Return the violation for an error that was raised after the first change of a call
+    (KV-ERR-2).
+    """
     detail = f"{call} raised {type(error).__name__} after its first change: {error}"
     return InvariantViolation("errors_change_nothing", "KV-ERR-2", detail)
 
 
 def _shares(state: Snapshot, other: Snapshot) -> bool:
-    """Whether they have a list or dict in common: it may have changed, and they are equal."""
+    """Return whether two states share a list or dict, which may have changed although they are
+    equal.
+    """
     return state is other or any(
         value is getattr(other, name) and not isinstance(value, (int, bytes, tuple))
         for name, value in vars(state).items()

@@ -1,4 +1,4 @@
-"""A start for authors: everything that a small manager need not have, refused as the contract asks.
+"""Base classes for authors: they refuse, as the contract demands, all that a small manager lacks.
 
     class MyManager(BaseManager):
         ...  # num_free_blocks, get_computed_blocks, allocate_slots, free, get_blocks
@@ -38,8 +38,8 @@ MEANINGLESS = frozenset({"has_scheduled_reqs", "num_encoder_tokens"})
 class BaseRequest:
     """A request: its tokens, and what the scheduler sets before each call (KV-REQ-1).
 
-    `input` is what it was made from. There are no hashes: a manager that uses those of the contract
-    makes requests of its own.
+    `input` is what it was made from. It has no hashes: a manager that uses the contract's hashes
+    makes its own requests.
     """
 
     block_hashes: Sequence[bytes] = ()
@@ -61,15 +61,14 @@ class BaseRequest:
 
     @property
     def num_tokens(self) -> int:
-        """Prompt and generated tokens."""
         return len(self.token_ids)
 
 
 class BaseManager:
-    """What every small manager answers alike; other calls raise UnsupportedError.
+    """The calls that every small manager answers alike; other calls raise UnsupportedError.
 
-    A subclass has the methods that raise NotImplementedError here. Their docstrings in
-    `kvspec.interface.KVCacheManager` say what they answer. `block_size`: tokens of a block.
+    A subclass implements the methods that raise NotImplementedError here, as documented in
+    `kvspec.interface.KVCacheManager`. `block_size`: tokens of a block.
     """
 
     none_hash = b""
@@ -88,7 +87,7 @@ class BaseManager:
         raise NotImplementedError
 
     def get_computed_blocks(self, request: Any) -> PrefixHit:
-        """The longest cached prefix of the request."""
+        """Return the longest cached prefix of the request."""
         raise NotImplementedError
 
     def allocate_slots(
@@ -100,7 +99,9 @@ class BaseManager:
         new_computed_blocks: KVCacheBlocks | None = None,
         **lacking: Any,
     ) -> KVCacheBlocks | None:
-        """Blocks for tokens about to be computed, or None; options of features are in `lacking`."""
+        """Return blocks for tokens about to be computed, or None; `lacking`: options of other
+        features.
+        """
         raise NotImplementedError
 
     def free(self, request: Any) -> None:
@@ -108,7 +109,7 @@ class BaseManager:
         raise NotImplementedError
 
     def get_blocks(self, request: Any) -> KVCacheBlocks:
-        """The request's blocks."""
+        """Return the request's blocks."""
         raise NotImplementedError
 
     @property
@@ -124,11 +125,11 @@ class BaseManager:
         new_computed_blocks: KVCacheBlocks | None,
         lacking: Mapping[str, Any],
     ) -> list[int]:
-        """The blocks of the hit, if these arguments of `allocate_slots` are legal.
+        """Return the blocks of the hit if these arguments of `allocate_slots` are legal.
 
         Raises InvalidArgumentError (KV-MGR-3, KV-MGR-8), UnknownBlockError (KV-ERR-3), and
-        UnsupportedError for a feature's option. Whether the blocks still hold what the request's
-        tokens say, only the manager knows.
+        UnsupportedError for a feature's option. Only the manager can tell whether the blocks still
+        hold the request's tokens.
         """
         int_at_least("num_new_tokens", num_new_tokens, 1, error=InvalidArgumentError)
         for option, value in lacking.items():
@@ -144,15 +145,15 @@ class BaseManager:
         return blocks
 
     def take_events(self) -> tuple[Event, ...]:
-        """None without Feature.EVENTS."""
+        """Return no events, without Feature.EVENTS."""
         return ()
 
     def make_prefix_cache_stats(self) -> PrefixCacheStats | None:
-        """None without Feature.STATISTICS."""
+        """Return None, without Feature.STATISTICS."""
         return None
 
     def take_residency_samples(self) -> tuple[ResidencySample, ...]:
-        """None without Feature.RESIDENCY."""
+        """Return no samples, without Feature.RESIDENCY."""
         return ()
 
     def __getattr__(self, name: str) -> Any:
@@ -164,10 +165,10 @@ class BaseManager:
 
 
 class BaseImplementation:
-    """An `Implementation` of one full-attention group, with prefix caching unless told otherwise.
+    """An `Implementation` with one full-attention group, by default with prefix caching.
 
-    A subclass sets `name`, `manager_class`, and whatever else differs. With no `hash_functions` its
-    safety can be checked, and no more (`Capabilities`).
+    A subclass sets `name`, `manager_class`, and whatever else differs. Without `hash_functions`
+    only its safety can be checked (`Capabilities`).
     """
 
     name: ClassVar[str] = "unnamed"
@@ -182,7 +183,7 @@ class BaseImplementation:
 
     @property
     def capabilities(self) -> Capabilities:
-        """What the class says."""
+        """The capabilities that the class attributes declare."""
         return Capabilities(
             self.name,
             self.version,
@@ -201,7 +202,7 @@ class BaseImplementation:
         check_invariants: bool = True,
         clock: Callable[[], int] | None = None,
     ) -> KVCacheManager:
-        """A manager of `manager_class`. UnsupportedError for a configuration that needs more."""
+        """Make a manager of `manager_class`; UnsupportedError for a configuration that needs more."""
         # Late: what a configuration needs is worked out beside the checks.
         from kvspec.requirements import lacking
 
@@ -211,7 +212,7 @@ class BaseImplementation:
         return cast(KVCacheManager, self.manager_class(config))
 
     def make_request(self, manager: KVCacheManager, request: RequestInput) -> Request:
-        """A BaseRequest. UnsupportedError for content that needs a feature that is lacking."""
+        """Make a BaseRequest; UnsupportedError for content that needs a missing feature."""
         if not isinstance(request, RequestInput):
             raise InvalidArgumentError("request", request, "a RequestInput")
         wanted = {
@@ -238,18 +239,18 @@ class BaseImplementation:
         request.token_ids.extend(token_ids)
 
     def make_hit_rate_window(self, max_requests: int = 1000) -> HitRateWindow:
-        """Not without Feature.STATISTICS."""
+        """Raise UnsupportedError, without Feature.STATISTICS."""
         raise UnsupportedError(Feature.STATISTICS, self.name)
 
     @property
     def planner(self) -> Planner | None:
-        """None without Feature.PLANNING."""
+        """None, without Feature.PLANNING."""
         return None
 
     def clone(self, manager: KVCacheManager) -> KVCacheManager:
-        """Not without Feature.CLONE."""
+        """Raise UnsupportedError, without Feature.CLONE."""
         raise UnsupportedError(Feature.CLONE, self.name)
 
     def restore(self, config: ManagerConfig, snapshot: Snapshot) -> KVCacheManager:
-        """Not without Feature.RESTORE."""
+        """Raise UnsupportedError, without Feature.RESTORE."""
         raise UnsupportedError(Feature.RESTORE, self.name)

@@ -121,10 +121,10 @@ class StepResult:
 
 @runtime_checkable
 class BatchedManager(Protocol):
-    """Whole steps on one manager. Single calls on the same manager may stand between them.
+    """Whole steps on one manager; single calls on the same manager may be made between them.
 
-    Only the release of a registered request has to go through here: a single `free` would leave
-    its entries reported (KV-BATCH-10). Not thread-safe.
+    Only a registered request must be released here: a single `free` would leave its entries
+    reported (KV-BATCH-10). Not thread-safe.
     """
 
     @property
@@ -132,9 +132,9 @@ class BatchedManager(Protocol):
         """The manager it works on, as it was given."""
 
     def register(self, request: Request) -> int:
-        """A handle for the request: the one unregistered longest ago, else the next (KV-BATCH-4).
+        """Return a handle: the one unregistered longest ago, else the next new one (KV-BATCH-4).
 
-        The manager is not asked or changed, but for whether the request is one of its own.
+        The manager is not called or changed, except to check that the request is its own.
         InvalidArgumentError (`request`) if it is not, or if a request of this id is registered.
         """
 
@@ -142,7 +142,7 @@ class BatchedManager(Protocol):
         """Forget these requests. They must hold no blocks (`handles[i]`)."""
 
     def request_of(self, handle: int) -> Request:
-        """The registered request. InvalidArgumentError (`handle`) if there is none."""
+        """Return the registered request; InvalidArgumentError (`handle`) if there is none."""
 
     def append(self, handles: Ints, token_ids: Ints, counts: Ints | int = 1) -> None:
         """Append `counts[i]` tokens, 0 or more, to each request (KV-BATCH-12).
@@ -159,7 +159,7 @@ class BatchedManager(Protocol):
         *,
         num_prompt_tokens: Ints | int | None = None,
     ) -> None:
-        """Tell of each followed request how many tokens it has now (KV-BATCH-14).
+        """Report how many tokens each followed request has now (KV-BATCH-14).
 
         `hashes`: those of the newly full blocks of all requests, one after another. None: the
         prompts are as long as before. Errors name `num_tokens[i]`, `num_prompt_tokens[i]`, `hashes`
@@ -173,7 +173,7 @@ class BatchedManager(Protocol):
         """
 
     def lookup(self, handles: Ints) -> array[int]:
-        """The hit length in tokens of each request, by `get_computed_blocks` (KV-BATCH-12)."""
+        """Return the hit length in tokens of each request, by `get_computed_blocks` (KV-BATCH-12)."""
 
     def admit(
         self,
@@ -209,19 +209,20 @@ class BatchedManager(Protocol):
         """Do what the plan says, write what the output asks for (KV-BATCH-1 … KV-BATCH-10)."""
 
     def take_deltas(self, block_deltas: Array) -> int:
-        """Write unreported rows of all registered requests, as many as fit; how many (KV-BATCH-11).
+        """Write as many unreported rows of registered requests as fit; returns their number
+        (KV-BATCH-11).
 
-        Requests in the order of their handles. The array is that of `StepOutput`.
+        Requests are written in the order of their handles. The array is that of `StepOutput`.
         """
 
     def num_pending_deltas(self) -> int:
-        """How many rows `take_deltas` would write with room for all."""
+        """Return how many rows `take_deltas` would write with room for all."""
 
     def next_free_blocks(self, num_blocks: int, after: int | None = None) -> array[int]:
-        """The blocks that are taken next, in order, at most so many; nothing changes (KV-BATCH-13).
+        """Return up to `num_blocks` blocks that will be taken next, in order (KV-BATCH-13). Pure.
 
-        `after`: those behind this free block (KV-BATCH-15). UnsupportedError if the manager can't
-        tell them.
+        `after`: start after this free block (KV-BATCH-15). UnsupportedError if the manager cannot
+        tell.
         """
 
     def list_lengths(self, handles: Ints) -> array[int]:
@@ -230,7 +231,7 @@ class BatchedManager(Protocol):
 
 @runtime_checkable
 class BatchedImplementation(Protocol):
-    """An `Implementation` with `Feature.BATCHED` has this, too."""
+    """The additional methods of an `Implementation` with `Feature.BATCHED`."""
 
     def batched(self, manager: KVCacheManager) -> BatchedManager:
         """Whole steps on a manager of this implementation, with no request registered yet.

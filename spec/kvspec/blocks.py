@@ -13,10 +13,10 @@ NULL_BLOCK = 0
 
 @dataclass(frozen=True)
 class BlockFacts:
-    """What a manager knows of one block (KV-POOL-20).
+    """The facts about one block (KV-POOL-20).
 
-    `references`: 0 for a free one and for null. `block_hash`, `group`: of the first key under which
-    it is cached; both None where it is not.
+    `references`: 0 for a free block and for null. `block_hash`, `group`: of the first key under
+    which it is cached; both None if it is not cached.
     """
 
     references: int
@@ -25,7 +25,7 @@ class BlockFacts:
 
     @property
     def is_cached(self) -> bool:
-        """Whether a look-up may answer it."""
+        """Whether a look-up may return it."""
         return self.block_hash is not None
 
 
@@ -50,7 +50,7 @@ class KVCacheBlocks:
 
     @classmethod
     def empty(cls, num_groups: int) -> KVCacheBlocks:
-        """No blocks in any of `num_groups` groups."""
+        """Return no blocks, for each of `num_groups` groups."""
         return cls(tuple(() for _ in range(num_groups)))
 
     @property
@@ -73,11 +73,11 @@ class KVCacheBlocks:
 
 @dataclass(frozen=True)
 class PrefixHit:
-    """The answer of a look-up (KV-MGR-2).
+    """The result of a look-up (KV-MGR-2).
 
     `hit_length_tokens` counts from the start of the request. `blocks` covers exactly that many
-    tokens in every group (null where a block is not needed). `uncached_common_prefix_tokens` is
-    how much longer the longest answer of any single look-up was (several groups only; else None).
+    tokens in every group (null where a block is not needed). `uncached_common_prefix_tokens` is how
+    much longer the longest result of any single look-up was (several groups only; else None).
     """
 
     blocks: KVCacheBlocks
@@ -86,7 +86,7 @@ class PrefixHit:
 
     @property
     def junction_tokens(self) -> int:
-        """How far that answer reached, if it was longer; else 0 (KV-RET-7)."""
+        """The end of that longer result; 0 if there was none (KV-RET-7)."""
         uncached = self.uncached_common_prefix_tokens
         return self.hit_length_tokens + uncached if uncached else 0
 

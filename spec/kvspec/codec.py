@@ -1,4 +1,4 @@
-"""JSON and back: specs, groups, configurations.
+"""Encode specs, groups and configurations as JSON, and decode them.
 
 The member names are those of record files (`spec/records.md`); where they differ from the
 dataclasses, the tables below say so. Decoding is strict: an unknown or missing member, a wrong type
@@ -52,7 +52,7 @@ def encode_spec(spec: LayerSpec) -> JSONObject:
 
 
 def decode_spec(value: object, where: Where) -> LayerSpec:
-    """The spec that `value` describes; only built-in types."""
+    """Decode the spec that `value` describes; only built-in types."""
     if not isinstance(value, dict) or "type" not in value:
         raise where.member("type").error("missing; a spec is an object with a type")
     by_name = {cls.__name__: cls for cls in SPEC_TYPES}
@@ -83,14 +83,14 @@ def decode_layers(value: object, where: Where) -> Layers:
 
 
 def _pair(value: object, where: Where) -> list[Any]:
-    """A list of two elements."""
+    """Check a list of two elements."""
     if not isinstance(value, list) or len(value) != 2:
         raise where.error("not a list of layer name and spec")
     return value
 
 
 def encode_group(group: KVCacheGroup) -> JSONObject:
-    """`{"layer_names", "spec", "is_eagle_group"}`."""
+    """Encode `{"layer_names", "spec", "is_eagle_group"}`."""
     return {
         "layer_names": list(group.layer_names),
         "spec": encode_spec(group.spec),
@@ -99,7 +99,6 @@ def encode_group(group: KVCacheGroup) -> JSONObject:
 
 
 def decode_group(value: object, where: Where) -> KVCacheGroup:
-    """One group."""
     found = checked_members(
         value,
         where,
@@ -112,12 +111,10 @@ def decode_group(value: object, where: Where) -> KVCacheGroup:
 
 
 def encode_groups(groups: tuple[KVCacheGroup, ...]) -> list[JSONObject]:
-    """All groups, in order."""
     return [encode_group(group) for group in groups]
 
 
 def decode_groups(value: object, where: Where) -> tuple[KVCacheGroup, ...]:
-    """All groups, in order."""
     return tuple(list_of(decode_group)(value, where))
 
 
@@ -132,7 +129,7 @@ def encode_tensor(tensor: KVCacheTensor) -> JSONObject:
 
 
 def decode_tensor(value: object, where: Where) -> KVCacheTensor:
-    """One tensor. A `block_stride` of 0 means the tensor is not packed, its `offset` is 0 then."""
+    """Decode a tensor. A `block_stride` of 0 means that it is not packed; then `offset` is 0."""
     found = checked_members(
         value,
         where,
@@ -152,7 +149,7 @@ def decode_tensor(value: object, where: Where) -> KVCacheTensor:
 
 
 def encode_kv_cache(kv_cache: KVCacheConfig) -> JSONObject:
-    """`{"num_blocks", "kv_cache_tensors", "kv_cache_groups"}`."""
+    """Encode `{"num_blocks", "kv_cache_tensors", "kv_cache_groups"}`."""
     return {
         "num_blocks": kv_cache.num_blocks,
         "kv_cache_tensors": [encode_tensor(tensor) for tensor in kv_cache.tensors],
@@ -161,7 +158,6 @@ def encode_kv_cache(kv_cache: KVCacheConfig) -> JSONObject:
 
 
 def decode_kv_cache(value: object, where: Where) -> KVCacheConfig:
-    """One cache layout."""
     found = checked_members(
         value,
         where,
@@ -210,13 +206,13 @@ _RARE_MEMBERS: Mapping[str, tuple[str, Check[Any]]] = {
 
 
 def field_of_member(member: str) -> str:
-    """The field of ManagerConfig that a member of a record's `config` stands for."""
+    """Return the field of ManagerConfig for a member of a record's `config`."""
     pool = {name: (f"kv_cache.{name}", None) for name in ("num_blocks", "groups", "tensors")}
     return {**pool, **_MANAGER_MEMBERS, **_RARE_MEMBERS}.get(member, (member, None))[0]
 
 
 def encode_manager_config(config: ManagerConfig) -> JSONObject:
-    """The `config` of a record's header.
+    """Encode the `config` of a record's header.
 
     Only where needed: `policy` (unless `vllm-0.24`), `tensors`, and members of `_RARE_MEMBERS`.
     Custom specs are code and can't be written: InvalidArgumentError.
@@ -240,7 +236,7 @@ def encode_manager_config(config: ManagerConfig) -> JSONObject:
 
 
 def decode_manager_config(value: object, where: Where) -> ManagerConfig:
-    """A manager's configuration, under the profile `vllm-0.24` unless it has a `policy`.
+    """Decode a manager's configuration, under the profile `vllm-0.24` unless it has a `policy`.
 
     A weak hash function without `trusted_tenants` is older than that member, and trusted.
     """
@@ -290,7 +286,7 @@ _PLANNING_MEMBERS: Mapping[str, tuple[str, Check[Any]]] = {
 
 
 def encode_planning_config(config: PlanningConfig) -> JSONObject:
-    """The `config` of a planning record; `policy` only when it isn't the profile `vllm-0.24`."""
+    """Encode the `config` of a planning record; `policy` only if it isn't the profile `vllm-0.24`."""
     value = {member: getattr(config, field) for member, (field, _) in _PLANNING_MEMBERS.items()}
     value["enable_cross_layers_blocks"] = "true" if config.packed_layout else None
     if config.policy != Policy.vllm_0_24():
@@ -299,7 +295,7 @@ def encode_planning_config(config: PlanningConfig) -> JSONObject:
 
 
 def decode_planning_config(value: object, where: Where) -> PlanningConfig:
-    """A planning configuration, under the profile `vllm-0.24` unless it has a `policy`."""
+    """Decode a planning configuration, under the profile `vllm-0.24` unless it has a `policy`."""
     checks = {member: check for member, (_, check) in _PLANNING_MEMBERS.items()}
     found = checked_members(
         value,
@@ -321,9 +317,9 @@ def decode_planning_config(value: object, where: Where) -> PlanningConfig:
 
 
 def under_policy(value: object, policy: Policy | None) -> object:
-    """`value` with `policy` in its `config`, unless that has one; None leaves it as it is.
+    """Return `value` with `policy` in its `config`, unless that has one; None changes nothing.
 
-    What has no `config` is left as it is, too: its decoder says what is wrong.
+    A value without `config` is also returned unchanged: its decoder reports the error.
     """
     config = value.get("config") if isinstance(value, dict) else None
     if policy is None or not isinstance(value, dict) or not isinstance(config, dict):
@@ -332,12 +328,12 @@ def under_policy(value: object, policy: Policy | None) -> object:
 
 
 def encode_policy(policy: Policy) -> JSONObject:
-    """The members of the policy by name; later choices only where leaving them out says another."""
+    """Encode the policy by name; later choices only if omitting them would mean another value."""
     return {name: getattr(policy, name) for name in policy.written}
 
 
 def decode_policy(value: object, where: Where) -> Policy:
-    """A policy; members left out have the value that the rules give them."""
+    """Decode a policy; missing members get the rules' default."""
     return _decode_dataclass(Policy, value, where)
 
 
@@ -361,14 +357,14 @@ _BY_TYPE: Mapping[Any, Check[Any]] = {
 
 
 def _decode_dataclass(cls: type[D], value: object, where: Where) -> D:
-    """An instance of `cls` from an object with its fields by name."""
+    """Make an instance of `cls` from an object with its fields by name."""
     found = checked_members(value, where, *_members_of(cls))
     return _build(cls, where, {}, **{name: _frozen(item) for name, item in found.items()})
 
 
 @cache
 def _members_of(cls: type[_Dataclass]) -> tuple[Mapping[str, Check[Any]], Mapping[str, Check[Any]]]:
-    """The checks of members that must be there, and of those that have a default."""
+    """Return the checks of required members, and of those that have a default."""
     hints = get_type_hints(cls)
     required: dict[str, Check[Any]] = {}
     optional_members: dict[str, Check[Any]] = {}

@@ -29,12 +29,13 @@ CODES: Mapping[str, str] = {
 
 @dataclass(frozen=True, eq=False)
 class Columns:
-    """A whole snapshot. `rest` is one without what stands in the columns.
+    """A whole snapshot. `rest` is a snapshot without the data in the columns.
 
-    `free_queue`, `ref_counts` and `covered_tokens` are those of the snapshot. Key k of the pool is
-    one of block `key_blocks[k]`, under the hash at `k * size` of `key_hashes`, in group
-    `key_groups[k]`: block after block, of each the primary key first. `rings`: for each key that
-    several blocks carry how many do, and then which of the keys these are, first answered first.
+    `free_queue`, `ref_counts` and `covered_tokens` are those of the snapshot. Key k of the pool
+    belongs to block `key_blocks[k]`, with the hash at `k * size` of `key_hashes` and the group
+    `key_groups[k]`: block after block, the primary key of each first. `rings`: for each key that
+    several blocks carry, their number and then the numbers of these keys, in the order in which
+    look-ups return them.
     """
 
     rest: Snapshot
@@ -60,12 +61,12 @@ class ColumnManager(Protocol):
     """A manager that shows its state as columns at once."""
 
     def columns(self) -> Columns:
-        """The columns of `snapshot()` (KV-MGR-20). Pure; O(pool)."""
+        """Return the columns of `snapshot()` (KV-MGR-20). Pure; O(pool)."""
 
 
 @runtime_checkable
 class ColumnImplementation(Protocol):
-    """An implementation that goes on from columns at once."""
+    """An implementation that can restore columns directly."""
 
     def restore_columns(self, config: ManagerConfig, columns: Columns) -> KVCacheManager:
         """`restore` of the same snapshot, without an audit around the manager.
@@ -76,14 +77,14 @@ class ColumnImplementation(Protocol):
 
 
 def without_pool(snapshot: Snapshot) -> Snapshot:
-    """What columns leave of a snapshot."""
+    """Return the part of a snapshot that columns leave out."""
     return replace(
         snapshot, free_queue=(), ref_counts=(), block_keys=(), lookup_order={}, covered_tokens=()
     )
 
 
 def columns_of(snapshot: Snapshot) -> Columns:
-    """The columns of a snapshot."""
+    """Convert a snapshot to columns."""
     blocks, groups, hashes = array("i"), array("i"), bytearray()
     number: dict[tuple[bytes, int], int] = {}
     for block, keys in enumerate(snapshot.block_keys):
@@ -110,7 +111,9 @@ def columns_of(snapshot: Snapshot) -> Columns:
 
 
 def rings_of(shared: Sequence[Sequence[int]]) -> array[int]:
-    """The column `rings`; in the order of the smallest numbers, so that equal states are equal."""
+    """Build the column `rings`, ordered by smallest number, so that equal states give equal
+    columns.
+    """
     rings = array("i")
     for ring in sorted(shared, key=min):
         rings.append(len(ring))
@@ -119,7 +122,7 @@ def rings_of(shared: Sequence[Sequence[int]]) -> array[int]:
 
 
 def snapshot_of(columns: Columns, hash_bytes: int) -> Snapshot:
-    """The other way. ValueError or IndexError where columns do not fit together."""
+    """Convert columns to a snapshot; ValueError or IndexError if they do not fit together."""
     hashes, rest = bytes(columns.key_hashes), columns.rest
     blocks, groups = list(columns.key_blocks), list(columns.key_groups)
     if len(hashes) != hash_bytes * len(blocks) or len(groups) != len(blocks):

@@ -1,8 +1,8 @@
-"""What a manager is made from: groups, pool size, and the switches (KV-CFG-2 …).
+"""The configuration of a manager: groups, pool size, and options (KV-CFG-2 …).
 
-Members are checked one by one here. What depends on several of them (block sizes that must divide
-one another, retention that needs a windowed group) is checked by `Implementation.create`, by every
-implementation for itself.
+Members are checked one by one here. Conditions on several of them (block sizes that must divide one
+another, retention that needs a windowed group) are checked in `Implementation.create`, separately
+by each implementation.
 """
 
 from __future__ import annotations
@@ -69,10 +69,10 @@ class KVCacheGroup:
 
 @dataclass(frozen=True)
 class KVCacheConfig:
-    """The layout of the cache: one pool of `num_blocks` blocks (block 0 is null), and its groups.
+    """The layout of the cache: a pool of `num_blocks` blocks (block 0 is null), and its groups.
 
-    Planning answers 0 blocks where the memory holds none; a manager needs at least one. `tensors`
-    may stay empty for a manager: only planning and the device plane read them.
+    Planning returns 0 blocks if the memory holds none; a manager needs at least one. `tensors` may
+    be empty for a manager: only planning and the device plane read them.
     """
 
     num_blocks: int
@@ -115,7 +115,9 @@ class SpecRegistry:
                 raise ConfigError("custom", entry, "a CustomSpec")
 
     def resolve(self, spec: LayerSpec) -> LayerSpec:
-        """The built-in spec that `spec` is managed as (itself, unless its type is registered)."""
+        """Return the built-in spec that `spec` is managed as (itself, unless its type is
+        registered).
+        """
         for entry in self.custom:
             if type(spec) is entry.spec_type:
                 return entry.managed_as(spec)
@@ -217,7 +219,7 @@ class ManagerConfig:
 
     @cached_property
     def managed_specs(self) -> tuple[LayerSpec, ...]:
-        """What the spec of each group is managed as (KV-CFG-9); the registry is asked once."""
+        """The built-in spec that each group is managed as (KV-CFG-9); the registry is asked once."""
         return tuple(self.registry.resolve(group.spec) for group in self.kv_cache.groups)
 
 

@@ -1,8 +1,8 @@
-"""Editions of the contract: which rules came when, and what a subject of an older one is not asked.
+"""Editions of the contract: the rules that each added.
 
-An implementation names the edition that it was written for (`Capabilities.edition`). Rules, options
-and calls that came later, and what a rule came to demand only later, are not asked of it: so what
-conformed goes on conforming.
+An implementation names the edition that it was written for (`Capabilities.edition`). Later rules,
+options and calls, and later changes of rules, do not apply to it: so it still conforms to what it
+conformed to before.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ FIRST, NEWEST = EDITIONS[0], EDITIONS[-1]
 
 @cache  # the file is part of the package
 def edition_of_rules() -> Mapping[str, str]:
-    """The edition in which each rule came: id -> edition (`spec/kvspec/data/editions.toml`)."""
+    """Return the edition that added each rule: id -> edition (`spec/kvspec/data/editions.toml`)."""
     path = files("kvspec").joinpath("data", "editions.toml")
     document = parse_toml(path.read_bytes(), Where("editions.toml"))
     return MappingProxyType(
@@ -32,6 +32,6 @@ def edition_of_rules() -> Mapping[str, str]:
 
 
 def has_come(since: str, edition: str) -> bool:
-    """Whether what came in `since` is part of `edition`; an unknown one is newer than all."""
+    """Return whether `since` is included in `edition`; an unknown one is newer than all."""
     order = {name: place for place, name in enumerate(EDITIONS)}
     return order[since] <= order.get(edition, len(order))

@@ -29,13 +29,13 @@ from __future__ import annotations
 from pathlib import Path
 
 SHOWN_CHARACTERS = 1_000
-"""As much of a value stands in the message of an error; the error itself carries all of it."""
+"""The most characters of a value in an error's message; the error itself carries all of it."""
 
 
 def cut(value: object, limit: int = SHOWN_CHARACTERS) -> str:
-    """The value's repr, cut so that an error stays readable.
+    """Return the value's repr, cut so that an error stays readable.
 
-    What has no repr, such as an int of thousands of digits, is shown by its type.
+    A value without a repr, such as an int of thousands of digits, is shown by its type.
     """
     try:
         text = repr(value)
@@ -214,10 +214,10 @@ class InvariantViolation(KVSpecError):  # noqa: N818 (it says what happened; no 
 
 
 class MonitorViolation(InvariantViolation):
-    """What `kvcheck.monitor` saw: the manager under it broke a rule.
+    """`kvcheck.monitor` found that the manager inside it broke a rule.
 
-    `call` is the operation after which it was seen. `record` is the file that reproduces it, None
-    when there is none; `hint` then says why, else what to do with it.
+    `call` is the operation after which it was found. `record` is the file that reproduces it, or
+    None; `hint` then says why, and otherwise what to do with the file.
     """
 
     def __init__(
@@ -232,10 +232,10 @@ class MonitorViolation(InvariantViolation):
 
 
 class RemoteError(KVSpecError):
-    """An implementation in a child process did not answer as the protocol demands.
+    """An implementation in a child process violated the protocol.
 
-    It died, hung, wrote what is no message or answered nonsense. `command` started it, `last` is
-    the last message sent, `problem` what came of it, `stderr` the end of its standard error.
+    It died, hung, or sent something that is not a valid reply. `command` started it, `last` is the
+    last message sent, `problem` describes the violation, `stderr` is the end of its standard error.
     """
 
     def __init__(self, command: str, last: str, problem: str, stderr: str = "") -> None:
@@ -248,7 +248,7 @@ class RemoteError(KVSpecError):
 
     @property
     def is_of_protocol(self) -> bool:
-        """Whether what came was no answer of the protocol, or a message was said to be none."""
+        """Whether a reply was invalid, or a message was rejected as invalid."""
         return self.problem.startswith(("answered nonsense", "ProtocolError"))
 
 

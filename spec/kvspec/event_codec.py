@@ -64,9 +64,10 @@ def encode_event(event: Event) -> dict[str, Any]:
 
 
 def decode_event(value: object, where: Where, *, int_hashes: bool) -> Event:
-    """One event. `int_hashes`: its hashes are decimal strings (the manager's `int_event_hashes`).
+    """Decode an event. `int_hashes`: its hashes are decimal strings (the manager's
+    `int_event_hashes`).
 
-    The manager's configuration decides, not the text: `"1234567890123456"` may be either.
+    The text alone cannot decide: `"1234567890123456"` may be either.
     """
     hash_check: Check[EventHash] = _decode_int_hash if int_hashes else hex_bytes
     if not isinstance(value, dict) or "type" not in value:
@@ -95,7 +96,7 @@ def decode_event(value: object, where: Where, *, int_hashes: bool) -> Event:
 
 
 def _decode_stored(value: object, where: Where, hash_check: Check[EventHash]) -> BlockStored:
-    """A BlockStored event."""
+    """Decode a BlockStored event."""
     found = checked_members(
         value,
         where,
@@ -135,7 +136,7 @@ def _decode_stored(value: object, where: Where, hash_check: Check[EventHash]) ->
 
 
 def encode_stats(stats: PrefixCacheStats) -> dict[str, Any]:
-    """The counters under their names in records."""
+    """Encode the counters under their names in records."""
     return {
         "reset": stats.reset,
         "requests": stats.requests,
@@ -148,7 +149,7 @@ def encode_stats(stats: PrefixCacheStats) -> dict[str, Any]:
 
 
 def decode_stats(value: object, where: Where) -> PrefixCacheStats:
-    """The counters of one interval."""
+    """Decode the counters of one interval."""
     names = encode_stats(PrefixCacheStats())
     found = checked_members(
         value, where, {name: boolean if name == "reset" else count for name in names}, {}
@@ -161,7 +162,7 @@ def _encode_hash(block_hash: EventHash) -> str:
 
 
 def _decode_int_hash(value: object, where: Where) -> int:
-    """A 64-bit hash as a decimal string (a JSON number that large would lose digits)."""
+    """Decode a 64-bit hash from a decimal string (a JSON number that large would lose digits)."""
     digits = text(value, where)
     if not re.fullmatch("0|[1-9][0-9]{0,19}", digits) or int(digits) > UINT64_MAX:
         raise where.error(f"{shown(digits)} is not a decimal number in 0 … 2^64 - 1")
@@ -182,7 +183,7 @@ def _encode_extra(key: ExtraKey) -> Any:
 
 
 def _decode_extra(value: object, where: Where) -> ExtraKeys:
-    """The extra keys of one block, or null."""
+    """Decode the extra keys of one block, or null."""
     if value is None:
         return None
     return tuple(list_of(_decode_extra_key)(value, where))

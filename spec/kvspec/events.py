@@ -1,6 +1,6 @@
-"""What happened to the cached keys, in order (KV-EVT-*).
+"""Events about the cached keys, in order (KV-EVT-*).
 
-Folding the stream as a multiset (stored: add, removed: subtract, cleared: empty, reports left out)
+Folding the stream as a multiset (stored: add, removed: subtract, cleared: empty, reports ignored)
 gives exactly the keys that are cached at that moment (KV-EVT-7).
 """
 
@@ -15,17 +15,17 @@ ExtraKey: TypeAlias = "str | bytes | tuple[str, int]"
 ExtraKeys: TypeAlias = "tuple[ExtraKey, ...] | None"
 
 EventHash: TypeAlias = "bytes | int"
-"""A block hash as it goes out: all its bytes, or its low 64 bits as an unsigned int."""
+"""A block hash in an event: all its bytes, or its low 64 bits as an unsigned int."""
 
 MEDIUM_GPU = "GPU"
 
 
 @dataclass(frozen=True)
 class StoredRange:
-    """Where the tokens of an event are that has none: with the engine (KV-EVT-9).
+    """The range of tokens of an event without tokens, which the engine keeps (KV-EVT-9).
 
-    The range is blocks `first_block` … `end_block - 1` of the request, of `block_size_tokens` of
-    the event; `stored_blocks` are those of its hashes.
+    The range is blocks `first_block` … `end_block - 1` of the request, of the event's
+    `block_size_tokens`; `stored_blocks` are those of its hashes.
     """
 
     request_id: str
@@ -43,9 +43,9 @@ class BlockStored:
     block before the range, None at the start. `token_ids`: the tokens of the whole range.
     `block_size_tokens`: tokens per block of the group (per hash for a partial entry). `source`: of
     a followed request; then there are no `token_ids`, no adapter and no `extra_keys` (KV-EVT-9).
-    `lookahead_token_ids`: for each hash the tokens behind its block that it covers, too; None
-    without hash look-ahead (KV-EVT-10). `is_report`: nothing was stored now, a request hit what was
-    stored before (KV-EVT-11).
+    `lookahead_token_ids`: for each hash the tokens after its block that it also covers; None
+    without hash look-ahead (KV-EVT-10). `is_report`: nothing was stored now; a request hit blocks
+    stored earlier (KV-EVT-11).
     """
 
     block_hashes: tuple[EventHash, ...]

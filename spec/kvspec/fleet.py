@@ -1,8 +1,8 @@
-"""Which engine of a fleet has which prefix, as the engines' events tell it (KV-FLEET-*).
+"""An index of the prefixes that each engine of a fleet has, built from their events (KV-FLEET-*).
 
-An index is bookkeeping only: batches of events go in, in any order, and it answers how much of a
-prompt each engine has. Who brings the batches, and those that were lost, is none of its business;
-`kvfast.fleet` does it over ZeroMQ. `FleetImplementation.make_prefix_index` makes one.
+An index is bookkeeping only: it takes batches of events, in any order, and returns how much of a
+prompt each engine has. It neither transports batches nor recovers lost ones; `kvfast.fleet` does
+both over ZeroMQ. `FleetImplementation.make_prefix_index` makes an index.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class MediumCleared:
 
 
 MOST_WAITING = 1024
-"""Batches of one engine that wait for others, unless an index is told otherwise."""
+"""The default for the number of batches of an engine that may wait for earlier ones."""
 
 
 @dataclass(frozen=True)
@@ -53,10 +53,11 @@ class Batch:
 
 @dataclass(frozen=True)
 class EngineState:
-    """What one engine has cached after batch `number`, of the time `time_s` (KV-FLEET-6).
+    """The keys that an engine has cached after batch `number`, with time `time_s` (KV-FLEET-6).
 
-    `keys`: how many copies of each key; none with 0. `number` is -1 before the first batch.
-    `is_whole`: False when some beginning was never heard, so that there may be more (KV-FLEET-7).
+    `keys`: the number of copies of each key, above 0. `number` is -1 before the first batch.
+    `is_whole`: False if events before the first one received are missing, so that there may be more
+    keys (KV-FLEET-7).
     """
 
     number: int
@@ -81,7 +82,7 @@ class GroupPrefix:
 
 
 class Heard(StrEnum):
-    """What became of a batch."""
+    """The effect of a batch."""
 
     APPLIED = "applied"
     """It was the next one (KV-FLEET-1)."""
@@ -90,7 +91,7 @@ class Heard(StrEnum):
     KNOWN = "known"
     """It changes nothing: heard before, or left over from before a restart (KV-FLEET-2)."""
     RESTARTED = "restarted"
-    """The engine began anew: what was known of it is gone, and this was taken in (KV-FLEET-5)."""
+    """The engine restarted: its earlier state was dropped, and the batch applied (KV-FLEET-5)."""
     FULL = "full"
     """Too many wait already; it has to be brought again (KV-FLEET-3)."""
 
@@ -106,13 +107,13 @@ class PrefixIndex(Protocol):
         """Take in a batch, and those that waited for it (KV-FLEET-1 … KV-FLEET-5)."""
 
     def restore(self, engine: str, state: EngineState) -> bool:
-        """Take a state in place of what is known; False for one that is older (KV-FLEET-6)."""
+        """Replace an engine's state; returns False, unchanged, for an older one (KV-FLEET-6)."""
 
     def skip(self, engine: str) -> bool:
         """Give up the batches that are missing; False when none is (KV-FLEET-7)."""
 
     def forget(self, engine: str) -> None:
-        """The engine is gone, and all that was known of it."""
+        """Drop an engine and its state."""
 
     def missing(self, engine: str) -> tuple[int, int] | None:
         """Numbers (first, end) of the batches before the lowest that waits (KV-FLEET-3)."""
@@ -121,26 +122,28 @@ class PrefixIndex(Protocol):
         """Number and time of the last applied batch; -1 and minus infinity before the first."""
 
     def state(self, engine: str) -> EngineState:
-        """What is known of one engine. InvalidArgumentError for one never heard of."""
+        """Return the state of an engine; InvalidArgumentError if it is unknown."""
 
     def prefixes(
         self, hashes: Sequence[EventHash], *, group: int = 0, medium: str = MEDIUM_GPU
     ) -> Mapping[str, int]:
-        """For each engine that has any, how many of the leading hashes it has (KV-FLEET-8)."""
+        """Return how many of the leading hashes each engine has, without those that have none
+        (KV-FLEET-8).
+        """
 
     def hits(self, groups: Sequence[GroupPrefix], *, medium: str = MEDIUM_GPU) -> Mapping[str, int]:
-        """For each engine with a hit in all groups, its longest in tokens (KV-FLEET-17)."""
+        """Return the longest hit in tokens for each engine with a hit in all groups (KV-FLEET-17)."""
 
 
 @runtime_checkable
 class FleetImplementation(Protocol):
-    """An implementation that has an index of engines, too."""
+    """The additional methods of an implementation that has an index of engines."""
 
     def make_prefix_index(
         self, *, removed_event_per: str = "copy", max_waiting: int = MOST_WAITING
     ) -> PrefixIndex:
-        """An empty index.
+        """Make an empty index.
 
-        `removed_event_per`: as the engines' policy says (KV-POL-3). `max_waiting`: batches of one
-        engine that wait, 1 or more. InvalidArgumentError for anything else.
+        `removed_event_per`: the engines' policy (KV-POL-3). `max_waiting`: batches of an engine
+        that may wait, 1 or more. InvalidArgumentError for other values.
         """

@@ -1,8 +1,8 @@
 """Requests whose tokens and hashes the engine keeps (KV-REQ-6 … KV-REQ-8).
 
-An engine that has a list of tokens and a list of block hashes for each request anyway tells a
-manager only what has changed: how many tokens there are, and the hashes of blocks that are newly
-full. The manager's `hash_function` is then one of `kvspec.config.GIVEN_HASHES`.
+An engine that already keeps a list of tokens and of block hashes for each request passes only
+changes to a manager: the number of tokens, and the hashes of newly full blocks. The manager's
+`hash_function` is then one of `kvspec.config.GIVEN_HASHES`.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ class FollowedInput:
 
 @runtime_checkable
 class FollowingImplementation(Protocol):
-    """An `Implementation` with `Feature.GIVEN_HASHES` has this, too."""
+    """The additional methods of an `Implementation` with `Feature.GIVEN_HASHES`."""
 
     def make_followed(self, manager: KVCacheManager, given: FollowedInput) -> Request:
-        """A request without tokens; `append_tokens` refuses it (KV-REQ-6).
+        """Make a request without tokens; `append_tokens` refuses it (KV-REQ-6).
 
         The manager is not changed. InvalidArgumentError: `manager` if its hashes are not given,
         `hashes` and `hashes[i]` as in `follow`.
@@ -63,18 +63,18 @@ class FollowingImplementation(Protocol):
         *,
         num_prompt_tokens: int | None = None,
     ) -> None:
-        """The request has so many tokens now, and behind its hashes these (KV-REQ-7, KV-REQ-8).
+        """Set the request's number of tokens, and append hashes (KV-REQ-7, KV-REQ-8).
 
-        `num_prompt_tokens`: of the tokens, those of the prompt; None: as many as before.
+        `num_prompt_tokens`: how many of them are of the prompt; None: as many as before.
         InvalidArgumentError: `request` if it was not made by `make_followed`, `num_tokens`,
-        `num_prompt_tokens`, `hashes` for another number of them, `hashes[i]` for other bytes.
+        `num_prompt_tokens`, `hashes` if their number is wrong, `hashes[i]` for wrong bytes.
         """
 
 
 def checked_counts(
     num_tokens: int, num_prompt_tokens: int | None, num_prompt_before: int, *, where: str = ""
 ) -> tuple[int, int]:
-    """Tokens, and those of the prompt: at least one, and no more than all. `where`: `[3]`, say."""
+    """Check the numbers of tokens and prompt tokens: 1 ≤ prompt ≤ all. `where`: such as `[3]`."""
     tokens = count(f"num_tokens{where}", num_tokens, 1)
     field, given = f"num_prompt_tokens{where}", num_prompt_tokens
     prompt = num_prompt_before if given is None else count(field, given, 1)
@@ -86,7 +86,7 @@ def checked_counts(
 
 
 def checked_hashes(hashes: Sequence[bytes], number: int, size_bytes: int) -> list[bytes]:
-    """As many hashes as there are newly full blocks, each of its length (KV-REQ-7)."""
+    """Check that there is a hash for each newly full block, of the right length (KV-REQ-7)."""
     if not issubclass(type(hashes), Sequence):
         raise InvalidArgumentError("hashes", hashes, "a sequence of hashes")
     given = [each for each, _ in zip(hashes, range(number + 1), strict=False)]

@@ -15,7 +15,7 @@ TYPE_OF_NAME: Mapping[str, type[LayerSpec]] = MappingProxyType({t.__name__: t fo
 
 
 def config_of(manager: Any, *, policy: Policy | None = None, **others: Any) -> ManagerConfig:
-    """The configuration of a manager as vLLM builds it; `others`: what it does not keep.
+    """Convert the configuration of vLLM's manager; `others`: members that it does not keep.
 
     `policy`: None for that of vLLM 0.24.
     """
@@ -34,7 +34,7 @@ def config_of(manager: Any, *, policy: Policy | None = None, **others: Any) -> M
 
 
 def cache_of(kv_cache: Any) -> KVCacheConfig:
-    """The layout of a whole cache. Raises ConfigError for what the contract refuses."""
+    """Convert the layout of a whole cache. Raises ConfigError for what the contract refuses."""
     tensors = tuple(
         KVCacheTensor(
             tensor.size,
@@ -48,7 +48,7 @@ def cache_of(kv_cache: Any) -> KVCacheConfig:
 
 
 def groups_of(groups: Iterable[Any]) -> tuple[KVCacheGroup, ...]:
-    """The groups of layers."""
+    """Convert the groups of layers."""
     return tuple(
         KVCacheGroup(tuple(group.layer_names), spec_of(group.kv_cache_spec), group.is_eagle_group)
         for group in groups
@@ -56,7 +56,7 @@ def groups_of(groups: Iterable[Any]) -> tuple[KVCacheGroup, ...]:
 
 
 def spec_of(spec: Any) -> LayerSpec:
-    """The spec of the same name; the bare base for a name that the contract does not know."""
+    """Convert to the spec of the same name; to the bare base for a name the contract lacks."""
     made = TYPE_OF_NAME.get(type(spec).__name__, LayerSpec)
     # What an older engine does not have yet is as by default.
     has = (each.name for each in fields(made) if hasattr(spec, each.name))
@@ -81,7 +81,9 @@ def spec_of(spec: Any) -> LayerSpec:
 
 
 def beyond_contract(scheduler: Any) -> dict[str, bool]:
-    """What vLLM has since 0.26 and the contract has not, and whether this scheduler uses it."""
+    """Return vLLM's features since 0.26 that the contract lacks, and whether this scheduler uses
+    them.
+    """
     cache = scheduler.kv_cache_config
     groups = cache.kv_cache_groups
     specs = [group.kv_cache_spec for group in groups]

@@ -1,6 +1,7 @@
-"""Hits that end inside a block: when they do, what a manager then answers besides (KV-INSIDE-*).
+"""Hits that end inside a block: when they occur, and what a manager then also returns
+(KV-INSIDE-*).
 
-A feature, `Feature.HITS_INSIDE_BLOCKS`, and a choice (KV-POL-24).
+They are a feature, `Feature.HITS_INSIDE_BLOCKS`, and a choice (KV-POL-24).
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ from kvspec.specs import FullAttentionSpec, MambaSpec
 
 @dataclass(frozen=True)
 class BlockCopies:
-    """What is to be copied before the forward pass of the step (KV-INSIDE-3, KV-INSIDE-4).
+    """Copies to make before the forward pass of the step (KV-INSIDE-3, KV-INSIDE-4).
 
     `pairs`: (source, destination) block ids. `retained`: one extra reference for each time a block
-    is named, to be returned through `free_blocks`, in this order, when the step is over.
+    is named; when the step is over, return them through `free_blocks` in this order.
     """
 
     pairs: tuple[tuple[int, int], ...] = ()
@@ -35,20 +36,20 @@ class CopyingManager(KVCacheManager, Protocol):
     """
 
     def take_block_copies(self) -> BlockCopies:
-        """The copies that the allocations since the last call ask for, in the order of the groups.
+        """Return the copies that allocations since the last call need, in the order of the groups.
 
-        Asked after the allocations of a step, before its forward pass.
+        Call it after the allocations of a step, before its forward pass.
         """
 
 
 def hash_block_size(config: ManagerConfig) -> int:
-    """Tokens per hash of several groups without context parallelism (KV-CFG-5)."""
+    """Return the tokens per hash, for several groups without context parallelism (KV-CFG-5)."""
     sizes = [spec.block_size for spec in config.managed_specs if spec.prefix_cacheable]
     return config.hash_block_size_tokens or math.gcd(*sizes)
 
 
 def hits_end_inside(config: ManagerConfig) -> bool:
-    """Whether hits may end inside a block (KV-INSIDE-1)."""
+    """Return whether hits may end inside a block (KV-INSIDE-1)."""
     if not config.policy.hits_inside_blocks or not config.enable_caching:
         return False
     specs = config.managed_specs
@@ -63,7 +64,7 @@ def hits_end_inside(config: ManagerConfig) -> bool:
 
 
 def leaves_states_inside(config: ManagerConfig) -> bool:
-    """Whether chunks leave states inside where no hit ends inside a block (KV-INSIDE-19)."""
+    """Return whether chunks leave states inside blocks although hits end at blocks (KV-INSIDE-19)."""
     if not config.policy.hits_inside_blocks or not config.enable_caching:
         return False
     specs = [spec for spec in config.managed_specs if spec.prefix_cacheable]
@@ -74,12 +75,14 @@ def leaves_states_inside(config: ManagerConfig) -> bool:
 
 
 def looks_inside(config: ManagerConfig) -> bool:
-    """Whether a group knows what lies inside its blocks: where hits end, or states are left."""
+    """Return whether hits end inside blocks or states are left there."""
     return hits_end_inside(config) or leaves_states_inside(config)
 
 
 def last_boundary(num_tokens: int, config: ManagerConfig) -> int:
-    """Where the next request with these tokens goes on at most, a drop taken off (KV-INSIDE-11)."""
+    """Return the latest place where a next request with these tokens continues, less a drop
+    (KV-INSIDE-11).
+    """
     h = hash_block_size(config)
     if hits_drop(config):
         return max(num_tokens // h * h - h, 0)
@@ -87,7 +90,7 @@ def last_boundary(num_tokens: int, config: ManagerConfig) -> int:
 
 
 def hits_drop(config: ManagerConfig) -> bool:
-    """Whether some group gives up the end of its hits (KV-CFG-8, KV-POL-16, KV-HASH-14)."""
+    """Return whether some group drops the end of its hits (KV-CFG-8, KV-POL-16, KV-HASH-14)."""
     is_flagged = any(group.is_eagle_group for group in config.kv_cache.groups)
     counts = config.use_eagle or (is_flagged and config.policy.eagle_flag_counts_alone)
     return counts and config.hash_lookahead_tokens == 0

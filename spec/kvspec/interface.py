@@ -1,4 +1,4 @@
-"""The protocols: what an implementation offers, and what a manager answers.
+"""The protocols of implementations and managers.
 
 An engine talks to a `KVCacheManager`. Everything around it (making managers and requests, saying
 what is supported, planning, cloning for exploration) is the `Implementation`. Implementations are
@@ -32,11 +32,11 @@ from kvspec.stats import PrefixCacheStats, ResidencySample
 
 
 class Feature(StrEnum):
-    """What an implementation may or may not have.
+    """The optional features of an implementation.
 
     The base, which all have: a pool for one full-attention group, requests made and extended,
     `get_computed_blocks`, `allocate_slots` for the tokens of a request, `free`, `get_blocks` and
-    `num_free_blocks`. What is lacking is refused with UnsupportedError, or never asked for.
+    `num_free_blocks`. Calls of a missing feature are not made, or raise UnsupportedError.
     """
 
     PREFIX_CACHING = "prefix_caching"
@@ -100,20 +100,21 @@ class Feature(StrEnum):
     HITS_INSIDE_BLOCKS = "hits_inside_blocks"
     """Hits that end inside a block, and copies on write: `kvspec.inside.CopyingManager`."""
     BATCHED = "batched"
-    """Whole steps over arrays of its own: `kvspec.batched.BatchedImplementation`."""
+    """Its own whole steps over arrays: `kvspec.batched.BatchedImplementation`."""
 
 
 @dataclass(frozen=True)
 class Capabilities:
-    """What an implementation says of itself.
+    """The declaration of an implementation.
 
-    `spec_types`: the spec classes its groups may have. `hash_functions`: names it can compute; none
-    of them if it tells prefixes apart in its own way (then only its safety can be checked).
-    `min_block_size_tokens`: smaller blocks are refused. `extra_key_forms`: the choices of
-    `Policy.extra_keys` that it has; under another one it refuses requests with extra keys.
-    `values`: of a member of configurations those that it serves, all of a member that is absent;
-    `limits`: the largest that it serves. Both by the names of `kvspec.requirements`. `edition`:
-    that of the contract that it was written for (`kvspec.editions`); later rules do not bind it.
+    `spec_types`: the spec classes its groups may have. `hash_functions`: names it can compute;
+    empty if it identifies prefixes in another way (then only its safety can be checked).
+    `min_block_size_tokens`: smaller blocks are refused. `extra_key_forms`: the values of
+    `Policy.extra_keys` that it supports; under another one it refuses requests with extra keys.
+    `values`: the supported values of members of configurations, all if a member is absent;
+    `limits`: the largest supported ones. Both use the names of `kvspec.requirements`. `edition`:
+    the edition of the contract that it was written for (`kvspec.editions`); later rules do not bind
+    it.
     """
 
     name: str
@@ -156,7 +157,8 @@ class KVCacheManager(Protocol):
         """1 - free / (num_blocks - 1); 0.0 when there is only the null block (KV-POOL-12)."""
 
     def get_computed_blocks(self, request: Request) -> PrefixHit:
-        """The longest cached prefix of the request, at most `num_tokens - 1` tokens (KV-MGR-1).
+        """Return the longest cached prefix of the request, at most `num_tokens - 1` tokens
+        (KV-MGR-1).
 
         Reads: the cache map and `request.block_hashes`. Changes: statistics only. The hit takes no
         reference: it is valid until the next call that allocates, evicts or resets. Empty when
@@ -166,9 +168,9 @@ class KVCacheManager(Protocol):
     def find_longest_cache_hit_per_group(
         self, request: Request, max_hit_length_tokens: int
     ) -> GroupHits:
-        """Every group's own longest hit up to a length, not reconciled (KV-COORD-9). Pure.
+        """Return every group's own longest hit up to a length, not reconciled (KV-COORD-9). Pure.
 
-        `allocate_slots` takes these lists where external tokens come, too (KV-MGR-22).
+        `allocate_slots` accepts these lists together with external tokens (KV-MGR-22).
 
         Raises UnsupportedError with fewer than two groups or with caching off.
         """
@@ -243,13 +245,13 @@ class KVCacheManager(Protocol):
     def hold_blocks(self, block_ids: Sequence[int]) -> None:
         """Take a reference to each of these blocks, cached or not, in use or free (KV-POOL-19).
 
-        Nobody gets a held block before `free_blocks` has returned it. A block named twice is held
-        twice; null entries are ignored. Raises UnknownBlockError for an id out of range and
-        InvalidArgumentError for a block set aside at start.
+        A held block is not allocated before `free_blocks` has returned it. A block named twice is
+        held twice; null entries are ignored. Raises UnknownBlockError for an id out of range and
+        InvalidArgumentError for a block reserved at start.
         """
 
     def get_block(self, block_id: int) -> BlockFacts:
-        """What is known of a block (KV-POOL-20). Raises UnknownBlockError."""
+        """Return the facts about a block (KV-POOL-20). Raises UnknownBlockError."""
 
     def remove_skipped_blocks(self, request: Request, total_computed_tokens: int) -> None:
         """Replace blocks that attention no longer needs by null and release them (KV-MGR-14)."""
@@ -261,13 +263,15 @@ class KVCacheManager(Protocol):
         """
 
     def reset_prefix_cache(self) -> bool:
-        """Drop every hash, if no block is in use; else change nothing and answer False."""
+        """Drop every hash and return True if no block is in use; else change nothing and return
+        False.
+        """
 
     def get_num_common_prefix_blocks(self, request: Request) -> tuple[int, ...]:
         """Per group, leading blocks of this request that all running requests share (KV-MGR-15)."""
 
     def get_blocks(self, request: Request) -> KVCacheBlocks:
-        """The request's block list per group; empty lists when it holds nothing."""
+        """Return the request's block list per group; empty lists if it holds nothing."""
 
     def get_unhashed_block_ids(self, request: Request) -> tuple[tuple[int, ...], ...]:
         """Per group, the request's blocks that are neither null nor cached, in list order."""
@@ -292,7 +296,9 @@ class KVCacheManager(Protocol):
         """Events since the last call, in order; empties the queue (KV-EVT-1)."""
 
     def take_new_block_ids(self) -> tuple[int, ...]:
-        """Blocks to be zeroed: newly allocated since the last call, group by group (KV-MGR-16)."""
+        """Return newly allocated blocks since the last call, which must be zeroed, by group
+        (KV-MGR-16).
+        """
 
     def make_prefix_cache_stats(self) -> PrefixCacheStats | None:
         """Look-up counters since the last call, then reset; None when `log_stats` is off."""
@@ -307,10 +313,10 @@ class KVCacheManager(Protocol):
         """Lives of sampled blocks that ended since the last call (KV-STAT-6)."""
 
     def new_step_starts(self) -> None:
-        """A scheduling step begins: states registered before it may be used (KV-MAMBA-2)."""
+        """Begin a scheduling step: states registered before it may be used (KV-MAMBA-2)."""
 
     def snapshot(self) -> Snapshot:
-        """The whole abstract state. Pure; O(pool)."""
+        """Return the whole abstract state. Pure; O(pool)."""
 
 
 BASE_CALLS = (
@@ -321,10 +327,10 @@ BASE_CALLS = (
 
 
 def is_manager(value: object) -> bool:
-    """Whether this has the base of a `KVCacheManager`.
+    """Return whether this has the base of a `KVCacheManager`.
 
-    `isinstance` asks for all calls, and before Python 3.12 it does so by making a manager answer
-    for those that it lacks, later it does not see those that a wrapper forwards.
+    `isinstance` would ask for all calls: before Python 3.12 it evaluates attributes that a manager
+    lacks, and later it misses those that a wrapper forwards.
     """
     return all(hasattr(value, name) for name in BASE_CALLS)
 
@@ -338,7 +344,7 @@ class HitRateWindow(Protocol):
 
     @property
     def num_requests(self) -> int:
-        """Requests in the window."""
+        """Number of requests in the window."""
 
     @property
     def hit_rate(self) -> float:
@@ -350,8 +356,7 @@ class Implementation(Protocol):
     """The factory of managers, and what else an implementation offers."""
 
     @property
-    def capabilities(self) -> Capabilities:
-        """What this implementation supports."""
+    def capabilities(self) -> Capabilities: ...
 
     def create(
         self,
@@ -360,17 +365,17 @@ class Implementation(Protocol):
         check_invariants: bool = True,
         clock: Callable[[], int] | None = None,
     ) -> KVCacheManager:
-        """A manager with a fresh pool.
+        """Make a manager with a fresh pool.
 
         `check_invariants`: audit the state after every operation, where the implementation can.
-        `clock`: nanoseconds, for residency samples; None is `time.monotonic_ns`. Raises
-        ConfigError (or UnsupportedError for what it lacks); then nothing was created.
+        `clock`: nanoseconds, for residency samples; None is `time.monotonic_ns`. Raises ConfigError
+        (or UnsupportedError for what it lacks); then nothing was created.
         """
 
     def make_request(self, manager: KVCacheManager, request: RequestInput) -> Request:
-        """A request with the hashes of its prompt's full blocks. The manager is not changed.
+        """Make a request with the hashes of its prompt's full blocks. The manager is not changed.
 
-        Hashes depend on the manager's hash function, seed and hash block size only, so a request
+        Hashes depend only on the manager's hash function, seed and hash block size, so a request
         may be used with every manager that has the same three.
         """
 
@@ -380,21 +385,22 @@ class Implementation(Protocol):
         """Append generated tokens to the request and hash the blocks they complete."""
 
     def make_hit_rate_window(self, max_requests: int = 1000) -> HitRateWindow:
-        """An empty window over the most recent `max_requests` requests."""
+        """Make an empty window over the most recent `max_requests` requests."""
 
     @property
     def planner(self) -> Planner | None:
         """Planning functions (KV-PLAN-*), or None."""
 
     def clone(self, manager: KVCacheManager) -> KVCacheManager:
-        """An independent copy, queued events and statistics included (KV-MGR-20).
+        """Make an independent copy, including queued events and statistics (KV-MGR-20).
 
         Raises UnsupportedError without Feature.CLONE.
         """
 
     def restore(self, config: ManagerConfig, snapshot: Snapshot) -> KVCacheManager:
-        """A manager in the state of `snapshot`; no queued events, fresh statistics (KV-MGR-20).
+        """Make a manager in the state of `snapshot`, without queued events or statistics
+        (KV-MGR-20).
 
-        Every later answer equals that of the manager the snapshot was taken from. Raises
+        Every later result equals that of the manager the snapshot was taken from. Raises
         UnsupportedError without Feature.RESTORE.
         """

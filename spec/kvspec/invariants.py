@@ -1,7 +1,7 @@
-"""What must hold of every snapshot, one named predicate per sentence.
+"""Invariants of every snapshot, one named predicate per sentence.
 
-`check_snapshot(config, snapshot)` raises `InvariantViolation` at the first that does not. Each
-predicate answers None, or the first offence in words. All are O(pool) and written to be read.
+`check_snapshot(config, snapshot)` raises `InvariantViolation` for the first that fails. Each
+predicate returns None, or the first offence in words. All are O(pool) and written to be read.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def _has_the_right_shape(config: ManagerConfig, snapshot: Snapshot) -> str | Non
 
 
 def ids_fit(config: ManagerConfig, snapshot: Snapshot) -> str | None:
-    """The first id or list per group that no pool of this configuration has."""
+    """Check that ids and lists per group fit the configuration's pool."""
     num_blocks, num_groups = config.kv_cache.num_blocks, len(config.kv_cache.groups)
     for name in ("new_block_ids", "step_keys", "pending_copies"):
         if len(getattr(snapshot, name)) not in (0, num_groups):
@@ -76,7 +76,7 @@ def ids_fit(config: ManagerConfig, snapshot: Snapshot) -> str | None:
 
 
 def _every_list_of_block_ids(snapshot: Snapshot) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Each list of block ids in the snapshot, with its name."""
+    """Yield each list of block ids in the snapshot, with its name."""
     yield "free_queue", snapshot.free_queue
     yield "popped_blocks", snapshot.popped_blocks
     yield "reserved_blocks", snapshot.reserved_blocks
@@ -92,7 +92,7 @@ def _every_list_of_block_ids(snapshot: Snapshot) -> Iterator[tuple[str, tuple[in
 
 
 def _ends_of_copies(snapshot: Snapshot) -> Iterator[int]:
-    """Sources and destinations that nobody took yet, each with a reference (KV-INSIDE-4)."""
+    """Yield sources and destinations of copies not yet taken, each with a reference (KV-INSIDE-4)."""
     return (block for pairs in snapshot.pending_copies for pair in pairs for block in pair)
 
 
@@ -208,7 +208,7 @@ def _cached_blocks_belong_to_their_group(config: ManagerConfig, snapshot: Snapsh
 
 
 def cached_counts_fit_the_lists(config: ManagerConfig, snapshot: Snapshot) -> str | None:
-    """See `INVARIANTS`."""
+    """Check the counts of cached blocks; see `INVARIANTS`."""
     for name, state in snapshot.requests.items():
         for group, count in enumerate(state.num_cached_blocks):
             if count is not None and not 0 <= count <= len(state.block_ids[group]):

@@ -1,7 +1,7 @@
-"""Traces of vLLM 0.33.0 as records of version 3: the same facts in this contract's words.
+"""Convert traces of vLLM 0.33.0 to records of version 3.
 
-What the contract has no word for is named: what a trace `needs` leaves it out, and a question that
-nobody here can answer is not asked.
+Facts that the contract cannot express are named in `needs`, which excludes a trace; calls that it
+lacks are skipped.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ NOT_ASKED = frozenset(
         "truncate_computed_blocks",
     }
 )
-"""Calls of vLLM 0.33 that are not in the contract; without them all others answer the same."""
+"""Calls of vLLM 0.33 that the contract lacks; leaving them out changes no other result."""
 
 _COPIES = "take_kv_cache_block_copies"
 """`take_block_copies`; asked only where there may be any."""
@@ -72,11 +72,11 @@ _KNOWN = frozenset(cls.__name__ for cls in SPEC_TYPES)
 
 @dataclass
 class LaterTrace:
-    """One trace; what its lines have in common is kept while they are read in order.
+    """A trace, with the state that its lines share, read in order.
 
-    `skips`: requests that do not read the cache, whose look-ups answer no common prefix. `told`:
-    tokens of those whose hits are reported; `reports`: group, blocks and tokens of each report
-    since events were taken, which the trace does not tell from what was stored.
+    `skips`: requests that do not read the cache, whose look-ups return no common prefix. `told`:
+    tokens of requests whose hits are reported; `reports`: group, blocks and tokens of each report
+    since events were taken, which the trace does not distinguish from stores.
     """
 
     is_hybrid: bool
@@ -87,9 +87,9 @@ class LaterTrace:
     reports: list[tuple[int, int, list[int]]] = field(default_factory=list)
 
     def line(self, value: Any) -> tuple[Any, tuple[str, ...]]:
-        """The line of an operation, None for one that is not asked; and what it needs.
+        """Convert the line of an operation, None if it is skipped; also returns its `needs`.
 
-        What is no operation of these traces is left as it is: the decoder says what is wrong.
+        Lines that are no operation are left unchanged: the decoder reports the error.
         """
         arguments = value.get("args") if isinstance(value, dict) else None
         if not isinstance(arguments, dict):
@@ -134,7 +134,7 @@ class LaterTrace:
         return found
 
     def _marked(self, events: list[Any]) -> list[Any]:
-        """The events, of which the last ones that say what was hit are reports (KV-EVT-11)."""
+        """Mark the last events that say what was hit as reports (KV-EVT-11)."""
         end = len(events)
         while self.reports:
             group, num_blocks, tokens = self.reports.pop()
@@ -146,7 +146,7 @@ class LaterTrace:
         return events
 
     def _hit(self, name: Any, result: dict[str, Any]) -> dict[str, Any]:
-        """The junction is the hit and the uncached common prefix behind it (KV-COORD-12)."""
+        """Compute the junction as the hit plus the uncached common prefix after it (KV-COORD-12)."""
         if name in self.told and isinstance(result.get("blocks"), list):
             for group, blocks in enumerate(result["blocks"]):
                 if blocks:
@@ -159,7 +159,7 @@ class LaterTrace:
 
 
 def later_trace(header: Any) -> tuple[Any, LaterTrace | None]:
-    """The header in this contract's words, and the trace; as it is and None for another record."""
+    """Convert the header and return the trace; another record's header is unchanged, with None."""
     config = header.get("config") if isinstance(header, dict) else None
     if (
         not isinstance(config, dict)
@@ -183,7 +183,7 @@ def later_trace(header: Any) -> tuple[Any, LaterTrace | None]:
 
 
 def _needs(config: Mapping[str, Any]) -> Iterator[str]:
-    """The chapters that a configuration is about and the contract does not have."""
+    """Yield the features that a configuration needs and the contract lacks."""
     if config.get("num_prefill_lookahead", 0) > 1:
         yield "prefill look-ahead"
     if config.get("enable_mamba_shared_prefix_checkpoint"):
@@ -191,7 +191,7 @@ def _needs(config: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _has_copies(config: Mapping[str, Any]) -> bool:
-    """Whether hits end inside a block there (KV-INSIDE-1)."""
+    """Return whether hits end inside a block (KV-INSIDE-1)."""
     specs = [group["spec"] for group in config["groups"] if isinstance(group.get("spec"), dict)]
     h = config.get("hash_block_size", 0)
     fine = [s for s in specs if s.get("mamba_cache_mode") == "align" and s["block_size"] > h]
@@ -201,7 +201,7 @@ def _has_copies(config: Mapping[str, Any]) -> bool:
 
 
 def _spec(spec: Any, needs: list[str]) -> Any:
-    """A spec with the members that it has here."""
+    """Convert a spec to the contract's members."""
     if not isinstance(spec, dict):
         return spec
     kind = str(spec.get("type"))
@@ -217,7 +217,7 @@ def _spec(spec: Any, needs: list[str]) -> Any:
 
 
 def _says(event: Any, group: int, num_blocks: int, tokens: list[int]) -> bool:
-    """Whether an event stores these first tokens, as so many blocks."""
+    """Return whether an event stores these first tokens in `num_blocks` blocks."""
     if not isinstance(event, dict) or event.get("type") != "BlockStored":
         return False
     found, hashes = _tokens(event, "token_ids"), _tokens(event, "block_hashes")
@@ -226,7 +226,7 @@ def _says(event: Any, group: int, num_blocks: int, tokens: list[int]) -> bool:
 
 
 def _tokens(members: Mapping[str, Any], name: str) -> list[Any]:
-    """A list; empty for what the decoder will refuse."""
+    """Return a list; empty if the decoder will refuse the member."""
     found = members.get(name)
     return list(found) if isinstance(found, list) else []
 

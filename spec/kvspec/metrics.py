@@ -1,4 +1,4 @@
-"""What engines and replays tell Prometheus of a cache: names as vLLM's, kinds and meanings."""
+"""Prometheus metrics of a cache, as engines and replays expose them, with vLLM's names."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ BLOCKS = list_of(list_of(count))
 
 
 def status(value: object, where: Where) -> str:
-    """The name of a request status."""
+    """Check the name of a request status."""
     name = text(value, where)
     if name not in RequestStatus.__members__:
         raise where.error(f"{name!r} is not one of {', '.join(RequestStatus.__members__)}")
@@ -169,5 +169,5 @@ OPERATIONS: Mapping[str, OperationShape] = MappingProxyType(
 
 
 def check_arguments(shape: OperationShape, value: object, where: Where) -> dict[str, Any]:
-    """The arguments of an operation, each of the right type."""
+    """Check that the arguments of an operation have the right types."""
     return checked_members(value, where, shape.required, shape.optional)

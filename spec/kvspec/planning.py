@@ -65,7 +65,7 @@ class PlanningConfig:
 
 @dataclass(frozen=True)
 class SpecProperties:
-    """What a spec implies: bytes per page, and most blocks or bytes of one request.
+    """Values that follow from a spec: bytes per page, and most blocks or bytes of one request.
 
     Members that do not apply to the spec's type are None. `normalized_spec` is the spec with the
     padding that follows from its alignment filled in (KV-PLAN-1).
@@ -108,19 +108,19 @@ class BlockSizes:
 
 @runtime_checkable
 class Planner(Protocol):
-    """The planning functions; ConfigError where no answer exists."""
+    """The planning functions; they raise ConfigError if no plan exists."""
 
     def spec_properties(self, spec: LayerSpec, config: PlanningConfig) -> SpecProperties:
-        """What `spec` implies under `config` (KV-PLAN-1)."""
+        """Compute what `spec` implies under `config` (KV-PLAN-1)."""
 
     def merge(self, specs: Sequence[LayerSpec]) -> LayerSpec:
-        """The one spec of a group with these layers (KV-PLAN-2)."""
+        """Return the one spec of a group with these layers (KV-PLAN-2)."""
 
     def is_uniform(self, layers: Layers) -> bool:
-        """Whether all layers can be merged into one group."""
+        """Return whether all layers can be merged into one group."""
 
     def uniform_type(self, layers: Layers) -> UniformTypeKVCacheSpecs | None:
-        """All layers as one group of one type with different sizes, or None."""
+        """Return all layers as one group of one type with different sizes, or None."""
 
     def unify_hybrid(self, layers: Layers) -> Layers:
         """Windowed layers turned into full attention, for engines without hybrid support."""
@@ -129,7 +129,7 @@ class Planner(Protocol):
         """Layers with equal page sizes: block sizes grown, or pages padded."""
 
     def groups(self, layers: Layers, config: PlanningConfig) -> tuple[KVCacheGroup, ...]:
-        """The groups of a model (KV-PLAN-5)."""
+        """Return the groups of a model (KV-PLAN-5)."""
 
     def max_memory_usage_bytes(self, layers: Layers, config: PlanningConfig) -> int:
         """Bytes one request of full length needs at most."""
@@ -137,7 +137,7 @@ class Planner(Protocol):
     def estimate_max_model_len(
         self, layers: Layers, config: PlanningConfig, available_memory_bytes: int
     ) -> int:
-        """The longest length, at most the configured one, that fits; 0 if none."""
+        """Return the longest length that fits, at most the configured one; 0 if none."""
 
     def check_enough_memory(
         self, layers: Layers, config: PlanningConfig, available_memory_bytes: int
@@ -150,7 +150,7 @@ class Planner(Protocol):
         config: PlanningConfig,
         available_memory_bytes: int,
     ) -> KVCacheConfig:
-        """Blocks and tensors for these groups."""
+        """Return blocks and tensors for these groups."""
 
     def plan(
         self,
@@ -158,16 +158,16 @@ class Planner(Protocol):
         config: PlanningConfig,
         available_memory_bytes: tuple[int, ...],
     ) -> Plan:
-        """The whole way: from each worker's layers and memory to its layout."""
+        """Plan from each worker's layers and memory to its layout."""
 
     def scheduler_config(self, configs: tuple[KVCacheConfig, ...]) -> KVCacheConfig:
-        """The one layout a scheduler works with."""
+        """Return the single layout that a scheduler uses."""
 
     def max_concurrency(self, kv_cache: KVCacheConfig, config: PlanningConfig) -> float:
-        """How many requests of full length fit at once."""
+        """Return how many requests of full length fit at once."""
 
     def capacity(self, kv_cache: KVCacheConfig, config: PlanningConfig) -> Capacity:
-        """Tokens and requests the layout can hold."""
+        """Return the tokens and requests that the layout can hold."""
 
     def block_sizes(self, kv_cache: KVCacheConfig, config: PlanningConfig) -> BlockSizes:
-        """The scheduler and hash block sizes (KV-CFG-4, KV-CFG-5)."""
+        """Return the scheduler and hash block sizes (KV-CFG-4, KV-CFG-5)."""

@@ -1,4 +1,4 @@
-"""The planning functions of the records: their inputs, and answers in one comparable form."""
+"""The planning functions in records: their inputs, and results in one comparable form."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ Input = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class PlanningFunction:
-    """One planning function: the planner's `method`, of which `inputs` are the arguments in order.
+    """A planning function: the planner's `method`, with `inputs` as its arguments in order.
 
-    `expected` turns a record's output and `answer` the planner's answer into the same JSON form,
+    `expected` converts a record's output and `answer` the planner's result into the same JSON form,
     with every default written out.
     """
 
@@ -50,14 +50,14 @@ class PlanningFunction:
     expected: Check[Any]
 
     def call(self, planner: Planner, values: Input) -> Any:
-        """Ask the planner."""
+        """Call the planner."""
         given = (values[name] for name in self.inputs)
         arguments = (tuple(each) if isinstance(each, list) else each for each in given)
         return getattr(planner, self.method)(*arguments)
 
 
 def _normal(decode: Check[Any], encode: Callable[[Any], Any]) -> Check[Any]:
-    """A check that writes out what a record may leave out."""
+    """Return a check that writes out the members that a record may omit."""
 
     def inner(value: Any, where: Where) -> Any:
         decoded = decode(value, where)
@@ -71,7 +71,7 @@ def _plain(answer: Any) -> Any:
 
 
 def _or_none(encode: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """The planner's answer in JSON; None stays None."""
+    """Return an encoder that leaves None as it is."""
     return lambda answer: None if answer is None else encode(answer)
 
 
@@ -87,7 +87,7 @@ _PROPERTIES: Mapping[str, str] = {
 
 
 def _properties(value: object, where: Where) -> Any:
-    """A record's spec properties; members that don't apply to the type are null."""
+    """Check a record's spec properties; members that don't apply to the type are null."""
     found = checked_members(
         value,
         where,

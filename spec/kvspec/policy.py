@@ -24,7 +24,7 @@ LATER: tuple[str, ...] = (
     *("drafts_hold_states", "caching_beyond_tokens", "checkpoints_return", "hits_inside_blocks"),
     *("hits_reported", "default_retention"),
 )
-"""Choices that not everybody has (`Feature.LATER_CHOICES`)."""
+"""Choices that only some implementations have (`Feature.LATER_CHOICES`)."""
 
 OLDER: Mapping[str, str] = MappingProxyType({"extra_keys": "plain", "lookups_counted": "asked"})
 """What a record or message without the key means, where the rules chose otherwise before."""
@@ -127,7 +127,7 @@ class Policy:
 
     @property
     def later_choices(self) -> frozenset[str]:
-        """The names of those of `LATER` that records and messages without the key do not mean."""
+        """The names in `LATER` whose value differs from the meaning of a record without the key."""
         older = {name: OLDER.get(name, getattr(Policy, name)) for name in LATER}
         return frozenset(name for name in LATER if getattr(self, name) != older[name])
 
@@ -139,7 +139,7 @@ class Policy:
 
     @classmethod
     def vllm_0_24(cls) -> Policy:
-        """The profile `vllm-0.24`, under which records that name no policy are replayed."""
+        """Return the profile `vllm-0.24`, under which records that name no policy are replayed."""
         return replace(
             cls(),
             capacity_counts_null_block=False,

@@ -41,10 +41,11 @@ class Profile:
 
 
 def read_profile(path: Path) -> Profile:
-    """The profile in a TOML file.
+    """Read the profile in a TOML file.
 
-    Raises FormatError, which names file and key, for a file that can't be read or is no TOML, for
-    an unknown or missing key and for a wrong value. A choice that is left out is that of the rules.
+    Raises FormatError, which names file and key, for a file that can't be read or isn't TOML, for
+    an unknown or missing key and for a wrong value. A choice that is left out has the rules'
+    default.
     """
     where = Where(str(path))
     document = parse_toml(read_bounded(path, most_bytes=MOST_BYTES), where)
@@ -63,14 +64,14 @@ def read_profile(path: Path) -> Profile:
 
 
 def shipped_profiles() -> tuple[str, ...]:
-    """The names of the profiles that are part of the package."""
+    """Return the names of the profiles in the package."""
     return tuple(sorted(path.stem for path in _shipped_folder().glob("*.toml")))
 
 
 def find_profile(name_or_file: str) -> Profile:
-    """A shipped profile by its name, or the one in a file.
+    """Return a shipped profile by its name, or the one in a file.
 
-    Raises FormatError for what is neither.
+    Raises FormatError if there is neither.
     """
     if name_or_file in shipped_profiles():
         return read_profile(_shipped_folder() / f"{name_or_file}.toml")
@@ -88,7 +89,7 @@ def _shipped_folder() -> Path:
 
 
 def _not_empty(value: object, where: Where) -> str:
-    """A text of at least one character."""
+    """Check a text of at least one character."""
     found = text(value, where)
     if not found:
         raise where.error("is empty")

@@ -1,8 +1,8 @@
-"""Operation records: what was asked of a manager, what it answered, and its state afterwards.
+"""Operation records: the calls of a manager, their results, and the states afterwards.
 
-A record file is a header, one line per operation, and a footer; a planning file is a header and
-one line per call of a planning function. `spec/records.md` describes both, `kvspec.record_file`
-reads and writes them. Values stay in their JSON form; only the configuration is decoded.
+A record file is a header, one line per operation, and a footer; a planning file is a header and one
+line per call of a planning function. `spec/records.md` describes both, `kvspec.record_file` reads
+and writes them. Values stay in their JSON form; only the configuration is decoded.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ STATE_FIELDS = ("free_queue", "ref_cnt", "block_hash", "req_blocks", "num_cached
 """The fields of the abstract state in records."""
 
 LATER_FIELDS = ("hash_tokens", "more_keys")
-"""Those that version 3 adds: tokens that the primary key covers, and the keys besides it."""
+"""Fields that version 3 adds: tokens that the primary key covers, and the other keys."""
 
 
 @dataclass(frozen=True)
 class Observed:
-    """What a record shows of a manager after a call.
+    """The recorded state of a manager after a call.
 
     `state` holds the state fields that changed (small pools; all five at the start), `dup_order`
-    the blocks of each key that several blocks carry, where that changed. In large pools
-    `state_sha256` and `state_parts` stand for both.
+    the blocks of each key that several blocks carry, where that changed. Large pools have
+    `state_sha256` and `state_parts` instead.
     """
 
     num_free_blocks: int
@@ -80,7 +80,7 @@ class Header:
 
     @property
     def is_stateless(self) -> bool:
-        """Whether the manager that was recorded showed no state."""
+        """Whether the recorded manager had no snapshot."""
         return self.initial is None and self.raises is None
 
     @property
@@ -90,7 +90,7 @@ class Header:
 
     @property
     def is_small(self) -> bool:
-        """Whether records show the state itself and not only its hash."""
+        """Whether records contain the state itself and not only its hash."""
         return self.config.kv_cache.num_blocks <= SMALL_POOL_BLOCKS
 
 
@@ -105,11 +105,11 @@ class Finding:
 
 @dataclass(frozen=True)
 class Operation:
-    """One call and what came of it: a result, or the error it `raises`.
+    """One call and its result, or the error it `raises`.
 
-    `uncompared`: what a replay leaves uncompared, `result` (it holds what was queued before the
-    start) or `state` (nobody looked). `finding`: what a checker found wrong after it. `needs`: as
-    in the header. `line` is where it stands in its file (0: not from a file).
+    `uncompared`: what a replay does not compare, `result` (it includes what was queued before the
+    start) or `state` (it was not recorded). `finding`: the violation that a checker found after it.
+    `needs`: as in the header. `line` is its line in the file (0: not from a file).
     """
 
     index: int

@@ -42,7 +42,7 @@ MOST_BYTES = 2**26
 
 
 def read_header(path: Path) -> Header | PlanningHeader:
-    """The first line only: enough to tell what a file is."""
+    """Read only the first line, which is enough to identify a file."""
     lines = read_objects(path)
     try:
         for where, value in lines:
@@ -55,7 +55,7 @@ def read_header(path: Path) -> Header | PlanningHeader:
 def read_whole_trace(
     path: Path, *, policy: Policy | None = None
 ) -> tuple[Header, tuple[Operation, ...]]:
-    """The header and every operation of a trace that is not longer than memory allows."""
+    """Read the header and every operation of a trace that fits in memory."""
     header, *rest = read_trace(path, policy=policy, most_bytes=MOST_BYTES)
     if not isinstance(header, Header):
         raise TypeError("read_trace yields the header first")
@@ -65,10 +65,10 @@ def read_whole_trace(
 def read_trace(
     path: Path, *, policy: Policy | None = None, most_bytes: int | None = None
 ) -> Iterator[Header | Operation | Footer]:
-    """The header, every operation, and the footer, each checked when its turn comes.
+    """Yield the header, every operation, and the footer, each checked when it is reached.
 
-    `policy` is that of a trace which names none; None: the profile `vllm-0.24`. `most_bytes`: of
-    all lines, for a caller that keeps them.
+    `policy` applies to a trace that names none; None: the profile `vllm-0.24`. `most_bytes`: limit
+    on all lines together, for a caller that keeps them.
     """
     lines = read_objects(path, most_bytes=most_bytes)
     header: Header | None = None
@@ -106,7 +106,7 @@ def read_trace(
 
 
 def read_planning(path: Path) -> Iterator[PlanningHeader | PlanningRecord]:
-    """The header and every record of a planning file."""
+    """Yield the header and every record of a planning file."""
     header: PlanningHeader | None = None
     for where, value in read_objects(path):
         if header is None:
@@ -165,7 +165,7 @@ def trace_writer(
 
 
 def _needed_version(header: Header, operation: Operation | None = None) -> int:
-    """The first version in which this can be written."""
+    """Return the first version that can express this."""
     if (
         header.is_stateless
         or header.start is not None
@@ -176,7 +176,7 @@ def _needed_version(header: Header, operation: Operation | None = None) -> int:
 
 
 class _Continuity:
-    """What a line must have in common with the lines before it."""
+    """Checks each line against the lines before it."""
 
     def __init__(self, header: Header) -> None:
         self._last: dict[str, Any] = {"dup_order": {}}
@@ -215,7 +215,7 @@ def check_lengths(observed: Observed, num_blocks: int, where: Where) -> None:
 
 
 def _trace_header(value: object, where: Where) -> Header:
-    """The header of a trace; the header of a planning file is refused."""
+    """Decode the header of a trace; that of a planning file is refused."""
     header = decode_header(value, where)
     if not isinstance(header, Header):
         raise where.member("format").error(f"not {TRACE_FORMAT!r}")

@@ -65,7 +65,7 @@ _STATE_CHECKS: Mapping[str, Check[Any]] = {
 
 
 def decode_header(value: object, where: Where) -> Header | PlanningHeader:
-    """The header of either format, after a look at format and version."""
+    """Decode the header of either format, after checking format and version."""
     if not isinstance(value, dict) or value.get("type") != "header":
         raise where.error('the first line must be a header: an object with "type": "header"')
     kind = value.get("format")
@@ -92,7 +92,6 @@ def decode_header(value: object, where: Where) -> Header | PlanningHeader:
 def _decode_trace_header(
     value: Mapping[str, Any], where: Where, common: Mapping[str, Check[Any]]
 ) -> Header:
-    """The header of a trace."""
     later: dict[str, Check[Any]] = {}
     if value["version"] >= START_VERSION:
         later = {"start": decode_snapshot}
@@ -146,7 +145,6 @@ def _decode_trace_header(
 
 
 def decode_operation(value: object, where: Where, header: Header, index: int) -> Operation:
-    """One operation line."""
     if header.raises is not None:
         raise where.error("an operation, although building the manager must fail")
     if not isinstance(value, dict):
@@ -211,7 +209,7 @@ _FINDING = structure({"rule": text, "expected": text, "observed": text})
 def _decode_observed(
     value: Mapping[str, Any], where: Where, header: Header, *, has_state: bool = True
 ) -> Observed:
-    """What the record shows of the manager: the state itself or, in large pools, its hash."""
+    """Decode the recorded state: the state itself or, in large pools, its hash."""
     required: dict[str, Check[Any]] = {"num_free_blocks": count, "usage": real}
     possible: dict[str, Check[Any]] = {}
     if not has_state:
@@ -234,7 +232,7 @@ def _decode_observed(
 
 
 def _duplicates(value: object, where: Where) -> list[int]:
-    """The blocks under one key."""
+    """Check the blocks under one key."""
     blocks = list_of(count)(value, where)
     if len(blocks) < 2:
         raise where.error(f"{blocks}: a key is listed when at least two blocks carry it")
@@ -242,7 +240,7 @@ def _duplicates(value: object, where: Where) -> list[int]:
 
 
 def decode_footer(value: object, where: Where, operations: int) -> Footer:
-    """The footer, whose count must agree with the lines before it."""
+    """Decode the footer, whose count must agree with the lines before it."""
     found = checked_members(
         value, where, {"type": text, "num_ops": count, "coverage": object_of(integer)}, {}
     )
@@ -252,7 +250,7 @@ def decode_footer(value: object, where: Where, operations: int) -> Footer:
 
 
 def decode_planning_record(value: object, where: Where) -> PlanningRecord:
-    """One planning line; its input is checked by whoever calls the function."""
+    """Decode a planning line; the caller of the function checks its input."""
     required: dict[str, Check[Any]] = {"id": integer, "fn": text, "input": object_of(anything)}
     found = _with_outcome(value, where, required, {"output": anything}, PLANNING_ERRORS)
     return PlanningRecord(
@@ -274,7 +272,7 @@ def _with_outcome(
     answer: Mapping[str, Check[Any]],
     errors: tuple[str, ...],
 ) -> dict[str, Any]:
-    """The members of a call and of what came of it: the answer, or `raises` in its place."""
+    """Check the members of a call with its result, or with `raises` instead."""
     marks: dict[str, Check[Any]] = {"quirks": list_of(text)}
     if isinstance(value, dict) and "raises" in value:
         answer = {"raises": _one_of(errors)}
@@ -283,7 +281,7 @@ def _with_outcome(
 
 
 def _one_of(allowed: tuple[str, ...]) -> Callable[[object, Where], str]:
-    """One of these words."""
+    """Return a check for one of these words."""
 
     def inner(value: object, where: Where) -> str:
         if value not in allowed:
@@ -294,7 +292,6 @@ def _one_of(allowed: tuple[str, ...]) -> Callable[[object, Where], str]:
 
 
 def encode_header(header: Header) -> dict[str, Any]:
-    """The header's line."""
     line: dict[str, Any] = {
         "type": "header",
         "format": TRACE_FORMAT,
@@ -313,7 +310,6 @@ def encode_header(header: Header) -> dict[str, Any]:
 
 
 def encode_operation(operation: Operation) -> dict[str, Any]:
-    """An operation's line."""
     line: dict[str, Any] = {"i": operation.index, "op": operation.name}
     if operation.request_id is not None:
         line["req"] = operation.request_id
@@ -338,7 +334,7 @@ def _encode_error(raises: str | None, message: str | None) -> dict[str, Any]:
 
 
 def _encode_observed(observed: Observed) -> dict[str, Any]:
-    """The members that show the manager's state."""
+    """Encode the members that show the manager's state."""
     line: dict[str, Any] = {
         "num_free_blocks": observed.num_free_blocks,
         "usage": float(observed.usage),

@@ -15,7 +15,9 @@ TOKEN_ID_MAX = 2**63 - 1
 
 
 class RequestStatus(StrEnum):
-    """Where a request stands in its scheduler. Only WAITING and PREEMPTED meet the watermark."""
+    """The status of a request in its scheduler. The watermark applies only to WAITING and
+    PREEMPTED.
+    """
 
     WAITING = "WAITING"
     RUNNING = "RUNNING"
@@ -23,7 +25,7 @@ class RequestStatus(StrEnum):
 
 
 def is_status(value: object) -> bool:
-    """Whether it is a status or the text of one, by what it stores and not by its own `==`."""
+    """Return whether the value stores a status or its text, without using the value's own `==`."""
     if type(value) is RequestStatus:
         return True
     return issubclass(type(value), str) and str.__str__(value) in tuple(RequestStatus)
@@ -33,8 +35,8 @@ def is_status(value: object) -> bool:
 class LoRA:
     """An adapter: its `name` and `path` enter every block hash, its `id` only the events.
 
-    `path`: where its weights came from; None: not known. Of two adapters with one name, it is what
-    tells them apart. It enters no hash under the policy `extra_keys = "plain"` (KV-HASH-7).
+    `path`: where its weights come from; None if unknown. It distinguishes two adapters with the
+    same name. It enters no hash under the policy `extra_keys = "plain"` (KV-HASH-7).
     """
 
     name: str
@@ -91,7 +93,7 @@ class PromptEmbeddings:
 
 @dataclass(frozen=True)
 class RequestInput:
-    """Everything that identifies a request's content; the input of `make_request`.
+    """The input of `make_request`: everything that identifies a request's content.
 
     `prompt_token_ids`: a sequence of ints, or an array of them that has `tolist` (KV-REQ-5).
     `cache_salt`: requests share blocks only when their salts are equal; None means none, and an
@@ -129,7 +131,7 @@ class RequestInput:
 
 
 def has_extra_keys(request: RequestInput) -> bool:
-    """Whether more than tokens tells its blocks apart from others (KV-HASH-7)."""
+    """Return whether anything besides tokens distinguishes its blocks from others (KV-HASH-7)."""
     names = (request.cache_salt, request.lora, request.prompt_embeddings)
     return bool(request.multimodal) or any(name is not None for name in names)
 
@@ -188,7 +190,7 @@ class Request(Protocol):
 
     @property
     def num_prompt_tokens(self) -> int:
-        """Prompt tokens only."""
+        """Number of prompt tokens."""
 
     @property
     def token_ids(self) -> Sequence[int]:
@@ -210,10 +212,10 @@ def check_token_ids(token_ids: Sequence[int], *, field: str = "token_ids") -> No
 
 
 def token_list(token_ids: Sequence[int], *, field: str = "token_ids") -> list[int]:
-    """The tokens as a list, not yet checked: what `tolist` gives where there is one (KV-REQ-5).
+    """Return the tokens as a list, not yet checked, from `tolist` if there is one (KV-REQ-5).
 
-    `array`, NumPy arrays and PyTorch tensors have it; their elements are often no ints of Python.
-    InvalidArgumentError for what is no sequence: in a set, say, tokens would have no order.
+    `array`, NumPy arrays and PyTorch tensors have it; their elements are often not Python ints.
+    InvalidArgumentError if it is not a sequence: tokens in a set, say, would have no order.
     """
     tolist = getattr(token_ids, "tolist", None)
     try:

@@ -1,4 +1,4 @@
-"""What a configuration needs of an implementation."""
+"""Features that a configuration needs of an implementation."""
 
 from __future__ import annotations
 
@@ -68,14 +68,14 @@ LIMITS: Mapping[str, Callable[[ManagerConfig], int]] = MappingProxyType(
 
 
 def limits_of(can: Capabilities) -> Mapping[str, int]:
-    """The limits of an implementation; what its edition does not have is at most 0."""
+    """Return the limits of an implementation; those newer than its edition are at most 0."""
     return (
         can.limits if has_come("0.2", can.edition) else {"extra_retained_tokens": 0, **can.limits}
     )
 
 
 def features_of_config(config: ManagerConfig) -> set[Feature]:
-    """What a configuration needs."""
+    """Return the features that a configuration needs."""
     groups = config.kv_cache.groups
     uncounted = frozenset() if config.log_stats else {"lookups_counted"}
     needed = {
@@ -98,7 +98,7 @@ def features_of_config(config: ManagerConfig) -> set[Feature]:
 
 
 def lacking(config: ManagerConfig, can: Capabilities, *, hashes_matter: bool) -> list[str]:
-    """What a configuration needs and the subject does not have, in words."""
+    """Return, in words, what a configuration needs and the subject lacks."""
     types = {type(spec) for spec in _specs(config)}
     found = sorted(cls.__name__ for cls in types - can.spec_types)
     is_computed = not config.given_hash_bytes and (hashes_matter or can.hash_functions)

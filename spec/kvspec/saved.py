@@ -68,15 +68,15 @@ def load(
     config: ManagerConfig | None = None,
     check_invariants: bool = True,
 ) -> KVCacheManager:
-    """A manager in the state of a file, with no queued events and fresh statistics.
+    """Load a manager in the state of a file, without queued events or statistics.
 
-    `config`: what the engine is configured with; None: whatever the file has. `check_invariants`:
-    all of them are checked now and after every call, O(pool), as by `create`. Without it only what
-    an implementation checks when it restores: a right checksum vouches for the rest.
+    `config`: the engine's configuration; None: that in the file. `check_invariants`: check all of
+    them now and after every call, O(pool), as in `create`. Without it only the implementation's own
+    checks in `restore` are made: the checksum vouches for the rest.
 
     Raises OSError, UnsupportedError without `Feature.RESTORE`, and SavedStateError, whose `reason`
-    tells a file that is no state, of another version, cut off, damaged or of another configuration.
-    Nothing was made then.
+    distinguishes a file that is no state, of another version, cut off, damaged or of another
+    configuration. Nothing was made then.
     """
     if Feature.RESTORE not in implementation.capabilities.features:
         raise UnsupportedError("restoring a state", implementation.capabilities.name)

@@ -1,7 +1,7 @@
-"""What a batch means: the same as single calls, one after another (KV-BATCH-1).
+"""The definition of a batch as single calls, one after another (KV-BATCH-1).
 
-`SequentialManager` is the definition, over any implementation and any manager of it. It is written
-to be read beside the rules and compared with; it is no faster than the single calls.
+`SequentialManager` works with any implementation and any of its managers. It is written to be read
+beside the rules and compared with; it is no faster than the single calls.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class SequentialManager:
 
     @in_turn
     def request_of(self, handle: int) -> Request:
-        """The registered request."""
+        """Return the registered request."""
         return self.requests[checks.registered("handle", handle, self.requests)]
 
     @in_turn
@@ -111,7 +111,7 @@ class SequentialManager:
         *,
         num_prompt_tokens: Ints | int | None = None,
     ) -> None:
-        """Tell of each followed request how many tokens it has now (KV-BATCH-14)."""
+        """Report how many tokens each followed request has now (KV-BATCH-14)."""
         checks.check_follows(self.manager.config, self.implementation.capabilities)
         chosen = checks.handles_of("handles", handles, self.requests)
         requests = [self.requests[handle] for handle in chosen]
@@ -160,7 +160,7 @@ class SequentialManager:
         stops_at_refusal: bool = False,
         output: StepOutput | None = None,
     ) -> StepResult:
-        """A step of new requests only."""
+        """Make a step of new requests only."""
         plan = StepPlan(
             new=handles,
             max_new_tokens=max_new_tokens,
@@ -181,7 +181,7 @@ class SequentialManager:
         num_lookahead_tokens: int = 0,
         output: StepOutput | None = None,
     ) -> StepResult:
-        """A step of decoding requests only."""
+        """Make a step of decoding requests only."""
         plan = StepPlan(
             decoding=handles,
             decode_tokens=num_new_tokens,
@@ -191,16 +191,16 @@ class SequentialManager:
         return self.step(plan, output)
 
     def free(self, handles: Ints) -> None:
-        """A step of finished requests only."""
+        """Make a step of finished requests only."""
         self.step(StepPlan(finished=handles, starts_step=False))
 
     def preempt(self, handles: Ints) -> None:
-        """A step of preempted requests only."""
+        """Make a step of preempted requests only."""
         self.step(StepPlan(preempted=handles, starts_step=False))
 
     @in_turn
     def step(self, plan: StepPlan, output: StepOutput | None = None) -> StepResult:
-        """One after another: finished, preempted, decoding, prefilling, new (KV-BATCH-1)."""
+        """Handle finished, preempted, decoding, prefilling, new in turn (KV-BATCH-1)."""
         step = checks.check_step(self, plan, output)
         self.turn.changes()
         if plan.starts_step and any(
@@ -232,7 +232,7 @@ class SequentialManager:
         return StepResult(scheduled, hits, sum(scheduled), written.num_rows, written.num_rows_left)
 
     def _release(self, handle: int, status: RequestStatus) -> None:
-        """Give everything back; the request starts anew (KV-BATCH-5)."""
+        """Release all blocks of a request and reset it (KV-BATCH-5)."""
         request = self.requests[handle]
         self.manager.free(request)
         request.num_computed_tokens = 0
@@ -240,7 +240,9 @@ class SequentialManager:
         self._nothing_reported(handle)
 
     def _continue(self, handle: int, num_tokens: int, plan: StepPlan) -> int:
-        """The next tokens of a request under way; how many were granted (KV-BATCH-6)."""
+        """Allocate the next tokens of a request under way; returns how many were granted
+        (KV-BATCH-6).
+        """
         request = self.requests[handle]
         blocks = self.manager.allocate_slots(
             request, num_tokens, num_lookahead_tokens=plan.num_lookahead_tokens
@@ -280,7 +282,7 @@ class SequentialManager:
         self._nothing_reported(handle)
         return hit.hit_length_tokens, num_tokens
 
-    # What is told of block lists.
+    # The reporting of block lists.
 
     @in_turn
     def take_deltas(self, block_deltas: Array) -> int:
@@ -299,7 +301,7 @@ class SequentialManager:
 
     @in_turn
     def next_free_blocks(self, num_blocks: int, after: int | None = None) -> array[int]:
-        """The front of the free queue, or what comes behind a block (KV-BATCH-13, KV-BATCH-15)."""
+        """Return the front of the free queue, or the part after a block (KV-BATCH-13, KV-BATCH-15)."""
         number = count("num_blocks", num_blocks)
         if Feature.SNAPSHOT not in self.implementation.capabilities.features:
             raise UnsupportedError("next_free_blocks", self.implementation.capabilities.name)
@@ -342,7 +344,7 @@ class SequentialManager:
 
 
 class _Written:
-    """What a step has written to its outputs so far."""
+    """The outputs that a step has written so far."""
 
     def __init__(self, batched: SequentialManager, step: checks.CheckedStep) -> None:
         self.batched = batched

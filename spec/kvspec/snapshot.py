@@ -1,8 +1,8 @@
 """The abstract state that every implementation can show.
 
-A snapshot holds facts only, each once: what a reader needs to predict every later answer, nothing
-about how an implementation keeps it. Queued events and statistics are not part of it: they are
-drained by their own calls and decide nothing.
+A snapshot holds facts only, each once: those that determine every later result, independent of how
+an implementation stores them. Queued events and statistics are not part of it: separate calls drain
+them, and no result depends on them.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class MambaState:
-    """What an align-mode Mamba group remembers of a request besides its blocks.
+    """The state that an align-mode Mamba group keeps of a request besides its blocks.
 
-    `has_allocated`: it took blocks of its own before (KV-MAMBA-9).
+    `has_allocated`: it has taken new blocks before (KV-MAMBA-9).
     """
 
     has_allocated: bool
@@ -75,7 +75,7 @@ class Snapshot:
     written_from: Mapping[int, int] = field(default_factory=dict)
 
     def describe(self) -> str:
-        """A readable dump, for error messages and diffs."""
+        """Return a readable dump, for error messages and diffs."""
         lines = [f"free queue : {_shorten(self.free_queue)}"]
         in_use = {b: count for b, count in enumerate(self.ref_counts) if count}
         lines.append(f"references : {_shorten(in_use)}")

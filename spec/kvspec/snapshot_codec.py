@@ -1,7 +1,7 @@
-"""JSON and back: snapshots, every member by its name.
+"""Encode snapshots as JSON, every member by its name, and decode them.
 
 The form is that of the protocol (`spec/protocol.md`, Snapshot) and of records that start from a
-state (`spec/records.md`). Decoding is strict: what is missing, unknown or of a wrong type is a
+state (`spec/records.md`). Decoding is strict: a missing or unknown member or a wrong type is a
 FormatError that names the member.
 """
 
@@ -27,12 +27,12 @@ from kvspec.snapshot import MambaState, RequestState, Snapshot
 
 
 def ints(values: Iterable[Any]) -> list[int]:
-    """Plain ints: an implementation may answer with an array, never with floats."""
+    """Convert to plain ints: an implementation may return an array, but never floats."""
     return [index(value) for value in values]
 
 
 def hexes(hashes: Iterable[bytes]) -> list[str]:
-    """Hashes as texts."""
+    """Encode hashes as hex."""
     return [block_hash.hex() for block_hash in hashes]
 
 
@@ -56,7 +56,7 @@ def encode_snapshot(snapshot: Snapshot) -> dict[str, Any]:
 
 
 def _encode_inside(snapshot: Snapshot) -> dict[str, Any]:
-    """What only managers have whose hits end inside a block, where they have any."""
+    """Encode members that only managers with hits inside a block have, if not empty."""
     found: dict[str, Any] = {}
     if any(snapshot.pending_copies):
         found["pending_copies"] = [list(map(ints, pairs)) for pairs in snapshot.pending_copies]
@@ -105,7 +105,7 @@ _SNAPSHOT = structure(
 
 
 def decode_snapshot(value: object, where: Where) -> Snapshot:
-    """The other way."""
+    """Decode a snapshot; raises FormatError."""
     found = _SNAPSHOT(value, where)
     at = where.member("lookup_order")
     return Snapshot(

@@ -1,10 +1,10 @@
 """Layer specs: how one layer stores its KV (KV-CFG-1).
 
 All specs are frozen and hashable; two groups *share a specification* exactly when their specs are
-equal, type included. The class names are the `type` strings of records.
+equal, including the type. The class names are the `type` strings of records.
 
-Only declarations live here. What a page weighs in bytes and how many blocks a request may need are
-answers of an implementation's planner (`kvspec.interface.Planner`), not of the value.
+This module only declares specs. An implementation's planner computes the bytes of a page and the
+blocks that a request may need (`kvspec.interface.Planner`).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ MAMBA_CACHE_MODES: tuple[str, ...] = ("none", "all", "align")
 
 @dataclass(frozen=True)
 class LayerSpec:
-    """What every spec has: the number of token slots of one block, in tokens."""
+    """The base of all specs, with the number of token slots of a block."""
 
     block_size: int
 
@@ -169,9 +169,10 @@ class RSWASpec(FullAttentionSpec):
 
 @dataclass(frozen=True)
 class SlidingWindowSpec(AttentionSpec):
-    """Attention over the last `sliding_window` tokens, the current one included.
+    """Attention over the last `sliding_window` tokens, including the current one.
 
-    `extra_retained_tokens` before the window keep their blocks, though nobody attends to them.
+    The blocks of `extra_retained_tokens` before the window are kept, although they are not attended
+    to.
     """
 
     sliding_window: int = 0
@@ -261,7 +262,7 @@ class MambaSpec(LayerSpec):
 
     @property
     def has_checkpoints(self) -> bool:
-        """Whether a step may leave a state inside its chunk; the other modes have no use for it."""
+        """Whether a step may leave a state inside its chunk, which only mode align uses."""
         has_block = self.mamba_cache_mode == "align" and self.num_prefill_checkpoint_blocks > 0
         return has_block and self.prefill_checkpoint_alignment is not None
 
@@ -323,7 +324,7 @@ SPEC_TYPES: tuple[type[LayerSpec], ...] = (
 
 
 def spec_fields(spec: LayerSpec) -> dict[str, Any]:
-    """The spec's members by name, in declaration order; later ones only if they count."""
+    """Return the spec's members by name, in declaration order; later ones only if they matter."""
     members = {field.name: getattr(spec, field.name) for field in fields(spec)}
     if isinstance(spec, MambaSpec) and not spec.has_checkpoints:
         return {name: value for name, value in members.items() if "checkpoint" not in name}

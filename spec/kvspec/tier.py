@@ -1,7 +1,7 @@
 """A second tier of the cache in host memory: which content it keeps, where, and for how long.
 
-The tier is bookkeeping only (KV-TIER-*): it answers which blocks to copy, somebody else copies
-them. `TieredImplementation.make_tier` makes one for a manager.
+The tier is bookkeeping only (KV-TIER-*): it returns the blocks to copy, and the engine copies them.
+`TieredImplementation.make_tier` makes one for a manager.
 """
 
 from __future__ import annotations
@@ -59,21 +59,22 @@ class Tier(Protocol):
         """Entries `first` … of the request's list are full of final tokens (KV-TIER-1)."""
 
     def forget(self, blocks: Sequence[int]) -> None:
-        """The content of these device blocks is wrong: drop it, here and there (KV-TIER-7)."""
+        """Drop the wrong content of these device blocks, on the device and in the tier (KV-TIER-7)."""
 
     def reset(self) -> None:
         """Drop everything (KV-TIER-7)."""
 
     def snapshot(self) -> TierSnapshot:
-        """The state, for comparison."""
+        """Return the state, for comparison."""
 
 
 @runtime_checkable
 class TieredImplementation(Protocol):
-    """An implementation that has a host tier, too."""
+    """The additional method of an implementation that has a host tier."""
 
     def make_tier(self, manager: KVCacheManager, num_blocks: int) -> Tier:
-        """An empty tier of `num_blocks` host blocks, the null block counted, for this manager.
+        """Make an empty tier of `num_blocks` host blocks, including the null block, for this
+        manager.
 
         UnsupportedError for groups that it can't serve (KV-TIER-8); InvalidArgumentError for a
         number below 1 or a manager made elsewhere.

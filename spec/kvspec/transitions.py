@@ -1,6 +1,6 @@
-"""What must hold between two snapshots, around one call.
+"""Invariants of two snapshots around one call.
 
-`check_transition(config, transition)` raises `InvariantViolation` at the first that does not.
+`check_transition(config, transition)` raises `InvariantViolation` for the first that fails.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def check_transition(
 
 
 def _difference(before: Snapshot, after: Snapshot) -> str | None:
-    """The first member that differs, in words."""
+    """Describe the first member that differs."""
     for member in Snapshot.__dataclass_fields__:
         old, new = getattr(before, member), getattr(after, member)
         if old != new:
@@ -118,9 +118,9 @@ def _states_stay_or_move_to_the_end(config: ManagerConfig, t: Transition) -> str
 
 
 def _changed_entry(config: ManagerConfig, t: Transition, *, aligned: bool) -> str | None:
-    """An entry that has another block now, in groups of align-mode Mamba or in all others.
+    """Find an entry whose block was replaced, in groups of align-mode Mamba or in all others.
 
-    What moves in mode align is appended and leaves null behind (KV-MAMBA-9).
+    Mode align moves a block by appending it and leaving null (KV-MAMBA-9).
     """
     for name, old_state in t.before.requests.items():
         new_state = t.after.requests.get(name)

@@ -19,16 +19,16 @@ class Used(Protocol):
 
     @property
     def request_id(self) -> str:
-        """Its name."""
+        """Its id."""
 
 
 class Turn:
-    """Who is at work on a manager: a call, with the request it is about, or nobody.
+    """The call that is using a manager, and its request, if any.
 
-    For managers in Python; nothing between its test and its store lets another thread run.
+    For managers in Python; no other thread can run between its test and its store.
 
     `is_changing`: the call has checked everything and begun to change the state. An exception from
-    then on cannot be taken back; its type is the `cause` why every later call is refused.
+    then on cannot be undone; its type is the `cause` with which every later call is refused.
     """
 
     def __init__(self) -> None:
@@ -43,7 +43,7 @@ class Turn:
             raise SpoiltError(self.cause)
 
     def uses(self, request: Used) -> None:
-        """The call under way is about this request, and no other call may be."""
+        """Claim this request for the current call; BusyError if another call uses it."""
         if request.is_busy:
             raise BusyError("request", request.request_id)
         if self.is_taken:
@@ -51,7 +51,7 @@ class Turn:
             self.used = request
 
     def changes(self) -> None:
-        """The first change of the call comes now."""
+        """Mark the start of the call's changes."""
         self.is_changing = self.is_taken
 
     def check_free(self) -> None:
@@ -83,18 +83,18 @@ class Turn:
 
 
 class HasTurn(Protocol):
-    """What calls stand in a turn of."""
+    """An object whose calls take turns."""
 
     @property
     def turn(self) -> Turn:
-        """Whose turn it is."""
+        """The turn that its calls share."""
 
 
 S = TypeVar("S", bound=HasTurn)
 
 
 def in_turn(call: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P], T]:
-    """The call, which is refused while another one is under way."""
+    """Wrap a call so that it is refused while another one is under way."""
 
     @functools.wraps(call)
     def one_at_a_time(self: S, *args: P.args, **kwargs: P.kwargs) -> T:
