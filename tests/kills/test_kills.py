@@ -260,7 +260,8 @@ def test_a_cell_is_older_once_the_function_that_its_mistake_changes_has_changed(
     before, source = matrix.code_of(mistake), matrix.source_of("kvref.block_pool")
     elsewhere = source.replace("def touch(self", "def touched(self")
     inside = source.replace("return taken", "return list(taken)")
-    for now, is_older in ((source, False), (elsewhere, False), (inside, True)):
+    described = source.replace("Take n blocks", "Take blocks")
+    for now, is_older in ((source, False), (elsewhere, False), (described, False), (inside, True)):
         monkeypatch.setattr(matrix, "source_of", lambda module, now=now: now)
         assert (matrix.code_of(mistake) != before) == is_older
 
