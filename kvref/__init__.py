@@ -8,5 +8,5 @@ __all__ = ["ReferenceImplementation", "implementation"]
 
 
 def implementation() -> ReferenceImplementation:
-    """The factory that `kvspec` finds under the name `kvref`."""
+    """Return the implementation; `kvspec` finds this factory under the name `kvref`."""
     return ReferenceImplementation()

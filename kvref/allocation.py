@@ -32,7 +32,7 @@ class Allocator:
         self.turn = turn
 
     def allocate(self, asked: Allocation) -> KVCacheBlocks | None:
-        """The new blocks of each group, or None."""
+        """Return the new blocks of each group, or None if the request does not fit."""
         self.check(asked)
         demand = self.demand(asked)
         watermark = self.watermark(asked)
@@ -50,11 +50,11 @@ class Allocator:
         return new_blocks
 
     def check(self, asked: Allocation) -> None:
-        """An illegal call ends here (KV-MGR-3, KV-MGR-4, KV-MGR-8)."""
+        """Raise an error for an illegal call (KV-MGR-3, KV-MGR-4, KV-MGR-8)."""
         check_allocation(asked, self.coordinator, self.longest)
 
     def release(self, asked: Allocation, demand: Demand) -> None:
-        """What the request no longer reads goes, whether the rest fits or not (KV-MGR-6)."""
+        """Release blocks that the request no longer reads, even if it does not fit (KV-MGR-6)."""
         total = min(demand.num_computed_tokens, self.longest)
         in_flight = exact(asked.request.num_in_flight_tokens)
         processed = min(total, demand.skip_at_tokens) - in_flight  # KV-MGR-21
@@ -66,7 +66,7 @@ class Allocator:
         return self.coordinator.num_blocks_needed(asked.name, asked.hits, demand)
 
     def take(self, asked: Allocation, demand: Demand) -> KVCacheBlocks:
-        """First hits, then blocks for external tokens, then new ones (KV-MGR-7)."""
+        """Take hits, then blocks for external tokens, then new ones (KV-MGR-7)."""
         if not asked.hits.is_empty or asked.has_load:
             self.coordinator.take_hits(asked.name, asked.hits, demand)
         return self.coordinator.allocate_new(asked.name, demand)
@@ -80,7 +80,7 @@ class Allocator:
     # What the steps go by.
 
     def demand(self, asked: Allocation) -> Demand:
-        """What the call asks of every group (KV-MGR-4, KV-MGR-7)."""
+        """Compute the demand of the call on every group (KV-MGR-4, KV-MGR-7)."""
         local, external = asked.num_local_tokens, asked.num_external_tokens
         main = min(local + external, self.longest) + asked.num_new_tokens
         slots = min(main + asked.num_lookahead_tokens, self.longest)
@@ -98,12 +98,12 @@ class Allocator:
         return int(self.config.watermark * self.config.kv_cache.num_blocks)
 
     def watermark(self, asked: Allocation) -> int:
-        """The watermark holds back newcomers only, and only beside others (KV-MGR-9)."""
+        """Return the watermark for a new request that others run beside, else 0 (KV-MGR-9)."""
         newcomer = asked.request.status in (RequestStatus.WAITING, RequestStatus.PREEMPTED)
         return self.watermark_blocks if newcomer and asked.has_scheduled_reqs else 0
 
     def whole_fits(self, asked: Allocation, demand: Demand, watermark: int) -> bool:
-        """Whether the whole current sequence would fit, with nothing released yet (KV-MGR-5)."""
+        """Return whether the whole current sequence would fit before any release (KV-MGR-5)."""
         whole = min(asked.request.num_tokens, self.longest)
         demand = replace(
             demand,

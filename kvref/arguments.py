@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 def made_here(request: Request) -> ReferenceRequest:
-    """The request, if this implementation made it."""
+    """Return the request if this implementation made it, else raise InvalidArgumentError."""
     made = "made by this implementation's make_request"
     if not isinstance(request, ReferenceRequest):
         raise InvalidArgumentError("request", request, made)
@@ -37,7 +37,10 @@ def made_here(request: Request) -> ReferenceRequest:
 
 
 def check_hashes(request: ReferenceRequest, config: ManagerConfig, hasher: Hasher) -> None:
-    """Its hashes mean what those of the manager do: a hash of 8 tokens would claim a block of 4."""
+    """Check that the request was hashed as the manager hashes.
+
+    A hash of 8 tokens would claim a block of 4.
+    """
     if isinstance(request, FollowedRequest) != (config.given_hash_bytes > 0):  # KV-REQ-6
         made = "make_followed" if config.given_hash_bytes else "make_request"
         raise InvalidArgumentError("request", request.request_id, f"made by {made}")
@@ -69,12 +72,12 @@ def check_flags(**flags: bool) -> None:
 
 
 def check_junction(request: ReferenceRequest) -> None:
-    """What the scheduler noted of its look-up (KV-RET-7)."""
+    """Check the scheduler's note of the request's look-up (KV-RET-7)."""
     count("request.junction_tokens", request.junction_tokens)
 
 
 def check_scheduling(request: ReferenceRequest) -> None:
-    """What the scheduler says of a request: its counts and its status."""
+    """Check the counts and the status that the scheduler sets on a request."""
     count("request.num_preemptions", request.num_preemptions)
     count("request.num_in_flight_tokens", request.num_in_flight_tokens)
     check_junction(request)
@@ -85,7 +88,7 @@ def check_scheduling(request: ReferenceRequest) -> None:
 
 
 def offered_hits(blocks: KVCacheBlocks | None, num_groups: int, num_blocks: int) -> KVCacheBlocks:
-    """The hit blocks of a call, one list of block ids per group; none for None (KV-MGR-8)."""
+    """Check the hit blocks of a call: a list of block ids per group, empty for None (KV-MGR-8)."""
     if blocks is None:
         return KVCacheBlocks.empty(num_groups)
     if not isinstance(blocks, KVCacheBlocks):
@@ -104,7 +107,7 @@ def offered_hits(blocks: KVCacheBlocks | None, num_groups: int, num_blocks: int)
 
 
 def check_allocation(asked: Allocation, coordinator: Coordinator, longest: int) -> None:
-    """What `allocate_slots` demands of its caller, beside counts; no sequence is `longest` + 1."""
+    """Check the demands of `allocate_slots`, except counts; no sequence is `longest` + 1 long."""
     if asked.num_new_tokens == 0 and not asked.has_load:  # KV-MGR-3
         raise InvalidArgumentError(
             "num_new_tokens", 0, "at least 1 when no external tokens come either"
@@ -133,7 +136,7 @@ def check_allocation(asked: Allocation, coordinator: Coordinator, longest: int) 
 
 
 def _check_computed(groups: Sequence[Group], request: ReferenceRequest) -> None:
-    """Computed tokens have slots, and what the next one reads is there (KV-REQ-3, KV-REQ-9)."""
+    """Check that computed tokens have slots, and the next one can read (KV-REQ-3, KV-REQ-9)."""
     computed = count("request.num_computed_tokens", request.num_computed_tokens)
     for slots in slots_of(groups, request):
         if computed > slots:
@@ -150,7 +153,7 @@ def _check_computed(groups: Sequence[Group], request: ReferenceRequest) -> None:
 
 
 def slots_of(groups: Sequence[Group], request: ReferenceRequest) -> list[int]:
-    """In each group that covers the sequence, the tokens for which the request holds blocks."""
+    """Return the tokens that the request's blocks cover, in each group that covers the sequence."""
     return [
         len(group.blocks_of(request.request_id)) * group.block_size
         for group in groups
@@ -159,7 +162,7 @@ def slots_of(groups: Sequence[Group], request: ReferenceRequest) -> list[int]:
 
 
 def _check_continues(asked: Allocation, coordinator: Coordinator) -> None:
-    """Who holds blocks takes no hits, and loads only if it runs (KV-GRP-9)."""
+    """Check that a request with blocks takes no hits, and loads only while running (KV-GRP-9)."""
     is_running = coordinator.is_running(asked.name)
     if not is_running and not coordinator.holds_blocks(asked.name):
         return
@@ -184,9 +187,9 @@ def _check_hits(
     has_load: bool,
     skip_at_tokens: int,
 ) -> None:
-    """Hits are those of a look-up made just before (KV-MGR-8).
+    """Check that hits are those of a look-up made just before (KV-MGR-8).
 
-    A list may be short where a load brings what it lacks; the longest one is as long as they say.
+    A list may be short if a load brings the rest; the longest one has the stated length.
     """
     longest = 0
     for group, blocks in zip(groups, hits.groups, strict=True):
@@ -223,7 +226,7 @@ def _check_hit_inside(
     *,
     has_load: bool,
 ) -> None:
-    """A hit that ends inside a block: whole blocks, and the one that it ends in (KV-INSIDE-18)."""
+    """Check a hit that ends inside a block: whole blocks, then that block (KV-INSIDE-18)."""
     if has_load:
         raise InvalidArgumentError(
             "num_new_computed_tokens", num_hit_tokens, "whole blocks where external tokens come"
@@ -244,7 +247,7 @@ def _check_hit_inside(
 def _check_hit_content(
     group: Group, request: ReferenceRequest, blocks: Sequence[int], num_skipped: int
 ) -> None:
-    """Every hit block still carries the key of its place; null stands only for skipped ones."""
+    """Check that every hit block still has the key of its place, and only skipped ones are null."""
     for index, block in enumerate(blocks):
         if (index + 1) * group.hashes_per_block > len(request.block_hashes):
             raise StaleHitError(group.index, index, block)  # the request has no such block
@@ -279,7 +282,7 @@ def check_partial(
     groups: Sequence[Group],
     config: ManagerConfig,
 ) -> None:
-    """A partial entry ends at a hash inside a block that the request holds (KV-PART-1)."""
+    """Check that a partial entry ends at a hash inside a block of the request (KV-PART-1)."""
     if not 0 <= group < len(groups):
         raise InvalidArgumentError("group", group, f"an int in 0 … {len(groups) - 1}")
     size = groups[group].block_size
@@ -301,9 +304,9 @@ def check_partial(
 
 
 def each(field: str, values: Sequence[T]) -> Iterator[T]:
-    """The values one by one: a range may be longer than any list.
+    """Yield the values one by one: a range may be longer than any list.
 
-    A set is no sequence: the order of ids matters.
+    A set is not accepted: the order of ids matters.
     """
     if not issubclass(type(values), Sequence):
         raise InvalidArgumentError(field, values, "a sequence")
@@ -314,7 +317,7 @@ def each(field: str, values: Sequence[T]) -> Iterator[T]:
 
 
 def block_ids(ids: Sequence[int], num_blocks: int, *, field: str = "block_ids") -> list[int]:
-    """The ids as a list of exact ints, each a block of the pool (KV-ERR-3)."""
+    """Return the ids as a list of exact ints, each a block of the pool (KV-ERR-3)."""
     blocks = []
     for block in each(field, ids):
         if not is_int(block) or not 0 <= exact(block) < num_blocks:
@@ -324,14 +327,14 @@ def block_ids(ids: Sequence[int], num_blocks: int, *, field: str = "block_ids") 
 
 
 def check_not_set_aside(held: Sequence[int], reserved: Sequence[int]) -> None:
-    """Blocks that nobody ever gets need not be held (KV-POOL-19)."""
+    """Check that no reserved block is held: these are never allocated (KV-POOL-19)."""
     for block in held:
         if block in reserved:
             raise InvalidArgumentError("block_ids", block, "one that was not set aside at start")
 
 
 def check_held(block_ids: Sequence[int], popped: Sequence[int]) -> None:
-    """No block is held or popped more often than can be counted (KV-POOL-21)."""
+    """Check that no block is held or popped more often than can be counted (KV-POOL-21)."""
     already = Counter(popped)
     for block, number in Counter(block_ids).items():
         if block != NULL_BLOCK and already[block] + number > HELD_MAX:
@@ -339,7 +342,7 @@ def check_held(block_ids: Sequence[int], popped: Sequence[int]) -> None:
 
 
 def check_popped(released: Sequence[int], popped: Sequence[int]) -> None:
-    """No reference is returned that was not popped or held (KV-POOL-9)."""
+    """Check that every returned reference was popped or held (KV-POOL-9)."""
     held = Counter(popped)
     for block, number in Counter(released).items():
         if block != NULL_BLOCK and number > held[block]:

@@ -61,17 +61,17 @@ class BlockPool:
         return 1.0 - self.num_free_blocks / (self.num_blocks - 1)
 
     def is_free(self, block: int) -> bool:
-        """Whether the block waits in the free queue."""
+        """Return whether the block is in the free queue."""
         return block != NULL_BLOCK and self.ref_counts[block] == 0
 
     def find(self, key: bytes) -> int | None:
-        """The block a look-up of `key` answers: the first registered (KV-POOL-13)."""
+        """Return the block that a look-up of `key` finds: the first registered (KV-POOL-13)."""
         return self.cached[key][0] if key in self.cached else None
 
     def allocate(self, n: int) -> list[int]:
         """Take n blocks from the front of the free queue (KV-POOL-3).
 
-        The caller has made sure that there are n (a refusal is its answer, not ours).
+        The caller has checked that there are n, and refuses otherwise.
         """
         taken = self.free_queue[:n]
         del self.free_queue[:n]
@@ -101,7 +101,7 @@ class BlockPool:
                 self.residency.touched(block)
 
     def release(self, blocks: Iterable[int]) -> None:
-        """One release call: drop a reference on each block, in list order (KV-POOL-6, KV-POOL-7).
+        """Drop a reference on each block, in list order, in one release (KV-POOL-6, KV-POOL-7).
 
         Example, queue [1]: releasing 7 (hashed), 8, 9 (not) gives [8, 9, 1, 7].
         """
@@ -119,10 +119,10 @@ class BlockPool:
         self.free_queue.extend(block for block in freed if self.keys[block])
 
     def register(self, block: int, key: bytes, num_tokens: int) -> None:
-        """Cache a full block under its key (KV-POOL-14: beside blocks with the same key).
+        """Cache a full block under its key, beside blocks with the same key (KV-POOL-14).
 
-        The key covers `num_tokens` tokens from the start. Keys that the block still has are those
-        of a shorter partial entry; they go first (KV-POOL-18).
+        The key covers `num_tokens` tokens from the start. Keys that the block still has belong to a
+        shorter partial entry; they are removed first (KV-POOL-18).
         """
         if self.keys[block] and self.primary_num_tokens[block] >= num_tokens:
             raise InvariantViolation(
@@ -151,7 +151,7 @@ class BlockPool:
         return True
 
     def move_keys(self, source: int, destination: int) -> None:
-        """All keys of a block go to one that has none, without an event (KV-INSIDE-16)."""
+        """Move all keys of a block to one without keys, without an event (KV-INSIDE-16)."""
         for key in self.keys[source]:
             self.cached[key].remove(source)
             self.cached[key].append(destination)

@@ -24,9 +24,9 @@ UNCACHED_SPECS = (CrossAttentionSpec, EncoderOnlyAttentionSpec)
 
 
 def checked(config: ManagerConfig) -> tuple[ManagerConfig, list[LayerSpec]]:
-    """The configuration with derived block sizes, and what its specs are managed as (KV-CFG-9).
+    """Return the configuration with derived block sizes, and its managed specs (KV-CFG-9).
 
-    ConfigError if it cannot be served.
+    Raises ConfigError if it cannot be served.
     """
     if not isinstance(config, ManagerConfig):
         raise ConfigError("config", config, "a ManagerConfig")

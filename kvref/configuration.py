@@ -70,8 +70,8 @@ ZEROED_SPECS = (
 class Parts:
     """The classes that a manager is built from.
 
-    Tests put broken ones in place of the real ones and expect them to be caught. `groups` pairs the
-    class that a group would have with the one that it gets.
+    Tests substitute broken ones and expect the checks to find them. `groups` pairs the class that a
+    group would have with its replacement.
     """
 
     pool: type[BlockPool] = BlockPool
@@ -83,7 +83,7 @@ class Parts:
     lookups: type[LookupCounter] = LookupCounter
 
     def group_class(self, spec: LayerSpec) -> type[Group]:
-        """The class that manages groups of this spec."""
+        """Return the class that manages groups of this spec."""
         found = group_class(spec)
         return dict(self.groups).get(found, found)
 
@@ -92,12 +92,12 @@ REAL_PARTS = Parts()
 
 
 def spec_types() -> frozenset[type[LayerSpec]]:
-    """The spec types that a group may have."""
+    """Return the spec types that a group may have."""
     return frozenset(spec_type for spec_type, _ in GROUP_TYPES)
 
 
 def inside_class(spec: LayerSpec) -> type[Group]:
-    """The class where hits may end inside a block."""
+    """Return the class for configurations whose hits may end inside a block."""
     if isinstance(spec, MambaSpec):
         return InsideAlignedGroup if spec.mamba_cache_mode == "align" else InsideMambaGroup
     if isinstance(spec, RSWASpec):
@@ -107,7 +107,7 @@ def inside_class(spec: LayerSpec) -> type[Group]:
 
 
 def group_class(spec: LayerSpec) -> type[Group]:
-    """The class that manages groups of this spec."""
+    """Return the class that manages groups of this spec."""
     if isinstance(spec, MambaSpec) and spec.has_checkpoints:
         raise UnsupportedError(
             "states inside a chunk in this configuration (KV-INSIDE-19)", "kvref"
@@ -127,7 +127,7 @@ def build_groups(
     events: EventLog,
     parts: Parts = REAL_PARTS,
 ) -> list[Group]:
-    """The groups of a checked configuration and its specs, sink blocks set aside."""
+    """Make the groups of a checked configuration, and reserve sink blocks."""
     eagle, is_inside = eagle_groups(config, specs), looks_inside(config)
     built: list[Group] = []
     for index, spec in enumerate(specs):
@@ -162,7 +162,7 @@ def build_groups(
 
 
 def is_zeroed(config: ManagerConfig, specs: list[LayerSpec], spec: LayerSpec) -> bool:
-    """Whether new blocks of this spec are queued for zeroing (KV-GRP-10, KV-POL-13)."""
+    """Return whether new blocks of this spec are queued for zeroing (KV-GRP-10, KV-POL-13)."""
     if config.policy.zeroed_blocks == "full_attention":
         return type(spec) in ZEROED_SPECS
     formats = {(s.dtype, s.kv_quant_mode) for s in specs if isinstance(s, AttentionSpec)}
@@ -185,7 +185,7 @@ def eagle_groups(config: ManagerConfig, specs: list[LayerSpec]) -> set[int]:
 def build_coordinator(
     config: ManagerConfig, groups: list[Group], parts: Parts = REAL_PARTS
 ) -> Coordinator:
-    """The coordinator that fits the number of groups and the caching switch."""
+    """Make the coordinator for the number of groups, with or without caching."""
     if not config.enable_caching:
         return Coordinator(groups)
     if len(groups) == 1:
@@ -195,7 +195,7 @@ def build_coordinator(
 
 
 def alignment(config: ManagerConfig) -> int:
-    """What hits of a checked configuration are multiples of (KV-COORD-2, KV-INSIDE-1)."""
+    """Return the number of tokens that hits are multiples of (KV-COORD-2, KV-INSIDE-1)."""
     if looks_inside(config):
         return config.hash_block_size_tokens or 1
     return config.scheduler_block_size_tokens or 1

@@ -12,9 +12,9 @@ from kvspec.errors import UnsupportedError
 
 
 class Coordinator:
-    """Managers with caching off, and what all coordinators share (KV-COORD-1).
+    """The coordinator without caching, and the base of the others (KV-COORD-1).
 
-    Every operation on a request goes to the groups one after another, in group order.
+    Every operation on a request is applied to the groups one after another, in group order.
 
     Invariants: a_block_has_one_place.
     """
@@ -23,11 +23,11 @@ class Coordinator:
         self.groups = tuple(groups)
 
     def longest_hit(self, request: ReferenceRequest, max_length_tokens: int) -> PrefixHit:
-        """No hit: without caching there is nothing to look up."""
+        """Return no hit, because nothing is cached."""
         return PrefixHit(KVCacheBlocks.empty(len(self.groups)), 0)
 
     def longest_hit_per_group(self, request: ReferenceRequest, max_length_tokens: int) -> GroupHits:
-        """Only several groups can disagree (KV-COORD-9)."""
+        """Raise UnsupportedError: only several groups can disagree (KV-COORD-9)."""
         raise UnsupportedError("per-group look-ups with fewer than two cached groups", "kvref")
 
     def num_common_prefix_blocks(self, request_id: str) -> tuple[int, ...]:
@@ -35,11 +35,11 @@ class Coordinator:
         return tuple(0 for _ in self.groups)
 
     def is_running(self, request_id: str) -> bool:
-        """Whether some group has an entry for the request (KV-GRP-9)."""
+        """Return whether some group has an entry for the request (KV-GRP-9)."""
         return any(group.has_entry(request_id) for group in self.groups)
 
     def holds_blocks(self, request_id: str) -> bool:
-        """Whether some group has a block (or null) for the request."""
+        """Return whether some group has a block (or null) for the request."""
         return any(group.blocks_of(request_id) for group in self.groups)
 
     def num_blocks_needed(self, request_id: str, hits: KVCacheBlocks, demand: Demand) -> int:
@@ -64,7 +64,7 @@ class Coordinator:
                 group.allocate_external(request_id, demand)
 
     def report_hit(self, request: ReferenceRequest, hits: KVCacheBlocks, num_tokens: int) -> None:
-        """Tell again what the hit has in each group, if the request wants that (KV-EVT-11)."""
+        """Report the hit again in each group, if the request wants that (KV-EVT-11)."""
         if not request.input.reports_hits:
             return
         for group, blocks in zip(self.groups, hits.groups, strict=True):
@@ -77,7 +77,7 @@ class Coordinator:
                 number = num_tokens // hash_size - 1
                 key = make_key(request.block_hashes[number], group.index)
                 if key not in group.pool.keys[blocks[num_whole]]:
-                    continue  # only that of a longer text
+                    continue  # it ends at a longer text
                 self._report(request, group, hash_size, number, number + 1, [number])
 
     def _report(
@@ -89,7 +89,7 @@ class Coordinator:
         end: int,
         found: list[int],
     ) -> None:
-        """One report: of blocks `first` … `end - 1` of `size` tokens, those that are there."""
+        """Report those of blocks `first` … `end - 1`, of `size` tokens, that were found."""
         per = size * group.hashes_per_block // group.block_size
         hashes = request.block_hashes
         group.events.stored(
@@ -143,7 +143,7 @@ class UnitaryCoordinator(Coordinator):
     """One group with caching on (KV-COORD-2): no reconciling, no rounding of what is cached."""
 
     def longest_hit(self, request: ReferenceRequest, max_length_tokens: int) -> PrefixHit:
-        """The group's own longest hit, aligned to its block size."""
+        """Return the group's own longest hit, aligned to its block size."""
         (group,) = self.groups
         drops, alignment = group.drops_eagle_block, group.block_size
         asked = LookUp(request.block_hashes, max_length_tokens, [0], drops, alignment)
@@ -151,6 +151,5 @@ class UnitaryCoordinator(Coordinator):
         return PrefixHit(KVCacheBlocks(tuple(blocks)), length)
 
     def num_common_prefix_blocks(self, request_id: str) -> tuple[int, ...]:
-        """The group's own answer."""
         (group,) = self.groups
         return (group.num_common_prefix_blocks(request_id),)

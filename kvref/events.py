@@ -42,10 +42,10 @@ class EventLog:
         parent_hash: bytes | None,
         is_report: bool = False,
     ) -> None:
-        """One caching call over blocks `first_block` … `end_block - 1` (KV-EVT-2).
+        """Queue an event for a caching call over blocks `first_block` … `end_block - 1` (KV-EVT-2).
 
-        `stored_blocks`: the indices that were stored (no null, no masked ones); `hashes`: theirs;
-        `parent_hash`: of the block before (KV-EVT-3); `is_report`: of a hit (KV-EVT-11).
+        `stored_blocks`: the indices that were stored (no null, no masked ones), with their
+        `hashes`; `parent_hash`: of the block before (KV-EVT-3); `is_report`: of a hit (KV-EVT-11).
         """
         if not self.enabled:
             return
@@ -90,22 +90,22 @@ class EventLog:
         self.queue.append(event)
 
     def removed(self, key: bytes) -> None:
-        """A key left one physical block (KV-EVT-4)."""
+        """Queue an event for a key that left one physical block (KV-EVT-4)."""
         if self.enabled:
             block_hash, group = split_key(key)
             self.queue.append(BlockRemoved((self._shown(block_hash),), MEDIUM_GPU, group))
 
     def cleared(self) -> None:
-        """A reset succeeded (KV-EVT-5)."""
+        """Queue the event of a reset (KV-EVT-5)."""
         if self.enabled:
             self.queue.append(AllBlocksCleared())
 
     def take(self) -> tuple[Event, ...]:
-        """The queued events; the queue is empty afterwards."""
+        """Return the queued events and empty the queue."""
         events = tuple(self.queue)
         self.queue = []
         return events
 
     def _shown(self, block_hash: bytes) -> EventHash:
-        """The hash as events show it: all its bytes, or its low 64 bits (KV-EVT-6)."""
+        """Return the hash as events show it: all its bytes, or its low 64 bits (KV-EVT-6)."""
         return int.from_bytes(block_hash[-8:], "big") if self.int_hashes else block_hash

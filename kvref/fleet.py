@@ -1,4 +1,4 @@
-"""The index of engines as the rules say it (KV-FLEET-*): what was heard, folded for each answer."""
+"""The index of engines, by the letter of the rules (KV-FLEET-*): queries fold all batches."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ class Told:
 
     @property
     def applied(self) -> Iterator[Batch]:
-        """The batches without a gap, from the start on (KV-FLEET-1).
+        """The batches from the start up to the first gap (KV-FLEET-1).
 
-        One whose time goes back was left over from before a restart (KV-FLEET-5).
+        A batch with an earlier time is left from before a restart (KV-FLEET-5).
         """
         number, time_s = self.start.number + 1, self.start.time_s
         while number in self.batches and self.batches[number].time_s >= time_s:
@@ -62,14 +62,14 @@ class Told:
         return sorted(number for number in self.batches if number > self.last[0])
 
     def drop_old(self) -> None:
-        """What is behind the last and not later is from before a restart (KV-FLEET-5)."""
+        """Drop waiting batches not later than the last: those before a restart (KV-FLEET-5)."""
         while old := [n for n in self.waiting if self.batches[n].time_s < self.last[1]]:
             for one in old:
                 del self.batches[one]
 
 
 class ReferenceIndex:
-    """`told`: engine → what was heard of it."""
+    """The index; `told`: engine → the batches received from it."""
 
     def __init__(self, *, removed_event_per: str = "copy", max_waiting: int = MOST_WAITING) -> None:
         self.max_waiting = check_index(removed_event_per, max_waiting)
@@ -78,11 +78,10 @@ class ReferenceIndex:
 
     @property
     def engines(self) -> tuple[str, ...]:
-        """All, by name."""
+        """The names of all engines, sorted."""
         return tuple(sorted(self.told))
 
     def hear(self, engine: str, batch: Batch) -> Heard:
-        """See `kvspec.fleet.PrefixIndex`."""
         engine = check_engine(engine)
         check_batch(batch)
         told = self.told.setdefault(engine, Told())
@@ -101,7 +100,7 @@ class ReferenceIndex:
         return Heard.WAITING if batch.number in told.waiting else Heard.APPLIED
 
     def restore(self, engine: str, state: EngineState) -> bool:
-        """A new start, and what was heard behind it (KV-FLEET-6)."""
+        """Set a new start, and keep the batches after it (KV-FLEET-6)."""
         engine = check_engine(engine)
         check_state(state)
         told = self.told.get(engine, Told())
@@ -114,7 +113,7 @@ class ReferenceIndex:
         return True
 
     def skip(self, engine: str) -> bool:
-        """Begin anew at the lowest that waits, with nothing (KV-FLEET-7)."""
+        """Restart, empty, at the lowest waiting batch (KV-FLEET-7)."""
         told = self._of(engine)
         if not told.waiting:
             return False
@@ -126,7 +125,6 @@ class ReferenceIndex:
         return True
 
     def forget(self, engine: str) -> None:
-        """Nothing is left of it."""
         self.told.pop(check_engine(engine), None)
 
     def missing(self, engine: str) -> tuple[int, int] | None:
@@ -135,11 +133,11 @@ class ReferenceIndex:
         return (told.last[0] + 1, told.waiting[0]) if told.waiting else None
 
     def last(self, engine: str) -> tuple[int, float]:
-        """Of what is applied."""
+        """Return the number and time of the last applied batch."""
         return self._of(engine).last
 
     def state(self, engine: str) -> EngineState:
-        """The start and all batches, folded (KV-FLEET-4)."""
+        """Fold the start and all applied batches (KV-FLEET-4)."""
         told = self._of(engine)
         is_whole, keys = told.start.is_whole, Counter(dict(told.start.keys))
         for batch in told.applied:
@@ -178,7 +176,7 @@ class ReferenceIndex:
         return found
 
     def _fold(self, keys: Counter[FleetKey], event: Event | MediumCleared) -> None:
-        """One event (KV-FLEET-4)."""
+        """Apply one event to the keys (KV-FLEET-4)."""
         if isinstance(event, AllBlocksCleared):
             keys.clear()
             return
@@ -206,7 +204,7 @@ class ReferenceIndex:
 
 
 def _hits(keys: Mapping[FleetKey, int], medium: str, one: GroupPrefix, length: int) -> bool:
-    """Whether the blocks are there that a hit of so many tokens needs in a group."""
+    """Return whether a group has the blocks that a hit of `length` tokens needs."""
     end = length // one.block_size_tokens
     first = 0 if one.num_last_blocks is None else max(0, end - one.num_last_blocks)
     return all((medium, one.group, each) in keys for each in one.hashes[first:end])

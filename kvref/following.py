@@ -20,7 +20,6 @@ class FollowedRequest(ReferenceRequest):
 
     @property
     def num_tokens(self) -> int:
-        """Prompt and generated tokens."""
         return self.num_followed_tokens
 
     def extend(self, token_ids: Sequence[int]) -> None:
@@ -32,7 +31,7 @@ class FollowedRequest(ReferenceRequest):
     def follow(
         self, num_tokens: int, hashes: Sequence[bytes], num_prompt_tokens: int | None
     ) -> None:
-        """So many tokens now, and the hashes of the blocks that became full (KV-REQ-7)."""
+        """Set the number of tokens, and append the hashes of newly full blocks (KV-REQ-7)."""
         tokens, prompt = checked_counts(num_tokens, num_prompt_tokens, self.num_prompt_tokens)
         size = self.hash_block_size_tokens
         ahead = self.hasher.lookahead_tokens
@@ -47,7 +46,7 @@ class FollowedRequest(ReferenceRequest):
 def make_followed(
     given: FollowedInput, hasher: Hasher, hash_block_size_tokens: int
 ) -> FollowedRequest:
-    """A request that has followed once (KV-REQ-6)."""
+    """Make a request whose tokens and hashes the engine keeps (KV-REQ-6)."""
     if not isinstance(given, FollowedInput):
         raise InvalidArgumentError("request", given, "a FollowedInput")
     request = FollowedRequest(given, hasher, hash_block_size_tokens, (), num_prompt_tokens=0)
@@ -56,7 +55,7 @@ def make_followed(
 
 
 def followed(request: ReferenceRequest) -> FollowedRequest:
-    """The request, if it is one of those."""
+    """Return the request if it was made by `make_followed`, else raise InvalidArgumentError."""
     if not isinstance(request, FollowedRequest):
         raise InvalidArgumentError("request", request.request_id, "made by make_followed")
     return request

@@ -24,12 +24,12 @@ TaggedKeys: TypeAlias = "tuple[TaggedKey, ...] | None"
 
 
 class Hasher:
-    """One hash function with its seed.
+    """A hash function with its seed.
 
-    `none_hash` is the parent of every request's first block (KV-HASH-3). `tags` says whether the
-    kind of an extra key is hashed with it (KV-POL-10), `is_fixed` that without a seed NONE_HASH is
-    no random one where the function is cryptographic (KV-POL-12). `lookahead_tokens`: tokens
-    behind a block that its hash covers, too (KV-HASH-14).
+    `none_hash` is the parent of every request's first block (KV-HASH-3). `tags`: the kind of an
+    extra key is hashed with it (KV-POL-10). `is_fixed`: without a seed, NONE_HASH of a
+    cryptographic function is not random (KV-POL-12). `lookahead_tokens`: tokens after a block that
+    its hash also covers (KV-HASH-14).
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class Hasher:
         if function in GIVEN_HASHES:  # KV-HASH-13: nothing is hashed here
             self.none_hash = bytes(GIVEN_HASHES[function])
             return
-        # Either way something is hashed: a package that is missing is told now, not at a request.
+        # Hash now in either case, so that a missing package is reported before the first request.
         if seed is None and is_fixed and function != "xxhash_cbor":
             seed = NONE_HASH_TEXT
         if seed is None:
@@ -84,17 +84,17 @@ def encode(value: object) -> bytes:
 
 
 def make_key(block_hash: bytes, group: int) -> bytes:
-    """The key under which a block is cached: its hash, then its group (KV-HASH-6)."""
+    """Return the key under which a block is cached: its hash, then its group (KV-HASH-6)."""
     return block_hash + group.to_bytes(4, "big")
 
 
 def split_key(key: bytes) -> tuple[bytes, int]:
-    """The block hash and the group of a key."""
+    """Split a key into block hash and group."""
     return key[:-4], int.from_bytes(key[-4:], "big")
 
 
 def hash_of_block(hashes: Sequence[bytes], index: int, hashes_per_block: int) -> bytes:
-    """The hash of a group's block `index`: the last one inside it (KV-HASH-5).
+    """Return the hash of a group's block `index`: the last one inside it (KV-HASH-5).
 
     With 2 hashes per block, block 0 has hash number 1, block 1 has number 3.
     """
@@ -102,11 +102,11 @@ def hash_of_block(hashes: Sequence[bytes], index: int, hashes_per_block: int) ->
 
 
 def extra_keys(request: RequestInput, start: int, end: int) -> TaggedKeys:
-    """What besides its tokens tells the block of tokens `start` … `end - 1` apart (KV-HASH-7)."""
+    """Return what else identifies the block of tokens `start` … `end - 1` (KV-HASH-7)."""
     keys: list[TaggedKey] = []
     if request.lora is not None:
         keys.append(("lora", request.lora.name, request.lora.path))
-    for item in request.multimodal:  # KV-HASH-8: every item that overlaps, whoever wrote the tokens
+    for item in request.multimodal:  # KV-HASH-8: every item that overlaps, whatever made the tokens
         if item.offset < end and item.offset + item.length > start:
             keys.append(("mm", item.identifier, item.offset - start))
     if start == 0 and request.cache_salt is not None:  # KV-HASH-10
@@ -119,7 +119,7 @@ def extra_keys(request: RequestInput, start: int, end: int) -> TaggedKeys:
 
 
 def untagged(keys: TaggedKeys) -> ExtraKeys:
-    """The keys without their kinds, as events show them and the policy `plain` hashes them."""
+    """Return the keys without their kinds, as in events and under the policy `plain`."""
     if keys is None:
         return None
     return tuple(_untagged(key) for key in keys)
@@ -133,7 +133,7 @@ def _untagged(key: TaggedKey) -> ExtraKey:
 
 
 def hasher_of(config: ManagerConfig) -> Hasher:
-    """The hasher that a configuration asks for."""
+    """Return the hasher that a configuration asks for."""
     tags = config.policy.extra_keys == "tagged"  # KV-POL-10
     is_fixed = config.policy.none_hash_without_seed == "fixed"
     return Hasher(

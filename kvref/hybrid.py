@@ -37,7 +37,7 @@ class AttentionGroup:
 
     @property
     def is_full(self) -> bool:
-        """Whether every shorter prefix of a hit is one, too."""
+        """Whether every shorter prefix of a hit is also one."""
         return self.members[0].is_full
 
     @property
@@ -56,13 +56,13 @@ class AttentionGroup:
         return self.hash_size if self.members[0].hits_end_inside else self.block_size
 
     def cut(self, length: int) -> int:
-        """The longest hit of at most so many tokens, if every shorter prefix is one."""
+        """Return the longest hit of at most `length` tokens, if every shorter prefix is one."""
         return length // self.step * self.step
 
     def look_up(
         self, hashes: Sequence[bytes], length: int, *, drop: bool, alignment: int
     ) -> tuple[list[list[int]], int]:
-        """The longest joint hit of at most `length` tokens: a list per member, and its length."""
+        """Return the longest joint hit up to `length` tokens: a list per member, its length."""
         members = [group.index for group in self.members]
         asked = LookUp(hashes, length, members, drop, alignment)
         return self.members[0].longest_hit_within(asked)
@@ -72,9 +72,8 @@ class AttentionGroup:
 class Search:
     """The state of one fixed-point search (KV-COORD-5).
 
-    `length`: what is agreed on so far. `found`: lists and length of the last answer, per attention
-    group. `verified`: attention groups whose drop holds for this length. `longest`: the longest
-    answer.
+    `length`: agreed on so far. `found`: lists and length of the last result, per attention group.
+    `verified`: attention groups whose drop holds for this length. `longest`: the longest result.
     """
 
     hashes: Sequence[bytes]
@@ -94,10 +93,10 @@ class HybridCoordinator(Coordinator):
         self.attention_groups = attention_groups_of(groups)
 
     def longest_hit(self, request: ReferenceRequest, max_length_tokens: int) -> PrefixHit:
-        """Look up round after round until nobody shortens the length (KV-COORD-5).
+        """Look up round after round until no group shortens the length (KV-COORD-5).
 
         Each round asks every attention group for its longest hit within the current length. With
-        two attention groups, the first of them full, one round is all (KV-COORD-10).
+        two attention groups, the first of them full, a single round is enough (KV-COORD-10).
         """
         search = Search(request.block_hashes, max_length_tokens, max_length_tokens)
         one_round = len(self.attention_groups) == 2 and self.attention_groups[0].is_full
@@ -119,7 +118,7 @@ class HybridCoordinator(Coordinator):
         )
 
     def _ask(self, search: Search, number: int) -> None:
-        """One attention group's answer within the current length (KV-INSIDE-9: its own)."""
+        """Look up one attention group within the current length (KV-INSIDE-9: its own)."""
         attention = self.attention_groups[number]
         if attention.is_full and number in search.found:  # KV-COORD-6: a cut, not a look-up
             search.length = attention.cut(min(search.length, search.found[number][1]))
@@ -166,7 +165,7 @@ class HybridCoordinator(Coordinator):
         return KVCacheBlocks(tuple(found[group.index] for group in self.groups))
 
     def cache_blocks(self, request: ReferenceRequest, num_tokens: int) -> None:
-        """Only what an aligned hit can use is cached (KV-COORD-13).
+        """Cache only what an aligned hit can use (KV-COORD-13).
 
         Eagle groups need one block beyond the boundary, which their hits drop.
         """
@@ -180,7 +179,6 @@ class HybridCoordinator(Coordinator):
                 group.cache_blocks(request, aligned)
 
     def num_common_prefix_blocks(self, request_id: str) -> tuple[int, ...]:
-        """Every group's own answer."""
         return tuple(group.num_common_prefix_blocks(request_id) for group in self.groups)
 
 

@@ -36,14 +36,14 @@ from kvspec.tier import Tier
 from kvspec.turn import Turn
 
 FEATURES = frozenset(Feature)
-"""What a flag stands for and the reference lacks would be a gap in the contract."""
+"""All features: one that the reference lacked would be a gap in the contract."""
 
 
 class ReferenceImplementation:
-    """See `kvspec.interface.Implementation` for what each call promises.
+    """The reference, with the calls that `kvspec.interface.Implementation` describes.
 
-    The arguments are for tests, which put broken classes in place of the real ones and expect them
-    to be caught; see `Parts`.
+    The arguments are for tests, which substitute broken classes and expect the checks to find them;
+    see `Parts`.
     """
 
     def __init__(
@@ -74,19 +74,19 @@ class ReferenceImplementation:
         check_invariants: bool = True,
         clock: Callable[[], int] | None = None,
     ) -> KVCacheManager:
-        """A manager with a fresh pool, audited unless told otherwise."""
+        """Make a manager with a fresh pool, by default audited."""
         manager = ReferenceManager(config, clock, self.parts)
         return audited(manager) if check_invariants else manager
 
     def make_request(self, manager: KVCacheManager, request: RequestInput) -> Request:
-        """A request with the hashes of its prompt (KV-HASH-4)."""
+        """Make a request with the hashes of its prompt (KV-HASH-4)."""
         inner = _reference(manager)
         if inner.config.given_hash_bytes:
             raise InvalidArgumentError("manager", inner.config.hash_function, "one that hashes")
         return make_request(request, inner.hasher, _hash_block_size(inner))
 
     def make_followed(self, manager: KVCacheManager, given: FollowedInput) -> Request:
-        """A request whose tokens the engine keeps (KV-REQ-6)."""
+        """Make a request whose tokens the engine keeps (KV-REQ-6)."""
         inner = _reference(manager)
         if not inner.config.given_hash_bytes:
             raise InvalidArgumentError(
@@ -117,7 +117,7 @@ class ReferenceImplementation:
         inner.turn.run(lambda: inner.own(request).extend(token_ids))
 
     def make_hit_rate_window(self, max_requests: int = 1000) -> HitRateWindow:
-        """An empty window (KV-STAT-4)."""
+        """Make an empty window (KV-STAT-4)."""
         return ReferenceHitRateWindow(max_requests)
 
     @property
@@ -126,9 +126,9 @@ class ReferenceImplementation:
         return ReferencePlanner()
 
     def clone(self, manager: KVCacheManager) -> KVCacheManager:
-        """An independent copy, queued events and statistics included (KV-MGR-20).
+        """Make an independent copy, including queued events and statistics (KV-MGR-20).
 
-        The hasher is shared, so that requests made for either serve both.
+        Both share the hasher, so that both accept requests made for either.
         """
         inner = _reference(manager)
         memo: dict[int, object] = {id(inner.hasher): inner.hasher}
@@ -138,7 +138,7 @@ class ReferenceImplementation:
         return inner.turn.run(copy.deepcopy, manager, memo)
 
     def restore(self, config: ManagerConfig, snapshot: Snapshot) -> KVCacheManager:
-        """A manager in the state of `snapshot`, audited (KV-MGR-20)."""
+        """Make a manager in the state of `snapshot`, audited (KV-MGR-20)."""
         manager = ReferenceManager(config, parts=self.parts)
         check_restorable(manager.config, snapshot)
         manager.hasher.none_hash = snapshot.none_hash
@@ -151,25 +151,25 @@ class ReferenceImplementation:
         return SequentialManager(self, manager)
 
     def make_tier(self, manager: KVCacheManager, num_blocks: int) -> Tier:
-        """An empty host tier for this manager (KV-TIER-8)."""
+        """Make an empty host tier for this manager (KV-TIER-8)."""
         inner = _reference(manager)
         return ReferenceTier(inner.config, num_blocks, inner.turn)
 
     def make_prefix_index(
         self, *, removed_event_per: str = "copy", max_waiting: int = MOST_WAITING
     ) -> PrefixIndex:
-        """An empty index of the engines of a fleet (KV-FLEET-9)."""
+        """Make an empty index of the engines of a fleet (KV-FLEET-9)."""
         return ReferenceIndex(removed_event_per=removed_event_per, max_waiting=max_waiting)
 
 
 def _hash_block_size(manager: ReferenceManager) -> int:
-    """Tokens of a hash; 0 with caching off."""
+    """Return the tokens of a hash; 0 with caching off."""
     config = manager.config
     return config.hash_block_size_tokens or 0 if config.enable_caching else 0
 
 
 def _reference(manager: KVCacheManager) -> ReferenceManager:
-    """The reference manager inside `manager`."""
+    """Return the reference manager inside `manager`."""
     inner = unwrapped(manager)
     if not isinstance(inner, ReferenceManager):
         raise InvalidArgumentError("manager", manager, "made by this implementation's create")

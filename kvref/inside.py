@@ -13,7 +13,7 @@ from kvspec.blocks import KVCacheBlocks
 
 
 class InsideCoordinator(HybridCoordinator):
-    """What is cached is not rounded, since hits may end at any hash."""
+    """A coordinator that does not round what is cached, since hits may end at any hash."""
 
     def cache_blocks(self, request: ReferenceRequest, num_tokens: int) -> None:
         """Hand all that is computed to every group (KV-INSIDE-10), unless no hit ends inside."""
@@ -26,10 +26,10 @@ class InsideCoordinator(HybridCoordinator):
 
 
 class InsideAllocator(Allocator):
-    """Groups are told where the prompt and what is known of the request end."""
+    """An allocator that passes the ends of the prompt and of the known tokens to the groups."""
 
     def allocate(self, asked: Allocation) -> KVCacheBlocks | None:
-        """What groups noted of the chunk is of use in its own caching call alone."""
+        """Allocate, then drop the groups' notes on the chunk, which only its caching call uses."""
         answer = super().allocate(asked)
         for group in self.coordinator.groups:
             if isinstance(group, InsideAlignedGroup):
@@ -37,7 +37,7 @@ class InsideAllocator(Allocator):
         return answer
 
     def demand(self, asked: Allocation) -> Demand:
-        """With the tokens that are known, and those that a prefill computes (KV-INSIDE-12)."""
+        """Add the known tokens and those that a prefill computes (KV-INSIDE-12)."""
         demand, request = super().demand(asked), asked.request
         return replace(
             demand,

@@ -27,10 +27,10 @@ from kvspec.turn import Turn, in_turn
 
 
 class ReferenceManager:
-    """See `kvspec.interface.KVCacheManager` for what each call promises.
+    """The reference manager, with the calls that `kvspec.interface.KVCacheManager` describes.
 
-    `parts` lets tests put broken classes in place of the real ones.
-    `popped` lists the references that were popped or held and not yet returned.
+    `parts` lets tests substitute broken classes. `popped` lists the references that were popped or
+    held and not yet returned.
 
     Invariants: has_the_right_shape, references_are_accounted_for,
     nothing_is_cached_with_caching_off, errors_change_nothing, pure_calls_change_nothing.
@@ -72,7 +72,7 @@ class ReferenceManager:
         self.popped: list[int] = []
 
     def __copy__(self) -> NoReturn:
-        """Two managers of one pool (KV-MGR-20)."""
+        """Refuse: a shallow copy would be a second manager of the same pool (KV-MGR-20)."""
         raise UnsupportedError("a shallow copy of a manager", "kvref")
 
     @property
@@ -93,12 +93,12 @@ class ReferenceManager:
         return self.pool.usage
 
     def _ask_clock(self) -> None:
-        """What time it is for all that this call does, before it does anything (KV-STAT-6)."""
+        """Read the clock once for the whole call, before it changes anything (KV-STAT-6)."""
         if self.residency is not None:
             self.residency.ask()
 
     def own(self, request: Request) -> ReferenceRequest:
-        """The request this call is about; it must be made for managers like this one."""
+        """Claim and return the request of this call, which must fit managers like this one."""
         reference = arguments.made_here(request)
         self.turn.uses(reference)
         arguments.check_hashes(reference, self.config, self.hasher)
@@ -108,7 +108,7 @@ class ReferenceManager:
 
     @in_turn
     def get_computed_blocks(self, request: Request) -> PrefixHit:
-        """The longest cached prefix, the last token left out (KV-MGR-1, KV-MGR-2)."""
+        """Return the longest cached prefix, without the last token (KV-MGR-1, KV-MGR-2)."""
         reference = self.own(request)
         arguments.check_scheduling(reference)
         if not self.config.enable_caching or reference.input.skip_reading_cache:
@@ -127,7 +127,7 @@ class ReferenceManager:
     def find_longest_cache_hit_per_group(
         self, request: Request, max_hit_length_tokens: int
     ) -> GroupHits:
-        """Each group's own longest hit: only with several groups and caching (KV-COORD-9)."""
+        """Return each group's own longest hit; needs several groups and caching (KV-COORD-9)."""
         (longest,) = arguments.check_counts(max_hit_length_tokens=max_hit_length_tokens)
         reference = self.own(request)
         length = min(longest, max(reference.num_tokens - self.config.hash_lookahead_tokens, 0))
@@ -290,7 +290,7 @@ class ReferenceManager:
 
     @in_turn
     def get_block(self, block_id: int) -> BlockFacts:
-        """What is known of a block (KV-POOL-20)."""
+        """Return the facts about a block (KV-POOL-20)."""
         (block,) = arguments.block_ids([block_id], self.pool.num_blocks)
         keys = self.pool.keys[block]
         block_hash, group = split_key(keys[0]) if keys else (None, None)
@@ -326,7 +326,6 @@ class ReferenceManager:
 
     @in_turn
     def get_blocks(self, request: Request) -> KVCacheBlocks:
-        """The block list per group."""
         return self._lists_of(request)
 
     def _lists_of(self, request: Request) -> KVCacheBlocks:
@@ -348,7 +347,7 @@ class ReferenceManager:
 
     @in_turn
     def take_new_block_ids(self) -> tuple[int, ...]:
-        """Blocks to be zeroed, group by group (KV-MGR-16)."""
+        """Return and clear the blocks to be zeroed, group by group (KV-MGR-16)."""
         self.turn.changes()
         return tuple(block for group in self.groups for block in group.take_new_block_ids())
 
@@ -392,5 +391,4 @@ class ReferenceManager:
 
     @in_turn
     def snapshot(self) -> Snapshot:
-        """The whole abstract state."""
         return take_snapshot(self.pool, self.groups, self.popped, self.none_hash)

@@ -16,11 +16,11 @@ from kvspec.turn import Turn
 
 @dataclass(eq=False)
 class ReferenceRequest:
-    """What a scheduler and a manager know of one request.
+    """The data that a scheduler and a manager share about one request.
 
-    Tokens and hashes are values, replaced as a whole: who was given them cannot change the request.
-    `hash_block_size_tokens` is 0 when caching is off: then there are no hashes. `is_busy`: a call
-    uses it, or tokens are being appended.
+    Tokens and hashes are values, replaced as a whole: a caller that received them cannot change the
+    request. `hash_block_size_tokens` is 0 when caching is off: then there are no hashes. `is_busy`:
+    a call uses it, or tokens are being appended.
     """
 
     input: RequestInput
@@ -37,7 +37,7 @@ class ReferenceRequest:
     is_busy: bool = False
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
-        """A copy could share the tokens and not their number (KV-MGR-20)."""
+        """Refuse: a copy could share the tokens but not their number (KV-MGR-20)."""
         raise UnsupportedError("copying or pickling a request", "kvref")
 
     @property
@@ -47,7 +47,6 @@ class ReferenceRequest:
 
     @property
     def num_tokens(self) -> int:
-        """Prompt and generated tokens."""
         return len(self.token_ids)
 
     @property
@@ -106,7 +105,7 @@ class ReferenceRequest:
 
 @dataclass(frozen=True)
 class Allocation:
-    """What one call of `allocate_slots` asks for; the figure in the chapter on the manager."""
+    """The arguments of one call of `allocate_slots`; the chapter on the manager has a figure."""
 
     request: ReferenceRequest
     hits: KVCacheBlocks
@@ -122,7 +121,7 @@ class Allocation:
 
     @property
     def name(self) -> str:
-        """The request's."""
+        """The request's id."""
         return self.request.request_id
 
     @property
@@ -139,7 +138,7 @@ class Allocation:
 def make_request(
     request_input: RequestInput, hasher: Hasher, hash_block_size_tokens: int
 ) -> ReferenceRequest:
-    """A request with the hashes of its prompt's full blocks (KV-REQ-5: from any array)."""
+    """Make a request with the hashes of its prompt's full blocks (KV-REQ-5: from any array)."""
     if not isinstance(request_input, RequestInput):
         raise InvalidArgumentError("request", request_input, "a RequestInput")
     tokens = token_list(request_input.prompt_token_ids, field="prompt_token_ids")

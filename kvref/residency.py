@@ -1,4 +1,4 @@
-"""How long blocks live, and how often they are touched (KV-STAT-6, KV-STAT-7)."""
+"""Lifetimes of blocks, and how often they are touched (KV-STAT-6, KV-STAT-7)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class ResidencyLog:
         self.samples: list[ResidencySample] = []
 
     def ask(self) -> None:
-        """Look at the clock: its time is that of all that happens until this is called again."""
+        """Read the clock; its time applies to all that happens until the next call."""
         answer = self.clock()
         if not is_int(answer):
             raise InvalidArgumentError("clock()", answer, "an int, in nanoseconds")
@@ -50,14 +50,14 @@ class ResidencyLog:
             self.lives[block] = BlockLife(self.now_ns)
 
     def touched(self, block: int) -> None:
-        """A hit took a reference on the block."""
+        """Note that a hit took a reference on the block."""
         if block in self.lives:
             touches = self.lives[block].touches_ns
             touches.append(self.now_ns)
             del touches[:-MAX_TOUCHES]
 
     def ended(self, block: int) -> None:
-        """The block was reallocated or evicted by id: write down its life."""
+        """Record the life of a block that was reallocated or evicted by id."""
         life = self.lives.pop(block, None)
         if life is None:
             return

@@ -12,7 +12,7 @@ from kvspec.snapshot import RequestState, Snapshot
 def take_snapshot(
     pool: BlockPool, groups: Sequence[Group], popped: Sequence[int], none_hash: bytes
 ) -> Snapshot:
-    """The abstract state of a pool and its groups."""
+    """Return the abstract state of a pool and its groups."""
     names = {name for group in groups for name, blocks in group.block_lists.items() if blocks}
     names |= {name for group in groups for name in group.num_cached}
     return Snapshot(

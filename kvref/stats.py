@@ -16,7 +16,7 @@ class LookupCounter:
         self.stats = PrefixCacheStats()
 
     def record(self, num_tokens: int, hit_tokens: int, preempted: bool) -> None:
-        """One look-up of a request; earlier preempted ones count apart (KV-STAT-1, KV-STAT-2)."""
+        """Count a look-up; those after a preemption separately (KV-STAT-1, KV-STAT-2)."""
         now = self.stats
         if preempted:
             self.stats = replace(
@@ -34,11 +34,11 @@ class LookupCounter:
             )
 
     def was_reset(self) -> None:
-        """The cache was reset: the next stats say so."""
+        """Mark in the next stats that the cache was reset."""
         self.stats = replace(self.stats, reset=True)
 
     def take(self) -> PrefixCacheStats:
-        """The counts since the last call (KV-STAT-3)."""
+        """Return and clear the counts since the last call (KV-STAT-3)."""
         stats = self.stats
         self.stats = PrefixCacheStats()
         return stats
@@ -66,7 +66,7 @@ class ReferenceHitRateWindow:
 
     @property
     def num_requests(self) -> int:
-        """Requests in the window."""
+        """Number of requests in the window."""
         return sum(update.requests for update in self.updates)
 
     @property

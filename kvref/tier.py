@@ -37,7 +37,6 @@ class ReferenceTier:
         self.reset_all()
 
     def reset_all(self) -> None:
-        """The empty state."""
         self.device: dict[int, Key] = {}
         self.host: list[tuple[Key, int]] = []
         self.free = list(range(1, self.num_blocks))
@@ -45,7 +44,7 @@ class ReferenceTier:
 
     @in_turn
     def lookup(self, request: Request, num_local_tokens: int) -> int:
-        """The largest total first (KV-TIER-4)."""
+        """Return the largest number of external tokens that the tier can load (KV-TIER-4)."""
         num_local_tokens = self._checked_local(request, num_local_tokens)
         alignment = self._alignment
         last = max(1, self.config.hash_lookahead_tokens)  # KV-HASH-15
@@ -79,13 +78,13 @@ class ReferenceTier:
 
     @in_turn
     def drop(self, request: Request) -> None:
-        """The hold ends (KV-TIER-6)."""
+        """End the request's hold (KV-TIER-6)."""
         check_request(request)
         self.held.pop(request.request_id, None)
 
     @in_turn
     def taken(self, blocks: Sequence[int]) -> Copies:
-        """One block after another (KV-TIER-2)."""
+        """Copy the content of taken blocks to the host, one block after another (KV-TIER-2)."""
         blocks = block_list(blocks, self.config.kv_cache.num_blocks)
         copies: list[tuple[int, int]] = []
         for block in blocks:
@@ -103,7 +102,7 @@ class ReferenceTier:
 
     @in_turn
     def load(self, request: Request, blocks: KVCacheBlocks) -> Copies:
-        """From the host to where the lists say (KV-TIER-6)."""
+        """Return the copies from the host to the blocks in these lists (KV-TIER-6)."""
         check_request(request)
         check_blocks(blocks)
         needed = self.held.get(request.request_id)
@@ -142,7 +141,7 @@ class ReferenceTier:
 
     @in_turn
     def forget(self, blocks: Sequence[int]) -> None:
-        """Here and there (KV-TIER-7)."""
+        """Drop the content of these blocks, on the device and on the host (KV-TIER-7)."""
         blocks = block_list(blocks, self.config.kv_cache.num_blocks)
         keys = [self.device[block] for block in blocks if block in self.device]
         if any(key in self._held_keys() for key in keys):
@@ -155,14 +154,13 @@ class ReferenceTier:
 
     @in_turn
     def reset(self) -> None:
-        """Everything (KV-TIER-7)."""
+        """Drop everything (KV-TIER-7)."""
         if self.held:
             raise InvalidArgumentError("held", list(self.held), "empty: load or drop them first")
         self.reset_all()
 
     @in_turn
     def snapshot(self) -> TierSnapshot:
-        """The state."""
         held = {name: tuple(key for key, _, _ in keys) for name, keys in self.held.items()}
         return TierSnapshot(dict(self.device), tuple(self.host), tuple(self.free), held)
 
@@ -192,7 +190,7 @@ class ReferenceTier:
         return needed
 
     def _key(self, request: Request, group: int, index: int) -> Key | None:
-        """The key of an entry (KV-HASH-5, KV-HASH-6); None where it has no hash yet."""
+        """Return the key of an entry (KV-HASH-5, KV-HASH-6); None if it has no hash yet."""
         size = self.config.managed_specs[group].block_size
         per_block = size // (self.config.hash_block_size_tokens or 1)
         number = (index + 1) * per_block - 1
@@ -215,7 +213,7 @@ class ReferenceTier:
         return [key for keys in self.held.values() for key, _, _ in keys]
 
     def _place(self) -> int | None:
-        """A host block: free, or that of the oldest key that nobody holds (KV-TIER-2)."""
+        """Return a host block: free, or that of the oldest key not held (KV-TIER-2)."""
         if self.free:
             return self.free.pop(0)
         held = self._held_keys()

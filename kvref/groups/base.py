@@ -17,11 +17,11 @@ from kvspec.specs import LayerSpec
 
 @dataclass(frozen=True)
 class GroupContext:
-    """What a group needs to know of the configuration.
+    """The part of the configuration that a group uses.
 
-    `block_size_tokens`: tokens a block covers, context parallelism included (KV-FULL-5).
-    `drops_eagle_block`: hits of this group give up their last block. `is_zeroed`: its new blocks
-    are queued for zeroing.
+    `block_size_tokens`: tokens a block covers, including context parallelism (KV-FULL-5).
+    `drops_eagle_block`: hits of this group drop their last block. `is_zeroed`: its new blocks are
+    queued for zeroing.
     """
 
     index: int
@@ -49,15 +49,15 @@ class GroupContext:
 
 @dataclass(frozen=True)
 class Demand:
-    """What one allocation asks of every group.
+    """The demand of one allocation on every group.
 
     - `num_slots_tokens`: tokens that must have slots; `num_main_tokens`: the same without lookahead
-      and without the limit of the longest sequence.
+    and without the limit of the longest sequence.
     - `num_local_tokens` computed or hit here, `num_external_tokens` brought by another store now.
-    - `skip_at_tokens`: the number of computed tokens at which windows are looked at.
+    - `skip_at_tokens`: the number of computed tokens that windows are computed from.
     - `apply_admission_cap`: count windowed groups with the most they hold at once.
-    - `num_known_tokens`: of the main ones, those that are no drafts; `prefill_end_tokens`: where
-      the prompt's last chunk ends. Both only where hits may end inside a block.
+    - `num_known_tokens`: of the main ones, those that are not drafts; `prefill_end_tokens`: where
+    the prompt's last chunk ends. Both only where hits may end inside a block.
     """
 
     num_slots_tokens: int
@@ -78,9 +78,9 @@ class Demand:
 
 @dataclass(frozen=True)
 class LookUp:
-    """What is looked up in all groups of `members` at once.
+    """A look-up in all groups of `members` at once.
 
-    The hit is a multiple of `alignment_tokens`, at most `max_length_tokens`, and gives up its last
+    The hit is a multiple of `alignment_tokens`, at most `max_length_tokens`, and drops its last
     block with `drop_last_block`.
     """
 
@@ -92,12 +92,12 @@ class LookUp:
 
 
 def cdiv(a: int, b: int) -> int:
-    """Ceiling division."""
+    """Divide and round up."""
     return -(-a // b)
 
 
 def replay_boundary(request: ReferenceRequest, alignment_tokens: int) -> int:
-    """Where a replay of the prompt would hit at most: its last tokens are recomputed (KV-RET-4)."""
+    """Return where a replay of the prompt hits at most; it recomputes its end (KV-RET-4)."""
     length = max(request.num_prompt_tokens - request.num_last_tokens, 0)
     return length // alignment_tokens * alignment_tokens
 
@@ -106,10 +106,10 @@ class Group:
     """The block lists of one group.
 
     - `block_lists[r]`: the blocks of request r, in token order (KV-GRP-1).
-    - `num_cached[r]`: its leading blocks that were handed to the cache; no entry before the
-      request takes hits or has a full block cached.
+    - `num_cached[r]`: the number of its leading blocks passed to the cache; no entry before the
+    request takes hits or has a full block cached.
     - `new_block_ids`: blocks queued for zeroing.
-    - `pending_copies`: (source, destination) of copies that nobody took yet (KV-INSIDE-4).
+    - `pending_copies`: (source, destination) of copies not yet taken (KV-INSIDE-4).
 
     Invariants: nulls_come_first, cached_counts_fit_the_lists, keys_are_well_formed,
     cached_blocks_belong_to_their_group, keys_of_one_place, a_list_only_grows_or_turns_null,
@@ -134,13 +134,13 @@ class Group:
     """Whether a hit may end inside a block of this group (KV-INSIDE-1)."""
 
     is_full = False
-    """Full attention: whatever is a hit, every shorter prefix is one too."""
+    """True for full attention: every shorter prefix of a hit is also a hit."""
 
     is_mamba = False
     """States: a look-up neither looks further nor drops (KV-COORD-8)."""
 
     has_null_gaps = False
-    """Whether a block may stand before a null one (align-mode Mamba)."""
+    """Whether a list may have a block before a null one (align-mode Mamba)."""
 
     covers_sequence = True
     """Whether the blocks hold all tokens of the request; those of cross attention do not."""
@@ -155,19 +155,19 @@ class Group:
         return 0
 
     def num_unread_tokens(self, num_computed_tokens: int) -> int:
-        """Those of them that may be null in a hit: all, but for what is retained (KV-SW-9)."""
+        """Return how many skipped tokens may be null in a hit: all but retained ones (KV-SW-9)."""
         return self.num_skipped_tokens(num_computed_tokens)
 
     def first_read_index(self, request: ReferenceRequest) -> int:
-        """The entry with the first token that the next one reads (KV-REQ-9)."""
+        """Return the entry with the first token that the next one reads (KV-REQ-9)."""
         return self.num_unread_tokens(request.num_computed_tokens) // self.block_size
 
     def longest_hit(self, asked: LookUp) -> list[list[int]]:
-        """The longest hit: a block list for each member. Never one (KV-CROSS-3, KV-COORD-14)."""
+        """Return the longest hit, a list per member; by default none (KV-CROSS-3, KV-COORD-14)."""
         return [[] for _ in asked.members]
 
     def longest_hit_within(self, asked: LookUp) -> tuple[list[list[int]], int]:
-        """The same, and its length in tokens: that of its lists, unless it ends inside a block."""
+        """Return the longest hit and its length in tokens, which may end inside a block."""
         lists = self.longest_hit(asked)
         return lists, len(lists[0]) * self.block_size
 
@@ -176,17 +176,17 @@ class Group:
         return 0
 
     def max_admission_blocks(self) -> int | None:
-        """The most blocks one request holds at once, where that is less than all it ever had."""
+        """Return the most blocks a request holds at once, if fewer than all it ever had."""
         return None
 
     def is_worth_caching(self, block_index: int, request: ReferenceRequest) -> bool:
-        """Whether a later look-up could use this block; windowed groups say no to some."""
+        """Return whether a later look-up could use this block; windowed groups exclude some."""
         return True
 
     # What is the same for all.
 
     def retained_places(self, request: ReferenceRequest) -> list[int]:
-        """Where hits may end that retention keeps, beside the replay boundary (KV-RET-7)."""
+        """Return the ends of hits that retention keeps, besides the replay boundary (KV-RET-7)."""
         alignment = self.context.alignment_tokens
         places: list[int] = []
         junction = exact(request.junction_tokens)
@@ -201,25 +201,25 @@ class Group:
         return [place // alignment * alignment for place in places]
 
     def has_boundary(self, block: int, request: ReferenceRequest, num_tokens: int) -> bool:
-        """Whether a hit of so many tokens may end inside this block (KV-INSIDE-18)."""
+        """Return whether a hit of `num_tokens` tokens may end inside this block (KV-INSIDE-18)."""
         return False
 
     def blocks_of(self, request_id: str) -> tuple[int, ...]:
-        """The request's block list; empty when it holds nothing."""
+        """Return the request's block list; empty if it holds nothing."""
         return tuple(self.block_lists.get(request_id, ()))
 
     def has_entry(self, request_id: str) -> bool:
-        """Whether the request took hits here or had a full block cached (KV-GRP-1)."""
+        """Return whether the request took hits here or had a full block cached (KV-GRP-1)."""
         return request_id in self.num_cached
 
     def find_in_all(self, asked: LookUp, block_index: int) -> list[int] | None:
-        """The cached block of every member group, or None: a hit needs the block in all."""
+        """Return the cached block of every member group, or None: a hit needs the block in all."""
         return self.find_hash(
             asked, hash_of_block(asked.hashes, block_index, self.hashes_per_block)
         )
 
     def find_hash(self, asked: LookUp, block_hash: bytes) -> list[int] | None:
-        """Of every member group the block with this hash, or None."""
+        """Return the block with this hash for every member group, or None if one lacks it."""
         found = [self.pool.find(make_key(block_hash, member)) for member in asked.members]
         blocks = [block for block in found if block is not None]
         return blocks if len(blocks) == len(found) else None
@@ -238,7 +238,7 @@ class Group:
         return new + self.num_revived(hits[max(0, skipped - held) :])  # KV-GRP-4
 
     def num_revived(self, hits: Sequence[int]) -> int:
-        """Hits that wait in the free queue: taking them uses up free blocks too."""
+        """Count the hits in the free queue: taking them also uses up free blocks."""
         return sum(1 for block in hits if self.pool.is_free(block))
 
     def take_hits(self, request_id: str, hits: Sequence[int], demand: Demand) -> None:
@@ -304,7 +304,7 @@ class Group:
         )
 
     def first_told(self, request_id: str, num_cached: int) -> int:
-        """Where the range of a Stored event begins (KV-EVT-2)."""
+        """Return the first block of a Stored event's range (KV-EVT-2)."""
         return num_cached
 
     def cache_partial_block(
@@ -336,14 +336,14 @@ class Group:
         return True
 
     def new_step_starts(self) -> None:
-        """Nothing waits for the next step, except in Mamba groups."""
+        """Note the start of a step; only Mamba groups keep something until then."""
 
     def keys_of_step(self) -> frozenset[bytes]:
-        """Keys that wait for the next step; only those of states do (KV-MAMBA-2)."""
+        """Return keys usable from the next step on; only states have them (KV-MAMBA-2)."""
         return frozenset()
 
     def mamba_state(self, request_id: str) -> MambaState | None:
-        """What the group remembers of a request beside its blocks; only mode align does."""
+        """Return the state of a request besides its blocks; only mode align has one."""
         return None
 
     def remove_skipped_blocks(self, request_id: str, num_computed_tokens: int) -> None:
@@ -365,7 +365,7 @@ class Group:
         self.pool.release(removed)
 
     def remove_gap(self, request_id: str, num_computed_tokens: int, num_prompt_tokens: int) -> None:
-        """Only R-SWA leaves out what lies between the prompt and a window (KV-RSWA-1)."""
+        """Release blocks between prompt and window; only R-SWA has such a gap (KV-RSWA-1)."""
 
     def pop(self, request_id: str) -> list[int]:
         """Forget the request; its blocks keep their references."""
@@ -379,7 +379,7 @@ class Group:
         return taken
 
     def take_new_block_ids(self) -> list[int]:
-        """Blocks queued for zeroing since the last call."""
+        """Return and clear the blocks queued for zeroing."""
         taken = self.new_block_ids
         self.new_block_ids = []
         return taken
@@ -387,7 +387,7 @@ class Group:
     # Restoring.
 
     def restore_request(self, request_id: str, state: RequestState) -> None:
-        """What a snapshot says of the request here."""
+        """Set the request's lists and counts from a snapshot."""
         if state.block_ids[self.index]:
             self.block_lists[request_id] = list(state.block_ids[self.index])
         num_cached = state.num_cached_blocks[self.index]
@@ -395,4 +395,4 @@ class Group:
             self.num_cached[request_id] = num_cached
 
     def restore_step(self, keys: frozenset[bytes]) -> None:
-        """The keys of `keys_of_step`."""
+        """Set the keys of `keys_of_step`."""

@@ -22,11 +22,11 @@ class ChunkedLocalGroup(Group):
         self.chunk = context.spec.attention_chunk_size
 
     def num_skipped_tokens(self, num_computed_tokens: int) -> int:
-        """All earlier chunks (KV-CHUNK-1): 13 computed tokens and a chunk of 8 skip 8."""
+        """Skip all earlier chunks (KV-CHUNK-1): 13 computed tokens and a chunk of 8 skip 8."""
         return num_computed_tokens // self.chunk * self.chunk
 
     def max_admission_blocks(self) -> int:
-        """A chunk and one step (KV-CHUNK-5)."""
+        """Return the blocks of a chunk and one step (KV-CHUNK-5)."""
         tokens = self.chunk + self.context.max_num_batched_tokens
         return cdiv(min(tokens, self.context.max_model_len_tokens), self.block_size)
 

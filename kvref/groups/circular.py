@@ -14,16 +14,16 @@ class CircularBufferGroup(Group):
     is_cacheable = False
 
     def num_blocks_needed(self, request_id: str, hits: Sequence[int], demand: Demand) -> int:
-        """The one block, if it is not there (KV-CIRC-1)."""
+        """Return 1 unless the request already has its block (KV-CIRC-1)."""
         return 0 if self.blocks_of(request_id) else 1
 
     def take_hits(self, request_id: str, hits: Sequence[int], demand: Demand) -> None:
-        """No hits, no entry (KV-CIRC-2)."""
+        """Take nothing: there are neither hits nor an entry (KV-CIRC-2)."""
 
     def allocate_external(self, request_id: str, demand: Demand) -> None:
-        """The ring is taken with the blocks of the others, if it is not there (KV-CIRC-2)."""
+        """Take the ring with the blocks of other groups, if the request lacks it (KV-CIRC-2)."""
         self.extend(request_id, 1)
 
     def allocate_new(self, request_id: str, demand: Demand) -> list[int]:
-        """The one block; later calls find it there (KV-CIRC-2)."""
+        """Take the one block, if the request lacks it (KV-CIRC-2)."""
         return self.extend(request_id, 1)

@@ -13,22 +13,22 @@ class CrossAttentionGroup(Group):
     covers_sequence = False
 
     def num_tokens_held(self, demand: Demand) -> int:
-        """Tokens that need slots: the encoder's (KV-CROSS-1)."""
+        """Return the encoder's tokens, which need slots (KV-CROSS-1)."""
         return demand.num_encoder_tokens
 
     def num_blocks_needed(self, request_id: str, hits: Sequence[int], demand: Demand) -> int:
-        """What is missing for the encoder's tokens (KV-CROSS-1)."""
+        """Return the number of missing blocks for the encoder's tokens (KV-CROSS-1)."""
         required = cdiv(self.num_tokens_held(demand), self.block_size)
         return max(required - len(self.blocks_of(request_id)), 0)
 
     def take_hits(self, request_id: str, hits: Sequence[int], demand: Demand) -> None:
-        """No hits, no nulls, no entry (KV-CROSS-2)."""
+        """Take nothing: there are no hits, no nulls and no entry (KV-CROSS-2)."""
 
     def allocate_external(self, request_id: str, demand: Demand) -> None:
-        """No external blocks (KV-CROSS-2)."""
+        """Take nothing: external tokens need no blocks here (KV-CROSS-2)."""
 
     def allocate_new(self, request_id: str, demand: Demand) -> list[int]:
-        """The one allocation; later calls find everything there (KV-CROSS-2)."""
+        """Take all blocks in the first allocation; later ones add none (KV-CROSS-2)."""
         return self.extend(request_id, cdiv(self.num_tokens_held(demand), self.block_size))
 
 
@@ -36,5 +36,4 @@ class EncoderOnlyGroup(CrossAttentionGroup):
     """Keeps nothing, so needs no block (KV-CROSS-5)."""
 
     def num_tokens_held(self, demand: Demand) -> int:
-        """None."""
         return 0

@@ -17,7 +17,7 @@ class FullAttentionGroup(Group):
     is_full = True
 
     def longest_hit(self, asked: LookUp) -> list[list[int]]:
-        """The longest run of cached blocks from block 0 (KV-FULL-2).
+        """Return the longest run of cached blocks from block 0 (KV-FULL-2).
 
         Example: block size 4, alignment 8, at most 19 tokens, blocks 0 … 2 cached: 3 blocks are
         found, and cut to 2, since 12 is no multiple of 8 (KV-FULL-4).
@@ -73,15 +73,15 @@ class RSWAGroup(FullAttentionGroup):
         self.window = context.spec.rswa_window
 
     def first_read_index(self, request: ReferenceRequest) -> int:
-        """The entry of the window's first token behind the prompt (KV-REQ-9)."""
+        """Return the entry of the window's first token after the prompt (KV-REQ-9)."""
         start = request.num_computed_tokens - self.window
         return max(request.num_prompt_tokens, start) // self.block_size
 
     def remove_gap(self, request_id: str, num_computed_tokens: int, num_prompt_tokens: int) -> None:
         """Release blocks wholly between the prompt and the window, last first (KV-RSWA-1).
 
-        Example: block size 4, window 5, a prompt of 6 tokens, 18 computed: block 2 goes, with
-        tokens 8 … 11; block 1 has the prompt's end, block 3 token 13, the first that is kept.
+        Example: block size 4, window 5, a prompt of 6 tokens, 18 computed: block 2, with tokens 8 …
+        11, is released; block 1 has the prompt's end, block 3 has token 13, the first that is kept.
         """
         first = cdiv(num_prompt_tokens, self.block_size)
         end = max(num_prompt_tokens, num_computed_tokens - self.window) // self.block_size

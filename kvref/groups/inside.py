@@ -1,4 +1,4 @@
-"""What groups do where hits may end inside a block (KV-INSIDE-7 …); elsewhere nobody uses this."""
+"""Groups whose hits may end inside a block (KV-INSIDE-7 …)."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ class EndsInside(Group):
         self.shared: dict[str, int] = {}
 
     def find_boundary(self, asked: LookUp, num_tokens: int) -> list[int] | None:
-        """Of each member the block with the key of this boundary; None if one has none."""
+        """Return each member's block with the key of this boundary; None if one has none."""
         number = num_tokens // self.hash_size - 1
         return self.find_hash(asked, asked.hashes[number]) if number < len(asked.hashes) else None
 
     def ends_of_hits(self, num_tokens: int) -> list[int]:
-        """The boundaries whose key the block may have that a hit ends inside (KV-INSIDE-18)."""
+        """Return boundaries whose key a block may have that a hit ends inside (KV-INSIDE-18)."""
         return [num_tokens]
 
     def has_boundary(self, block: int, request: ReferenceRequest, num_tokens: int) -> bool:
-        """Whether it has one of their keys, of this request."""
+        """Return whether the block has the key of such a boundary of this request."""
         if num_tokens % self.hash_size:
             return False
         numbers = [end // self.hash_size - 1 for end in self.ends_of_hits(num_tokens)]
@@ -45,11 +45,11 @@ class EndsInside(Group):
         return any(key in self.pool.keys[block] for key in keys)
 
     def is_hit_inside(self, hits: Sequence[int], demand: Demand) -> bool:
-        """Whether these hits of a new request end inside a block."""
+        """Return whether these hits of a new request end inside a block."""
         return len(hits) > 0 and demand.num_local_tokens % self.block_size > 0
 
     def take_hits(self, request_id: str, hits: Sequence[int], demand: Demand) -> None:
-        """The block that the hit ends inside counts as not cached (KV-INSIDE-15)."""
+        """Take hits; the block that the hit ends inside counts as not cached (KV-INSIDE-15)."""
         super().take_hits(request_id, hits, demand)
         if self.is_hit_inside(hits, demand):
             entry = demand.num_local_tokens // self.block_size
@@ -57,13 +57,15 @@ class EndsInside(Group):
             self.shared[request_id] = entry
 
     def copy_hit(self, request_id: str) -> list[int]:
-        """A fresh block in place of the one that the hit ends inside, if any (KV-INSIDE-15)."""
+        """Replace the block that the hit ends inside, if any, by a new block (KV-INSIDE-15)."""
         if request_id not in self.shared:
             return []
         entry = self.shared.pop(request_id)
         blocks = self.block_lists[request_id]
         (fresh,) = self.pool.allocate(1)
-        self.pool.ref_counts[fresh] += 1  # of the copy; its source keeps that of the hit
+        self.pool.ref_counts[fresh] += (
+            1  # held by the copy; the source keeps the reference of the hit
+        )
         self.pending_copies.append((blocks[entry], fresh))
         blocks[entry] = fresh
         if self.context.is_zeroed:  # KV-GRP-10
@@ -75,7 +77,7 @@ class InsideFullGroup(EndsInside, FullAttentionGroup):
     """Full attention with blocks of several hashes."""
 
     def longest_hit_within(self, asked: LookUp) -> tuple[list[list[int]], int]:
-        """A run of full blocks, and the longest boundary inside the next one (KV-INSIDE-7).
+        """Return a run of full blocks and the longest boundary inside the next one (KV-INSIDE-7).
 
         Example: blocks of 4, hashes of 2, at most 11 tokens; blocks 0 and 1 and the boundary 10 are
         cached: three blocks, 10 tokens.
@@ -101,12 +103,12 @@ class InsideFullGroup(EndsInside, FullAttentionGroup):
         return [run[: cdiv(length, self.block_size)] for run in found], length
 
     def ends_of_hits(self, num_tokens: int) -> list[int]:
-        """What is behind the hit in its block may be there, too."""
+        """Return all boundaries in the rest of the block, since it may hold more than the hit."""
         end = cdiv(num_tokens, self.block_size) * self.block_size
         return list(range(num_tokens, end + 1, self.hash_size))
 
     def num_blocks_needed(self, request_id: str, hits: Sequence[int], demand: Demand) -> int:
-        """One more for a copy (KV-INSIDE-14), whose source is there already (KV-INSIDE-17)."""
+        """Return one more for a copy (KV-INSIDE-14); its source is already held (KV-INSIDE-17)."""
         needed = super().num_blocks_needed(request_id, hits, demand)
         if not self.is_hit_inside(hits, demand):
             return needed
@@ -115,7 +117,7 @@ class InsideFullGroup(EndsInside, FullAttentionGroup):
         return needed + 1
 
     def allocate_new(self, request_id: str, demand: Demand) -> list[int]:
-        """The copy first, and what this step writes is noted (KV-INSIDE-15, KV-INSIDE-17)."""
+        """Copy first, then allocate and note what this step writes (KV-INSIDE-15, KV-INSIDE-17)."""
         copied = self.copy_hit(request_id)
         taken = super().allocate_new(request_id, demand)
         for block in self.blocks_of(request_id)[demand.num_local_tokens // self.block_size :]:
@@ -125,5 +127,5 @@ class InsideFullGroup(EndsInside, FullAttentionGroup):
         return copied + taken
 
     def new_step_starts(self) -> None:
-        """What was written is there now."""
+        """Forget what the previous step was writing."""
         self.pool.written_from.clear()

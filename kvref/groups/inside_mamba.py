@@ -39,7 +39,7 @@ class InsideMambaGroup(EndsInside, MambaGroup):
     """Every mode. What modes none and all register ends where blocks end."""
 
     def longest_hit_within(self, asked: LookUp) -> tuple[list[list[int]], int]:
-        """The rightmost boundary with a state; null before it; nothing is dropped (KV-INSIDE-8)."""
+        """Return the rightmost boundary with a state, null before it, no drop (KV-INSIDE-8)."""
         last = asked.max_length_tokens // self.hash_size * self.hash_size
         for length in range(last, 0, -self.hash_size):
             blocks = self.find_boundary(asked, length)
@@ -49,7 +49,7 @@ class InsideMambaGroup(EndsInside, MambaGroup):
         return [[] for _ in asked.members], 0
 
     def kept_ends(self, request: ReferenceRequest) -> list[int]:
-        """The last whole block up to each place, and u if it ends a block (KV-INSIDE-11)."""
+        """Return the last whole block up to each place, and u if it ends a block (KV-INSIDE-11)."""
         ends = super().kept_ends(request)
         whole = [end // self.block_size * self.block_size for end in ends]
         return [*whole, self.prompt_boundary(request)]
@@ -72,7 +72,7 @@ class InsideAlignedGroup(InsideMambaGroup, AlignedMambaGroup):
     # What is taken.
 
     def state_inside(self, request_id: str, num_hits: int, demand: Demand) -> tuple[int, int]:
-        """The tokens of the state that the chunk leaves inside, and its entry; or no tokens."""
+        """Return the tokens of the state that the chunk leaves inside, and its entry; 0 if none."""
         start, end = demand.num_computed_tokens, demand.num_main_tokens
         position, entry = self.last_boundary(end), cdiv(end, self.block_size) - 2
         alignment = self.state_spec.prefill_checkpoint_alignment
@@ -92,7 +92,7 @@ class InsideAlignedGroup(InsideMambaGroup, AlignedMambaGroup):
         return (position, entry) if entry >= length - num_drafted else none
 
     def own_block_with_key(self, request_id: str, demand: Demand) -> int | None:
-        """The block that a running request goes on in, if it has a key (KV-INSIDE-16)."""
+        """Return the block that a running request continues in, if it has a key (KV-INSIDE-16)."""
         entry, inside = divmod(demand.num_local_tokens, self.block_size)
         blocks = self.blocks_of(request_id)
         if inside == 0 or entry >= len(blocks) or not self.pool.keys[blocks[entry]]:
@@ -119,10 +119,11 @@ class InsideAlignedGroup(InsideMambaGroup, AlignedMambaGroup):
         return needed + self.num_revived(hits)
 
     def allocate_new(self, request_id: str, demand: Demand) -> list[int]:
-        """As KV-MAMBA-9 says, copies first, and a block for the state inside (KV-INSIDE-12).
+        """Allocate as KV-MAMBA-9 says, copies first, with a block for the state inside
+        (KV-INSIDE-12).
 
-        Example: the list [7] grows to 4 entries, with a state inside: [7, null, 8, 9], block 8 is
-        for it.
+        Example: the list [7] grows to 4 entries, with a state inside: [7, null, 8, 9], where block
+        8 holds that state.
         """
         required = self.num_required_blocks(demand)
         position, entry = self.state_inside(request_id, 0, demand)
@@ -138,18 +139,18 @@ class InsideAlignedGroup(InsideMambaGroup, AlignedMambaGroup):
         return copied + added
 
     def move_keys(self, request_id: str, demand: Demand) -> None:
-        """The keys of the block that the request writes go to a copy of it (KV-INSIDE-16)."""
+        """Move the keys of the block that the request writes to a copy of it (KV-INSIDE-16)."""
         own = self.own_block_with_key(request_id, demand)
         if own is None:
             return
-        (fresh,) = self.pool.allocate(1)  # its reference is that of the copy
+        (fresh,) = self.pool.allocate(1)  # its reference belongs to the copy
         self.pool.ref_counts[own] += 1
         self.pool.move_keys(own, fresh)
         self.pending_copies.append((own, fresh))
         self.step_keys.update(self.pool.keys[fresh])
 
     def pass_over(self, request_id: str, demand: Demand, position: int, entry: int) -> None:
-        """Entries that hold another state than that of their end (KV-INSIDE-12, KV-INSIDE-13)."""
+        """Skip entries with another state than that of their end (KV-INSIDE-12, KV-INSIDE-13)."""
         count = self.num_cached.get(request_id, 0)
         begun, inside = divmod(demand.num_computed_tokens, self.block_size)
         if inside and demand.num_known_tokens > (begun + 1) * self.block_size:
@@ -158,7 +159,7 @@ class InsideAlignedGroup(InsideMambaGroup, AlignedMambaGroup):
             self.num_cached[request_id] = max(count, entry + 1)
 
     def first_told(self, request_id: str, num_cached: int) -> int:
-        """What this call passes over is told, too."""
+        """Include blocks that this call skips in the event's range."""
         chunk = self.planned.get(request_id)
         return num_cached if chunk is None else chunk.num_cached
 
@@ -172,7 +173,7 @@ class InsideAlignedGroup(InsideMambaGroup, AlignedMambaGroup):
         return super().is_worth_caching(block_index, request)
 
     def is_wanted(self, chunk: PlannedChunk, request: ReferenceRequest) -> bool:
-        """Whether a request is expected to go on there, whatever retention says."""
+        """Return whether a request is expected to continue there, whatever retention says."""
         return chunk.position in (self.prompt_boundary(request), exact(request.junction_tokens))
 
     def cache_blocks(self, request: ReferenceRequest, num_tokens: int) -> None:
@@ -187,14 +188,18 @@ class InsideAlignedGroup(InsideMambaGroup, AlignedMambaGroup):
             self.cache_end_of_prompt(request, num_tokens)
 
     def checkpoint_returns(self, request: ReferenceRequest, num_tokens: int) -> bool:
-        """Where no hit ends inside (KV-INSIDE-19): else no later call knows what state there is."""
+        """Return whether a lost state gets its key again, which no hit may end inside
+        (KV-INSIDE-19).
+
+        Elsewhere no later call knows which state there is.
+        """
         if self.block_size > self.hash_size:
             return False
         chunk = self.planned.get(request.request_id, NO_CHUNK)
         return chunk.position == 0 and super().checkpoint_returns(request, num_tokens)
 
     def cache_end_of_prompt(self, request: ReferenceRequest, num_tokens: int) -> None:
-        """The running state, if it lies inside a block and has no such key yet."""
+        """Register the running state, if it lies inside a block and has no such key yet."""
         entry, inside = divmod(num_tokens, self.block_size)
         blocks = self.blocks_of(request.request_id)
         if inside == 0 or entry >= len(blocks) or blocks[entry] == NULL_BLOCK:
@@ -206,11 +211,11 @@ class InsideAlignedGroup(InsideMambaGroup, AlignedMambaGroup):
         self.num_cached[request.request_id] = entry
 
     def register_state(self, request: ReferenceRequest, num_tokens: int, entry: int) -> None:
-        """A partial entry that waits for the next step."""
+        """Register a partial entry that may be used from the next step on."""
         self.cache_partial_block(request, num_tokens, entry)
         block_hash = request.block_hashes[num_tokens // self.hash_size - 1]
         self.step_keys.add(make_key(block_hash, self.index))
 
     def chunk_is_planned(self) -> None:
-        """The allocation is over, its caching call, too."""
+        """Forget the planned chunks once the allocation and its caching call are over."""
         self.planned = {}

@@ -28,11 +28,11 @@ class MambaGroup(Group):
         self.step_keys: set[bytes] = set()
 
     def num_skipped_tokens(self, num_computed_tokens: int) -> int:
-        """Only the state after the last computed token is read (KV-MAMBA-1)."""
+        """Skip all but the last computed token: only the state after it is read (KV-MAMBA-1)."""
         return max(0, num_computed_tokens - 1)
 
     def longest_hit(self, asked: LookUp) -> list[list[int]]:
-        """The rightmost aligned state; null before it; nothing is dropped (KV-MAMBA-3)."""
+        """Return the rightmost aligned state, null before it, without a drop (KV-MAMBA-3)."""
         for index in reversed(range(asked.max_length_tokens // self.block_size)):
             if (index + 1) * self.block_size % asked.alignment_tokens == 0:
                 blocks = self.find_in_all(asked, index)
@@ -41,7 +41,7 @@ class MambaGroup(Group):
         return [[] for _ in asked.members]
 
     def is_worth_caching(self, block_index: int, request: ReferenceRequest) -> bool:
-        """Everything, or with retention the states at boundaries (KV-RET-5)."""
+        """Return True, or with retention whether the state is at a boundary (KV-RET-5)."""
         retention = self.context.retention_interval_tokens
         if retention is None:
             return True
@@ -51,18 +51,18 @@ class MambaGroup(Group):
         return end in self.kept_ends(request)
 
     def kept_ends(self, request: ReferenceRequest) -> list[int]:
-        """Where the states end that are kept beside those of the interval (KV-RET-7)."""
+        """Return the ends of the states that are kept besides those of the interval (KV-RET-7)."""
         ends = self.retained_places(request)
         if not self.context.replays_before_drop:  # KV-POL-20
             ends.append(replay_boundary(request, self.context.alignment_tokens))
         return ends
 
     def prompt_boundary(self, request: ReferenceRequest) -> int:
-        """Where a replay of the prompt goes on: u, a multiple of h (KV-INSIDE-11, KV-POL-23)."""
+        """Return u, where a replay of the prompt continues (KV-INSIDE-11, KV-POL-23)."""
         return self.last_boundary(request.num_prompt_tokens)
 
     def last_boundary(self, num_tokens: int) -> int:
-        """The last boundary that a request with these tokens can start from."""
+        """Return the last boundary that a request with these tokens can start from."""
         hash_size = self.context.hash_block_size_tokens
         if self.context.some_group_drops:
             return max(num_tokens // hash_size * hash_size - hash_size, 0)
@@ -86,19 +86,18 @@ class MambaGroup(Group):
         self.step_keys = set()
 
     def keys_of_step(self) -> frozenset[bytes]:
-        """Of states that were registered in this step."""
+        """Return the keys of states that were registered in this step."""
         return frozenset(self.step_keys)
 
     def restore_step(self, keys: frozenset[bytes]) -> None:
-        """As a snapshot says."""
         self.step_keys = set(keys)
 
     def is_hit_too_new(self, hits: Sequence[int]) -> bool:
-        """Whether the state to start from was registered in this very step."""
+        """Return whether the state to start from was registered in this very step."""
         return len(hits) > 0 and any(key in self.step_keys for key in self.pool.keys[hits[-1]])
 
     def with_speculative_blocks(self, demand: Demand) -> Demand:
-        """The demand with room for the states of drafted tokens (KV-MAMBA-4)."""
+        """Return the demand with room for the states of drafted tokens (KV-MAMBA-4)."""
         extra = self.num_speculative_blocks * self.block_size
         return replace(demand, num_slots_tokens=demand.num_slots_tokens + extra)
 
@@ -109,7 +108,7 @@ class MambaGroup(Group):
         return super().num_blocks_needed(request_id, hits, self.with_speculative_blocks(demand))
 
     def allocate_new(self, request_id: str, demand: Demand) -> list[int]:
-        """Blocks for the slots and for drafted states (KV-MAMBA-4)."""
+        """Allocate blocks for the slots and for drafted states (KV-MAMBA-4)."""
         return super().allocate_new(request_id, self.with_speculative_blocks(demand))
 
     def remove_skipped_blocks(self, request_id: str, num_computed_tokens: int) -> None:

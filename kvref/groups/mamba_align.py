@@ -15,12 +15,12 @@ from kvspec.snapshot import MambaState, RequestState
 
 
 class AlignedMambaGroup(MambaGroup):
-    """The last 1 + D blocks of a list are the running state and D drafted states.
+    """A group whose lists end with the running state and D drafted states.
 
-    `allocated`: requests that took blocks of their own before.
+    `allocated`: requests that have taken new blocks before.
     """
 
-    has_null_gaps = True  # nulls are padding: a removal goes on past them (KV-MAMBA-11)
+    has_null_gaps = True  # nulls are padding: a removal continues past them (KV-MAMBA-11)
 
     def __init__(self, context: GroupContext, pool: BlockPool, events: EventLog) -> None:
         super().__init__(context, pool, events)
@@ -31,7 +31,8 @@ class AlignedMambaGroup(MambaGroup):
         return cdiv(demand.num_main_tokens, self.block_size) + self.num_speculative_blocks
 
     def num_blocks_needed(self, request_id: str, hits: Sequence[int], demand: Demand) -> int:
-        """The running state and the drafted ones are all that is ever taken at once (KV-MAMBA-7).
+        """Count the running state and the drafted ones, all that is ever taken at once
+        (KV-MAMBA-7).
 
         A request that took blocks before moves its drafted ones along and takes one.
         """
@@ -101,15 +102,15 @@ class AlignedMambaGroup(MambaGroup):
             self.step_keys.add(make_key(block_hash, self.index))
 
     def checkpoint_returns(self, request: ReferenceRequest, num_tokens: int) -> bool:
-        """Whether a replay of the prompt would start there, and a lost state gets its key again."""
+        """Return whether a replay would start there, so that a lost state regains its key."""
         return self.context.checkpoints_return and num_tokens == self.prompt_boundary(request)
 
     def mamba_state(self, request_id: str) -> MambaState | None:
-        """Whether it took blocks of its own."""
+        """Return whether the request has taken new blocks before."""
         return MambaState(request_id in self.allocated)
 
     def restore_request(self, request_id: str, state: RequestState) -> None:
-        """With its mark."""
+        """Restore the request with its mark."""
         super().restore_request(request_id, state)
         mamba = state.mamba[self.index] if state.mamba else None
         if mamba is not None and mamba.has_allocated:

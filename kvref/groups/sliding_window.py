@@ -24,7 +24,7 @@ class SlidingWindowGroup(Group):
         self.extra = context.spec.extra_retained_tokens
 
     def num_skipped_tokens(self, num_computed_tokens: int) -> int:
-        """All before the window of the next token (KV-SW-1).
+        """Skip all tokens before the window of the next one (KV-SW-1).
 
         With 7 computed tokens and a window of 4, token 7 sees 4 … 7, so 4 tokens are skipped.
         """
@@ -35,7 +35,7 @@ class SlidingWindowGroup(Group):
         return max(0, num_computed_tokens - self.window + 1)
 
     def max_admission_blocks(self) -> int:
-        """A window and one step, plus one: a window need not start at a block (KV-SW-7)."""
+        """Return the blocks of a window and one step, plus one for an unaligned start (KV-SW-7)."""
         tokens = self.window - 1 + self.extra + self.context.max_num_batched_tokens
         return cdiv(min(tokens, self.context.max_model_len_tokens), self.block_size) + 1
 
@@ -44,7 +44,7 @@ class SlidingWindowGroup(Group):
         return cdiv(self.window - 1, self.block_size) + (1 if drop_last_block else 0)
 
     def longest_hit(self, asked: LookUp) -> list[list[int]]:
-        """The rightmost run that fills a window; null before it (KV-SW-2, KV-SW-3).
+        """Return the rightmost run that fills a window, null before it (KV-SW-2, KV-SW-3).
 
         Example: window 8, block size 4, blocks 2, 3 and 5 cached: the run 2 … 3 fills a window,
         block 5 alone does not; the answer is [null, null, block 2, block 3].
@@ -76,7 +76,7 @@ class SlidingWindowGroup(Group):
     def _run_from_the_start(
         hits: Sequence[list[int] | None], dropped: int, is_aligned: Callable[[int], bool]
     ) -> int:
-        """A run that starts at block 0 counts however short (KV-SW-4).
+        """Return the length of a run from block 0, which counts however short it is (KV-SW-4).
 
         Its right end must be aligned after the drop; it is cut to alignment, then the block is
         dropped, and the rest cut to alignment again (KV-SW-5).
@@ -95,7 +95,8 @@ class SlidingWindowGroup(Group):
         return length
 
     def is_worth_caching(self, block_index: int, request: ReferenceRequest) -> bool:
-        """Whether the block lies in the tail before some boundary a hit may end at (KV-RET-*).
+        """Return whether the block lies in the tail before some boundary a hit may end at
+        (KV-RET-*).
 
         `shift` is 1 with a drop: the run then ends one block beyond the boundary.
         """

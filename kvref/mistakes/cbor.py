@@ -1,4 +1,4 @@
-"""A CBOR encoder that can be told to do single things wrong; by default it is canonical."""
+"""A CBOR encoder whose details can be made wrong; by default it is canonical."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class CborDialect:
-    """What is encoded how; the defaults are those of RFC 8949, section 4.2.1.
+    """The rules of an encoding; the defaults are those of RFC 8949, section 4.2.1.
 
     `largest_tiny`, `largest_byte`, `largest_short`: the largest number that fits into a head of 1,
     2, 3 bytes; `short_byte` False: heads of 2 bytes are never used.
@@ -24,7 +24,7 @@ class CborDialect:
     text_encoding: str = "utf-8"
 
     def head(self, major: int, number: int) -> bytes:
-        """The type in three bits, then the number in as few bytes as the dialect allows."""
+        """Encode the type in three bits, then the number in as few bytes as the dialect allows."""
         kind = major << 5
         if number <= self.largest_tiny:
             return bytes([kind | number])
@@ -38,7 +38,7 @@ class CborDialect:
 
 
 def encoded(value: object, dialect: CborDialect | None = None) -> bytes:
-    """The encoding of None, ints, texts, byte strings and lists of them."""
+    """Encode None, ints, texts, byte strings and lists of them."""
     how = dialect or CborDialect()
     if value is None:
         return b"\xf6"

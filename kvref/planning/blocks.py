@@ -1,4 +1,4 @@
-"""What follows from a layout: block sizes, concurrency, capacity (KV-PLAN-17, KV-PLAN-18)."""
+"""Block sizes, concurrency and capacity of a layout (KV-PLAN-17, KV-PLAN-18)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kvspec.specs import MambaSpec
 
 
 def block_sizes(kv_cache: KVCacheConfig, config: PlanningConfig) -> BlockSizes:
-    """The scheduler and hash block sizes (KV-CFG-4, KV-CFG-5, KV-PLAN-18)."""
+    """Return the scheduler and hash block sizes (KV-CFG-4, KV-CFG-5, KV-PLAN-18)."""
     context_parallel = config.dcp_world_size * config.pcp_world_size
     if len(kv_cache.groups) <= 1:
         size = config.block_size * context_parallel
@@ -33,7 +33,7 @@ def block_sizes(kv_cache: KVCacheConfig, config: PlanningConfig) -> BlockSizes:
 
 
 def _has_long_state(kv_cache: KVCacheConfig, config: PlanningConfig) -> bool:
-    """Whether a state's block differs from the cache's: one state then stands for many blocks."""
+    """Return whether a state's block differs from the cache's, so that it spans several blocks."""
     return any(
         isinstance(group.spec, MambaSpec) and group.spec.block_size != config.block_size
         for group in kv_cache.groups
@@ -41,7 +41,7 @@ def _has_long_state(kv_cache: KVCacheConfig, config: PlanningConfig) -> bool:
 
 
 def max_concurrency(kv_cache: KVCacheConfig, config: PlanningConfig) -> float:
-    """How many requests of full length fit at once (KV-PLAN-17)."""
+    """Return how many requests of full length fit at once (KV-PLAN-17)."""
     if not kv_cache.groups:
         raise ConfigError("groups", (), "at least one group: nothing else limits the number")
     per_request_bytes = sum(max_memory_usage_bytes(group.spec, config) for group in kv_cache.groups)
@@ -52,6 +52,6 @@ def max_concurrency(kv_cache: KVCacheConfig, config: PlanningConfig) -> float:
 
 
 def capacity(kv_cache: KVCacheConfig, config: PlanningConfig) -> Capacity:
-    """Tokens and requests that the layout can hold (KV-PLAN-17)."""
+    """Return the tokens and requests that the layout can hold (KV-PLAN-17)."""
     concurrency = max_concurrency(kv_cache, config)
     return Capacity(int(concurrency * config.max_model_len_tokens), concurrency)

@@ -22,7 +22,7 @@ from kvspec.specs import (
 
 
 def group_layers(layers: Layers, config: PlanningConfig) -> tuple[KVCacheGroup, ...]:
-    """The groups of a model with these layers; the first way that applies (KV-PLAN-5)."""
+    """Group these layers in the first way that applies (KV-PLAN-5)."""
     layers = tuple((name, normalized(spec)) for name, spec in layers)
     if config.disable_hybrid:
         layers = unify_hybrid(layers)
@@ -88,7 +88,7 @@ def split_by_spec(layers: Layers) -> tuple[KVCacheGroup, ...]:
 
 
 def padding_warnings(groups: Sequence[KVCacheGroup]) -> tuple[str, ...]:
-    """One sentence per spec whose layers do not fill its groups (KV-PLAN-24)."""
+    """Return a sentence for each spec whose layers do not fill its groups (KV-PLAN-24)."""
     if len(groups) < 2 or any(isinstance(g.spec, UniformTypeKVCacheSpecs) for g in groups):
         return ()  # side by side, a slot has only the pages it needs
     size = max(len(group.layer_names) for group in groups)
@@ -106,10 +106,10 @@ def padding_warnings(groups: Sequence[KVCacheGroup]) -> tuple[str, ...]:
 
 
 def project(groups: Sequence[KVCacheGroup], layers: Layers) -> tuple[KVCacheGroup, ...]:
-    """The groups as one worker sees them: with that worker's layers only (KV-PLAN-11).
+    """Return the groups with only one worker's layers (KV-PLAN-11).
 
-    A group of which the worker has no layer stays, empty and unflagged: all workers must number
-    the groups alike.
+    A group without layers on the worker stays, empty and unflagged: all workers must number the
+    groups alike.
     """
     mine = {name for name, _ in layers}
     projected = []
@@ -124,7 +124,7 @@ def project(groups: Sequence[KVCacheGroup], layers: Layers) -> tuple[KVCacheGrou
 
 
 def _check_chunks(groups: Sequence[KVCacheGroup]) -> None:
-    """A chunk must end at a block boundary, also when unifying made blocks longer (KV-PLAN-21)."""
+    """Check that chunks end at block boundaries, even in longer unified blocks (KV-PLAN-21)."""
     for group in groups:
         spec = group.spec
         specs = [spec]

@@ -24,7 +24,7 @@ from kvspec.specs import (
 
 
 def lie_side_by_side(layers: Layers) -> bool:
-    """Whether these are full and windowed latents of the version that mixes page sizes."""
+    """Return whether these are full and windowed latents of the version that mixes page sizes."""
     specs = [spec for _, spec in layers]
     return (
         any(isinstance(spec, MLAAttentionSpec) for spec in specs)
@@ -40,7 +40,7 @@ def _mixes_page_sizes(spec: LayerSpec) -> bool:
 
 
 def group_side_by_side(layers: Layers, *, use_eagle: bool) -> tuple[KVCacheGroup, ...]:
-    """One group of full attention, and windowed groups beside it (KV-PLAN-22, KV-PLAN-25)."""
+    """Make one group of full attention, and windowed groups beside it (KV-PLAN-22, KV-PLAN-25)."""
     full = tuple(pair for pair in layers if isinstance(pair[1], MLAAttentionSpec))
     kinds: dict[tuple[int, int], list[tuple[str, LayerSpec]]] = {}
     for name, spec in layers:
@@ -59,12 +59,12 @@ def group_side_by_side(layers: Layers, *, use_eagle: bool) -> tuple[KVCacheGroup
 
 
 def num_tuples(layers: Iterable[tuple[str, LayerSpec]]) -> int:
-    """The layers of the page size that most of them have (KV-PLAN-25)."""
+    """Return the number of layers of the most frequent page size (KV-PLAN-25)."""
     return max(Counter(page_size_bytes(spec) for _, spec in layers).values())
 
 
 def least_padding(counts: Sequence[int]) -> int:
-    """The size from the first count on that needs least padding, the largest of equals."""
+    """Return the size, from the first count on, that needs least padding; the largest of equals."""
 
     def padding(size: int) -> int:
         return sum(-number % size for number in counts)
@@ -73,7 +73,7 @@ def least_padding(counts: Sequence[int]) -> int:
 
 
 def _dealt(windows: Sequence[tuple[str, LayerSpec]], size: int) -> Iterator[Layers]:
-    """The tuples of a kind, one layer of each page size, dealt out to groups of at most `size`."""
+    """Distribute a kind's tuples, one layer of each page size, over groups of at most `size`."""
     classes: dict[int, list[tuple[str, LayerSpec]]] = {}
     for name, spec in windows:
         classes.setdefault(page_size_bytes(spec), []).append((name, spec))
@@ -90,7 +90,7 @@ def _group(layers: Layers) -> KVCacheGroup:
 
 
 def _padded_to_one_of(spec: LayerSpec, pages: Sequence[int]) -> LayerSpec:
-    """With the smallest of these page sizes that holds it, so that it can share their tensors."""
+    """Pad the spec to the smallest of these page sizes that holds it, to share its tensors."""
     own = page_size_bytes(spec)
     for page in pages:
         if page > own and isinstance(spec, SlidingWindowMLASpec):
@@ -101,10 +101,10 @@ def _padded_to_one_of(spec: LayerSpec, pages: Sequence[int]) -> LayerSpec:
 
 
 def profile_bytes_per_block(groups: Sequence[KVCacheGroup]) -> int:
-    """What the profile `vllm-0.24` takes a block of such groups for.
+    """Return the bytes that the profile `vllm-0.24` assumes for a block of such groups.
 
-    The page sizes of full attention, times the most layers of one size in any group; an empty group
-    counts with the layers that other workers have.
+    These are the page sizes of full attention, times the most layers of one size in any group; an
+    empty group counts with the layers that other workers have.
     """
     counted = [
         Counter(page_size_bytes(spec) for _, spec in group.spec.kv_cache_specs)

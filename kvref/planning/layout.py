@@ -14,7 +14,7 @@ from kvspec.specs import UniformTypeKVCacheSpecs
 def config_from_groups(
     groups: Sequence[KVCacheGroup], config: PlanningConfig, available_memory_bytes: int
 ) -> KVCacheConfig:
-    """The layout of one worker: as many blocks as the memory holds, and their tensors."""
+    """Lay out one worker: as many blocks as the memory holds, and their tensors."""
     groups = tuple(groups)
     slots = tensor_slots(groups)
     if not slots:
@@ -29,7 +29,7 @@ def config_from_groups(
 def num_blocks_for(
     groups: Sequence[KVCacheGroup], config: PlanningConfig, available_memory_bytes: int
 ) -> int:
-    """Blocks that fit into the memory, or those asked for (KV-PLAN-12)."""
+    """Return the number of blocks that fit into the memory, or were asked for (KV-PLAN-12)."""
     if config.num_blocks_override is not None:
         return config.num_blocks_override
     return max(available_memory_bytes, 0) // bytes_per_block(groups)
@@ -41,10 +41,10 @@ def bytes_per_block(groups: Sequence[KVCacheGroup]) -> int:
 
 
 def tensor_slots(groups: Sequence[KVCacheGroup]) -> tuple[tuple[int, tuple[str, ...]], ...]:
-    """Each tensor's page size in bytes and the layers that share it (KV-PLAN-13).
+    """Return each tensor's page size in bytes and the layers that share it (KV-PLAN-13).
 
-    With one group every layer has a tensor of its own. With several, tensor i is shared by layer i
-    of each group: a block belongs to one group at a time, so they never use it at once.
+    With one group every layer has its own tensor. With several, tensor i is shared by layer i of
+    each group: a block belongs to one group at a time, so they never use it at once.
     """
     if len(groups) == 1:
         (group,) = groups
@@ -74,7 +74,7 @@ def layer_page(group: KVCacheGroup, name: str) -> int:
 def _packed(
     slots: Sequence[tuple[int, tuple[str, ...]]], num_blocks: int
 ) -> tuple[KVCacheTensor, ...]:
-    """All tensors as views of one allocation, block after block (KV-PLAN-14)."""
+    """Place all tensors as views of one allocation, block after block (KV-PLAN-14)."""
     stride = sum(page for page, _ in slots)
     tensors, offset = [], 0
     for page, names in slots:
@@ -84,7 +84,7 @@ def _packed(
 
 
 def shrunk_to(cache: KVCacheConfig, num_blocks: int) -> KVCacheConfig:
-    """The layout with fewer blocks; tensors shrink in proportion (KV-PLAN-15)."""
+    """Return the layout with fewer blocks and proportionally smaller tensors (KV-PLAN-15)."""
     if not cache.tensors or cache.num_blocks == num_blocks:
         return replace(cache, num_blocks=num_blocks)
     tensors = tuple(

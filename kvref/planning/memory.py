@@ -1,4 +1,4 @@
-"""How many bytes one request needs, and whether they are there (KV-PLAN-8 … KV-PLAN-10)."""
+"""The memory that requests need, and whether it suffices (KV-PLAN-8 … KV-PLAN-10)."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ def groups_bytes(
 
 
 def held_blocks(spec: LayerSpec, config: PlanningConfig) -> int:
-    """Blocks a manager asks for, at most, to serve one request of full length (KV-PLAN-9).
+    """Return the most blocks a manager takes for one request of full length (KV-PLAN-9).
 
-    As `max_blocks`, except for a running state whose blocks are shorter than the sequence: a
-    manager asks for all blocks of the prompt, although it soon releases them.
+    This is `max_blocks`, except for a running state whose blocks are shorter than the sequence: a
+    manager takes all blocks of the prompt, although it soon releases them.
     """
     if isinstance(spec, UniformTypeKVCacheSpecs):
         return max(held_blocks(layer, config) for _, layer in spec.kv_cache_specs)
@@ -56,7 +56,7 @@ def held_blocks(spec: LayerSpec, config: PlanningConfig) -> int:
 
 
 def set_aside_blocks(spec: LayerSpec) -> int:
-    """Blocks that a group keeps from the start and no request ever gets (KV-FULL-8)."""
+    """Return the blocks that a group reserves at start and requests never get (KV-FULL-8)."""
     if isinstance(spec, SinkFullAttentionSpec):
         return spec.sink_len // spec.block_size
     if isinstance(spec, UniformTypeKVCacheSpecs):
@@ -65,7 +65,7 @@ def set_aside_blocks(spec: LayerSpec) -> int:
 
 
 def need_of_layers(layers: Layers, config: PlanningConfig) -> Need:
-    """What a model with these layers needs (KV-PLAN-9).
+    """Return the function that computes the need of these layers (KV-PLAN-9).
 
     The profile `vllm-0.24` adds up layers here: without null block, without padding.
     """
@@ -76,9 +76,9 @@ def need_of_layers(layers: Layers, config: PlanningConfig) -> Need:
 
 
 def longest_that_fits(need: Need, config: PlanningConfig, available_bytes: int) -> int:
-    """The longest length, at most the configured one, whose need is there; 0 if none (KV-PLAN-10).
+    """Return the longest length that fits, at most the configured one; 0 if none (KV-PLAN-10).
 
-    A longer request never needs less, so halving the range finds it.
+    A longer request never needs less, so bisection finds it.
     """
 
     def fits(length: int) -> bool:
@@ -97,7 +97,7 @@ def longest_that_fits(need: Need, config: PlanningConfig, available_bytes: int) 
 def check_fits(need: Need, config: PlanningConfig, available_bytes: int) -> None:
     """Raise CacheMemoryError unless one request of full length fits (KV-PLAN-9).
 
-    No memory at all is a ConfigError of its own.
+    Without any memory it raises ConfigError.
     """
     if available_bytes <= 0:
         raise ConfigError("available_memory_bytes", available_bytes, "above 0")

@@ -34,7 +34,7 @@ WINDOWED_MUST_AGREE = ("sliding_window", *LATENT_MUST_AGREE[1:])
 
 
 def merge(specs: Sequence[LayerSpec]) -> LayerSpec:
-    """The one spec of a group with these layers; ConfigError if there is none (KV-PLAN-2)."""
+    """Return the spec of a group with these layers; ConfigError if there is none (KV-PLAN-2)."""
     if not specs:
         raise ConfigError("specs", specs, "at least one spec")
     first = specs[0]
@@ -60,7 +60,7 @@ def merge(specs: Sequence[LayerSpec]) -> LayerSpec:
 
 
 def is_mergeable(layers: Layers) -> bool:
-    """Whether one group can hold all layers (KV-PLAN-2); no layers need none and fit in one."""
+    """Return whether one group can hold all layers (KV-PLAN-2); without layers, True."""
     if not layers:
         return True
     try:
@@ -80,7 +80,7 @@ def _must_agree(specs: Sequence[LayerSpec], names: tuple[str, ...]) -> None:
 
 
 def _must_fit(specs: Sequence[LayerSpec]) -> None:
-    """The first spec stands for all, so no other may need a larger page."""
+    """Check that no spec needs a larger page than the first, which represents all."""
     for spec in specs:
         if spec.block_size != specs[0].block_size:
             raise ConfigError("block_size", spec.block_size, f"{specs[0].block_size}, as the first")
@@ -107,7 +107,7 @@ def _merged_full(specs: Sequence[FullAttentionSpec]) -> FullAttentionSpec:
 
 
 def _only_one(name: str, values: Sequence[int | None]) -> int | None:
-    """The value that all have who have one."""
+    """Return the one value among those given; ConfigError if they differ."""
     given = {value for value in values if value is not None}
     if len(given) > 1:
         raise ConfigError(name, sorted(given), "one value, or None, for all layers of a group")

@@ -1,4 +1,4 @@
-"""What a spec implies: bytes of a page, most blocks of a request (KV-PLAN-1, KV-PLAN-8)."""
+"""Values that follow from a spec: page bytes, blocks of a request (KV-PLAN-1, KV-PLAN-8)."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ S = TypeVar("S", bound=LayerSpec)
 
 
 def cdiv(dividend: int, divisor: int) -> int:
-    """Division rounded up."""
+    """Divide and round up."""
     return -(-dividend // divisor)
 
 
 def spec_properties(spec: LayerSpec, config: PlanningConfig) -> SpecProperties:
-    """What `spec` implies under `config` (KV-PLAN-1)."""
+    """Compute what `spec` implies under `config` (KV-PLAN-1)."""
     spec = normalized(spec)
     capped = isinstance(spec, SlidingWindowSpec | ChunkedLocalAttentionSpec)
     return SpecProperties(
@@ -66,7 +66,7 @@ def spec_properties(spec: LayerSpec, config: PlanningConfig) -> SpecProperties:
 
 
 def normalized(spec: S) -> S:
-    """The spec with the padding that follows from its alignment filled in (KV-PLAN-1).
+    """Return the spec with the padding that its alignment requires (KV-PLAN-1).
 
     An alignment of 576 bytes pads a page of 9,344 bytes to 9,792, whatever padding was given. A
     padding that is already larger by whole alignments is kept: unifying pages made it.
@@ -147,7 +147,7 @@ def _vector_bytes(spec: AttentionSpec, num_elements: int) -> int:
 
 
 def storage_block_size(spec: LayerSpec) -> int:
-    """How many slots a page stores: fewer than its tokens where a slot stands for several."""
+    """Return the slots of a page: fewer than its tokens if a slot holds several."""
     if isinstance(spec, MLAAttentionSpec | SlidingWindowMLASpec):
         if spec.block_size % spec.compress_ratio:
             raise ConfigError(
@@ -158,7 +158,7 @@ def storage_block_size(spec: LayerSpec) -> int:
 
 
 def max_blocks(spec: LayerSpec, config: PlanningConfig) -> int:
-    """Blocks that one request of full length holds at most (KV-PLAN-8)."""
+    """Return the most blocks that one request of full length holds (KV-PLAN-8)."""
     length = config.max_model_len_tokens
     has_more = isinstance(spec, SlidingWindowSpec) and spec.extra_retained_tokens > 0
     if isinstance(spec, RSWASpec | CircularBufferSpec) or has_more:

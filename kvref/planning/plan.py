@@ -19,7 +19,7 @@ Groups = tuple[KVCacheGroup, ...]
 def make_plan(
     workers: Sequence[Layers], config: PlanningConfig, available_memory_bytes: Sequence[int]
 ) -> Plan:
-    """One layout per worker, all with the same groups and the same number of blocks."""
+    """Make one layout per worker, all with the same groups and the same number of blocks."""
     if len(workers) != len(available_memory_bytes):
         raise ConfigError(
             "available_memory_bytes", available_memory_bytes, f"one per worker ({len(workers)})"
@@ -56,7 +56,7 @@ def _check_context_parallel(groups: Groups, config: PlanningConfig) -> None:
 
 
 def all_layers(workers: Sequence[Layers]) -> Layers:
-    """The layers of all workers, each once (KV-PLAN-11)."""
+    """Return the layers of all workers, each once (KV-PLAN-11)."""
     found: dict[str, LayerSpec] = {}
     for layers in workers:
         for name, spec in layers:
@@ -66,7 +66,7 @@ def all_layers(workers: Sequence[Layers]) -> Layers:
 
 
 def usable_bytes(groups: Groups, config: PlanningConfig, given: int) -> int:
-    """The memory, or what the number of blocks asked for takes (KV-PLAN-12)."""
+    """Return the memory, or the bytes of the number of blocks asked for (KV-PLAN-12)."""
     if config.num_blocks_override is None:
         return given
     return config.num_blocks_override * bytes_per_block(groups)
@@ -79,7 +79,7 @@ def _need(groups: Groups, everywhere: Groups) -> Need:
 def _fitted(
     groups: Groups, of_worker: Sequence[Groups], config: PlanningConfig, memory: Sequence[int]
 ) -> PlanningConfig:
-    """With the longest length that fits on every worker, if that is asked for (KV-PLAN-10)."""
+    """Set the longest length that fits on every worker, if that is asked for (KV-PLAN-10)."""
     if config.original_max_model_len_tokens != AUTO_FIT:
         return config
     longest = min(
@@ -98,14 +98,14 @@ def _fitted(
 
 
 def _in_step(caches: Sequence[KVCacheConfig]) -> tuple[KVCacheConfig, ...]:
-    """All layouts cut to the smallest number of blocks (KV-PLAN-15)."""
+    """Cut all layouts to the smallest number of blocks (KV-PLAN-15)."""
     limiting = [cache.num_blocks for cache in caches if cache.tensors]
     fewest = min(limiting, default=1)
     return tuple(shrunk_to(cache, fewest) for cache in caches)
 
 
 def scheduler_config(configs: Sequence[KVCacheConfig]) -> KVCacheConfig:
-    """The one layout a scheduler works with: worker 0's (KV-PLAN-16)."""
+    """Return the one layout a scheduler uses: worker 0's (KV-PLAN-16)."""
     if not configs:
         raise ConfigError("configs", configs, "at least one layout")
     first = configs[0]
@@ -117,7 +117,7 @@ def scheduler_config(configs: Sequence[KVCacheConfig]) -> KVCacheConfig:
 
 
 def _first_spec(spec: LayerSpec) -> LayerSpec:
-    """A scheduler needs no sizes: any layer of one type stands for all."""
+    """Return any layer's spec as representative of its type: a scheduler needs no sizes."""
     if isinstance(spec, UniformTypeKVCacheSpecs):
         return spec.kv_cache_specs[0][1]
     return spec

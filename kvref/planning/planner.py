@@ -28,19 +28,19 @@ class ReferencePlanner:
     """See `kvspec.planning.Planner` for what each call promises. Keeps no state."""
 
     def spec_properties(self, spec: LayerSpec, config: PlanningConfig) -> SpecProperties:
-        """What `spec` implies under `config` (KV-PLAN-1)."""
+        """Compute what `spec` implies under `config` (KV-PLAN-1)."""
         return spec_properties(spec, config)
 
     def merge(self, specs: Sequence[LayerSpec]) -> LayerSpec:
-        """The one spec of a group with these layers (KV-PLAN-2)."""
+        """Return the one spec of a group with these layers (KV-PLAN-2)."""
         return merge(specs)
 
     def is_uniform(self, layers: Layers) -> bool:
-        """Whether all layers can be merged into one group (KV-PLAN-2)."""
+        """Return whether all layers can be merged into one group (KV-PLAN-2)."""
         return is_mergeable(layers)
 
     def uniform_type(self, layers: Layers) -> UniformTypeKVCacheSpecs | None:
-        """All layers as one group of one type, or None (KV-PLAN-3)."""
+        """Return all layers as one group of one type, or None (KV-PLAN-3)."""
         return uniform_type(layers)
 
     def unify_hybrid(self, layers: Layers) -> Layers:
@@ -52,7 +52,7 @@ class ReferencePlanner:
         return unify_page_size(layers)
 
     def groups(self, layers: Layers, config: PlanningConfig) -> tuple[KVCacheGroup, ...]:
-        """The groups of a model (KV-PLAN-5)."""
+        """Return the groups of a model (KV-PLAN-5)."""
         return group_layers(layers, config)
 
     def max_memory_usage_bytes(self, layers: Layers, config: PlanningConfig) -> int:
@@ -62,7 +62,7 @@ class ReferencePlanner:
     def estimate_max_model_len(
         self, layers: Layers, config: PlanningConfig, available_memory_bytes: int
     ) -> int:
-        """The longest length that fits; 0 if none (KV-PLAN-10)."""
+        """Return the longest length that fits; 0 if none (KV-PLAN-10)."""
         need = need_of_layers(layers, config)
         return longest_that_fits(need, config, available_memory_bytes)
 
@@ -79,7 +79,7 @@ class ReferencePlanner:
         config: PlanningConfig,
         available_memory_bytes: int,
     ) -> KVCacheConfig:
-        """Blocks and tensors for these groups (KV-PLAN-12, KV-PLAN-13)."""
+        """Return blocks and tensors for these groups (KV-PLAN-12, KV-PLAN-13)."""
         return config_from_groups(groups, config, available_memory_bytes)
 
     def plan(
@@ -88,21 +88,21 @@ class ReferencePlanner:
         config: PlanningConfig,
         available_memory_bytes: tuple[int, ...],
     ) -> Plan:
-        """From each worker's layers and memory to its layout (KV-PLAN-11 … KV-PLAN-15)."""
+        """Plan from each worker's layers and memory to its layout (KV-PLAN-11 … KV-PLAN-15)."""
         return make_plan(workers, config, available_memory_bytes)
 
     def scheduler_config(self, configs: tuple[KVCacheConfig, ...]) -> KVCacheConfig:
-        """The one layout a scheduler works with (KV-PLAN-16)."""
+        """Return the one layout a scheduler uses (KV-PLAN-16)."""
         return scheduler_config(configs)
 
     def max_concurrency(self, kv_cache: KVCacheConfig, config: PlanningConfig) -> float:
-        """How many requests of full length fit at once (KV-PLAN-17)."""
+        """Return how many requests of full length fit at once (KV-PLAN-17)."""
         return max_concurrency(kv_cache, config)
 
     def capacity(self, kv_cache: KVCacheConfig, config: PlanningConfig) -> Capacity:
-        """Tokens and requests the layout can hold (KV-PLAN-17)."""
+        """Return the tokens and requests the layout can hold (KV-PLAN-17)."""
         return capacity(kv_cache, config)
 
     def block_sizes(self, kv_cache: KVCacheConfig, config: PlanningConfig) -> BlockSizes:
-        """The scheduler and hash block sizes (KV-PLAN-18)."""
+        """Return the scheduler and hash block sizes (KV-PLAN-18)."""
         return block_sizes(kv_cache, config)

@@ -1,4 +1,4 @@
-"""How many layers a group has (KV-PLAN-6)."""
+"""The number of layers in a group (KV-PLAN-6)."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ LARGEST_TO_SMALLEST = (3, 2)
 
 
 def group_size(counts: Sequence[int]) -> int:
-    """The smallest count, or the largest if that is less than 1.5 times the smallest."""
+    """Return the smallest count, or the largest if that is less than 1.5 times the smallest."""
     smallest, largest = min(counts), max(counts)
     numerator, denominator = LARGEST_TO_SMALLEST
     return largest if largest * denominator < smallest * numerator else smallest
 
 
 def in_turn(names: Sequence[str], size: int) -> Iterator[tuple[str, ...]]:
-    """The layers of one spec dealt out to as few groups of at most `size` as hold them.
+    """Distribute the layers of one spec over the fewest groups of at most `size`.
 
-    Layer i goes to group i mod n, not i // size: the first layers of all groups then stand close
+    Layer i is put into group i mod n, not i // size: the first layers of all groups are then close
     together in the model, and each stage of a pipeline has some of each.
     """
     num_groups = cdiv(len(names), size)

@@ -23,7 +23,7 @@ from kvspec.specs import (
 
 
 def uniform_type(layers: Layers) -> UniformTypeKVCacheSpecs | None:
-    """All layers as one group of one type whose sizes may differ, or None (KV-PLAN-3)."""
+    """Return all layers as one group of one type whose sizes may differ, or None (KV-PLAN-3)."""
     specs = [spec for _, spec in layers]
     if not specs or len({spec.block_size for spec in specs}) > 1:
         return None
@@ -33,7 +33,7 @@ def uniform_type(layers: Layers) -> UniformTypeKVCacheSpecs | None:
 
 
 def _type_key(spec: LayerSpec) -> tuple[object, ...]:
-    """What the layers of one type have in common: they hold and release blocks in step."""
+    """Return the key shared by layers of one type, which hold and release blocks in step."""
     if isinstance(spec, FullAttentionSpec):
         return ("full",)
     if isinstance(spec, SlidingWindowSpec):
@@ -76,7 +76,7 @@ def _is_single(layers: Layers) -> bool:
 
 
 def _as_full(spec: LayerSpec, block_size: int) -> LayerSpec:
-    """A windowed layer as full attention that remembers its window or chunk (KV-PLAN-7).
+    """Convert a windowed layer to full attention that remembers its window or chunk (KV-PLAN-7).
 
     A windowed latent takes the block size of full attention: its own is as short as its window.
     """
@@ -125,7 +125,7 @@ def unify_page_size(layers: Layers) -> Layers:
 
 
 def with_page_size(name: str, spec: LayerSpec, size: int) -> LayerSpec:
-    """The spec with a page of `size` bytes: a longer block, or padding (KV-PLAN-4)."""
+    """Give the spec a page of `size` bytes, by a longer block or padding (KV-PLAN-4)."""
     page = page_size_bytes(spec)
     if page == size:
         return spec
@@ -139,7 +139,7 @@ def with_page_size(name: str, spec: LayerSpec, size: int) -> LayerSpec:
 
 
 def _with_longer_blocks(name: str, spec: LayerSpec, size: int) -> LayerSpec:
-    """The spec with blocks so long that a page has `size` bytes.
+    """Lengthen the blocks of the spec until a page has `size` bytes.
 
     A state's page does not grow with its block, nor does one of given size; sink tokens must still
     fill whole blocks.

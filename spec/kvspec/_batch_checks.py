@@ -74,7 +74,7 @@ def span_tokens(config: ManagerConfig, group: int) -> int:
 def check_registration(
     manager: KVCacheManager, request: Request, others: Iterable[Request]
 ) -> None:
-    """Check that the request was made for this manager and its id is not registered (KV-BATCH-4)."""
+    """Check that the request is the manager's own and its id not registered (KV-BATCH-4)."""
     if not isinstance(getattr(request, "request_id", None), str):
         raise InvalidArgumentError("request", request, "a request made by make_request")
     manager.get_blocks(request)  # raises for a foreign one
@@ -100,9 +100,7 @@ def handles_of(field: str, handles: Ints, requests: Mapping[int, Request]) -> ar
 def _check_handles(
     field: str, handles: array[int], requests: Mapping[int, Request], seen: dict[int, str]
 ) -> None:
-    """Check that handles are registered and distinct; `seen` maps handles to their place, and
-    grows.
-    """
+    """Check that handles are registered and distinct; adds their places to `seen`."""
     for place, handle in enumerate(handles):
         where = f"{field}[{place}]"
         registered(where, handle, requests)
@@ -262,7 +260,7 @@ def _check_new(batched: Batched, place: int, handle: int) -> None:
 
 
 def _need(batched: Batched, feature: Feature) -> None:
-    """Check now that the manager has this feature; a single call would fail halfway through a step."""
+    """Check early that the manager has this feature: a call would fail halfway through a step."""
     capabilities = batched.implementation.capabilities
     if feature not in capabilities.features:
         raise UnsupportedError(feature, capabilities.name)

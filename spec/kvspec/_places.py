@@ -54,9 +54,7 @@ def _is_checkpointed(config: ManagerConfig, group: int) -> bool:
 
 
 def keys_of_one_place(config: ManagerConfig, snapshot: Snapshot) -> str | None:
-    """Check that the keys of a block name one group, and a listed block's primary key ends inside
-    it.
-    """
+    """Check that a block's keys name one group, and a listed block's primary key ends inside it."""
     for block, keys in enumerate(snapshot.block_keys):
         if len(keys) < 2:
             continue

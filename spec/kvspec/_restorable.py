@@ -1,4 +1,4 @@
-"""Check snapshots from anywhere before they are restored; members may be of any type (KV-MGR-20)."""
+"""Checks of snapshots to be restored; their members may be of any type (KV-MGR-20)."""
 
 from __future__ import annotations
 

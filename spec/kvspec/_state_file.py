@@ -131,9 +131,7 @@ class StateFile:
             raise self._error("damaged", f"holds no CBOR ({type(error).__name__})") from error
 
     def columns(self) -> Columns:
-        """Return the state; ValueError or a subclass if there is none although the checksum
-        matches.
-        """
+        """Return the state; ValueError if there is none although the checksum matches."""
         requests: dict[str, RequestState] = {}
         rest: dict[str, Any] = {}
         for body in self._others[1:-1]:

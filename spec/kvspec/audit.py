@@ -81,17 +81,13 @@ class _AuditedBatch:
 
 
 def late(call: str, error: KVSpecError) -> InvariantViolation:
-    """Return the violation for an error that was raised after the first change of a call
-    (KV-ERR-2).
-    """
+    """Return the violation for an error raised after a call's first change (KV-ERR-2)."""
     detail = f"{call} raised {type(error).__name__} after its first change: {error}"
     return InvariantViolation("errors_change_nothing", "KV-ERR-2", detail)
 
 
 def _shares(state: Snapshot, other: Snapshot) -> bool:
-    """Return whether two states share a list or dict, which may have changed although they are
-    equal.
-    """
+    """Return whether two states share a list or dict: it may have changed, and they seem equal."""
     return state is other or any(
         value is getattr(other, name) and not isinstance(value, (int, bytes, tuple))
         for name, value in vars(state).items()

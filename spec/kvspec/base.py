@@ -99,9 +99,7 @@ class BaseManager:
         new_computed_blocks: KVCacheBlocks | None = None,
         **lacking: Any,
     ) -> KVCacheBlocks | None:
-        """Return blocks for tokens about to be computed, or None; `lacking`: options of other
-        features.
-        """
+        """Return blocks for tokens about to be computed, or None; `lacking`: other options."""
         raise NotImplementedError
 
     def free(self, request: Any) -> None:
@@ -202,7 +200,7 @@ class BaseImplementation:
         check_invariants: bool = True,
         clock: Callable[[], int] | None = None,
     ) -> KVCacheManager:
-        """Make a manager of `manager_class`; UnsupportedError for a configuration that needs more."""
+        """Make a manager of `manager_class`; UnsupportedError if the configuration needs more."""
         # Late: what a configuration needs is worked out beside the checks.
         from kvspec.requirements import lacking
 

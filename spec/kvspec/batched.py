@@ -173,7 +173,7 @@ class BatchedManager(Protocol):
         """
 
     def lookup(self, handles: Ints) -> array[int]:
-        """Return the hit length in tokens of each request, by `get_computed_blocks` (KV-BATCH-12)."""
+        """Return each request's hit length in tokens, by `get_computed_blocks` (KV-BATCH-12)."""
 
     def admit(
         self,

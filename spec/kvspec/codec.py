@@ -286,7 +286,7 @@ _PLANNING_MEMBERS: Mapping[str, tuple[str, Check[Any]]] = {
 
 
 def encode_planning_config(config: PlanningConfig) -> JSONObject:
-    """Encode the `config` of a planning record; `policy` only if it isn't the profile `vllm-0.24`."""
+    """Encode the `config` of a planning record; without the policy of `vllm-0.24`."""
     value = {member: getattr(config, field) for member, (field, _) in _PLANNING_MEMBERS.items()}
     value["enable_cross_layers_blocks"] = "true" if config.packed_layout else None
     if config.policy != Policy.vllm_0_24():

@@ -111,9 +111,7 @@ def columns_of(snapshot: Snapshot) -> Columns:
 
 
 def rings_of(shared: Sequence[Sequence[int]]) -> array[int]:
-    """Build the column `rings`, ordered by smallest number, so that equal states give equal
-    columns.
-    """
+    """Build the column `rings`, by smallest number, so that equal states give equal columns."""
     rings = array("i")
     for ring in sorted(shared, key=min):
         rings.append(len(ring))

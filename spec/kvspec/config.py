@@ -115,9 +115,7 @@ class SpecRegistry:
                 raise ConfigError("custom", entry, "a CustomSpec")
 
     def resolve(self, spec: LayerSpec) -> LayerSpec:
-        """Return the built-in spec that `spec` is managed as (itself, unless its type is
-        registered).
-        """
+        """Return the built-in spec that `spec` is managed as, by default itself."""
         for entry in self.custom:
             if type(spec) is entry.spec_type:
                 return entry.managed_as(spec)
@@ -219,7 +217,7 @@ class ManagerConfig:
 
     @cached_property
     def managed_specs(self) -> tuple[LayerSpec, ...]:
-        """The built-in spec that each group is managed as (KV-CFG-9); the registry is asked once."""
+        """The built-in specs that groups are managed as (KV-CFG-9); the registry is asked once."""
         return tuple(self.registry.resolve(group.spec) for group in self.kv_cache.groups)
 
 

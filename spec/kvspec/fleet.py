@@ -127,12 +127,10 @@ class PrefixIndex(Protocol):
     def prefixes(
         self, hashes: Sequence[EventHash], *, group: int = 0, medium: str = MEDIUM_GPU
     ) -> Mapping[str, int]:
-        """Return how many of the leading hashes each engine has, without those that have none
-        (KV-FLEET-8).
-        """
+        """Return how many leading hashes each engine has, if any (KV-FLEET-8)."""
 
     def hits(self, groups: Sequence[GroupPrefix], *, medium: str = MEDIUM_GPU) -> Mapping[str, int]:
-        """Return the longest hit in tokens for each engine with a hit in all groups (KV-FLEET-17)."""
+        """Return the longest hit in tokens of each engine that has one in all groups (KV-FLEET-17)."""
 
 
 @runtime_checkable

@@ -81,9 +81,7 @@ def spec_of(spec: Any) -> LayerSpec:
 
 
 def beyond_contract(scheduler: Any) -> dict[str, bool]:
-    """Return vLLM's features since 0.26 that the contract lacks, and whether this scheduler uses
-    them.
-    """
+    """Return vLLM's features that the contract lacks, and whether this scheduler uses them."""
     cache = scheduler.kv_cache_config
     groups = cache.kv_cache_groups
     specs = [group.kv_cache_spec for group in groups]

@@ -64,7 +64,7 @@ def hits_end_inside(config: ManagerConfig) -> bool:
 
 
 def leaves_states_inside(config: ManagerConfig) -> bool:
-    """Return whether chunks leave states inside blocks although hits end at blocks (KV-INSIDE-19)."""
+    """Return whether chunks leave states inside blocks where hits do not end (KV-INSIDE-19)."""
     if not config.policy.hits_inside_blocks or not config.enable_caching:
         return False
     specs = [spec for spec in config.managed_specs if spec.prefix_cacheable]
@@ -80,9 +80,7 @@ def looks_inside(config: ManagerConfig) -> bool:
 
 
 def last_boundary(num_tokens: int, config: ManagerConfig) -> int:
-    """Return the latest place where a next request with these tokens continues, less a drop
-    (KV-INSIDE-11).
-    """
+    """Return the last place where a request with these tokens can continue (KV-INSIDE-11)."""
     h = hash_block_size(config)
     if hits_drop(config):
         return max(num_tokens // h * h - h, 0)

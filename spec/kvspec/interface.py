@@ -113,8 +113,7 @@ class Capabilities:
     `Policy.extra_keys` that it supports; under another one it refuses requests with extra keys.
     `values`: the supported values of members of configurations, all if a member is absent;
     `limits`: the largest supported ones. Both use the names of `kvspec.requirements`. `edition`:
-    the edition of the contract that it was written for (`kvspec.editions`); later rules do not bind
-    it.
+    the edition of the contract it was written for (`kvspec.editions`); later rules do not bind it.
     """
 
     name: str
@@ -157,8 +156,7 @@ class KVCacheManager(Protocol):
         """1 - free / (num_blocks - 1); 0.0 when there is only the null block (KV-POOL-12)."""
 
     def get_computed_blocks(self, request: Request) -> PrefixHit:
-        """Return the longest cached prefix of the request, at most `num_tokens - 1` tokens
-        (KV-MGR-1).
+        """Return the longest cached prefix, at most `request.num_tokens - 1` tokens (KV-MGR-1).
 
         Reads: the cache map and `request.block_hashes`. Changes: statistics only. The hit takes no
         reference: it is valid until the next call that allocates, evicts or resets. Empty when
@@ -263,9 +261,7 @@ class KVCacheManager(Protocol):
         """
 
     def reset_prefix_cache(self) -> bool:
-        """Drop every hash and return True if no block is in use; else change nothing and return
-        False.
-        """
+        """Drop every hash if no block is in use, and return True; else return False."""
 
     def get_num_common_prefix_blocks(self, request: Request) -> tuple[int, ...]:
         """Per group, leading blocks of this request that all running requests share (KV-MGR-15)."""
@@ -296,9 +292,7 @@ class KVCacheManager(Protocol):
         """Events since the last call, in order; empties the queue (KV-EVT-1)."""
 
     def take_new_block_ids(self) -> tuple[int, ...]:
-        """Return newly allocated blocks since the last call, which must be zeroed, by group
-        (KV-MGR-16).
-        """
+        """Return and clear the new blocks that must be zeroed, by group (KV-MGR-16)."""
 
     def make_prefix_cache_stats(self) -> PrefixCacheStats | None:
         """Look-up counters since the last call, then reset; None when `log_stats` is off."""
@@ -398,8 +392,7 @@ class Implementation(Protocol):
         """
 
     def restore(self, config: ManagerConfig, snapshot: Snapshot) -> KVCacheManager:
-        """Make a manager in the state of `snapshot`, without queued events or statistics
-        (KV-MGR-20).
+        """Make a manager in the state of `snapshot`, without events or statistics (KV-MGR-20).
 
         Every later result equals that of the manager the snapshot was taken from. Raises
         UnsupportedError without Feature.RESTORE.

@@ -92,7 +92,7 @@ def _every_list_of_block_ids(snapshot: Snapshot) -> Iterator[tuple[str, tuple[in
 
 
 def _ends_of_copies(snapshot: Snapshot) -> Iterator[int]:
-    """Yield sources and destinations of copies not yet taken, each with a reference (KV-INSIDE-4)."""
+    """Yield the ends of copies not yet taken, each with a reference (KV-INSIDE-4)."""
     return (block for pairs in snapshot.pending_copies for pair in pairs for block in pair)
 
 

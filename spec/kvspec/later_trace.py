@@ -146,7 +146,7 @@ class LaterTrace:
         return events
 
     def _hit(self, name: Any, result: dict[str, Any]) -> dict[str, Any]:
-        """Compute the junction as the hit plus the uncached common prefix after it (KV-COORD-12)."""
+        """Compute the junction: the hit plus the uncached common prefix (KV-COORD-12)."""
         if name in self.told and isinstance(result.get("blocks"), list):
             for group, blocks in enumerate(result["blocks"]):
                 if blocks:

@@ -15,9 +15,7 @@ TOKEN_ID_MAX = 2**63 - 1
 
 
 class RequestStatus(StrEnum):
-    """The status of a request in its scheduler. The watermark applies only to WAITING and
-    PREEMPTED.
-    """
+    """The status in the scheduler. The watermark applies only to WAITING and PREEMPTED."""
 
     WAITING = "WAITING"
     RUNNING = "RUNNING"

@@ -240,9 +240,7 @@ class SequentialManager:
         self._nothing_reported(handle)
 
     def _continue(self, handle: int, num_tokens: int, plan: StepPlan) -> int:
-        """Allocate the next tokens of a request under way; returns how many were granted
-        (KV-BATCH-6).
-        """
+        """Allocate a running request's next tokens; returns how many (KV-BATCH-6)."""
         request = self.requests[handle]
         blocks = self.manager.allocate_slots(
             request, num_tokens, num_lookahead_tokens=plan.num_lookahead_tokens
@@ -301,7 +299,7 @@ class SequentialManager:
 
     @in_turn
     def next_free_blocks(self, num_blocks: int, after: int | None = None) -> array[int]:
-        """Return the front of the free queue, or the part after a block (KV-BATCH-13, KV-BATCH-15)."""
+        """Return the front of the free queue, or what follows a block (KV-BATCH-13, KV-BATCH-15)."""
         number = count("num_blocks", num_blocks)
         if Feature.SNAPSHOT not in self.implementation.capabilities.features:
             raise UnsupportedError("next_free_blocks", self.implementation.capabilities.name)

@@ -59,7 +59,7 @@ class Tier(Protocol):
         """Entries `first` … of the request's list are full of final tokens (KV-TIER-1)."""
 
     def forget(self, blocks: Sequence[int]) -> None:
-        """Drop the wrong content of these device blocks, on the device and in the tier (KV-TIER-7)."""
+        """Drop the wrong content of these device blocks, here and in the tier (KV-TIER-7)."""
 
     def reset(self) -> None:
         """Drop everything (KV-TIER-7)."""

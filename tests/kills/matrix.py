@@ -85,7 +85,7 @@ def code_of(mistake: Mistake) -> str:
 class _WithoutStrings(ast.NodeTransformer):
     """Removes statements that are only a string."""
 
-    def visit_Expr(self, node: ast.Expr) -> ast.Expr | None:  # noqa: N802
+    def visit_Expr(self, node: ast.Expr) -> ast.Expr | None:
         is_string = isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
         return None if is_string else node
 
