@@ -8,7 +8,6 @@ a written-out counterexample is one of the statement without bound as well.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -93,33 +92,22 @@ def ask(formulas: Iterable[Term]) -> str:
     solver = z3.Solver()
     solver.set(rlimit=EFFORT)
     solver.add(*formulas)
-    return checked(solver)
-
-
-def checked(solver: z3.Solver) -> str:
-    """The solver's answer; `_cvc5` asks another one here, too."""
     return str(solver.check())
-
-
-def run(main: Callable[[], int]) -> int:
-    """A proof as a command: with `--solver cvc5` that answers each question again."""
-    parser = argparse.ArgumentParser(description="Ask everything, and count the expected answers.")
-    parser.add_argument("--solver", choices=("z3", "cvc5"), default="z3")
-    if parser.parse_args().solver == "z3":
-        return main()
-    from proofs import _cvc5  # which imports this module
-
-    return _cvc5.beside(main)
 
 
 @dataclass(frozen=True)
 class Statement:
-    """A claim under assumptions, and a claim close to it that does not hold."""
+    """A claim under assumptions, and perhaps a claim close to it that does not hold."""
 
     name: str
     assumptions: tuple[Term, ...]
     claim: Term
-    mistake: Term
+    mistake: Term | None = None
+
+
+def is_refuted(statement: Statement) -> bool:
+    """Whether it has a counterexample."""
+    return ask([*statement.assumptions, z3.Not(statement.claim)]) == "sat"
 
 
 class Ledger:
@@ -142,13 +130,20 @@ class Ledger:
         """The claim does not follow: there is a counterexample."""
         self._record(name, "sat", ask([*assumptions, z3.Not(claim)]))
 
-    def prove_and_refute(self, statements: Iterable[Statement]) -> None:
-        """Each claim holds, its assumptions are possible, and the one close to it does not hold."""
+    def prove_and_refute(
+        self, statements: Iterable[Statement], *, always_possible: bool = True
+    ) -> None:
+        """Each claim holds, its assumptions are possible, and the one close to it does not hold.
+
+        A way through code may be one that no numbers take; its user shows what is possible.
+        """
         for each in statements:
             plain = [term for term in each.assumptions if not z3.is_quantifier(term)]
-            self.possible(f"{each.name}: is possible", *plain)
+            if always_possible:
+                self.possible(f"{each.name}: is possible", *plain)
             self.prove(each.name, each.assumptions, each.claim)
-            self.refute(f"mistake: {each.name}", plain, each.mistake)
+            if each.mistake is not None:
+                self.refute(f"mistake: {each.name}", plain, each.mistake)
 
     def agree(self, name: str, agrees: bool) -> None:
         """A fact that is found out without z3."""

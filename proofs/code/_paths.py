@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from types import ModuleType
-from typing import TypeVar
+from typing import Any, TypeVar
 from unittest.mock import patch
 
 import z3
@@ -114,7 +114,9 @@ class Unknown:
     def __rsub__(self, other: int) -> Unknown:
         return self._number(other - self.term)
 
-    def __rmul__(self, other: int) -> Unknown:
+    def __rmul__(self, other: Any) -> Any:
+        if isinstance(other, list):
+            return Repeated(self.term)
         return self._number(other * self.term)
 
     def __eq__(self, other: object) -> bool:
@@ -137,6 +139,13 @@ class Unknown:
 
     def __bool__(self) -> bool:
         return self.way.decide(self.term != 0)
+
+
+@dataclass(frozen=True)
+class Repeated:
+    """A list of one entry, an unknown number of times; of a negative one it is empty."""
+
+    times: Term
 
 
 def term_of(number: object) -> Term:

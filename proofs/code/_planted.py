@@ -1,46 +1,72 @@
 """Mistakes on purpose in the code that a proof runs: a line of a method is another one.
 
-The rules that each breaks stand beside it: `python spec/table.py RULE` counts a proof as one of a
-rule only if it finds a mistake of that rule.
+Each is an off-by-one or as small: in one twin, or in both alike. One of both is made in each twin
+alone, too. `python spec/table.py RULE` counts a proof as one of a rule only if it finds a mistake
+of that rule.
 """
 
 from __future__ import annotations
 
 import inspect
 import textwrap
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from types import ModuleType
 from typing import Any
 from unittest.mock import patch
 
+from proofs._z3 import Ledger, Statement, is_refuted
 
-@dataclass(frozen=True)
+Change = tuple[type | ModuleType, str, str, str]
+"""In `owner.name` the text `old`, which stands there once, is `new`: owner, name, old, new."""
+
+
 class Planted:
-    """In `owner.name` the text `old`, which stands there once, is `new`."""
+    """The rule that is broken, and a change in one twin, or one in each."""
 
-    rule: str
-    owner: type | ModuleType
-    name: str
-    old: str
-    new: str
+    def __init__(self, rule: str, *changes: Change) -> None:
+        self.rule = rule
+        self.changes = changes
 
     def __str__(self) -> str:
-        return f"{self.rule}: {self.new or 'without'} for {self.old}"
+        return f"{self.rule}: " + ", and ".join(
+            f"{name}: {new or 'without'} for {old}" for _, name, old, new in self.changes
+        )
+
+    def each(self) -> Iterator[Planted]:
+        """Each change alone; of two also both."""
+        yield from (Planted(self.rule, change) for change in self.changes)
+        if len(self.changes) > 1:
+            yield self
 
     @contextmanager
     def done(self) -> Iterator[None]:
         """The mistake is made until the end."""
-        with patch.object(self.owner, self.name, self._changed()):
+        with ExitStack() as stack:
+            for owner, name, old, new in self.changes:
+                stack.enter_context(patch.object(owner, name, changed(owner, name, old, new)))
             yield
 
-    def _changed(self) -> Any:
-        code = inspect.unwrap(getattr(self.owner, self.name))
-        source = textwrap.dedent(inspect.getsource(code))
-        if source.count(self.old) != 1:
-            raise ValueError(f"{self.name} has not once {self.old!r}")
-        made: dict[str, Callable[..., object]] = {}
-        text = f"from __future__ import annotations\n{source.replace(self.old, self.new)}"
-        exec(compile(text, f"<{self}>", "exec"), code.__globals__, made)
-        return made[self.name]
+
+def changed(owner: type | ModuleType, name: str, old: str, new: str) -> Any:
+    """The function with another text."""
+    code: Any = inspect.unwrap(getattr(owner, name))
+    source = textwrap.dedent(inspect.getsource(code))
+    if source.count(old) != 1:
+        raise ValueError(f"{name} has not once {old!r}")
+    made: dict[str, Callable[..., object]] = {}
+    lines = textwrap.indent(f"{source.replace(old, new)}\nreturn {name}", "    ")
+    text = f"from __future__ import annotations\ndef within(__class__):\n{lines}"  # of `super()`
+    exec(compile(text, f"<{name}>", "exec"), code.__globals__, made)
+    return made["within"](owner)
+
+
+def check_planted(
+    ledger: Ledger,
+    planted: Iterable[tuple[Callable[[], Iterable[Statement]], Planted]],
+) -> None:
+    """Some of these statements does not hold for each mistake."""
+    for statements, mistake in planted:
+        for each in mistake.each():
+            with each.done():
+                ledger.agree(f"mistake: {each}", any(map(is_refuted, statements())))

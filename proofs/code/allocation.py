@@ -1,71 +1,75 @@
-"""The need that admission counts is what an allocation then takes, for all integers.
+"""The need that admission counts is what an allocation then takes, for all integers, in both twins.
 
-Statement (KV-GRP-3 … KV-GRP-7, KV-MGR-7, KV-MAMBA-4, KV-MAMBA-7 … KV-MAMBA-9, KV-CROSS-1,
-KV-CROSS-2, KV-CROSS-5): for a group of each kind `need_of` of `kvfast._core.allocator` is the
-number of blocks that `take_hits` and `take_new` take out of the free queue, new ones and revived
-hits; no step takes less than none; and the list then has slots for all that was asked for. The
-hits from what is skipped on are copied, each to its own place, and touched, and null is before
-them. A hit counts as free just where touching it takes it out of the queue, and null never
-(`num_revived`, and `touch` of the pool, of one hit). The need of all groups is the sum. These
-methods, and what they call in the allocator and the shape, are run along each way they may take,
-for a request that is under way, one that has blocks but no entry, and a first allocation with hits,
-with and without external tokens.
+Statement (KV-GRP-3 … KV-GRP-7, KV-MGR-7, KV-SW-7, KV-CHUNK-5, KV-MAMBA-4, KV-MAMBA-6 …
+KV-MAMBA-9, KV-CROSS-1, KV-CROSS-2, KV-CROSS-5): for a group of each kind the need
+(`num_blocks_needed` of kvref's groups, `need_of` of `kvfast._core.allocator`) is the number of
+blocks that taking hits, external blocks and new ones takes out of the free queue, new ones and
+revived hits; no step takes less than none; and the list then is as long as the rules say. All hits
+from what is skipped on are touched and count as cached, null is before them; in kvfast each is
+copied to its own place. A hit counts as free just where touching it takes it out of the queue, and
+null never (`num_revived`, and `touch` of the pool, of one hit). With the cap of admission the need
+is that of KV-SW-7 and KV-CHUNK-5, and the need of all groups is the sum. These methods, and what
+they call in groups, allocator and shape, run along each way they may take, for a request that is
+under way, one that has blocks but no entry, and a first allocation with hits, with and without
+external tokens.
 
-What is around them is stubs (`_allocation/run.py`), and so left out: which new blocks the pool
-gives (`free_queue.py`); how many hits are free, but for the step from one hit to the next; which
-state must wait; places of rows, and of the hits of any group but the first. Who compares the need
-with the free blocks, the reserve and the watermark is in `slots.py`.
+What is around them is stubs (`_allocation`), and so left out: which new blocks the pool gives
+(`free_queue.py`); how many hits are free, but for the step from one hit to the next; which state
+must wait; which entry moves in mode align; places of rows, and of the hits of any group but the
+first. Who compares the need with the free blocks, the reserve and the watermark is in `slots.py`.
 
 Assumed is what the rules say of arguments: computed tokens have slots, hits cover whole blocks (all
 local tokens or, beside a load, no more than these), a load has slots, a step computes something, of
 a state's hits only the last is not null, no hit comes twice. In mode align a request that holds
 blocks but has taken none may take less than its need, never more.
-
-Each case is shown to be possible, and mistakes in the need are found.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import z3
 
 from kvfast._core.allocator import Allocator
 from kvfast._core.demand import Demand
 from kvfast._core.pool import BlockPool
-from proofs._z3 import Ledger, Term, ask, run
-from proofs.code._allocation.hits import copied, one_hit_is_right
-from proofs.code._allocation.mistakes import (
-    CountsSkippedHits,
-    ForgetsDrafts,
-    ForgetsFreeHits,
-    ForgetsTheList,
-    LeavesTheLastHit,
-    ReadsTheNextHit,
-)
-from proofs.code._allocation.run import KINDS, Numbers, SymbolicAllocator, revived
-from proofs.code._paths import Way, term_of, ways
-from proofs.code._planted import Planted
+from kvfast._core.shape import Shape
+from kvref.groups import base, cross_attention
+from kvref.groups.base import Group
+from kvref.groups.mamba import MambaGroup
+from kvref.groups.mamba_align import AlignedMambaGroup
+from proofs._z3 import Ledger, Statement, Term, cdiv, is_refuted, larger, smaller
+from proofs.code._allocation.hits import one_hit_of_kvfast, one_hit_of_kvref
+from proofs.code._allocation.kvref import Reference
+from proofs.code._allocation.run import HELD, HITS, SymbolicAllocator, revived
+from proofs.code._groups import BLOCK, CAPPED, DRAFTED, GROUPS, STATES, sizes, skipped
+from proofs.code._paths import Way, merged_each, ways
+from proofs.code._planted import Planted, check_planted
 
 ASSUMES = (
     "arguments are as the rules allow",
     "no block is twice among hits",
     "the pool gives the blocks that the queue says",
+    "both let the same states wait",
 )
 GUARANTEES = (
     "an allocation takes what its need counts, and makes the slots",
+    "both need the same number of blocks for the same demand",
     "hits are copied to their places and touched from what is skipped on",
 )
 
-STATES = ("mamba", "aligned")
-COPYING = ("full", "sliding", "chunked", *STATES)
+COPYING = ("full", "rswa", *CAPPED, *STATES)
 """Kinds that have hits."""
-ASKED_FOR = ("slots", "main", "local", "external", "skip_at", "encoder")
+ASKED = z3.Ints("slots main local external skip_at encoder")
 """See `kvfast._core.demand`."""
+SLOTS, MAIN, LOCAL, EXTERNAL, SKIP_AT, ENCODER = ASKED
+NONE = z3.IntVal(0)
+TWINS: Mapping[str, type[Any]] = {"kvref": Reference, "kvfast": SymbolicAllocator}
 
 
 @dataclass(frozen=True)
@@ -89,136 +93,167 @@ CASES = (
 )
 
 
-@dataclass(frozen=True)
-class Allocation:
-    """What came of one way: the need, what was taken and in which steps, the list's length."""
-
-    conditions: tuple[Term, ...]
-    need: Term
-    taken: Term
-    counts: tuple[Term, ...]
-    length: Term
-    copies: Term
-
-
-def number(name: str) -> Term:
-    """What is asked for, or of a need."""
-    return z3.Int(name)
-
-
 def assumed(kind: str, case: Case) -> dict[str, Term]:
     """What the rules say of arguments, by name; all without quantifiers."""
-    numbers = Numbers(Way())
-    size, held, hits = numbers.block_size, numbers.held, numbers.hits
-    slots, local, external = number("slots"), number("local"), number("external")
-    at, main = number("skip_at"), number("main")
     known = {
-        "sizes": z3.And(size >= 1, numbers.reach >= 1, numbers.drafted >= 0),
-        "counts": z3.And(held >= 0, hits >= 0, slots >= 1, main >= 1, at >= 0),
-        "tokens": z3.And(local >= 0, external >= 0, number("encoder") >= 0),
+        "sizes": z3.And(*sizes()),
+        "counts": z3.And(HELD >= 0, HITS >= 0, SLOTS >= 1, MAIN >= 1, SKIP_AT >= 0),
+        "tokens": z3.And(LOCAL >= 0, EXTERNAL >= 0, ENCODER >= 0, z3.Int("cap") >= 1),
     }
     if not case.is_first:
-        known["a request with blocks has no hits"] = z3.And(hits == 0, external == 0)
-        known["computed tokens have slots"] = held * size >= at
+        known["a request with blocks has no hits"] = z3.And(HITS == 0, EXTERNAL == 0)
+        known["computed tokens have slots"] = HELD * BLOCK >= SKIP_AT
         if kind == "aligned" and case.was_allocated:
-            known["who has taken holds states"] = held >= 1 + numbers.drafted
+            known["who has taken holds states"] = HELD >= 1 + DRAFTED
         return known
-    known["hits cover whole blocks"] = z3.And(held == 0, local == hits * size)
+    known["hits cover whole blocks"] = z3.And(HELD == 0, LOCAL == HITS * BLOCK)
     if case.has_external:  # of a short list they are fewer than the local tokens (KV-MGR-22)
-        known["hits cover whole blocks"] = z3.And(held == 0, local >= hits * size)
-        known["a load has slots"] = z3.And(external >= 1, slots >= local + external)
-        known["what is skipped is computed"] = at <= local + external
+        known["hits cover whole blocks"] = z3.And(HELD == 0, LOCAL >= HITS * BLOCK)
+        known["a load has slots"] = z3.And(EXTERNAL >= 1, SLOTS >= LOCAL + EXTERNAL)
+        known["what is skipped is computed"] = SKIP_AT <= LOCAL + EXTERNAL
     else:
-        known["a step computes something"] = z3.And(external == 0, at == local, main > local)
+        known["a step computes something"] = z3.And(
+            EXTERNAL == 0, SKIP_AT == LOCAL, MAIN > LOCAL, SLOTS > LOCAL
+        )
     if kind in STATES:
-        only = revived(z3.IntVal(0)) == revived(hits - 1)
-        known["only the last state of a hit is not null"] = z3.Implies(hits > 0, only)
+        only = revived(NONE) == revived(HITS - 1)
+        known["only the last state of a hit is not null"] = z3.Implies(HITS > 0, only)
     return known
 
 
 def free_hits() -> Term:
     """No hit waits behind the last one."""
     i = z3.Int("i")
-    none = z3.Implies(i >= Numbers(Way()).hits, revived(i) == 0)
+    none = z3.Implies(i >= HITS, revived(i) == 0)
     return z3.ForAll([i], z3.And(revived(i) >= 0, none), patterns=[revived(i)])
 
 
-def allocations(
-    kind: str,
-    case: Case,
-    allocator: type[SymbolicAllocator] = SymbolicAllocator,
-) -> Iterator[Allocation]:
-    """Every way that the need and the allocation may take."""
+# What the rules say.
 
-    def run(way: Way) -> tuple[Term, SymbolicAllocator]:
-        made = allocator(
-            way,
-            kind,
-            Numbers(way),
-            has_entry=case.has_entry,
-            was_allocated=case.was_allocated,
+
+def required(kind: str) -> Term:
+    """How many entries the list must have (KV-GRP-7, KV-MAMBA-4, KV-MAMBA-6, KV-CROSS-1)."""
+    tokens = {"aligned": MAIN, "cross": ENCODER, "encoder_only": NONE}.get(kind, SLOTS)
+    return cdiv(tokens, BLOCK) + (DRAFTED if kind in STATES else 0)
+
+
+def begun(kind: str, case: Case) -> Term:
+    """How many it has before new ones: those of hits and of a load (KV-GRP-5, KV-GRP-6)."""
+    before = HELD
+    if case.is_first and kind in COPYING:
+        before = larger(skipped(kind, SKIP_AT) / BLOCK, HITS)
+        if case.has_external:
+            loads = skipped(kind, SKIP_AT) < LOCAL + EXTERNAL
+            before = z3.If(loads, larger(before, cdiv(LOCAL + EXTERNAL, BLOCK)), before)
+    return before
+
+
+def capped(kind: str, case: Case) -> Term:
+    """The need with the cap of admission (KV-SW-7, KV-CHUNK-5)."""
+    wanted = smaller(required(kind), z3.Int("cap"))
+    if case.has_entry:
+        return larger(wanted - HELD, NONE)
+    gone = skipped(kind, SKIP_AT) / BLOCK
+    return larger(wanted - larger(gone, HITS + HELD), NONE) + revived(larger(gone - HELD, NONE))
+
+
+def under_way(case: Case) -> Term:
+    """The need of mode align: one, or the running state and the drafted ones (KV-MAMBA-7)."""
+    return z3.If(required("aligned") > HELD, 1 if case.was_allocated else 1 + DRAFTED, 0)
+
+
+# The code.
+
+
+def allocations(kind: str, case: Case, known: Mapping[str, Term]) -> Iterator[Statement]:
+    """Every way that the need and the allocation of either twin may take."""
+    before = (*known.values(), free_hits())
+    for twin, made_by in TWINS.items():
+
+        def run(way: Way, made_by: type[Any] = made_by) -> tuple[Term, Term | None, Any]:
+            entry = {"has_entry": case.has_entry, "was_allocated": case.was_allocated}
+            asked: list[Any] = [way.number(each) for each in ASKED]
+            if not case.has_external:
+                asked[3] = 0
+            most = None
+            if kind in CAPPED:
+                most = made_by(way, kind, **entry).need(asked, capped=True)
+            made = made_by(way, kind, **entry)
+            need = made.need(asked, capped=False)
+            made.take(asked, with_hits=case.is_first)
+            return need, most, made
+
+        for number, (way, (need, most, made)) in enumerate(ways(run)):
+            start = begun(kind, case)
+            claims = [made.taken == need, made.list_length == larger(start, required(kind))]
+            claims.append(made.begun == start)
+            if kind == "aligned" and not case.is_first:  # where blocks are held it may take less
+                claims[0] = made.taken <= need
+                claims.append(need == under_way(case))
+                if case.was_allocated:
+                    claims[0] = made.taken == need
+            claims += [count >= 0 for count in made.counts]
+            if most is not None:
+                claims.append(most == capped(kind, case))
+            if case.is_first and kind in COPYING:
+                claims.append(made.copies(skipped(kind, SKIP_AT) / BLOCK))
+            name = f"{twin}: {kind}, {case.name}, way {number}"
+            yield Statement(name, (*before, *way.conditions), z3.And(*claims))
+
+
+def cases() -> Iterator[tuple[str, Case]]:
+    """All of them; who took blocks of its own is remembered in mode align alone."""
+    for kind in GROUPS:
+        for case in CASES:
+            if kind == "aligned" or not case.was_allocated:
+                yield kind, case
+
+
+def everything() -> Iterator[Statement]:
+    """Of every kind and case, of one hit, and of several groups."""
+    yield from one_hit()
+    for kind, case in cases():
+        yield from allocations(kind, case, assumed(kind, case))
+
+
+def one_hit() -> Iterator[Statement]:
+    """A hit is counted if it is free; touching takes that out of the queue, and is a reference."""
+    refs, hit = z3.Ints("refs hit")
+    free = z3.If(z3.And(hit != 0, refs == 0), 1, 0)
+    for twin, code in (("kvref", one_hit_of_kvref), ("kvfast", one_hit_of_kvfast)):
+        found = merged_each(code)
+        right = z3.And(
+            found["counted"] == free,
+            found["unlinked"] == free,
+            found["refs"] == refs + z3.If(hit != 0, 1, 0),
         )
-        slots, main, local, external, skip_at, encoder = (
-            cast(int, way.number(number(name))) for name in ASKED_FOR
-        )
-        load = external if case.has_external else 0
-        demand = Demand().of(slots, main, local, load, skip_at, encoder)
-        need = term_of(made.need_of(0, 0, demand, False))
-        if case.is_first:
-            made.take_hits(0, demand)
-        made.take_new(0, demand)
-        return need, made
-
-    for way, (need, made) in ways(run):
-        pool, length = made.counting, term_of(made.tables.length[0])
-        copies = copied(made) if case.is_first and kind in COPYING else z3.BoolVal(True)
-        yield Allocation(tuple(way.conditions), need, pool.taken, tuple(pool.asked), length, copies)
+        yield Statement(f"{twin}: one hit", (refs >= 0, hit >= 0), right)
 
 
-def may_take_less(kind: str, case: Case) -> bool:
-    """Mode align counts 1 + S for who has taken nothing, also where blocks are held already."""
-    return kind == "aligned" and not case.is_first and not case.was_allocated
+class Several(SymbolicAllocator):
+    """Groups of which only the needs are known."""
+
+    def need_of(self, g: int, row: int, demand: Demand, capped: bool) -> int:
+        need: Any = self.way.number(z3.Int(f"need {g}"))
+        return cast(int, need)
 
 
-def check_kind(ledger: Ledger, kind: str, case: Case) -> None:
-    """The statement for one kind and case."""
-    known = assumed(kind, case)
-    before = [*known.values(), free_hits()]
-    something = kind == "encoder_only"  # never takes a block
-    for way, each in enumerate(allocations(kind, case)):
-        name = f"{kind}, {case.name}, way {way}"
-        here = [*before, *each.conditions]
-        exact = each.taken == each.need
-        claim = each.taken <= each.need if may_take_less(kind, case) else exact
-        none_given = z3.And(*(count >= 0 for count in each.counts))
-        enough = has_slots(kind, each.length)
-        ledger.prove(name, here, z3.And(claim, none_given, each.copies, enough))
-        something = something or ask([*here, each.need > 0, exact]) == "sat"
-    ledger.agree(f"{kind}, {case.name}: something is taken", something)
+def check_sum(ledger: Ledger) -> None:
+    """The need of all groups is the sum of theirs, or more than there are blocks, as that is."""
+    needs, num_blocks = [z3.Int(f"need {g}") for g in range(3)], z3.Int("num_blocks")
 
+    def run(way: Way) -> Term:
+        groups = Several(way, "full", has_entry=False, was_allocated=False)
+        groups.shape.num_groups = 3
+        groups.pool = cast(BlockPool, SimpleNamespace(num_blocks=way.number(num_blocks)))
+        return cast(Any, groups.num_needed(0, Demand(), False)).term
 
-def has_slots(kind: str, length: Term) -> Term:
-    """The list is long enough for what was asked for; lookahead is not counted in mode align."""
-    tokens = length * Numbers(Way()).block_size
-    if kind == "cross":
-        return tokens >= number("encoder")
-    if kind == "encoder_only":
-        return z3.BoolVal(True)
-    return tokens >= number("main" if kind == "aligned" else "slots")
+    counts = z3.And(*(need >= 0 for need in needs))
+    for each, (way, total) in enumerate(ways(run)):
+        beyond = z3.And(total > num_blocks, total <= z3.Sum(needs))
+        claim = z3.Or(total == z3.Sum(needs), beyond)
+        ledger.prove(f"the need of three groups, way {each}", [counts, *way.conditions], claim)
 
-
-MISTAKES: tuple[tuple[str, Case, type[SymbolicAllocator], str], ...] = (
-    ("full", CASES[4], ForgetsFreeHits, "KV-GRP-4"),
-    ("sliding", CASES[4], CountsSkippedHits, "KV-GRP-4"),
-    ("mamba", CASES[0], ForgetsDrafts, "KV-MAMBA-4"),
-    ("aligned", CASES[4], ForgetsDrafts, "KV-MAMBA-7"),
-    ("full", CASES[0], ForgetsTheList, "KV-GRP-3"),
-    ("cross", CASES[0], ForgetsTheList, "KV-CROSS-1"),
-    ("full", CASES[4], LeavesTheLastHit, "KV-GRP-5"),
-    ("sliding", CASES[4], LeavesTheLastHit, "KV-GRP-5"),
-    ("full", CASES[4], ReadsTheNextHit, "KV-GRP-5"),
-    ("aligned", CASES[5], ReadsTheNextHit, "KV-GRP-5"),
-)
 
 NEEDED: tuple[tuple[str, Case, str], ...] = (
     ("full", CASES[5], "a load has slots"),
@@ -230,103 +265,103 @@ NEEDED: tuple[tuple[str, Case, str], ...] = (
 """Assumptions without which the statement does not hold."""
 
 
-def is_wrong(
-    kind: str, case: Case, known: dict[str, Term], allocator: type[SymbolicAllocator]
-) -> bool:
-    """Whether some way takes another number than the need, or copies hits otherwise."""
-    before = [*known.values(), free_hits()]
-    return any(
-        ask([*before, *each.conditions, z3.Or(each.taken != each.need, z3.Not(each.copies))])
-        == "sat"
-        for each in allocations(kind, case, allocator)
-    )
-
-
-ONE_HIT = (
-    Planted("KV-GRP-4", Allocator, "num_revived", "block and ", ""),
-    Planted("KV-GRP-4", Allocator, "num_revived", "block and self.pool.refs(block) == 0", "block"),
-    Planted("KV-POOL-5", BlockPool, "touch", "self.unlink(block)", "pass"),
-    Planted("KV-GRP-5", BlockPool, "touch", "+= 1", "+= 0"),
-)
-
-
-def check_one_hit(ledger: Ledger) -> None:
-    """What is counted of a hit is what it takes."""
-    known, right = one_hit_is_right()
-    ledger.prove("one hit", [known], right)
-    for kind, free in (("null", number("hit") == 0), ("free", number("refs") == 0)):
-        ledger.possible(f"one hit: {kind}", known, free)
-    for mistake in ONE_HIT:
-        with mistake.done():
-            known, right = one_hit_is_right()
-            ledger.refute(f"mistake: {mistake}", [known], right)
-
-
-COPIES = (
-    Planted("KV-GRP-5", Allocator, "take_hits_of", "(skipped, length)", "(skipped, length - 1)"),
-    Planted("KV-GRP-5", Allocator, "take_hits_of", "range(skipped):", "range(skipped - 1):"),
-    Planted("KV-GRP-5", Allocator, "take_hits_of", "start + skipped,", "start,"),
-)
-
-
-def check_mistakes(ledger: Ledger) -> None:
-    """Mistakes in the need and in what is done with hits, and arguments that the rules exclude."""
-    for kind, case, mistake, rule in MISTAKES:
-        wrong = is_wrong(kind, case, assumed(kind, case), mistake)
-        ledger.agree(f"mistake: {rule}, {mistake.__name__}, {kind}", wrong)
-    for planted in COPIES:
-        with planted.done():
-            known = assumed("sliding", CASES[4])
-            found = is_wrong("sliding", CASES[4], known, SymbolicAllocator)
-        ledger.agree(f"mistake: {planted}", found)
+def check_needed(ledger: Ledger) -> None:
+    """Arguments that the rules exclude."""
     for kind, case, name in NEEDED:
         known = assumed(kind, case)
         del known[name]
-        ledger.agree(f"{kind}: {name}", is_wrong(kind, case, known, SymbolicAllocator))
-    less = assumed("aligned", CASES[2])
-    ledger.agree("align may take less", is_wrong("aligned", CASES[2], less, SymbolicAllocator))
+        wrong = any(map(is_refuted, allocations(kind, case, known)))
+        ledger.agree(f"{kind}: {name}", wrong)
 
 
-class Several(SymbolicAllocator):
-    """Groups of which only the needs are known."""
-
-    def need_of(self, g: int, row: int, demand: Demand, capped: bool) -> int:
-        need: int = self.numbers.number(z3.Int(f"need {g}"))
-        return need
+def of(kind: str, case: int) -> Callable[[], Iterator[Statement]]:
+    """The statements of one kind and case."""
+    return partial(allocations, kind, CASES[case], assumed(kind, CASES[case]))
 
 
-def check_sum(ledger: Ledger) -> None:
-    """The need of all groups is the sum of theirs, or more than there are blocks, as that is."""
-    needs, num_blocks = [z3.Int(f"need {g}") for g in range(3)], number("num_blocks")
-
-    def run(way: Way) -> Term:
-        groups = Several(way, "full", Numbers(way), has_entry=False, was_allocated=False)
-        groups.shape.num_groups = 3
-        groups.pool = cast(BlockPool, SimpleNamespace(num_blocks=way.number(num_blocks)))
-        return term_of(groups.num_needed(0, Demand(), False))
-
-    counts = z3.And(*(need >= 0 for need in needs))
-    found = [([counts, *way.conditions], total) for way, total in ways(run)]
-    for each, (here, total) in enumerate(found):
-        beyond = z3.And(total > num_blocks, total <= z3.Sum(needs))
-        claim = z3.Or(total == z3.Sum(needs), beyond)
-        ledger.prove(f"the need of three groups, way {each}", here, claim)
-    wrong = (ask([*here, total <= num_blocks, total != z3.Sum(needs[:2])]) for here, total in found)
-    ledger.agree("mistake: of two", "sat" in wrong)
+PLANTED: tuple[tuple[Callable[[], Iterator[Statement]], Planted], ...] = (
+    (of("full", 0), Planted("KV-GRP-3",
+        (Group, "num_blocks_needed", "max(required - held, 0)", "max(required - held, 1)"),
+        (Allocator, "need_of", "return max(required - held, 0)",
+         "return max(required - held, 1)"))),
+    (of("full", 0), Planted("KV-GRP-7",
+        (base, "cdiv", "-(-a // b)", "a // b + 1"),
+        (Shape, "cdiv", "(1 if a % b else 0)", "1"))),
+    (of("sliding", 4), Planted("KV-GRP-4",
+        (Group, "num_blocks_needed", "hits[max(0, skipped - held) :]", "hits"),
+        (Allocator, "need_of", "max(0, skipped - held)", "0"))),
+    (of("sliding", 4), Planted("KV-GRP-5",
+        (Group, "take_hits", "skipped + len(taken)", "skipped + len(taken) + 1"),
+        (Allocator, "take_hits_of", "1 + length", "2 + length"))),
+    (of("sliding", 4), Planted("KV-GRP-5",
+        (Group, "take_hits", "list(hits[skipped:])", "list(hits[skipped + 1 :])"),
+        (Allocator, "take_hits_of", "start + skipped, start", "start + skipped + 1, start"))),
+    (of("full", 4), Planted("KV-GRP-5",
+        (Allocator, "take_hits_of", "(skipped, length)", "(skipped, length - 1)"))),
+    (of("sliding", 4), Planted("KV-GRP-5",
+        (Allocator, "take_hits_of", "range(skipped):", "range(skipped - 1):"))),
+    (of("full", 4), Planted("KV-GRP-5",
+        (Allocator, "take_hits_of", "self.lookup.stride + i]", "self.lookup.stride + i + 1]"))),
+    (of("sliding", 5), Planted("KV-GRP-6",
+        (Group, "allocate_external", " < demand", " <= demand"),
+        (Shape, "is_window_beyond", " >= computed", " > computed"))),
+    (of("sliding", 4), Planted("KV-SW-7",
+        (Group, "num_blocks_needed", "min(required, cap)", "min(required, cap) + 1"),
+        (Allocator, "need_of", "min(required, self.shape.cap[g])",
+         "min(required, self.shape.cap[g]) + 1"))),
+    (of("chunked", 0), Planted("KV-CHUNK-5",
+        (Group, "num_blocks_needed", "min(required, cap)", "min(required, cap - 1)"),
+        (Allocator, "need_of", "min(required, self.shape.cap[g])",
+         "min(required, self.shape.cap[g] - 1)"))),
+    (of("mamba", 0), Planted("KV-MAMBA-4",
+        (MambaGroup, "with_speculative_blocks", "self.num_speculative_blocks *",
+         "(self.num_speculative_blocks + 1) *"),
+        (Allocator, "length_for", "if kind == kinds.MAMBA:\n        return",
+         "if kind == kinds.MAMBA:\n        return 1 +"))),
+    (of("aligned", 4), Planted("KV-MAMBA-6",
+        (AlignedMambaGroup, "num_required_blocks", "demand.num_main_tokens",
+         "demand.num_slots_tokens"),
+        (Allocator, "length_for", "(demand.main,", "(demand.slots,"))),
+    (of("aligned", 2), Planted("KV-MAMBA-7",
+        (AlignedMambaGroup, "num_blocks_needed", "else 1 + self", "else 2 + self"),
+        (Allocator, "need_of_aligned", "else 1 + drafted", "else 2 + drafted"))),
+    (of("aligned", 5), Planted("KV-MAMBA-8",
+        (AlignedMambaGroup, "_needed_with_external", "self.num_speculative_blocks - 1",
+         "self.num_speculative_blocks"),
+        (Allocator, "need_of_aligned", "required - drafted - 1", "required - drafted"))),
+    (of("aligned", 1), Planted("KV-MAMBA-9",
+        (AlignedMambaGroup, "lengthen", "held - self.num_speculative_blocks, min",
+         "held - self.num_speculative_blocks + 1, min"),
+        (Allocator, "grow_aligned", "held - drafted, min", "held - drafted + 1, min"))),
+    (of("cross", 0), Planted("KV-CROSS-1",
+        (cross_attention.CrossAttentionGroup, "num_blocks_needed", "max(required -",
+         "max(required + 1 -"),
+        (Allocator, "length_for", "(demand.encoder,", "(demand.encoder + 1,"))),
+    (of("encoder_only", 0), Planted("KV-CROSS-5",
+        (cross_attention.EncoderOnlyGroup, "num_tokens_held", "return 0", "return 1"),
+        (Allocator, "length_for", "return 0\n", "return 1\n"))),
+    (one_hit, Planted("KV-GRP-4",
+        (Group, "num_revived", "sum(1", "sum(2"),
+        (Allocator, "num_revived", "block and self.pool.refs(block) == 0", "block"))),
+    (one_hit, Planted("KV-GRP-4", (Allocator, "num_revived", "block and ", ""))),
+    (one_hit, Planted("KV-POOL-5",
+        (BlockPool, "touch", "self.facts[record.INTS * block + record.REFS] == 0",
+         "self.facts[record.INTS * block + record.REFS] <= 1"))),
+    (one_hit, Planted("KV-GRP-5", (BlockPool, "touch", "+= 1", "+= 0"))),
+)  # fmt: skip
 
 
 def main() -> int:
     """Ask everything; 0 if each answer is the expected one."""
     ledger = Ledger("allocation")
-    for kind in KINDS:
-        for case in CASES:
-            if kind == "aligned" or not case.was_allocated:  # nobody else remembers it
-                check_kind(ledger, kind, case)
-    check_one_hit(ledger)
-    check_mistakes(ledger)
+    ledger.prove_and_refute(everything(), always_possible=False)
+    for kind, case in cases():
+        ledger.possible(f"{kind}, {case.name}", *assumed(kind, case).values())
     check_sum(ledger)
+    check_needed(ledger)
+    check_planted(ledger, PLANTED)
     return ledger.finish()
 
 
 if __name__ == "__main__":
-    sys.exit(run(main))
+    sys.exit(main())

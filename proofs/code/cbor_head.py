@@ -18,7 +18,7 @@ from typing import cast
 import z3
 
 from kvfast._core import hashing
-from proofs._z3 import Ledger, Term, run
+from proofs._z3 import Ledger, Term
 
 ASSUMES: tuple[str, ...] = ()
 GUARANTEES = ("heads of values are the shortest",)
@@ -121,4 +121,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(run(main))
+    sys.exit(main())

@@ -21,7 +21,7 @@ import z3
 
 from kvfast._core import hashing
 from kvfast._core.hashing import Hasher
-from proofs._z3 import Ledger, Term, run
+from proofs._z3 import Ledger, Term
 from proofs.code.cbor_head import BITS, Word, bits_of, written
 
 ASSUMES = ("heads of values are the shortest",)
@@ -157,4 +157,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(run(main))
+    sys.exit(main())

@@ -27,7 +27,7 @@ from collections.abc import Callable
 
 import z3
 
-from proofs._z3 import Ledger, Term, ask, forall, run
+from proofs._z3 import Ledger, Term, ask, forall
 from proofs.code._fixed_point import worlds
 from proofs.code._fixed_point.groups import Groups, any_groups
 from proofs.code._fixed_point.look_ups import (
@@ -215,4 +215,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(run(main))
+    sys.exit(main())

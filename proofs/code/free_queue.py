@@ -26,7 +26,7 @@ from itertools import product
 import z3
 
 from kvfast._core import record
-from proofs._z3 import Ledger, Range, Term, ask, forall, function, run
+from proofs._z3 import Ledger, Range, Term, ask, forall, function
 from proofs.code._queue.calls import KINDS, releasing
 from proofs.code._queue.mistakes import MISTAKES
 from proofs.code._queue.operations import OPERATIONS, Operation
@@ -174,4 +174,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(run(main))
+    sys.exit(main())

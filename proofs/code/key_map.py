@@ -23,7 +23,7 @@ import z3
 
 from kvfast._core import probing, record
 from kvfast._core.key_map import KeyMap
-from proofs._z3 import Ledger, Term, ask, forall, run
+from proofs._z3 import Ledger, Term, ask, forall
 from proofs.code._map import copies
 from proofs.code._map.rounds import mistakes, rounds
 from proofs.code._map.table import any_table, is_map, world
@@ -144,4 +144,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(run(main))
+    sys.exit(main())

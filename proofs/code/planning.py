@@ -36,7 +36,7 @@ from kvspec.specs import (
     MambaSpec,
     SlidingWindowSpec,
 )
-from proofs._z3 import Ledger, Range, Statement, Term, cdiv, forall, function, larger, run, smaller
+from proofs._z3 import Ledger, Range, Statement, Term, cdiv, forall, function, larger, smaller
 from proofs.code._paths import Way, merged
 
 LONGEST, STEP, ENCODER, RANKS = "max_model_len", "most", "encoder", "ranks"
@@ -266,4 +266,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(run(main))
+    sys.exit(main())

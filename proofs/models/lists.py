@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 
 import z3
 
-from proofs._z3 import Ledger, Term, run
+from proofs._z3 import Ledger, Term
 from proofs.models._lists.actions import ACTIONS, END, NAME, START, Step
 from proofs.models._lists.state import INVARIANTS, Lists, any_lists
 
@@ -188,4 +188,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(run(main))
+    sys.exit(main())

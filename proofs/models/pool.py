@@ -19,7 +19,7 @@ from functools import partial
 
 import z3
 
-from proofs._z3 import Ledger, Term, ask, forall, run
+from proofs._z3 import Ledger, Term, ask, forall
 from proofs.models._pool.actions import ACTIONS, Step
 from proofs.models._pool.invariants import INVARIANTS
 from proofs.models._pool.mistakes import MISTAKES, Mistake
@@ -126,4 +126,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(run(main))
+    sys.exit(main())

@@ -9,35 +9,21 @@ left.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from types import FunctionType, MethodType, SimpleNamespace
 from typing import Any, cast
 
 import z3
 
-from kvfast._core import kinds
 from kvfast._core.allocator import Allocator
-from kvfast._core.shape import Shape
+from kvfast._core.demand import Demand
 from proofs._z3 import Term, function, larger, smaller
+from proofs.code._groups import shape_of
 from proofs.code._paths import Unknown, Way, merged, term_of
 
-KINDS = ("full", "sliding", "chunked", "mamba", "aligned", "cross", "encoder_only")
-
-
-@dataclass
-class Numbers:
-    """What is unknown of a group, of a request's list there, and of what is asked for."""
-
-    way: Way
-    block_size: Term = field(default_factory=lambda: z3.Int("block_size"))
-    reach: Term = field(default_factory=lambda: z3.Int("reach"))
-    drafted: Term = field(default_factory=lambda: z3.Int("drafted"))
-    held: Term = field(default_factory=lambda: z3.Int("held"))
-    hits: Term = field(default_factory=lambda: z3.Int("hits"))
-
-    def number(self, term: Term) -> Any:
-        return self.way.number(term)
+HELD, HITS = z3.Ints("held hits")
+"""Blocks of a request's list, and hits of the look-up."""
 
 
 def revived(first: Term) -> Term:
@@ -143,33 +129,19 @@ class CountingPool:
 class SymbolicAllocator(Allocator):
     """Group 0, of a kind, and row 0; what is not overridden here is the code."""
 
-    def __init__(
-        self, way: Way, kind: str, numbers: Numbers, *, has_entry: bool, was_allocated: bool
-    ) -> None:
-        self.numbers = numbers
-        shape = object.__new__(Shape)
-        shape.num_groups = 1
-        lists: dict[str, Any] = {
-            "kind": [getattr(kinds, kind.upper())],
-            "block_size": [way.number(numbers.block_size)],
-            "reach": [way.number(numbers.reach)],
-            "extra": [0],
-            "drafted": [way.number(numbers.drafted) if kind in ("mamba", "aligned") else 0],
-            "is_zeroed": [0],
-            "cap": [-1],
-        }
-        for name, value in lists.items():
-            setattr(shape, name, value)
+    def __init__(self, way: Way, kind: str, *, has_entry: bool, was_allocated: bool) -> None:
+        self.way = way
+        shape = shape_of(way, kind)
         for name in ("cdiv", "skipped", "is_window_beyond"):
             setattr(shape, name, all_ways(way, getattr(shape, name)))
         self.shape = shape
-        made = SymbolicTables(way, numbers.held, has_entry=has_entry, was_allocated=was_allocated)
+        made = SymbolicTables(way, HELD, has_entry=has_entry, was_allocated=was_allocated)
         self.tables = cast(Any, made)
         self.entries = made.arena
         self.counting = CountingPool()
         self.pool = cast(Any, self.counting)
         self.lookup = cast(
-            Any, SimpleNamespace(hit_blocks=[way.number(numbers.hits)], hits=Hits(), stride=0)
+            Any, SimpleNamespace(hit_blocks=[way.number(HITS)], hits=Hits(), stride=0)
         )
         self.new_from = cast(Any, [0])
         for name in ("need_of", "need_of_aligned", "take_hits_of", "grow_aligned"):
@@ -177,11 +149,64 @@ class SymbolicAllocator(Allocator):
             setattr(self, name, MethodType(method, self))
 
     def num_revived(self, g: int, first: int) -> int:
-        return cast(int, self.numbers.number(revived(z3.IntVal(0) + term_of(first))))
+        return cast(int, self.way.number(revived(z3.IntVal(0) + term_of(first))))
 
     def is_too_new(self, g: int) -> bool:
         """A state that must wait is refused (KV-MAMBA-2)."""
         return False
+
+    def need(self, asked: Sequence[Any], *, capped: bool) -> Term:
+        """What the code answers."""
+        return term_of(self.need_of(0, 0, Demand().of(*asked), capped))
+
+    def take(self, asked: Sequence[Any], *, with_hits: bool) -> None:
+        """Hits and external blocks, then new ones."""
+        demand = Demand().of(*asked)
+        if with_hits:
+            self.take_hits(0, demand)
+        self.begun = self.list_length
+        self.take_new(0, demand)
+
+    @property
+    def taken(self) -> Term:
+        """Blocks that left the free queue."""
+        return self.counting.taken
+
+    @property
+    def counts(self) -> list[Term]:
+        """How many were asked for each time."""
+        return self.counting.asked
+
+    @property
+    def list_length(self) -> Term:
+        """Of the list, afterwards."""
+        return term_of(self.tables.length[0])
+
+    def copies(self, skipped: Term) -> Term:
+        """Null is before the hits, which are copied up to the last, each to its place, and touched.
+
+        All of them count as cached.
+        """
+        written = self.entries.written
+        nulls = [each for each in written if each.hit is None and is_plain(each.rounds.first)]
+        hits = [each for each in written if each.hit is not None]
+        if not (len(nulls) == len(hits) == len(self.counting.touched) == 1):
+            return z3.BoolVal(False)
+        null, hit, (first, end) = nulls[0], hits[0], self.counting.touched[0]
+        last = larger(skipped, HITS)
+        return z3.And(
+            *(each.place == each.rounds.index for each in (null, hit)),
+            hit.place == hit.hit,
+            *(start == skipped for start in (null.rounds.end, hit.rounds.first, first)),
+            *(place == last for place in (hit.rounds.end, end)),
+            term_of(self.tables.cached[0]) == last + 1,
+            term_of(self.tables.passed[0]) == skipped,
+        )
+
+
+def is_plain(first: Term) -> bool:
+    """Whether a loop begins at a number that the code names: that of nulls."""
+    return isinstance(first, int)
 
 
 def all_ways(way: Way, method: Callable[..., object]) -> Callable[..., object]:
