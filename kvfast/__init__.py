@@ -1,9 +1,9 @@
-"""The fast twin of the reference: the same answers, at memory speed.
+"""The fast twin of the reference: the same results, at memory speed.
 
-The core is compiled where a C compiler was found and runs as plain Python anywhere else.
+The core is compiled where a C compiler was found and runs as plain Python elsewhere.
 
 An engine embeds it as docs/embed.md shows: `implementation()` makes managers (`create`), requests
-(`make_request`, `make_requests`) and, over a manager, whole steps (`batched`).
+(`make_request`, `make_requests`) and, for a manager, whole steps (`batched`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from kvfast._implementation import FastImplementation
 
-compiled: bool  # whether the compiled build of the core can be loaded; answered when asked
+compiled: bool  # whether the compiled build of the core can be loaded; determined when first read
 
 
 def implementation() -> FastImplementation:
@@ -32,14 +32,14 @@ def uncompiled() -> FastImplementation:
 
 
 def diagnose() -> Mapping[str, str]:
-    """What `kvspec doctor` shows about kvfast; the entry point of `kvspec.diagnostics`."""
+    """Return the facts about kvfast that `kvspec doctor` shows (`kvspec.diagnostics`)."""
     from kvfast import _diagnose
 
     return _diagnose.facts()
 
 
 def __getattr__(name: str) -> object:
-    # Not at import: finding the answer loads the extension modules.
+    # Not at import, because this loads the extension modules.
     if name == "compiled":
         from kvfast import _build
 

@@ -55,7 +55,7 @@ class FastImplementation:
 
     @cached_property
     def capabilities(self) -> Capabilities:
-        """Everything but planning."""
+        """All features except planning."""
         return Capabilities(
             name="kvfast",
             version=version("kvspec"),
@@ -72,12 +72,12 @@ class FastImplementation:
         check_invariants: bool = True,
         clock: Callable[[], int] | None = None,
     ) -> KVCacheManager:
-        """A manager with a fresh pool; audited after every call, O(pool), unless switched off."""
+        """Make a manager with a fresh pool, by default audited after every call, O(pool)."""
         manager = self._managers.FastManager(plan_of(config), clock)
         return audited(manager) if check_invariants else manager
 
     def make_request(self, manager: KVCacheManager, request: RequestInput) -> Request:
-        """A request with the hashes of its prompt's full blocks (KV-REQ-1)."""
+        """Make a request with the hashes of its prompt's full blocks (KV-REQ-1)."""
         inner = self._own(manager)
         made: Request = self._requests.make_request(request, inner.hasher, _hash_size(inner))
         return made
@@ -103,7 +103,7 @@ class FastImplementation:
         return made
 
     def make_followed(self, manager: KVCacheManager, given: FollowedInput) -> Request:
-        """A request whose tokens and hashes the engine keeps (KV-REQ-6)."""
+        """Make a request whose tokens and hashes the engine keeps (KV-REQ-6)."""
         inner = self._own(manager)
         made: Request = self._following.make_followed(given, inner.hasher, _hash_size(inner))
         return made
@@ -127,7 +127,7 @@ class FastImplementation:
         self._own(manager).append_tokens(request, token_ids)
 
     def make_hit_rate_window(self, max_requests: int = 1000) -> HitRateWindow:
-        """An empty window (KV-STAT-4)."""
+        """Make an empty window (KV-STAT-4)."""
         return HitRateWindow(max_requests)
 
     @property
@@ -136,18 +136,18 @@ class FastImplementation:
         return None
 
     def clone(self, manager: KVCacheManager) -> KVCacheManager:
-        """An independent copy, queued events and statistics included (KV-MGR-20)."""
+        """Make an independent copy, including queued events and statistics (KV-MGR-20)."""
         copy: KVCacheManager = self._own(manager).clone()
         return audited(copy) if isinstance(manager, AuditedManager) else copy
 
     def restore(self, config: ManagerConfig, snapshot: Snapshot) -> KVCacheManager:
-        """A manager in the state of `snapshot`, audited (KV-MGR-20)."""
+        """Make a manager in the state of `snapshot`, audited (KV-MGR-20)."""
         plan = plan_of(config)
         check_restorable(plan.config, snapshot)
         return audited(self.restore_columns(plan.config, columns_of(snapshot)))
 
     def restore_columns(self, config: ManagerConfig, columns: Columns) -> KVCacheManager:
-        """A manager in the state of columns, not audited (KV-MGR-20)."""
+        """Make a manager in the state of columns, not audited (KV-MGR-20)."""
         plan = plan_of(config)
         check_rest(plan.config, columns.rest)
         manager: KVCacheManager = self._managers.FastManager(plan, None, columns)
@@ -167,18 +167,18 @@ class FastImplementation:
         return audited_batch(batch, cast(AuditedManager, manager)) if is_audited else batch
 
     def make_tier(self, manager: KVCacheManager, num_blocks: int) -> Tier:
-        """An empty host tier for this manager (KV-TIER-8)."""
+        """Make an empty host tier for this manager (KV-TIER-8)."""
         inner = self._own(manager)
         return FastTier(inner.config, num_blocks, inner.turn)
 
     def make_prefix_index(
         self, *, removed_event_per: str = "copy", max_waiting: int = MOST_WAITING
     ) -> PrefixIndex:
-        """An empty index of the engines of a fleet (KV-FLEET-9)."""
+        """Make an empty index of the engines of a fleet (KV-FLEET-9)."""
         return FastIndex(removed_event_per=removed_event_per, max_waiting=max_waiting)
 
     def _own(self, manager: KVCacheManager) -> FastManager:
-        """The manager inside, if this implementation made it."""
+        """Return the manager inside, if this implementation made it."""
         inner = unwrapped(manager)
         if not isinstance(inner, self._managers.FastManager):
             raise InvalidArgumentError("manager", manager, "made by this implementation's create")
@@ -187,5 +187,5 @@ class FastImplementation:
 
 
 def _hash_size(manager: FastManager) -> int:
-    """Tokens of a hash block; 0 where nothing is hashed."""
+    """Return the tokens of a hash block; 0 if nothing is hashed."""
     return manager.config.hash_block_size_tokens or 0 if manager.config.enable_caching else 0

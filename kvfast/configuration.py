@@ -67,7 +67,7 @@ MOST_TOKENS = 2**53 - 1
 
 
 def plan_of(config: ManagerConfig) -> Plan:
-    """What a manager is made from; ConfigError or UnsupportedError if it cannot be made."""
+    """Return the plan for a configuration; ConfigError or UnsupportedError without one."""
     if not isinstance(config, ManagerConfig):
         raise ConfigError("config", config, "a ManagerConfig")
     specs = [config.registry.resolve(group.spec) for group in config.kv_cache.groups]
@@ -102,7 +102,7 @@ def plan_of(config: ManagerConfig) -> Plan:
 
 
 def kind_of(spec: LayerSpec) -> Kind:
-    """How groups of the spec use their blocks; UnsupportedError for a type that is not served."""
+    """Return how groups of the spec use their blocks; UnsupportedError for other types."""
     if type(spec) not in KIND_OF_TYPE:
         raise UnsupportedError(f"groups of {type(spec).__name__}", "kvfast")
     if isinstance(spec, MambaSpec) and spec.mamba_cache_mode == "align":
@@ -111,7 +111,7 @@ def kind_of(spec: LayerSpec) -> Kind:
 
 
 def reach_of(spec: LayerSpec) -> int:
-    """The tokens of its window or chunk; 0 for neither."""
+    """Return the tokens of its window or chunk; 0 if it has neither."""
     if isinstance(spec, RSWASpec):
         return spec.rswa_window
     if isinstance(spec, SlidingWindowSpec):
@@ -120,7 +120,7 @@ def reach_of(spec: LayerSpec) -> int:
 
 
 def extra_of(spec: LayerSpec) -> int:
-    """Tokens before its window that are retained, though nobody reads them (KV-SW-9)."""
+    """Return the tokens before its window that are retained, although not read (KV-SW-9)."""
     return spec.extra_retained_tokens if isinstance(spec, SlidingWindowSpec) else 0
 
 
@@ -153,14 +153,14 @@ def _group_plan(config: ManagerConfig, spec: LayerSpec, kind: Kind, drops: bool)
 
 
 def _export_step(spec: LayerSpec) -> int:
-    """How far from its start a chunk may leave a state inside: multiples of it; 0: nowhere."""
+    """Return the unit of the distance from a chunk's start to a state inside; 0: no state."""
     if isinstance(spec, MambaSpec) and spec.has_checkpoints:
         return spec.prefill_checkpoint_alignment or 0
     return 0
 
 
 def _is_zeroed(config: ManagerConfig, spec: LayerSpec) -> bool:
-    """KV-GRP-10, KV-POL-13."""
+    """Return whether new blocks of the spec are zeroed (KV-GRP-10, KV-POL-13)."""
     if config.policy.zeroed_blocks == "full_attention":
         return type(spec) in ZEROED_TYPES
     specs = config.managed_specs
@@ -172,7 +172,7 @@ def _is_zeroed(config: ManagerConfig, spec: LayerSpec) -> bool:
 
 
 def _cap_blocks(config: ManagerConfig, kind: Kind, size: int, reach: int) -> int:
-    """The most blocks that a request holds at once, -1 where that is no less than all."""
+    """Return the most blocks that a request holds at once, -1 if that is no less than all."""
     longest = config.max_model_len_tokens
     batched = config.max_num_batched_tokens or longest
     if kind == kinds.SLIDING:  # KV-SW-7: a window need not start at a block
@@ -213,7 +213,7 @@ def _flagged(config: ManagerConfig, specs: Sequence[LayerSpec]) -> frozenset[int
 
 
 def _scheduler_block_size(config: ManagerConfig, specs: Sequence[LayerSpec]) -> int:
-    """KV-CFG-4."""
+    """Return the given or derived scheduler block size (KV-CFG-4)."""
     given = config.scheduler_block_size_tokens
     if not specs:
         return given or config.hash_block_size_tokens or 1
@@ -228,7 +228,7 @@ def _scheduler_block_size(config: ManagerConfig, specs: Sequence[LayerSpec]) -> 
 
 
 def _hash_block_size(config: ManagerConfig, specs: Sequence[LayerSpec], scheduler: int) -> int:
-    """KV-CFG-5."""
+    """Return the given or derived hash block size (KV-CFG-5)."""
     if len(specs) < 2 or not config.enable_caching:
         return scheduler
     sizes = [spec.block_size for spec in specs if spec.prefix_cacheable]  # KV-COORD-14
@@ -239,7 +239,7 @@ def _hash_block_size(config: ManagerConfig, specs: Sequence[LayerSpec], schedule
 
 
 def _refuse_retention_without_effect(config: ManagerConfig, kind_per_group: Sequence[Kind]) -> None:
-    """KV-CFG-7, the groups."""
+    """Refuse retention that no group can use (KV-CFG-7)."""
     interval = config.retention_interval_tokens
     if interval == 0 and not config.policy.zero_retention_needs_windows:  # KV-POL-11
         return
@@ -250,14 +250,14 @@ def _refuse_retention_without_effect(config: ManagerConfig, kind_per_group: Sequ
 
 
 def _refuse_retention_value(config: ManagerConfig, scheduler: int) -> None:
-    """KV-CFG-7, the number."""
+    """Refuse intervals that are no multiple of the alignment (KV-CFG-7)."""
     interval = config.retention_interval_tokens
     if interval is not None and (interval < 0 or interval % scheduler):
         raise ConfigError("retention_interval_tokens", interval, f"a multiple of {scheduler}, or 0")
 
 
 def _refuse_context_parallel(config: ManagerConfig, specs: Sequence[LayerSpec]) -> None:
-    """KV-CFG-6."""
+    """Refuse context parallelism except with one group of full attention (KV-CFG-6)."""
     if len(specs) == 1 and isinstance(specs[0], FullAttentionSpec):
         return
     if config.dcp_world_size > 1:
@@ -269,7 +269,7 @@ def _refuse_context_parallel(config: ManagerConfig, specs: Sequence[LayerSpec]) 
 def _refuse_caching(
     config: ManagerConfig, specs: Sequence[LayerSpec], kind_per_group: Sequence[Kind]
 ) -> None:
-    """KV-CFG-3, KV-COORD-3, KV-CROSS-4."""
+    """Refuse groups that cannot be cached together (KV-CFG-3, KV-COORD-3, KV-CROSS-4)."""
     if not specs:
         raise ConfigError("kv_cache.groups", (), "at least one group, unless caching is off")
     if len(specs) > 1 and len(set(specs)) == 1:
@@ -286,7 +286,7 @@ def _refuse_caching(
 def _refuse_chunks(
     config: ManagerConfig, specs: Sequence[LayerSpec], flagged: frozenset[int], scheduler: int
 ) -> None:
-    """KV-CHUNK-3, KV-POL-6."""
+    """Refuse chunks that are unaligned, flagged, or of other blocks (KV-CHUNK-3, KV-POL-6)."""
     for index, spec in enumerate(specs):
         if not isinstance(spec, ChunkedLocalAttentionSpec):
             continue

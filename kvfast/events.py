@@ -22,7 +22,7 @@ from kvspec.specs import SlidingWindowSpec
 
 
 class Hashed(Protocol):
-    """What an event shows of a request."""
+    """The part of a request that events show."""
 
     @property
     def input(self) -> RequestInput: ...
@@ -51,7 +51,7 @@ KeysOf: TypeAlias = Callable[[RequestInput, int, int], ExtraKeys]
 def as_events(
     facts: Sequence[Fact], config: ManagerConfig, extra_keys: KeysOf
 ) -> tuple[Event, ...]:
-    """The events, in order."""
+    """Return the events, in order."""
     return tuple([_event(fact, config, extra_keys) for fact in facts])
 
 
@@ -73,7 +73,7 @@ def _told(fact: Stored | Followed, config: ManagerConfig, extra_keys: KeysOf) ->
 
 
 def _followed(fact: Followed, config: ManagerConfig) -> BlockStored:
-    """The same of a request whose tokens the engine keeps (KV-EVT-9)."""
+    """Make the event for a request whose tokens the engine keeps (KV-EVT-9)."""
     source, group, per, hashes, parent = fact
     spec = config.managed_specs[group]
     return BlockStored(
@@ -93,7 +93,7 @@ def _followed(fact: Followed, config: ManagerConfig) -> BlockStored:
 
 
 def _stored(fact: Stored, config: ManagerConfig, extra_keys: KeysOf) -> BlockStored:
-    """One caching call: its whole range in tokens, but only the blocks that were stored."""
+    """Make the event of a caching call: its whole range in tokens, but only the stored blocks."""
     request, group, per, first, end, blocks = fact
     spec = config.managed_specs[group]
     size = per * (config.hash_block_size_tokens or 1)
@@ -120,7 +120,7 @@ def _stored(fact: Stored, config: ManagerConfig, extra_keys: KeysOf) -> BlockSto
 
 
 def _shown(block_hash: bytes, config: ManagerConfig) -> EventHash:
-    """All bytes of a hash, or its low 64 bits (KV-EVT-6)."""
+    """Return all bytes of a hash, or its low 64 bits (KV-EVT-6)."""
     if config.int_event_hashes:
         return int.from_bytes(block_hash[-8:], "big")
     return block_hash

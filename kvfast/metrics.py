@@ -1,6 +1,6 @@
-"""What a manager counts, for Prometheus, by the names that vLLM gives it.
+"""Counters of a manager for Prometheus, with vLLM's names.
 
-The text needs nothing else; with `prometheus_client` the same object is a collector:
+The text needs no other package; with `prometheus_client` the same object is a collector:
 `REGISTRY.register(metrics)`.
 """
 
@@ -41,7 +41,7 @@ class ManagerMetrics:
         self._values = (manager.usage, *(0 for _ in FAMILIES[1:]))
 
     def observe(self) -> PrefixCacheStats:
-        """Take the manager's counters and answer them: reading clears them (KV-STAT-3).
+        """Take and return the manager's counters: reading clears them (KV-STAT-3).
 
         Call it where the manager is called, for example after each step.
         """
@@ -73,7 +73,7 @@ class ManagerMetrics:
         return "\n".join(lines) + "\n"
 
     def collect(self) -> Iterator[Metric]:
-        """The same for a registry of `prometheus_client`."""
+        """Yield the metrics for a registry of `prometheus_client`."""
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
         for family, value in zip(FAMILIES, self._values, strict=True):

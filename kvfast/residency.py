@@ -28,9 +28,9 @@ class ResidencyLog:
         self.samples: list[ResidencySample] = []
 
     def ask(self) -> None:
-        """Look at the clock, whose time holds until this is called again.
+        """Read the clock, whose time applies until this is called again.
 
-        InvalidArgumentError when it answers no int; what it raises itself is the caller's.
+        InvalidArgumentError if it returns no int; its own exceptions are passed on.
         """
         answer = self.clock()
         if not is_int(answer):
@@ -38,7 +38,7 @@ class ResidencyLog:
         self.now = answer if type(answer) is int else int.__index__(answer)
 
     def allocated(self, block: int) -> None:
-        """One more allocation; it is followed where the share sampled so far falls behind."""
+        """Count an allocation; follow it if the sampled share has fallen behind."""
         before = math.floor(self.num_allocated * self.rate)
         self.num_allocated += 1
         if math.floor(self.num_allocated * self.rate) > before:
@@ -46,12 +46,12 @@ class ResidencyLog:
             self.touches[block] = deque(maxlen=4)
 
     def touched(self, block: int) -> None:
-        """A hit took a reference."""
+        """Note that a hit took a reference."""
         if block in self.births:
             self.touches[block].append(self.now)
 
     def ended(self, block: int) -> None:
-        """The block was taken again or evicted by id."""
+        """Note that the block was taken again or evicted by id."""
         birth = self.births.pop(block, None)
         if birth is None:
             return
@@ -61,7 +61,7 @@ class ResidencyLog:
         self.samples.append(ResidencySample(self.now - birth, self.now - idle_since, tuple(gaps)))
 
     def reset(self) -> None:
-        """Drop everything, samples that nobody took included."""
+        """Drop everything, including samples not yet taken."""
         self.births.clear()
         self.touches.clear()
         self.samples.clear()
@@ -73,7 +73,7 @@ class ResidencyLog:
         return taken
 
     def copy(self) -> ResidencyLog:
-        """An independent log with the same clock."""
+        """Make an independent log with the same clock."""
         new = copy.copy(self)
         new.births = dict(self.births)
         new.touches = {block: deque(times, maxlen=4) for block, times in self.touches.items()}

@@ -1,7 +1,7 @@
 """The host tier of kvfast: one table of keys in the order of their use (KV-TIER-*).
 
-A look-up goes over the entries behind the hit once. For each group it notes where the last missing
-entry was, so whether a window is whole is one comparison, for every total on the way.
+A look-up scans the entries after the hit once. For each group it notes the last missing entry, so
+that whether a window is whole takes one comparison, for every total on the way.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ class _Group:
     reach: int
 
     def first_needed(self, local: int, total: int) -> int:
-        """The first entry that `total` tokens need from the host."""
+        """Return the first entry that `total` tokens need from the host."""
         return max(local, first_visible(self.kind, self.reach, total)) // self.size
 
 
 @dataclass(frozen=True, slots=True)
 class _Hold:
-    """What a request was promised: the keys of entries `first` … of each group, group by group."""
+    """The keys held for a request: those of entries `first` … of each group, group by group."""
 
     local: int
     total: int
@@ -60,7 +60,7 @@ _T = TypeVar("_T")
 def _in_turn(
     call: Callable[Concatenate[FastTier, _P], _T],
 ) -> Callable[Concatenate[FastTier, _P], _T]:
-    """The call, in the turn of the tier's manager (KV-ERR-7)."""
+    """Wrap a call so that it takes the turn of the tier's manager (KV-ERR-7)."""
 
     @functools.wraps(call)
     def guarded(self: FastTier, *args: _P.args, **kwargs: _P.kwargs) -> _T:
@@ -105,7 +105,7 @@ class FastTier:
 
     @_in_turn
     def lookup(self, request: Request, num_local_tokens: int) -> int:
-        """KV-TIER-4."""
+        """Return the most external tokens that the host can supply (KV-TIER-4)."""
         num_local_tokens = self._checked_local(request, num_local_tokens)
         if not self._host:
             return 0
@@ -133,7 +133,7 @@ class FastTier:
 
     @_in_turn
     def hold(self, request: Request, num_local_tokens: int, num_external_tokens: int) -> None:
-        """KV-TIER-5."""
+        """Hold the keys that these tokens need (KV-TIER-5)."""
         num_local_tokens = self._checked_local(request, num_local_tokens)
         if request.request_id in self._holds:
             raise InvalidArgumentError("request", request.request_id, "one that holds nothing")
@@ -146,7 +146,7 @@ class FastTier:
         self._holds[request.request_id] = _Hold(num_local_tokens, total, tuple(keys))
 
     def _keys_to_hold(self, request: Request, local: int, external: int) -> list[Key]:
-        """The keys that these tokens need. InvalidArgumentError unless the host has them all."""
+        """Return the keys that these tokens need; InvalidArgumentError unless the host has all."""
         keys = list[Key]()
         legal = is_int(external) and 0 < external < request.num_tokens - local
         if legal and (local + external) % self._alignment == 0:
@@ -165,7 +165,7 @@ class FastTier:
 
     @_in_turn
     def drop(self, request: Request) -> None:
-        """KV-TIER-6."""
+        """Drop the request's hold (KV-TIER-6)."""
         check_request(request)
         hold = self._holds.pop(request.request_id, None)
         if hold is not None:
@@ -179,9 +179,9 @@ class FastTier:
 
     @_in_turn
     def taken(self, blocks: Sequence[int]) -> Copies:
-        """KV-TIER-2, KV-TIER-3."""
+        """Return the copies that save the content of taken blocks (KV-TIER-2, KV-TIER-3)."""
         blocks = block_list(blocks, self._num_device_blocks)
-        sources = dict[int, int]()  # of each host block, in the order of the answer
+        sources = dict[int, int]()  # of each host block, in the order of the result
         for block in blocks:
             key = self._device.pop(block, None)
             if key is None:
@@ -195,7 +195,7 @@ class FastTier:
         return tuple((block, place) for place, block in sources.items())
 
     def _place(self) -> int:
-        """A host block for new content; 0 if there is none."""
+        """Return a host block for new content; 0 if there is none."""
         if self._freed:
             return self._freed.pop(0)
         if self._fresh < self._num_blocks:
@@ -206,7 +206,7 @@ class FastTier:
 
     @_in_turn
     def load(self, request: Request, blocks: KVCacheBlocks) -> Copies:
-        """KV-TIER-6."""
+        """Return the copies that load the held keys, and end the hold (KV-TIER-6)."""
         check_request(request)
         check_blocks(blocks)
         hold = self._holds.get(request.request_id)
@@ -229,7 +229,7 @@ class FastTier:
 
     @_in_turn
     def computed(self, request: Request, group: int, first: int, blocks: Sequence[int]) -> None:
-        """KV-TIER-1."""
+        """Note the content of newly computed blocks (KV-TIER-1)."""
         check_request(request)
         group, first = plain(group), plain(first)
         if not is_int(group) or not 0 <= group < len(self._groups):
@@ -246,7 +246,7 @@ class FastTier:
 
     @_in_turn
     def forget(self, blocks: Sequence[int]) -> None:
-        """KV-TIER-7."""
+        """Drop the content of these blocks, here and on the device (KV-TIER-7)."""
         blocks = block_list(blocks, self._num_device_blocks)
         keys = {self._device[block] for block in blocks if block in self._device}
         if not self._num_holds.keys().isdisjoint(keys):
@@ -258,14 +258,13 @@ class FastTier:
 
     @_in_turn
     def reset(self) -> None:
-        """KV-TIER-7."""
+        """Drop everything (KV-TIER-7)."""
         if self._holds:
             raise InvalidArgumentError("held", list(self._holds), "empty: load or drop them first")
         self._clear()
 
     @_in_turn
     def snapshot(self) -> TierSnapshot:
-        """The state, copied."""
         free = (*self._freed, *range(self._fresh, self._num_blocks))
         held = {name: hold.keys for name, hold in self._holds.items()}
         return TierSnapshot(dict(self._device), tuple(self._host.items()), free, held)

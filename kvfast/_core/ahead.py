@@ -1,7 +1,7 @@
-"""What a step's running requests need, told by hot fields; what only counts is done at once.
+"""Sort a step's running requests by the hot fields; advance at once those that need no block.
 
 Most of decoding takes no block and fills none: only a count changes. That is done in advance, and
-taken back when it turns out that another entry is illegal.
+undone if another entry turns out to be illegal.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from .turn import Turn
 class Ahead:
     """The running entries of a step, sorted by what is left to do.
 
-    - `left_at[k]`, k < `num_left`: the entries for which there is something left to do, in order.
-      Where `rows` are asked for, also those that have something to tell. Of the others all counts
-      are granted: `granted` tokens.
-    - `num_asked` of those left must be asked (`Entries.is_asked`). The others need `num_needed` new
-      blocks, and `filled_at[k]`, k < `num_filled`, fill some, in order; `home_at[k]`: where the key
-      of the first of them belongs, see `Running`.
-    - `notes_all`: whether rows and counts of the entries that are not left are noted, too.
+    - `left_at[k]`, k < `num_left`: the entries with something left to do, in order. If `rows` are
+    requested, also those with something to report. All other entries are granted all their tokens:
+    `granted`.
+    - `num_asked` of the entries left need a full allocation (`Entries.is_asked`). The others need
+    `num_needed` new blocks, and `filled_at[k]`, k < `num_filled`, fill some, in order;
+    `home_at[k]`: the home of the first one's key, see `Running`.
+    - `notes_all`: whether rows and counts of the entries that are not left are also noted.
     - `is_ahead`: whether those are done before the step is known to be legal.
     """
 
@@ -72,12 +72,12 @@ class Ahead:
         self.num_left += 1
 
     def ask(self, i: int) -> None:
-        """The request of an entry must be asked."""
+        """Mark the entry as needing a full allocation."""
         self.num_asked += 1
         self.leave(i, True)
 
     def count_all(self) -> None:
-        """`sort_all` by the hot fields, where they tell all of most requests."""
+        """Do `sort_all` by the hot fields, if they suffice for most requests."""
         entries = self.entries
         handles, counts = objects.longs_of(entries.handles), objects.longs_of(entries.counts)
         fields = objects.longs_of(self.registry.fields)
@@ -110,10 +110,10 @@ class Ahead:
         self.turn.changed()
 
     def sort_left(self, num_left: int) -> None:
-        """Of these first of `left_at` count those that need no more, and keep the others.
+        """Advance those of the first entries of `left_at` that only count, and keep the others.
 
-        The same checks as in `Running.may_continue`. With one group, of full attention, the hot
-        fields and the row tell all of a running request, whose watermark is 0 (KV-MGR-9).
+        Makes the same checks as `Running.may_continue`. With one group, of full attention, the hot
+        fields and the row determine a running request, whose watermark is 0 (KV-MGR-9).
         """
         entries, registry, tables = self.entries, self.registry, self.core.tables
         handles, counts = objects.longs_of(entries.handles), objects.longs_of(entries.counts)
@@ -161,9 +161,10 @@ class Ahead:
             objects.fetch_int(tables.arena, tables.start[row] + (cached if fills else length) - 1)
 
     def note_reach(self, handle: int, row: int) -> None:
-        """Note up to how many tokens the next steps of a request only count; its list was told.
+        """Note up to how many tokens the next steps of a reported request only count.
 
-        It holds while the row is the request's and its list is no longer than now, see `hot.RUNS`.
+        It holds as long as the row is the request's and its list is no longer than now, see
+        `hot.RUNS`.
         """
         until = min(self.core.tables.length[row] * self.block_size, self.core.max_len)
         if self.caches:
@@ -173,16 +174,16 @@ class Ahead:
             self.registry.fields[at] = 1 + until
 
     def note(self, i: int, row: int, after: int) -> None:
-        """Note the row, and the counts of an entry if all goes well."""
+        """Note the row and the later count of an entry."""
         self.entries.row_at[i] = row
         self.entries.after_at[i] = after
         self.entries.granted_at[i] = self.entries.counts[i]
 
     def undo(self) -> None:
-        """Take back what was done in advance.
+        """Undo what was done in advance.
 
-        Nothing was where sorting broke off, or never began: then `left_at` does not yet tell the
-        entries that were done from those that nobody came to.
+        Nothing was done if sorting broke off or never began: then `left_at` does not yet separate
+        done entries from unvisited ones.
         """
         entries = self.entries
         if self.is_ahead:

@@ -1,7 +1,7 @@
-"""Giving blocks to requests and taking them back (KV-GRP-*, KV-MGR-*).
+"""Allocate blocks to requests and release them (KV-GRP-*, KV-MGR-*).
 
-A request is a row of the tables, or -1 while it holds nothing. What is asked for is a `Demand`; the
-hits stand in the look-up's arrays.
+A request is a row of the tables, or -1 while it holds nothing. A `Demand` is what a call asks for;
+the hits are in the look-up's arrays.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Allocator:
     # Needs.
 
     def is_running(self, row: int) -> bool:
-        """Whether some group has an entry for the row (KV-GRP-9)."""
+        """Return whether some group has an entry for the row (KV-GRP-9)."""
         if row >= 0:
             for g in range(self.shape.num_groups):
                 if self.tables.cached[row * self.shape.num_groups + g]:
@@ -57,7 +57,7 @@ class Allocator:
         return False
 
     def holds_blocks(self, row: int) -> bool:
-        """Whether some group has a block, or null, for the row."""
+        """Return whether some group has a block, or null, for the row."""
         if row >= 0:
             for g in range(self.shape.num_groups):
                 if self.tables.length[row * self.shape.num_groups + g]:
@@ -99,7 +99,7 @@ class Allocator:
         return max(required - present, 0) + self.num_revived(g, max(0, skipped - held))
 
     def length_for(self, g: int, demand: Demand) -> int:
-        """How long a group's list must be (KV-CIRC-1, KV-CROSS-1, KV-CROSS-5, KV-MAMBA-6)."""
+        """Return a group's list length (KV-CIRC-1, KV-CROSS-1, KV-CROSS-5, KV-MAMBA-6)."""
         kind = self.shape.kind[g]
         size = self.shape.block_size[g]
         if kind == kinds.FULL or kind == kinds.RSWA:
@@ -119,7 +119,7 @@ class Allocator:
         return never(kind)
 
     def num_revived(self, g: int, first: int) -> int:
-        """Hits from index `first` on that wait in the free queue; taking them uses it up too."""
+        """Count hits from index `first` on in the free queue; taking them also uses it up."""
         count = 0
         for i in range(first, self.lookup.hit_blocks[g]):
             block = self.lookup.hits[g * self.lookup.stride + i]
@@ -128,7 +128,7 @@ class Allocator:
         return count
 
     def is_too_new(self, g: int) -> bool:
-        """Whether the state to start from was registered in this very step (KV-MAMBA-2)."""
+        """Return whether the state to start from was registered in this very step (KV-MAMBA-2)."""
         num_hits = self.lookup.hit_blocks[g]
         if num_hits == 0 or not self.step_hashes[g]:
             return False
@@ -142,7 +142,7 @@ class Allocator:
     def need_of_aligned(
         self, g: int, demand: Demand, held: int, has_entry: bool, was_allocated: bool
     ) -> int:
-        """The running state and the drafted ones (KV-MAMBA-7, KV-MAMBA-8)."""
+        """Count the running state and the drafted ones (KV-MAMBA-7, KV-MAMBA-8)."""
         required = self.length_for(g, demand)
         drafted = self.shape.drafted[g]
         num_hits = self.lookup.hit_blocks[g]
@@ -178,7 +178,7 @@ class Allocator:
                     self.extend(g, row, 1)
 
     def take_hits_of(self, g: int, row: int, skip_at: int) -> None:
-        """One group's hits."""
+        """Take one group's hits."""
         at = row * self.shape.num_groups + g
         skipped = self.shape.skipped(g, skip_at)
         length = max(skipped, self.lookup.hit_blocks[g])
@@ -194,7 +194,7 @@ class Allocator:
         self.tables.passed[at] = skipped
 
     def take_new(self, row: int, demand: Demand) -> None:
-        """Blocks still missing for what is asked for, in every group (KV-GRP-7).
+        """Take the blocks still missing for the demand, in every group (KV-GRP-7).
 
         They are those of its list from `new_from[g]` on.
         """
@@ -277,7 +277,7 @@ class Allocator:
                 self.cache_checkpoint(g, row, request, end)
 
     def cache_tail(self, g: int, row: int, request: FastRequest, tokens: int) -> None:
-        """Where the prompt ends inside a block, if that is among so many tokens (KV-POL-17)."""
+        """Register the end of the prompt inside a block, if within these tokens (KV-POL-17)."""
         per = self.shape.hashes_per_block[g]
         unit = self.shape.block_size[g] // per
         limit = request.num_prompt_tokens - (0 if self.shape.drops[g] else 1)
@@ -287,7 +287,7 @@ class Allocator:
             self.cache_partial(row, request, g, number - 1)
 
     def cache_checkpoint(self, g: int, row: int, request: FastRequest, tokens: int) -> None:
-        """The state after so many tokens, where that is the checkpoint (KV-POL-23)."""
+        """Register the state after these tokens, if that is the checkpoint (KV-POL-23)."""
         per = self.shape.hashes_per_block[g]
         number = tokens * per // self.shape.block_size[g]
         at = row * self.shape.num_groups + g
@@ -333,7 +333,7 @@ class Allocator:
     def note_step(self, g: int, start: int, first: int, end: int) -> None:
         """Remember the keys of the states just registered (KV-MAMBA-2).
 
-        A block that was passed over may have keys too, but none that covers it whole.
+        A block that was skipped may also have keys, but none that covers it whole.
         """
         per = self.shape.hashes_per_block[g]
         for i in range(first, end):
@@ -346,7 +346,7 @@ class Allocator:
                 self.step_hashes[g].add(self.pool.keys.hash_of(block))
 
     def cache_partial(self, row: int, request: FastRequest, g: int, number: int) -> bool:
-        """A key that ends inside a block: hash `number` of the request (KV-PART-1)."""
+        """Add a key that ends inside a block: hash `number` of the request (KV-PART-1)."""
         at = row * self.shape.num_groups + g
         index = number // self.shape.hashes_per_block[g]
         block = self.tables.arena[self.tables.start[at] + index]
@@ -374,7 +374,7 @@ class Allocator:
     def remove_before(self, g: int, at: int, kept: int, end: int) -> None:
         """Replace the blocks `kept` … `end` - 1 by null and release them, last first.
 
-        What is kept is not noted: a prompt that is told again may be shorter (KV-REQ-6).
+        The kept part is not noted: a later prompt may be shorter (KV-REQ-6).
         """
         end = min(end, self.tables.length[at])
         passed = max(kept, self.tables.passed[at])

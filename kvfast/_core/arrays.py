@@ -1,7 +1,7 @@
 """Flat arrays that start as zeros.
 
-Large ones are anonymous memory maps: the system hands out their zero pages when they are first
-written, so a pool of 4 million blocks is there at once and costs what it uses.
+Large ones are anonymous memory maps: the system provides their zero pages when they are first
+written, so a pool of 4 million blocks exists at once and costs what it uses.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ LINE_BYTES = 64
 """Arrays begin where a cache line does; maps do anyway."""
 
 HUGE_PAGE_BYTES = 1 << 21
-"""Maps are multiples of it: then the system can use huge pages, whose addresses the processor
-remembers. With small ones nearly every block of a large pool misses the table of addresses, too."""
+"""Maps are multiples of this size, so that the system can use huge pages, whose addresses fit in
+the processor's TLB. With small pages nearly every block of a large pool would miss it.
+"""
 
 
 def zeroed(code: str, length: int) -> memoryview[int]:
@@ -38,16 +39,16 @@ def zeroed(code: str, length: int) -> memoryview[int]:
 
 
 def grown(code: str, old: memoryview[int], length: int) -> memoryview[int]:
-    """A copy of `old` with room for `length` values; zeros behind the old ones."""
+    """Copy `old` into room for `length` values; the rest is zeros."""
     new = zeroed(code, length)
     new[: len(old)] = old
     return new
 
 
 def int_view(values: object) -> memoryview[int] | None:
-    """The memory of an array of signed ints of 32 or 64 bits, in one row; None for all else.
+    """Return the memory of a one-dimensional array of 32- or 64-bit signed ints, else None.
 
-    `array`, NumPy arrays and, through `numpy`, PyTorch tensors on the host.
+    Accepts `array`, NumPy arrays and, through `numpy`, PyTorch tensors on the host.
     """
     if not callable(getattr(values, "tolist", None)):
         return None  # what has no `tolist` is read as a sequence of its elements

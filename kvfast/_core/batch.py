@@ -33,7 +33,7 @@ class FastBatch:
         self.is_made = True
 
     def is_ready(self) -> bool:
-        """Whether it was made: where only `__new__` was called, there is no memory."""
+        """Return whether `__init__` ran: after `__new__` alone there is no memory."""
         try:
             return self.is_made
         except AttributeError:  # uncompiled
@@ -51,7 +51,7 @@ class FastBatch:
         return self.shown
 
     def register(self, request: Request) -> int:
-        """A handle for the request (KV-BATCH-4)."""
+        """Return a handle for the request (KV-BATCH-4)."""
         self.enter()
         try:
             return self.calls.register(request)
@@ -67,7 +67,6 @@ class FastBatch:
             self.calls.leave()
 
     def request_of(self, handle: int) -> Request:
-        """The registered request."""
         self.enter()
         try:
             return self.calls.request_of(handle)
@@ -125,7 +124,7 @@ class FastBatch:
         stops_at_refusal: bool = False,
         output: StepOutput | None = None,
     ) -> StepResult:
-        """A step of new requests only."""
+        """Make a step of new requests only."""
         self.enter()
         try:
             return self.calls.admit(
@@ -149,7 +148,7 @@ class FastBatch:
         num_lookahead_tokens: int = 0,
         output: StepOutput | None = None,
     ) -> StepResult:
-        """A step of decoding requests only."""
+        """Make a step of decoding requests only."""
         self.enter()
         try:
             return self.calls.decode(handles, num_new_tokens, num_lookahead_tokens, output)
@@ -157,7 +156,7 @@ class FastBatch:
             self.calls.leave()
 
     def free(self, handles: Ints) -> None:
-        """A step of finished requests only."""
+        """Make a step of finished requests only."""
         self.enter()
         try:
             self.calls.free(handles)
@@ -165,7 +164,7 @@ class FastBatch:
             self.calls.leave()
 
     def preempt(self, handles: Ints) -> None:
-        """A step of preempted requests only."""
+        """Make a step of preempted requests only."""
         self.enter()
         try:
             self.calls.preempt(handles)
@@ -173,7 +172,7 @@ class FastBatch:
             self.calls.leave()
 
     def step(self, plan: StepPlan, output: StepOutput | None = None) -> StepResult:
-        """One after another: finished, preempted, decoding, prefilling, new (KV-BATCH-1)."""
+        """Handle finished, preempted, decoding, prefilling, new in turn (KV-BATCH-1)."""
         self.enter()
         try:
             return self.calls.step(plan, output)
@@ -197,7 +196,7 @@ class FastBatch:
             self.calls.leave()
 
     def next_free_blocks(self, num_blocks: int, after: int | None = None) -> array[int]:
-        """The front of the free queue, or what comes behind a block (KV-BATCH-13, KV-BATCH-15)."""
+        """Return the front of the free queue, or what follows (KV-BATCH-13, KV-BATCH-15)."""
         self.enter()
         try:
             return self.calls.next_free_blocks(num_blocks, after)

@@ -1,7 +1,7 @@
-"""What batched calls do (KV-BATCH-*).
+"""The implementation of batched calls (KV-BATCH-*).
 
-Legality is decided over arrays. What is wrong with an illegal call is then said by the contract's
-checks.
+Legality is decided over arrays. The contract's checks then report what is wrong with an illegal
+call.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class BatchCalls:
         self.turn.give_back()
 
     def facade(self) -> Any:
-        """What the contract's checks read of a batched manager."""
+        """Return the part of a batched manager that the contract's checks read."""
         handles = enumerate(self.registry.requests)
         requests = {h: request for h, request in handles if request is not None}
         implementation = SimpleNamespace(capabilities=self.capabilities)
@@ -64,17 +64,17 @@ class BatchCalls:
         return SimpleNamespace(requests=requests, manager=manager, implementation=implementation)
 
     def blocks_of(self, request: FastRequest) -> KVCacheBlocks:
-        """The block lists of a request, in a call that has its turn already."""
+        """Return the block lists of a request, in a call that already has its turn."""
         return self.core.lists_of(request)
 
     def illegal(self, field: str, value: object) -> NoReturn:
-        """The contract's checks, which read it again, found nothing wrong with it."""
+        """Raise for a value in which the contract's checks found nothing wrong."""
         raise InvalidArgumentError(field, value, "the same each time it is read")
 
     # Requests and their handles.
 
     def register(self, request: Request) -> int:
-        """A handle for the request (KV-BATCH-4)."""
+        """Return a handle for the request (KV-BATCH-4)."""
         registry = self.registry
         mine = self.checks.own(request)
         if mine.request_id in registry.handle_of_id:
@@ -98,7 +98,7 @@ class BatchCalls:
         self.turn.changed()
 
     def request_of(self, handle: int) -> Request:
-        """The registered request."""
+        """Return the registered request."""
         registry = self.registry
         if type(handle) is int and 0 <= handle < len(registry.requests):
             request = registry.requests[handle]
@@ -109,12 +109,12 @@ class BatchCalls:
         return found
 
     def known(self) -> dict[int, Any]:
-        """The registered requests by handle."""
+        """Return the registered requests by handle."""
         requests: dict[int, Any] = self.facade().requests
         return requests
 
     def chosen(self, handles: Ints) -> None:
-        """Entries for these handles."""
+        """Fill the entries with these handles."""
         entries = self.entries
         entries.start_call()
         if not entries.add_handles(handles):
@@ -215,7 +215,7 @@ class BatchCalls:
         stops: bool,
         output: StepOutput | None,
     ) -> StepResult:
-        """A step of new requests only; without a plan, which takes longer to make."""
+        """Make a step of new requests only, without a plan, which would take longer to make."""
         entries = self.entries
         self.core.ask_clock()
         self.outputs.open(output)
@@ -236,7 +236,7 @@ class BatchCalls:
         num_lookahead_tokens: int,
         output: StepOutput | None,
     ) -> StepResult:
-        """A step of decoding requests only; without a plan, which takes longer to make."""
+        """Make a step of decoding requests only, without a plan, which would take longer."""
         entries = self.entries
         self.core.ask_clock()
         self.outputs.open(output)
@@ -253,15 +253,15 @@ class BatchCalls:
         return self.done(False)
 
     def free(self, handles: Ints) -> None:
-        """A step of finished requests only."""
+        """Make a step of finished requests only."""
         self.give_all_back(handles, False)
 
     def preempt(self, handles: Ints) -> None:
-        """A step of preempted requests only."""
+        """Make a step of preempted requests only."""
         self.give_all_back(handles, True)
 
     def give_all_back(self, handles: Ints, preempts: bool) -> None:
-        """A step of finished, or of preempted requests; without a plan."""
+        """Make a step of finished, or of preempted requests, without a plan."""
         entries = self.entries
         entries.start_call()
         legal = entries.add_handles(handles)
@@ -277,7 +277,7 @@ class BatchCalls:
         self.turn.changed()
 
     def step(self, plan: StepPlan, output: StepOutput | None) -> StepResult:
-        """One after another: finished, preempted, decoding, prefilling, new (KV-BATCH-1)."""
+        """Handle finished, preempted, decoding, prefilling, new in turn (KV-BATCH-1)."""
         if not isinstance(plan, StepPlan):
             raise InvalidArgumentError("plan", plan, "a StepPlan")
         self.core.ask_clock()
@@ -297,7 +297,7 @@ class BatchCalls:
         return self.done(starts_step)
 
     def done(self, starts_step: bool) -> StepResult:
-        """The result of a legal step, which is done here if its outputs have room, too."""
+        """Do a legal step if its outputs have room; returns its result."""
         steps, outputs = self.steps, self.outputs
         if outputs.slots:
             try:
@@ -319,7 +319,7 @@ class BatchCalls:
     def read_options(
         self, budget: int, lookahead: int, reserved: int, whole_must_fit: bool, stops: bool
     ) -> None:
-        """What concerns all entries of a step."""
+        """Read the options that apply to all entries of a step."""
         checks = self.checks
         self.steps.budget = checks.counted("token_budget", budget)
         self.ahead.lookahead = checks.counted("num_lookahead_tokens", lookahead)
@@ -330,7 +330,7 @@ class BatchCalls:
         self.steps.stops_at_refusal = stops
 
     def read_entries(self, plan: StepPlan) -> bool:
-        """The handles and counts of a plan; False where they are not legal."""
+        """Read the handles and counts of a plan; returns False if they are illegal."""
         entries = self.entries
         entries.start_call()
         if not entries.add_handles(plan.finished):
@@ -376,7 +376,7 @@ class BatchCalls:
         )
 
     def next_free_blocks(self, num_blocks: int, after: int | None) -> array[int]:
-        """The front of the free queue, or what comes behind a block (KV-BATCH-13, KV-BATCH-15)."""
+        """Return the front of the free queue, or what follows (KV-BATCH-13, KV-BATCH-15)."""
         int_at_least("num_blocks", num_blocks, 0, error=InvalidArgumentError)
         left = 0
         if after is not None:

@@ -1,4 +1,4 @@
-"""What the longer calls of a manager do, with arguments that are read already (KV-MGR-*)."""
+"""The longer calls of a manager, with arguments that are already read (KV-MGR-*)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from .turn import Turn
 class Calls:
     """The calls of one manager.
 
-    All checks of a call come before `turn.changes`. An answer that is made after it is part of the
+    All checks of a call come before `turn.changes`. A result that is made after it is part of the
     change. `used`: the request of this call, if it has one.
     """
 
@@ -36,7 +36,7 @@ class Calls:
         self.used: FastRequest | None = None
 
     def claim(self, request: Request) -> FastRequest:
-        """The request, which nothing else may use or change until the call ends."""
+        """Claim the request: no other call may use or change it until this one ends."""
         mine = self.checks.own(request)
         mine.is_used = True
         self.used = mine
@@ -50,7 +50,7 @@ class Calls:
         self.turn.give_back()
 
     def look_up(self, request: FastRequest) -> PrefixHit:
-        """The longest cached prefix, the last token left out (KV-MGR-1, KV-MGR-2)."""
+        """Return the longest cached prefix, without the last token (KV-MGR-1, KV-MGR-2)."""
         core = self.core
         self.checks.check_scheduling(request)
         if not core.enable_caching or request.skips_reading:
@@ -68,7 +68,7 @@ class Calls:
         return found
 
     def look_up_per_group(self, request: FastRequest, length: int) -> GroupHits:
-        """Each group's own longest hit: only with several groups and caching (KV-COORD-9)."""
+        """Return each group's own longest hit; needs several groups and caching (KV-COORD-9)."""
         core = self.core
         if not core.plan.is_hybrid:
             raise UnsupportedError("per-group look-ups with fewer than two cached groups", "kvfast")
@@ -352,14 +352,14 @@ class Calls:
         return taken
 
     def take_block_copies(self) -> BlockCopies:
-        """The copies since the last call (KV-INSIDE-4)."""
+        """Return and clear the copies since the last call (KV-INSIDE-4)."""
         self.turn.changes()
         copies = self.core.take_block_copies()
         self.turn.changed()
         return copies
 
     def take_new_block_ids(self) -> tuple[int, ...]:
-        """Blocks to be zeroed, group by group (KV-MGR-16)."""
+        """Return and clear the blocks to be zeroed, group by group (KV-MGR-16)."""
         queued = self.core.allocator.to_zero.lists(self.core.num_groups)
         taken = tuple([block for blocks in queued for block in blocks])
         self.core.allocator.to_zero.size = 0

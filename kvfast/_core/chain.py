@@ -32,9 +32,9 @@ MOST_IN_PICKLE = 4096
 
 
 class PickledHasher(Hasher):
-    """As `Hasher`, of the digest that `function` names, over pickles.
+    """A `Hasher` of the digest that `function` names, over pickles.
 
-    Tokens have at most 31 bits, and `extra` is what stands behind them in the pickle.
+    Tokens have at most 31 bits, and `extra` is what follows them in the pickle.
     """
 
     def __init__(self, function: str, seed: str | None, tags: bool = True) -> None:
@@ -72,7 +72,7 @@ class PickledHasher(Hasher):
 class BlockChain(Unlocked):
     """Hashes of blocks of `block_size` tokens, each over the one before it.
 
-    What else it has is that of one call, kept for the next; `is_used`: by a call that goes on.
+    The other members belong to one call and are reused by the next; `is_used`: by a running call.
     """
 
     def __init__(self, hasher: Hasher, block_size: int) -> None:
@@ -85,7 +85,7 @@ class BlockChain(Unlocked):
         self.extra: bytes | None = None
 
     def spelled(self, keys: object) -> bytes | None:
-        """The extra keys as `hashes` takes them; None where they cannot be spelled."""
+        """Encode the extra keys for `hashes`; None if they cannot be encoded."""
         if not self.is_pickled:
             return encode_extra_keys(keys) if are_plain(keys) else None
         data = pickle.dumps((b"", (0,) * FEWEST_IN_PICKLE, keys), protocol=5)
@@ -93,9 +93,9 @@ class BlockChain(Unlocked):
         return data[start:] if len(data) < MOST_IN_PICKLE else None
 
     def hashes(self, tokens: list[int], parent: bytes, extra: bytes) -> list[bytes] | None:
-        """The hashes of all full blocks of these tokens, which have the same extra keys.
+        """Return the hashes of all full blocks of these tokens, which have the same extra keys.
 
-        None for a parent of another size, or for what is no token id.
+        None for a parent of another size, or if some value is not a token id.
         """
         if self.is_used:  # by another thread
             return BlockChain(self.hasher, self.block_size).hashes(tokens, parent, extra)
@@ -106,7 +106,7 @@ class BlockChain(Unlocked):
             self.is_used = False
 
     def hash_all(self, tokens: list[int], parent: bytes, extra: bytes) -> list[bytes] | None:
-        """`hashes`, alone."""
+        """Do `hashes` when no other call is running."""
         size = self.hasher.size
         num_tokens = len(tokens)
         self.make_room(num_tokens, extra)
@@ -123,7 +123,7 @@ class BlockChain(Unlocked):
         return objects.pieces_of(made, size, 1, self.end)
 
     def run(self) -> None:
-        """Hash what was copied."""
+        """Hash the copied tokens."""
         self.hasher.hash_blocks(
             objects.longs_of(self.copied),
             1,
@@ -152,7 +152,7 @@ class BlockChain(Unlocked):
             self.extra = extra
 
     def copy_in(self, tokens: list[int], num_tokens: int) -> bool:
-        """Whether these are tokens that can be hashed, and were copied."""
+        """Copy the tokens; returns whether all can be hashed."""
         start = self.block_size
         if len(tokens) != num_tokens:  # making room ran code that changed it
             return False
@@ -167,14 +167,14 @@ class BlockChain(Unlocked):
 
 
 def are_plain(keys: object) -> bool:
-    """Whether CBOR has one way to spell them: texts, bytes and numbers, in tuples."""
+    """Return whether CBOR has one encoding for them: texts, bytes and numbers, in tuples."""
     if type(keys) is tuple:
         return all(are_plain(key) for key in keys)
     return keys is None or type(keys) in (str, bytes, int)
 
 
 def block_chain(function: str, block_size: int, is_pickled: bool) -> BlockChain | None:
-    """A chain of the digest that `function` names; None where blocks of this size can't be."""
+    """Return a chain of the digest that `function` names; None if blocks cannot have this size."""
     if not is_pickled:
         return BlockChain(Hasher(function, "0", False), block_size)
     if not FEWEST_IN_PICKLE <= block_size <= MOST_IN_PICKLE:

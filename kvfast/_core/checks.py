@@ -1,4 +1,4 @@
-"""What callers hand in, checked before anything is changed (KV-ERR-2)."""
+"""Checks of arguments before anything is changed (KV-ERR-2)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Checks:
         self.lookup = self.core.lookup
 
     def counted(self, field: str, value: object) -> int:
-        """The value, if it is a count (KV-ERR-6)."""
+        """Return the value if it is a count, else raise (KV-ERR-6)."""
         small = objects.small_of(value)
         if small >= 0:
             return small
@@ -48,12 +48,12 @@ class Checks:
         return count_of(field, value)  # an int subclass, or an error
 
     def check_flag(self, field: str, value: object) -> None:
-        """The value is True or False."""
+        """Check that the value is True or False."""
         if type(value) is not bool:
             boolean(field, value, error=InvalidArgumentError)
 
     def own(self, request: Request) -> FastRequest:
-        """The request, if this implementation made it, with hashes that this manager can use."""
+        """Return the request if it was made here, with hashes that this manager can use."""
         if not isinstance(request, FastRequest):
             raise InvalidArgumentError(
                 "request", request, "made by this implementation's make_request"
@@ -72,7 +72,7 @@ class Checks:
         return mine
 
     def can_use_hashes(self, request: FastRequest) -> bool:
-        """Whether the request was hashed as this manager would."""
+        """Return whether the request was hashed as this manager would."""
         if request.hash_block_size_tokens != self.core.hash_block_size:
             return False
         theirs, ours = request.hasher, self.core.hasher
@@ -84,7 +84,7 @@ class Checks:
         )
 
     def check_scheduling(self, request: FastRequest) -> None:
-        """What the scheduler says of a request: its counts and its status."""
+        """Check the counts and the status that the scheduler sets on a request."""
         if request.preemptions < 0:
             self.counted("request.num_preemptions", request.num_preemptions)
         if request.in_flight < 0:
@@ -95,19 +95,19 @@ class Checks:
             raise InvalidArgumentError("request.status", status, "one of " + ", ".join(STATUSES))
 
     def check_junction(self, request: FastRequest) -> None:
-        """What the scheduler noted of its look-up (KV-RET-7)."""
+        """Check the scheduler's note of the request's look-up (KV-RET-7)."""
         if request.junction < 0:
             self.counted("request.junction_tokens", request.junction_tokens)
 
     def computed_of(self, request: FastRequest) -> int:
-        """What the scheduler says is computed (KV-REQ-3)."""
+        """Return the computed tokens that the scheduler set, checked (KV-REQ-3)."""
         computed = request.computed_now()
         if computed < 0:
             return self.counted("request.num_computed_tokens", request.num_computed_tokens)
         return computed
 
     def check_has_slots(self, row: int, prompt: int, computed: int) -> None:
-        """Computed tokens have slots, and what the next one reads is there (KV-REQ-3, KV-REQ-9)."""
+        """Check that computed tokens have slots, and the next can read (KV-REQ-3, KV-REQ-9)."""
         for g in range(self.num_groups):
             if self.shape.holds_tokens(g):
                 slots = 0
@@ -125,9 +125,9 @@ class Checks:
                 raise InvalidArgumentError("request.num_computed_tokens", computed, allowed)
 
     def copied_hits(self, blocks: KVCacheBlocks | None) -> list[Any] | None:
-        """The hit blocks of a call, a list or an array of each group (KV-MGR-8).
+        """Copy the hit blocks of a call, a list or an array of each group (KV-MGR-8).
 
-        Every list is a copy: the caller's own sequence may answer more than its length, or change.
+        The caller's own sequence may return more than its length, or change.
         """
         if blocks is None or blocks is self.core.no_blocks:
             return None
@@ -163,7 +163,7 @@ class Checks:
         return total
 
     def offer_ids(self, g: int, ids: Sequence[int]) -> int:
-        """One group's hit blocks."""
+        """Copy one group's hit blocks; returns their number."""
         base = g * self.lookup.stride
         num_blocks = self.pool.num_blocks
         if type(ids) is array:
@@ -184,19 +184,19 @@ class Checks:
         return length
 
     def checked_sequence(self, field: str, values: Any) -> Any:
-        """The values, if they are in an order: a set is no sequence."""
+        """Return the values if they are ordered: a set is not accepted."""
         if not issubclass(type(values), Sequence):
             raise InvalidArgumentError(field, values, "a sequence")
         return values
 
     def checked_block(self, block: object) -> int:
-        """The id, if it is a block of the pool (KV-ERR-3)."""
+        """Return the id if it is a block of the pool (KV-ERR-3)."""
         if not is_int(block) or not 0 <= exact(block) < self.pool.num_blocks:
             raise UnknownBlockError(block, self.pool.num_blocks)
         return exact(block)
 
     def checked_blocks(self, field: str, block_ids: Sequence[int]) -> list[int]:
-        """A copy of the ids, each a block of the pool."""
+        """Copy the ids, each a block of the pool."""
         ids = self.checked_sequence(field, block_ids)
         try:  # up to the first that is none: a range may be longer than any list
             return [self.checked_block(block) for block in ids]
@@ -206,9 +206,9 @@ class Checks:
     def check_hits(
         self, request: FastRequest, new_computed: int, external: int, skip_at: int
     ) -> None:
-        """Every hit carries the key of its place; null stands only for skipped ones (KV-MGR-8).
+        """Check that every hit has the key of its place; only skipped ones are null (KV-MGR-8).
 
-        Beside a load a list may be short, but not all of them.
+        With a load a list may be short, but not all of them.
         """
         longest = 0
         for g in range(self.num_groups):
@@ -240,7 +240,7 @@ class Checks:
             )
 
     def check_whole(self, request: FastRequest, g: int, end: int, skipped: int) -> None:
-        """The first entries of a hit each carry the key of their whole block, or are skipped."""
+        """Check that the first entries of a hit have their whole block's key, or are skipped."""
         per = self.shape.hashes_per_block[g]
         for i in range(end):
             block = self.lookup.hits[g * self.lookup.stride + i]
@@ -255,14 +255,14 @@ class Checks:
                 raise StaleHitError(g, i, block)
 
     def may_end_inside(self, g: int, tokens: int) -> bool:
-        """Whether so many tokens end inside a block of a group of which they may."""
+        """Return whether these tokens end inside a block of the group, where they may."""
         is_fine = self.shape.is_full(g) or self.shape.is_mamba(g)
         return is_fine and tokens % self.shape.block_size[g] != 0
 
     def check_inside(
         self, request: FastRequest, g: int, new_computed: int, external: int, skipped: int
     ) -> None:
-        """The hits of a group in which they end inside a block (KV-INSIDE-18)."""
+        """Check the hits of a group in which they end inside a block (KV-INSIDE-18)."""
         num_hits = self.lookup.hit_blocks[g]
         whole = new_computed // self.shape.block_size[g]
         if external > 0:
@@ -277,7 +277,7 @@ class Checks:
             raise StaleHitError(g, whole, block)
 
     def covers_end(self, request: FastRequest, g: int, index: int, tokens: int) -> bool:
-        """Whether the block that a hit ends inside carries a key of what it ends with."""
+        """Return whether the block that a hit ends inside has a key of that end."""
         block = self.lookup.hits[g * self.lookup.stride + index]
         per = self.shape.hashes_per_block[g]
         unit = self.shape.block_size[g] // per
@@ -292,7 +292,7 @@ class Checks:
         return False
 
     def check_continues(self, row: int, num_hits: int, new_computed: int, external: int) -> None:
-        """Who holds blocks takes no hits, and starts no load (KV-GRP-9)."""
+        """Check that a request with blocks takes no hits, and starts no load (KV-GRP-9)."""
         is_running = self.core.allocator.is_running(row)
         holds_some = is_running or self.core.allocator.holds_blocks(row)
         if holds_some and (num_hits or new_computed):

@@ -27,7 +27,7 @@ class PoolColumns:
     # Showing.
 
     def shown(self, rest: Snapshot) -> Columns:
-        """The columns beside what is not in them."""
+        """Return the columns, given the part of the snapshot outside them."""
         pool, keys = self.pool, self.keys
         n, width = pool.num_blocks, keys.width
         made = zeroed("i", n), zeroed("q", n)
@@ -66,7 +66,7 @@ class PoolColumns:
         )
 
     def queue(self) -> memoryview[int]:
-        """The free queue."""
+        """Return the free queue."""
         made = zeroed("i", self.pool.num_free)
         out = made
         block = self.pool.after(0)
@@ -76,7 +76,7 @@ class PoolColumns:
         return made
 
     def shared(self) -> list[list[int]]:
-        """The entries of each key that several blocks carry, the first one first."""
+        """Return the entries of each key that several blocks carry, the first one first."""
         keys, found = self.keys, []
         for entry in range(keys.num_entries):
             after = keys.facts[record.INTS * entry + record.DUP_NEXT]
@@ -192,12 +192,12 @@ class PoolColumns:
 
 
 def wrong(column: str, value: object, allowed: str) -> InvalidArgumentError:
-    """The error for columns that fit nothing."""
+    """Return the error for columns that do not fit together."""
     return InvalidArgumentError(f"columns.{column}", value, allowed)
 
 
 def ring_of(keys: KeyMap, head: int) -> list[int]:
-    """The entries with the same key as `head`, from it on."""
+    """Return the entries with the same key as `head`, starting there."""
     entry, ring = head, [head]
     while (entry := keys.facts[record.INTS * entry + record.DUP_NEXT]) != head:
         ring.append(entry)

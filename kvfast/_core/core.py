@@ -101,7 +101,7 @@ class Core:
         self.set_sinks_aside()
 
     def ask_clock(self) -> None:
-        """What time it is for all that this call does; before anything is changed (KV-STAT-6)."""
+        """Read the clock once for the whole call, before it changes anything (KV-STAT-6)."""
         if self.residency is not None:
             self.residency.ask()
 
@@ -117,7 +117,7 @@ class Core:
     # Looking up.
 
     def blocks_of_hit(self) -> KVCacheBlocks:
-        """The hits of the last look-up."""
+        """Return the hits of the last look-up."""
         found = []
         for g in range(self.num_groups):
             n = self.lookup.hit_blocks[g]
@@ -129,13 +129,13 @@ class Core:
         return blocks_of(tuple(found))
 
     def longest_hit(self, request: FastRequest, max_tokens: int) -> int:
-        """The longest hit in tokens; its blocks stand in the look-up."""
+        """Return the longest hit in tokens; its blocks are in the look-up."""
         if self.inside_lookup is not None:
             return self.inside_lookup.longest_hit(request, max_tokens)
         return self.lookup.longest_hit(request, max_tokens)
 
     def hit_found(self, tokens: int) -> PrefixHit:
-        """The answer of the last look-up, which found so many tokens."""
+        """Return the result of the last look-up, which found `tokens` tokens."""
         uncached = None
         if self.num_groups > 1:
             uncached = self.lookup.longest_tokens - tokens
@@ -148,13 +148,13 @@ class Core:
     # Allocating and releasing.
 
     def forget_step(self) -> None:
-        """What the last step registers and writes is there now (KV-MGR-19)."""
+        """Make blocks registered and written by the last step available (KV-MGR-19)."""
         self.allocator.forget_step()
         if self.inside is not None:
             self.inside.written.clear()
 
     def watermark_for(self, request: FastRequest) -> int:
-        """Blocks kept free when this request is admitted beside others (KV-MGR-9)."""
+        """Return the blocks to keep free when this request is admitted beside others (KV-MGR-9)."""
         if self.watermark == 0 or request.state is request.running:
             return 0
         return 0 if request.state == request.running else self.watermark
@@ -253,14 +253,14 @@ class Core:
             self.popped[block] = self.popped.get(block, 0) + 1
 
     def facts_of(self, block: int) -> BlockFacts:
-        """What is known of a block (KV-POOL-20)."""
+        """Return the facts about a block (KV-POOL-20)."""
         keys = self.pool.keys
         if not keys.is_added(block):
             return BlockFacts(self.pool.refs(block), None, None)
         return BlockFacts(self.pool.refs(block), keys.hash_of(block), keys.group_of(block))
 
     def give_back(self, blocks: list[int], counts: dict[int, int]) -> None:
-        """Return popped references, so many of each block, in one release call (KV-POOL-9)."""
+        """Return popped references, `counts` of each block, in one release call (KV-POOL-9)."""
         for block, count in counts.items():
             if self.popped[block] == count:
                 del self.popped[block]
@@ -271,10 +271,10 @@ class Core:
             if block:
                 left = self.pool.drop_ref(block, left)
 
-    # Answers.
+    # Results.
 
     def new_blocks(self, row: int) -> KVCacheBlocks:
-        """What the last allocation appended to the lists of the row, or copied to."""
+        """Return the blocks that the last allocation appended to the row's lists, or copied to."""
         total = 0
         for g in range(self.num_groups):
             total += self.tables.length[row * self.num_groups + g] - self.allocator.new_from[g]
@@ -288,11 +288,11 @@ class Core:
         return blocks_of(tuple(taken))
 
     def take_block_copies(self) -> BlockCopies:
-        """The copies since the last call; their ends are given back by the caller."""
+        """Return the copies since the last call; the caller releases their ends."""
         return BlockCopies() if self.inside is None else self.inside.take_copies(self.popped)
 
     def first_held(self, row: int, g: int) -> int:
-        """The index of the first entry of a list that is not null (KV-POL-14)."""
+        """Return the index of the first entry of a list that is not null (KV-POL-14)."""
         at = row * self.num_groups + g
         i = 0
         while i < self.tables.length[at] and self.tables.arena[self.tables.start[at] + i] == 0:
@@ -315,7 +315,7 @@ class Core:
         return count
 
     def ids_of(self, row: int, g: int, first: int) -> Sequence[int]:
-        """The blocks of a list from index `first` on, as an array of 32-bit ints."""
+        """Return the blocks of a list from index `first` on, as an array of 32-bit ints."""
         if row < 0:
             return ()
         at = row * self.num_groups + g
@@ -330,7 +330,7 @@ class Core:
         return ids
 
     def lists_of(self, request: FastRequest) -> KVCacheBlocks:
-        """The block list per group."""
+        """Return the block list per group."""
         row = self.rows.of(request)
         if row < 0:
             return self.no_blocks
@@ -339,7 +339,7 @@ class Core:
     # The whole state.
 
     def columns(self) -> Columns:
-        """The whole abstract state."""
+        """Return the whole abstract state as columns."""
         view = StateView(self.pool, self.tables, self.allocator, self.inside)
         rest = view.rest(self.rows.by_id, self.hasher.none_hash, self.popped, self.reserved)
         return PoolColumns(self.pool, self.tables, self.hash_block_size).shown(rest)
@@ -387,7 +387,7 @@ def hit_of(blocks: KVCacheBlocks, length_tokens: int, uncached_tokens: int | Non
 
 
 def hasher_of(config: ManagerConfig) -> Hasher:
-    """The hasher that a configuration asks for (KV-POL-10, KV-POL-12)."""
+    """Return the hasher that a configuration asks for (KV-POL-10, KV-POL-12)."""
     policy, seed = config.policy, config.hash_seed
     is_cryptographic = config.hash_function.startswith("sha256")
     if seed is None and is_cryptographic and policy.none_hash_without_seed == "fixed":

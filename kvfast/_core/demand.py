@@ -1,15 +1,14 @@
-"""What an allocation asks for."""
+"""The demand of an allocation."""
 
 from __future__ import annotations
 
 
 class Demand:
-    """Numbers of tokens. Only `of` sets them; it is kept and filled again, since making it is slow.
+    """Numbers of tokens, set only by `of`; the object is reused, since making one is slow.
 
     - `slots`: all that must have slots. `main`: without lookahead, and beyond the longest sequence.
     - `local`: computed or hit here. `external`: brought from elsewhere now.
-    - `skip_at`: computed tokens at which windows are looked at.
-    - `encoder`: those of cross attention.
+    - `skip_at`: computed tokens that windows are computed from. `encoder`: of cross attention.
     """
 
     def __init__(self) -> None:
@@ -18,7 +17,7 @@ class Demand:
     def of(
         self, slots: int, main: int, local: int, external: int, skip_at: int, encoder: int
     ) -> Demand:
-        """This demand, for these numbers."""
+        """Set the numbers and return this demand."""
         self.slots = slots
         self.main = main
         self.local = local

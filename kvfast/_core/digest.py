@@ -40,7 +40,7 @@ class Digest:
             _xxhash_module()  # say now, not at the first request, that it is missing
 
     def of(self, data: bytes) -> bytes:
-        """The digest of `data`."""
+        """Return the digest of `data`."""
         if self.is_xxh3:
             digest: bytes = _xxhash_module().xxh3_128_digest(data)
             return digest
@@ -68,7 +68,7 @@ class Unlocked:
     """Work that needs no Python object: `call` does it without holding the GIL, if compiled."""
 
     def run(self) -> None:
-        """The work; a subclass has it."""
+        """Do the work; subclasses implement it."""
 
     def call(self) -> None:
         """Do the work; other threads go on meanwhile."""

@@ -24,13 +24,14 @@ class Entries:
     (those that decode or prefill), new.
 
     - `handles[i]` and `counts[i]` come from the caller. `call` numbers the calls.
-    - `end_finished`, `end_preempted`, `end_running`: where each sort ends; the new ones at `size`.
+    - `end_finished`, `end_preempted`, `end_running`: where each kind ends; the new ones end at
+    `size`.
     - `row_at[i]`: its row in the tables. `after_at[i]`: its computed tokens after the step.
-      `granted_at[i]`: its tokens that were granted. `is_asked[i]`: see `Ahead`, which notes these
-      only of those entries that need more than a count.
+    `granted_at[i]`: its granted tokens. `is_asked[i]`: see `Ahead`, which notes these only for
+    entries that need more than a count.
 
-    What answers False or -1 met something illegal; nothing is changed then, and the contract's own
-    checks say what it is.
+    Methods that return False or -1 found something illegal; nothing is changed then, and the
+    contract's own checks report it.
     """
 
     def __init__(self, registry: Registry) -> None:
@@ -46,7 +47,7 @@ class Entries:
         self.end_finished = self.end_preempted = self.end_running = 0
 
     def request_at(self, i: int) -> FastRequest:
-        """The request of entry i."""
+        """Return the request of entry i."""
         request: FastRequest = self.registry.requests[self.handles[i]]  # type: ignore[assignment]  # registered
         return request
 
@@ -64,7 +65,7 @@ class Entries:
         self.call += 1
 
     def make_room(self, num_entries: int) -> None:
-        """See to it that so many entries fit."""
+        """Make room for this many entries."""
         if num_entries > len(self.handles):
             handles = grown("q", self.handles, 2 * num_entries)
             counts = grown("q", self.counts, 2 * num_entries)
@@ -87,7 +88,7 @@ class Entries:
         return True
 
     def set_counts(self, start: int, values: object, minimum: int) -> bool:
-        """The counts of the entries from `start` on: one for all, or one each."""
+        """Set the counts of the entries from `start` on: one for all, or one each."""
         if type(values) is int or issubclass(type(values), int):
             count = self.count_of(values)
             counts = objects.longs_of(self.counts)
@@ -104,7 +105,7 @@ class Entries:
         return True
 
     def count_of(self, value: object) -> int:
-        """The value, if it is a count (KV-ERR-6), else -1."""
+        """Return the value if it is a count (KV-ERR-6), else -1."""
         small = objects.small_of(value)
         if small >= 0:
             return small
@@ -144,7 +145,7 @@ class Entries:
         return self.copy_ints(view) if item_bytes == 4 else self.copy_longs(view)
 
     def copy_list(self, values: list[int]) -> int:
-        """`copy_in` of a list."""
+        """Do `copy_in` for a list."""
         count = len(values)
         self.make_room(self.size + count)
         if len(values) != count:  # making room ran code that changed it

@@ -1,8 +1,8 @@
 """The event queue as it grows: small facts, made into events when they are taken (KV-EVT-1).
 
-Requests with tokens only ever grow, so what an event needs of one (its hashes, tokens and extra
-keys) can be read later. Those of a followed request may be dropped, and an entry whose key is
-removed may be used again: their hashes are copied.
+Requests with tokens only grow, so an event can read their hashes, tokens and extra keys later.
+Those of a followed request may be dropped, and an entry whose key is removed may be reused: their
+hashes are copied.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class EventLog:
         end: int,
         blocks: list[int],
     ) -> None:
-        """A caching call over blocks first … end - 1 stored those listed (KV-EVT-2)."""
+        """Queue that a caching call over blocks first … end - 1 stored those listed (KV-EVT-2)."""
         self.facts.append(fact_of(request, group, hashes_per_block, first, end, blocks))
 
     def hit(
@@ -41,22 +41,22 @@ class EventLog:
         end: int,
         blocks: list[int],
     ) -> None:
-        """The same of blocks that were stored before, and are hit (KV-EVT-11)."""
+        """Queue that a request hit blocks that were stored before (KV-EVT-11)."""
         self.facts.append((fact_of(request, group, hashes_per_block, first, end, blocks),))
 
     def removed(self, keys: KeyMap, entry: int) -> None:
-        """The key of this entry left one physical block (KV-EVT-4)."""
+        """Queue that the key of this entry left one physical block (KV-EVT-4)."""
         self.facts.append((keys.hash_of(entry), keys.group_of(entry)))
 
     def cleared(self) -> None:
-        """A reset succeeded (KV-EVT-5)."""
+        """Queue that a reset succeeded (KV-EVT-5)."""
         self.facts.append(None)
 
 
 def fact_of(
     request: FastRequest, group: int, per: int, first: int, end: int, blocks: list[int]
 ) -> Stored | Followed:
-    """What an event will say of these blocks, each of so many hashes, of first … end - 1."""
+    """Return the fact about these blocks among first … end - 1, each of `per` hashes."""
     if not request.is_followed:
         return request, group, per, first, end, blocks
     parent = request.hash_at(first * per - 1) if first > 0 else None

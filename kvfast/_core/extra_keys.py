@@ -1,4 +1,4 @@
-"""What besides its tokens tells a block apart: adapter, items, salt, embeddings (KV-HASH-7)."""
+"""Extra keys of a block: adapter, items, salt, embeddings (KV-HASH-7)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TaggedKeys: TypeAlias = "tuple[tuple[str | int | bytes | None, ...], ...] | None
 
 
 def has_extra_keys(request: RequestInput) -> bool:
-    """Whether a block of the request may have extra keys."""
+    """Return whether a block of the request may have extra keys."""
     return bool(
         request.lora is not None
         or request.multimodal
@@ -25,9 +25,9 @@ def has_extra_keys(request: RequestInput) -> bool:
 
 
 def extra_keys(request: RequestInput, start: int, end: int) -> ExtraKeys:
-    """The extra keys of the block of tokens `start` … `end - 1`, None without any (KV-HASH-7).
+    """Return the extra keys of the block of tokens `start` … `end - 1`, None if none (KV-HASH-7).
 
-    Without their kinds, as events show them. O(log(items) + items in the block).
+    They are without their kinds, as in events. O(log(items) + items in the block).
     """
     keys: list[ExtraKey] = []
     if request.lora is not None:
@@ -47,9 +47,9 @@ def extra_keys(request: RequestInput, start: int, end: int) -> ExtraKeys:
 
 
 def tagged(request: RequestInput, keys: ExtraKeys) -> TaggedKeys:
-    """The extra keys of a block of the request with their kinds (KV-HASH-7).
+    """Return the extra keys of a block of the request with their kinds (KV-HASH-7).
 
-    Types tell items and digests apart, and of two texts the adapter's name comes first.
+    Types distinguish items and digests; of two texts the adapter's name comes first.
     """
     if keys is None:
         return None
@@ -70,10 +70,10 @@ def tagged(request: RequestInput, keys: ExtraKeys) -> TaggedKeys:
 def runs(
     request: RequestInput, block_size: int, first: int, end: int, ahead: int = 0
 ) -> Iterator[tuple[int, int, ExtraKeys]]:
-    """The blocks `first` … `end - 1` cut where extra keys change: (from, to, extra keys).
+    """Split the blocks `first` … `end - 1` where extra keys change: (from, to, extra keys).
 
-    Each with the `ahead` tokens behind it.
-    An adapter alone makes one run of all blocks, a salt two; a block with an item is one by itself.
+    Each block counts with the `ahead` tokens after it. An adapter alone gives one run of all
+    blocks, a salt two; a block with an item is a run by itself.
     """
     while first < end:
         start = first * block_size
@@ -83,7 +83,7 @@ def runs(
 
 
 def _next_change(request: RequestInput, block_size: int, block: int, ahead: int) -> int:
-    """The next block whose extra keys may differ; 2^63 - 1, beyond every block, if none."""
+    """Return the next block whose extra keys may differ, or 2^63 - 1, beyond every block."""
     start = block * block_size
     embeddings = request.prompt_embeddings
     if embeddings is not None and start * embeddings.bytes_per_token < len(embeddings.data):

@@ -18,7 +18,7 @@ from .turn import Turn
 
 
 def make_followed(given: FollowedInput, hasher: Hasher, hash_block_size_tokens: int) -> FastRequest:
-    """A request that has followed once (KV-REQ-6)."""
+    """Make a request whose tokens and hashes the engine keeps (KV-REQ-6)."""
     if not hasher.is_given:
         raise InvalidArgumentError("manager", hasher.function, "one that is given hashes")
     if not isinstance(given, FollowedInput):
@@ -53,7 +53,7 @@ def follow(
     hashes: Sequence[bytes],
     num_prompt_tokens: int | None,
 ) -> None:
-    """So many tokens now, and the hashes of the blocks that became full."""
+    """Set the number of tokens, and append the hashes of newly full blocks."""
     tokens, prompt = checked_counts(num_tokens, num_prompt_tokens, request.num_prompt_tokens)
     num_missing = max(num_full(request, tokens) - request.num_hashes, 0)
     new = checked_hashes(hashes, num_missing, request.hasher.size)
@@ -62,7 +62,7 @@ def follow(
 
 
 def num_full(request: FastRequest, num_tokens: int) -> int:
-    """Hashes that so many tokens have; mostly as many as before, which takes no division."""
+    """Count the hashes of this many tokens; usually as many as before, without a division."""
     size = request.hash_block_size_tokens
     hashed = num_tokens - request.hasher.ahead
     beyond = hashed - request.num_hashes * size
@@ -103,7 +103,7 @@ def read_follow(
     hashes: Sequence[bytes],
     num_prompt_tokens: Ints | int | None,
 ) -> tuple[list[bytes], list[int] | None]:
-    """The hashes, and the prompts if they are others, once all is legal and has room.
+    """Read the hashes, and the prompts if they change, once all is legal and has room.
 
     The tokens are then `counts` of the entries.
     """
@@ -121,10 +121,7 @@ def read_follow(
 
 
 def may_follow(entries: Entries, new: list[bytes]) -> bool:
-    """Whether the counts are legal beside the prompts, and these are the missing hashes.
-
-    There is room for them then.
-    """
+    """Return whether counts and hashes are legal; if so, make room for the hashes."""
     wanted = size = 0
     for i in range(entries.size):
         request = entries.request_at(i)
@@ -142,7 +139,7 @@ def may_follow(entries: Entries, new: list[bytes]) -> bool:
 
 
 def make_room(request: FastRequest, num_tokens: int) -> None:
-    """See to it that the hashes of so many tokens have room."""
+    """Make room for the hashes of this many tokens."""
     if request.is_used:
         raise BusyError("request", request.request_id)
     full = num_full(request, num_tokens)
@@ -151,7 +148,7 @@ def make_room(request: FastRequest, num_tokens: int) -> None:
 
 
 def follow_all(entries: Entries, hashes: list[bytes], prompts: list[int] | None) -> None:
-    """What `read_follow` read."""
+    """Apply what `read_follow` returned."""
     at = 0
     for i in range(entries.size):
         request = entries.request_at(i)

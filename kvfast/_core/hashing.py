@@ -1,14 +1,14 @@
-"""Block hashes: what identifies the content of a block and of all before it (KV-HASH-*).
+"""Block hashes, which identify the content of a block and of all before it (KV-HASH-*).
 
 The CBOR of [parent, tokens, extra keys] is written into a buffer of bytes, the *message*, without a
 Python object per token:
 
-    0        16 - head     16          16 + size
-    scratch  83 · head of  the parent  head of the array · tokens · extra keys · padding
+    0        16 - head  16                  16 + size                               scratch
+    83   ·   head of the parent             head of the array · tokens · extra keys · padding
 
-Messages take rooms in turn, which stand behind what digests need; each digest goes where the next
-message has its parent. SHA-256 is a chain of steps that each wait for the one before, so the
-processor writes the next tokens meanwhile where they take few instructions, and few calls.
+Messages use rooms in turn, which follow the memory of digests; each digest is written where the
+next message has its parent. SHA-256 is a chain of dependent steps, so the processor writes the next
+tokens meanwhile if that takes few instructions and few calls.
 """
 
 from __future__ import annotations
@@ -23,13 +23,15 @@ from .digest import CONTEXT_BYTES, PADDING_BYTES, Digest, Unlocked
 
 NUM_ROOMS = 8
 """A power of two. On some processors hashing takes a third longer at places whose physical address
-has some bits of that of SHA-256's constants. Nobody can see which; of eight it is one or two."""
+shares some bits with that of SHA-256's constants. Programs cannot see which; of eight it is one or
+two.
+"""
 PLACES = NUM_ROOMS * CONTEXT_BYTES
 """Where the first room begins."""
 PARENT = 16
-"""Where the parent stands in a message."""
+"""The place of the parent in a message."""
 FRAME_START = 14
-"""Where the part of a pickle begins whose length is told."""
+"""The start of the part of a pickle whose length is written before it."""
 
 UINT = 0
 NEGATIVE = 1
@@ -46,11 +48,11 @@ NULL = b"\xf6"
 
 
 def put_head(message: memoryview[int], at: int, major: int, value: int) -> int:
-    """Write a major type and its argument in the fewest bytes; the place behind them.
+    """Write a major type and its argument in the fewest bytes; returns the place after them.
 
-    An argument up to 23 stands in the first byte. Else that says whether 1, 2, 4 or 8 bytes follow,
-    most significant first. Eight are always written, which costs no jump that the processor could
-    guess wrong; the next value overwrites what is too much.
+    An argument up to 23 is part of the first byte. Otherwise that says whether 1, 2, 4 or 8 bytes
+    follow, most significant first. Eight are always written, which avoids a branch that the
+    processor could mispredict; the next value overwrites the excess.
     """
     one: int = value > 23
     two: int = value > 255
@@ -70,7 +72,7 @@ class Message:
         self.size_bytes = 0
 
     def make_room(self, size_bytes: int) -> None:
-        """Let so many bytes fit."""
+        """Make room for this many bytes."""
         if size_bytes > self.size_bytes:
             self.data = memoryview(bytearray(size_bytes))
             self.size_bytes = size_bytes
@@ -111,7 +113,7 @@ class Hasher:
         self.is_made = True
 
     def is_ready(self) -> bool:
-        """Whether it was made, and not only by `__new__`."""
+        """Return whether `__init__` ran, and not only `__new__`."""
         try:
             return self.is_made
         except AttributeError:  # uncompiled
@@ -139,7 +141,7 @@ class Hasher:
         return PLACES + NUM_ROOMS * self.room_bytes(block_size, extra_bytes)
 
     def take_message(self, size_bytes: int) -> Message:
-        """Room for a message, which nobody else uses until it is among `messages` again."""
+        """Take room for a message, which no other call uses until it is back in `messages`."""
         try:
             message = self.messages.pop()  # in one go: other threads take theirs
         except IndexError:
@@ -203,7 +205,7 @@ class Hasher:
         extra: memoryview[int],
         extra_bytes: int,
     ) -> int:
-        """Write what stands behind the parent, `body` bytes from `place`; where it ends."""
+        """Write `body` bytes after the parent, from `place`; returns where they end."""
         last = (block + 1) * block_size
         n = self.put_tokens(message, place + body, tokens, last - block_size, last)
         if self.ahead > 0:  # KV-HASH-14: the extra keys, and behind them these tokens
@@ -224,7 +226,7 @@ class Hasher:
         return n
 
     def put_frame(self, message: memoryview[int], place: int, block_size: int) -> int:
-        """Write what stands around the parent; where the tokens begin."""
+        """Write the bytes around the parent; returns where the tokens begin."""
         parent = place + PARENT
         length = 1
         message[place] = UINT_OF_8_BYTES
@@ -250,10 +252,10 @@ class Hasher:
         return at
 
     def shorten_parent(self, message: memoryview[int], place: int) -> int:
-        """Where the message starts if its parent is an int of 8 bytes (KV-HASH-11).
+        """Return where the message starts if its parent is an int of 8 bytes (KV-HASH-11).
 
-        One in 2^32 needs fewer: it moves to the right, over its own zeros. `00 … 00 2a` becomes
-        `18 2a`, two bytes to the left of the tokens.
+        One in 2^32 needs fewer: it moves to the right, over its own zeros. `00 … 00 2a` becomes `18
+        2a`, two bytes to the left of the tokens.
         """
         parent = 0
         for i in range(place + PARENT, place + PARENT + 8):
@@ -287,7 +289,7 @@ class HashJob(Unlocked):
         extra_bytes: int,
         message: memoryview[int],
     ) -> None:
-        """Take the arguments."""
+        """Set the arguments."""
         self.tokens = tokens
         self.first = first
         self.end = end
@@ -312,7 +314,7 @@ class HashJob(Unlocked):
 
 
 def encode_extra_keys(keys: object) -> bytes:
-    """The CBOR of a block's extra keys, with their kinds or without (KV-HASH-7)."""
+    """Return the CBOR of a block's extra keys, with or without their kinds (KV-HASH-7)."""
     if keys is None:
         return NULL
     if isinstance(keys, tuple):
@@ -325,13 +327,13 @@ def encode_extra_keys(keys: object) -> bytes:
 
 
 def encode_text(text: str) -> bytes:
-    """The CBOR of a text."""
+    """Return the CBOR of a text."""
     data = text.encode()
     return head(TEXT, len(data)) + data
 
 
 def head(major: int, value: int) -> bytes:
-    """`put_head` as bytes, for the few values that stand beside the tokens."""
+    """Return `put_head` as bytes, for the few values beside the tokens."""
     if value < 24:
         return bytes(((major << 5) + value,))
     power = (value > 255) + (value > 65535) + (value.bit_length() > 32)

@@ -26,16 +26,16 @@ from .tables import Tables
 class Inside:
     """The groups of one manager. The methods trust their arguments.
 
-    - `pairs[g]`: copies that were not taken yet; each end has a reference for it.
-    - `written[block]`: of blocks of full attention that this step writes or copies to, how many
-      tokens were there before.
-    - `entry_of[g]`: the entry that the hit of this call ends inside, -1 for none.
-      `copied[g]`: the block that the call put there in its place, 0 for none.
+    - `pairs[g]`: copies not yet taken; each end has a reference for it.
+    - `written[block]`: for blocks of full attention that this step writes or copies to, the tokens
+    there before.
+    - `entry_of[g]`: the entry that the hit of this call ends inside, -1 for none. `copied[g]`: the
+    block that the call put there instead, 0 for none.
     - `inner[g]`: after how many tokens this call's chunk leaves a state inside, 0 for none;
-      `column[g]`: in which entry. `handed[g]`: the entries handed over before any was passed over.
-    - `export_step[g]`: a state inside lies a multiple of so many tokens behind the chunk's start;
-      0: there is none. `end`: where this call's chunk ends.
-    - `is_whole`: every block is as large as what is hashed, so that no hit ends inside one.
+    `column[g]`: in which entry. `handed[g]`: the entries cached before any was skipped.
+    - `export_step[g]`: a state inside lies a multiple of this many tokens after the chunk's start;
+    0: there is none. `end`: where this call's chunk ends.
+    - `is_whole`: every block is as large as the unit of hashing, so that no hit ends inside one.
     """
 
     def __init__(self, allocator: Allocator, export_steps: Sequence[int], unit: int) -> None:
@@ -84,11 +84,11 @@ class Inside:
         return need + (1 if ends_inside else 0)
 
     def has_entry(self, g: int, row: int) -> bool:
-        """Whether the group has an entry for the row."""
+        """Return whether the group has an entry for the row."""
         return row >= 0 and self.tables.cached[row * self.num_groups + g] != 0
 
     def is_unwritten(self, g: int, demand: Demand) -> bool:
-        """Whether what the hit ends with comes into its block in this very step."""
+        """Return whether the end of the hit is written into its block in this very step."""
         place = g * self.lookup.stride + self.lookup.hit_blocks[g] - 1
         before: int = self.written.get(self.lookup.hits[place], demand.local)
         return before < demand.local
@@ -96,7 +96,7 @@ class Inside:
     def need_of_aligned(
         self, g: int, row: int, request: FastRequest, demand: Demand, ends_inside: bool
     ) -> int:
-        """The running state, the drafted ones, a copy, and a state inside the chunk."""
+        """Count the running state, the drafted ones, a copy, and a state inside the chunk."""
         if self.allocator.is_too_new(g):
             return self.pool.num_blocks + 1
         held = 0
@@ -116,14 +116,14 @@ class Inside:
         return need
 
     def entry_hit(self, g: int, demand: Demand) -> int:
-        """The entry that the hit ends inside; -1 for none."""
+        """Return the entry that the hit ends inside; -1 for none."""
         size = self.shape.block_size[g]
         if self.lookup.hit_blocks[g] == 0 or demand.local % size == 0:
             return -1
         return demand.local // size
 
     def moved_entry(self, g: int, row: int, demand: Demand) -> int:
-        """The entry of its own that a running request goes on in, if it has a key; else -1."""
+        """Return the entry that a running request continues in, if it has a key; else -1."""
         size = self.shape.block_size[g]
         if row < 0 or demand.local % size == 0:
             return -1
@@ -137,13 +137,13 @@ class Inside:
     # A state inside the chunk.
 
     def last_inner(self, tokens: int) -> int:
-        """The last boundary that somebody who has the same tokens may resume at."""
+        """Return the last boundary at which a request with the same tokens may resume."""
         if self.shape.some_group_drops:
             return max(tokens // self.unit * self.unit - self.unit, 0)
         return max(tokens - self.shape.num_last, 0) // self.unit * self.unit
 
     def inner_state(self, g: int, row: int, request: FastRequest, demand: Demand) -> int:
-        """After how many tokens the chunk leaves a state inside, in a block of its own; else 0."""
+        """Return after how many tokens the chunk leaves a state in a separate block; else 0."""
         step = self.export_step[g]
         start = demand.local
         end = demand.main
@@ -196,7 +196,7 @@ class Inside:
             self.note_written(g, at, demand.local, 0 if takes_hits else self.allocator.new_from[g])
 
     def take_aligned(self, g: int, row: int, request: FastRequest, demand: Demand) -> None:
-        """As KV-MAMBA-9, with one entry more for a state inside the chunk."""
+        """Allocate as KV-MAMBA-9 says, with one more entry for a state inside the chunk."""
         at = row * self.num_groups + g
         if self.entry_of[g] < 0:
             entry = self.moved_entry(g, row, demand)
@@ -238,7 +238,7 @@ class Inside:
                 self.tables.cached[at] = max(self.tables.cached[at], 2 + self.column[g])
 
     def note_written(self, g: int, at: int, local: int, first: int) -> None:
-        """What this step writes behind so many tokens; entries from `first` on may be new."""
+        """Note what this step writes after `local` tokens; entries from `first` on may be new."""
         start = self.tables.start[at]
         length = self.tables.length[at]
         if self.shape.is_full(g):
@@ -253,7 +253,7 @@ class Inside:
     # Copies.
 
     def fresh(self, g: int, at: int) -> int:
-        """A block from the front of the queue, in no list yet."""
+        """Take a block from the front of the queue, in no list yet."""
         self.tables.make_room(at, g, self.tables.length[at] + 1)
         self.pool.allocate(self.tables, at, 1)
         self.tables.length[at] -= 1
@@ -262,7 +262,7 @@ class Inside:
         return block
 
     def copy_shared(self, g: int, at: int) -> None:
-        """Put a copy in the place of the block that the hit ends inside.
+        """Replace the block that the hit ends inside by a copy.
 
         The reference of the hit becomes that of the copy.
         """
@@ -276,7 +276,7 @@ class Inside:
             self.allocator.to_zero.add(g, block)
 
     def move_keys(self, g: int, at: int, index: int) -> None:
-        """The request keeps its block; what others may start from is the copy."""
+        """Move the keys of a request's block to a copy, which others may start from."""
         block = self.fresh(g, at)
         source = self.tables.arena[self.tables.start[at] + index]
         self.pool.set_refs(source, self.pool.refs(source) + 1)
@@ -286,13 +286,13 @@ class Inside:
         self.pairs[g].append((source, block))
 
     def put_first(self, taken: list[Sequence[int]]) -> None:
-        """Let what each group took begin with the block that stands for a shared one."""
+        """Put the block that replaces a shared one first in what each group took."""
         for g in range(self.num_groups):
             if self.copied[g]:
                 taken[g] = array("i", [self.copied[g], *taken[g]])
 
     def take_copies(self, popped: dict[int, int]) -> BlockCopies:
-        """The copies that were not taken yet, group by group; their ends are popped then."""
+        """Return the copies not yet taken, group by group; their ends are then popped."""
         taken: list[tuple[int, int]] = []
         for pairs in self.pairs:
             taken.extend(pairs)
@@ -339,7 +339,7 @@ class Inside:
     def cache_states(
         self, g: int, at: int, request: FastRequest, told: int, end: int, inner: int
     ) -> None:
-        """Register entries up to end - 1, but null and masked ones; tell of all from `told` on."""
+        """Register entries up to end - 1, but null and masked ones; report from `told` on."""
         per = self.shape.hashes_per_block[g]
         size = self.shape.block_size[g]
         start = self.tables.start[at]
@@ -366,7 +366,7 @@ class Inside:
             self.allocator.events.stored(request, g, per, told, end, stored)
 
     def cache_inner(self, g: int, at: int, request: FastRequest, tokens: int) -> None:
-        """Register the state inside the chunk, if it is one that somebody may resume at."""
+        """Register the state inside the chunk, if a request may resume there."""
         is_kept = tokens == self.last_inner(request.num_prompt_tokens)
         if (is_kept or tokens == request.junction) and tokens % self.shape.block_size[g]:
             block = self.tables.arena[self.tables.start[at] + self.column[g]]
@@ -386,7 +386,7 @@ class Inside:
             self.tables.cached[at] = 1 + tokens // size
 
     def cache_at(self, g: int, at: int, request: FastRequest, index: int, number: int) -> bool:
-        """Give the block at an entry the key of so many hashes; False if it has it, or is null."""
+        """Give the block at an entry a key of `number` hashes; False if it has it, or is null."""
         if index >= self.tables.length[at] or number > request.num_hashes:
             return False
         block = self.tables.arena[self.tables.start[at] + index]

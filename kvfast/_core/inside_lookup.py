@@ -1,7 +1,8 @@
 """Look-ups whose hits may end inside a block (KV-INSIDE-*).
 
-The answer stands where that of other look-ups stands (see `lookup`): the last entry of a group may
-be a block that the hit ends in. Lengths are in tokens here, since a group's last block says less.
+The result is stored as that of other look-ups (see `lookup`): the last entry of a group may be a
+block that the hit ends in. Lengths are in tokens here, since numbers of blocks are not precise
+enough.
 """
 
 from __future__ import annotations
@@ -34,11 +35,11 @@ class InsideLookup:
         return True
 
     def first_of(self, a: int) -> int:
-        """The group that speaks for an attention group."""
+        """Return the group that represents an attention group."""
         return self.shape.members[self.shape.first_member[a]]
 
     def look_up(self, a: int, request: FastRequest, tokens: int, drop: bool) -> int:
-        """The longest hit of at most so many tokens, in tokens."""
+        """Return the longest hit of at most `tokens` tokens, in tokens."""
         g = self.first_of(a)
         if self.shape.is_full(g):
             return self.look_up_full(a, request, tokens, drop)
@@ -47,7 +48,7 @@ class InsideLookup:
         return self.lookup.look_up(a, request, tokens, drop, 1) * self.shape.block_size[g]
 
     def look_up_full(self, a: int, request: FastRequest, tokens: int, drop: bool) -> int:
-        """A run of whole blocks, then the farthest boundary inside the next."""
+        """Find a run of whole blocks, then the farthest boundary inside the next."""
         g = self.first_of(a)
         size = self.shape.block_size[g]
         per = self.shape.hashes_per_block[g]
@@ -64,7 +65,7 @@ class InsideLookup:
         return length
 
     def look_up_states(self, a: int, request: FastRequest, tokens: int) -> int:
-        """The farthest state, null before it."""
+        """Find the farthest state, with null before it."""
         per = self.shape.hashes_per_block[self.first_of(a)]
         number = min(tokens // self.unit, request.num_hashes)
         while number > 0:
@@ -76,7 +77,7 @@ class InsideLookup:
         return 0
 
     def longest_hit(self, request: FastRequest, max_tokens: int) -> int:
-        """The longest hit on which all agree, in tokens; its blocks stand in `hits`."""
+        """Return the longest hit on which all agree, in tokens; its blocks are in `hits`."""
         lookup = self.lookup
         num = self.shape.num_attention
         lookup.longest_tokens = 0
@@ -100,11 +101,11 @@ class InsideLookup:
         return length
 
     def spread(self, a: int, tokens: int) -> None:
-        """An attention group's answer is that of every member."""
+        """Copy an attention group's result to every member."""
         self.lookup.spread(a, self.shape.cdiv(tokens, self.shape.block_size[self.first_of(a)]))
 
     def ask(self, a: int, request: FastRequest, length: int, max_tokens: int) -> int:
-        """The length after one attention group's word (KV-COORD-6 … KV-COORD-8)."""
+        """Return the length after looking up one attention group (KV-COORD-6 … KV-COORD-8)."""
         if self.lookup.is_full(a) and self.found_tokens[a] >= 0:
             return min(length, self.found_tokens[a])
         is_unverified = self.lookup.drops(a) and not self.lookup.is_verified[a]
@@ -123,7 +124,7 @@ class InsideLookup:
         return answer
 
     def margin(self, a: int) -> int:
-        """How much further a group looks for what it drops."""
+        """Return how much further a group looks for what it drops."""
         if self.lookup.is_full(a):
             return self.unit
         return self.shape.block_size[self.first_of(a)]
@@ -138,7 +139,7 @@ class InsideLookup:
             self.spread(a, self.found_tokens[a])
 
     def tokens_of(self, g: int) -> int:
-        """The length of the hit that a group was answered last."""
+        """Return the length of the last hit of a group."""
         for a in range(self.shape.num_attention):
             for m in range(self.shape.first_member[a], self.shape.first_member[a + 1]):
                 if self.shape.members[m] == g:

@@ -41,12 +41,12 @@ class KeyMap:
         self.set_num_slots(num_blocks)
 
     def lay_out(self, facts: memoryview[int]) -> None:
-        """The records of all entries from now on."""
+        """Use these records for all entries from now on."""
         self.facts = facts
         self.words: memoryview[int] = facts.cast("B").cast("Q")
 
     def set_num_slots(self, num_entries: int) -> None:
-        """An empty table in which half of the slots stay empty."""
+        """Make an empty table in which half of the slots stay empty."""
         num_slots = 8
         while num_slots < 2 * num_entries:
             num_slots *= 2
@@ -58,12 +58,12 @@ class KeyMap:
         self.has_strays = False
         self.slots = zeroed("q", self.slot_mask + 1)
         for entry in range(self.num_entries):
-            # Written only where needed: a record that nobody used takes no memory yet.
+            # Written only where needed: an unused record takes no memory yet.
             if self.is_added(entry):
                 self.facts[record.INTS * entry + record.DUP_NEXT] = 0
 
     def grow(self, num_entries: int) -> None:
-        """Room for more entries, for additional keys; what is there keeps its order."""
+        """Make room for more entries, for additional keys, and keep the order of those present."""
         self.lay_out(grown("i", self.facts, record.INTS * num_entries))
         self.num_entries = num_entries
         if self.slot_mask + 1 < 2 * num_entries:
@@ -80,13 +80,13 @@ class KeyMap:
         return ((word >> 8) ^ (group * GROUP_FACTOR)) & MIX_MASK
 
     def home_of(self, request: FastRequest, number: int, group: int) -> int:
-        """Where the slot of hash `number` of the request belongs."""
+        """Return the home of the slot of hash `number` of the request."""
         place = number & probing.SIDE_MASK
         mixed = self.mix(request.digest_words[(number - place) * self.width], group)
         return self.home_in(mixed, place)
 
     def home_in(self, mixed: int, place: int) -> int:
-        """The home of a block at this place of a line, by 32 bits of the first hash of the line."""
+        """Return the home of a block at this place of a line, by the line's first hash."""
         # Turned by some bits, or the first places of all lines would be the fullest.
         turned = (place + (mixed >> 29)) & probing.SIDE_MASK
         return ((mixed * (probing.SIDE_MASK + 1)) | turned) & probing.HOME_MASK
@@ -94,11 +94,11 @@ class KeyMap:
     def find_homes(
         self, request: FastRequest, hashes_per_block: int, group: int, first: int, end: int
     ) -> None:
-        """The homes of blocks first … end - 1, at most RUN_BLOCKS; fetches hashes and slots."""
+        """Compute the homes of blocks first … end - 1, at most RUN_BLOCKS, and fetch them."""
         words, homes = request.digest_words, objects.longs_of(self.homes)
         width, has_strays, count = self.width, self.has_strays, end - first
         number, i = (first + 1) * hashes_per_block - 1, 0
-        while i < count:  # line by line: the hash of a line is that of its first
+        while i < count:  # line by line: a line uses the hash of its first block
             line = number - (number & probing.SIDE_MASK)
             mixed = self.mix(words[line * width], group)
             self.fetch_slots(self.home_in(mixed, number - line))
@@ -116,22 +116,22 @@ class KeyMap:
         objects.fetch_long(self.slots, (home + probing.STEP) & self.slot_mask)
 
     def likely_entry(self, home: int, word: int, group: int) -> int:
-        """Who stands at a key's home, or at its home as a stray: most likely who has the key."""
+        """Return the entry in the key's home slot (or stray slot), usually the one sought."""
         slot = self.slots[home & self.slot_mask]
         if self.has_strays and slot >> probing.TAG_SHIFT != word >> probing.TAG_OF_WORD_SHIFT:
             slot = self.slots[self.stray_home(word, group) & self.slot_mask]
         return slot & probing.ENTRY_MASK
 
     def stray_home(self, word: int, group: int) -> int:
-        """The same for a key that comes without those before it."""
+        """Return the home of a key that comes without those before it."""
         return self.mix(word >> 24, group) & probing.HOME_MASK
 
     def steps_between(self, start: int, end: int) -> int:
-        """How many steps lead from one place to the other."""
+        """Count the steps from one place to the other."""
         return ((end - start) * probing.STEP_INVERSE) & self.slot_mask
 
     def place_from(self, home: int, request: FastRequest, number: int, group: int) -> int:
-        """The place of the slot of a key whose home this is; if it has none, of an empty one."""
+        """Return the place of the slot of a key with this home, or of an empty slot."""
         tag = request.digest_words[number * self.width] >> probing.TAG_OF_WORD_SHIFT
         i = home & self.slot_mask
         while True:
@@ -144,7 +144,7 @@ class KeyMap:
             i = (i + probing.STEP) & self.slot_mask
 
     def find(self, request: FastRequest, number: int, group: int) -> int:
-        """The entry added first under hash `number` of the request in a group; 0 if none."""
+        """Return the entry added first under hash `number` of the request in a group; 0 if none."""
         home = self.home_of(request, number, group)
         entry = self.slots[self.place_from(home, request, number, group)] & probing.ENTRY_MASK
         if entry == 0 and self.has_strays:
@@ -162,7 +162,7 @@ class KeyMap:
         out: memoryview[int],
         base: int,
     ) -> int:
-        """The end of the run of blocks first … limit - 1 found; block i goes to out[base + i]."""
+        """Find a run of blocks first … limit - 1 into out[base:]; returns its end."""
         per = hashes_per_block
         if first < limit:  # most look-ups that find nothing find nothing here
             entry = self.find(request, (first + 1) * per - 1, group)
@@ -189,7 +189,7 @@ class KeyMap:
         return limit
 
     def carries(self, entry: int, request: FastRequest, number: int, group: int) -> bool:
-        """Whether an entry has the key of hash `number` of the request in a group."""
+        """Return whether an entry has the key of hash `number` of the request in a group."""
         at = number * self.width
         mine = record.WORDS * entry
         different = self.words[mine] ^ request.digest_words[at]
@@ -198,19 +198,19 @@ class KeyMap:
         return different == 0 and self.facts[record.INTS * entry + record.GROUP] == group
 
     def hash_of(self, entry: int) -> bytes:
-        """The hash of an entry's key."""
+        """Return the hash of an entry's key."""
         return bytes(self.words[record.WORDS * entry : record.WORDS * entry + self.width])
 
     def group_of(self, entry: int) -> int:
-        """The group of an entry's key."""
+        """Return the group of an entry's key."""
         return self.facts[record.INTS * entry + record.GROUP]
 
     def is_added(self, entry: int) -> bool:
-        """Whether the entry is in the map."""
+        """Return whether the entry is in the map."""
         return self.facts[record.INTS * entry + record.DUP_NEXT] != 0
 
     def slot_of(self, entry: int) -> int:
-        """The place of the slot of an entry in the map; an empty one if another is first."""
+        """Return the place of the slot of an entry in the map; an empty one if another is first."""
         i = self.facts[record.INTS * entry + record.HOME] & self.slot_mask
         while self.slots[i] != 0 and self.slots[i] & probing.ENTRY_MASK != entry:
             i = (i + probing.STEP) & self.slot_mask
@@ -247,7 +247,7 @@ class KeyMap:
         place = home & self.slot_mask
         if self.slots[place] or self.has_strays:
             self.add_beside(home, entry, request, number, group)
-        else:  # nobody stands at its home, so nobody has its key
+        else:  # its home is empty, so the key is not in the map
             self.write_key(entry, request, number, group)
             self.facts[record.INTS * entry + record.HOME] = home
             self.make_ring(entry)
@@ -288,7 +288,7 @@ class KeyMap:
     ) -> int:
         """Add blocks first … end - 1 of a list that begins at `start`; null has no key.
 
-        Ends before a block that is in the map already; the answer is where it ended.
+        Ends before a block that is already in the map; returns where it ended.
         """
         per, homes = hashes_per_block, objects.longs_of(self.homes)
         facts, arena = objects.ints_of(self.facts), objects.ints_of(tables.arena)
@@ -306,7 +306,7 @@ class KeyMap:
         return end
 
     def make_ring(self, entry: int) -> None:
-        """A ring of one: the first entry of its key."""
+        """Make a ring of one: the first entry of its key."""
         mine = record.INTS * entry
         self.facts[mine + record.DUP_NEXT] = self.facts[mine + record.DUP_PREV] = entry
 
@@ -352,9 +352,9 @@ class KeyMap:
         return False
 
     def remove_run(self, tables: Tables, start: int, end: int) -> None:
-        """Take the blocks at these places of the lists out of the map, those that are in it.
+        """Remove the blocks at these places of the lists from the map, if they are in it.
 
-        Whoever took them has fetched their slots.
+        Their slots were fetched when they were taken.
         """
         facts, arena = objects.ints_of(self.facts), objects.ints_of(tables.arena)
         slots, mask = objects.longs_of(self.slots), self.slot_mask

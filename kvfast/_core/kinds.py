@@ -31,12 +31,12 @@ RSWA: Final = 8
 
 
 def never(kind: Never) -> int:
-    """The end of a branch by kind, which no kind reaches."""
+    """Mark the end of a branch by kind, which no kind reaches."""
     return 0
 
 
 def first_visible(kind: Kind, reach: int, computed: int) -> int:
-    """The first token that token `computed`, or any after it, attends to (KV-GRP-2).
+    """Return the first token that token `computed`, or any after it, attends to (KV-GRP-2).
 
     `reach`: the length of the window or chunk.
     """
@@ -52,7 +52,7 @@ def first_visible(kind: Kind, reach: int, computed: int) -> int:
 
 
 def holds_tokens(kind: Kind) -> bool:
-    """Whether the blocks hold all of the sequence's own tokens, not those of an encoder."""
+    """Return whether the blocks hold all of the sequence's own tokens, not those of an encoder."""
     if kind == FULL or kind == RSWA or kind == SLIDING or kind == CHUNKED:
         return True
     if kind == MAMBA or kind == ALIGNED:
@@ -63,7 +63,7 @@ def holds_tokens(kind: Kind) -> bool:
 
 
 def is_cached(kind: Kind) -> bool:
-    """Whether groups take part in prefix caching (KV-COORD-14)."""
+    """Return whether groups take part in prefix caching (KV-COORD-14)."""
     if kind == FULL or kind == RSWA or kind == SLIDING or kind == CHUNKED:
         return True
     if kind == MAMBA or kind == ALIGNED:
@@ -74,7 +74,7 @@ def is_cached(kind: Kind) -> bool:
 
 
 def is_thinned(kind: Kind) -> bool:
-    """Whether a retention interval keeps blocks of the group out of the cache (KV-RET-*)."""
+    """Return whether a retention interval keeps blocks of the group out of the cache (KV-RET-*)."""
     if kind == SLIDING or kind == MAMBA or kind == ALIGNED:
         return True
     if kind == FULL or kind == RSWA or kind == CHUNKED:

@@ -1,9 +1,9 @@
 """Look-ups: the longest hit of every type of group, and the one that all groups agree on.
 
-The answer stands in flat arrays until the next look-up: `hits[g * stride + i]` is the block that
-group g has for its block i, `hit_blocks[g]` how many there are. An attention group (groups with
-equal specs, `a` below) is looked up in all its members at once: a block counts only where every
-member has it.
+The result is kept in flat arrays until the next look-up: `hits[g * stride + i]` is the block that
+group g has for its block i, `hit_blocks[g]` the number of its blocks. An attention group (groups
+with equal specs, `a` below) is looked up in all its members at once: a block counts only where
+every member has it.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ class Lookup:
         self.is_verified = zeroed("i", shape.num_attention)
 
     def make_room(self, num_blocks: int) -> None:
-        """Room for so many blocks in every group; what stood there is lost."""
+        """Make room for `num_blocks` blocks in every group; earlier content is lost."""
         if num_blocks > self.stride:
             stride = max(64, 2 * num_blocks)
             self.hits = zeroed("i", stride * self.shape.num_groups)
             self.stride = stride
 
     def clear(self) -> None:
-        """No hit in any group."""
+        """Set no hit in any group."""
         for g in range(self.shape.num_groups):
             self.hit_blocks[g] = 0
 
@@ -62,7 +62,7 @@ class Lookup:
                 self.hits[base + i] = 0
 
     def look_up(self, a: int, request: FastRequest, tokens: int, drop: bool, per: int) -> int:
-        """The longest hit of at most so many tokens, in blocks, a multiple of `per` (KV-GRP-*)."""
+        """Find the longest hit within `tokens`, in blocks, a multiple of `per` (KV-GRP-*)."""
         g = self.shape.members[self.shape.first_member[a]]
         limit = tokens // self.shape.block_size[g]
         kind = self.shape.kind[g]
@@ -79,7 +79,7 @@ class Lookup:
         return never(kind)
 
     def run_from(self, a: int, request: FastRequest, first: int, limit: int) -> int:
-        """The end of the run of hits that begins at block `first`."""
+        """Return the end of the run of hits that begins at block `first`."""
         m = self.shape.first_member[a]
         if self.shape.first_member[a + 1] == m + 1 and not self.pool.has_partial:
             g = self.shape.members[m]
@@ -93,7 +93,7 @@ class Lookup:
         return end
 
     def look_up_full(self, a: int, request: FastRequest, limit: int, drop: bool, per: int) -> int:
-        """A run from block 0, one block dropped, cut to alignment (KV-FULL-2 … KV-FULL-4)."""
+        """Find a run from block 0, drop a block, cut to alignment (KV-FULL-2 … KV-FULL-4)."""
         end = self.run_from(a, request, 0, limit)
         if drop and end > 0:
             end -= 1
@@ -102,10 +102,10 @@ class Lookup:
     def look_up_sliding(
         self, a: int, request: FastRequest, limit: int, drop: bool, per: int
     ) -> int:
-        """The rightmost run that fills a window, else a short one from block 0 (KV-SW-2 …).
+        """Find the rightmost run that fills a window, else a short one from block 0 (KV-SW-2 …).
 
-        From right to left; a block that is missing rules out every run that would contain it, so
-        the next run ends before it, and no block is looked at twice.
+        It searches from right to left; a missing block rules out every run that would contain it,
+        so the next run ends before it, and no block is looked at twice.
         """
         g = self.shape.members[self.shape.first_member[a]]
         dropped = 1 if drop else 0
@@ -125,7 +125,7 @@ class Lookup:
         return self.short_run(self.run_from(a, request, 0, limit), dropped, per)
 
     def short_run(self, length: int, dropped: int, per: int) -> int:
-        """What is left of a run from block 0 after the drop, aligned (KV-SW-4, KV-SW-5)."""
+        """Return what remains of a run from block 0 after the drop, aligned (KV-SW-4, KV-SW-5)."""
         if length > 0:
             length -= (length - dropped) % per
         length -= length % per
@@ -149,7 +149,7 @@ class Lookup:
         return end
 
     def look_up_mamba(self, a: int, request: FastRequest, limit: int, per: int) -> int:
-        """The rightmost aligned state, null before it (KV-MAMBA-3)."""
+        """Find the rightmost aligned state, with null before it (KV-MAMBA-3)."""
         end = limit - limit % per
         while end > 0:
             if self.find_in_all(a, request, end - 1):
@@ -161,28 +161,28 @@ class Lookup:
     # All of them.
 
     def spread(self, a: int, num_blocks: int) -> None:
-        """An attention group's answer is that of every member."""
+        """Copy an attention group's result to every member."""
         for m in range(self.shape.first_member[a], self.shape.first_member[a + 1]):
             self.hit_blocks[self.shape.members[m]] = num_blocks
 
     def block_size_of(self, a: int) -> int:
-        """Tokens per block of an attention group."""
+        """Return the tokens per block of an attention group."""
         return self.shape.block_size[self.shape.members[self.shape.first_member[a]]]
 
     def drops(self, a: int) -> bool:
-        """Whether hits of an attention group give up a block."""
+        """Return whether hits of an attention group drop a block."""
         return self.shape.drops[self.shape.members[self.shape.first_member[a]]] != 0
 
     def is_full(self, a: int) -> bool:
-        """Whether an attention group attends to everything."""
+        """Return whether an attention group attends to everything."""
         return self.shape.is_full(self.shape.members[self.shape.first_member[a]])
 
     def is_mamba(self, a: int) -> bool:
-        """Whether an attention group holds states."""
+        """Return whether an attention group holds states."""
         return self.shape.is_mamba(self.shape.members[self.shape.first_member[a]])
 
     def longest_hit(self, request: FastRequest, max_tokens: int) -> int:
-        """The longest hit in tokens; its blocks stand in `hits` (KV-COORD-2, KV-COORD-5)."""
+        """Return the longest hit in tokens; its blocks are in `hits` (KV-COORD-2, KV-COORD-5)."""
         self.longest_tokens = 0
         if self.shape.num_groups == 1:
             size = self.shape.block_size[0]
@@ -195,7 +195,7 @@ class Lookup:
     def agreed_hit(self, request: FastRequest, max_tokens: int) -> int:
         """Round after round until no attention group shortens the length (KV-COORD-5)."""
         num = self.shape.num_attention
-        self.clear()  # groups outside prefix caching answer nothing (KV-COORD-14)
+        self.clear()  # groups outside prefix caching have no hits (KV-COORD-14)
         for a in range(num):
             self.is_verified[a] = 0
             self.found_blocks[a] = -1
@@ -216,7 +216,7 @@ class Lookup:
         return length
 
     def ask(self, a: int, request: FastRequest, length: int, max_tokens: int) -> int:
-        """The length after one attention group's word (KV-COORD-6 … KV-COORD-8)."""
+        """Return the length after looking up one attention group (KV-COORD-6 … KV-COORD-8)."""
         size = self.block_size_of(a)
         if self.is_full(a) and self.found_blocks[a] >= 0:
             return length - length % size
@@ -237,9 +237,9 @@ class Lookup:
         return answer
 
     def farthest(self, a: int, request: FastRequest, max_tokens: int) -> int:
-        """How far an attention group may look for the block that it drops (KV-COORD-7, KV-POL-19).
+        """Return how far an attention group looks for the block it drops (KV-COORD-7, KV-POL-19).
 
-        At most one block further than anybody may hit: there is room for that.
+        This is at most one block beyond any hit: there is room for that.
         """
         if not self.shape.looks_beyond:
             return max_tokens

@@ -43,7 +43,7 @@ class FastManager:
         self.is_made = True
 
     def is_ready(self) -> bool:
-        """Whether it was made: where only `__new__` was called, there is no memory."""
+        """Return whether `__init__` ran: after `__new__` alone there is no memory."""
         try:
             return self.is_made
         except AttributeError:  # uncompiled
@@ -66,7 +66,7 @@ class FastManager:
 
     @property
     def hasher(self) -> Hasher:
-        """What hashes its requests."""
+        """The hasher of its requests."""
         if not self.is_ready():
             self.check_sound()
         return self.core.hasher
@@ -91,7 +91,7 @@ class FastManager:
         return 1.0 - float(self.core.pool.num_free) / (self.core.pool.num_blocks - 1)
 
     def get_computed_blocks(self, request: Request) -> PrefixHit:
-        """The longest cached prefix, the last token left out (KV-MGR-1, KV-MGR-2)."""
+        """Return the longest cached prefix, without the last token (KV-MGR-1, KV-MGR-2)."""
         self.enter()
         try:
             return self.calls.look_up(self.calls.claim(request))
@@ -101,7 +101,7 @@ class FastManager:
     def find_longest_cache_hit_per_group(
         self, request: Request, max_hit_length_tokens: int
     ) -> GroupHits:
-        """Each group's own longest hit: only with several groups and caching (KV-COORD-9)."""
+        """Return each group's own longest hit; needs several groups and caching (KV-COORD-9)."""
         self.enter()
         try:
             length = self.checks.counted("max_hit_length_tokens", max_hit_length_tokens)
@@ -232,7 +232,7 @@ class FastManager:
             self.calls.leave()
 
     def get_block(self, block_id: int) -> BlockFacts:
-        """What is known of a block (KV-POOL-20)."""
+        """Return the facts about a block (KV-POOL-20)."""
         self.enter()
         try:
             return self.core.facts_of(self.checks.checked_block(block_id))
@@ -269,7 +269,6 @@ class FastManager:
             self.calls.leave()
 
     def get_blocks(self, request: Request) -> KVCacheBlocks:
-        """The block list per group."""
         self.enter()
         try:
             return self.core.lists_of(self.calls.claim(request))
@@ -301,7 +300,7 @@ class FastManager:
             self.calls.leave()
 
     def take_new_block_ids(self) -> tuple[int, ...]:
-        """Blocks to be zeroed, group by group (KV-MGR-16)."""
+        """Return and clear the blocks to be zeroed, group by group (KV-MGR-16)."""
         self.enter()
         try:
             return self.calls.take_new_block_ids()
@@ -366,11 +365,10 @@ class FastManager:
             self.calls.leave()
 
     def __copy__(self) -> NoReturn:
-        """Two managers of one pool (KV-MGR-20)."""
+        """Refuse: a shallow copy would be a second manager of the same pool (KV-MGR-20)."""
         raise UnsupportedError("a shallow copy of a manager", "kvfast")
 
     def __deepcopy__(self, memo: object) -> FastManager:
-        """See `clone`."""
         return self.clone()
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
@@ -378,7 +376,7 @@ class FastManager:
         raise UnsupportedError("pickling a manager", "kvfast")
 
     def clone(self) -> FastManager:
-        """An independent copy, queued events and statistics included."""
+        """Make an independent copy, including queued events and statistics."""
         self.enter()
         try:
             copy = FastManager(self.plan, None)
@@ -388,11 +386,10 @@ class FastManager:
             self.calls.leave()
 
     def snapshot(self) -> Snapshot:
-        """The whole abstract state."""
         return snapshot_of(self.columns(), 8 * self.hasher.words_per_digest)
 
     def columns(self) -> Columns:
-        """The whole abstract state as flat arrays (`kvspec.columns`)."""
+        """Return the whole abstract state as flat arrays (`kvspec.columns`)."""
         self.enter()
         try:
             return self.core.columns()

@@ -42,7 +42,7 @@ def hash_many(
 
 
 def _up_to_the_first_wrong_one(inputs: Iterable[RequestInput]) -> list[RequestInput]:
-    """The inputs, which may be more than memory holds; `make_request` refuses the last one then."""
+    """Collect the inputs, which may exceed memory, up to the first that `make_request` refuses."""
     if not isinstance(inputs, Iterable):
         raise InvalidArgumentError("inputs", inputs, "RequestInputs one after another")
     found: list[RequestInput] = []

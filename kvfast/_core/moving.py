@@ -1,4 +1,4 @@
-"""Letting the keys of one block be those of another (KV-INSIDE-3)."""
+"""Move the keys of one block to another (KV-INSIDE-3)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from .pool import BlockPool
 
 
 def move_all(pool: BlockPool, source: int, block: int) -> None:
-    """Let `block`, which has no key, have those of `source`: as if newly added, without events."""
+    """Give the keys of `source` to `block`, which has none, as if newly added, without events."""
     entry = pool.more(source)
     pool.set_covered(block, pool.covered(source))
     move_entry(pool.keys, source, block)
@@ -36,7 +36,7 @@ def move_entry(keys: KeyMap, entry: int, target: int) -> None:
 
 
 def head_like(keys: KeyMap, entry: int) -> int:
-    """The entry that was added first under the same key; there is one."""
+    """Return the entry that was added first under the same key; there is one."""
     i = keys.facts[record.INTS * entry + record.HOME] & keys.slot_mask
     while not is_same_key(keys, keys.slots[i] & probing.ENTRY_MASK, entry):
         i = (i + probing.STEP) & keys.slot_mask
@@ -44,7 +44,7 @@ def head_like(keys: KeyMap, entry: int) -> int:
 
 
 def is_same_key(keys: KeyMap, left: int, right: int) -> bool:
-    """Whether two entries have the same key."""
+    """Return whether two entries have the same key."""
     for k in range(keys.width):
         if keys.words[record.WORDS * left + k] != keys.words[record.WORDS * right + k]:
             return False

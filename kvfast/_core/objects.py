@@ -19,9 +19,10 @@ SET_SCHEDULED, SET_HITS, SET_SLOTS, SET_DELTAS, SET_LEFT = (
 
 
 class Results:
-    """What a step tells: its `StepResult` and, until that is made, the arrays in it.
+    """The result of a step: its `StepResult` and, until that is made, its arrays.
 
-    `latest` and `older`: compiled, the last two, of which one that nobody else has is used again.
+    `latest` and `older`: compiled, the last two results, which are reused once the caller has
+    dropped them.
     """
 
     def __init__(self) -> None:
@@ -30,12 +31,12 @@ class Results:
         self.start(0, 0)
 
     def start(self, count: int, num_hits: int) -> None:
-        """Begin a result for so many running and new entries, 1 each, and so many new ones."""
+        """Start a result: `count` granted tokens, all 1, and `num_hits` hit lengths."""
         self.scheduled = array("q", [1]) * count
         self.hits = array("q", [0]) * num_hits
 
     def told(self, num_slots: int, num_deltas: int, num_left: int) -> StepResult:
-        """The result."""
+        """Return the result."""
         made = StepResult.__new__(StepResult)  # its own way of being made takes longer
         SET_SCHEDULED(made, self.scheduled)
         SET_HITS(made, self.hits)
@@ -58,7 +59,7 @@ def put_array(values: array[int], to: memoryview[int], at: int, end: int) -> int
 
 
 def small_of(value: object) -> int:
-    """An int of at most 30 bits that is not negative, or -1: for other values ask otherwise."""
+    """Return an int in 0 … 2^30 - 1, or -1 for any other value, which needs a slower check."""
     return value if type(value) is int and 0 <= value < 1 << 30 else -1
 
 
@@ -86,7 +87,7 @@ class Rows:
         self.is_open = True
 
     def close(self) -> None:
-        """Let go of it."""
+        """Release the memory."""
         self.buffer = None
         self.room = 0
         self.is_open = False
@@ -111,28 +112,28 @@ def put_rows(
     start: int,
     count: int,
 ) -> None:
-    """`put_row` of so many entries from `index` on of a list that begins at `start`."""
+    """Do `put_row` for `count` entries from `index` on of a list that begins at `start`."""
     for i in range(count):
         put_row(rows, at + i, handle, group, index + i, arena[start + index + i])
 
 
 def deltas_of(output: StepOutput) -> object:
-    """What the caller gave as `block_deltas`."""
+    """Return the caller's `block_deltas`."""
     return output.block_deltas
 
 
 def mappings_of(output: StepOutput) -> Sequence[object] | None:
-    """What the caller gave as `slot_mappings`."""
+    """Return the caller's `slot_mappings`."""
     return output.slot_mappings
 
 
 def longs(count: int) -> memoryview[int]:
-    """So many numbers of 64 bits, which say nothing yet."""
+    """Return `count` uninitialised 64-bit numbers."""
     return memoryview(bytearray(8 * count)).cast("q")
 
 
 def words(count: int) -> memoryview[int]:
-    """So many words of 64 bits, which say nothing yet."""
+    """Return `count` uninitialised 64-bit words."""
     return memoryview(bytearray(8 * count)).cast("Q")
 
 
@@ -147,12 +148,12 @@ def pieces_of(data: memoryview[int], size: int, first: int, end: int) -> list[by
 
 
 def bytes_in(words: memoryview[int]) -> memoryview[int]:
-    """The bytes of words of 64 bits; compiled, their address."""
+    """Return the bytes of 64-bit words; compiled, their address."""
     return words.cast("B")
 
 
 def bytes_of(view: memoryview[int]) -> memoryview[int]:
-    """What the view shows; compiled, its address, which a call takes in one word."""
+    """Return the view; compiled, its address, which a call takes in one word."""
     return view
 
 
@@ -162,7 +163,7 @@ def read_bytes_of(view: memoryview[int]) -> memoryview[int]:
 
 
 def copy_bytes(to: memoryview[int], place: int, data: memoryview[int], at: int, count: int) -> None:
-    """Copy so many bytes."""
+    """Copy `count` bytes."""
     to[place : place + count] = data[at : at + count]
 
 
@@ -177,19 +178,19 @@ def ints_of(view: memoryview[int]) -> memoryview[int]:
 
 
 def words_of(memory: memoryview[int]) -> memoryview[int]:
-    """The words of a `word_array`; compiled, their address."""
+    """Return the words of a `word_array`; compiled, their address."""
     return memory
 
 
 def bytes_at(words: memoryview[int]) -> memoryview[int]:
-    """The bytes of such words."""
+    """Return the bytes of such words."""
     return words.cast("B")
 
 
 def copy_words(
     to: memoryview[int], place: int, words: memoryview[int], at: int, count: int
 ) -> None:
-    """Copy so many words of 64 bits."""
+    """Copy `count` 64-bit words."""
     for k in range(count):
         to[place + k] = words[at + k]
 
@@ -197,7 +198,7 @@ def copy_words(
 def take_words(
     to: memoryview[int], place: int, words: memoryview[int], at: int, count: int
 ) -> None:
-    """`copy_words` from a `word_array`."""
+    """Do `copy_words` from a `word_array`."""
     copy_words(to, place, words, at, count)
 
 
@@ -231,7 +232,7 @@ def put_four_uints(message: memoryview[int], at: int, values: memoryview[int], f
     return 0
 
 
-# Memory that is needed soon: compiled, the processor is told to fetch it and does not wait.
+# Memory that is needed soon: compiled, a prefetch, which the processor does not wait for.
 
 
 def fetch_int(view: memoryview[int], at: int) -> None:

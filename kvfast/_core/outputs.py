@@ -1,4 +1,4 @@
-"""What a batched call writes to the caller's memory: slot mappings and block deltas."""
+"""Write the outputs of a batched call to the caller's memory: slot mappings and block deltas."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .registry import Registry
 
 
 class Outputs:
-    """Where deltas (`rows`) and slots are written to; not the caller's memory between two calls.
+    """The memory for deltas (`rows`) and slots, held only during a call.
 
     `rows_left`: how many rows did not fit.
     """
@@ -57,7 +57,7 @@ class Outputs:
         return views if is_usual else contract.mappings(self.core.plan.config, given)
 
     def has_slots(self, g: int) -> bool:
-        """Whether the group's blocks hold one slot per token of the sequence (KV-BATCH-9)."""
+        """Return whether the group has one slot per token of the sequence (KV-BATCH-9)."""
         return self.core.shape.holds_tokens(g) and not self.core.shape.is_mamba(g)
 
     def close(self) -> None:
@@ -67,7 +67,7 @@ class Outputs:
         self.ahead.notes_all = False
 
     def check_room(self, length: int) -> None:
-        """Every slot mapping has room for so many slots (KV-BATCH-9)."""
+        """Check that every slot mapping has room for this many slots (KV-BATCH-9)."""
         for g, view in enumerate(self.slots):
             if view is not None and len(view) < length:
                 allowed = f"at least {length} slots long"
@@ -83,7 +83,7 @@ class Outputs:
         return self.write_rows() if self.rows.is_open else 0
 
     def write_slots(self, g: int, slots: memoryview[int]) -> None:
-        """The slot of every granted token in one group (KV-BATCH-9)."""
+        """Write the slot of every granted token in one group (KV-BATCH-9)."""
         entries = self.entries
         tables = self.core.tables
         size = self.core.shape.block_size[g]
@@ -113,7 +113,7 @@ class Outputs:
         return at
 
     def write_left(self) -> int:
-        """`write_rows` of running entries: of those that are not left there is nothing to tell."""
+        """Do `write_rows` for running entries; entries not left have nothing to report."""
         entries, ahead, tables = self.entries, self.ahead, self.core.tables
         left_at, handles = objects.ints_of(ahead.left_at), objects.longs_of(entries.handles)
         reported, lengths = objects.ints_of(self.registry.reported), objects.ints_of(tables.length)
@@ -147,7 +147,7 @@ class Outputs:
         return at
 
     def report(self, handle: int, row: int, at: int) -> int:
-        """One request's entries that were not reported, behind `at` rows (KV-BATCH-10)."""
+        """Write one request's unreported entries after `at` rows (KV-BATCH-10)."""
         reported = objects.ints_of(self.registry.reported)
         tables, rows = self.core.tables, self.rows
         arena = objects.ints_of(tables.arena)
@@ -166,7 +166,7 @@ class Outputs:
 
 
 def slots_of(given: object) -> memoryview | None:
-    """A writable view of 64-bit ints, if it is the usual one."""
+    """Return a writable view of 64-bit ints if it has the usual format, else None."""
     view = view_of(given)
     if (
         view is not None

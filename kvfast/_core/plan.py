@@ -1,4 +1,4 @@
-"""What a manager is made from: a configuration that can be served (see `kvfast.configuration`)."""
+"""A plan of a manager: a configuration that can be served (see `kvfast.configuration`)."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ class GroupPlan:
     - `kind`: how it uses its blocks. `reach_tokens`: its window or chunk.
     - `extra_tokens`: retained before the window, and not read (KV-SW-9).
     - `num_drafted`: Mamba states of drafted tokens.
-    - `drops_block`: its hits give up their last block. `is_zeroed`: its new blocks are queued.
-    - `cap_blocks`: the most one request holds at once, -1 where that is no less than all.
-    - `num_sink_blocks`: set aside for it at the start. `has_partial_tails`: the end of a prompt
-      inside a block is registered. `checkpoints_return`: a lost state at a prompt's checkpoint is.
-    - `export_step_tokens`: a chunk may leave a state inside, a multiple of so many tokens behind
-      its start; 0: it does not.
+    - `drops_block`: its hits drop their last block. `is_zeroed`: its new blocks are queued.
+    - `cap_blocks`: the most one request holds at once, -1 if that is no less than all.
+    - `num_sink_blocks`: reserved for it at the start. `has_partial_tails`: the end of a prompt
+    inside a block is registered. `checkpoints_return`: a lost state at a prompt's checkpoint is.
+    - `export_step_tokens`: a chunk may leave a state inside, a multiple of this many tokens after
+    its start; 0: it does not.
     """
 
     spec: LayerSpec

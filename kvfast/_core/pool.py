@@ -55,15 +55,15 @@ class BlockPool:
     # The free queue.
 
     def after(self, block: int) -> int:
-        """The block behind this one; of 0 the one in front."""
+        """Return the block after this one; for 0 the one in front."""
         return block + 1 + self.facts[record.INTS * block + record.NEXT]
 
     def before(self, block: int) -> int:
-        """The block before this one; of 0 the one at the back."""
+        """Return the block before this one; for 0 the one at the back."""
         return block - 1 + self.facts[record.INTS * block + record.PREV]
 
     def link(self, left: int, right: int) -> None:
-        """Let `right` follow `left`."""
+        """Make `right` follow `left`."""
         self.facts[record.INTS * left + record.NEXT] = right - left - 1
         self.facts[record.INTS * right + record.PREV] = left - right + 1
 
@@ -75,12 +75,12 @@ class BlockPool:
         self.num_free += 1
 
     def unlink(self, block: int) -> None:
-        """Take out a block wherever it stands; it must be in the queue."""
+        """Remove a block from the queue, wherever it is."""
         self.link(self.before(block), self.after(block))
         self.num_free -= 1
 
     def first_free(self, count: int, left: int) -> list[int]:
-        """The first `count` free blocks behind `left` (0: in front), or all of them. O(count)."""
+        """Return up to `count` free blocks after `left` (0: from the front). O(count)."""
         blocks: list[int] = []
         block = self.after(left)
         while block and len(blocks) < count:
@@ -89,7 +89,7 @@ class BlockPool:
         return blocks
 
     def queue(self) -> list[int]:
-        """The free blocks, the one to be taken next first. O(n)."""
+        """Return the free blocks, the one to be taken next first. O(n)."""
         return self.first_free(self.num_blocks, 0)
 
     def set_queue(self, blocks: Sequence[int]) -> None:
@@ -105,7 +105,7 @@ class BlockPool:
     # Taking and giving back.
 
     def refs(self, block: int) -> int:
-        """References to a block."""
+        """Return the number of references to a block."""
         return self.facts[record.INTS * block + record.REFS]
 
     def set_refs(self, block: int, refs: int) -> None:
@@ -150,7 +150,7 @@ class BlockPool:
             facts[base + record.REFS] = 1
             if facts[base + record.DUP_NEXT]:
                 has_keys = 1
-                # Fetched here, its slot is there when the key goes; eight slots are a line.
+                # Fetched here, its slot is ready when the key is removed; eight slots are a line.
                 if facts[base + record.HOME] & ~probing.SIDE_MASK != line:
                     line = facts[base + record.HOME] & ~probing.SIDE_MASK
                     self.keys.fetch_slots(line)
@@ -179,7 +179,7 @@ class BlockPool:
     def touch(self, tables: Tables, start: int, end: int) -> None:
         """Take a reference to the hits at these places; a free one leaves the queue (KV-POOL-5).
 
-        Null may stand before them: of a window that retains more than it reads (KV-SW-9).
+        They may follow null, in a window that retains more than it reads (KV-SW-9).
         """
         for place in range(start, end):
             block = tables.arena[place]
@@ -219,8 +219,8 @@ class BlockPool:
     def drop_ref(self, block: int, left: int) -> int:
         """Drop a reference in a release call.
 
-        `left` is where the run of blocks without a key, which this call puts in front, ends so far
-        (0 at its start); the answer is where it ends now.
+        `left` is the current end of the run of blocks without a key that this call puts in front (0
+        at its start); returns its new end.
         """
         base = record.INTS * block
         self.facts[base + record.REFS] -= 1
@@ -292,11 +292,11 @@ class BlockPool:
         self.facts[record.INTS * block + record.COVERED] = num_hashes
 
     def is_cached(self, block: int) -> bool:
-        """Whether the block carries any key."""
+        """Return whether the block has any key."""
         return self.keys.is_added(block)
 
     def has_key(self, block: int, request: FastRequest, number: int, group: int) -> bool:
-        """Whether the block carries the key of hash `number` of a request."""
+        """Return whether the block has the key of hash `number` of a request."""
         if not self.keys.is_added(block):
             return False
         if self.keys.carries(block, request, number, group):
@@ -309,7 +309,7 @@ class BlockPool:
         return False
 
     def block_of(self, entry: int) -> int:
-        """The block that an entry belongs to; 0 for no entry."""
+        """Return the block that an entry belongs to; 0 for no entry."""
         if entry < self.num_blocks:
             return entry
         return self.facts[record.INTS * entry + record.OWNER]
@@ -356,15 +356,15 @@ class BlockPool:
     # Additional entries.
 
     def more(self, entry: int) -> int:
-        """The first additional entry of a block, or the one after such an entry; 0: none."""
+        """Return the first additional entry of a block, or the one after such an entry; 0: none."""
         return self.next_entry[entry] if self.has_partial else 0
 
     def set_more(self, entry: int, after: int) -> None:
-        """Let `after` come next."""
+        """Set the next additional entry."""
         self.next_entry[entry] = after
 
     def take_more(self, block: int) -> int:
-        """A new additional entry at the end of those of the block."""
+        """Append a new additional entry to those of the block."""
         if not self.has_partial:
             self.has_partial = True
             self.next_entry = zeroed("i", self.keys.num_entries)
@@ -387,7 +387,7 @@ class BlockPool:
         return entry
 
     def entries_of(self, block: int) -> list[int]:
-        """The entries of a block, the primary one first."""
+        """Return the entries of a block, the primary one first."""
         if not self.keys.is_added(block):
             return []
         entries = [block]

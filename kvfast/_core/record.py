@@ -1,9 +1,9 @@
-"""Where the facts about a block stand: 64 bytes for each, so that one cache line has them all.
+"""Layout of the facts about a block: 64 bytes each, so that one cache line has them all.
 
 `facts` is one flat array of 32-bit ints; that of block b begins at `INTS * b`. The hash of its key
 comes first, read as 64-bit words from `WORDS * b` of the same memory. Memory that was never written
-is zero, and zeros mean a block that has no key, no reference, and its neighbours by id for
-neighbours in the free queue: so a pool of any size is there at once.
+is zero, and zeros mean a block without key and reference, whose neighbours in the free queue are
+those by id: so a pool of any size exists at once.
 
 Compiled, the same numbers are constants of `_compiled/record_fields.pxd`.
 """

@@ -16,11 +16,11 @@ NOBODY = 1 << 62
 class Registry:
     """Handles of requests.
 
-    - `requests[h]`: the request of handle h, or None. `released`: handles to be given out again,
-      the one released longest ago first.
+    - `requests[h]`: the request of handle h, or None. `released`: handles to reuse, the one
+    released longest ago first.
     - `reported[h * num_groups + g]`: entries of its block list in group g that were reported.
-    - `named[h]`: the last call that named the handle; where no request has it, `NOBODY`, which is
-      later than any.
+    - `named[h]`: the last call that named the handle; `NOBODY`, which is later than any, if it is
+    free.
     - `fields`: see `hot`. `mark` is the holder of the hot fields of requests.
     """
 
@@ -37,7 +37,7 @@ class Registry:
         self.mark = object()
 
     def add(self, request: FastRequest) -> int:
-        """A handle for the request, whose name is not registered."""
+        """Return a handle for the request, whose id is not registered."""
         if self.released:
             handle = self.released.popleft()
             self.requests[handle] = request
@@ -54,7 +54,7 @@ class Registry:
         return handle
 
     def make_room(self, num_handles: int) -> None:
-        """Let so many handles fit, and take the hot fields along."""
+        """Make room for this many handles, and move the hot fields."""
         named = grown("q", self.named, num_handles)
         reported = grown("i", self.reported, num_handles * self.num_groups)
         fields = grown("q", self.fields, hot.STRIDE * num_handles)
@@ -64,7 +64,7 @@ class Registry:
                 request.hold(self.mark, self.turn, self.fields, hot.STRIDE * handle)
 
     def holds_fields_of(self, request: FastRequest) -> bool:
-        """Whether they are here, not where it was registered since."""
+        """Return whether its hot fields are here, and not where it was registered later."""
         return request.holder is self.mark
 
     def remove(self, handle: int) -> None:
@@ -90,7 +90,7 @@ class Registry:
         )
 
     def nothing_reported(self, handle: int) -> None:
-        """No entry of its block lists was reported."""
+        """Mark all entries of its block lists as unreported."""
         for g in range(self.num_groups):
             self.reported[handle * self.num_groups + g] = 0
 

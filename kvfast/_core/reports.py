@@ -1,4 +1,4 @@
-"""What a request hits, as events tell it once more (KV-EVT-11)."""
+"""Events that report a request's hits (KV-EVT-11)."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from .request import FastRequest
 
 
 def report_hit(log: EventLog | None, lookup: Lookup, request: FastRequest, tokens: int) -> None:
-    """The request hits so many tokens, and may want that told; the blocks stand in the look-up."""
+    """Report a hit of `tokens` tokens if the request wants that; its blocks are in the look-up."""
     if log is not None and request.input.reports_hits:
         for g in range(lookup.shape.num_groups):
             report_group(log, lookup, request, g, tokens)
 
 
 def report_group(log: EventLog, lookup: Lookup, request: FastRequest, g: int, tokens: int) -> None:
-    """What one group has of the hit: blocks that are not null, and the one that it ends inside."""
+    """Report one group's part of the hit: blocks that are not null, and the one it ends inside."""
     size, per = lookup.shape.block_size[g], lookup.shape.hashes_per_block[g]
     num_hits = lookup.hit_blocks[g]
     end = min(num_hits, tokens // size)

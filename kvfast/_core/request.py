@@ -24,20 +24,20 @@ from .views import BlockHashes, TokenIds
 COUNT_BITS = 53
 RUNNING, WAITING = RequestStatus.RUNNING, RequestStatus.WAITING
 KEPT_MESSAGE_BYTES = 16384  # A larger buffer is not kept for the next call.
-UNLOCKED_TOKENS = 1024  # From so many on, some microseconds, other threads may run meanwhile.
+UNLOCKED_TOKENS = 1024  # From this number on, some microseconds, other threads may run meanwhile.
 
 
 class FastRequest:
-    """See `kvspec.request.Request`.
+    """A request (`kvspec.request.Request`).
 
     `hash_block_size_tokens` is 0 when caching is off: then there are no hashes. `row` is where a
-    manager notes the request's place; it looks whether that is still so.
+    manager notes the request's place; it checks whether that is still valid.
 
     Its two hot fields (see `hot`) begin at `fields[field_at]`: in the array of `holder`, or, if
-    that is None, behind its tokens. `turn`: that of the manager it is registered with. `is_used`:
-    a call uses or changes it now. `is_followed`: the engine keeps its tokens (see `following`).
-    `preemptions`, `junction`, `in_flight`: -1 while what was assigned is no count (then in `odd`).
-    `state`: what was assigned as status. `is_made`: whether it is more than `__new__` leaves.
+    that is None, after its tokens. `turn`: that of the manager it is registered with. `is_used`: a
+    call uses or changes it now. `is_followed`: the engine keeps its tokens (see `following`).
+    `preemptions`, `junction`, `in_flight`: -1 while the assigned value is no count (then it is in
+    `odd`). `state`: the assigned status. `is_made`: whether `__init__` ran.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class FastRequest:
         self.is_followed = False
         self.has_extra_keys = False
         self.room_tokens = self.room_hashes = 0
-        if isinstance(request_input, FollowedInput):  # `following.make_followed` goes on
+        if isinstance(request_input, FollowedInput):  # `following.make_followed` continues
             self.is_followed = True
             self.make_room(0)
         else:
@@ -78,7 +78,7 @@ class FastRequest:
         self.is_made = True
 
     def is_ready(self) -> bool:
-        """Whether it was made: where only `__new__` was called, there is no memory."""
+        """Return whether `__init__` ran: after `__new__` alone there is no memory."""
         try:
             return self.is_made
         except AttributeError:  # uncompiled
@@ -90,7 +90,7 @@ class FastRequest:
             raise InvalidArgumentError("request", None, "made by make_request")
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
-        """A copy would share the tokens but not their number (KV-MGR-20)."""
+        """Refuse: a copy would share the tokens but not their number (KV-MGR-20)."""
         raise UnsupportedError("copying or pickling a request", "kvfast")
 
     # What the scheduler says: any object can be assigned, and the next call that reads it checks.
@@ -118,7 +118,7 @@ class FastRequest:
 
     @property
     def junction_tokens(self) -> int:
-        """How far a prefix that some groups have cached reached at its look-up (KV-RET-7)."""
+        """The end of a longer prefix that some groups had cached at its look-up (KV-RET-7)."""
         return self.told("junction_tokens", self.junction)
 
     @junction_tokens.setter
@@ -137,7 +137,7 @@ class FastRequest:
         self.set_status(self.state)
 
     def noted(self, name: str, value: int) -> int:
-        """What was assigned, or -1: then it is no count, and kept to be shown."""
+        """Return the assigned value, or -1 if it is no count; then it is kept for display."""
         self.hold_off()
         count = count_of(value)
         if count < 0:
@@ -145,12 +145,12 @@ class FastRequest:
         return count
 
     def told(self, name: str, count: int) -> int:
-        """What was assigned as this, count or not."""
+        """Return the assigned value, count or not."""
         return self.odd[name] if count < 0 and self.odd else count
 
     @property
     def status(self) -> RequestStatus:
-        """Where the request stands in its scheduler."""
+        """The status of the request in its scheduler."""
         return self.state
 
     @status.setter
@@ -180,11 +180,11 @@ class FastRequest:
         self.fields[self.field_at + hot.RUNS] = min(self.fields[self.field_at + hot.RUNS], 1)
 
     def has_legal_counts(self) -> bool:
-        """Whether preemptions, junction and tokens in flight are counts."""
+        """Return whether preemptions, junction and tokens in flight are counts."""
         return self.preemptions >= 0 and self.junction >= 0 and self.in_flight >= 0
 
     def computed_now(self) -> int:
-        """The computed tokens; -1 while the scheduler assigned what is no count."""
+        """Return the computed tokens; -1 while the assigned value is no count."""
         return self.fields[self.field_at + hot.COMPUTED]
 
     def set_computed(self, num_tokens: int) -> None:
@@ -192,7 +192,7 @@ class FastRequest:
         self.fields[self.field_at + hot.COMPUTED] = num_tokens
 
     def hold(self, holder: object, turn: Turn | None, fields: memoryview[int], at: int) -> None:
-        """Let these be its hot fields, and this the turn of whoever reads them."""
+        """Move its hot fields to this array, with the turn of the array's reader."""
         computed = self.fields[self.field_at + hot.COMPUTED]
         self.fields[self.field_at + hot.RUNS] = 0  # who reads these from now on asks it
         self.holder = holder
@@ -337,7 +337,7 @@ class FastRequest:
             size = self.hash_block_size_tokens
             done = self.num_hashes
             for first, until, keys in runs(self.input, size, done, end, self.hasher.ahead):
-                if first != done or until <= first or until > end:  # items of a class of their own
+                if first != done or until <= first or until > end:  # items of a separate class
                     raise InvalidArgumentError("multimodal", (first, until), "items that stay")
                 spelled = tagged(self.input, keys) if self.hasher.tags else keys
                 self.hash_run(first, until, memoryview(encode_extra_keys(spelled)))
@@ -365,13 +365,13 @@ class FastRequest:
             self.hasher.messages.append(message)
 
     def tokens_between(self, start: int, stop: int) -> list[int]:
-        """The tokens `start` … `stop - 1`, which are there."""
+        """Return the tokens `start` … `stop - 1`, which must exist."""
         if self.is_followed or start < 0 or stop > self.num_tokens:
             raise InvalidArgumentError("tokens", (start, stop), f"in 0 … {self.num_tokens}")
         return [self.tokens[i] for i in range(start, stop)]
 
     def hash_at(self, number: int) -> bytes:
-        """Hash `number`, which is there."""
+        """Return hash `number`, which must exist."""
         if number < 0 or number >= self.num_hashes:
             raise InvalidArgumentError("hash", number, f"below {self.num_hashes}")
         digests = objects.bytes_at(self.digest_words)
@@ -381,7 +381,7 @@ class FastRequest:
 def make_request(
     request_input: RequestInput, hasher: Hasher, hash_block_size_tokens: int
 ) -> FastRequest:
-    """A request with the hashes of its prompt's full blocks; block size 0: without (KV-HASH-4)."""
+    """Make a request with its prompt's hashes; block size 0: without hashes (KV-HASH-4)."""
     if hasher.is_given:
         raise InvalidArgumentError("manager", hasher.function, "one that hashes")
     if not isinstance(request_input, RequestInput):
@@ -390,7 +390,7 @@ def make_request(
 
 
 def count_of(value: object) -> int:
-    """The value, if it is a count (KV-ERR-6), else -1."""
+    """Return the value if it is a count (KV-ERR-6), else -1."""
     if type(value) is not int:
         value = exact(value) if is_int(value) else -1
     try:

@@ -17,14 +17,14 @@ class Rows:
         self.holders: list[FastRequest | None] = []
 
     def of(self, request: FastRequest) -> int:
-        """The row of the request; -1 while it holds nothing."""
+        """Return the row of the request; -1 while it holds nothing."""
         row = request.row
         if 0 <= row < len(self.holders) and self.holders[row] is request:
             return row
         return self.by_id.get(request.request_id, -1)
 
     def add(self, request: FastRequest) -> int:
-        """A row for a request that has none."""
+        """Take a row for a request that has none."""
         row = self.tables.take_row()
         self.by_id[request.request_id] = row
         while len(self.holders) <= row:
@@ -34,7 +34,7 @@ class Rows:
         return row
 
     def forget(self, request: FastRequest) -> int:
-        """The row of the request, which has none from now on; -1 where it had none."""
+        """Drop and return the row of the request; -1 if it had none."""
         row = self.by_id.pop(request.request_id, -1)
         if 0 <= row < len(self.holders):
             self.holders[row] = None

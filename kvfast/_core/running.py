@@ -15,14 +15,14 @@ from .request import FastRequest
 
 STATUSES = tuple(RequestStatus)
 MANY = 1 << 62
-"""Sums stop here; nothing has room for so many tokens."""
+"""The bound on sums; no memory has room for this many tokens."""
 
 
 class Running:
-    """The entries of running requests, of which `ahead` has sorted out those that only count.
+    """The running entries, from which `ahead` has sorted out those that only count.
 
     - `granted`: tokens granted so far. `refused`: whether an entry was granted none.
-    - `in_any_order`: whether nobody sees that keys are registered after all blocks were taken.
+    - `in_any_order`: true if registering keys after taking all blocks is unobservable.
     """
 
     def __init__(self, core: Core, registry: Registry, entries: Entries, ahead: Ahead) -> None:
@@ -39,7 +39,7 @@ class Running:
         self.refused = False
 
     def may_all_continue(self) -> bool:
-        """Whether every running entry that must be asked may be done; nothing is changed."""
+        """Return whether every running entry that needs a full allocation is legal. Pure."""
         entries, ahead = self.entries, self.ahead
         for k in range(ahead.num_left):
             i = ahead.left_at[k]
@@ -48,7 +48,7 @@ class Running:
         return True
 
     def may_rewind(self) -> bool:
-        """Whether every entry has as many computed tokens as its count says."""
+        """Return whether every entry has as many computed tokens as its count gives up."""
         registry, entries = self.registry, self.entries
         for i in range(entries.size):
             at = hot.STRIDE * entries.handles[i]
@@ -80,7 +80,7 @@ class Running:
                 request.set_computed(request.computed_now() - entries.counts[i])
 
     def is_scheduled(self, request: FastRequest) -> bool:
-        """Whether status and counts are what they can be."""
+        """Return whether status and counts have legal values."""
         if not request.has_legal_counts():
             return False
         if request.state is self.running or request.state is self.waiting:  # as of most
@@ -88,7 +88,7 @@ class Running:
         return request.state in STATUSES
 
     def may_continue(self, i: int) -> bool:
-        """Whether a request is running, with slots for all it computed (KV-BATCH-6).
+        """Return whether a request is running, with slots for all it computed (KV-BATCH-6).
 
         Notes its row, also for the next steps.
         """
@@ -135,7 +135,7 @@ class Running:
             self.continue_each()
 
     def take_each(self) -> None:
-        """The new blocks of all entries that were left, and their tokens; there are enough."""
+        """Take the new blocks of all entries left; there are enough."""
         entries, ahead, core = self.entries, self.ahead, self.core
         size, max_len, lookahead = self.block_size, core.max_len, ahead.lookahead
         lengths, left_at = objects.ints_of(core.tables.length), objects.ints_of(ahead.left_at)
@@ -154,7 +154,7 @@ class Running:
             self.granted += entries.counts[i]  # at most the tokens that it has slots for
 
     def fill_each(self) -> None:
-        """Register the blocks that entries fill, after all were taken: nobody sees the order.
+        """Register the blocks that entries fill, after all were taken: the order is unobservable.
 
         What that reads is fetched first: all hashes, of the block and of the first of the eight
         that are side by side in the map, then the map of keys.
@@ -183,10 +183,7 @@ class Running:
             self.fill(rows[i], request, entries.after_at[i], homes[k])
 
     def fill(self, row: int, request: FastRequest, after: int, home: int) -> None:
-        """Register the blocks that so many tokens fill; `home`: of the first one's key, if known.
-
-        Else it is -1.
-        """
+        """Register the blocks that `after` tokens fill; `home`: of the first one's key, or -1."""
         core = self.core
         first = core.tables.cached[row] - 1
         tokens = min(after, request.num_tokens)
@@ -201,7 +198,7 @@ class Running:
             core.allocator.cache_range(0, row, request, first, end)
 
     def continue_each(self) -> None:
-        """One entry after another: some must be asked, may be refused, or have events."""
+        """Continue entries one by one: some may be refused, or have events."""
         entries, ahead = self.entries, self.ahead
         granted = self.granted
         for k in range(ahead.num_left):
@@ -219,7 +216,7 @@ class Running:
         self.granted = granted
 
     def go_on(self, i: int, num_tokens: int) -> bool:
-        """The next tokens of a request that was looked at; whether they were granted."""
+        """Allocate the next tokens of a checked request; returns whether they were granted."""
         core = self.core
         request = self.entries.request_at(i)
         row = self.entries.row_at[i]

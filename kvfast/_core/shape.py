@@ -1,4 +1,4 @@
-"""What is fixed about the groups of a manager, one entry per group in flat arrays."""
+"""Fixed properties of the groups of a manager, one entry per group in flat arrays."""
 
 from __future__ import annotations
 
@@ -83,27 +83,27 @@ class Shape:
         self.first_member[len(attention)] = at
 
     def is_full(self, group: int) -> bool:
-        """Attention over everything: every shorter prefix of a hit is a hit too."""
+        """Return whether it attends to everything: every shorter prefix of a hit is a hit."""
         return self.kind[group] == kinds.FULL or self.kind[group] == kinds.RSWA
 
     def keeps_all(self, group: int) -> bool:
-        """Whether nothing in its lists ever turns null: attention over everything, always."""
+        """Return whether its lists never turn null: it always attends to everything."""
         return self.kind[group] == kinds.FULL
 
     def is_mamba(self, group: int) -> bool:
-        """States, in any mode."""
+        """Return whether it holds states, in any mode."""
         return self.kind[group] == kinds.MAMBA or self.kind[group] == kinds.ALIGNED
 
     def is_aligned(self, group: int) -> bool:
-        """States in mode align."""
+        """Return whether it holds states in mode align."""
         return self.kind[group] == kinds.ALIGNED
 
     def holds_tokens(self, group: int) -> bool:
-        """Whether the blocks hold all tokens of the sequence, not those of an encoder."""
+        """Return whether the blocks hold all tokens of the sequence, not those of an encoder."""
         return holds_tokens(self.kind[group])
 
     def is_cached(self, group: int) -> bool:
-        """Whether the group takes part in prefix caching (KV-COORD-14)."""
+        """Return whether the group takes part in prefix caching (KV-COORD-14)."""
         return is_cached(self.kind[group])
 
     def cdiv(self, a: int, b: int) -> int:
@@ -125,7 +125,7 @@ class Shape:
         return max(prompt, computed - self.reach[group]) // self.block_size[group]
 
     def first_read(self, group: int, prompt: int, computed: int) -> int:
-        """The entry with the first token that token `computed` reads (KV-REQ-9); of states -1."""
+        """Return the entry with the first token that `computed` reads (KV-REQ-9); states: -1."""
         kind = self.kind[group]
         if kind == kinds.MAMBA or kind == kinds.ALIGNED:
             return -1
@@ -134,7 +134,7 @@ class Shape:
         return self.unread(group, computed)
 
     def is_window_beyond(self, group: int, at: int, computed: int) -> bool:
-        """Whether everything up to `computed` tokens is skipped at `at` tokens (KV-GRP-6)."""
+        """Return whether all up to `computed` tokens is skipped at `at` tokens (KV-GRP-6)."""
         reach = self.reach[group] + self.extra[group]
         return first_visible(self.kind[group], reach, at) >= computed
 
@@ -144,7 +144,7 @@ class Shape:
         return self.cdiv(tokens, self.block_size[group]) + (1 if drop else 0)
 
     def caches_all(self, group: int) -> bool:
-        """Whether every full block of the group is worth caching."""
+        """Return whether every full block of the group is worth caching."""
         kind = self.kind[group]
         if kind == kinds.SLIDING:
             if self.retention == 0:
@@ -161,21 +161,21 @@ class Shape:
         return never(kind)
 
     def full_blocks(self, group: int, tokens: int, num_hashes: int) -> int:
-        """Blocks that so many tokens fill and that have a hash (KV-HASH-15)."""
+        """Count the blocks that `tokens` tokens fill and that have a hash (KV-HASH-15)."""
         full = tokens // self.block_size[group]
         if self.ahead > 0:
             full = min(full, num_hashes // self.hashes_per_block[group])
         return full
 
     def checkpoint(self, group: int, prompt_tokens: int) -> int:
-        """Where a lost state gets its key again (KV-POL-23)."""
+        """Return where a lost state gets its key again (KV-POL-23)."""
         unit = self.block_size[group] // self.hashes_per_block[group]
         if self.some_group_drops:
             return prompt_tokens // unit * unit - unit
         return max(prompt_tokens - self.num_last, 0) // unit * unit
 
     def is_in_tail(self, group: int, index: int, tokens: int) -> bool:
-        """Whether a hit that ends at so many tokens, cut to alignment, needs block `index`."""
+        """Return whether a hit that ends at `tokens`, cut to alignment, needs block `index`."""
         if tokens < 0:
             return False
         end = tokens // self.alignment * self.alignment // self.block_size[group]
@@ -186,7 +186,7 @@ class Shape:
         return last - self.run_length(group, drop) < index <= last
 
     def is_worth_caching(self, group: int, index: int, prompt_tokens: int, junction: int) -> bool:
-        """Whether a later look-up could use block `index` (KV-RET-*), where some are not."""
+        """Return whether a later look-up could use block `index` (KV-RET-*)."""
         size = self.block_size[group]
         replayed = max(prompt_tokens - self.num_last, 0)
         replay = replayed // self.alignment * self.alignment
@@ -220,7 +220,7 @@ class Shape:
 
 
 def shape_of(plan: Plan) -> Shape:
-    """The groups as the core sees them."""
+    """Return the groups as the core represents them."""
     retention = plan.config.retention_interval_tokens
     return Shape(
         plan.groups,

@@ -36,7 +36,7 @@ class StateView:
         popped: Mapping[int, int],
         reserved: list[int],
     ) -> Snapshot:
-        """A snapshot without the blocks of the pool and their keys, which are columns."""
+        """Return a snapshot without the blocks of the pool and their keys, which are columns."""
         requests = {}
         for name in sorted(rows):
             state = self.request_state(rows[name])
@@ -65,21 +65,21 @@ class StateView:
         )
 
     def pending_copies(self) -> tuple[tuple[tuple[int, int], ...], ...]:
-        """Per group the copies that nobody took yet; () where there are none."""
+        """Return the copies not yet taken, per group; () if there are none."""
         if self.inside is None or not any(self.inside.pairs):
             return ()
         return tuple([tuple(pairs) for pairs in self.inside.pairs])
 
     def key(self, block_hash: bytes, group: int) -> bytes:
-        """The key of a hash in a group (KV-HASH-6)."""
+        """Return the key of a hash in a group (KV-HASH-6)."""
         return block_hash + group.to_bytes(4, "big")
 
     def hash_of(self, key: bytes) -> bytes:
-        """The hash of a key."""
+        """Return the hash of a key."""
         return key[: len(key) - 4]
 
     def request_state(self, row: int) -> RequestState:
-        """The lists of a row."""
+        """Return the lists of a row."""
         lists = []
         counts: list[int | None] = []
         marks: list[MambaState | None] = []
@@ -112,7 +112,7 @@ class StateView:
         return rows
 
     def restore_row(self, state: RequestState) -> int:
-        """A row with these lists."""
+        """Make a row with these lists."""
         row = self.tables.take_row()
         for g in range(self.num_groups):
             at = row * self.num_groups + g

@@ -8,19 +8,19 @@ from .request import FastRequest
 
 
 class LookUpStats:
-    """What was counted since it was shown last; `again_*`: of preempted requests."""
+    """Counts since the last reading; `again_*`: of requests preempted before."""
 
     def __init__(self) -> None:
         self.clear()
 
     def clear(self) -> None:
-        """Start anew (KV-STAT-3)."""
+        """Reset the counts (KV-STAT-3)."""
         self.was_reset = False
         self.requests = self.queries = self.hits = 0
         self.again_requests = self.again_queries = self.again_hits = 0
 
     def count(self, request: FastRequest, tokens: int) -> None:
-        """A look-up that found so many tokens (KV-STAT-1, KV-STAT-2)."""
+        """Count a look-up that found `tokens` tokens (KV-STAT-1, KV-STAT-2)."""
         if request.preemptions > 0:
             self.again_requests += 1
             self.again_queries += request.num_tokens
@@ -31,7 +31,7 @@ class LookUpStats:
             self.hits += tokens
 
     def shown(self) -> PrefixCacheStats:
-        """The counts."""
+        """Return the counts."""
         return PrefixCacheStats(
             self.was_reset,
             self.requests,

@@ -38,7 +38,7 @@ class Steps:
         self.results = objects.Results()
 
     def all_legal(self) -> bool:
-        """Whether every entry may be done (KV-BATCH-2); if not, nothing is changed."""
+        """Return whether every entry is legal (KV-BATCH-2); if not, nothing is changed."""
         entries, ahead = self.entries, self.ahead
         entries.make_room_for_step()
         ahead.make_room()
@@ -59,7 +59,7 @@ class Steps:
         return legal
 
     def are_others_legal(self) -> bool:
-        """Whether preempted and new entries may be done."""
+        """Return whether preempted and new entries are legal."""
         entries = self.entries
         for i in range(entries.end_finished, entries.end_preempted):
             if entries.request_at(i).preemptions < 0:
@@ -75,9 +75,9 @@ class Steps:
         return legal
 
     def may_start(self, i: int) -> bool:
-        """Whether a request holds nothing, and every token could have a slot (KV-BATCH-7).
+        """Return whether a request holds nothing, and every token could have a slot (KV-BATCH-7).
 
-        Notes its row, which may be there without any block.
+        Notes its row, which may exist without any block.
         """
         core = self.core
         request = self.entries.request_at(i)
@@ -94,7 +94,7 @@ class Steps:
         return not core.allocator.holds_blocks(row)
 
     def most_slots(self) -> int:
-        """The most tokens that the step may schedule (KV-BATCH-9)."""
+        """Return the most tokens that the step may schedule (KV-BATCH-9)."""
         entries = self.entries
         certain = wanted = 0
         for i in range(entries.end_preempted, entries.end_running):
@@ -120,7 +120,7 @@ class Steps:
             self.write_granted(self.results.scheduled)
 
     def give_back(self, i: int) -> None:
-        """Release everything; the request starts anew (KV-BATCH-5)."""
+        """Release all blocks of a request and reset it (KV-BATCH-5)."""
         entries = self.entries
         request = entries.request_at(i)
         self.core.release(request)
@@ -176,7 +176,7 @@ class Steps:
             number += probing.SIDE_MASK + 1
 
     def find_hit(self, request: FastRequest) -> int:
-        """The hit length in tokens; its blocks stand in the look-up (KV-MGR-2)."""
+        """Return the hit length in tokens; its blocks are in the look-up (KV-MGR-2)."""
         core = self.core
         if not self.running.caches or request.skips_reading:
             core.lookup.clear()
@@ -211,7 +211,7 @@ class Steps:
         return True
 
     def write_granted(self, scheduled: Numbers) -> None:
-        """What each running and each new entry was granted."""
+        """Write the tokens granted to each running and each new entry."""
         entries, ahead = self.entries, self.ahead
         start = entries.end_preempted
         for i in range(start, entries.end_running):

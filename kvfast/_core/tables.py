@@ -51,11 +51,11 @@ class Tables:
     # Rows.
 
     def is_null(self, at: int, index: int) -> bool:
-        """Whether list `at` has this entry, and it is null."""
+        """Return whether list `at` has this entry, and it is null."""
         return 0 <= index < self.length[at] and self.arena[self.start[at] + index] == 0
 
     def take_row(self) -> int:
-        """A row without any list."""
+        """Take a row without any list."""
         row = self.first_free_row
         if row >= 0:
             self.first_free_row = self.free_row[row] - 1
@@ -135,14 +135,14 @@ class Tables:
         self.room[at] = room
 
     def size_of(self, room: int) -> int:
-        """The number of a place size: 0 for the smallest."""
+        """Return the number of a place size: 0 for the smallest."""
         size = 0
         while SMALLEST_PLACE << size < room:
             size += 1
         return size
 
     def take_place(self, room: int) -> int:
-        """The start of a place of this room (a power of 2)."""
+        """Take a place of this room (a power of 2); returns its start."""
         size = self.size_of(room)
         place = self.places[size] - 1
         if place >= 0:
@@ -170,6 +170,6 @@ class Tables:
         return high * LINK_BASE + low
 
     def to_list(self, at: int) -> list[int]:
-        """The blocks of a list."""
+        """Return the blocks of a list."""
         start = self.start[at]
         return [self.arena[start + i] for i in range(self.length[at])]

@@ -13,12 +13,12 @@ IDLE, ASKING, CHANGING, SPOILT = 0, 1, 2, 3
 
 
 class Turn:
-    """Taken by every call of a manager and of what lies over it, and given back at its end.
+    """Taken by every call of a manager and of objects above it, and returned at its end.
 
-    In a call nothing is changed before `changes`. An exception between that and `changed` leaves
-    the state half changed, which nothing could mend: from then on every call is refused.
+    A call changes nothing before `changes`. An exception between that and `changed` leaves the
+    state half changed, which cannot be repaired: from then on every call is refused.
 
-    Nothing that lets another thread run stands between the test and the store of `take`.
+    No other thread can run between the test and the store of `take`.
     """
 
     def __init__(self) -> None:
@@ -38,19 +38,19 @@ class Turn:
         raise BusyError("manager", None)
 
     def changes(self) -> None:
-        """The first change comes now: all is known that the caller had to say."""
+        """Mark the first change of the call: all its arguments have been checked."""
         self.state = CHANGING
 
     def changed(self) -> None:
-        """The change is whole."""
+        """Mark the change as complete."""
         self.state = ASKING
 
     def is_spoilt(self) -> bool:
-        """Whether no call will ever be answered again."""
+        """Return whether all further calls are refused."""
         return self.state == SPOILT
 
     def give_back(self) -> None:
-        """End the call, whether it answers or raises."""
+        """End the call, whether it returns or raises."""
         if self.state == CHANGING:
             self.spoil()
         else:

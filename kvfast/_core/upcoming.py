@@ -13,16 +13,16 @@ from .key_map import KeyMap
 FAR = 32
 """Blocks that are read ahead; a power of 2."""
 NEAR = 5
-"""The same where a run of neighbours begins, which the processor soon sees, too."""
+"""The same for the start of a run of neighbours, which the processor soon detects itself."""
 
 
 class Upcoming:
     """Guesses for one pool.
 
-    - `later[block]`: who was put at the back FAR blocks after this one, as a distance from block +
-      FAR: 0 for blocks that nobody used.
+    - `later[block]`: the block put at the back FAR blocks after this one, as a distance from block
+    + FAR: 0 for unused blocks.
     - `recent`: the last FAR that were put there; the next one replaces `recent[recent_at]`.
-    - `step`: from the block that was taken last to the one behind it.
+    - `step`: from the block taken last to the one after it.
     """
 
     def __init__(self, num_blocks: int, keys: KeyMap) -> None:
@@ -34,14 +34,14 @@ class Upcoming:
         self.step = 0
 
     def put(self, block: int) -> None:
-        """A block was put at the back."""
+        """Note that a block was put at the back."""
         before = self.recent[self.recent_at]
         self.later[before] = block - before - FAR
         self.recent[self.recent_at] = block
         self.recent_at = (self.recent_at + 1) & (FAR - 1)
 
     def taken(self, block: int, step: int) -> None:
-        """A block is taken from the front; so far behind it is the next one."""
+        """Note that a block is taken from the front; the next one is `step` after it."""
         self.fetch(block + FAR + self.later[block])
         if step != self.step and -1 <= step <= 1:
             for far in range(1, NEAR):

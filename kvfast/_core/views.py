@@ -76,7 +76,6 @@ class TokenIds(_View[int]):
         return self._request.num_tokens
 
     def between(self, start: int, stop: int) -> list[int]:
-        """See `_View`."""
         return self._request.tokens_between(start, stop)
 
 
@@ -89,5 +88,4 @@ class BlockHashes(_View[bytes]):
         return self._request.num_hashes
 
     def between(self, start: int, stop: int) -> list[bytes]:
-        """See `_View`."""
         return [self._request.hash_at(number) for number in range(start, stop)]

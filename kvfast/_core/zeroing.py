@@ -20,12 +20,12 @@ class ZeroQueue:
         self.size = 0
 
     def make_room(self, count: int) -> None:
-        """Let so many more fit."""
+        """Make room for `count` more."""
         if self.size + count > len(self.to_zero):
             self.to_zero = grown("q", self.to_zero, 2 * (self.size + count))
 
     def add(self, g: int, block: int) -> None:
-        """Note a block."""
+        """Queue a block."""
         self.make_room(1)
         self.to_zero[self.size] = g * GROUP_BASE + block
         self.size += 1
@@ -40,7 +40,7 @@ class ZeroQueue:
         self.size = at + end
 
     def lists(self, num_groups: int) -> list[list[int]]:
-        """The blocks of each group, in order."""
+        """Return the blocks of each group, in order."""
         found: list[list[int]] = [[] for _ in range(num_groups)]
         for i in range(self.size):
             entry = self.to_zero[i]

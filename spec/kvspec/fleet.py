@@ -130,7 +130,7 @@ class PrefixIndex(Protocol):
         """Return how many leading hashes each engine has, if any (KV-FLEET-8)."""
 
     def hits(self, groups: Sequence[GroupPrefix], *, medium: str = MEDIUM_GPU) -> Mapping[str, int]:
-        """Return the longest hit in tokens of each engine that has one in all groups (KV-FLEET-17)."""
+        """Return the longest hit in tokens of each engine with one in all groups (KV-FLEET-17)."""
 
 
 @runtime_checkable
