@@ -19,14 +19,14 @@ from kvspec.interface import Implementation
 
 
 def find_implementation(name: str) -> Implementation:
-    """The implementation of that name, made by its factory.
+    """Return the implementation of that name, made by its factory.
 
-    `name` is an installed name such as `kvref`, or `package.module:factory`. The module may also
-    stand in the current directory, which is then put last on `sys.path`. Or it is
-    `cmd:PROGRAM ARGS…`, see `kvcheck.remote.client.connect`, or `mistake:ID`, an installed
-    implementation with one mistake, see `kvcheck.mistakes`. Raises UnknownImplementationError,
-    with the reason, when nothing is found or what is found does not load or is no implementation,
-    and RemoteError when a program does not speak the protocol.
+    `name` is an installed name such as `kvref`, or `package.module:factory`, whose module may also
+    be in the current directory, which is then appended to `sys.path`. It may also be `cmd:PROGRAM
+    ARGS…`, see `kvcheck.remote.client.connect`, or `mistake:ID`, an installed implementation with
+    one mistake, see `kvcheck.mistakes`. Raises UnknownImplementationError, with the reason, if
+    nothing is found or it does not load or is no implementation, and RemoteError if a program does
+    not speak the protocol.
     """
     if name.startswith(("cmd:", "cmd+")):
         # Late: most uses start no program.
@@ -86,7 +86,7 @@ def _reason(entry: EntryPoint, error: BaseException) -> str:
 
 
 def _place(error: BaseException) -> str:
-    """Where in the implementation's files it happened; empty when it happened here."""
+    """Return where in the implementation's files an error occurred; empty if it occurred here."""
     frame = traceback.extract_tb(error.__traceback__)[-1]
     ours = frame.filename in (__file__, importlib.metadata.__file__)
     # A SyntaxError's own text names the place.

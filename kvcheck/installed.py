@@ -8,5 +8,5 @@ GROUP = "kvspec.implementations"
 
 
 def installed_implementations() -> tuple[str, ...]:
-    """The names of the installed implementations, sorted; none of them is imported."""
+    """Return the sorted names of the installed implementations without importing them."""
     return tuple(sorted(entry_points(group=GROUP).names))

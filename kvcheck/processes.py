@@ -1,6 +1,6 @@
-"""Processes of this machine that make calls (`kvcheck.tasks`), and end with what they are at.
+"""Processes of this machine that make calls (`kvcheck.tasks`), and end when interrupted.
 
-And a call that may be made on any: a program, in a folder of its own.
+Also a call that may be made anywhere: a program, in its own folder.
 """
 
 from __future__ import annotations
@@ -47,7 +47,6 @@ class Processes(AbstractContextManager["Processes"]):
         self._lock, self._has_ended = Lock(), False
 
     def submit(self, call: Call) -> Future[bytes]:
-        """See `Workers`."""
         return self._threads.submit(self._made, call)
 
     def _made(self, call: Call) -> bytes:
@@ -67,11 +66,9 @@ class Processes(AbstractContextManager["Processes"]):
             return self._workers[-1]
 
     def any_done(self, handles: Iterable[Future[bytes]]) -> Iterable[Future[bytes]]:
-        """See `Workers`."""
         return wait(handles, return_when=FIRST_COMPLETED).done
 
     def answer(self, handle: Future[bytes]) -> Outcome:
-        """See `Workers`."""
         return read_outcome(handle.result())
 
     def __exit__(self, *error: object) -> None:
@@ -98,7 +95,7 @@ class _Worker:
         there.close()  # else its end would not be seen
 
     def made(self, call: bytes) -> bytes:
-        """What becomes of a call. LostError if the process ends of it."""
+        """Make a call and return its outcome. LostError if the process dies during it."""
         try:
             self._here.send_bytes(call)
             return self._here.recv_bytes()
@@ -106,7 +103,7 @@ class _Worker:
             raise LostError(with_its_node=False) from error
 
     def end(self, grace_s: float) -> None:
-        """It was told to end; after this time it has."""
+        """Wait for the end of the process, and kill it after this time."""
         if not connection.wait([self.process.sentinel], grace_s):
             self.process.kill()
         self.process.join()
@@ -114,10 +111,10 @@ class _Worker:
 
 
 def _serve(parent: Connection) -> None:
-    """Make calls until nobody asks any more."""
+    """Make calls until the connection is closed."""
     # Ctrl-C reaches every process of a terminal; who began the calls decides what it means.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # And ends us by this, as Ctrl-C would: no check takes that for an answer of its subject.
+    # SIGTERM ends this process as Ctrl-C would: no check may mistake that for a result.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with suppress(EOFError, OSError, KeyboardInterrupt):
         while True:
@@ -133,10 +130,11 @@ def _without_interrupts() -> None:
 def exit_code(
     archive: bytes, arguments: Sequence[str], variables: Mapping[str, str], limit_s: float
 ) -> int | None:
-    """What Python ends with, in a folder that holds what this ZIP file does; None at the limit.
+    """Run Python in a folder with the files of this ZIP archive; returns its exit code.
 
-    The files travel with the call, so that they need not be where it is made. The program may
-    crash or hang: it ends here, and all that it began with it, but whoever makes the call lives.
+    Returns None at the time limit. The files travel with the call, so that they need not exist
+    where it is made. The program may crash or hang without harm to the caller: all processes that
+    it started are ended with it.
     """
     with TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         with zipfile.ZipFile(BytesIO(archive)) as files:

@@ -21,32 +21,32 @@ def rule_sentences() -> dict[str, str]:
 
 
 def rule_names() -> dict[str, str]:
-    """The same rules: id -> short name."""
+    """Return the short name of each rule."""
     return {rule: each["name"] for rule, each in _rules().items()}
 
 
 def rule_text(rule: str) -> str:
-    """What explains the rule in its chapter: Markdown."""
+    """Return the explanation of the rule in its chapter, as Markdown."""
     return _rules()[rule]["text"] if rule in _rules() else ""
 
 
 def rule_blocks() -> Iterator[tuple[str, str, int, str]]:
-    """Yield each rule, its file, and the line from which on its explanation stands there."""
+    """Yield each rule, its file, the line where its explanation starts, and the explanation."""
     for rule, each in _rules().items():
         yield rule, each["path"], int(each["line"]), each["text"]
 
 
 def rule_chapters() -> dict[str, str]:
-    """The same rules: id -> the title of the chapter."""
+    """Return the chapter title of each rule."""
     return {rule: each["chapter"] for rule, each in _rules().items()}
 
 
 def titled(rule: str) -> str:
-    """The id with the short name in brackets; what is no rule stands alone."""
+    """Return the id with the short name in brackets; just the id if there is no such rule."""
     name = rule_names().get(rule)
     return rule if name is None else f"{rule} ({name})"
 
 
 def stated(rule: str) -> str:
-    """The rule in one line: its title and what it says."""
+    """Return the rule in one line: its title and its sentence."""
     return f"{titled(rule)}  {rule_sentences().get(rule, '')}"

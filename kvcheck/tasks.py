@@ -1,7 +1,7 @@
-"""Work that is divided: calls of functions by processes of this machine, or by a Ray cluster.
+"""Divide work: calls of functions, made by processes of this machine or by a Ray cluster.
 
-A call is a function that can be pickled, and its arguments. Answers come in any order and are put
-back into the order of the calls, so that a result never depends on how many workers there are.
+A call is a function that can be pickled, and its arguments. Results arrive in any order and are put
+back into the order of the calls, so that the outcome never depends on the number of workers.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Call: TypeAlias = tuple[Callable[..., Any], tuple[Any, ...]]
 """A function and its arguments."""
 
 LOCAL = "local"
-"""In place of an address: a cluster of this machine alone, for as long as it is used."""
+"""The address of a cluster of this machine alone, for the duration of its use."""
 
 
 class ClusterError(KVSpecError):
@@ -29,7 +29,7 @@ class ClusterError(KVSpecError):
 
 
 class LostError(Exception):
-    """An answer is lost; the call is to be made again. `with_its_node`: it did nothing to that."""
+    """A result was lost; repeat the call. `with_its_node`: the node died, not just the process."""
 
     def __init__(self, *, with_its_node: bool) -> None:
         super().__init__(with_its_node)
@@ -53,9 +53,10 @@ MOST_DEATHS = 3
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a call: its answer, or what it raised, in parts.
+    """The outcome of a call: its result, or its exception in parts.
 
-    An exception is not sent as a whole: pickle would call those of kvspec with their texts alone.
+    An exception is not sent as a whole: pickle would call kvspec's constructors with their messages
+    only.
     """
 
     answer: Any = None
@@ -72,7 +73,7 @@ class Outcome:
             return cls(raised=(type(error), error.args, dict(error.__dict__)))
 
     def told(self) -> Any:
-        """The answer; or raise what the call did."""
+        """Return the result, or raise the call's exception."""
         if self.raised is None:
             return self.answer
         kind, arguments, members = self.raised
@@ -82,11 +83,11 @@ class Outcome:
 
 
 class Workers(Protocol):
-    """Who makes calls. Use them in a `with` block, which ends what is under way."""
+    """Makers of calls. Use them in a `with` block, which ends calls under way."""
 
     @property
     def window(self) -> int:
-        """Calls under way at a time: enough that nobody waits, few enough to be kept in memory."""
+        """Calls under way at a time: enough to keep all workers busy, few enough for memory."""
 
     def submit(self, call: Call) -> Any:
         """Begin a call; a handle for it."""
@@ -95,7 +96,7 @@ class Workers(Protocol):
         """Wait for one or more of them."""
 
     def answer(self, handle: Any) -> Outcome:
-        """What became of a call that is done. Raises LostError."""
+        """Return the outcome of a finished call. Raises LostError."""
 
 
 def in_order(
@@ -103,10 +104,10 @@ def in_order(
     calls: Iterable[Call],
     heard: Callable[[int, Any], None] = lambda number, answer: None,
 ) -> Iterator[Any]:
-    """The answers, in the order of the calls. Each is given once, however often it was made.
+    """Yield the results in the order of the calls, each once, however often a call was repeated.
 
-    Without workers each call is made here, when its answer is asked for. What a call raises is
-    raised in its place, whoever was quicker. `heard`: told each answer as it comes in, with the
+    Without workers each call is made here, when its result is needed. A call's exception is raised
+    in its place, whichever finished first. `heard`: called with each result as it arrives, and the
     number of its call. Raises WorkerDiedError.
     """
     if workers is None:
@@ -175,16 +176,13 @@ class Cluster(AbstractContextManager["Cluster"]):
         return 4 * max(1, int(self._ray.cluster_resources().get("CPU", 1)))
 
     def submit(self, call: Call) -> Any:
-        """See `Workers`."""
         return self._remote.remote(pickle.dumps(call))
 
     def any_done(self, handles: Iterable[Any]) -> Iterable[Any]:
-        """See `Workers`."""
         done: list[Any] = self._ray.wait(list(handles), num_returns=1)[0]
         return done
 
     def answer(self, handle: Any) -> Outcome:
-        """See `Workers`."""
         errors = self._ray.exceptions
         try:
             return read_outcome(self._ray.get(handle))
@@ -200,7 +198,7 @@ class Cluster(AbstractContextManager["Cluster"]):
 
 
 def _expect_listener(address: str) -> None:
-    """OSError where nobody listens; Ray itself would try for minutes, and then end the process."""
+    """Raise OSError if no server is reachable; Ray itself would try for minutes, then exit."""
     host, _, port = address.rpartition(":")
     if host and "/" not in host and port.isdecimal():
         socket.create_connection((host, int(port)), timeout=10).close()
@@ -217,7 +215,7 @@ def made(call: bytes) -> bytes:
 
 
 def read_outcome(outcome: bytes) -> Outcome:
-    """What `made` answered."""
+    """Unpickle the outcome that `made` returned."""
     found: Outcome = pickle.loads(outcome)
     return found
 

@@ -1,6 +1,6 @@
-"""What adapters of small managers share: one group, no snapshot, and arguments with no counterpart.
+"""The base of adapters for small managers: one group, no snapshot, few options.
 
-A small manager allocates, looks up, extends and frees. It is seen from outside, through its block
+A small manager allocates, looks up, extends and frees. It is judged from outside, by its block
 lists and its number of free blocks (docs/decisions/0022-what-a-small-manager-must-show.md).
 """
 
@@ -43,7 +43,7 @@ class SmallRequest:
 
     @property
     def num_tokens(self) -> int:
-        """Prompt and generated tokens."""
+        """Number of prompt and generated tokens."""
         return len(self.token_ids)
 
 
@@ -51,7 +51,7 @@ class SmallManager:
     """The calls of `KVCacheManager` that every small manager answers alike.
 
     A subclass has `num_free_blocks`, `get_computed_blocks`, `allocate_slots`, `free` and
-    `get_blocks`. Whatever else is called raises UnsupportedError.
+    `get_blocks`. All other calls raise UnsupportedError.
     """
 
     name = "small"
@@ -87,7 +87,7 @@ class SmallManager:
         raise UnsupportedError(call, self.name)
 
     def checked_tokens(self, request: SmallRequest, num_new_tokens: int, hit_tokens: int) -> int:
-        """The end of the tokens to be computed, if they are tokens of the request."""
+        """Return the end of the tokens to be computed, if the request has them."""
         start = request.num_computed_tokens + hit_tokens
         left = request.num_tokens - start
         if not is_int(num_new_tokens) or not 1 <= num_new_tokens <= left:
@@ -97,10 +97,10 @@ class SmallManager:
     def checked_hit(
         self, given: KVCacheBlocks | None, hit_tokens: int, last_answer: Sequence[int]
     ) -> int:
-        """The number of hit tokens, if the hit is what the look-up just before answered.
+        """Return the number of hit tokens, if the hit is the result of the look-up just before.
 
-        There a hit is not passed as blocks: the request remembers it. So nothing else can be
-        translated, and is refused.
+        These managers keep a hit on the request and do not take it as blocks, so any other hit is
+        refused.
         """
         blocks = [] if given is None else list(given.groups[0])
         for index, block in enumerate(blocks):
@@ -152,7 +152,7 @@ class SmallImplementation:
         check_invariants: bool = True,
         clock: Callable[[], int] | None = None,
     ) -> KVCacheManager:
-        """A manager with a fresh pool. Nothing is audited: there is no snapshot to audit."""
+        """Make a manager with a fresh pool. It is not audited, because it has no snapshot."""
         groups = config.kv_cache.groups
         lacking = {
             "several groups": len(groups) != 1,
@@ -177,32 +177,31 @@ class SmallImplementation:
         return cast(KVCacheManager, self.make_manager(config))
 
     def make_manager(self, config: ManagerConfig) -> SmallManager:
-        """The other project's manager behind the calls of the contract."""
+        """Make the other project's manager with the contract's calls."""
         raise NotImplementedError
 
     def make_request(self, manager: KVCacheManager, request: RequestInput) -> Request:
-        """The other project's request with this content."""
+        """Make the other project's request with this content."""
         raise NotImplementedError
 
     def append_tokens(
         self, manager: KVCacheManager, request: Request, token_ids: Sequence[int]
     ) -> None:
-        """Append generated tokens."""
         raise NotImplementedError
 
     def make_hit_rate_window(self, max_requests: int = 1000) -> HitRateWindow:
-        """Not offered."""
+        """Raise UnsupportedError."""
         raise UnsupportedError(Feature.STATISTICS.value, self.name)
 
     @property
     def planner(self) -> Planner | None:
-        """Not offered."""
+        """None: there is no planner."""
         return None
 
     def clone(self, manager: KVCacheManager) -> KVCacheManager:
-        """Not offered."""
+        """Raise UnsupportedError."""
         raise UnsupportedError(Feature.CLONE.value, self.name)
 
     def restore(self, config: ManagerConfig, snapshot: Snapshot) -> KVCacheManager:
-        """Not offered."""
+        """Raise UnsupportedError."""
         raise UnsupportedError(Feature.RESTORE.value, self.name)

@@ -1,4 +1,4 @@
-"""All mistakes that installed packages tell of, and those of any other folder."""
+"""Mistakes registered by installed packages, and those of any other folder."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ SUFFIX = ".diff"  # editors colour it
 
 @cache
 def installed() -> tuple[Mistake, ...]:
-    """Those of all entry points of the group, in the order of ids' files."""
+    """Return the mistakes of all entry points of the group, in the order of their files."""
     found = {entry.value: entry for entry in entry_points(group=GROUP)}
     return tuple(each for name in sorted(found) for each in read(files(name), found[name].name))
 
 
 def read(folder: Traversable, origin: str) -> Iterator[Mistake]:
-    """The mistakes that the files of a folder tell, made from the package `origin`."""
+    """Yield the mistakes in the files of a folder, made from the package `origin`."""
     for file in sorted(folder.iterdir(), key=lambda each: each.name):
         if file.name.endswith(SUFFIX):
             for entry in entries(file.read_text(encoding="utf-8")):
@@ -55,7 +55,7 @@ def kind_of(modules: Iterable[str]) -> str:
 
 
 def find(name: str, among: Iterable[Mistake] | None = None) -> Mistake:
-    """The mistake of this id."""
+    """Return the mistake of this id; raises MistakeError if there is none."""
     for mistake in installed() if among is None else among:
         if mistake.id == name:
             return mistake

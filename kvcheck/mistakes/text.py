@@ -60,7 +60,7 @@ class Entry:
 
 
 def entries(text: str) -> Iterator[Entry]:
-    """All mistakes of a text."""
+    """Parse all mistakes of a text."""
     module = place = ""
     entry: Entry | None = None
     begins = True  # whether the next line with - or + begins a change
@@ -94,14 +94,14 @@ def _sentence(words: str) -> str:
 
 
 def changed(source: str, changes: Sequence[Change]) -> str:
-    """The source of a module with these changes."""
+    """Return the source of a module with these changes."""
     for change in changes:
         source = _replaced(source, change) if change.old else _put(source, change)
     return source
 
 
 def unknown_names(source: str) -> set[str]:
-    """Names that functions of a module read and nobody gives a value."""
+    """Return names that functions of a module read but that are never assigned."""
     top = symtable.symtable(source, "module", "exec")
     given = {each.get_name() for each in top.get_symbols() if each.is_assigned()}
     given |= {each.get_name() for each in top.get_symbols() if each.is_imported()}
@@ -116,7 +116,7 @@ def unknown_names(source: str) -> set[str]:
 
 
 def _replaced(source: str, change: Change) -> str:
-    """`new` in place of `old`, which must be there once."""
+    """Replace `old`, which must occur exactly once, by `new`."""
     lines = source.splitlines()
     first, end = _span(source, change)
     stripped = [line.strip() for line in lines]
@@ -132,7 +132,7 @@ def _replaced(source: str, change: Change) -> str:
 
 
 def _put(source: str, change: Change) -> str:
-    """`new` at the end of a class or module, or in place of a function's body."""
+    """Put `new` at the end of a class or module, or in place of a function's body."""
     lines = source.splitlines()
     body = "\n".join(change.new)
     if not change.place:
@@ -156,7 +156,7 @@ def _put(source: str, change: Change) -> str:
     body = re.sub(r"\bright\b", f"{owner}{as_it_was}", body)
     header = lines[found.lineno - 1 : found.body[0].lineno - 1]
     kept = [f"{margin[4:]}@{each}" for each in decorators]
-    # Who is called instead is what a subclass would be: the call of `right` is one of its own.
+    # Call the original as a subclass would: through an attribute of the object.
     again = [each for each in kept if each.strip() in ("@property", "@staticmethod")]
     new = [*again, *header, indent(body, margin)]
     first = min([found.lineno, *(each.lineno for each in found.decorator_list)]) - 1
@@ -167,7 +167,7 @@ def _put(source: str, change: Change) -> str:
 
 
 def _span(source: str, change: Change) -> tuple[int, int]:
-    """The lines of the place, from 0."""
+    """Return the lines of the place, from 0."""
     if not change.place:
         return 0, len(source.splitlines())
     found = definition(source, change)

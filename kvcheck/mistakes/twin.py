@@ -1,7 +1,7 @@
-"""Making who makes a mistake: a copy of a package in which a few lines are others.
+"""Make an implementation with a mistake: a copy of a package with a few changed lines.
 
-The copy is imported beside the package, so that nothing of the package changes. Modules of other
-packages that are changed, too, are copied for it alone.
+The copy is imported separately, so that the package itself does not change. Changed modules of
+other packages are copied for it alone.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from kvspec.config import ManagerConfig
 from kvspec.interface import Implementation, KVCacheManager
 from kvspec.snapshot import Snapshot
 
-_ONE_AT_A_TIME = threading.RLock()  # sys.modules is everybody's
+_ONE_AT_A_TIME = threading.RLock()  # sys.modules is global
 
 
 def twin(package: str, changes: Sequence[Change], *, audits: bool = False) -> Implementation:
-    """What `package.implementation()` makes, with these changes.
+    """Return what `package.implementation()` makes with these changes.
 
-    Without `audits` its managers never check themselves, as those of others don't.
+    Without `audits` its managers never check themselves, like those of other implementations.
     """
     made = copied(package, sources(changes))
     return made if audits else unaudited(made)
 
 
 def unaudited(implementation: Implementation) -> Implementation:
-    """The same with managers that do not check themselves."""
+    """Return the implementation with managers that do not check themselves."""
     kind: Any = type(implementation)
 
     class Unaudited(kind):  # type: ignore[misc]  # any class
@@ -60,7 +60,7 @@ def unaudited(implementation: Implementation) -> Implementation:
 
 
 def sources(changes: Sequence[Change]) -> dict[str, str]:
-    """The changed modules, by name."""
+    """Return the changed modules, by name."""
     found = {}
     for name in dict.fromkeys(change.module for change in changes):
         own = [each for each in changes if each.module == name]
@@ -73,7 +73,7 @@ def sources(changes: Sequence[Change]) -> dict[str, str]:
 
 @cache
 def source_of(module: str) -> str:
-    """What stands in its file."""
+    """Return the source of a module."""
     return Path(_file_of(module)).read_text(encoding="utf-8")
 
 
@@ -88,10 +88,10 @@ def _file_of(module: str) -> str:
 
 
 def copied(package: str, texts: Mapping[str, str]) -> Implementation:
-    """Made by the package once more, in which these modules have these sources.
+    """Make the package again with these sources for these modules.
 
-    A package that is compiled, too, has another callable for what its sources say: `uncompiled`.
-    It is called while the copy is the package: what loads its parts late loads parts of the copy.
+    A package with a compiled build has a separate factory for its sources: `uncompiled`. It is
+    called while the copy is in place, so that modules imported late belong to the copy.
     """
     with _ONE_AT_A_TIME, changed_package(texts), _aside(package, texts):
         module = importlib.import_module(package)
@@ -101,7 +101,7 @@ def copied(package: str, texts: Mapping[str, str]) -> Implementation:
 
 @contextmanager
 def _aside(package: str, texts: Mapping[str, str]) -> Iterator[None]:
-    """The package and these modules as if nobody had imported them; as before afterwards."""
+    """Remove the package and these modules from `sys.modules`; restores them afterwards."""
 
     def concerned() -> list[str]:
         return [n for n in sys.modules if n in texts or f"{n}.".startswith(f"{package}.")]
@@ -117,7 +117,7 @@ def _aside(package: str, texts: Mapping[str, str]) -> Iterator[None]:
         for name in concerned():
             del sys.modules[name]
         sys.modules.update(before)
-        for parent, last, module in attributes:  # an import sets it in the parent, too
+        for parent, last, module in attributes:  # an import also sets it in the parent
             setattr(parent, last, module)
 
 
@@ -138,7 +138,7 @@ class _Finder:
         self.files = files
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
-        """Of the changed ones alone."""
+        """Return a spec for a changed module only."""
         if name not in self.texts:
             return None
         loader = _Loader(name, self.files[name], self.texts[name])
@@ -151,6 +151,6 @@ class _Loader(SourceFileLoader):
         self.text = text
 
     def get_code(self, fullname: str) -> CodeType:
-        """Compiled anew: what lies compiled beside the file is the right one."""
+        """Compile the changed text; a cached .pyc beside the file holds the original."""
         made: CodeType = compile(self.text, self.path, "exec", dont_inherit=True)
         return made

@@ -13,12 +13,13 @@ class MistakeError(Exception):
 
 @dataclass(frozen=True)
 class Mistake:
-    """One thing that is wrong.
+    """One mistake.
 
-    - `about`: what, in one sentence; `rules`: what it breaks, the rule that is really broken first.
-    - `origin`: what it is made from, such as `kvref`. `kind`: which part is wrong: `manager`,
-      `planner`, `steps`, `tier`: `make` answers an implementation; other kinds are what the tests
-      that register them say.
+    - `about`: what is wrong, in one sentence; `rules`: the rules it breaks, the one really broken
+    first.
+    - `origin`: the package it is made from, such as `kvref`. `kind`: the part that is wrong:
+    `manager`, `planner`, `steps`, `tier`: `make` returns an implementation; tests define other
+    kinds.
     - `equivalent`: why no caller can see it; empty if one can.
     """
 

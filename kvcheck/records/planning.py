@@ -1,10 +1,10 @@
-"""Replaying planning records against an implementation's planner.
+"""Replay planning records against an implementation's planner.
 
-Every record stands for itself. Of an error only the class counts, not the message: ValueError and
+Every record is independent. Errors are compared by class, not message: ValueError and
 NotImplementedError must be what `except` would catch; where the record has an AssertionError, any
-typed error of the contract is right. A record marked with a quirk is left out: it is neither
-passed nor failed. What a call is given it builds anew, so that a latent's padding is what its
-alignment asks for (KV-PLAN-1), whatever padding the record writes.
+typed error of the contract is right. A record marked with a quirk is left out: it neither passes
+nor fails. Inputs are built again from their members, so that a latent's padding follows from its
+alignment (KV-PLAN-1), whatever padding the record contains.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ _ERRORS: Mapping[str, type[Exception]] = {
 
 @dataclass(frozen=True)
 class PlanningResult:
-    """How the records of one file went.
+    """The result of one file.
 
-    `num_quirky`: marked with a quirk. `lacking`: left out, for what `lacks` says. `reason`: why
+    `num_quirky`: number marked with a quirk. `lacking`: number left out, for `lacks`. `reason`: why
     none could be tried although planning is declared.
     """
 
@@ -63,9 +63,9 @@ def replay_planning(
     policy: Policy | None = None,
     fail_fast: bool = False,
 ) -> PlanningResult:
-    """Call the planner with every record of `path`. Raises FormatError where it is malformed.
+    """Call the planner with every record of `path`. Raises FormatError if it is malformed.
 
-    `policy` is that of a record which names none; None: the profile `vllm-0.24`. `fail_fast` stops
+    `policy` applies to a record that names none; None: the profile `vllm-0.24`. `fail_fast` stops
     calling at the first mismatch; the rest of the file is still read.
     """
     has_planning = Feature.PLANNING in implementation.capabilities.features
@@ -98,7 +98,7 @@ def replay_planning(
 def _prepare(
     record: PlanningRecord, where: Where, policy: Policy | None
 ) -> tuple[PlanningFunction, Input]:
-    """The record's function and its decoded input."""
+    """Return the record's function and its decoded input."""
     if record.function not in FUNCTIONS:
         raise where.member("fn").error(f"unknown function {record.function!r}")
     function = FUNCTIONS[record.function]
@@ -107,7 +107,7 @@ def _prepare(
 
 
 def _built_anew(value: Any, planner: Planner) -> Any:
-    """The value, its latents padded as the planner pads them for their alignment alone."""
+    """Return the value with its latents padded for their alignment alone, as the planner does."""
     if isinstance(value, tuple | list):
         return type(value)(_built_anew(item, planner) for item in value)
     if isinstance(value, MLAAttentionSpec | SlidingWindowMLASpec):
@@ -128,14 +128,14 @@ def _compare(
     values: Input,
     planner: Planner,
 ) -> list[Difference]:
-    """Call the planner and compare; empty when it answers as recorded."""
+    """Call the planner and compare; returns no differences if the result is as recorded."""
     expected = None
     if record.raises is None:
         expected = function.expected(record.output, where.member("output"))
     try:
         values = {name: _built_anew(value, planner) for name, value in values.items()}
         got = function.answer(function.call(planner, values))
-    except Exception as error:  # whatever an implementation raises is its answer
+    except Exception as error:  # whatever an implementation raises counts as its result
         if record.raises is not None and isinstance(error, _ERRORS[record.raises]):
             return []
         wanted = "none" if record.raises is None else _describe_expected(record)

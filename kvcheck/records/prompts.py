@@ -10,10 +10,10 @@ _ROOT = -1
 
 
 class Prompts:
-    """All token sequences as one tree; a token's new name is the number of its place there.
+    """All token sequences as one tree; a token's new name is the number of its node.
 
-    Sequences that begin alike share places as far as they do. From where they part no place is
-    shared, so that one token has another name each time: how often it comes can't be told.
+    Sequences with a common beginning share its nodes. After that no node is shared, so that equal
+    tokens get different names: their frequency is hidden.
     """
 
     def __init__(self) -> None:
@@ -22,28 +22,28 @@ class Prompts:
         self._behind: dict[str, int] = {}
 
     def begun(self, request_id: str, tokens: Iterable[int]) -> list[int]:
-        """A new request's tokens."""
+        """Add a new request's tokens; returns their new names."""
         return self._renamed(_ROOT, tokens)
 
     def appended(self, request_id: str, tokens: Iterable[int]) -> list[int]:
-        """Tokens behind those that the request has."""
+        """Add tokens after those that the request has."""
         places = self._requests.get(request_id)
         return self._renamed(places[-1] if places else _ROOT, tokens)
 
     def keep(self, request_id: str, renamed: Sequence[int], *, is_new: bool) -> None:
-        """The request has these tokens now; a call that is refused gives it none."""
+        """Assign these tokens to the request; a refused call does not."""
         if is_new:
             self._requests[request_id] = []
         self._requests[request_id] += renamed
 
     def mark(self, block_hash: str, request_id: str, num_tokens: int) -> None:
-        """This hash, in any of its forms, stands for the request's first so many tokens."""
+        """Note that this hash, in any form, is of the request's first `num_tokens` tokens."""
         self._behind[block_hash] = self._requests[request_id][num_tokens - 1]
 
     def behind(self, block_hash: str | None, tokens: Iterable[int]) -> list[int]:
-        """Tokens behind the block of this hash; None: at the beginning.
+        """Rename tokens after the block of this hash; None: at the beginning.
 
-        Behind a hash that no request has they are named like nothing else.
+        After a hash that no request has, the names are all new.
         """
         if block_hash is None:
             return self._renamed(_ROOT, tokens)

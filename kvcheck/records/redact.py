@@ -1,10 +1,10 @@
-"""A record with its content replaced: tokens, names and every hash that follows from them.
+"""Replace the content of a record: tokens, names and every hash that follows from them.
 
-Prompts that begin alike do so afterwards, as far as before, and lengths stay, so that a replay goes
-as before; nothing else of the tokens is kept (`kvcheck.records.prompts`). Texts and requests are
-numbered in the order in which they occur. The hashes of the new tokens, under a new seed, are
-computed by an oracle; a hash that was wrong for the old ones is replaced by one that is wrong for
-the new ones, the same wherever it stood, and another in each run. Free texts are dropped.
+Prompts with a common beginning keep it, and lengths stay, so that a replay has the same outcome;
+nothing else of the tokens is kept (`kvcheck.records.prompts`). Texts and requests are numbered in
+order of appearance. An oracle computes the hashes of the new tokens, under a new seed; a hash that
+was wrong for the old ones is replaced by one that is wrong for the new ones, the same at each
+occurrence, and different in each run. Free texts are dropped.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Redactor:
             self.part_digests[index, name] = value
 
     def header_line(self) -> Header:
-        """The header."""
+        """Redact the header."""
         header = self.header
         return replace(
             header,
@@ -70,7 +70,7 @@ class Redactor:
         )
 
     def operation(self, operation: Operation) -> Operation:
-        """One operation."""
+        """Redact an operation."""
         name, finding = operation.request_id, operation.finding
         return replace(
             operation,
@@ -84,7 +84,7 @@ class Redactor:
         )
 
     def result(self, operation: Operation) -> Any:
-        """The answer: hashes of requests, and events."""
+        """Redact a result: hashes of requests, and events."""
         result = operation.result
         if operation.name == "take_events" and result is not None:
             return [self.event(event) for event in result]
@@ -98,7 +98,7 @@ class Redactor:
         return result
 
     def event(self, event: Mapping[str, Any]) -> dict[str, Any]:
-        """One event."""
+        """Redact an event."""
         new = dict(event)
         if "block_hashes" in new:
             new["block_hashes"] = [self.hashes.in_event(text) for text in new["block_hashes"]]
@@ -117,7 +117,7 @@ class Redactor:
         return new
 
     def extra_key(self, key: Any) -> Any:
-        """A text, an item (identifier, offset), or the digest of embeddings."""
+        """Redact a text, an item (identifier, offset), or the digest of embeddings."""
         if isinstance(key, str):
             return self.names.text(key)
         if isinstance(key, dict):
@@ -125,7 +125,7 @@ class Redactor:
         return [self.names.text(part) if isinstance(part, str) else part for part in key]
 
     def observed(self, observed: Observed, index: int) -> Observed:
-        """What was seen of the state."""
+        """Redact the observed state."""
         order, whole = observed.dup_order, observed.state_sha256
         stranger = self.hashes.stranger
         return replace(
@@ -152,7 +152,7 @@ class Redactor:
         return new
 
     def snapshot(self, snapshot: Snapshot) -> Snapshot:
-        """The state at the start."""
+        """Redact the state at the start."""
 
         def key(old: bytes) -> bytes:
             return bytes.fromhex(self.hashes.key(old.hex()))
@@ -202,7 +202,7 @@ def redact(
 def _learn_states(
     path: Path, redactor: Redactor, oracle: Implementation, policy: Policy | None
 ) -> None:
-    """The states of a large pool, from an oracle that follows the record as far as it does."""
+    """Learn the states of a large pool from an oracle that follows the record as far as it can."""
     last: View | None = None
 
     def watch(operation: Operation | None, view: View) -> None:

@@ -28,21 +28,23 @@ class Names:
     requests: dict[str, str] = field(default_factory=dict)
 
     def text(self, text: str | None) -> str | None:
-        """A salt, an adapter's name, an item's identifier; the empty one means something."""
+        """Rename a salt, an adapter's name or an item's identifier; empty texts have a meaning and
+        stay.
+        """
         return self.texts.setdefault(text, f"text-{len(self.texts)}") if text else text
 
     def request(self, name: str) -> str:
-        """A request's id."""
+        """Rename a request."""
         return self.requests.setdefault(name, f"r{len(self.requests)}") if name else name
 
     def adapter(self, number: int | None) -> int | None:
-        """An adapter's id, from 1."""
+        """Renumber an adapter, from 1."""
         if number is None:
             return None
         return self.adapters.setdefault(number, len(self.adapters) + 1)
 
     def arguments(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """The arguments of any operation, but for its tokens."""
+        """Rename the arguments of any operation, except its tokens."""
         new = dict(arguments)
         if new.get("cache_salt"):
             new["cache_salt"] = self.text(new["cache_salt"])
@@ -111,22 +113,22 @@ class Hashes:
         self.short[_short(before)] = _short(after)
 
     def stranger(self, text: str, num_digits: int) -> str:
-        """A hash of no content, of the same length, which only this run makes of this text."""
+        """Return a hash of no content, of the same length, specific to this run and text."""
         found = hmac.digest(self.key_bytes, text.encode(), "sha256").hex()
         return (found * (num_digits // len(found) + 1))[:num_digits]
 
     def hash(self, text: str) -> str:
-        """A block hash as hex."""
+        """Rename a block hash, given as hex."""
         return self.known.setdefault(text, self.stranger(text, len(text)))
 
     def in_event(self, text: str) -> str:
-        """A block hash as events have it: hex, or the decimal number of its last 64 bits."""
+        """Rename a block hash of an event: hex, or the decimal number of its last 64 bits."""
         if not self.short_in_events:
             return self.hash(text)
         return self.short.setdefault(text, _short(self.stranger(text, 16)))
 
     def key(self, text: str) -> str:
-        """A key: a hash and its group."""
+        """Rename a key: a hash and its group."""
         return self.hash(text[: -2 * GROUP_BYTES]) + text[-2 * GROUP_BYTES :]
 
 
@@ -134,5 +136,5 @@ _HASHES: Mapping[str, str] = {"new_request": "block_hashes", "append_tokens": "n
 
 
 def _short(text: str) -> str:
-    """The number that events have for a hash."""
+    """Return the number by which events show a hash."""
     return str(int(text[-16:] or "0", 16))

@@ -1,8 +1,8 @@
-"""A record as a script: what a scheduler asked, without the answers, so that it can be changed.
+"""A record as a script: the calls without their results, so that it can be changed.
 
-Answers come back as arguments: the hit of a look-up, the blocks of a deferred free. In a script
-they are links to the call that gave them, so that the script can be performed again, with fewer
-calls or on another implementation, and every expectation is computed anew.
+Some results are arguments of later calls: the hit of a look-up, the blocks of a deferred free. In a
+script they are links to the call that gave them, so that the script can be run again, with fewer
+calls or on another implementation, and every expectation is computed again.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Script:
 
 
 def script_of(config: ManagerConfig, operations: Iterable[Operation]) -> Script:
-    """The script behind a record."""
+    """Make the script of a record."""
     hits: dict[str | None, tuple[str, Any]] = {}
     popped: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
     calls = []
@@ -94,7 +94,7 @@ def script_of(config: ManagerConfig, operations: Iterable[Operation]) -> Script:
 
 @dataclass
 class _Performance:
-    """One run of a script: the answers that later calls are given, and what was promised."""
+    """One run of a script: the results that later calls use, and the scheduler's promises."""
 
     recorder: Recorder
     hits: dict[tuple[str | None, str], tuple[Any, int]] = field(default_factory=dict)
@@ -102,7 +102,7 @@ class _Performance:
     granted_tokens: dict[str | None, int] = field(default_factory=dict)
 
     def arguments(self, call: Call) -> dict[str, Any] | None:
-        """The arguments with this run's answers in place; None if the call has become senseless."""
+        """Return the arguments with this run's results; None if the call has become meaningless."""
         arguments = dict(call.arguments)
         if call.returns:
             given = [
@@ -135,7 +135,7 @@ class _Performance:
         return arguments
 
     def keeps_promises(self, call: Call, arguments: Mapping[str, Any]) -> bool:
-        """Whether a scheduler may say so: what was computed was granted before (KV-REQ-3)."""
+        """Return whether a scheduler may make the call: computed tokens were granted (KV-REQ-3)."""
         granted = self.granted_tokens.get(call.request_id, 0)
         if call.name in ("allocate_slots", "cache_blocks"):
             return bool(arguments["num_computed_tokens"] <= granted)
@@ -158,11 +158,11 @@ class _Performance:
 
 
 def perform(script: Script, oracle: Implementation, *, strict: bool = True) -> Recorder | None:
-    """The record of the script on an oracle; None if it has become another story.
+    """Run the script on an oracle and record it; None if it has become another program.
 
-    That is so if a call that was legal ends with an error or the other way round, is about a
-    request that was not made, has nothing left to ask for, or, with `strict`, breaks a promise of
-    the scheduler. Raises what creating the manager raises.
+    That is so if a call that was legal raises an error or the other way round, is about a request
+    that was not made, has nothing left to ask for, or, with `strict`, breaks a promise of the
+    scheduler. Raises the exceptions of creating the manager.
     """
     run = _Performance(Recorder(oracle, script.config, check_invariants=False))
     made = set()

@@ -17,7 +17,7 @@ PATTERNS = ("*.jsonl", "*.jsonl.gz")
 SINGLE_GROUP_KINDS: Mapping[str, tuple[str, ...]] = {
     "full": (FullAttentionSpec.kind, MLAAttentionSpec.kind)
 }
-"""What `--single-group` accepts, and the spec kinds it stands for."""
+"""The values of `--single-group`, and the spec kinds that each includes."""
 
 
 @dataclass(frozen=True)
@@ -34,14 +34,14 @@ class Candidate:
 
 
 def named_record(record: Path) -> Path:
-    """The file of a record, which may be named as one of those that kvspec brings along."""
+    """Return the file of a record, which may be given by the name of a shipped one."""
     shipped = shipped_records() / f"{record.name}.jsonl"
     named = len(record.parts) == 1 and not record.exists() and shipped.exists()
     return shipped if named else record
 
 
 def shipped_records() -> Path:
-    """The folder of the records that are part of the package."""
+    """Return the folder of the records in the package."""
     return Path(str(files("kvcheck").joinpath("data", "records")))
 
 
@@ -70,7 +70,7 @@ def _record_files(path: Path) -> list[Path]:
 def choose(
     candidates: Iterable[Candidate], scenarios: Sequence[str] = (), single_group: str | None = None
 ) -> list[Candidate]:
-    """The candidates that pass both filters; a filter leaves out planning files."""
+    """Return the candidates that pass both filters; a filter leaves out planning files."""
     if not scenarios and single_group is None:
         return list(candidates)
     chosen = []
@@ -84,12 +84,12 @@ def choose(
 
 
 def is_single_group(header: Header, kind: str) -> bool:
-    """Whether a trace has exactly one group, of this kind of `SINGLE_GROUP_KINDS`."""
+    """Return whether a trace has exactly one group, of this kind of `SINGLE_GROUP_KINDS`."""
     groups = header.config.kv_cache.groups
     return len(groups) == 1 and groups[0].spec.kind in SINGLE_GROUP_KINDS[kind]
 
 
 def scenarios_of(candidates: Iterable[Candidate]) -> list[str]:
-    """The names of all scenarios, sorted."""
+    """Return the names of all scenarios, sorted."""
     headers = (candidate.header for candidate in candidates)
     return sorted({header.scenario for header in headers if isinstance(header, Header)})

@@ -30,14 +30,14 @@ class NotFailingError(KVSpecError):
 
 @dataclass(frozen=True)
 class Kind:
-    """What makes two failures the same: the call, and the first thing that differs."""
+    """The identity of a failure: the call, and the first field that differs."""
 
     call: str
     field: str
 
     @classmethod
     def of(cls, mismatch: Mismatch) -> Kind:
-        """The kind of this mismatch."""
+        """Return the kind of this mismatch."""
         return cls(mismatch.call, mismatch.differences[0].field)
 
 
@@ -59,7 +59,9 @@ class Shrunk:
 
 
 class Shrinker:
-    """One record, its subject and its oracle. `progress` hears each script that is kept."""
+    """Shrinks one record for a subject and an oracle. `progress` is called with each smaller
+    script.
+    """
 
     def __init__(
         self,
@@ -80,10 +82,10 @@ class Shrinker:
         self.mismatch: Mismatch | None = None
 
     def run(self, seconds: float) -> Shrunk:
-        """The smallest record found in this time.
+        """Return the smallest record found in this time.
 
-        Raises NotFailingError if the subject follows the record, InvalidArgumentError if the
-        record cannot be shrunk: it starts from a state, or the oracle does not agree with it.
+        Raises NotFailingError if the subject passes the record, InvalidArgumentError if the record
+        cannot be shrunk: it starts from a state, or the oracle does not agree with it.
         """
         header, operations = self._read()
         played = replay_trace(self.path, self.subject, policy=self.policy)
@@ -94,7 +96,7 @@ class Shrinker:
         if mismatch is None:
             raise NotFailingError(f"{self.path}: {name} follows this record; nothing to shrink")
         kind = Kind.of(mismatch)
-        # Operation 0 stands on line 2; without operations the manager itself is wrong.
+        # Operation 0 is on line 2; without operations the manager itself is wrong.
         last = max(mismatch.line - 1, 0)
         before = script_of(header.config, operations[:last])
         finding = operations[last - 1].finding if last else None
@@ -133,7 +135,7 @@ class Shrinker:
         return header, operations
 
     def _fails(self, script: Script, kind: Kind, scratch: Path) -> bool:
-        """Whether the subject fails it at the end, as it failed the whole; leaves the record."""
+        """Return whether the subject fails at the end as it failed the whole; writes the record."""
         self.tried += 1
         try:
             recorder = perform(script, self.oracle, strict=self.strict)
@@ -148,7 +150,7 @@ class Shrinker:
         return Kind.of(self.mismatch) == kind
 
     def _finding(self, rule: str) -> Finding:
-        """What differs at the end of the shrunk record, which broke the same rule."""
+        """Return the difference at the end of the shrunk record, which broke the same rule."""
         difference = self.mismatch.differences[0] if self.mismatch is not None else None
         if difference is None:
             return Finding(rule, "", "")

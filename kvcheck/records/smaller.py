@@ -44,7 +44,7 @@ def _with_calls(script: Script, calls: Iterator[Call] | tuple[Call, ...]) -> Scr
 
 
 def _fewer_requests(script: Script) -> Iterator[Script]:
-    """Without one request and all that was asked about it."""
+    """Yield the script without one request and all calls about it."""
     last = script.calls[-1].request_id if script.calls else None
     for name in script.request_ids:
         if name != last:
@@ -52,13 +52,13 @@ def _fewer_requests(script: Script) -> Iterator[Script]:
 
 
 def _fewer_calls(script: Script) -> Iterator[Script]:
-    """Without a run of calls; the last one, which fails, stays."""
+    """Yield the script without a run of calls; the last one, which fails, stays."""
     for fewer in without_runs(script.calls[:-1]):
         yield replace(script, calls=(*fewer, *script.calls[-1:]))
 
 
 def _shorter_prompts(script: Script) -> Iterator[Script]:
-    """With half of one prompt, or a token less; positions after its end move with it."""
+    """Yield the script with half of a prompt, or one token less; later positions move with it."""
     for number, call in enumerate(script.calls):
         if call.name != "new_request":
             continue
@@ -89,7 +89,7 @@ def _with_prompt(calls: tuple[Call, ...], at: int, old: int, new: int) -> Iterat
 
 
 def _moved(call: Call, moved: Callable[[int], int]) -> Call:
-    """The call with every position in its request moved."""
+    """Return the call with every position in its request moved."""
     arguments = dict(call.arguments)
     if call.name == "allocate_slots":
         computed, loaded, end = (moved(bound) for bound in call.bounds)
@@ -114,7 +114,7 @@ def _moved(call: Call, moved: Callable[[int], int]) -> Call:
 
 
 def _fewer_appended(script: Script) -> Iterator[Script]:
-    """With one token appended where there were several."""
+    """Yield the script with one token appended instead of several."""
     for number, call in enumerate(script.calls):
         if call.name == "append_tokens" and len(call.arguments["token_ids"]) > 1:
             plain = _changed(call, {"token_ids": call.arguments["token_ids"][:1]})
@@ -122,7 +122,7 @@ def _fewer_appended(script: Script) -> Iterator[Script]:
 
 
 def _smaller_tokens(script: Script) -> Iterator[Script]:
-    """With the smallest ids that keep equal tokens equal; then with zeros, call by call."""
+    """Yield the script with the smallest ids that keep equal tokens equal, then with zeros."""
     seen: dict[int, int] = {}
     ranked = _with_calls(script, (_with_tokens(call, seen) for call in script.calls))
     if ranked != script:
@@ -143,7 +143,7 @@ def _with_tokens(call: Call, seen: dict[int, int]) -> Call:
 
 
 def _plainer_calls(script: Script) -> Iterator[Script]:
-    """With one argument at its default."""
+    """Yield the script with one argument at its default."""
     for number, call in enumerate(script.calls):
         for name in OPTIONAL:
             if name in call.arguments and call.raises is None:
@@ -153,7 +153,7 @@ def _plainer_calls(script: Script) -> Iterator[Script]:
 
 
 def _smaller_configs(script: Script) -> Iterator[Script]:
-    """With a smaller pool, or an option switched off."""
+    """Yield the script with a smaller pool, or an option switched off."""
     config, cache = script.config, script.config.kv_cache
     changes: list[dict[str, Any]] = [
         {"kv_cache": replace(cache, num_blocks=blocks)}

@@ -1,12 +1,12 @@
-"""Replaying one trace: the same calls, and after each the same answer and the same state.
+"""Replay a trace: the same calls, and after each the same result and the same state.
 
-Replays run under the policy in the header (that of the profile `vllm-0.24`, or of the one that the
-caller names, where there is none), with the implementation's own invariant checks on. The first
-mismatch ends a trace. A record marked with a quirk ends it too, as passed: from there on the
-recorded behaviour is not what the rules say.
+Replays use the policy in the header (if there is none, that of the profile `vllm-0.24` or of the
+profile that the caller names), with the implementation's own invariant checks on. The first
+mismatch ends a trace. An operation marked with a quirk also ends it, as passed: from there on the
+recorded behaviour violates the rules.
 
-A trace that needs what the implementation does not declare is left out. Where only questions are
-lacking, they are not asked, and the rest is compared.
+A trace that needs features the implementation does not declare is left out. If only queries are
+unsupported, they are skipped, and the rest is compared.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ from kvspec.record import LATER_VERSION, Footer, Header, Operation
 from kvspec.record_file import read_trace
 
 Watch: TypeAlias = Callable[[Operation | None, View], None]
-"""Told the state after each operation as the implementation shows it; None: freshly built."""
+"""Called with the state after each operation, as the implementation shows it; None: before any."""
 
 
 @dataclass(frozen=True)
 class TraceResult:
-    """How one trace went.
+    """The result of one trace.
 
-    `compared` operations were equal. `num_quirky` are marked with `quirks`, or come behind that.
-    `lacks`: what the implementation does not have; with any the trace was not replayed.
+    `compared` operations were equal. `num_quirky` are marked with `quirks`, or come after one.
+    `lacks`: missing features of the implementation; then the trace was not replayed.
     """
 
     path: Path
@@ -64,9 +64,9 @@ class TraceResult:
 
 @dataclass
 class _Replay:
-    """The implementation's side of one trace: its manager and what it looked like last.
+    """The implementation's side of one trace: its manager and its last state.
 
-    `seen` is what it looked like when the record last said so.
+    `seen` is the state at the last point where the record shows one.
     """
 
     file: str
@@ -92,19 +92,19 @@ class _Replay:
         return _header_mismatch(self.file, found, self.view) if found else None
 
     def look(self) -> tuple[View | None, list[Difference]]:
-        """The state, or the difference that the manager can't show it."""
+        """Return the state, or a difference if the manager cannot show it."""
         try:
             return look(self.player.manager, is_later=self.is_later), []
-        except Exception as error:  # whatever an implementation raises is its answer
+        except Exception as error:  # whatever an implementation raises counts as its result
             return None, [Difference("snapshot", "an answer", describe_error(error))]
 
     def can_ask(self, operation: Operation) -> bool:
-        """Whether it is played: a question or an illegal call that the subject lacks is not."""
+        """Return whether to run it: unsupported queries and illegal calls are skipped."""
         features = self.player.implementation.capabilities.features
         return not can_be_left_out(operation) or needs(operation) <= features
 
     def step(self, operation: Operation) -> Mismatch | None:
-        """Play one operation and compare its answer and the state after it."""
+        """Run one operation and compare its result and the state after it."""
         asked = ("snapshot", "get_usage") if self.shows_state else ("get_usage",)
         foresee(self.player.manager, *asked)
         outcome = self.player.perform(operation.name, operation.request_id, operation.arguments)
@@ -146,11 +146,11 @@ def replay_trace(
     policy: Policy | None = None,
     watch: Watch | None = None,
 ) -> TraceResult:
-    """Replay the trace in `path`. Raises FormatError where the file is malformed.
+    """Replay the trace in `path`. Raises FormatError if the file is malformed.
 
-    `policy` is that of a trace which names none; None: the profile `vllm-0.24`.
-    The file is read to its end whatever happens, so that a malformed one is never called passed.
-    `watch` sees every state, that of the first mismatch included.
+    `policy` applies to a trace that names none; None: the profile `vllm-0.24`. The file is always
+    read to its end, so that a malformed one never passes. `watch` is called with every state,
+    including that of the first mismatch.
     """
     lines = read_trace(path, policy=policy)
     header = next(lines)
@@ -191,7 +191,7 @@ def _begin(
             manager = implementation.restore(config, header.start)
         else:
             manager = implementation.create(config, check_invariants=True)
-    except Exception as error:  # whatever an implementation raises is its answer
+    except Exception as error:  # whatever an implementation raises counts as its result
         found = list(compare_outcome(None, header.raises, Outcome(error=error)))
         return None, _header_mismatch(file, found, None) if found else None
     if header.raises is not None:
@@ -202,10 +202,10 @@ def _begin(
 
 
 def lacking(path: Path, header: Header, can: Capabilities) -> tuple[str, ...]:
-    """What a trace needs and the implementation says that it doesn't have.
+    """Return the features that a trace needs and the implementation does not declare.
 
-    Asked before the manager is built, so that a refusal for lack of a block type never counts as
-    the error that a trace of an invalid configuration expects.
+    This is checked before the manager is built, so that a refusal for lack of a block type never
+    counts as the error that a trace of an invalid configuration expects.
     """
     config = fit.without_queues(header.config, can.features)
     # Without a parent of first hashes the recorded manager had none, and nothing compares them.

@@ -1,4 +1,4 @@
-"""How a server makes each call of the protocol on the implementation it serves."""
+"""Make each call of the protocol on the implementation that a server offers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _ARGS = Where("message", field="args")
 
 @dataclass(frozen=True)
 class Call:
-    """One message, checked; handles are looked up when the call asks for what they stand for."""
+    """A checked message; handles are looked up when the call needs their objects."""
 
     session: Session
     name: str
@@ -110,7 +110,7 @@ def _drop(call: Call) -> None:
 
 
 def _of_manager(call: Call) -> Any:
-    """A call that records know, too."""
+    """Make a call that records also know."""
     request = call.request if OPERATIONS[call.name].on_request else None
     return plain(call.name, make(call.manager, call.name, request, call.args))
 
@@ -123,7 +123,7 @@ def _true_or_false(call: Call) -> Any:
 
 
 def _get_block_ids(call: Call) -> Any:
-    """Who does not say which blocks are unhashed has empty lists there."""
+    """Return block lists; without Feature.UNHASHED_BLOCKS the unhashed ones are empty."""
     blocks = call.manager.get_blocks(call.request).to_lists()
     unhashed: list[list[int]] = [[] for _ in blocks]
     if Feature.UNHASHED_BLOCKS in call.session.implementation.capabilities.features:
@@ -169,7 +169,7 @@ def _plan(call: Call) -> Any:
 
 
 def _decoded(decode: Callable[[Any, Where], Any], value: object, name: str) -> Any:
-    """A structured argument. Its shape is the protocol's; what it says, the implementation's."""
+    """Decode a structured argument: its shape is checked here, its values by the implementation."""
     try:
         return decode(value, _ARGS.member(name) if name else _ARGS)
     except FormatError as error:

@@ -1,7 +1,7 @@
-"""A child process that is asked and answers, and always ends.
+"""A child process that receives messages and replies, and always ends.
 
-One thread, no blocking call: writing, reading and draining standard error go on side by side until
-the answer is there or the time is up. Needs a POSIX system.
+It uses one thread without blocking calls: writing, reading and draining standard error alternate
+until the reply has arrived or the time is up. Needs a POSIX system.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ ENDING_S = 5.0
 
 
 class ChildFailure(Exception):  # noqa: N818 (what happened to the child)
-    """The child did not answer; the text says what came instead."""
+    """The child did not reply; the text says what happened instead."""
 
 
 class Child:
@@ -73,9 +73,9 @@ class Child:
         return self._process.pid
 
     def exchange(self, framed: bytes, timeout_s: float, num_answers: int = 1) -> Iterator[bytes]:
-        """Send messages and yield the bodies of their answers, for each of which there is the time.
+        """Send messages and yield the bodies of their replies, with a timeout for each.
 
-        Raises ChildFailure when the child ends, answers too late or unasked, or too long.
+        Raises ChildFailure if the child ends, or replies too late, unasked, or too long.
         """
         self._refuse_unasked()
         unsent = self._write(memoryview(framed))
@@ -104,7 +104,7 @@ class Child:
             yield body
 
     def _take(self, *, is_last: bool) -> bytes | None:
-        """The next answer, if it is all there; nothing may stand behind the last one."""
+        """Return the next reply if it is complete; nothing may follow the last one."""
         try:
             body = self._buffer.take()
         except FormatError as error:
@@ -115,7 +115,7 @@ class Child:
         return body
 
     def _refuse_unasked(self) -> None:
-        """What is there before the message was sent is no answer to it."""
+        """Refuse bytes that arrived before the message was sent."""
         for key, _ in self._selector.select(0):
             if key.fileobj is self._stdout:
                 data = os.read(self._stdout.fileno(), _READ_BYTES)
@@ -150,7 +150,7 @@ class Child:
         return bool(data)
 
     def _why_it_stopped(self, pipe: str) -> str:
-        """A pipe was closed: most often because the child ended, then how it did says more."""
+        """Explain a closed pipe: usually the child ended, and its exit status says more."""
         status = self._wait(ENDING_S)
         if status is None:
             return f"closed its {pipe}"
@@ -162,7 +162,9 @@ class Child:
         return f"ended with exit status {status}{cut}"
 
     def _wait(self, seconds: float) -> int | None:
-        """The exit status (negative: a signal), or None if the child still runs after that time."""
+        """Return the exit status (negative: a signal), or None if the child still runs after that
+        time.
+        """
         deadline = monotonic() + seconds
         pause = 0.001
         while True:
@@ -176,10 +178,10 @@ class Child:
             pause = min(2 * pause, 0.05)
 
     def _status(self) -> int | None:
-        """The exit status so far.
+        """Return the exit status so far.
 
-        The child is not reaped where the system has `waitid`: until it is, nobody else can get its
-        process group, and `end` kills the right one.
+        The child is not reaped where the system has `waitid`: until then its process group cannot
+        be reused, and `end` kills the right one.
         """
         if not hasattr(os, "waitid"):
             return self._process.poll()
@@ -189,7 +191,7 @@ class Child:
         return state.si_status if state.si_code == os.CLD_EXITED else -state.si_status
 
     def last_words(self) -> str:
-        """The end of standard error, as one line."""
+        """Return the end of standard error, as one line."""
         text = self._said.decode(errors="backslashreplace")
         lines = [line.strip() for line in text.splitlines() if line.strip()]
         return " | ".join(lines[-3:])[-400:]
@@ -197,7 +199,7 @@ class Child:
     def end(self, grace_s: float = _GRACE_S) -> bytes:
         """End the child and all it started, and reap it; `grace_s` to end by itself.
 
-        Returns the beginning of what it wrote to standard output and nobody asked for.
+        Returns the beginning of unread standard output.
         """
         if self._ended or os.getpid() != self._owner:  # a forked copy of us ends nothing
             return b""

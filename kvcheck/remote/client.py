@@ -1,7 +1,7 @@
 """An `Implementation` whose managers, requests and planner live in a child process.
 
-What can't be said in a message (a set where a sequence is due, a number of 80 bits) is refused
-here, with the error that any implementation owes for it.
+Arguments that a message cannot carry (a set where a sequence is due, an 80-bit number) are refused
+here, with the error that any implementation must raise.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ from kvspec.stats import PrefixCacheStats
 
 
 def connect(name: str) -> RemoteImplementation:
-    """The implementation behind `cmd:PROGRAM ARGS…`.
+    """Connect to the implementation `cmd:PROGRAM ARGS…`.
 
-    Before the colon may stand `+json` or `+cbor` (the framing, which is found out otherwise), and
-    `+timeout=SECONDS` for each answer. Raises UnknownImplementationError for a name that can't be
-    read and RemoteError when the program doesn't answer the handshake.
+    Before the colon, `+json` or `+cbor` may set the framing, which is otherwise detected, and
+    `+timeout=SECONDS` the time for each reply. Raises UnknownImplementationError for a malformed
+    name and RemoteError if the program doesn't reply to the handshake.
     """
     return RemoteImplementation(parse_name(name))
 
 
 def parse_name(name: str) -> Options:
-    """The command and the options in `cmd[+json][+timeout=SECONDS]:PROGRAM ARGS…`."""
+    """Parse the command and the options in `cmd[+json][+timeout=SECONDS]:PROGRAM ARGS…`."""
     head, _, rest = name.partition(":")
     framing, timeout_s = Options.framing, Options.timeout_s
     for option in head.split("+")[1:]:
@@ -102,15 +102,15 @@ class RemoteImplementation(ElsewhereImplementation):
         return self._connection
 
     def close(self) -> None:
-        """End the child now; else it ends when nobody uses it any more, or at interpreter exit.
+        """End the child now; otherwise it ends when it is no longer used, or at interpreter exit.
 
-        Raises RemoteError if it wrote more than it was asked for.
+        Raises RemoteError if it wrote unrequested output.
         """
         self._connection.close()
 
     @property
     def capabilities(self) -> Capabilities:
-        """What the server said in the handshake; custom specs are code and stay on this side."""
+        """The capabilities from the handshake; custom specs are code and stay on this side."""
         return self._connection.capabilities
 
     def create(
@@ -120,7 +120,7 @@ class RemoteImplementation(ElsewhereImplementation):
         check_invariants: bool = True,
         clock: Callable[[], int] | None = None,
     ) -> KVCacheManager:
-        """A manager in the child. A clock of the caller can't go there: UnsupportedError."""
+        """Make a manager in the child. UnsupportedError with a clock, which cannot be sent."""
         if clock is not None and not callable(clock):
             raise InvalidArgumentError("clock", clock, "a function, or None")
         if clock is not None:
@@ -133,7 +133,7 @@ class RemoteImplementation(ElsewhereImplementation):
             raise
 
     def restore(self, config: ManagerConfig, snapshot: Snapshot) -> KVCacheManager:
-        """A manager in the child, in the state of the snapshot."""
+        """Make a manager in the child, in the state of the snapshot."""
         self._needs(Feature.RESTORE)
         if not isinstance(snapshot, Snapshot):
             raise InvalidArgumentError("snapshot", snapshot, "a Snapshot")
@@ -141,7 +141,7 @@ class RemoteImplementation(ElsewhereImplementation):
         return self._made("restore_manager", config, args)
 
     def clone(self, manager: KVCacheManager) -> KVCacheManager:
-        """A copy of the manager, in the same child."""
+        """Copy the manager, in the same child."""
         self._needs(Feature.CLONE)
         original = manager_handle(manager)
         handle = original.connection.new_handle()
@@ -149,7 +149,7 @@ class RemoteImplementation(ElsewhereImplementation):
         return RemoteManager(original.connection, handle, original.config, original.none_hash)
 
     def make_request(self, manager: KVCacheManager, request: RequestInput) -> Request:
-        """A request in the child, with a copy of its tokens and hashes here."""
+        """Make a request in the child, with a copy of its tokens and hashes here."""
         remote = manager_handle(manager)
         if not isinstance(request, RequestInput):
             raise InvalidArgumentError("request", request, "a RequestInput")
@@ -174,7 +174,7 @@ class RemoteImplementation(ElsewhereImplementation):
         mine.appended(tokens, answer)
 
     def make_hit_rate_window(self, max_requests: int = 1000) -> HitRateWindow:
-        """An empty window in the child."""
+        """Make an empty window in the child."""
         self._needs(Feature.STATISTICS)
         return RemoteWindow(self.connection, max_requests)
 
@@ -192,7 +192,7 @@ class RemoteImplementation(ElsewhereImplementation):
         return RemoteManager.made(connection, handle, config, made)
 
     def _config(self, config: ManagerConfig) -> dict[str, Any]:
-        """The configuration as records have it; what is code can't be sent."""
+        """Encode the configuration as in records; code cannot be sent."""
         if not isinstance(config, ManagerConfig):
             raise ConfigError("config", config, "a ManagerConfig")
         if config.registry.custom:
@@ -229,7 +229,7 @@ class RemoteWindow:
         connection.forget(self, "windows", self._handle)
 
     def observe(self, stats: PrefixCacheStats) -> None:
-        """Take in one update."""
+        """Add an update."""
         if not isinstance(stats, PrefixCacheStats):
             raise InvalidArgumentError("stats", stats, "PrefixCacheStats")
         args = {"window": self._handle, "stats": encode_stats(stats)}
@@ -237,10 +237,10 @@ class RemoteWindow:
 
     @property
     def num_requests(self) -> int:
-        """Requests in the window, as the last update was answered."""
+        """Number of requests in the window, from the last reply."""
         return int(self._shown["num_requests"])
 
     @property
     def hit_rate(self) -> float:
-        """Hit tokens / queried tokens in the window, as the last update was answered."""
+        """Hit tokens / queried tokens in the window, from the last reply."""
         return float(self._shown["hit_rate"])

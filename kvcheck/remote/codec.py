@@ -24,7 +24,7 @@ _MESSAGE = Where("message")
 
 
 def encode(message: dict[str, Any], framing: str) -> bytes:
-    """The message with its frame. Raises FormatError when it is too long."""
+    """Encode the message with its frame. Raises FormatError if it is too long."""
     if framing == "json":
         body = json.dumps(message, separators=(",", ":"), allow_nan=False).encode("ascii")
         framed = body + b"\n"
@@ -39,7 +39,7 @@ def encode(message: dict[str, Any], framing: str) -> bytes:
 
 
 def decode(body: bytes, framing: str) -> dict[str, Any]:
-    """The message in a frame. Raises FormatError, whatever the bytes are."""
+    """Decode the message in a frame. Raises FormatError for any other bytes."""
     value = parse_line(body, _MESSAGE) if framing == "json" else _decode_cbor(body)
     if not isinstance(value, dict):
         raise _MESSAGE.error(f"{shown(value)} is not an object")
@@ -47,7 +47,7 @@ def decode(body: bytes, framing: str) -> dict[str, Any]:
 
 
 def _decode_cbor(body: bytes) -> Any:
-    """One CBOR value and nothing behind it."""
+    """Decode one CBOR value that nothing follows."""
     import io
 
     import cbor2
@@ -81,18 +81,18 @@ class MessageBuffer:
         return len(self._bytes)
 
     def feed(self, data: bytes) -> None:
-        """Bytes that came."""
+        """Append received bytes."""
         self._bytes += data
 
     def take(self) -> bytes | None:
-        """The body of the next message, or None until there is more.
+        """Return the body of the next message, or None until it is complete.
 
         Raises FormatError as soon as a message is known to be too long.
         """
         return self._take_line() if self.framing == "json" else self._take_frame()
 
     def start(self, limit: int = 40) -> bytes:
-        """The first bytes, for an error."""
+        """Return the first bytes, for an error."""
         return bytes(self._bytes[:limit])
 
     def _take_line(self) -> bytes | None:
@@ -130,7 +130,7 @@ class MessageStream:
         self.framing = "json" if self._first == b"{" else "cbor"
 
     def next(self) -> bytes | None:
-        """The next message's body; None at the end. FormatError for a cut or too long one."""
+        """Return the next message's body, or None at the end; FormatError if cut or too long."""
         begun, self._first = self._first, b""
         if self.framing == "json":
             return self._next_line(begun)

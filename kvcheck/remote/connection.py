@@ -21,12 +21,12 @@ from kvspec.interface import Capabilities
 DEFAULT_TIMEOUT_S = 30.0
 
 DROP_AT_ONCE = 256
-"""Handles that nobody uses any more are told to the server this many at a time."""
+"""Unused handles are dropped on the server this many at a time."""
 
 
 @dataclass(frozen=True)
 class Options:
-    """How to talk to a child: its program and arguments, the framing, seconds for each answer.
+    """Options of a child: its program and arguments, the framing, seconds for each reply.
 
     `framing`: None tries each in turn, and keeps the one that the child reads (`hello_args`).
     """
@@ -61,23 +61,23 @@ class Sent:
 
     @property
     def name(self) -> str:
-        """As errors call it."""
+        """Its name in errors."""
         return f"{self.op}, number {self.number}"
 
     def to_json(self) -> dict[str, Any]:
-        """As it is sent."""
+        """Return the message to send."""
         return {"id": self.number, "op": self.op, **self.named}
 
 
 Heard: TypeAlias = Callable[[str, Mapping[str, Any]], None]
-"""Hears each message: `>` with what is sent, `<` with what is answered, unchecked."""
+"""Called with each message: `>` with what is sent, `<` with the reply, unchecked."""
 
 
 class Connection:
-    """A child that speaks the protocol. `heard`: who listens, if anybody.
+    """A child that speaks the protocol. `heard`: called with each message, if given.
 
-    Every answer is checked before it is used. The first failure ends the child and the
-    conversation: what a child that broke the protocol once says afterwards means nothing.
+    Every reply is checked before it is used. The first failure ends the child and the conversation,
+    because later replies of a child that broke the protocol cannot be trusted.
     """
 
     def __init__(self, options: Options, heard: Heard | None = None) -> None:
@@ -120,16 +120,15 @@ class Connection:
 
     @property
     def process_id(self) -> int:
-        """The child's process id."""
         return self._child.process_id
 
     @property
     def has_failed(self) -> bool:
-        """Whether the conversation is over."""
+        """Whether the conversation has ended."""
         return self._failure is not None
 
     def _greet(self) -> Capabilities:
-        """The handshake."""
+        """Make the handshake."""
         try:
             answer = self.call("hello", args=self._args_of_hello)
         except RemoteError as failure:
@@ -169,12 +168,12 @@ class Connection:
             raise self._fail(f"wrote more than its answers: {unasked!r}")
 
     def new_handle(self) -> int:
-        """A handle that was never used in this conversation."""
+        """Return a handle that was never used in this conversation."""
         self._last_handle += 1
         return self._last_handle
 
     def forget(self, owner: object, table: str, handle: int) -> None:
-        """Tell the server to drop the handle once `owner` is gone."""
+        """Drop the handle on the server once `owner` is collected."""
         weakref.finalize(owner, self._dropped.append, (table, handle)).atexit = False
 
     def call(
@@ -188,7 +187,7 @@ class Connection:
     ) -> Any:
         """Send one message and return its checked result.
 
-        Raises the error of the tree that the answer carries, or RemoteError.
+        Raises the contract's error in the reply, or RemoteError.
         """
         named = {"manager": manager, "request": request, "set": owned, "args": args}
         message = {name: value for name, value in named.items() if value not in (None, {})}
@@ -202,16 +201,16 @@ class Connection:
         return self._ask((op, message), *foreseen)
 
     def foresee(self, manager: int, questions: Iterable[str]) -> None:
-        """Send these questions about a manager along with the next message.
+        """Send these queries about a manager along with the next message.
 
-        Each of `QUESTIONS` that is asked before another message goes out then has its answer
-        already. Nothing happens where the server answers one message at a time.
+        The replies to those of `QUESTIONS` that are made before another message is sent are then
+        already there. Does nothing if the server handles one message at a time.
         """
         if self._pipelining:
             self._foreseen = tuple((question, {"manager": manager}) for question in questions)
 
     def _drop(self) -> None:
-        """Let the server forget what nobody here uses any more."""
+        """Drop unused handles on the server."""
         handles: dict[str, list[int]] = {"managers": [], "requests": [], "windows": []}
         while self._dropped:
             table, handle = self._dropped.popleft()
@@ -219,7 +218,7 @@ class Connection:
         self._ask(("drop", {"args": handles}))
 
     def _ask(self, *messages: tuple[str, Mapping[str, Any]]) -> Any:
-        """Send messages at once. The result of the first; answers of others are kept for `call`."""
+        """Send messages at once. Returns the first result; other replies are kept for `call`."""
         if self._failure is not None:
             raise self._failure.with_traceback(None)
         self._ahead.clear()
@@ -237,13 +236,13 @@ class Connection:
         return self._result(sent[0], answers[0])
 
     def _tell(self, sign: str, messages: Iterable[Mapping[str, Any]]) -> None:
-        """Let whoever listens hear them."""
+        """Pass messages to `heard`."""
         if self._heard is not None:
             for message in messages:
                 self._heard(sign, message)
 
     def _answers(self, sent: Sequence[Sent], framed: bytes) -> list[dict[str, Any]]:
-        """What the child answers to these messages, not yet checked."""
+        """Return the child's replies to these messages, unchecked."""
         answers = []
         self._last = sent[0].name
         try:
@@ -254,7 +253,8 @@ class Connection:
                 self._is_guess = False
                 number = answers[-1].get("id")
                 if type(number) is int and 0 <= number < sent[0].number:
-                    # It came too late to be seen behind the first one, and in place of this answer.
+                    # It arrived too late to be seen behind the first one, and instead of this
+                    # reply.
                     raise ChildFailure(f"wrote more than one answer to number {number}")
         except ChildFailure as failure:
             hint = self._hint if sent[0].op == "hello" else ""
@@ -262,12 +262,12 @@ class Connection:
         except FormatError as error:
             raise self._fail(f"wrote what is no message: {error.problem}") from None
         except BaseException:
-            self._fail("interrupted")  # the answer would be taken for the next one
+            self._fail("interrupted")  # the reply would be taken for the next one
             raise
         return answers
 
     def _result(self, sent: Sent, answer: dict[str, Any]) -> Any:
-        """The result in an answer, or its error raised."""
+        """Return the result in a reply, or raise its error."""
         self._last = sent.name
         where = Where("answer")
         try:
@@ -286,13 +286,13 @@ class Connection:
             raise self._fail(f"answered nonsense: {error}") from None
 
     def nonsense(self, what: str) -> RemoteError:
-        """An answer of the right shape that still can't be: the conversation ends."""
+        """End the conversation for a well-formed reply with impossible content."""
         return self._fail(f"answered nonsense: {what}")
 
     def _refused(self, kind: str, message: str) -> RemoteError:
-        """A failure of the implementation itself, or of a message that it does not know.
+        """Return the error for a failure of the implementation or an unknown message.
 
-        The conversation goes on: the server answered as it should.
+        The conversation continues: the server replied as it should.
         """
         problem = f"{kind}: {message}"
         return RemoteError(self.options.name, self._last, problem, self._child.last_words())

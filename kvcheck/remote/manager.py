@@ -45,7 +45,7 @@ class RemoteManager(Delegating, ElsewhereManager):
     def made(
         cls, connection: Connection, handle: int, config: ManagerConfig, made: dict[str, Any]
     ) -> RemoteManager:
-        """A manager as `create_manager` answered it."""
+        """Make a manager from the reply to `create_manager`."""
         try:
             filled = replace(
                 config,
@@ -67,15 +67,15 @@ class RemoteManager(Delegating, ElsewhereManager):
         return float(self._call("get_usage")["usage"])
 
     def foresee(self, *questions: str) -> None:
-        """`questions`: some of `kvcheck.remote.connection.QUESTIONS`."""
+        """Prefetch some of `kvcheck.remote.connection.QUESTIONS`."""
         self.connection.foresee(self.handle, questions)
 
     def _call(self, op: str, **args: Any) -> Any:
-        """A message about the manager alone."""
+        """Send a message about the manager alone."""
         return self.connection.call(op, manager=self.handle, args=args)
 
     def _made(self, name: str, request: Request | None, given: dict[str, Any]) -> Any:
-        """A message; one about a request takes along what its scheduler changed."""
+        """Send a message; one about a request includes what its scheduler changed."""
         op = "get_block_ids" if name in LISTS else name
         args = self._arguments(name, given)
         if request is None:
@@ -93,7 +93,7 @@ class RemoteManager(Delegating, ElsewhereManager):
             raise self.connection.nonsense(str(error)) from None
 
     def _arguments(self, name: str, given: dict[str, Any]) -> dict[str, Any]:
-        """The arguments by the protocol's names."""
+        """Return the arguments by the protocol's names."""
         if name == "find_longest_cache_hit_per_group":
             return {"max_cache_hit_length": given["max_hit_length_tokens"]}
         if name == "record_prefix_cache_stats":
@@ -110,9 +110,9 @@ class RemoteManager(Delegating, ElsewhereManager):
         return {"num_new_tokens": given["num_new_tokens"], **self._some_left_out(sent)}
 
     def _some_left_out(self, options: Mapping[str, Any]) -> dict[str, Any]:
-        """The options without half of those at their default, another half each time.
+        """Omit half of the options that have their default value, a different half each time.
 
-        So that what a server takes for a default is tried, too.
+        This also tests the server's defaults.
         """
         self._num_allocations += 1
         return {
@@ -122,7 +122,6 @@ class RemoteManager(Delegating, ElsewhereManager):
         }
 
     def snapshot(self) -> Snapshot:
-        """The whole abstract state."""
         found: Snapshot = self._call("snapshot")
         return found
 
@@ -148,7 +147,7 @@ class RemoteManager(Delegating, ElsewhereManager):
 
 
 def sent_ids(field: str, ids: Sequence[int]) -> list[Any]:
-    """Tokens or blocks as they are sent. A set is no sequence: the order matters."""
+    """Encode tokens or blocks. A set is refused, because the order matters."""
     if not isinstance(ids, Sequence):
         raise InvalidArgumentError(field, ids, "a sequence")
     listed: list[Any] = carried(field, list(ids))
@@ -156,7 +155,7 @@ def sent_ids(field: str, ids: Sequence[int]) -> list[Any]:
 
 
 def manager_handle(manager: KVCacheManager) -> RemoteManager:
-    """The manager, if it lives in a child process; without a monitor around it."""
+    """Return the manager, without monitors, if it lives in a child process."""
     inner = unwrapped(manager)
     if not isinstance(inner, RemoteManager):
         raise InvalidArgumentError("manager", manager, "made by this implementation's create")

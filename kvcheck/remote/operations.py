@@ -64,7 +64,7 @@ _REQUEST = ("manager", "request")
 
 
 def shown_text(value: object, where: Where) -> str:
-    """A text that reports and terminals can show as it is."""
+    """Check a text that reports and terminals can show unchanged."""
     found = text(value, where)
     if not found.isprintable():
         raise where.error(f"{found!r} has characters that cannot be shown")
@@ -79,7 +79,7 @@ HELLO_RESULT: Mapping[str, Check[Any]] = {
     "hash_functions": list_of(text),
     "features": list_of(text),
 }
-"""What a hello's answer must have; more is ignored, so that later versions may add to it."""
+"""Required members of hello's reply; others are ignored, so that later versions may add some."""
 
 HELLO_MORE: Mapping[str, Check[Any]] = {
     "min_block_size": count,
@@ -93,7 +93,7 @@ HELLO_MORE: Mapping[str, Check[Any]] = {
 
 
 def check_hello(answer: Any, where: Where) -> dict[str, Any]:
-    """A hello's answer, as far as it is known here. Raises FormatError or TypeError."""
+    """Check the known members of hello's reply. Raises FormatError or TypeError."""
     found = members(answer, where, HELLO_RESULT, answer)
     for member, check in {**HELLO_RESULT, **HELLO_MORE}.items():
         if member in found:
@@ -113,7 +113,7 @@ def _shape(handles: tuple[str, ...], result: Check[Any], **required: Check[Any])
 
 
 def _of_record(name: str) -> MessageShape:
-    """The shape of an operation that records have too."""
+    """Return the shape of an operation that records also have."""
     recorded = OPERATIONS[name]
     owned = frozenset(OWNED_BY_SCHEDULER)
     if name == "cache_blocks":  # whose argument has the name of an attribute, and is none

@@ -55,7 +55,7 @@ class RemotePlanner:
 
 
 def _method(name: str, function: PlanningFunction) -> Callable[..., Any]:
-    """The function as a planner has it."""
+    """Return the function as a planner's method."""
     declared = getattr(Planner, function.method)
     arguments = signature(declared)
 
@@ -163,4 +163,4 @@ ANSWERS: Mapping[str, Check[Any]] = MappingProxyType(
         "resolve_kv_cache_block_sizes": _block_sizes,
     }
 )
-"""What each function answers, by its name in records."""
+"""Checks of each function's result, by its name in records."""

@@ -52,7 +52,6 @@ class RemoteRequest:
 
     @property
     def num_prompt_tokens(self) -> int:
-        """Prompt tokens only."""
         return self._num_prompt_tokens
 
     @property
@@ -62,13 +61,13 @@ class RemoteRequest:
 
     @property
     def block_hashes(self) -> Sequence[bytes]:
-        """The hashes that the child answered."""
+        """The hashes in the child's replies."""
         return self._block_hashes
 
     def call(self, op: str, manager: int, args: Mapping[str, Any]) -> Any:
-        """A message about this request; it takes along what the scheduler changed."""
+        """Send a message about this request, with what the scheduler changed."""
         owned = self._owned()
-        # By type too: True is not 1, though Python calls them equal.
+        # Compare types as well: True is not 1, though Python calls them equal.
         changed = {
             name: value
             for name, value in owned.items()
@@ -98,7 +97,7 @@ class RemoteRequest:
         }
 
     def appended(self, token_ids: Sequence[int], answer: Mapping[str, Any]) -> None:
-        """The child appended these tokens."""
+        """Note that the child appended these tokens."""
         self._token_ids.extend(token_ids)
         self._num_tokens = int(answer["num_tokens"])
         self._block_hashes += [bytes.fromhex(digits) for digits in answer["new_block_hashes"]]
@@ -110,7 +109,7 @@ class RemoteRequest:
 
 
 def own(request: Request, connection: Connection) -> RemoteRequest:
-    """The request, if it lives in this child."""
+    """Return the request if it lives in this child."""
     if not isinstance(request, RemoteRequest) or request.connection is not connection:
         raise InvalidArgumentError("request", request, "made by this implementation's make_request")
     return request

@@ -35,10 +35,10 @@ from kvspec.request import Request, RequestStatus
 
 
 def serve_stdio(make: Callable[[], Implementation]) -> int:
-    """Make the implementation and serve it until standard input ends; the exit code.
+    """Make the implementation and serve it until standard input ends; returns the exit code.
 
-    From here on whatever the implementation prints, also from C, goes to standard error: standard
-    output carries the protocol only.
+    Anything the implementation prints, even from C, is redirected to standard error: standard
+    output carries only the protocol.
     """
     sys.stdout.flush()
     with os.fdopen(os.dup(0), "rb") as source, os.fdopen(os.dup(1), "wb") as sink:
@@ -54,7 +54,7 @@ def serve_stdio(make: Callable[[], Implementation]) -> int:
 
 
 def serve(implementation: Implementation, source: BinaryIO, sink: BinaryIO) -> int:
-    """Answer messages until `source` ends: 0, or 2 when what came is not the protocol."""
+    """Reply to messages until `source` ends; returns 0, or 2 after input not in the protocol."""
     session = Session(implementation)
     stream = MessageStream(source)
     while True:
@@ -77,14 +77,14 @@ def _send(sink: BinaryIO, message: dict[str, Any], stream: MessageStream) -> Non
     except FormatError as error:
         refusal = protocol_error("too_large", str(error))
         framed = encode({"id": message["id"], "error": refusal}, stream.framing)
-    except Exception as error:  # an answer that is no JSON, such as a usage of nan
+    except Exception as error:  # a result that is not JSON, such as a usage of nan
         framed = encode({"id": message["id"], "error": encode_error(error)}, stream.framing)
     sink.write(framed)
     sink.flush()
 
 
 def answer(session: Session, message: dict[str, Any]) -> dict[str, Any]:
-    """The answer to one message; never raises."""
+    """Return the reply to one message; never raises."""
     number = message.get("id")
     if type(number) is not int:
         number = None
@@ -94,7 +94,7 @@ def answer(session: Session, message: dict[str, Any]) -> dict[str, Any]:
         return {"id": number, "error": protocol_error(error.reason, str(error))}
     except KeyboardInterrupt:
         raise
-    except BaseException as error:  # whatever an implementation raises is its answer
+    except BaseException as error:  # whatever an implementation raises is its result
         return {"id": number, "error": encode_error(error)}
 
 
@@ -130,7 +130,7 @@ def _perform(session: Session, message: dict[str, Any]) -> Any:
 
 
 def hello(session: Session, args: Mapping[str, Any], where: Where) -> dict[str, Any]:
-    """The handshake: a protocol version that both know, and what is offered here."""
+    """Make the handshake: choose a common protocol version, and return the capabilities."""
     found = checked_members(
         args, where.member("args"), {"protocol": list_of(integer), "client": text}, {}
     )
@@ -146,7 +146,7 @@ def hello(session: Session, args: Mapping[str, Any], where: Where) -> dict[str, 
 def _resolved(
     session: Session, found: Mapping[str, Any], shape: MessageShape, where: Where
 ) -> Call:
-    """The call with its handles looked up and its request's attributes set."""
+    """Look up the call's handles, and set its request's attributes."""
     for handle in ("manager", "request"):
         if handle in shape.handles and handle not in found:
             raise where.member(handle).error("missing")
@@ -170,7 +170,7 @@ def _resolved(
 
 
 def _set(request: Request, owned: Mapping[str, Any]) -> None:
-    """Set what the scheduler owns. Wrong values are set too: the call that reads them refuses."""
+    """Set the scheduler's attributes, even wrong values: the call that reads them refuses."""
     for name, value in owned.items():
         if name == "status" and value in tuple(RequestStatus):
             value = RequestStatus(value)

@@ -1,4 +1,4 @@
-"""What a server keeps between messages: the managers, requests and windows behind the handles.
+"""State of a server between messages: the managers, requests and windows behind the handles.
 
 The client chooses the handles; the server only looks them up.
 """
@@ -34,14 +34,14 @@ class Session:
 
 
 def known(table: dict[int, T], kind: str, handle: Any) -> T:
-    """What a handle stands for."""
+    """Return the object of a handle; raises ProtocolViolation if it is unknown."""
     if type(handle) is not int or handle not in table:
         raise ProtocolViolation("unknown_handle", f"no {kind} with handle {handle!r}")
     return table[handle]
 
 
 def unused(table: dict[int, T], kind: str, handle: Any) -> int:
-    """A handle that may be given to something new."""
+    """Return a handle that is free for a new object; raises ProtocolViolation otherwise."""
     if type(handle) is not int or handle < 1:
         raise ProtocolViolation("bad_message", f"{kind}: {handle!r} is not an int of at least 1")
     if handle in table:

@@ -1,7 +1,7 @@
-"""The values of the protocol: what records already write, and what only the protocol needs.
+"""The values of the protocol: those that records already encode, and further ones.
 
-Decoding is strict: FormatError names the member. Encoding takes what an implementation answered
-and raises TypeError or AttributeError for what cannot be meant.
+Decoding is strict: FormatError names the member. Encoding takes an implementation's results and
+raises TypeError or AttributeError for invalid ones.
 """
 
 from __future__ import annotations
@@ -77,13 +77,13 @@ ERRORS: Mapping[type[KVSpecError], tuple[str, ...]] = {
     InvariantViolation: ("invariant", "rule", "detail", "state"),
     KVSpecError: (),
 }
-"""The errors that an answer may carry, and their members; subclasses before their bases."""
+"""The errors that a reply may carry, and their members; subclasses before their bases."""
 
 INTERNAL_ERROR = "InternalError"
-"""The class of an answer when the implementation failed with an error outside the tree."""
+"""The error class if the implementation failed with an error outside the contract."""
 
 PROTOCOL_ERROR = "ProtocolError"
-"""The class of an answer to a message that is none; its field `reason` is one of `REASONS`."""
+"""The error class for an invalid message; its field `reason` is one of `REASONS`."""
 
 REASONS = ("bad_message", "unknown_op", "unknown_handle", "version", "too_large")
 
@@ -95,10 +95,10 @@ _ANY = frozenset({"value", "block_id", "name"})
 
 
 def carried(field: str, value: object) -> Any:
-    """The value as the protocol carries it; tuples become lists.
+    """Encode the value as the protocol carries it; tuples become lists.
 
-    Raises InvalidArgumentError for what no message can say: other types, ints beyond 64 bits,
-    numbers that are not finite, text without a UTF-8 form.
+    Raises InvalidArgumentError for values that no message can carry: other types, ints beyond 64
+    bits, numbers that are not finite, text without a UTF-8 form.
     """
     if value is None or isinstance(value, bool):
         return value
@@ -127,7 +127,7 @@ def _has_utf8(value: str) -> bool:
 
 
 def encode_error(error: BaseException) -> dict[str, Any]:
-    """`{"class", "message", "fields"}`."""
+    """Encode `{"class", "message", "fields"}`."""
     for cls, members in ERRORS.items():
         if isinstance(error, cls):
             fields = {name: _error_member(getattr(error, name, None)) for name in members}
@@ -138,12 +138,12 @@ def encode_error(error: BaseException) -> dict[str, Any]:
 
 
 def protocol_error(reason: str, message: str) -> dict[str, Any]:
-    """The answer to what is no message."""
+    """Return the reply to an invalid message."""
     return {"class": PROTOCOL_ERROR, "message": _clean(message), "fields": {"reason": reason}}
 
 
 def _error_member(value: object) -> Any:
-    """A member of an error; what can't be carried is shown instead."""
+    """Encode a member of an error; one that can't be carried is shown as text."""
     try:
         return carried("", value)
     except (InvalidArgumentError, RecursionError):
@@ -151,7 +151,7 @@ def _error_member(value: object) -> Any:
 
 
 def _shown(message: str) -> str:
-    """A text of a server without what a terminal would obey: `\\x1b` in place of an escape."""
+    """Escape control characters in a server's text: `\\x1b` instead of an escape."""
     return "".join(
         each if each.isprintable() or each in "\n\t" else ascii(each)[1:-1] for each in message
     )
@@ -163,7 +163,7 @@ def _clean(message: str) -> str:
 
 
 def decode_error(value: object, where: Where) -> KVSpecError | tuple[str, str]:
-    """The error of the tree, or (class, message) of a failure that is none of it."""
+    """Decode an error of the contract, or (class, message) of another failure."""
     found = checked_members(
         value, where, {"class": text, "message": text, "fields": object_of(lambda v, _: v)}, {}
     )
@@ -184,7 +184,7 @@ def decode_error(value: object, where: Where) -> KVSpecError | tuple[str, str]:
 
 
 def check_of_field(name: str) -> Check[Any]:
-    """What a field of an error may be."""
+    """Return the check of a field of an error."""
     return _carried_back if name in _ANY else text if name in _TEXTS else integer
 
 
@@ -196,7 +196,7 @@ def _carried_back(value: object, where: Where) -> Any:
 
 
 def _rebuilt(cls: type[KVSpecError], message: str, fields: Mapping[str, Any]) -> KVSpecError:
-    """The error with the server's words; the constructors would make words of their own."""
+    """Rebuild the error with the server's message, which its constructor would replace."""
     error = cls.__new__(cls)
     error.args = (message,)
     for name, value in fields.items():
@@ -208,7 +208,7 @@ def _rebuilt(cls: type[KVSpecError], message: str, fields: Mapping[str, Any]) ->
 
 
 def encode_capabilities(capabilities: Capabilities) -> dict[str, Any]:
-    """What an implementation says of itself; custom specs are code and stay behind."""
+    """Encode an implementation's capabilities; custom specs are code and are omitted."""
     types = {cls.__name__ for cls in capabilities.spec_types & frozenset(SPEC_TYPES)}
     values = {name: sorted(found) for name, found in capabilities.values.items()}
     return {
@@ -226,7 +226,7 @@ def encode_capabilities(capabilities: Capabilities) -> dict[str, Any]:
 
 
 def decode_capabilities(value: Mapping[str, Any]) -> Capabilities:
-    """The capabilities in a hello's answer; names that we do not know are not ours to use."""
+    """Decode the capabilities in hello's reply; unknown names are ignored."""
     names = frozenset(value["spec_types"])
     return Capabilities(
         name=value["name"],
@@ -251,7 +251,7 @@ def decode_capabilities(value: Mapping[str, Any]) -> Capabilities:
 
 
 def encode_request(request: RequestInput) -> dict[str, Any]:
-    """The arguments of `make_request`."""
+    """Encode the arguments of `make_request`."""
     lora, embeddings = request.lora, request.prompt_embeddings
     tokens = token_list(request.prompt_token_ids, field="prompt_token_ids")
     return {
@@ -272,7 +272,7 @@ def encode_request(request: RequestInput) -> dict[str, Any]:
 
 
 def _path_of(lora: LoRA) -> dict[str, str]:
-    """Its path, where there is one: servers that know no path then see what they know."""
+    """Return its path, if any: servers that know no path then see only known members."""
     return {} if lora.path is None else {"path": lora.path}
 
 
@@ -294,7 +294,7 @@ _REQUEST = structure(
 
 
 def decode_request(value: object, where: Where) -> RequestInput:
-    """The other way; InvalidArgumentError for what `RequestInput` refuses."""
+    """Decode a request; InvalidArgumentError for what `RequestInput` refuses."""
     found = _REQUEST(value, where)
     lora, embeddings = found.get("lora"), found.get("prompt_embeddings")
     return RequestInput(
@@ -313,7 +313,7 @@ def decode_request(value: object, where: Where) -> RequestInput:
 
 
 def encode_sample(sample: ResidencySample) -> dict[str, Any]:
-    """One residency sample by its members' names."""
+    """Encode a residency sample by its members' names."""
     return {
         "lifetime_ns": index(sample.lifetime_ns),
         "idle_ns": index(sample.idle_ns),
@@ -322,7 +322,7 @@ def encode_sample(sample: ResidencySample) -> dict[str, Any]:
 
 
 def decode_sample(value: object, where: Where) -> ResidencySample:
-    """The other way."""
+    """Decode a residency sample."""
     found = checked_members(
         value,
         where,

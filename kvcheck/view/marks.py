@@ -1,4 +1,4 @@
-"""What is worth a mark: refusals, hits, evictions, and how the life of a request goes."""
+"""Marks on operations: refusals, hits, evictions, and the phases of a request."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _RELEASES = frozenset({"free", "pop_blocks_for_free"})
 
 @dataclass(frozen=True)
 class Marks:
-    """What an operation did, as far as the answer and the states around it tell.
+    """The effects of an operation that its result and the states around it show.
 
-    `hit`: blocks that a look-up found or an allocation took over. `evicted`: blocks whose key was
-    forgotten. `cached`: blocks that got a key. `refused`: why the call did not do what was asked.
+    `hit`: blocks that a look-up found or an allocation took over. `evicted`: blocks that lost their
+    key. `cached`: blocks that got a key. `refused`: why the call was refused.
     """
 
     refused: str | None = None
@@ -34,7 +34,7 @@ class Marks:
 def marks_of(
     operation: Operation, keys_before: Sequence[str | None], keys_after: Sequence[str | None]
 ) -> Marks:
-    """The marks of an operation between two states, each given by the cache key of every block."""
+    """Return the marks of an operation between two states, given by the key of every block."""
     evicted, cached = [], []
     for block, (before, after) in enumerate(zip(keys_before, keys_after, strict=True)):
         if before == after:
@@ -58,7 +58,7 @@ def refusal(operation: Operation) -> str | None:
 
 
 def _hits(operation: Operation) -> Iterator[int]:
-    """Blocks found by a look-up, or taken over by an allocation; null blocks are none."""
+    """Yield blocks found by a look-up, or taken over by an allocation, without null blocks."""
     groups: Any = ()
     if operation.raises is not None:
         return
@@ -75,10 +75,10 @@ def _hits(operation: Operation) -> Iterator[int]:
 
 
 def life_of_requests(operations: Sequence[Operation]) -> Lives:
-    """How the life of each request goes.
+    """Return the phases of each request.
 
-    A request whose blocks are released is preempted when it is looked up or allocated for again,
-    else done: the manager is not told which, only the later calls show it.
+    A request whose blocks are released counts as preempted if it is looked up or allocated for
+    again, and otherwise as finished: only later calls show which.
     """
     lives: dict[str, list[tuple[int, str]]] = {}
     comes_again = _comes_again(operations)

@@ -1,4 +1,4 @@
-"""What is drawn of a story: frames, each an operation with the state that it left behind."""
+"""The model of a drawing: frames, each an operation with the state after it."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from kvspec.record import STATE_FIELDS, Header, Observed, Operation
 
 @dataclass(frozen=True)
 class State:
-    """What a record shows of a manager at one moment: the five state fields and the rest.
+    """The recorded state of a manager at one moment: the five state fields and the rest.
 
-    Fields that did not change are the same objects as in the frame before.
+    Unchanged fields are the same objects as in the frame before.
     """
 
     fields: Mapping[str, Any]
@@ -56,7 +56,7 @@ class Recording:
     """A record ready to be shown.
 
     `frames` are consecutive; `num_operations` counts the operations of the whole record. `other`:
-    those of `replayed_on`, drawn below those of `reference`. `is_part`: of another page.
+    the frames of `replayed_on`, drawn below those of `reference`. `is_part`: of another page.
     """
 
     path: Path
@@ -77,9 +77,9 @@ def played(
     config: ManagerConfig,
     operations: Sequence[tuple[str, str | None, dict[str, Any]]],
 ) -> tuple[Header, tuple[Frame, ...]]:
-    """What an implementation that shows its state makes of operations.
+    """Run operations on an implementation that shows its state; returns the frames.
 
-    Whatever it raises when it is made or shows itself goes on to the caller.
+    Exceptions of the implementation are passed on.
     """
     manager = implementation.create(config, check_invariants=False)
     player, frames = Player(implementation, manager), Frames(len(operations) + 1, 0)
@@ -137,7 +137,7 @@ class Frames:
             self._add(operation, fields, order, seen.num_free_blocks, seen.usage)
 
     def chosen(self, *, at_end: bool) -> tuple[Frame, ...]:
-        """The frames to show: all, or as many as fit, the last ones when the end matters."""
+        """Return the frames to show: all, or as many as fit, the last ones with `at_end`."""
         if self.count - self._skipped <= self._limit:
             return tuple(self._first)
         which = "last" if at_end else "first"

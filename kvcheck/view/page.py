@@ -26,12 +26,12 @@ SHOWN_CHARACTERS = 2000
 
 
 def page(recording: Recording) -> str:
-    """The whole page."""
+    """Return the whole page."""
     return filled(f"Record {recording.path.name}", embedded(content(recording)))
 
 
 def filled(title: str, data: str) -> str:
-    """The page with a story as JSON, or with what stands for it."""
+    """Return the page with a recording as JSON, or with a placeholder."""
     fill = {
         "title": escape(title),
         "script": data_file("view.js") + data_file("view_sides.js") + data_file("view_time.js"),
@@ -42,7 +42,7 @@ def filled(title: str, data: str) -> str:
 
 
 def embedded(value: object) -> str:
-    """JSON that may stand inside of a script element, whatever texts it holds.
+    """Return JSON that is safe inside a script element, whatever texts it holds.
 
     With `<` written as an escape neither `</script>` nor `<!--` can occur.
     """
@@ -51,7 +51,7 @@ def embedded(value: object) -> str:
 
 
 def document(title: str, body: Iterable[str], *, style: str) -> str:
-    """A page that loads nothing from elsewhere, and that no text in it can make to."""
+    """Return a page that loads nothing, and that no text in it can make load anything."""
     policy = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
     return "\n".join(
         [
@@ -69,7 +69,7 @@ def document(title: str, body: Iterable[str], *, style: str) -> str:
 
 
 def content(recording: Recording) -> dict[str, Any]:
-    """Everything that the page shows, as JSON."""
+    """Return everything that the page shows, as JSON."""
     header = recording.header
     cache = header.config.kv_cache
     violation = recording.violation
@@ -93,7 +93,7 @@ def content(recording: Recording) -> dict[str, Any]:
 
 
 def _frames(recording: Recording, frames: Sequence[Frame]) -> Iterator[dict[str, Any]]:
-    """The frames, each with what is new in it; a member that is absent is as before."""
+    """Yield the frames, each with only its new members."""
     preempted = {
         operation
         for life in recording.lives.values()
@@ -119,7 +119,7 @@ def _frames(recording: Recording, frames: Sequence[Frame]) -> Iterator[dict[str,
 
 
 def _operation(operation: Operation) -> dict[str, Any]:
-    """The call, its arguments and what it answered, as texts."""
+    """Return the call, its arguments and its result, as texts."""
     asked = said_arguments(operation.arguments)
     shown: dict[str, Any] = {
         "op": operation.name,
@@ -138,7 +138,7 @@ def _operation(operation: Operation) -> dict[str, Any]:
 
 
 def _text(value: Any) -> str:
-    """The value as JSON, cut where it is long."""
+    """Return the value as JSON, cut if it is long."""
     text = json.dumps(value, ensure_ascii=False)
     if len(text) <= SHOWN_CHARACTERS:
         return text
@@ -146,7 +146,7 @@ def _text(value: Any) -> str:
 
 
 def _changes(before: Frame | None, frame: Frame) -> dict[str, Any]:
-    """The state as changes: items by place, members by name, the queue by what left and came."""
+    """Return the changes of a state: items by place, members by name, the queue by its ends."""
     new = frame.state
     old = None if before is None else before.state
     shown: dict[str, Any] = {}
@@ -178,15 +178,15 @@ def _changes(before: Frame | None, frame: Frame) -> dict[str, Any]:
 
 
 def _members(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
-    """The members that are new or differ; null for those that are gone."""
+    """Return the members that are new or differ; null for removed ones."""
     changed = {name: value for name, value in new.items() if old.get(name) != value}
     return {**changed, **{name: None for name in old if name not in new}}
 
 
 def queue_change(old: Sequence[int], new: Sequence[int]) -> dict[str, Any]:
-    """How a queue changed: `out` left it, then `front` and `back` joined at its ends.
+    """Return the change of a queue: `out` left it, then `front` and `back` joined at its ends.
 
-    Where blocks changed places among themselves, `all` is the whole new queue instead.
+    If blocks changed places among themselves, `all` is the whole new queue instead.
     """
     kept = set(old) & set(new)
     stayed = [block for block in old if block in kept]
@@ -204,5 +204,5 @@ def queue_change(old: Sequence[int], new: Sequence[int]) -> dict[str, Any]:
 
 
 def data_file(name: str) -> str:
-    """A file of the package, as text."""
+    """Return a file of the package, as text."""
     return files("kvcheck").joinpath("data", name).read_text(encoding="utf-8")

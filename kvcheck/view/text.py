@@ -43,7 +43,7 @@ MEANINGS: Mapping[str, str] = MappingProxyType(
 
 
 def group_words(group: KVCacheGroup) -> str:
-    """A group in words: `sliding window, 4 tokens per block, window 8`."""
+    """Describe a group in words: `sliding window, 4 tokens per block, window 8`."""
     spec = encode_spec(group.spec)
     name = re.sub(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", " ", spec["type"])
     words = [word if word.isupper() else word.lower() for word in name.split() if word != "Spec"]
@@ -62,14 +62,14 @@ SIZES: Mapping[str, str] = MappingProxyType(
         "num_speculative_blocks": "speculative blocks",
     }
 )
-"""Members of specs, besides the block size, that decide about blocks."""
+"""Members of specs, besides the block size, that affect blocks."""
 
 SAY_NOTHING = frozenset({"kv_cache", "registry", "log_stats", "enable_events", "hash_seed"})
-"""Members of a configuration that no story depends on, or that are told otherwise."""
+"""Members of a configuration that affect no program, or are shown elsewhere."""
 
 
 def config_words(config: ManagerConfig) -> str:
-    """A configuration in words: `6 blocks; full attention, 4 tokens per block`."""
+    """Describe a configuration in words: `6 blocks; full attention, 4 tokens per block`."""
     groups = [replace(group, spec=spec) for group, spec in _managed(config)]
     parts = [f"{config.kv_cache.num_blocks} blocks"]
     for number, group in enumerate(groups):

@@ -24,8 +24,8 @@ TOLD = ("junction_tokens", "num_in_flight_tokens")
 class Call:
     """A call of the manager. `arguments` are those of the interface, by name, with defaults.
 
-    What the scheduler owns is as it was at the call: a request goes on changing. `result` and
-    `error` are what came of it; `num_free_blocks` and `usage` are those afterwards.
+    The scheduler's attributes are as they were at the call: a request changes later. `result` and
+    `error` are its outcome; `num_free_blocks` and `usage` are those afterwards.
     """
 
     name: str
@@ -45,7 +45,7 @@ class Call:
 
     @classmethod
     def of(cls, name: str, request: Request | None, arguments: Mapping[str, Any]) -> Call:
-        """A call that is about to be made."""
+        """Return a call that is about to be made."""
         if request is None:
             return cls(name, None, arguments)
         try:
@@ -57,20 +57,20 @@ class Call:
 
     @property
     def is_refused(self) -> bool:
-        """Whether it was answered that there is no room, or that something is in use."""
+        """Whether the result says that there is no room, or that something is in use."""
         if self.error is not None:
             return False
         return self.result is False or (self.name == "allocate_slots" and self.result is None)
 
     @property
     def outcome(self) -> str:
-        """As transitions call it."""
+        """The outcome by its name in transitions."""
         if self.error is not None:
             return "error"
         return "refused" if self.is_refused else "done"
 
     def describe(self) -> str:
-        """For a message: `allocate_slots of r1`."""
+        """Return a name for messages: `allocate_slots of r1`."""
         return self.name if self.request is None else f"{self.name} of {self.request.request_id}"
 
 
@@ -95,7 +95,7 @@ class Noted:
 
 
 def note(call: Call) -> Noted | None:
-    """The call as a record shows it; None for one that has no place there and changes nothing."""
+    """Return the call as a record shows it; None if records lack it and it changes nothing."""
     if call.name not in ARGUMENTS or call.is_about_no_request:
         return None
     name = "get_block_ids" if call.name in LISTS else call.name
@@ -118,17 +118,17 @@ def note(call: Call) -> Noted | None:
 
 
 def _shown(call: Call) -> Any:
-    """The answer; that of `LISTS` is as records have it already: see `with_lists`."""
+    """Return the result; that of `LISTS` already has its recorded form: see `with_lists`."""
     return call.result if call.name in LISTS else plain(call.name, call.result)
 
 
 def with_lists(call: Call, manager: KVCacheManager) -> Call:
-    """A question for the lists of a request as records ask it: with both answers in one."""
+    """Return a query for the lists of a request as in records, with both results in one."""
     if call.name not in LISTS or call.request is None or call.error is not None:
         return call
     blocks = manager.get_blocks(call.request).to_lists()
     unhashed: list[list[int]] = [[] for _ in blocks]
-    with suppress(UnsupportedError):  # without Feature.UNHASHED_BLOCKS empty lists stand there
+    with suppress(UnsupportedError):  # without Feature.UNHASHED_BLOCKS, empty lists are recorded
         unhashed = [ints(ids) for ids in manager.get_unhashed_block_ids(call.request)]
     return replace(call, result={"blocks": blocks, "unhashed": unhashed})
 

@@ -1,4 +1,4 @@
-"""A manager whose calls all go through one function: that of a monitor or of a recording."""
+"""A manager whose calls all pass through one function: that of a monitor or of a recording."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ Perform: TypeAlias = Callable[[str, Callable[[], Any], Mapping[str, Any], "Reque
 
 
 class Forwarding(Delegating, Wrapper):
-    """A `KVCacheManager` that hands each call for `inner` to `perform`, which makes it.
+    """A `KVCacheManager` that passes each call for `inner` to `perform`, which makes it.
 
-    Members that are not of the interface are those of `inner`. A copy is a copy of `inner`.
+    Other members are those of `inner`. A copy is a copy of `inner`.
     """
 
     def __init__(self, inner: KVCacheManager, perform: Perform) -> None:
@@ -37,7 +37,6 @@ class Forwarding(Delegating, Wrapper):
 
     @property
     def config(self) -> ManagerConfig:
-        """The configuration."""
         return self.inner.config
 
     @property
@@ -56,7 +55,6 @@ class Forwarding(Delegating, Wrapper):
         return self.inner.usage
 
     def snapshot(self) -> Snapshot:
-        """The whole state."""
         return self.inner.snapshot()
 
     def _made(self, name: str, request: Request | None, given: dict[str, Any]) -> Any:

@@ -24,10 +24,10 @@ from kvspec.record import Footer, Header, Observed, Operation
 from kvspec.record_file import write_trace
 
 QUEUED = ("take_events", "make_prefix_cache_stats")
-"""Calls that answer what was queued before; of a state that is not part."""
+"""Calls that return what was queued before; a state does not include it."""
 
 LEAST_TOKENS = 100_000
-"""A part is not full before its requests have so many tokens, however small the pool is."""
+"""A part is not full until its requests have this many tokens, however small the pool is."""
 
 
 @dataclass
@@ -35,7 +35,7 @@ class _Part:
     """A state and the calls since; `view` None: the manager shows none.
 
     Each call is followed by the view of the state after it, as far as records of this pool show
-    any, or by None where nobody looked.
+    any, or by None if it was not read.
     """
 
     view: View | None
@@ -88,7 +88,7 @@ class History:
         return sum(part.size_bytes + per_state for part in self._parts)
 
     def add(self, noted: Noted | None, view: View | None) -> None:
-        """A call that was made, and the state after it if somebody looked.
+        """Add a call, and the state after it if it was read.
 
         `noted` is None for a call that records do not know and that changed nothing.
         """
@@ -115,7 +115,7 @@ class History:
         self._gap = why
 
     def begin_part(self, view: View) -> None:
-        """The state is known: calls from here on make a new part."""
+        """Begin a new part at a known state."""
         self._parts = [*self._parts[-1:], _Part(view)]
         if self._gap is not None:
             self._parts, self._gap = self._parts[-1:], None
@@ -154,11 +154,11 @@ class History:
 
     @property
     def _can_start_afresh(self) -> bool:
-        """Whether making the manager again leads to the first state; not with a random hash."""
+        """Whether making the manager again leads to the first state: the hash seed is fixed."""
         return self.starts_afresh and self.config.hash_seed is not None
 
     def _operations(self, header: Header, last: View | None) -> Iterator[Operation]:
-        """All calls as operations, each request made and extended before it is needed."""
+        """Yield all calls as operations, with requests made and extended before they are needed."""
         calls = [call for part in self._parts for call in part.calls]
         initial = header.initial or self._at_start
         knows_state = not header.is_stateless
@@ -177,14 +177,14 @@ class History:
             yield writer.operation(noted, after, uncompared)
 
     def _last_observed(self, last: View) -> Observed:
-        """The state after the last call, against the last one that the record shows."""
+        """Return the state after the last call, relative to the last one that the record shows."""
         if self.is_small:
             return observed(last, self._last_view, is_small=True)
         return observed(last, None, is_small=False)
 
 
 def _is_fresh(config: ManagerConfig, view: View) -> bool:
-    """Whether this is the state of a manager that was just made (KV-POOL-2)."""
+    """Return whether this is the state of a manager that was just made (KV-POOL-2)."""
     snapshot = view.snapshot
     set_aside = set(snapshot.reserved_blocks)
     unused = [b for b in range(1, config.kv_cache.num_blocks) if b not in set_aside]

@@ -1,4 +1,4 @@
-"""The manager that an engine gets in place of its own."""
+"""The manager that an engine uses in place of its own."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def monitor(
     describe: Describe = described,
     history: int = 500,
 ) -> Monitor:
-    """`manager`, watched: each call goes through unchanged and is checked afterwards.
+    """Watch `manager`: each call is passed on unchanged, and checked afterwards.
 
     After every call: the answer names blocks of the pool; a block handed out as new has one owner;
     free and held blocks are all blocks; a hit holds the tokens that it stands for, all of them
@@ -77,10 +77,10 @@ def monitor(
 
 
 class Monitor(Forwarding):
-    """See `monitor`. A `KVCacheManager`, besides `report`, `write_record`, `close`, and `with`.
+    """A watched `KVCacheManager` with `report`, `write_record`, `close`, and `with`; see `monitor`.
 
-    `inner` is the manager itself. Members that are not of the interface are those of `inner`.
-    A copy of a monitor is a copy of `inner`, which nobody watches.
+    `inner` is the manager itself. Other members are those of `inner`. A copy of a monitor is a copy
+    of `inner`, which is not watched.
     """
 
     def __init__(self, session: Session) -> None:
@@ -88,7 +88,7 @@ class Monitor(Forwarding):
         self._session = session
 
     def report(self) -> MonitorReport:
-        """What was checked so far, and what it cost."""
+        """Return what was checked so far, and its cost."""
         return self._session.report()
 
     def write_record(self, path: str | os.PathLike[str]) -> int:

@@ -1,7 +1,7 @@
-"""Who owns which block, as the answers of a manager tell it.
+"""Ownership of blocks, according to the results of a manager.
 
-Costs what a call changes, not the size of the pool. Memory: one number per block, and the block
-lists of the requests that hold any.
+Its cost depends on what a call changes, not on the size of the pool. Memory: one number per block,
+and the block lists of the requests that hold any.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Lists: TypeAlias = "tuple[tuple[int, ...], ...]"
 
 
 def violated(invariant: str, rule: str, detail: str) -> InvariantViolation:
-    """An offence that only the monitor sees, ready to raise."""
+    """Return the violation of an invariant that only the monitor checks, ready to raise."""
     return InvariantViolation(invariant, rule, detail)
 
 
@@ -61,7 +61,7 @@ class Ownership:
         return 8 * self.num_blocks + 8 * ids + 300 * len(self.lists) + 100 * len(self.popped)
 
     def checked(self, blocks: KVCacheBlocks, what: str) -> Lists:
-        """The ids of an answer, one tuple per group, each of them in the pool."""
+        """Return the ids of a result, one tuple per group, checked to be in the pool."""
         if len(blocks.groups) != self.num_groups:
             raise violated(
                 "has_the_right_shape",
@@ -83,7 +83,7 @@ class Ownership:
             )
 
     def replace(self, name: str, lists: Lists) -> None:
-        """The request holds these lists now; all empty: it holds nothing."""
+        """Set the request's lists; all empty: it holds nothing."""
         old = self.lists.get(name, ((),) * len(lists))
         for before, after in zip(old, lists, strict=True):
             if after[: len(before)] == before:
@@ -120,7 +120,7 @@ class Ownership:
             self._let_go([block] * times)
 
     def check_new(self, name: str, blocks: Iterable[int]) -> None:
-        """Blocks that were just handed out have this one owner."""
+        """Check that newly allocated blocks have this one owner."""
         for block in blocks:
             if block != NULL_BLOCK and self.counts[block] != 1:
                 others = [other for other, lists in self.lists.items() if _lists(lists, block)]
@@ -144,7 +144,7 @@ class Ownership:
             )
 
     def check_agrees(self, snapshot: Snapshot) -> None:
-        """A snapshot shows the lists and popped blocks that the answers told."""
+        """Check that a snapshot shows the lists and popped blocks that the results showed."""
         shown = {
             name: tuple(map(tuple, state.block_ids))
             for name, state in snapshot.requests.items()

@@ -1,4 +1,4 @@
-"""An implementation whose manager is recorded: each call, its answer, and the state after it."""
+"""Record an implementation's manager: each call, its result, and the state after it."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ from kvspec.snapshot import Snapshot
 NOT_RECORDED = frozenset(
     {Feature.BATCHED, Feature.GIVEN_HASHES, Feature.HOLDING, Feature.BLOCK_FACTS}
 )
-"""What no operation of a record says; a whole step is said by single calls."""
+"""Features that no operation of a record expresses; whole steps are recorded as single calls."""
 
 
 class RecordedImplementation:
-    """`inner`; what the one manager made of it is asked and answers is written to `path`.
+    """Wraps `inner`, and writes the calls of its one manager and their results to `path`.
 
     Requests and their tokens are operations of the record, too (spec/records.md); calls that
     records do not know are left out. It is written while it happens, and there when the `with`
@@ -72,18 +72,18 @@ class RecordedImplementation:
 
     @property
     def num_operations(self) -> int:
-        """How many operations were written."""
+        """Number of operations written."""
         return 0 if self._recording is None else self._recording.writer.index
 
     @property
     def capabilities(self) -> Capabilities:
-        """Those of `inner` that a record can say."""
+        """The capabilities of `inner` that a record can express."""
         has = self.inner.capabilities
         return replace(has, features=has.features - NOT_RECORDED)
 
     @property
     def planner(self) -> Planner | None:
-        """That of `inner`; planning is not recorded."""
+        """The planner of `inner`; planning is not recorded."""
         return self.inner.planner
 
     def create(
@@ -93,7 +93,7 @@ class RecordedImplementation:
         check_invariants: bool = True,
         clock: Callable[[], int] | None = None,
     ) -> KVCacheManager:
-        """A manager that is recorded.
+        """Make a manager that is recorded.
 
         Raises UnsupportedError for a second one, or for one that does not show its state.
         """
@@ -116,7 +116,7 @@ class RecordedImplementation:
         return Forwarding(manager, self._recording.perform)
 
     def make_request(self, manager: KVCacheManager, request: RequestInput) -> Request:
-        """A request; recorded as `new_request`."""
+        """Make a request; recorded as `new_request`."""
         made = self.inner.make_request(unwrapped(manager), request)
         if self._recording is not None:
             self._recording.made(made, request)
@@ -132,15 +132,15 @@ class RecordedImplementation:
             self._recording.extended(request, num_before)
 
     def make_hit_rate_window(self, max_requests: int = 1000) -> HitRateWindow:
-        """That of `inner`; not recorded."""
+        """Make a window of `inner`; not recorded."""
         return self.inner.make_hit_rate_window(max_requests)
 
     def clone(self, manager: KVCacheManager) -> KVCacheManager:
-        """A copy, which is not recorded."""
+        """Make a copy, which is not recorded."""
         return self.inner.clone(unwrapped(manager))
 
     def restore(self, config: ManagerConfig, snapshot: Snapshot) -> KVCacheManager:
-        """A manager in that state, which is not recorded."""
+        """Make a manager in that state, which is not recorded."""
         return self.inner.restore(config, snapshot)
 
 
@@ -158,11 +158,11 @@ class _Recording:
     is_small: bool
 
     def made(self, request: Request, given: RequestInput) -> None:
-        """A request was made."""
+        """Record a new request."""
         self.add(self.writer.new_request(request, given))
 
     def extended(self, request: Request, num_before: int) -> None:
-        """A request has more tokens than before."""
+        """Record that a request has more tokens than before."""
         self.add(self.writer.append_tokens(request, num_before, request.num_tokens))
 
     def perform(
@@ -172,7 +172,7 @@ class _Recording:
         arguments: Mapping[str, Any],
         request: Request | None,
     ) -> Any:
-        """Make a call and write it down. Raises UnrecordableError for an answer of no shape."""
+        """Make a call and record it. Raises UnrecordableError for a malformed result."""
         call = Call.of(name, request, arguments)
         try:
             call.result = make_call()

@@ -1,4 +1,4 @@
-"""What a monitor did."""
+"""The report of a monitor."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from kvspec.errors import MonitorViolation
 
 @dataclass(frozen=True)
 class MonitorReport:
-    """So far.
+    """Counts so far.
 
     - `operations`: calls of the manager that were watched; `audits`: those after which the whole
-      state was checked.
+    state was checked.
     - `manager_seconds`: spent in the manager; `checking_seconds`: spent in the monitor.
     - `peak_memory_bytes`: the most that the monitor held, estimated at audits.
-    - `violation`: the first, after which nothing is checked any more; None when there is none.
+    - `violation`: the first, after which nothing is checked any more; None if there is none.
     """
 
     operations: int

@@ -1,4 +1,4 @@
-"""What the requests that a monitor sees consist of, and how much of them is computed."""
+"""The content of the requests that a monitor sees, and how much of it is computed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MAX_IDLE = 16
 
 
 def described(request: Request) -> RequestInput | None:
-    """The request's member `input`, if that is what it was made from, as in kvref and kvfast."""
+    """Return the request's member `input`, if it is its RequestInput, as in kvref and kvfast."""
     found = getattr(request, "input", None)
     return found if isinstance(found, RequestInput) else None
 
@@ -50,15 +50,15 @@ class Requests:
         self._followed: OrderedDict[str, Followed] = OrderedDict()
 
     def get(self, name: str) -> Followed | None:
-        """The request of that name, if it was seen."""
+        """Return the request of that name, if it was seen."""
         return self._followed.get(name)
 
     def items(self) -> list[tuple[str, Followed]]:
-        """All of them by name."""
+        """Return all requests by name."""
         return list(self._followed.items())
 
     def follow(self, request: Request, num_tokens: int) -> Followed:
-        """What is known of the request, with the tokens that came since."""
+        """Return the data of a request, with new tokens added."""
         name = request.request_id
         known = self._followed.get(name)
         if known is None or known.request is not request or len(known.content.tokens) > num_tokens:
@@ -87,7 +87,7 @@ class Requests:
 def content_of(
     request: Request, given: RequestInput | None, *, tags_extra_keys: bool = True
 ) -> Content:
-    """Return the prompt; a token that stands for an item or an embedding counts as what it is.
+    """Return the prompt; a token that represents an item or an embedding counts as that.
 
     Without tags an adapter and a salt of one name are the same (KV-POL-10).
     """
@@ -111,5 +111,5 @@ def content_of(
 
 
 def _stand_in(data: bytes) -> int:
-    """A number in place of a token, which no other content has."""
+    """Return a number in place of a token, which no other content has."""
     return int.from_bytes(blake2b(data, digest_size=8).digest(), "big") >> 1

@@ -23,7 +23,7 @@ from kvspec.request import Request
 from kvspec.snapshot import Snapshot
 
 FOLDER_VARIABLE = "KVSPEC_MONITOR_DIR"
-"""Where records go when nobody says it."""
+"""The variable that names the default folder of records."""
 
 WEIGHED_EVERY = 64
 """Operations between two estimates of the memory in use, which cost as much as an audit."""
@@ -58,7 +58,7 @@ class Session:
         snapshot = self._snapshot()
         if snapshot is not None:
             check_snapshot(manager.config, snapshot)
-        self._last: Snapshot | None = snapshot  # the state now, as long as nobody calls
+        self._last: Snapshot | None = snapshot  # the state now, until the next call
         self.watch = Watch(manager, describe, snapshot)
         view = None if snapshot is None else self._view(snapshot)
         self.history = History(manager, describe, view, length=history)
@@ -107,7 +107,7 @@ class Session:
         self._checking_seconds += perf_counter() - began
 
     def report(self) -> MonitorReport:
-        """What was done so far."""
+        """Return the counts so far."""
         return MonitorReport(
             self._operations,
             self._audits,
@@ -118,7 +118,7 @@ class Session:
         )
 
     def _is_due(self, name: str) -> bool:
-        """Whether the state is looked at after this call.
+        """Return whether the state is checked after this call.
 
         Events can be compared with the state only where they are taken.
         """
@@ -133,7 +133,7 @@ class Session:
         return due and self.shows_state
 
     def _look(self, call: Call, before: Snapshot | None, *, is_due: bool) -> None:
-        """Everything that is checked after a call, and the note for the record."""
+        """Make all checks after a call, and note it for the record."""
         manager = self.manager
         call.num_free_blocks, call.usage = manager.num_free_blocks, manager.usage
         after = self._snapshot() if is_due else None
@@ -170,12 +170,12 @@ class Session:
             return
         try:
             self.history.add(note(call), view)
-        except Exception as error:  # an answer of no shape that records know; or illegal arguments
+        except Exception as error:  # a result of a shape unknown to records, or illegal arguments
             if call.error is None:
                 self.history.break_off(f"records cannot say what {call.name} answered: {error!r}")
 
     def _end(self, found: InvariantViolation, call: Call) -> None:
-        """Write the record, stop watching, and tell."""
+        """Write the record, stop watching, and report the violation."""
         self.is_watching = False
         record, hint = self._write(found, call)
         self.violation = MonitorViolation(found, call.describe(), record, hint)
@@ -218,7 +218,7 @@ class Session:
         self.history.add(note(with_lists(call, self.manager)), None)
 
     def _path(self, rule: str) -> Path:
-        """The file to write: the one that was named, or the first free name in a folder."""
+        """Return the file to write: the given one, or the first free name in a folder."""
         if self.record is not None and not self.record.is_dir():
             return self.record
         folder = self.record or Path(os.environ.get(FOLDER_VARIABLE) or ".")
@@ -230,7 +230,7 @@ class Session:
         return path
 
     def _snapshot(self) -> Snapshot | None:
-        """The state; None, from then on, of a manager that does not show it."""
+        """Return the state; None from then on if the manager does not show it."""
         if not self.shows_state:
             return None
         try:
@@ -240,7 +240,7 @@ class Session:
             return None
 
     def _view(self, snapshot: Snapshot, call: Call | None = None) -> View:
-        """The state as records show it."""
+        """Return the state as records show it."""
         manager = self.manager
         free = manager.num_free_blocks if call is None else call.num_free_blocks
         usage = manager.usage if call is None else call.usage

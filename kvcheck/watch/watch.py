@@ -1,7 +1,7 @@
-"""The checks of a monitor: after every call those that cost little, at an audit those of the state.
+"""The checks of a monitor: cheap ones after every call, those of the state at an audit.
 
-Every method raises InvariantViolation at the first offence. A manager is judged by its answers
-alone, except at audits, which look at its snapshot.
+Every method raises InvariantViolation at the first offence. A manager is judged by its results
+alone, except at audits, which examine its snapshot.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from kvspec.transitions import Transition, check_transition
 
 
 class Watch:
-    """What is known of one manager. `snapshot`: its state now, None if it cannot show it."""
+    """The knowledge about one manager. `snapshot`: its state now, None if it cannot show it."""
 
     def __init__(
         self, manager: KVCacheManager, describe: Describe, snapshot: Snapshot | None
@@ -44,7 +44,7 @@ class Watch:
         self.content = ContentCheck(self.config)
         self.has_copies = looks_inside(self.config)
         self.copies_may_wait = self.has_copies
-        if self.has_copies:  # when a copy reads what is there, the calls do not say
+        if self.has_copies:  # the calls do not show when a copy reads its source
             self.content.groups.clear()
             self.content.states.clear()
         tagged = self.config.policy.extra_keys == "tagged"
@@ -60,7 +60,7 @@ class Watch:
         ends = [block for pairs in waiting for pair in pairs for block in pair]
         self.ownership.pop(ends)
         self.ownership.num_set_aside = self.ownership.num_free - manager.num_free_blocks
-        self.ownership.return_popped(ends)  # they are told when the copies are taken
+        self.ownership.return_popped(ends)  # they become known when the copies are taken
 
     @property
     def size_bytes(self) -> int:
@@ -84,34 +84,36 @@ class Watch:
             self._accept(call.request.request_id, followed, computed)
 
     def after(self, call: Call) -> None:
-        """The checks of every call."""
+        """Make the checks of every call."""
         if call.error is not None:
             self._failed(call)
         elif call.name in CHECKS:
             CHECKS[call.name](self, call)
-        if not self.copies_may_wait:  # what is held for copies is told when they are taken
+        if not self.copies_may_wait:  # blocks held for copies become known when those are taken
             self.ownership.check_conservation(call.num_free_blocks)
 
     def state(self, call: Call, before: Snapshot | None, after: Snapshot) -> None:
-        """The first part of an audit: the snapshot, and what the call made of the one before."""
+        """Check the snapshot and the transition: the first part of an audit."""
         check_snapshot(self.config, after)
         if before is not None:
             check_transition(self.config, Transition(call.name, call.outcome, before, after))
 
     def agreement(self, name: str, after: Snapshot) -> None:
-        """The second: it is the state that the answers told, and what is read next is there."""
+        """Check that the state agrees with the results, and holds what is read next: the second
+        part.
+        """
         self.ownership.check_agrees(after)
         self._read_held()
         if name == "take_events" and self.config.enable_events:
             int_hashes = self.config.int_event_hashes
             if self.fold_is_exact:
                 self.fold.expect_state(after, int_hashes=int_hashes)
-            else:  # nobody heard what came before
+            else:  # earlier events were not observed
                 self.fold.start_from(after, int_hashes=int_hashes)
                 self.fold_is_exact = True
 
     def _read_held(self) -> None:
-        """What requests hold is what they wrote; read again where it may have changed."""
+        """Check that requests still hold what they wrote, where it may have changed."""
         written = self.content.shadow.take_written()
         for name, lists in self.ownership.lists.items():
             followed = self.requests.get(name)
@@ -127,7 +129,7 @@ class Watch:
     # Calls.
 
     def _failed(self, call: Call) -> None:
-        """An error changes nothing; the state tells more, the lists must be as they were."""
+        """Check that an error changed nothing: at least the lists must be as before."""
         if call.request is not None:
             name = call.request.request_id
             held, now = self._lists(name), self._ask(call.request)
@@ -215,7 +217,7 @@ class Watch:
         followed.num_computed = max(followed.num_computed, computed)
 
     def _only_nulled(self, request: Request, held: Lists, what: str, rule: str) -> None:
-        """The lists are those held before, but for entries that became null."""
+        """Check that the lists are those held before, except for entries that became null."""
         now = self._ask(request)
         same_length = [len(blocks) for blocks in now] == [len(blocks) for blocks in held]
         pairs = zip(chain.from_iterable(held), chain.from_iterable(now), strict=False)
@@ -243,7 +245,7 @@ class Watch:
         self._forgotten(request, "KV-MGR-13")
 
     def _forgotten(self, request: Request, rule: str) -> None:
-        """The request holds nothing any more."""
+        """Check that the request holds nothing any more."""
         name, now = request.request_id, self._ask(request)
         if any(now):
             raise violated(
@@ -293,15 +295,15 @@ class Watch:
     # What is known.
 
     def _lists(self, name: str) -> Lists:
-        """The block lists by the answers."""
+        """Return the block lists according to the results."""
         return self.ownership.lists.get(name, ((),) * self.ownership.num_groups)
 
     def _ask(self, request: Request) -> Lists:
-        """The block lists as the manager shows them now."""
+        """Return the block lists as the manager shows them now."""
         return self.ownership.checked(self.manager.get_blocks(request), "the answer of get_blocks")
 
     def _accept(self, name: str, followed: Followed, num_computed: int) -> None:
-        """The first `num_computed` tokens are verified: those of them that were drafts hold."""
+        """Accept the first `num_computed` tokens as verified, including drafts among them."""
         num_known = len(followed.content.tokens)
         if followed.draft_from is not None:
             first = followed.draft_from
@@ -330,11 +332,11 @@ CHECKS: Mapping[str, CheckOfCall] = MappingProxyType(
         "new_step_starts": lambda watch, call: watch.content.new_step_starts(),
     }
 )
-"""What is checked after a call that succeeded, besides conservation."""
+"""Checks after a call that succeeded, besides conservation."""
 
 
 def _request(call: Call) -> Request:
-    """The request that such a call is about."""
+    """Return the request that such a call is about."""
     if call.request is None:
         raise TypeError(f"{call.name} is about a request")
     return call.request

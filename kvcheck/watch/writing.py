@@ -40,7 +40,7 @@ class OperationWriter:
         self.knows_state = knows_state
 
     def prepare(self, noted: Noted) -> Iterator[Operation]:
-        """The request as it was at the call."""
+        """Keep the request as it was at the call."""
         request = noted.request
         if request is None:
             return
@@ -55,7 +55,7 @@ class OperationWriter:
     def operation(
         self, noted: Noted, after: Observed, uncompared: tuple[str, ...] = ()
     ) -> Operation:
-        """A call that was seen."""
+        """Return the operation of an observed call."""
         arguments = check_arguments(OPERATIONS[noted.name], noted.arguments, Where("arguments"))
         name = None if noted.request is None else noted.request.request_id
         self.index += 1
@@ -74,7 +74,7 @@ class OperationWriter:
         )
 
     def new_request(self, request: Request, given: RequestInput | None) -> Operation:
-        """The request as it was made, from `given` if that is known."""
+        """Return the operation that makes the request, from `given` if known."""
         prompt = ints(request.token_ids[: request.num_prompt_tokens])
         arguments = {"prompt_token_ids": prompt, **more_of(given)}
         hashes = hexes(request.block_hashes[: self._num_hashes(len(prompt))])
@@ -82,7 +82,7 @@ class OperationWriter:
         return self._about_request("new_request", request, arguments, result)
 
     def append_tokens(self, request: Request, start: int, end: int) -> Operation:
-        """The request grows from `start` tokens to `end`."""
+        """Return the operation that extends the request from `start` tokens to `end`."""
         hashed = (self._num_hashes(start), self._num_hashes(end))
         result = {
             "num_tokens": end,
@@ -95,7 +95,7 @@ class OperationWriter:
     def _about_request(
         self, name: str, request: Request, arguments: dict[str, object], result: object
     ) -> Operation:
-        """An operation that leaves the manager as it is."""
+        """Return an operation that does not change the manager."""
         self.index += 1
         return Operation(
             index=self.index - 1,
@@ -112,12 +112,12 @@ class OperationWriter:
 
 
 def _as_it_was(before: Observed) -> Observed:
-    """The state again, nothing in it changed."""
+    """Return the state with nothing changed."""
     return replace(before, state={}, dup_order=None, state_parts={})
 
 
 def more_of(given: RequestInput | None) -> dict[str, object]:
-    """What a request has besides its tokens."""
+    """Return the content of a request besides its tokens."""
     if given is None:
         return {}
     if given.prompt_embeddings is not None:

@@ -299,8 +299,7 @@ class SequentialManager:
 
     @in_turn
     def next_free_blocks(self, num_blocks: int, after: int | None = None) -> array[int]:
-        """Return the front of the free queue, or what follows `after` (KV-BATCH-13, KV-BATCH-15).
-        """
+        """Return the front of the free queue, or what follows (KV-BATCH-13, KV-BATCH-15)."""
         number = count("num_blocks", num_blocks)
         if Feature.SNAPSHOT not in self.implementation.capabilities.features:
             raise UnsupportedError("next_free_blocks", self.implementation.capabilities.name)

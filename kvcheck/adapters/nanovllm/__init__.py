@@ -1,4 +1,4 @@
-"""nano-vllm's block manager behind the contract's calls, for level *safety*.
+"""nano-vllm's block manager with the contract's calls, for level *safety*.
 
     kvspec check kvcheck.adapters.nanovllm:implementation --level safety
 

@@ -17,7 +17,7 @@ from kvcheck.tools.bench.scenarios import CHUNK
 
 
 def native_calls(manager: NanoManager, library: Library) -> Calls:
-    """In the order of its scheduler; every token that is scheduled counts as computed."""
+    """Make nano-vllm's calls in the order of its scheduler; scheduled tokens count as computed."""
     inner, size = manager.inner, manager.block_size
     # Its class keeps the block size; `num_computed_tokens` is what the scenarios set.
     sized = type(

@@ -22,18 +22,19 @@ class NanoImplementation(SmallImplementation):
     name = NanoManager.name
     features = frozenset({Feature.PREFIX_CACHING, Feature.STABLE_LISTS})
     min_block_size_tokens = 2
-    """A full block is told by `length % block size == 1`, which is never so with blocks of 1."""
+    """A full block is detected by `length % block size == 1`, which never holds with blocks of 1.
+    """
 
     def __init__(self, library: Library) -> None:
         self.library = library
         self.version = library.version
 
     def make_manager(self, config: ManagerConfig) -> NanoManager:
-        """A fresh block manager."""
+        """Make a fresh block manager."""
         return NanoManager(self.library, config)
 
     def make_request(self, manager: KVCacheManager, request: RequestInput) -> Request:
-        """A `Sequence` of these tokens; nothing else of a request enters nano-vllm's hashes."""
+        """Make a `Sequence` of these tokens; nanovllm hashes nothing else of a request."""
         beside = (request.cache_salt, request.lora, request.prompt_embeddings)
         if any(beside) or request.multimodal or request.skip_reading_cache:
             raise UnsupportedError("anything that identifies a request but its tokens", self.name)
@@ -45,11 +46,10 @@ class NanoImplementation(SmallImplementation):
     def append_tokens(
         self, manager: KVCacheManager, request: Request, token_ids: Sequence[int]
     ) -> None:
-        """Append generated tokens."""
         check_token_ids(token_ids)
         for token in token_ids:
             own_request(request).inner.append_token(token)
 
     def bench_calls(self, manager: KVCacheManager) -> Calls:
-        """nano-vllm's own calls, which `kvspec bench` times in place of this adapter's."""
+        """Return nano-vllm's own calls, which `kvspec bench` times instead of this adapter's."""
         return native_calls(cast(NanoManager, manager), self.library)

@@ -58,7 +58,7 @@ def load_library() -> Library:
 
 @contextmanager
 def without_init() -> Iterator[None]:
-    """The package is there to be looked in, and has not run."""
+    """Make the package importable without running its `__init__`."""
     before = {name: sys.modules[name] for name in sys.modules if name.split(".")[0] == PACKAGE}
     for name in before:
         del sys.modules[name]

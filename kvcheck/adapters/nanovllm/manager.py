@@ -43,18 +43,18 @@ class NanoManager(SmallManager):
 
     @property
     def num_free_blocks(self) -> int:
-        """Length of the free list; cached blocks that nobody uses are in it."""
+        """Length of the free list, which includes unused cached blocks."""
         return len(self.inner.free_block_ids)
 
     def get_computed_blocks(self, request: Request) -> PrefixHit:
-        """The longest cached prefix, if the request fits now."""
+        """Return the longest cached prefix if the request fits now."""
         own = own_request(request)
         length = max(self.inner.can_allocate(own.inner), 0)
         own.last_hit = [block + 1 for block in self._cached_blocks(own.inner, length)]
         return PrefixHit(KVCacheBlocks((tuple(own.last_hit),)), length * self.block_size)
 
     def _cached_blocks(self, sequence: Any, length: int) -> Iterator[int]:
-        """The blocks that `allocate` will look up again."""
+        """Yield the blocks that `allocate` will look up again."""
         block_hash = -1
         for index in range(length):
             block_hash = self.inner.compute_hash(sequence.block(index), block_hash)
@@ -88,7 +88,7 @@ class NanoManager(SmallManager):
         return KVCacheBlocks((_shown(own.inner.block_table[held + hit // self.block_size :]),))
 
     def _admit(self, own: NanoRequest, num_cached_blocks: int) -> bool:
-        """Blocks for all tokens of a request that has none."""
+        """Allocate blocks for all tokens of a request that has none."""
         fits: bool = self.inner.can_allocate(own.inner) >= 0
         if not num_cached_blocks:
             # can_allocate counts on its own hit, which is not used here.
@@ -99,7 +99,7 @@ class NanoManager(SmallManager):
         return fits
 
     def _extend(self, own: NanoRequest, end: int) -> bool:
-        """A block for a generated token, where the last one is full."""
+        """Allocate a block for a generated token if the last one is full."""
         if end <= own.num_prefill_tokens:
             return True  # admission took the blocks of the whole prompt
         if end - own.inner.num_cached_tokens > 1:  # it adds a block at most
@@ -114,7 +114,7 @@ class NanoManager(SmallManager):
         self.inner.deallocate(own_request(request).inner)
 
     def get_blocks(self, request: Request) -> KVCacheBlocks:
-        """The block table."""
+        """Return the block table."""
         return KVCacheBlocks((_shown(own_request(request).inner.block_table),))
 
 
@@ -124,7 +124,7 @@ def _shown(blocks: Sequence[int]) -> tuple[int, ...]:
 
 
 def own_request(request: object) -> NanoRequest:
-    """The request, if this adapter made it."""
+    """Return the request if this adapter made it, else raise InvalidArgumentError."""
     if not isinstance(request, NanoRequest):
         raise InvalidArgumentError("request", request, "made by this implementation's make_request")
     return request

@@ -46,10 +46,10 @@ def implementation() -> SGLangImplementation:
 
 
 def python_core() -> SGLangImplementation:
-    """The same, its tree in Python instead of Rust."""
+    """Return the same with its tree in Python instead of Rust."""
     return SGLangImplementation(load_library(), tree_core="python")
 
 
 def plain_radix_cache() -> SGLangImplementation:
-    """The older `RadixCache`, on which SGLang's tests and simulations still run."""
+    """Return the older `RadixCache`, which SGLang's tests and simulations still use."""
     return SGLangImplementation(load_library(), is_unified=False)

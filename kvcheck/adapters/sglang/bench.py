@@ -1,9 +1,9 @@
-"""SGLang's own calls for `kvspec bench`: what its scheduler does to the tree on the host.
+"""SGLang's own calls for `kvspec bench`: the operations of its scheduler on the tree on the host.
 
-Timed are matching a prompt (`Req.init_next_round_input`) and releasing it (`release_kv_cache`,
-which puts it into the tree). Slots are not: SGLang allocates them for a whole batch by GPU kernels,
-and what stands in for those here says nothing about them. A tree compares tokens and hashes
-nothing, so its look-up is to be held against `hash + look up`.
+It times matching a prompt (`Req.init_next_round_input`) and releasing it (`release_kv_cache`, which
+puts it into the tree), but not slots: SGLang allocates them for a whole batch by GPU kernels, whose
+substitute here is not representative. A tree compares tokens and hashes nothing, so compare its
+look-up with `hash + look up`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def _maker(library: Library) -> Callable[[tuple[RequestInput, array[int]]], SGLa
 
 
 def _read_hit(manager: SGLangManager, request: SGLangRequest) -> tuple[int, list[int]]:
-    """The hit stays in the request; an admission puts the whole prompt in its place."""
+    """Read the hit from the request; an admission replaces it by the whole prompt."""
     is_admitted = request.inner.kv.holds_kv
     pages = request.last_hit if is_admitted else manager.last_match(request)
     return len(pages) * manager.block_size, pages

@@ -46,7 +46,7 @@ class SGLangImplementation(SmallImplementation):
         )
 
     def make_request(self, manager: KVCacheManager, request: RequestInput) -> Request:
-        """A `Req` with this content."""
+        """Make a `Req` with this content."""
         if request.prompt_embeddings is not None or request.multimodal:
             raise UnsupportedError("embeddings and multimodal items", self.name)
         tokens = token_list(request.prompt_token_ids, field="prompt_token_ids")
@@ -67,10 +67,9 @@ class SGLangImplementation(SmallImplementation):
     def append_tokens(
         self, manager: KVCacheManager, request: Request, token_ids: Sequence[int]
     ) -> None:
-        """Append generated tokens."""
         check_token_ids(token_ids)
         own_request(request).inner.output_ids.extend(token_ids)
 
     def bench_calls(self, manager: KVCacheManager) -> Calls:
-        """SGLang's own calls, which `kvspec bench` times in place of this adapter's."""
+        """Return SGLang's own calls, which `kvspec bench` times instead of this adapter's."""
         return native_calls(cast(SGLangManager, manager))

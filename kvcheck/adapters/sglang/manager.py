@@ -76,7 +76,7 @@ class SGLangManager(SmallManager):
         return int(slots) // self.block_size
 
     def get_computed_blocks(self, request: Request) -> PrefixHit:
-        """The longest cached prefix, kept on the request for its admission."""
+        """Return the longest cached prefix, and keep it on the request for its admission."""
         own = own_request(request)
         if own.inner.kv.holds_kv:
             raise InvalidArgumentError("request", own.request_id, "waiting: it holds slots")
@@ -86,7 +86,7 @@ class SGLangManager(SmallManager):
         return PrefixHit(KVCacheBlocks((tuple(own.last_hit),)), int(own.inner.prefix_len))
 
     def last_match(self, own: SGLangRequest) -> list[int]:
-        """The pages that were found for a waiting request."""
+        """Return the pages that were found for a waiting request."""
         return self._pages(self.tree.prefix_device_indices(own.inner))
 
     def allocate_slots(
@@ -117,7 +117,7 @@ class SGLangManager(SmallManager):
         return KVCacheBlocks((tuple(self._held(own)[held:]),)) if room else None
 
     def _admit(self, own: SGLangRequest, hit: int, end: int) -> bool:
-        """The scheduler's admission of one request, its matched prefix locked."""
+        """Admit one request as the scheduler does, with its matched prefix locked."""
         req = own.inner
         if not hit:
             with self.library.environ.envs.SGLANG_RADIX_FORCE_MISS.override(True):
@@ -155,7 +155,7 @@ class SGLangManager(SmallManager):
         return True
 
     def _decode(self, own: SGLangRequest, end: int) -> bool:
-        """A slot for a generated token."""
+        """Allocate a slot for a generated token."""
         req, start = own.inner, end - 1
         pages = 1 if start % self.block_size == 0 else 0
         if not self.slots.check_decode_capacity(
@@ -167,7 +167,7 @@ class SGLangManager(SmallManager):
         return True
 
     def _batch(self, req: Any, lengths: Any) -> SimpleNamespace:
-        """A `ScheduleBatch` of one request, as far as allocation reads it."""
+        """Make a `ScheduleBatch` of one request with the members that allocation reads."""
         row = self.library.torch.tensor([req.kv.req_pool_idx or 0])
         return SimpleNamespace(
             reqs=[req],
@@ -205,7 +205,7 @@ class SGLangManager(SmallManager):
         return True
 
     def get_blocks(self, request: Request) -> KVCacheBlocks:
-        """The pages of the request's row."""
+        """Return the pages of the request's row."""
         return KVCacheBlocks((tuple(self._held(own_request(request))),))
 
     def _held(self, own: SGLangRequest) -> list[int]:
@@ -215,12 +215,12 @@ class SGLangManager(SmallManager):
         return self._pages(self.rows.req_to_token[kv.req_pool_idx, : kv.kv_allocated_len])
 
     def _pages(self, slots: Any) -> list[int]:
-        """The page of each block_size slots."""
+        """Return the page of each `block_size` slots."""
         return [int(slot) // self.block_size for slot in slots[:: self.block_size]]
 
 
 def own_request(request: object) -> SGLangRequest:
-    """The request, if this adapter made it."""
+    """Return the request if this adapter made it, else raise InvalidArgumentError."""
     if not isinstance(request, SGLangRequest):
         raise InvalidArgumentError("request", request, "made by this implementation's make_request")
     return request

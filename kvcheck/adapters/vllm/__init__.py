@@ -1,11 +1,10 @@
-"""vLLM's own KV-cache manager behind the contract's interface.
+"""vLLM's own KV-cache manager with the contract's interface.
 
     kvspec golden RECORDS --impl kvcheck.adapters.vllm:implementation
 
-The factory imports whatever `vllm` is on the path, 0.24.0 or 0.33.0; a patched copy of the same
-version can be put there. Everything is answered by vLLM's code: the adapter translates values and
-checks nothing that vLLM leaves unchecked. Planning of 0.24.0 is offered, too: its functions need no
-device.
+The factory imports the `vllm` on the path, 0.24.0 or 0.33.0; a patched copy of the same version can
+be put there. All results come from vLLM's code: the adapter translates values and checks nothing
+that vLLM leaves unchecked. It also offers the planning of 0.24.0, whose functions need no device.
 """
 
 from __future__ import annotations
@@ -30,9 +29,9 @@ def implementation() -> VLLMImplementation:
 
 
 def scheduler_view() -> VLLMImplementation:
-    """The same, but the uncached common prefix is what vLLM's scheduler reads after any look-up.
+    """Return the adapter with the uncached common prefix as vLLM's scheduler reads it.
 
-    vLLM keeps that number in an attribute, which a look-up that reads no cache leaves as it was.
-    `implementation` answers None there, as recorded traces do; this one shows the value kept.
+    vLLM keeps that number in an attribute, which a look-up that reads no cache leaves unchanged.
+    `implementation` returns None there, as recorded traces do; this one returns the kept value.
     """
     return VLLMImplementation(load_library(), keeps_uncached_prefix=True)

@@ -30,7 +30,7 @@ class VLLMUnavailableError(KVSpecError, ImportError):
 
 
 class VLLMCallError(KVSpecError, ValueError):
-    """A call that vLLM ended with an exception of its own, which is the cause of this one.
+    """vLLM ended a call with an exception of its own, which is the cause of this one.
 
     `call` is the contract's name of the call, `original` the exception.
     """
@@ -42,7 +42,7 @@ class VLLMCallError(KVSpecError, ValueError):
 
 
 def describe(error: Exception) -> str:
-    """The class of an exception and what it says, if anything."""
+    """Return the class of an exception, with its message if it has one."""
     said = str(error)
     return f"{type(error).__name__}: {said}" if said else type(error).__name__
 
@@ -65,7 +65,7 @@ def typed_errors(call: str) -> Iterator[None]:
 
 @contextmanager
 def config_errors() -> Iterator[None]:
-    """The same while a manager is built: a configuration that vLLM refuses is a ConfigError."""
+    """Raise ConfigError for a configuration that vLLM refuses while a manager is built."""
     try:
         yield
     except KVSpecError:
@@ -75,7 +75,7 @@ def config_errors() -> Iterator[None]:
 
 
 class VLLMAnswerError(KVSpecError):
-    """vLLM answered what is no value of the contract; `problem` says why."""
+    """vLLM returned a value that the contract does not allow; `problem` says why."""
 
     def __init__(self, problem: Exception) -> None:
         super().__init__(f"vLLM's answer is no value of the contract: {problem}")
@@ -84,7 +84,7 @@ class VLLMAnswerError(KVSpecError):
 
 @contextmanager
 def planning_errors(call: str) -> Iterator[None]:
-    """The same for planning. Its numbers are those that vLLM had at hand when it refused."""
+    """Raise the contract's errors in planning, with the numbers vLLM had when it refused."""
     try:
         yield
     except KVSpecError:
@@ -94,7 +94,7 @@ def planning_errors(call: str) -> Iterator[None]:
 
 
 def _refusal(call: str, error: Exception) -> KVSpecError:
-    """The contract's error of vLLM's: the members that its message is about, and their values."""
+    """Return the contract's error for vLLM's, with the members and values it is about."""
     within = _locals_of(error)
     memory, page = within.get("_check_enough_kv_cache_memory", {}), within.get(_UNIFY_PAGES, {})
     sizes = within.get("resolve_kv_cache_block_sizes", {})
@@ -124,7 +124,7 @@ _UNIFY_PAGES = "unify_kv_cache_spec_page_size"
 
 
 def _locals_of(error: Exception) -> dict[str, dict[str, Any]]:
-    """The variables of each function that the error passed through, by the function's name."""
+    """Return the variables of each function that the error passed through, by function name."""
     found, trace = {}, error.__traceback__
     while trace is not None:
         found[trace.tb_frame.f_code.co_name] = dict(trace.tb_frame.f_locals)

@@ -9,7 +9,7 @@ from kvspec.events import AllBlocksCleared, BlockRemoved, BlockStored, Event
 
 
 def translate_event(library: Library, event: Any, *, is_report: bool = False) -> Event:
-    """One event, member by member. vLLM does not say of an event that it is a report."""
+    """Translate an event, member by member. vLLM does not mark reports."""
     if isinstance(event, library.events.AllBlocksCleared):
         return AllBlocksCleared()
     if isinstance(event, library.events.BlockRemoved):

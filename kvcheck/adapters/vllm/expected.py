@@ -30,12 +30,12 @@ class Expected:
             raise InvalidArgumentError("says", self.says, f"a pattern: {error}") from error
 
     def covers(self, said: str) -> bool:
-        """Whether this is that difference."""
+        """Return whether a difference is this one."""
         return said.startswith(self.call) and re.search(self.says, said) is not None
 
 
 def read_expected(path: Path) -> tuple[Expected, ...]:
-    """The tables `[[expected]]` of a TOML file. Raises InvalidArgumentError, and OSError."""
+    """Read the tables `[[expected]]` of a TOML file. Raises InvalidArgumentError, and OSError."""
     try:
         found = tomllib.loads(path.read_text())
         return tuple(Expected(**each) for each in found.pop("expected", ()))

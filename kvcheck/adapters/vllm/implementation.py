@@ -94,7 +94,7 @@ class VLLMImplementation:
         check_invariants: bool = True,
         clock: Callable[[], int] | None = None,
     ) -> KVCacheManager:
-        """A manager of vLLM's with a fresh pool. The clock is not used: nothing here is timed."""
+        """Make a manager of vLLM's with a fresh pool. The clock is not used: nothing is timed."""
         if not isinstance(config, ManagerConfig):
             raise InvalidArgumentError("config", config, "a ManagerConfig")
         manager: Any = VLLMManager(
@@ -131,15 +131,15 @@ class VLLMImplementation:
         return self.library.policy
 
     def bench_calls(self, manager: KVCacheManager) -> Calls:
-        """vLLM's own calls, which `kvspec bench` times in place of this adapter's."""
+        """Return vLLM's own calls, which `kvspec bench` times instead of this adapter's."""
         return native_calls(_inner(manager))
 
     def clone(self, manager: KVCacheManager) -> KVCacheManager:
-        """Not offered."""
+        """Raise UnsupportedError."""
         raise UnsupportedError(Feature.CLONE.value, NAME)
 
     def restore(self, config: ManagerConfig, snapshot: Snapshot) -> KVCacheManager:
-        """Not offered."""
+        """Raise UnsupportedError."""
         raise UnsupportedError(Feature.RESTORE.value, NAME)
 
 
@@ -151,7 +151,7 @@ class VLLMHitRateWindow:
         self.inner = library.stats.CachingMetrics(max_requests)
 
     def observe(self, stats: PrefixCacheStats) -> None:
-        """Take in one update."""
+        """Add an update."""
         self.inner.observe(
             self._stats_class(
                 reset=stats.reset,
@@ -166,7 +166,7 @@ class VLLMHitRateWindow:
 
     @property
     def num_requests(self) -> int:
-        """Requests in the window."""
+        """Number of requests in the window."""
         return int(self.inner.aggregated_requests)
 
     @property
@@ -176,7 +176,7 @@ class VLLMHitRateWindow:
 
 
 def _inner(manager: KVCacheManager) -> VLLMManager:
-    """The adapter's manager inside `manager`."""
+    """Return the adapter's manager inside `manager`."""
     inner = unwrapped(manager)
     if not isinstance(inner, VLLMManager):
         raise InvalidArgumentError("manager", manager, "made by this implementation's create")

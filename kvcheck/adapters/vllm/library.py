@@ -81,7 +81,7 @@ class Library:
         return self.hashing.get_hash_fn_by_name(name)
 
     def make_none_hash(self, function: str, seed: str | None) -> bytes:
-        """The first parent hash for a seed, made by vLLM; its module's value stays as it was."""
+        """Return vLLM's first parent hash for a seed; restores its module's value."""
         with environment(PYTHONHASHSEED=seed), self.parent_hash(b""):
             self.utils.init_none_hash(self.hash_function(function))
             return bytes(self.utils.NONE_HASH)

@@ -113,7 +113,7 @@ class VLLMManager:
     # Looking up.
 
     def get_computed_blocks(self, request: Request) -> PrefixHit:
-        """The longest cached prefix."""
+        """Return the longest cached prefix."""
         own = own_request(request)
         before = len(self.inner.block_pool.kv_event_queue)
         with self._calling("get_computed_blocks"):
@@ -123,7 +123,7 @@ class VLLMManager:
         return PrefixHit(_to_ids(blocks.blocks), int(length), uncached)
 
     def _uncached_prefix(self, request: VLLMRequest, beyond: int) -> int | None:
-        """How far a group reached `beyond` the hit: answered from 0.33 on, kept before."""
+        """Return how far a group reached `beyond` the hit, which 0.33 returns and 0.24 keeps."""
         reads_cache = self.config.enable_caching and not request.skips_cache
         if self.library.is_later:
             has_several = hasattr(self.inner.coordinator, PER_GROUP)
@@ -165,7 +165,7 @@ class VLLMManager:
         return None if answer is None else _to_ids(answer.blocks)
 
     def _hits(self, blocks: KVCacheBlocks | None) -> Any:
-        """vLLM's blocks of a hit; None for an empty one, as its own look-up answers."""
+        """Return vLLM's blocks of a hit; None for an empty one, as its own look-up does."""
         if blocks is None:
             return None
         if not isinstance(blocks, KVCacheBlocks):
@@ -291,7 +291,6 @@ class VLLMManager:
             return tuple(map(int, self.inner.get_num_common_prefix_blocks(own.request_id)))
 
     def get_blocks(self, request: Request) -> KVCacheBlocks:
-        """The block list per group."""
         return _to_ids(self.inner.get_blocks(own_request(request).request_id).blocks)
 
     def get_unhashed_block_ids(self, request: Request) -> tuple[tuple[int, ...], ...]:
@@ -308,7 +307,6 @@ class VLLMManager:
         )
 
     def take_new_block_ids(self) -> tuple[int, ...]:
-        """Blocks to be zeroed."""
         return tuple(map(int, self.inner.take_new_block_ids()))
 
     def record_prefix_cache_stats(self, request: Request, num_hit_tokens: int) -> None:
@@ -326,11 +324,9 @@ class VLLMManager:
         return ()
 
     def new_step_starts(self) -> None:
-        """A scheduling step begins."""
         self.inner.new_step_starts()
 
     def snapshot(self) -> Snapshot:
-        """The whole abstract state."""
         return take_snapshot(self.library, self.inner, self.popped, self._none_hash)
 
     # Translating.
@@ -355,7 +351,7 @@ def _to_ids(groups: Sequence[Sequence[Any]]) -> KVCacheBlocks:
 
 
 def stats_of(stats: Any) -> PrefixCacheStats | None:
-    """The contract's form of vLLM's counters."""
+    """Convert vLLM's counters to the contract's."""
     if stats is None:
         return None
     return PrefixCacheStats(

@@ -48,23 +48,23 @@ class ShadowDifferenceError(KVSpecError):
 
 
 def both(theirs: object, ours: object) -> str:
-    """Two answers that differ."""
+    """Show two results that differ."""
     return f"vLLM {theirs!r}, shadow {ours!r}"
 
 
 class Mirror:
-    """One implementation that follows. It stops at the first difference, which it keeps.
+    """An implementation that follows vLLM. It stops at the first difference, which it keeps.
 
-    `records`: under a monitor, which writes the record. Not for asynchronous scheduling: a monitor
-    takes tokens that are sampled after their slots were granted for drafts. There, with
-    KVSPEC_SHADOW_RECORD=1, each call is written with the state behind it while it goes. None: there
+    `records`: run it under a monitor, which writes the record. Not for asynchronous scheduling: a
+    monitor accepts tokens that are sampled after their slots were granted for drafts. There, with
+    KVSPEC_SHADOW_RECORD=1, each call is written with the state after it as it happens. None: there
     is no record.
 
-    `follows`: else nothing is asked, and only what the scheduler must keep is reported.
+    `follows`: else no calls are made, and only violations by the scheduler are reported.
 
-    `expected`: differences that are counted (`num_expected`, by reason); the follower then goes on
-    from vLLM's state, which `state` answers when it is given references that the scheduler holds,
-    and the bytes in place of the first parent's.
+    `expected`: differences that are counted (`num_expected`, by reason); the follower then
+    continues from vLLM's state, which `state` returns when given the references that the scheduler
+    holds, and the bytes to use as the first parent.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class Mirror:
         theirs: object,
         shown: Callable[[Any, Any], str] = both,
     ) -> None:
-        """Make the call to the shadow, and compare. `shown`: says where two answers differ."""
+        """Make the call to the shadow, and compare. `shown` formats a difference."""
         if self.is_over or not self.follows:
             return
         self.num_calls += 1
@@ -129,7 +129,7 @@ class Mirror:
             self.differ(f"{call}: the scheduler asks for {broken}")
 
     def answered(self, call: str, ask: Callable[[], T]) -> T:
-        """What vLLM answers; an exception is a difference, and nothing is followed behind it."""
+        """Return vLLM's result; an exception is a difference, and following stops."""
         try:
             return ask()
         except Exception as error:
@@ -166,7 +166,7 @@ class Mirror:
             raise self.difference
 
     def _written(self) -> Path | None:
-        """The record of all calls so far."""
+        """Write the record of all calls so far."""
         if self.recorded is not None:
             with self.recorded:
                 return self.recorded.path
@@ -190,9 +190,9 @@ class Mirror:
         self.manager = made
 
     def current(self, request: Any) -> Request:
-        """The shadow's request, which knows what vLLM's knows now.
+        """Return the shadow's request, brought up to date with vLLM's.
 
-        It is made anew for a session that goes on: it has lost a token, or more are of its prompt.
+        It is made again for a session that continues: it has lost a token, or its prompt has grown.
         """
         name, theirs = request.request_id, request.all_token_ids
         kept, mine = self.requests.get(name, (None, None))
@@ -217,26 +217,26 @@ class Mirror:
         return mine
 
     def _is_other(self, request: Any, mine: Request) -> bool:
-        """Whether vLLM's request no longer begins as it was."""
+        """Return whether vLLM's request no longer begins as it did."""
         if request.num_prompt_tokens != mine.num_prompt_tokens:
             return True
         last = request.all_token_ids[mine.num_tokens - 1 : mine.num_tokens]
         return list(last) != [self.last_tokens[request.request_id]]
 
     def forget(self, request_id: str) -> None:
-        """A request that is over is not asked for again."""
+        """Forget a finished request."""
         self.requests.pop(request_id, None)
         self.last_tokens.pop(request_id, None)
         self.hashes.num_known.pop(request_id, None)
 
     def named(self, request_id: str) -> Request | None:
-        """The shadow's request of that name, if it was seen."""
+        """Return the shadow's request of that name, if it was seen."""
         theirs, mine = self.requests.get(request_id, (None, None))
         return self.current(theirs) if mine is None and theirs is not None else mine
 
 
 def free_path() -> Path:
-    """A name for a record that nobody has."""
+    """Return an unused name for a record."""
     folder = Path(os.environ.get("KVSPEC_MONITOR_DIR") or ".")
     folder.mkdir(parents=True, exist_ok=True)
     free = (folder / f"kvspec-shadow-{number}.jsonl" for number in count(1))
@@ -244,7 +244,7 @@ def free_path() -> Path:
 
 
 def input_of(request: Any, config: ManagerConfig) -> RequestInput:
-    """What vLLM's request was made from, without what was appended."""
+    """Return the input of vLLM's request, without appended tokens."""
     if request.prompt_embeds is not None:
         raise KVSpecError("prompt embeddings are not followed")
     adapter, lora = request.lora_request, None

@@ -15,8 +15,8 @@ LOW = 2**64 - 1
 class Names:
     """The follower's names of vLLM's hashes; `shown`: of those in its events, ints or bytes.
 
-    A session may keep a hash that covers a token which is gone, and the follower has another one
-    then: `aliases` has the first in place of the later.
+    A session may keep a hash that covers a token it has dropped, for which the follower then has
+    another: `aliases` maps the later one to the first.
     """
 
     def __init__(self) -> None:
@@ -28,7 +28,7 @@ class Names:
     def add(
         self, theirs: Sequence[bytes], ours: Sequence[bytes], request: str, *, is_new: bool
     ) -> None:
-        """The hashes of a request; of one that is not new those that came since."""
+        """Add the hashes of a request; for a known one only the new hashes."""
         known = 0 if is_new else self.num_known.get(request, 0)
         count = min(len(theirs), len(ours))
         for their, our in zip(theirs[known:count], ours[known:count], strict=True):
@@ -41,16 +41,16 @@ class Names:
         self.num_known[request] = count
 
     def theirs(self, event: Event) -> Event:
-        """An event of vLLM's under the follower's names; a hash of no request keeps its own."""
+        """Return vLLM's event with the follower's names; a hash of no request keeps its own."""
         return self.own(_with(event, self.shown))
 
     def own(self, event: Event) -> Event:
-        """An event of the follower's."""
+        """Return an event of the follower with its names."""
         return _with(event, self.aliases)
 
 
 def _with(event: Event, names: Mapping[EventHash, EventHash]) -> Event:
-    """The same event with other names of hashes."""
+    """Return the same event with other names of hashes."""
     if isinstance(event, AllBlocksCleared):
         return event
     found = tuple(names.get(each, each) for each in event.block_hashes)
@@ -62,7 +62,7 @@ def _with(event: Event, names: Mapping[EventHash, EventHash]) -> Event:
 
 
 def renamed(snapshot: Snapshot, hashes: Mapping[bytes, bytes]) -> Snapshot:
-    """The same state, each key with the follower's hash: a hash, and four bytes of the group."""
+    """Return the same state with the follower's hash in each key (hash and 4 bytes of group)."""
 
     def key(theirs: bytes) -> bytes:
         return hashes.get(theirs[:-4], theirs[:-4]) + theirs[-4:]

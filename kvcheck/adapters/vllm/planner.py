@@ -1,8 +1,8 @@
 """vLLM's planning functions behind `kvspec.planning.Planner`, with a made-up configuration.
 
 vLLM plans with plain Python and no device; of its own configuration the functions read a few
-members, which `settings` makes up. They work on values made for each call: what they change in them
-nobody sees.
+members, which `settings` makes up. They work on values made for each call, so that their changes to
+them have no effect elsewhere.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from kvspec.specs import LayerSpec, UniformTypeKVCacheSpecs
 
 
 def settings(config: PlanningConfig) -> Any:
-    """What vLLM's planning reads of its configuration, under the names it has there."""
+    """Return the members of a configuration that vLLM's planning reads, under vLLM's names."""
     transfer = speculative = None
     if config.has_connector or config.packed_layout:
         packed = {"enable_cross_layers_blocks": str(config.packed_layout)}
@@ -71,7 +71,7 @@ class VLLMPlanner:
         self.utils = library.utils
 
     def spec_properties(self, spec: LayerSpec, config: PlanningConfig) -> SpecProperties:
-        """What vLLM's spec of these members says of itself."""
+        """Return the values that vLLM computes for a spec with these members."""
         interface, asked = self.library.interface, settings(config)
         with planning_errors("spec_properties"):
             made = layer_spec(self.library, spec)
@@ -90,7 +90,7 @@ class VLLMPlanner:
             )
 
     def merge(self, specs: Sequence[LayerSpec]) -> LayerSpec:
-        """As the class of the first spec merges them."""
+        """Merge the specs by the class of the first."""
         if not specs:
             raise UnsupportedError("merging no specs", NAME)
         with planning_errors("merge"):
@@ -98,12 +98,12 @@ class VLLMPlanner:
             return answered(spec_of, made[0].merge(made))
 
     def is_uniform(self, layers: Layers) -> bool:
-        """`is_kv_cache_spec_uniform`."""
+        """Return `is_kv_cache_spec_uniform`."""
         with planning_errors("is_uniform"):
             return bool(self.utils.is_kv_cache_spec_uniform(self._specs(layers)))
 
     def uniform_type(self, layers: Layers) -> UniformTypeKVCacheSpecs | None:
-        """`UniformTypeKVCacheSpecs.from_specs`."""
+        """Return `UniformTypeKVCacheSpecs.from_specs`."""
         with planning_errors("uniform_type"):
             uniform = self.library.interface.UniformTypeKVCacheSpecs
             found = uniform.from_specs(self._specs(layers))
@@ -118,12 +118,12 @@ class VLLMPlanner:
             return _layers(specs)
 
     def unify_page_size(self, layers: Layers) -> Layers:
-        """`unify_kv_cache_spec_page_size`."""
+        """Return `unify_kv_cache_spec_page_size`."""
         with planning_errors("unify_page_size"):
             return _layers(self.utils.unify_kv_cache_spec_page_size(self._specs(layers)))
 
     def groups(self, layers: Layers, config: PlanningConfig) -> tuple[KVCacheGroup, ...]:
-        """`get_kv_cache_groups`."""
+        """Return `get_kv_cache_groups`."""
         with planning_errors("groups"):
             found = self.utils.get_kv_cache_groups(settings(config), self._specs(layers))
             return answered(groups_of, found)
@@ -137,7 +137,7 @@ class VLLMPlanner:
     def estimate_max_model_len(
         self, layers: Layers, config: PlanningConfig, available_memory_bytes: int
     ) -> int:
-        """`estimate_max_model_len`."""
+        """Return `estimate_max_model_len`."""
         asked, specs = settings(config), self._specs(layers)
         with planning_errors("estimate_max_model_len"):
             return int(self.utils.estimate_max_model_len(asked, specs, available_memory_bytes))
@@ -145,7 +145,7 @@ class VLLMPlanner:
     def check_enough_memory(
         self, layers: Layers, config: PlanningConfig, available_memory_bytes: int
     ) -> None:
-        """`check_enough_kv_cache_memory`."""
+        """Call `check_enough_kv_cache_memory`."""
         asked, specs = settings(config), self._specs(layers)
         with planning_errors("check_enough_memory"):
             self.utils.check_enough_kv_cache_memory(asked, specs, available_memory_bytes)
@@ -156,7 +156,7 @@ class VLLMPlanner:
         config: PlanningConfig,
         available_memory_bytes: int,
     ) -> KVCacheConfig:
-        """`get_kv_cache_config_from_groups`."""
+        """Return `get_kv_cache_config_from_groups`."""
         with planning_errors("config_from_groups"):
             made = group_specs(self.library, groups)
             ask = self.utils.get_kv_cache_config_from_groups
@@ -176,20 +176,20 @@ class VLLMPlanner:
         return Plan(caches, asked.model_config.max_model_len, tuple(said))
 
     def scheduler_config(self, configs: tuple[KVCacheConfig, ...]) -> KVCacheConfig:
-        """`generate_scheduler_kv_cache_config`."""
+        """Return `generate_scheduler_kv_cache_config`."""
         with planning_errors("scheduler_config"):
             made = [cache_config(self.library, cache) for cache in configs]
             return answered(cache_of, self.utils.generate_scheduler_kv_cache_config(made))
 
     def max_concurrency(self, kv_cache: KVCacheConfig, config: PlanningConfig) -> float:
-        """`get_max_concurrency_for_kv_cache_config`."""
+        """Return `get_max_concurrency_for_kv_cache_config`."""
         with planning_errors("max_concurrency"):
             made = cache_config(self.library, kv_cache)
             ask = self.utils.get_max_concurrency_for_kv_cache_config
             return float(ask(settings(config), made))
 
     def capacity(self, kv_cache: KVCacheConfig, config: PlanningConfig) -> Capacity:
-        """`get_kv_cache_capacity`."""
+        """Return `get_kv_cache_capacity`."""
         with planning_errors("capacity"):
             made = cache_config(self.library, kv_cache)
             return Capacity(*self.utils.get_kv_cache_capacity(settings(config), made))
@@ -206,7 +206,7 @@ class VLLMPlanner:
 
     @contextmanager
     def _warnings(self) -> Iterator[list[str]]:
-        """What vLLM's planning warns of meanwhile; its logs go nowhere else."""
+        """Collect the warnings that vLLM's planning logs during the block."""
         said: list[str] = []
         log = logging.getLogger(self.utils.__name__)
         handler = _Heard(said)
@@ -230,7 +230,6 @@ class _Heard(logging.Handler):
         self.said = said
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep one message."""
         self.said.append(record.getMessage())
 
 

@@ -1,6 +1,6 @@
-"""What vLLM's scheduler must keep for its manager to be right, checked call by call.
+"""Preconditions that vLLM's scheduler must keep for its manager to be right, checked per call.
 
-The manager cannot see these: it does as it is told. Each answers what is wrong in words, or None.
+The manager cannot check these itself. Each function returns what is wrong in words, or None.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ def load_behind_hit(asked: Asked, scheduler_block_size: int) -> str | None:
 
 
 def lookahead_of_load(asked: Asked) -> str | None:
-    """A load that is waited for takes no slots for drafts: the sender has none."""
+    """Check that a pending load takes no slots for drafts: the sender has none."""
     if asked.delays_caching and asked.num_lookahead_tokens:
         return f"{asked.num_lookahead_tokens} look-ahead slots for a load that is waited for"
     return None
 
 
 def aligned_chunk(asked: Asked, block_size: int, stops: Collection[int] = ()) -> str | None:
-    """In mode align a prompt's chunk ends at a block, or reaches into the last one.
+    """Check that in mode align a prompt's chunk ends at a block, or reaches into the last one.
 
     A state is kept only at a chunk's end, so a chunk that ends elsewhere leaves none to be hit.
     `stops`: where else it may end, because a state is wanted there.
@@ -60,9 +60,9 @@ def aligned_chunk(asked: Asked, block_size: int, stops: Collection[int] = ()) ->
 
 
 def realigned_chunk(asked: Asked, block_size: int) -> str | None:
-    """In mode align a prompt's chunk that begins inside a block does not go beyond its end.
+    """Check that in mode align a chunk that begins inside a block ends within it.
 
-    The state of the block would be passed over, and that before it would stand for it.
+    Otherwise the state of the block would be skipped, and the earlier one used in its place.
     """
     start = asked.end - asked.num_new_tokens
     is_prefill = start < max(asked.num_prompt_tokens, asked.num_tokens - 1)
@@ -73,9 +73,10 @@ def realigned_chunk(asked: Asked, block_size: int) -> str | None:
 
 
 def known_behind_chunk(asked: Asked, num_read: int) -> str | None:
-    """A drafter of several modules reads so many tokens behind a chunk, unless it ends the prompt.
+    """Check that `num_read` tokens after a chunk are known, unless it ends the prompt.
 
-    The last of its modules would else keep what it made of guessed ones.
+    A drafter of several modules reads them; otherwise its last module would keep state computed
+    from guessed tokens.
     """
     left = asked.num_tokens - asked.end
     if asked.num_new_tokens and 0 < left < num_read:
@@ -84,14 +85,14 @@ def known_behind_chunk(asked: Asked, num_read: int) -> str | None:
 
 
 def whole_blocks_offered(num_tokens: int, scheduler_block_size: int) -> str | None:
-    """A connector is offered whole blocks: what it loads would race with the copy of another."""
+    """Check that a connector is offered whole blocks: otherwise its load would race with a copy."""
     if num_tokens % scheduler_block_size:
         return f"tokens behind {num_tokens}, no multiple of {scheduler_block_size}"
     return None
 
 
 def verified_tokens(num_computed_tokens: int, num_tokens: int) -> str | None:
-    """Tokens are cached once they are final: drafts that were rejected are taken off before."""
+    """Check that only final tokens are cached, without rejected drafts."""
     if num_computed_tokens > num_tokens:
         return f"{num_computed_tokens} tokens to be cached, of which {num_tokens} are final"
     return None

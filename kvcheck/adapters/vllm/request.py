@@ -11,7 +11,7 @@ from kvspec.request import RequestInput, RequestStatus, check_token_ids, token_l
 
 
 class VLLMRequest:
-    """Forwards to `inner`, vLLM's own request; the state of a request is there only."""
+    """Forwards to `inner`, vLLM's own request, which holds all state."""
 
     def __init__(self, library: Library, inner: Any, *, skips_cache: bool) -> None:
         self._statuses = library.request.RequestStatus
@@ -25,12 +25,12 @@ class VLLMRequest:
 
     @property
     def num_tokens(self) -> int:
-        """Prompt and generated tokens."""
+        """Number of prompt and generated tokens."""
         return int(self.inner.num_tokens)
 
     @property
     def num_prompt_tokens(self) -> int:
-        """Prompt tokens only."""
+        """Number of prompt tokens."""
         return int(self.inner.num_prompt_tokens)
 
     @property
@@ -54,7 +54,7 @@ class VLLMRequest:
 
     @property
     def junction_tokens(self) -> int:
-        """What its look-up answered: read by caching from 0.33 on."""
+        """The junction of its look-up, which caching reads from 0.33 on."""
         return int(getattr(self.inner, "shared_prefix_boundary", 0))
 
     @junction_tokens.setter
@@ -81,7 +81,7 @@ class VLLMRequest:
 
     @property
     def status(self) -> RequestStatus:
-        """Where the request stands in its scheduler."""
+        """The status of the request in its scheduler."""
         return RequestStatus(self.inner.status.name)
 
     @status.setter
@@ -120,7 +120,7 @@ def make_request(library: Library, request: RequestInput, hasher: Any) -> VLLMRe
 
 
 def _embeddings(library: Library, request: RequestInput) -> Any:
-    """One row of bytes per token; vLLM wants a row for every token of the prompt."""
+    """Return one row of bytes per token; vLLM wants a row for every token of the prompt."""
     given = request.prompt_embeddings
     if given is None:
         return None
@@ -138,7 +138,7 @@ def _adapter(library: Library, request: RequestInput) -> Any:
 
 
 def own_request(request: object) -> VLLMRequest:
-    """The request, if this adapter made it."""
+    """Return the request if this adapter made it, else raise InvalidArgumentError."""
     if not isinstance(request, VLLMRequest):
         raise InvalidArgumentError("request", request, "made by this implementation's make_request")
     return request

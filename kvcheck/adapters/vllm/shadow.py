@@ -1,9 +1,9 @@
-"""vLLM's scheduler with an implementation of the contract beside its manager, call by call.
+"""vLLM's scheduler with an implementation of the contract following its manager, call by call.
 
     vllm serve MODEL --scheduler-cls kvcheck.adapters.vllm.shadow.ShadowScheduler
 
-vLLM's manager answers, as always; the implementation (kvfast without KVSPEC_SHADOW) is asked the
-same, and the first difference is reported with a record of what it did. Asynchronous scheduling
+vLLM's manager serves all calls as usual; the same calls are made to the implementation (kvfast
+without KVSPEC_SHADOW), and the first difference is reported with a record. Asynchronous scheduling
 needs `AsyncShadowScheduler`.
 """
 
@@ -38,7 +38,7 @@ from kvspec.foreign import config_of
 
 
 class Shadowed:
-    """What both schedulers add to vLLM's. `shadow`: None where the contract refuses to go along."""
+    """The members that both schedulers add to vLLM's. `shadow`: None if following is impossible."""
 
     kv_cache_manager: Any
     connector: Any
@@ -98,7 +98,7 @@ class Shadowed:
         )
 
     def _later_manager(self, stock: Any, mirror: Mirror, translate: Any) -> LaterShadowedManager:
-        """0.33's manager; a connector has it, too, and what it is asked is looked at."""
+        """Wrap 0.33's manager, whose connector's calls are also checked."""
         self.steps = Steps(mirror.require, waits=self.defer_block_free)
         longest = self._scheduler_config.long_prefill_token_threshold
         most = self.max_num_scheduled_tokens
@@ -138,7 +138,7 @@ class Shadowed:
         return plan
 
     def update_from_output(self, scheduler_output: Any, model_runner_output: Any) -> Any:
-        """The output of a step, which is under way no longer."""
+        """Process the output of a step, which is then no longer in flight."""
         plan, update = scheduler_output, super().update_from_output  # type: ignore[misc]  # as above
         if self.steps is None:
             return update(plan, model_runner_output)

@@ -17,14 +17,14 @@ UNTOLD = "skip_zeroing_group_ids"
 
 
 def ids_of(blocks: Any) -> KVCacheBlocks | None:
-    """The ids of vLLM's blocks; None stays None."""
+    """Return the ids of vLLM's blocks; None stays None."""
     if blocks is None:
         return None
     return KVCacheBlocks(tuple([block.block_id for block in group] for group in blocks.blocks))
 
 
 def first_apart(theirs: Sequence[object], ours: Sequence[object]) -> str:
-    """The first of some values that differs, and how many there are."""
+    """Describe the first difference between two sequences, and their lengths."""
     pairs = zip(theirs, ours, strict=False)
     place = next((at for at, (one, other) in enumerate(pairs) if one != other), None)
     if place is None:
@@ -34,7 +34,7 @@ def first_apart(theirs: Sequence[object], ours: Sequence[object]) -> str:
 
 
 class Forwarded:
-    """An object of vLLM's, whose members are those of the stock one."""
+    """An object that forwards to vLLM's stock object."""
 
     def __init__(self, stock: Any, mirror: Mirror) -> None:
         self.stock = stock
@@ -45,7 +45,7 @@ class Forwarded:
 
 
 class ShadowedPool(Forwarded):
-    """vLLM's pool; what goes back by it goes back in the shadow."""
+    """vLLM's pool; blocks returned to it are also returned in the shadow."""
 
     def free_blocks(self, ordered_blocks: Iterable[Any]) -> None:
         """Return references, in this order."""
@@ -58,7 +58,6 @@ class ShadowedPool(Forwarded):
         self.mirror.same("free_blocks", lambda: self.mirror.manager.free_blocks(ids), None)
 
     def touch(self, blocks: Sequence[Any]) -> None:
-        """Take references."""
         self.stock.touch(blocks)
         ids = [block.block_id for block in blocks]
         self.mirror.popped.extend(ids)
@@ -66,10 +65,10 @@ class ShadowedPool(Forwarded):
 
 
 class ShadowedManager(Forwarded):
-    """vLLM's manager; the calls of its scheduler are made to the shadow, too.
+    """vLLM's manager; its scheduler's calls are also made to the shadow.
 
     `translate`: an event of vLLM's as the contract's; None: events are not compared. `reports`: the
-    events that no caching has made.
+    events that no caching call has made.
     """
 
     def __init__(
@@ -90,12 +89,10 @@ class ShadowedManager(Forwarded):
         return self.mirror.manager
 
     def new_step_starts(self) -> None:
-        """A step begins."""
         self.stock.new_step_starts()
         self.mirror.same("new_step_starts", lambda: self.shadow.new_step_starts(), None)
 
     def get_computed_blocks(self, request: Any) -> tuple[Any, int]:
-        """The longest cached prefix."""
         blocks, length = self.mirror.answered(
             "get_computed_blocks", lambda: self.stock.get_computed_blocks(request)
         )
@@ -141,15 +138,15 @@ class ShadowedManager(Forwarded):
         return granted
 
     def _granted(self, mine: Any, num_new_tokens: int, options: Mapping[str, Any]) -> Any:
-        """The follower's answer."""
+        """Return the follower's result."""
         return self.shadow.allocate_slots(mine, num_new_tokens, **options)
 
     def _cached(self, mine: Any, num_computed_tokens: int) -> None:
-        """The follower caches."""
+        """Cache in the follower."""
         self.shadow.cache_blocks(mine, num_computed_tokens)
 
     def _check(self, request: Any, new: int, new_computed: int, options: Any) -> Asked:
-        """The preconditions of an allocation."""
+        """Check the preconditions of an allocation."""
         asked = Asked(
             request.num_tokens,
             request.num_prompt_tokens,
@@ -172,7 +169,7 @@ class ShadowedManager(Forwarded):
         return asked
 
     def _stops(self, asked: Asked, request: Any, block_size: int) -> Collection[int]:
-        """Where else than at a block's end a chunk of aligned Mamba may end."""
+        """Return where a chunk of aligned Mamba may end besides the end of a block."""
         return ()
 
     def free(self, request: Any) -> None:
@@ -196,7 +193,7 @@ class ShadowedManager(Forwarded):
         return blocks
 
     def _forget(self, request: Any) -> None:
-        """A request that is finished is not asked for again."""
+        """Forget a finished request."""
         if request.is_finished():
             self.mirror.forget(request.request_id)
 
@@ -247,7 +244,6 @@ class ShadowedManager(Forwarded):
         )
 
     def take_new_block_ids(self) -> list[int]:
-        """Blocks to be zeroed."""
         ids: list[int] = self.stock.take_new_block_ids()
         call = "take_new_block_ids"
         self.mirror.same(call, lambda: self.shadow.take_new_block_ids(), tuple(ids))

@@ -1,4 +1,4 @@
-"""What the scheduler of vLLM 0.33 asks besides, and asks in another way than that of 0.24."""
+"""Calls that vLLM 0.33's scheduler adds or makes differently from 0.24's."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ from kvspec.specs import MambaSpec
 
 
 def later_members(scheduler: Any) -> dict[str, Any]:
-    """Of the configuration of 0.33's manager, what its scheduler told it and it does not keep."""
+    """Return configuration members that 0.33's scheduler passes to its manager without keeping
+    them.
+    """
     return {
         "max_num_batched_tokens": scheduler.vllm_config.max_in_flight_tokens,
         "hash_lookahead_tokens": scheduler.num_hash_lookahead_tokens,
@@ -27,7 +29,7 @@ def later_members(scheduler: Any) -> dict[str, Any]:
 
 
 def unfollowed(scheduler: Any) -> str | None:
-    """What of 0.33's manager the contract does not have, so that nobody can follow it."""
+    """Return a feature of 0.33's manager that the contract lacks, so that it cannot be followed."""
     is_dropping, groups = scheduler.use_eagle_block_drop, scheduler.kv_cache_config.kv_cache_groups
     refused = {
         **beyond_contract(scheduler),
@@ -42,7 +44,7 @@ def unfollowed(scheduler: Any) -> str | None:
 
 
 class LaterShadowedPool(ShadowedPool):
-    """vLLM 0.33's pool, which what was held for copies goes back to."""
+    """vLLM 0.33's pool, to which references held for copies are returned."""
 
     def __init__(self, stock: Any, mirror: Mirror, steps: Steps) -> None:
         super().__init__(stock, mirror)
@@ -82,7 +84,7 @@ class LaterShadowedManager(ShadowedManager):
         return int(coordinator.num_reprefillable_tokens) if is_alone else 0
 
     def _granted(self, mine: Any, num_new_tokens: int, options: Mapping[str, Any]) -> Any:
-        """The follower's answer; what is not cached yet is left out by a call of its own."""
+        """Allocate in the follower; a separate call caches what is not cached yet."""
         if not self.num_reread or options.get("delay_cache_blocks"):
             return super()._granted(mine, num_new_tokens, options)
         answer = super()._granted(mine, num_new_tokens, {**options, "delay_cache_blocks": True})
@@ -98,17 +100,16 @@ class LaterShadowedManager(ShadowedManager):
 
     @property
     def copies_wait(self) -> bool:
-        """Whether somebody asked for copies that were not taken."""
+        """Whether copies are pending that were not taken."""
         groups = self.stock.coordinator.single_type_managers
         return any(getattr(group, "_pending_cow_copies", ()) for group in groups)
 
     def new_step_starts(self) -> None:
-        """A step begins."""
         self.steps.starts()
         super().new_step_starts()
 
     def _check(self, request: Any, new: int, new_computed: int, options: Any) -> Asked:
-        """The preconditions of an allocation."""
+        """Check the preconditions of an allocation."""
         call = f"allocate_slots of {request.request_id}"
         self.steps.allocates(call, request)
         asked = super()._check(request, new, new_computed, options)
@@ -123,9 +124,9 @@ class LaterShadowedManager(ShadowedManager):
         return asked
 
     def _stops(self, asked: Asked, request: Any, block_size: int) -> Collection[int]:
-        """Where the prompt's last boundary inside a block is.
+        """Return the prompt's last boundary inside a block.
 
-        Anywhere in a block that is larger than a chunk, and where an item does not fit any more.
+        The chunk may end anywhere in a block larger than a chunk, and where an item no longer fits.
         """
         if block_size > self.most_tokens or request.mm_features:
             return (asked.end,)
@@ -134,10 +135,10 @@ class LaterShadowedManager(ShadowedManager):
             stops.append(last_boundary(request.num_prompt_tokens, self.mirror.config))
         return stops
 
-    def get_computed_blocks(  # type: ignore[override]  # 0.24 answers no junction
+    def get_computed_blocks(  # type: ignore[override]  # 0.24 returns no junction
         self, request: Any, max_cache_hit_length: int | None = None
     ) -> tuple[Any, int, int]:
-        """The longest cached prefix, its tokens, and the junction."""
+        """Return the longest cached prefix, its tokens, and the junction."""
         queue = self.stock.block_pool.kv_event_queue
         before = len(queue)
         blocks, length, junction = self.mirror.answered(
@@ -150,7 +151,7 @@ class LaterShadowedManager(ShadowedManager):
         return blocks, length, junction
 
     def _hit(self, request: Any) -> tuple[Any, int, int]:
-        """The follower's answer, in the form of vLLM's."""
+        """Return the follower's result in vLLM's form."""
         hit = self.shadow.get_computed_blocks(self.mirror.current(request))
         length, beyond = hit.hit_length_tokens, hit.uncached_common_prefix_tokens
         return hit.blocks, length, length + beyond if beyond else 0
@@ -158,7 +159,7 @@ class LaterShadowedManager(ShadowedManager):
     def get_computed_blocks_for_connector(
         self, request: Any, max_cache_hit_length: int | None = None
     ) -> tuple[Any, int, int, bool]:
-        """Each group's own hit where full attention has the longest, else the common one."""
+        """Return each group's own hit if full attention has the longest, else the common one."""
         call = "get_computed_blocks_for_connector"
         blocks, length, junction, diverged = self.mirror.answered(
             call,
@@ -196,7 +197,7 @@ class LaterShadowedManager(ShadowedManager):
             )
 
     def take_new_block_ids(self) -> list[int]:
-        """Blocks to be zeroed; a connector changes which, in a way that the contract has not."""
+        """Return blocks to be zeroed; not compared with a connector, which changes them."""
         if self.has_connector:
             self.mirror.uncompared.add("take_new_block_ids")
         return super().take_new_block_ids()

@@ -46,10 +46,10 @@ SPEC_TYPES: frozenset[type[LayerSpec]] = frozenset(
         CrossAttentionSpec,
     }
 )
-"""What a group of 0.24 may be. vLLM has a sink class too, but building its manager fails."""
+"""Specs of groups in 0.24. vLLM has a sink class too, but building its manager fails."""
 
 LATER_SPEC_TYPES = SPEC_TYPES - {TQFullAttentionSpec} | {RSWASpec, CircularBufferSpec}
-"""Of 0.33, in which Turboquant is no spec of its own."""
+"""Specs in 0.33, in which Turboquant is not a separate spec."""
 
 PLANNED_TYPES = frozenset(TYPE_OF_NAME.values())
 """What planning knows."""
@@ -64,12 +64,12 @@ CHOICES = ("unhashed_freed_to", "removed_event_per", "chunked_null_prefix_is_hit
 
 
 def spec_types(library: Library) -> frozenset[type[LayerSpec]]:
-    """What a group may be in this version."""
+    """Return the specs that a group may have in this version."""
     return LATER_SPEC_TYPES if library.is_later else SPEC_TYPES
 
 
 def values(library: Library) -> Mapping[str, frozenset[str]]:
-    """The values of `Capabilities.values` in this version."""
+    """Return `Capabilities.values` for this version."""
     if not library.is_later:
         return MappingProxyType({})
     found = {"mamba_cache_mode": frozenset({"align"}), "context_parallel": frozenset({"decode"})}
@@ -77,10 +77,10 @@ def values(library: Library) -> Mapping[str, frozenset[str]]:
 
 
 def checked(config: ManagerConfig, library: Library) -> ManagerConfig:
-    """The configuration with the block sizes that an engine would derive.
+    """Return the configuration with the block sizes that an engine would derive.
 
-    Raises UnsupportedError for what this vLLM does not have. Whether the values fit together is
-    left to vLLM.
+    Raises UnsupportedError for features that this vLLM lacks. vLLM checks whether the values fit
+    together.
     """
     for group in config.kv_cache.groups:
         if type(group.spec) not in spec_types(library):
@@ -156,7 +156,7 @@ def cache_config(
 
 
 def group_specs(library: Library, groups: Iterable[KVCacheGroup]) -> list[Any]:
-    """vLLM's groups."""
+    """Convert groups to vLLM's."""
     return [
         library.interface.KVCacheGroupSpec(
             layer_names=list(group.layer_names),
@@ -190,7 +190,7 @@ def layer_spec(library: Library, spec: LayerSpec) -> Any:
 
 
 def _renamed(members: dict[str, Any]) -> dict[str, Any]:
-    """The members under their names since 0.29; what orders the bytes of a page is no member."""
+    """Rename members as since 0.29; those for the byte order of a page are dropped."""
     left = {name: value for name, value in members.items() if name not in OLD_MEMBERS}
     if "compress_ratio" in members:
         left["tokens_per_state"] = members["compress_ratio"]
@@ -204,7 +204,7 @@ def _of_enum(kinds: Any, name: str) -> Any:
 
 
 def answered(make: Callable[[Any], T], found: Any) -> T:
-    """The contract's form of what vLLM answered; VLLMAnswerError for what the contract refuses."""
+    """Convert a result of vLLM; VLLMAnswerError if the contract refuses it."""
     try:
         return make(found)
     except ConfigError as error:

@@ -12,7 +12,7 @@ from kvspec.snapshot import MambaState, RequestState, Snapshot
 def take_snapshot(
     library: Library, manager: Any, popped: Sequence[int], none_hash: bytes
 ) -> Snapshot:
-    """What vLLM's manager holds now; `popped` is the caller's, vLLM keeps no record of it."""
+    """Return the state of vLLM's manager; vLLM keeps no record of `popped`."""
     pool, groups = manager.block_pool, manager.coordinator.single_type_managers
     blocks = pool.blocks
     names = {name for group in groups for name, held in group.req_to_blocks.items() if held}
@@ -40,7 +40,7 @@ def take_snapshot(
 
 
 def _pending_copies(groups: Sequence[Any]) -> tuple[tuple[tuple[int, int], ...], ...]:
-    """Source and destination of the copies that nobody took yet; 0.24 has none."""
+    """Return source and destination of pending copies; 0.24 has none."""
     waiting = [getattr(group, "_pending_cow_copies", ()) for group in groups]
     if not any(waiting):
         return ()
@@ -51,12 +51,12 @@ def _pending_copies(groups: Sequence[Any]) -> tuple[tuple[tuple[int, int], ...],
 
 
 def block_ids(blocks: Iterable[Any]) -> tuple[int, ...]:
-    """The ids of vLLM's blocks."""
+    """Return the ids of vLLM's blocks."""
     return tuple(int(block.block_id) for block in blocks)
 
 
 def _keys(pool: Any, block: Any) -> tuple[bytes, ...]:
-    """The primary key, then the further ones, which vLLM keeps without order."""
+    """Return the primary key, then the further ones, which vLLM keeps without order."""
     if block.block_hash is None:
         return ()
     further = pool.cached_block_hashes_by_block.get(block.block_id, ())
@@ -64,7 +64,7 @@ def _keys(pool: Any, block: Any) -> tuple[bytes, ...]:
 
 
 def _carriers(found: Any) -> tuple[int, ...]:
-    """One block, or a mapping whose order is that of insertion."""
+    """Return one block, or those of a mapping in order of insertion."""
     return block_ids(found.values() if isinstance(found, dict) else (found,))
 
 

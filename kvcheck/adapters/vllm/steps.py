@@ -1,6 +1,6 @@
-"""What vLLM 0.33's scheduler must keep from one step to the next: tokens in flight, and copies.
+"""Obligations of vLLM 0.33's scheduler from one step to the next: tokens in flight, and copies.
 
-It is watched from outside, by its plans and the members of its requests.
+They are checked from outside, by its plans and the members of its requests.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class InFlight:
 class Steps:
     """The steps of a scheduler; those without tokens are not counted.
 
-    `waits`: whether what a step may write to is freed when its output is there. `retained`: what is
-    held for copies, and the step that makes them.
+    `waits`: whether blocks that a step may write to are freed only after its output. `retained`:
+    references held for copies, and the step that makes them.
     """
 
     require: Require
@@ -42,17 +42,17 @@ class Steps:
     num_outputs: int = 0
 
     def starts(self) -> None:
-        """A step begins."""
+        """Note the start of a step."""
         self.copies = None
 
     def allocates(self, call: str, request: Any) -> None:
-        """Slots are asked for."""
+        """Check the request's tokens in flight when slots are allocated."""
         self._counted(call, request)
         if self.copies is not None:
             self.require(call, "slots after the copies of the step were taken")
 
     def copied(self, pairs: tuple[tuple[int, int], ...], retained: tuple[int, ...]) -> None:
-        """The copies were taken, and these references with them."""
+        """Note that the copies were taken with these references."""
         if self.copies is not None:
             self.require("take_kv_cache_block_copies", "the copies of a step for the second time")
         self.copies = pairs
@@ -60,7 +60,7 @@ class Steps:
             self.retained.append((retained, self.num_planned + 1))
 
     def returns(self, blocks: Sequence[int]) -> None:
-        """References go back: are they those of a copy?"""
+        """Check whether returned references are those of a copy."""
         found = next((each for each in self.retained if each[0] == tuple(blocks)), None)
         if found is not None:
             self.retained.remove(found)
@@ -68,7 +68,7 @@ class Steps:
                 self.require("free_blocks", "blocks back that a copy under way still needs")
 
     def planned(self, plan: Any, requests: Mapping[str, Any], *, copies_wait: bool) -> None:
-        """A step was planned: its tokens are in flight, its copies are told."""
+        """Note a planned step: its tokens are in flight, and its plan lists its copies."""
         told = tuple((c.src_block_id, c.dst_block_id) for c in plan.kv_cache_block_copies or ())
         if copies_wait or told != (self.copies or ()):
             self.require("schedule", "a step without the copies that its allocations want")
@@ -85,9 +85,9 @@ class Steps:
             self._counted("schedule", request)
 
     def outputs(self, plan: Any) -> dict[str, int]:
-        """A step's output comes: the computed tokens of requests that were preempted since.
+        """Return the computed tokens of requests preempted since the step, before its output.
 
-        Not those of sessions, which go back to where they can go on.
+        Sessions are excluded: they return to where they can continue.
         """
         found = {}
         self.num_outputs += bool(plan.num_scheduled_tokens)
@@ -98,7 +98,7 @@ class Steps:
         return found
 
     def processed(self, plan: Any, stale: Mapping[str, int]) -> None:
-        """The output was processed. `stale`: what `outputs` answered."""
+        """Check the requests after an output was processed. `stale`: the result of `outputs`."""
         self._kept("update_from_output")
         for name, known in list(self._of(plan)):
             request = known.request
@@ -118,19 +118,19 @@ class Steps:
                 self.require("update_from_output", f"{said}, after output from before a preemption")
 
     def _kept(self, call: str) -> None:
-        """What was held for copies goes back once they are made."""
+        """Check that references held for copies are returned once the copies are made."""
         done = self.num_outputs if self.waits else self.num_planned + 1
         if any(step <= done for _, step in self.retained):
             self.require(call, "blocks that are held for copies of a step that is over")
 
     def _of(self, plan: Any) -> Iterator[tuple[str, InFlight]]:
-        """The requests of a plan that are known."""
+        """Yield the known requests of a plan."""
         for name in plan.num_scheduled_tokens:
             if name in self.in_flight and self.in_flight[name].plans:
                 yield name, self.in_flight[name]
 
     def _counted(self, call: str, request: Any) -> None:
-        """As many tokens are in flight as were planned and not processed."""
+        """Check that the tokens in flight are those planned and not processed."""
         known = self.in_flight.get(request.request_id)
         planned = known.num_tokens if known is not None and known.request is request else 0
         told = request.num_in_flight_tokens
