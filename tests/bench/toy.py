@@ -169,8 +169,7 @@ class Changed:
 
 def shorter_lengths(batched: BatchedManager) -> Any:
     return Changed(
-        batched,
-        lookup=lambda handles: array("q", [hit - 16 for hit in batched.lookup(handles)]),
+        batched, lookup=lambda handles: array("q", [hit - 16 for hit in batched.lookup(handles)])
     )
 
 

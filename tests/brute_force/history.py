@@ -22,17 +22,8 @@ from kvspec.specs import (
 )
 from tests.brute_force.agreement import attention_groups
 from tests.brute_force.blocks_over_time import Blocks, Name
-from tests.brute_force.by_token import (
-    blocks_of,
-    is_handed_over,
-    is_worth_caching,
-    tokens_of,
-)
-from tests.brute_force.lives import (
-    Entry,
-    Life,
-    Span,
-)
+from tests.brute_force.by_token import blocks_of, is_handed_over, is_worth_caching, tokens_of
+from tests.brute_force.lives import Entry, Life, Span
 from tests.brute_force.texts import Beginnings, Text
 
 ZEROED = (

@@ -10,13 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from kvspec.specs import CircularBufferSpec, LayerSpec, MambaSpec, RSWASpec
-from tests.brute_force.by_token import (
-    blocks_of,
-    holds_text,
-    is_read,
-    num_unread,
-    tokens_of,
-)
+from tests.brute_force.by_token import blocks_of, holds_text, is_read, num_unread, tokens_of
 from tests.brute_force.texts import Text
 
 

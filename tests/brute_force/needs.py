@@ -7,15 +7,7 @@ from typing import Any
 
 from tests.brute_force.by_token import most_held, num_unread
 from tests.brute_force.history import History
-from tests.brute_force.lives import (
-    Life,
-    Span,
-    Wish,
-    beginning,
-    growth,
-    length_wanted,
-    num_loaded,
-)
+from tests.brute_force.lives import Life, Span, Wish, beginning, growth, length_wanted, num_loaded
 
 
 def need(history: History, name: str, wish: Wish, *, is_capped: bool = False) -> int | None:

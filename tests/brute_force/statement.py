@@ -145,10 +145,7 @@ def is_in_the_chunk(q: Question, candidate: Candidate) -> bool:
     assert isinstance(q.spec, ChunkedLocalAttentionSpec)
     chunk, size = q.spec.attention_chunk_size, q.spec.block_size
     start = len(candidate) * size // chunk * chunk // size
-    return candidate == (
-        *[False] * start,
-        *[True] * (len(candidate) - start),
-    )
+    return candidate == (*[False] * start, *[True] * (len(candidate) - start))
 
 
 def ends_with_a_state(q: Question, candidate: Candidate) -> bool:

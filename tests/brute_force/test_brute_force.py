@@ -82,10 +82,7 @@ def test_hits_are_what_enumeration_finds_in_any_cache(
         event(what)
 
 
-@pytest.mark.rule(
-    "KV-SW-4",
-    "KV-SW-5",
-)
+@pytest.mark.rule("KV-SW-4", "KV-SW-5")
 @pytest.mark.parametrize("world", short_beginnings())
 def test_short_beginnings_are_what_enumeration_finds(
     implementation: Implementation, world: Placed
@@ -93,13 +90,7 @@ def test_short_beginnings_are_what_enumeration_finds(
     compare_all_lengths(implementation, world.build(implementation))
 
 
-@pytest.mark.rule(
-    "KV-COORD-5",
-    "KV-COORD-8",
-    "KV-COORD-10",
-    "KV-COORD-11",
-    "KV-MGR-1",
-)
+@pytest.mark.rule("KV-COORD-5", "KV-COORD-8", "KV-COORD-10", "KV-COORD-11", "KV-MGR-1")
 @given(world=placed_worlds())
 def test_a_hit_has_all_that_the_next_token_reads(
     implementation: Implementation, world: Placed
@@ -120,14 +111,7 @@ def test_a_hit_has_all_that_the_next_token_reads(
                 assert blocks[position] == cache.block(group.spec, index, position)
 
 
-@pytest.mark.rule(
-    "KV-COORD-5",
-    "KV-COORD-13",
-    "KV-RET-1",
-    "KV-SW-2",
-    "KV-CHUNK-2",
-    "KV-MAMBA-3",
-)
+@pytest.mark.rule("KV-COORD-5", "KV-COORD-13", "KV-RET-1", "KV-SW-2", "KV-CHUNK-2", "KV-MAMBA-3")
 @given(world=lived_worlds())
 @settings(max_examples=MANY)
 def test_hits_are_what_enumeration_finds_in_a_used_cache(
@@ -156,13 +140,7 @@ def test_what_is_cached_is_what_boundaries_need(
     check_what_is_cached(implementation, config, num_tokens)
 
 
-@pytest.mark.rule(
-    "KV-RET-1",
-    "KV-RET-2",
-    "KV-RET-3",
-    "KV-RET-4",
-    "KV-COORD-13",
-)
+@pytest.mark.rule("KV-RET-1", "KV-RET-2", "KV-RET-3", "KV-RET-4", "KV-COORD-13")
 @pytest.mark.parametrize(("config", "num_tokens"), retained_tails())
 def test_tails_are_what_boundaries_need(
     implementation: Implementation, config: ManagerConfig, num_tokens: int

@@ -170,8 +170,7 @@ def contested_world(seed: int) -> Placed:
     config = ManagerConfig(KVCacheConfig(200, groups), max_model_len_tokens=1000, hash_seed="0")
     missing = [0.0, *(random.choice((0.1, 0.3, 0.5)) for _ in others)]
     return Placed(
-        config,
-        tuple(tuple(int(random.random() >= m) for _ in range(MAX_BLOCKS)) for m in missing),
+        config, tuple(tuple(int(random.random() >= m) for _ in range(MAX_BLOCKS)) for m in missing)
     )
 
 

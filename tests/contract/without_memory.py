@@ -33,11 +33,7 @@ class Scene:
 
     def __init__(self, implementation: Implementation) -> None:
         config = make_config(
-            60,
-            specs=self.specs,
-            log_stats=True,
-            enable_events=True,
-            residency_sample_rate=1.0,
+            60, specs=self.specs, log_stats=True, enable_events=True, residency_sample_rate=1.0
         )
         self.implementation = implementation
         self.manager = implementation.create(config, check_invariants=False, clock=lambda: 7)

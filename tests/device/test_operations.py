@@ -10,16 +10,7 @@ from hypothesis import strategies as st
 from kvfast.device import PADDING_SLOT, Backend, PageOperations
 from kvfast.device.pages import formats as _formats
 from kvspec.specs import LayerSpec
-from tests.device.models import (
-    DEVICE,
-    cache,
-    contents,
-    filled,
-    full,
-    mamba,
-    mla,
-    window,
-)
+from tests.device.models import DEVICE, cache, contents, filled, full, mamba, mla, window
 
 STORED = ["float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2"]
 

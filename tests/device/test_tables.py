@@ -12,11 +12,7 @@ import kvfast
 from kvfast.device import DeviceTables, TableDifference
 from kvspec.batched import BatchedManager, StepOutput, StepPlan
 from kvspec.request import RequestInput
-from kvspec.specs import (
-    CrossAttentionSpec,
-    EncoderOnlyAttentionSpec,
-    FullAttentionSpec,
-)
+from kvspec.specs import CrossAttentionSpec, EncoderOnlyAttentionSpec, FullAttentionSpec
 from tests.device.tables import (
     FULL,
     MAMBA,

@@ -11,12 +11,7 @@ import kvref
 from kvcheck.rules.specs import full, mamba
 from kvspec.errors import InvariantViolation
 from kvspec.invariants import check_snapshot
-from kvspec.transitions import (
-    PURE_CALLS,
-    TRANSITION_INVARIANTS,
-    Transition,
-    check_transition,
-)
+from kvspec.transitions import PURE_CALLS, TRANSITION_INVARIANTS, Transition, check_transition
 from tests.contract.builders import new_manager, new_request
 from tests.invariants.cases import State, story
 

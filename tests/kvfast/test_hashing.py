@@ -19,14 +19,7 @@ from tests.kvfast.hash_checks import (
     parents_of_few_bytes,
     tokens_at_every_boundary,
 )
-from tests.kvfast.hash_cores import (
-    BUILDS,
-    Core,
-    core,
-    expect_equal_hashes,
-    functions,
-    requests,
-)
+from tests.kvfast.hash_cores import BUILDS, Core, core, expect_equal_hashes, functions, requests
 
 pytestmark = pytest.mark.parametrize("build", BUILDS)
 
@@ -94,12 +87,7 @@ def test_a_request_without_items_is_one_run_or_two(build: str) -> None:
     request = RequestInput("r", [1], cache_salt="a")
     assert list(runs(request, 16, 0, 10**6)) == [(0, 1, ("a",)), (1, 10**6, None)]
     request = RequestInput("r", [1], prompt_embeddings=PromptEmbeddings(bytes(40), 1))
-    assert [run[:2] for run in runs(request, 16, 0, 10**6)] == [
-        (0, 1),
-        (1, 2),
-        (2, 3),
-        (3, 10**6),
-    ]
+    assert [run[:2] for run in runs(request, 16, 0, 10**6)] == [(0, 1), (1, 2), (2, 3), (3, 10**6)]
 
 
 @pytest.mark.parametrize("wrong", [b"", b"1234567", b"123456789", "12345678", None], ids=repr)

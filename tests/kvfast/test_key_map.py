@@ -111,9 +111,7 @@ class Crowded(KeyMap):
 
 
 @given(actions)
-def test_so_is_one_whose_homes_are_the_same(
-    actions: list[tuple[str, int, int, int, int]],
-) -> None:
+def test_so_is_one_whose_homes_are_the_same(actions: list[tuple[str, int, int, int, int]]) -> None:
     play(Crowded(NUM_BLOCKS, 4), actions)
 
 

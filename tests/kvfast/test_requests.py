@@ -15,14 +15,7 @@ from kvref.hashing import Hasher as ReferenceHasher
 from kvref.request import make_request as make_reference_request
 from kvspec.errors import InvalidArgumentError
 from kvspec.request import Request, RequestInput, RequestStatus
-from tests.kvfast.hash_cores import (
-    BOUNDARIES,
-    BUILDS,
-    core,
-    everything,
-    functions,
-    words_of,
-)
+from tests.kvfast.hash_cores import BOUNDARIES, BUILDS, core, everything, functions, words_of
 
 pytestmark = pytest.mark.parametrize("build", BUILDS)
 
@@ -96,9 +89,7 @@ def outcome(call: Any, *arguments: object) -> object:
 
 
 @given(
-    parts=st.lists(token_arguments(), max_size=12),
-    block_size=st.integers(0, 5),
-    function=functions,
+    parts=st.lists(token_arguments(), max_size=12), block_size=st.integers(0, 5), function=functions
 )
 def test_it_is_the_references_request_whatever_is_appended(
     build: str, parts: list[Any], block_size: int, function: str

@@ -28,21 +28,11 @@ from kvspec.errors import (
 )
 from kvspec.interface import Implementation, KVCacheManager
 from kvspec.record_file import read_header, read_trace
-from kvspec.request import (
-    LoRA,
-    MultimodalItem,
-    PromptEmbeddings,
-    Request,
-    RequestInput,
-)
+from kvspec.request import LoRA, MultimodalItem, PromptEmbeddings, Request, RequestInput
 from kvspec.snapshot import Snapshot
 from kvspec.specs import FullAttentionSpec, SlidingWindowSpec
 from tests.mistakes import mistaken
-from tests.monitor.twins import (
-    Engine,
-    WithManager,
-    config,
-)
+from tests.monitor.twins import Engine, WithManager, config
 
 REFERENCE = ReferenceImplementation()
 LEAKS = mistaken("LeaksUnhashedBlocks")
@@ -218,9 +208,7 @@ def test_the_record_goes_where_it_is_wanted(
     assert record(record=tmp_path / "not" / "there.jsonl") is None
 
 
-def test_leaving_the_block_audits_and_a_failure_of_the_engine_is_not_hidden(
-    tmp_path: Path,
-) -> None:
+def test_leaving_the_block_audits_and_a_failure_of_the_engine_is_not_hidden(tmp_path: Path) -> None:
     def evict(monitor: Monitor) -> None:
         """Behind the monitor's back, so that only the last audit can see it."""
         one = request(monitor)

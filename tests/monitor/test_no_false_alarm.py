@@ -84,12 +84,7 @@ def has_rswa(config: ManagerConfig) -> bool:
 
 # Order of eviction is a policy, which safety says nothing of.
 HARMLESS = frozenset(
-    {
-        "TakesFromTheBack",
-        "HashedBlocksToTheFront",
-        "UnhashedRunReversed",
-        "EvictionFreesTheBlock",
-    }
+    {"TakesFromTheBack", "HashedBlocksToTheFront", "UnhashedRunReversed", "EvictionFreesTheBlock"}
 )
 
 

@@ -129,7 +129,7 @@ def test_a_layer_may_keep_two_things(tmp_path: Path, planner: Planner) -> None:
     file = read_plan_file(written(tmp_path, altered(SMALL, changes)))
     (first, second), config = file.workers(planner)
     assert [name for name, _ in first] == [
-        *("layers.0.self", "layers.0.cross", "layers.1.self", "layers.1.cross"),
+        *("layers.0.self", "layers.0.cross", "layers.1.self", "layers.1.cross")
     ]
     assert [name for name, _ in second] == ["layers.2.self", "layers.2.cross"]
     assert second[1][1] == CrossAttentionSpec(16, 8, 128, "bfloat16")

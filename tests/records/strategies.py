@@ -4,13 +4,7 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from kvspec.config import (
-    HASH_FUNCTIONS,
-    KVCacheConfig,
-    KVCacheGroup,
-    KVCacheTensor,
-    ManagerConfig,
-)
+from kvspec.config import HASH_FUNCTIONS, KVCacheConfig, KVCacheGroup, KVCacheTensor, ManagerConfig
 from kvspec.events import AllBlocksCleared, BlockRemoved, BlockStored, Event
 from kvspec.planning import AUTO_FIT, PlanningConfig
 from kvspec.policy import Policy

@@ -71,10 +71,7 @@ def test_only_headers_of_that_engine_are_translated() -> None:
         ({"groups": spec(type="CircularBufferSpec")}, ()),
         ({"groups": spec(extra_retained_tokens=2)}, ()),
         ({"groups": spec(type="MambaSpec", mamba_cache_mode="align")}, ()),
-        (
-            {"groups": spec(type="MambaSpec", mamba_cache_mode="align"), "hash_block_size": 2},
-            (),
-        ),
+        ({"groups": spec(type="MambaSpec", mamba_cache_mode="align"), "hash_block_size": 2}, ()),
     ],
 )
 def test_what_the_contract_lacks_is_named(members: dict[str, Any], needed: tuple[str, ...]) -> None:

@@ -22,12 +22,7 @@ from kvspec.codec import (
     decode_spec,
 )
 from kvspec.config import KVCacheConfig
-from kvspec.errors import (
-    ConfigError,
-    FormatError,
-    InvalidArgumentError,
-    UnsupportedError,
-)
+from kvspec.errors import ConfigError, FormatError, InvalidArgumentError, UnsupportedError
 from kvspec.planning_functions import FUNCTIONS
 from tests.records.planner_tape import (
     ANSWERS,

@@ -186,11 +186,7 @@ def error() -> Schema:
 
 def _error(name: str, fields: Mapping[str, Schema]) -> Schema:
     return _exactly(
-        {
-            "class": {"const": name},
-            "message": {"type": "string"},
-            "fields": _exactly(dict(fields)),
-        }
+        {"class": {"const": name}, "message": {"type": "string"}, "fields": _exactly(dict(fields))}
     )
 
 

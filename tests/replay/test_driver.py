@@ -64,12 +64,7 @@ def test_the_youngest_gives_way_and_comes_back_first() -> None:
     scene = [record(1, [0], 512, 3), record(2, [1], 512, 3)]
     result, manager = replay(scene, ReplayOptions(5, 256))
     counts = result.counts
-    assert manager.looked_up == [
-        ("line-1", 0),
-        ("line-2", 0),
-        ("line-2", 256),
-        ("line-2", 256),
-    ]
+    assert manager.looked_up == [("line-1", 0), ("line-2", 0), ("line-2", 256), ("line-2", 256)]
     assert (counts.preemptions, counts.evictions, counts.steps) == (1, 2, 5)
     assert (counts.requests, counts.tokens_queried, counts.tokens_hit) == (2, 1024, 0)
     assert counts.preempted_requests == 1
@@ -250,11 +245,7 @@ def test_the_trace_is_read_as_a_stream_and_ended_requests_are_forgotten() -> Non
         ahead.append(source.position - driver.moment().counts.requests)
 
     Driver(
-        noted,
-        ReplayOptions(400, 64, max_running=4),
-        source,
-        trace_name="chat",
-        on_progress=watch,
+        noted, ReplayOptions(400, 64, max_running=4), source, trace_name="chat", on_progress=watch
     ).run()
     assert max(alive) <= 5
     assert max(ahead) <= 2

@@ -75,10 +75,7 @@ def test_a_block_that_begins_in_a_repeated_run_and_ends_in_a_new_one_is_no_hit()
 
 def test_a_run_that_was_only_seen_cut_shorter_was_never_full() -> None:
     waterfall = explain(
-        16,
-        (record(1, [1], 100), 0),
-        (record(2, [1], 200), 96),
-        (record(3, [1, 2], 600), 192),
+        16, (record(1, [1], 100), 0), (record(2, [1], 200), 96), (record(3, [1, 2], 600), 192)
     )
     # 200 tokens: 8 incomplete, 192 - 96 never seen. 512 tokens: 512 - 192 never seen.
     assert changes(waterfall) == {
@@ -89,10 +86,7 @@ def test_a_run_that_was_only_seen_cut_shorter_was_never_full() -> None:
 
 def test_blocks_that_an_earlier_request_has_not_computed_yet_are_no_hit() -> None:
     waterfall = explain(
-        16,
-        (record(1, [1, 2, 3], 1536), 0),
-        (record(2, [1, 2, 4], 1536), 592),
-        registered=600,
+        16, (record(1, [1, 2, 3], 1536), 0), (record(2, [1, 2, 4], 1536), 592), registered=600
     )
     assert changes(waterfall) == {Reason.NOT_YET_COMPUTED: -(1024 - 592)}
 

@@ -159,5 +159,5 @@ def test_quiet_is_quiet(
 
 def test_clocks() -> None:
     assert [_live._clock(seconds) for seconds in (0.2, 59.7, 61, 3_725)] == [
-        *("0:00", "1:00", "1:01", "1:02:05"),
+        *("0:00", "1:00", "1:01", "1:02:05")
     ]

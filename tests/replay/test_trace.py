@@ -23,10 +23,7 @@ TWO_LINES = b"\n".join(
     json.dumps(fields).encode()
     for fields in (line(), line(timestamp=7, input_length=512, hash_ids=[9], extra="ignored"))
 )
-TWO_RECORDS = [
-    TraceRecord(1, 0, 600, 5, (1, 2)),
-    TraceRecord(2, 7, 512, 5, (9,)),
-]
+TWO_RECORDS = [TraceRecord(1, 0, 600, 5, (1, 2)), TraceRecord(2, 7, 512, 5, (9,))]
 
 
 def read(path: Path, *, ordered: bool = False, form: str | None = None) -> list[TraceRecord]:

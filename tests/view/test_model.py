@@ -75,12 +75,7 @@ def test_marks_of_the_shipped_record() -> None:
         for frame in recording.frames
         if frame.operation is not None and frame.marks.refused is not None
     }
-    assert refused == {
-        16: "refused",
-        19: "refused",
-        26: "refused",
-        29: "refused with ValueError",
-    }
+    assert refused == {16: "refused", 19: "refused", 26: "refused", 29: "refused with ValueError"}
     assert _frame(recording, 5).marks.hit == (1, 2)  # found
     assert _frame(recording, 6).marks.hit == (1, 2)  # taken over
     assert _frame(recording, 12).marks.cached == (5,)
