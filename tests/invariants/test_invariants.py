@@ -22,19 +22,13 @@ from tests.invariants.cases import (
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_only_one_invariant_rejects_the_state(case: Case) -> None:
     bad = case.spoil(case.good())
-    offences = {i.name: i.first_offence(bad.config, bad.snapshot) for i in INVARIANTS}
-    assert [name for name, offence in offences.items() if offence] == [case.invariant]
-
-
-@pytest.mark.parametrize("case", CASES, ids=str)
-def test_a_bad_state_is_a_violation(case: Case) -> None:
-    bad = case.spoil(case.good())
-    (invariant,) = (i for i in INVARIANTS if i.name == case.invariant)
+    offences = {i: i.first_offence(bad.config, bad.snapshot) for i in INVARIANTS}
+    ((invariant, detail),) = [(i, offence) for i, offence in offences.items() if offence]
+    assert invariant.name == case.invariant
     with pytest.raises(InvariantViolation) as caught:
         check_snapshot(bad.config, bad.snapshot)
     assert (caught.value.invariant, caught.value.rule) == (invariant.name, invariant.rule)
-    assert caught.value.detail == invariant.first_offence(bad.config, bad.snapshot)
-    assert caught.value.state == bad.snapshot.describe()
+    assert (caught.value.detail, caught.value.state) == (detail, bad.snapshot.describe())
 
 
 @pytest.mark.parametrize("case", TRANSITION_CASES, ids=str)
@@ -42,11 +36,6 @@ def test_only_one_invariant_rejects_the_transition(case: TransitionCase) -> None
     config, transition = case.transition()
     offences = {i.name: i.first_offence(config, transition) for i in TRANSITION_INVARIANTS}
     assert [name for name, offence in offences.items() if offence] == [case.invariant]
-
-
-@pytest.mark.parametrize("case", TRANSITION_CASES, ids=str)
-def test_a_bad_transition_is_a_violation(case: TransitionCase) -> None:
-    config, transition = case.transition()
     with pytest.raises(InvariantViolation) as caught:
         check_transition(config, transition)
     assert caught.value.invariant == case.invariant
@@ -77,26 +66,15 @@ def test_real_states_pass(good: State) -> None:
 @pytest.mark.parametrize(
     "members",
     [
-        {"num_blocks": 7},
-        {"ref_counts": (0,)},
-        {"block_keys": ((),)},
-        {"free_queue": (6,)},
-        {"popped_blocks": (6,)},
-        {"reserved_blocks": (-1,)},
-        {"lookup_order": {bytes(36): (6,)}},
+        *({"num_blocks": 7}, {"ref_counts": (0,)}, {"block_keys": ((),)}, {"free_queue": (6,)}),
+        *({"popped_blocks": (6,)}, {"reserved_blocks": (-1,)}, {"lookup_order": {bytes(36): (6,)}}),
+        *({"block_ids": ()}, {"num_cached_blocks": (1, 2)}),
     ],
     ids=lambda members: str(*members),
 )
 def test_a_wrong_shape_is_found_first(members: dict[str, object]) -> None:
-    bad = story().with_(**members)
-    with pytest.raises(InvariantViolation) as caught:
-        check_snapshot(bad.config, bad.snapshot)
-    assert caught.value.invariant == "has_the_right_shape"
-
-
-@pytest.mark.parametrize("members", [{"block_ids": ()}, {"num_cached_blocks": (1, 2)}])
-def test_requests_have_an_entry_per_group(members: dict[str, object]) -> None:
-    bad = story().with_request("a", **members)
+    is_of_request = not members.keys() <= vars(story().snapshot).keys()
+    bad = story().with_request("a", **members) if is_of_request else story().with_(**members)
     with pytest.raises(InvariantViolation) as caught:
         check_snapshot(bad.config, bad.snapshot)
     assert caught.value.invariant == "has_the_right_shape"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from kvcheck.records.planning import replay_planning
 from kvcheck.remote.client import RemoteImplementation
 from kvcheck.remote.connection import DROP_AT_ONCE
 from kvcheck.remote.request import RemoteRequest
-from kvcheck.remote.values import NOT_SPOKEN, decode_capabilities, encode_capabilities
+from kvcheck.remote.values import NOT_SPOKEN
 from kvref import implementation
 from kvspec.config import CustomSpec, SpecRegistry
 from kvspec.errors import (
@@ -83,23 +82,6 @@ def test_whole_steps_are_made_of_messages(remote: RemoteImplementation) -> None:
     handle = batched.register(remote.make_request(manager, request_input("r", 5)))
     assert batched.admit([handle]).num_scheduled_tokens.tolist() == [5]
     assert manager.get_blocks(batched.request_of(handle)).to_lists()[0]
-
-
-def test_values_and_limits_are_told_and_names_of_later_versions_are_passed_over() -> None:
-    values, limits = {"mamba_cache_mode": frozenset({"align", "all"})}, {"groups": 2}
-    told = encode_capabilities(replace(KVREF.capabilities, values=values, limits=limits))
-    assert told["values"] == {"mamba_cache_mode": ["align", "all"]}
-    told["values"]["phase"], told["limits"]["phases"] = ["new"], 3
-    found = decode_capabilities(told)
-    assert (found.values, found.limits) == (values, limits)
-    assert decode_capabilities(encode_capabilities(KVREF.capabilities)).values == {}
-
-
-def test_the_smallest_block_size_is_told_and_is_1_if_it_is_not() -> None:
-    told = encode_capabilities(replace(KVREF.capabilities, min_block_size_tokens=2))
-    assert decode_capabilities(told).min_block_size_tokens == 2
-    del told["min_block_size"]
-    assert decode_capabilities(told).min_block_size_tokens == 1
 
 
 def test_foreseen_questions_go_out_with_the_next_message(
