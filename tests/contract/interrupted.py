@@ -13,10 +13,9 @@ from functools import partial
 from random import Random
 
 from kvcheck.discovery import find_implementation
-from kvcheck.rules.specs import full
-from kvspec.config import KVCacheConfig, KVCacheGroup, ManagerConfig
 from kvspec.errors import BusyError, KVSpecError
 from kvspec.request import RequestInput
+from tests.contract.builders import make_config
 
 NUM_CALLS = 20_000
 LEAST_INTERRUPTED = 500
@@ -55,8 +54,7 @@ class Alarm:
 def main(name: str) -> None:
     """Interrupt so many calls of managers that are made anew once they are spoilt."""
     subject, random, seen = find_implementation(name), Random(1), Counter[str]()
-    groups = (KVCacheGroup(("layer",), full(4)),)
-    config = ManagerConfig(KVCacheConfig(200, groups), 256)
+    config = make_config(200, max_model_len_tokens=256)
     alarm = Alarm(random)
     sys.unraisablehook = lambda _: None  # an interrupt where Python cannot raise is dropped
     while seen["calls"] < NUM_CALLS:

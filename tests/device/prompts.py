@@ -11,10 +11,10 @@ from typing import Any
 
 import torch
 
-from kvspec.config import KVCacheConfig, KVCacheGroup, ManagerConfig
+from kvspec.config import ManagerConfig
 from kvspec.interface import Implementation, KVCacheManager
 from kvspec.request import RequestInput
-from kvspec.specs import FullAttentionSpec
+from tests.contract.builders import make_config
 
 EDGES = (0, 23, 24, 255, 256, 65_535, 65_536, 2**32 - 1, 2**32, 2**63 - 1)
 """The first and last tokens of each width in CBOR."""
@@ -44,9 +44,8 @@ def flat(prompts: Sequence[Sequence[int]]) -> tuple[torch.Tensor, list[int]]:
 
 
 def config_of(block_size: int, *, num_blocks: int = 12, **options: Any) -> ManagerConfig:
-    spec = FullAttentionSpec(block_size, 1, 8, "float16")
-    cache = KVCacheConfig(num_blocks, (KVCacheGroup(("layer",), spec),))
-    return replace(ManagerConfig(cache, 4096), **options)
+    config = make_config(num_blocks, block_size, max_model_len_tokens=4096, hash_seed=None)
+    return replace(config, **options)
 
 
 def host_hashes(

@@ -17,10 +17,11 @@ from kvcheck.rules.batch_sides import Outputs
 from kvcheck.rules.random_batches import WITHOUT_SLOTS, Engine, listed
 from kvfast.device import Backend, DeviceStep, DeviceTables
 from kvspec.batched import BatchedManager, StepPlan, StepResult
-from kvspec.config import KVCacheConfig, KVCacheGroup, ManagerConfig
+from kvspec.config import ManagerConfig
 from kvspec.interface import Feature, Implementation
 from kvspec.sequential import batched_of
 from kvspec.specs import FullAttentionSpec, LayerSpec, MambaSpec
+from tests.contract.builders import make_config
 
 MAX_TOKENS = 300
 """Six requests of 48 tokens, all in one step, and drafts."""
@@ -37,8 +38,8 @@ MAMBA = MambaSpec(8, ((2,),), ("float32",), mamba_cache_mode="align", num_specul
 
 
 def config_of(*specs: LayerSpec, num_blocks: int = 20, longest: int = 32) -> ManagerConfig:
-    layers = tuple(KVCacheGroup((f"layer.{n}",), spec) for n, spec in enumerate(specs))
-    return ManagerConfig(KVCacheConfig(num_blocks, layers), longest, enable_caching=False)
+    members: dict[str, Any] = {"max_model_len_tokens": longest, "enable_caching": False}
+    return make_config(num_blocks, specs=specs, **members)
 
 
 def tables_of(*specs: LayerSpec, backend: Any = "torch", **options: Any) -> DeviceTables:

@@ -11,20 +11,17 @@ import kvcheck
 from kvfast._core.batch import FastBatch
 from kvfast._implementation import FastImplementation
 from kvspec.batched import BatchedManager
-from kvspec.config import KVCacheConfig, KVCacheGroup, ManagerConfig
 from kvspec.errors import InvariantViolation
 from kvspec.interface import KVCacheManager
 from kvspec.request import RequestInput
 from kvspec.sequential import SequentialManager
-from kvspec.specs import FullAttentionSpec
+from tests.contract.builders import make_config
 
 FAST = FastImplementation("uncompiled")
 
 
 def manager(*, check_invariants: bool) -> KVCacheManager:
-    spec = FullAttentionSpec(block_size=4, num_kv_heads=1, head_size=8, dtype="bfloat16")
-    cache = KVCacheConfig(10, (KVCacheGroup(("layer.0",), spec),))
-    return FAST.create(ManagerConfig(cache, 32), check_invariants=check_invariants)
+    return FAST.create(make_config(10), check_invariants=check_invariants)
 
 
 def admitted(batch: BatchedManager) -> int:

@@ -10,10 +10,10 @@ import pytest
 
 from kvfast._core.pool import BlockPool
 from kvfast._implementation import FastImplementation
-from kvspec.config import KVCacheConfig, KVCacheGroup, ManagerConfig
+from kvspec.config import ManagerConfig
 from kvspec.interface import Implementation
 from kvspec.request import RequestInput
-from kvspec.specs import FullAttentionSpec
+from tests.contract.builders import make_config
 from tests.lockstep.test_lockstep import fast
 
 __all__ = ["fast"]  # the fixture
@@ -22,16 +22,10 @@ PROMPT_TOKENS = 16_000
 BLOCK_TOKENS = 16
 
 
-def config(num_blocks: int) -> ManagerConfig:
-    spec = FullAttentionSpec(block_size=BLOCK_TOKENS, num_kv_heads=1, head_size=8, dtype="bfloat16")
-    group = KVCacheGroup(("layer.0",), spec)
-    cache = KVCacheConfig(num_blocks, (group,))
-    return ManagerConfig(cache, max_model_len_tokens=PROMPT_TOKENS, hash_seed="0")
-
-
 def growth(implementation: Implementation, num_requests: int) -> tuple[int, int]:
     """Objects and traced bytes that appear when so many prompts are allocated, cached and freed."""
-    manager = implementation.create(config(20_001), check_invariants=False)
+    config = make_config(20_001, BLOCK_TOKENS, max_model_len_tokens=PROMPT_TOKENS)
+    manager = implementation.create(config, check_invariants=False)
     inputs = [RequestInput(f"r{i}", range(i, i + PROMPT_TOKENS)) for i in range(num_requests)]
     requests = [implementation.make_request(manager, given) for given in inputs]
     gc.collect()

@@ -11,20 +11,16 @@ from prometheus_client.parser import text_string_to_metric_families
 import kvfast
 from kvcheck.tools.replay.metrics import COUNTERS, GAUGES
 from kvfast.metrics import FAMILIES, ManagerMetrics
-from kvspec.config import KVCacheConfig, KVCacheGroup, ManagerConfig
 from kvspec.errors import InvalidArgumentError
 from kvspec.interface import KVCacheManager
 from kvspec.request import RequestInput
-from kvspec.specs import FullAttentionSpec
+from tests.contract.builders import make_config
 
 NAME = 'a "model"\nwith a \\'
 
 
 def manager(*, log_stats: bool = True) -> KVCacheManager:
-    spec = FullAttentionSpec(block_size=4, num_kv_heads=1, head_size=8, dtype="bfloat16")
-    cache = KVCacheConfig(num_blocks=11, groups=(KVCacheGroup(("layer.0",), spec),))
-    config = ManagerConfig(cache, max_model_len_tokens=64, log_stats=log_stats)
-    return kvfast.implementation().create(config)
+    return kvfast.implementation().create(make_config(11, log_stats=log_stats))
 
 
 def look_up(made: KVCacheManager, name: str, *, preempted: bool = False) -> None:

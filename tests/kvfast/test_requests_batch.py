@@ -6,16 +6,16 @@ import sys
 import threading
 from array import array
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import pytest
 
 import kvfast
 import kvref
 from kvfast._implementation import FastImplementation
-from kvspec.config import KVCacheConfig, KVCacheGroup, ManagerConfig
 from kvspec.errors import InvalidArgumentError
 from kvspec.request import RequestInput
-from kvspec.specs import FullAttentionSpec
+from tests.contract.builders import make_config
 from tests.kvfast.hash_cores import BUILDS, core, everything
 
 INPUTS = [
@@ -96,6 +96,7 @@ def test_hashing_a_long_prompt_lets_other_threads_run() -> None:
     assert seen == [1]
 
 
+CONFIG = make_config(10, 16, max_model_len_tokens=4096)
 IMPLEMENTATIONS = [
     pytest.param(kvfast.implementation, id="kvfast"),
     pytest.param(kvfast.uncompiled, id="kvfast-uncompiled"),
@@ -109,7 +110,7 @@ def test_make_requests_is_make_request_of_each(
     made: Callable[[], FastImplementation], enable_caching: bool, num_threads: int
 ) -> None:
     implementation = made()
-    manager = implementation.create(a_config(enable_caching=enable_caching))
+    manager = implementation.create(replace(CONFIG, enable_caching=enable_caching))
     requests = implementation.make_requests(manager, iter(INPUTS), num_threads=num_threads)
     for one, content in zip(requests, INPUTS, strict=True):
         alone = implementation.make_request(manager, content)
@@ -124,22 +125,23 @@ def test_make_requests_refuses_what_make_request_refuses(
     made: Callable[[], FastImplementation],
 ) -> None:
     implementation = made()
-    manager = implementation.create(a_config(enable_caching=True))
+    manager = implementation.create(CONFIG)
     for arguments, field in (
         ((manager, [INPUTS[0], RequestInput("bad", [1, -1])], None), "prompt_token_ids[1]"),
         ((manager, [INPUTS[0], "r1"], None), "request"),
         ((manager, range(2**70), None), "request"),
         ((manager, None, None), "inputs"),
         ((manager, INPUTS, 0), "num_threads"),
-        ((kvref.implementation().create(a_config(enable_caching=True)), INPUTS, 1), "manager"),
+        (
+            (
+                kvref.implementation().create(CONFIG),
+                INPUTS,
+                1,
+            ),
+            "manager",
+        ),
     ):
         owner, inputs, num_threads = arguments
         with pytest.raises(InvalidArgumentError) as caught:
             implementation.make_requests(owner, inputs, num_threads=num_threads)  # type: ignore[arg-type]  # meant
         assert caught.value.field == field
-
-
-def a_config(*, enable_caching: bool) -> ManagerConfig:
-    spec = FullAttentionSpec(block_size=16, num_kv_heads=1, head_size=8, dtype="bfloat16")
-    cache = KVCacheConfig(num_blocks=10, groups=(KVCacheGroup(("layer.0",), spec),))
-    return ManagerConfig(cache, max_model_len_tokens=4096, enable_caching=enable_caching)

@@ -10,14 +10,14 @@ import pytest
 from kvspec.errors import InvalidArgumentError
 from kvspec.interface import Implementation
 from kvspec.request import RequestInput
-from tests.kvfast.test_corners import full, make
+from tests.contract.builders import make_config
 from tests.lockstep.test_lockstep import fast
 
 __all__ = ["fast"]  # the fixture
 
 
 def made(implementation: Implementation) -> tuple[Any, Any, Any]:
-    manager = implementation.create(make(implementation, full(4)).config, check_invariants=False)
+    manager = implementation.create(make_config(40), check_invariants=False)
     request = implementation.make_request(manager, RequestInput("r", range(9)))
     return manager, implementation.batched(manager), request  # type: ignore[attr-defined]  # kvfast
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +12,12 @@ import pytest
 
 import kvcheck
 from kvcheck.records.trace import replay_trace
+from kvcheck.rules.specs import full, sliding
 from kvcheck.watch import Monitor
 from kvref.implementation import ReferenceImplementation
 from kvref.manager import ReferenceManager
 from kvspec.audit import AuditedManager
-from kvspec.config import KVCacheConfig, KVCacheGroup, ManagerConfig
+from kvspec.config import ManagerConfig
 from kvspec.errors import (
     InvalidArgumentError,
     InvariantViolation,
@@ -30,7 +30,6 @@ from kvspec.interface import Implementation, KVCacheManager
 from kvspec.record_file import read_header, read_trace
 from kvspec.request import LoRA, MultimodalItem, PromptEmbeddings, Request, RequestInput
 from kvspec.snapshot import Snapshot
-from kvspec.specs import FullAttentionSpec, SlidingWindowSpec
 from tests.mistakes import mistaken
 from tests.monitor.twins import Engine, WithManager, config
 
@@ -323,13 +322,8 @@ def test_a_description_can_be_given_where_requests_have_none(tmp_path: Path) -> 
 
 
 def test_what_records_of_version_1_cannot_say_is_in_the_record_too(tmp_path: Path) -> None:
-    groups = (
-        KVCacheGroup(("a",), FullAttentionSpec(4, 1, 8, "float16")),
-        KVCacheGroup(("b",), SlidingWindowSpec(8, 1, 8, "float16", sliding_window=6)),
-    )
-    settings = replace(
-        config(12, hash_seed=None), kv_cache=KVCacheConfig(12, groups), max_model_len_tokens=40
-    )
+    specs = (full(4), sliding(8, 6))
+    settings = config(12, specs=specs, hash_seed=None, max_model_len_tokens=40)
     maker = mistaken("GivesABlockTwice")
     monitor = watched(settings, maker, record=tmp_path)
     one = request(monitor, 14, maker=maker)

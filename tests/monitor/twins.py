@@ -8,23 +8,17 @@ from typing import Any
 from kvref.implementation import ReferenceImplementation
 from kvref.manager import ReferenceManager
 from kvspec.audit import unwrapped
-from kvspec.config import KVCacheConfig, KVCacheGroup, ManagerConfig
+from kvspec.config import ManagerConfig
 from kvspec.interface import Implementation, KVCacheManager
 from kvspec.request import Request, RequestInput, RequestStatus
 from kvspec.snapshot import Snapshot
-from kvspec.specs import FullAttentionSpec
+from tests.contract.builders import make_config
 from tests.mistakes import mistaken
 
 
-def config(num_blocks: int = 10, *, hash_seed: str | None = "0") -> ManagerConfig:
-    groups = (KVCacheGroup(("layer",), FullAttentionSpec(4, 1, 8, "float16")),)
-    return ManagerConfig(
-        KVCacheConfig(num_blocks, groups),
-        max_model_len_tokens=4 * num_blocks,
-        enable_events=True,
-        log_stats=True,
-        hash_seed=hash_seed,
-    )
+def config(num_blocks: int = 10, **members: Any) -> ManagerConfig:
+    watched = {"max_model_len_tokens": 4 * num_blocks, "enable_events": True, "log_stats": True}
+    return make_config(num_blocks, **watched | members)
 
 
 class WithManager(ReferenceImplementation):

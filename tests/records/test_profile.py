@@ -16,12 +16,11 @@ from kvcheck.play.recorder import Recorder
 from kvcheck.records.planning import replay_planning
 from kvcheck.records.trace import replay_trace
 from kvref import ReferenceImplementation
-from kvspec.config import KVCacheConfig, KVCacheGroup, ManagerConfig
 from kvspec.errors import FormatError
 from kvspec.planning import PlanningConfig
 from kvspec.policy import LATER, Policy
 from kvspec.profile import RECORDS_PROFILE, find_profile, read_profile, shipped_profiles
-from kvspec.specs import FullAttentionSpec
+from tests.contract.builders import make_config
 from tests.records.planner_tape import CONFIG, MEMORY
 from tests.records.test_planning import with_planner, written
 
@@ -119,12 +118,7 @@ def test_what_is_neither_shipped_nor_a_file_is_refused_with_the_names() -> None:
 
 def played_with(policy: Policy, folder: Path) -> Path:
     """A record of a release, made under `policy` but without naming it."""
-    config = ManagerConfig(
-        KVCacheConfig(4, (KVCacheGroup(("a",), FullAttentionSpec(2, 1, 8, "float16")),)),
-        max_model_len_tokens=16,
-        hash_seed="0",
-        policy=policy,
-    )
+    config = make_config(4, 2, policy=policy)
     recorder = Recorder(ReferenceImplementation(), config)
     recorder.play("new_request", "r", prompt_token_ids=[1])
     recorder.play("allocate_slots", "r", num_computed_tokens=0, status="WAITING", num_new_tokens=1)

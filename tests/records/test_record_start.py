@@ -15,12 +15,12 @@ from kvcheck.play.state import look, observed
 from kvcheck.records.trace import replay_trace
 from kvcheck.tools.view import NotShownError, load
 from kvref import ReferenceImplementation
-from kvspec.config import KVCacheConfig, KVCacheGroup, ManagerConfig
+from kvspec.config import ManagerConfig
 from kvspec.errors import FormatError
 from kvspec.interface import Capabilities, Feature
 from kvspec.record import Header, Observed, Operation
 from kvspec.record_file import read_trace, write_trace
-from kvspec.specs import FullAttentionSpec
+from tests.contract.builders import make_config
 
 REFERENCE = ReferenceImplementation()
 Step: TypeAlias = tuple[str, str | None, dict[str, Any]]
@@ -43,13 +43,7 @@ AFTER: tuple[Step, ...] = (
 
 
 def config(num_blocks: int) -> ManagerConfig:
-    groups = (KVCacheGroup(("a",), FullAttentionSpec(2, 1, 8, "float16")),)
-    return ManagerConfig(
-        KVCacheConfig(num_blocks, groups),
-        max_model_len_tokens=16,
-        enable_events=True,
-        hash_seed="0",
-    )
+    return make_config(num_blocks, 2, max_model_len_tokens=16, enable_events=True)
 
 
 def recorded(

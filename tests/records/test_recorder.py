@@ -11,16 +11,11 @@ import pytest
 from kvcheck.play.recorder import Recorder
 from kvcheck.records.trace import replay_trace
 from kvref import ReferenceImplementation
-from kvspec.config import KVCacheConfig, KVCacheGroup, ManagerConfig
 from kvspec.errors import FormatError, InvalidArgumentError
 from kvspec.policy import Policy
-from kvspec.specs import FullAttentionSpec
+from tests.contract.builders import make_config
 
-CONFIG = ManagerConfig(
-    KVCacheConfig(6, (KVCacheGroup(("a",), FullAttentionSpec(2, 1, 8, "float16")),)),
-    max_model_len_tokens=16,
-    hash_seed="0",
-)
+CONFIG = make_config(block_size=2, max_model_len_tokens=16)
 
 
 @pytest.mark.parametrize("policy", [Policy(), Policy.vllm_0_24()])

@@ -18,10 +18,10 @@ from kvcheck.records.redact import redact
 from kvcheck.records.select import shipped_records
 from kvcheck.records.trace import replay_trace
 from kvref.implementation import ReferenceImplementation
-from kvspec.config import KVCacheConfig, KVCacheGroup, ManagerConfig
+from kvspec.config import ManagerConfig
 from kvspec.record import START_VERSION, Finding, Header, Operation
 from kvspec.record_file import read_trace, write_trace
-from kvspec.specs import FullAttentionSpec
+from tests.contract.builders import make_config
 from tests.records.changed import WrongWayRound
 
 REFERENCE = kvref.implementation()
@@ -30,10 +30,7 @@ SECRET_TEXTS = ("the-customers-salt", "the-customers-adapter", "sha256:picture",
 
 
 def config(num_blocks: int = 12, **options: Any) -> ManagerConfig:
-    spec = FullAttentionSpec(2, 1, 8, "float16")
-    cache = KVCacheConfig(num_blocks, (KVCacheGroup(("layer.0",), spec),))
-    usual: dict[str, Any] = {"enable_events": True, "log_stats": True, "hash_seed": "0"}
-    return ManagerConfig(cache, max_model_len_tokens=64, **{**usual, **options})
+    return make_config(num_blocks, 2, enable_events=True, log_stats=True, **options)
 
 
 def story(recorder: Recorder) -> Recorder:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
-from kvspec.config import KVCacheConfig, KVCacheGroup, ManagerConfig
+from kvspec.config import ManagerConfig
 from kvspec.request import RequestInput
 from kvspec.specs import FullAttentionSpec, LayerSpec, MambaSpec, SlidingWindowSpec
+from tests.contract.builders import make_config
 
 FULL = FullAttentionSpec(block_size=4, num_kv_heads=1, head_size=8, dtype="float16")
 WINDOW = SlidingWindowSpec(
@@ -17,17 +17,8 @@ MAMBA = MambaSpec(block_size=4, shapes=((2, 3),), dtypes=("float32",), mamba_cac
 
 
 def config(*specs: LayerSpec, num_blocks: int = 12, **members: Any) -> ManagerConfig:
-    groups = tuple(
-        KVCacheGroup((f"layer.{index}",), spec) for index, spec in enumerate(specs or (FULL,))
-    )
-    base = ManagerConfig(
-        KVCacheConfig(num_blocks, groups),
-        max_model_len_tokens=64,
-        enable_events=True,
-        log_stats=True,
-        hash_seed="0",
-    )
-    return replace(base, **members)
+    watched = {"max_model_len_tokens": 64, "enable_events": True, "log_stats": True}
+    return make_config(num_blocks, specs=specs or (FULL,), **watched | members)
 
 
 def request_input(name: str = "a", num_tokens: int = 5) -> RequestInput:

@@ -26,13 +26,13 @@ from kvspec.errors import SavedStateError
 from kvspec.interface import KVCacheManager
 from kvspec.request import RequestInput
 from kvspec.saved import load, save
-from tests.saved.building import config_of
+from tests.contract.builders import make_config
 
 NUM_BLOCKS = 20_000
 
 
 def managers() -> tuple[KVCacheManager, KVCacheManager]:
-    fast, config = kvfast.implementation(), config_of(NUM_BLOCKS)
+    fast, config = kvfast.implementation(), make_config(NUM_BLOCKS, max_model_len_tokens=10**6)
     made = []
     for first in (0, 10**6):
         manager = fast.create(config, check_invariants=False)

@@ -21,7 +21,7 @@ from kvspec.interface import Capabilities, Feature, Implementation, KVCacheManag
 from kvspec.policy import Policy
 from kvspec.request import RequestInput
 from kvspec.saved import load, save
-from tests.saved.building import config_of
+from tests.contract.builders import make_config
 
 IMPLEMENTATIONS: tuple[Implementation, ...] = (kvref.implementation(), kvfast.implementation())
 
@@ -40,7 +40,7 @@ def used(implementation: Implementation, config: ManagerConfig) -> KVCacheManage
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     saved = tmp_path / "cache.state"
-    save(used(IMPLEMENTATIONS[0], config_of(9)), saved)
+    save(used(IMPLEMENTATIONS[0], make_config(9)), saved)
     return saved
 
 
@@ -58,8 +58,8 @@ def reason(path: Path, **options: Any) -> str:
 
 def signed(path: Path, changed: dict[str, Any], **members: Any) -> None:
     """Write a state with a right checksum, of a changed configuration and with other members."""
-    config = {**encode_manager_config(config_of(9)), **changed}
-    old = columns_of(used(IMPLEMENTATIONS[0], config_of(9)).snapshot())
+    config = {**encode_manager_config(make_config(9)), **changed}
+    old = columns_of(used(IMPLEMENTATIONS[0], make_config(9)).snapshot())
     with path.open("wb") as file:
         _state_file.write_state(file, config, replace(old, rest=replace(old.rest, **members)))
 
@@ -67,10 +67,10 @@ def signed(path: Path, changed: dict[str, Any], **members: Any) -> None:
 @pytest.mark.rule("KV-MGR-20")
 def test_equal_states_are_equal_bytes(path: Path, tmp_path: Path) -> None:
     other = tmp_path / "fast.state"
-    save(used(IMPLEMENTATIONS[1], config_of(9)), other)
+    save(used(IMPLEMENTATIONS[1], make_config(9)), other)
     assert other.read_bytes() == path.read_bytes()
     for implementation in IMPLEMENTATIONS:
-        loaded = load(implementation, other, config=config_of(9))
+        loaded = load(implementation, other, config=make_config(9))
         save(loaded, other)
         assert other.read_bytes() == path.read_bytes()
 
@@ -97,7 +97,7 @@ def test_a_flipped_bit_anywhere_is_found(path: Path) -> None:
 
 def test_another_version_is_named(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_state_file, "VERSION", 2)
-    save(used(IMPLEMENTATIONS[0], config_of(9)), path)
+    save(used(IMPLEMENTATIONS[0], make_config(9)), path)
     monkeypatch.undo()
     assert reason(path) == "version"
 
@@ -110,9 +110,9 @@ def test_what_is_no_state_is_refused(path: Path) -> None:
 
 
 def test_another_configuration_is_refused_and_what_differs_is_named(path: Path) -> None:
-    config = config_of(9)
+    config = make_config(9)
     others = {
-        "num_blocks": config_of(10),
+        "num_blocks": make_config(10),
         "policy": replace(config, policy=Policy.vllm_0_24()),
         "hash_function": replace(config, hash_function="xxhash_cbor", trusted_tenants=True),
     }
@@ -148,7 +148,7 @@ def test_a_state_of_other_blocks_than_it_says_is_refused_at_once(path: Path) -> 
 
 @pytest.mark.rule("KV-MGR-20")
 def test_a_state_that_breaks_an_invariant_is_damaged(path: Path) -> None:
-    requests = used(IMPLEMENTATIONS[0], config_of(9)).snapshot().requests
+    requests = used(IMPLEMENTATIONS[0], make_config(9)).snapshot().requests
     r = replace(requests["r"], num_cached_blocks=(7,))
     signed(path, {}, requests={**requests, "r": r})
     assert reason(path) == "damaged"
@@ -164,7 +164,7 @@ def test_what_others_put_beside_a_state_is_not_written_to(tmp_path: Path, plante
         os.mkfifo(partial)
     else:
         partial.hardlink_to(victim)
-    manager = used(IMPLEMENTATIONS[0], config_of(9))
+    manager = used(IMPLEMENTATIONS[0], make_config(9))
     with pytest.raises(OSError, match=r"cache\.state"):
         save(manager, tmp_path / "cache.state")
     assert victim.read_text() == "keep me"
@@ -188,7 +188,7 @@ def test_what_others_put_beside_a_state_is_not_written_to(tmp_path: Path, plante
 def test_kvfast_takes_no_columns_that_do_not_fit(column: str, value: list[int]) -> None:
     """Also unchecked: an id outside of the pool would be an index outside of an array."""
     fast: Any = IMPLEMENTATIONS[1]
-    manager = used(fast, config_of(9)).inner  # type: ignore[attr-defined]  # audited
+    manager = used(fast, make_config(9)).inner  # type: ignore[attr-defined]  # audited
     columns = manager.columns()
     old = getattr(columns, column)
     changed = value if len(value) == len(old) or column in ("free_queue", "rings") else None
