@@ -1,8 +1,8 @@
-"""The examples as conversations, to be read where there is no Python.
+"""Write the examples as conversations, to be read without Python.
 
-Each example is played on kvref in another process, and what went over the pipe is written down:
-messages of the protocol (spec/protocol.md) with the answers that are right, so that a reader needs
-nothing but JSON. The README that is written beside them says what the folder holds.
+Each example runs on kvref in another process, and its messages are recorded: messages of the
+protocol (spec/protocol.md) with the right replies, so that a reader needs only JSON. The README
+written beside them describes the folder.
 """
 
 from __future__ import annotations
@@ -62,19 +62,18 @@ NOTHING = Observed(0, 0.0, {}, None)
 
 @dataclass(frozen=True)
 class Exchange:
-    """A message, and its answer."""
+    """A message, and its reply."""
 
     message: Mapping[str, Any]
     answer: Mapping[str, Any]
 
     @property
     def op(self) -> str:
-        """What it asks for."""
+        """The operation that it asks for."""
         return str(self.message["op"])
 
     @property
     def args(self) -> Mapping[str, Any]:
-        """Its arguments."""
         found: Mapping[str, Any] = self.message.get("args", {})
         return found
 
@@ -104,7 +103,7 @@ class Exchange:
 
     @property
     def needs(self) -> set[Feature]:
-        """Features beside the base."""
+        """Features that it needs besides the base."""
         found = set(needs(self.operation))
         owned = self.message.get("set", {})
         found |= {FEATURE_OF_ARGUMENT[name] for name in owned if name in FEATURE_OF_ARGUMENT}
@@ -116,13 +115,13 @@ class Exchange:
 
     @property
     def is_left_out_alone(self) -> bool:
-        """Whether the rest of the conversation is the same without it."""
+        """Whether the rest of the conversation is unchanged without it."""
         return self.op in QUESTIONS or can_be_left_out(self.operation)
 
 
 @dataclass(frozen=True)
 class Conversation:
-    """One file of the archive: an example, and what was said."""
+    """One file of the archive: an example, and its messages."""
 
     chapter: str
     number: int
@@ -135,13 +134,13 @@ class Conversation:
         return f"{self.chapter}/{self.number:02}.jsonl"
 
     def configs(self) -> Iterator[ManagerConfig]:
-        """The configurations of its managers."""
+        """Yield the configurations of its managers."""
         for each in self.exchanges:
             if "config" in each.args and not each.errors:
                 yield decode_manager_config(each.args["config"], Where("config"))
 
     def lines(self) -> Iterator[dict[str, Any]]:
-        """Each with a message, and the answer or the errors that are right."""
+        """Yield lines with a message, and the right reply or errors."""
         args = {"protocol": [PROTOCOL_VERSION], "client": FORMAT}
         yield {"message": {"id": 0, "op": "hello", "args": args}}
         handles: dict[int, int] = {}
@@ -157,7 +156,7 @@ class Conversation:
             yield {**line, "needs": needed} if needed else line
 
     def entry(self, text: bytes) -> dict[str, Any]:
-        """Its line in the index; `text`: the file."""
+        """Return its line in the index; `text`: the content of the file."""
         given = [each.args["config"] for each in self.exchanges if "config" in each.args]
         types = {group["spec"]["type"] for config in given for group in config["groups"]}
         functions = {each["hash_function"] for each in given if each["enable_caching"] is True}
@@ -194,7 +193,7 @@ def _renumbered(message: dict[str, Any], handles: dict[int, int]) -> dict[str, A
 
 
 class Tape:
-    """Hears a conversation with a server and keeps it."""
+    """Records a conversation with a server."""
 
     def __init__(self) -> None:
         self.said: list[Mapping[str, Any]] = []
@@ -202,7 +201,7 @@ class Tape:
         self.owned: dict[int, dict[str, Any]] = {}
 
     def hear(self, sign: str, message: Mapping[str, Any]) -> None:
-        """Take down what is sent (`>`) and what is answered (`<`)."""
+        """Record what is sent (`>`) and what is replied (`<`)."""
         if sign == ">":
             self.said.append(message)
             return
@@ -249,7 +248,7 @@ def _is_usual(config: ManagerConfig) -> bool:
 
 
 def set_names() -> tuple[str, ...]:
-    """Every chapter, in order."""
+    """Return the names of all chapters, in order."""
     return tuple(dict.fromkeys(Path(story.path).stem for story in shipped_stories()))
 
 

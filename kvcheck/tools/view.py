@@ -42,14 +42,14 @@ def load(
 ) -> Recording:
     """Read a record and, with an implementation, replay it.
 
-    `policy` is that of a record which names none; None: the profile `vllm-0.24`.
-    The frames begin with the new manager, or with `first_operation` where that is not the first.
-    Raises FormatError for a malformed file, NotShownError for a record with nothing to show.
+    `policy` applies to a record that names none; None: the profile `vllm-0.24`. The frames begin
+    with the new manager, or with `first_operation` if that is not the first. Raises FormatError for
+    a malformed file, NotShownError for a record with nothing to show.
     """
     header = _header(path, implementation)
     num_blocks = header.config.kv_cache.num_blocks
     operations = _operations(path, first_operation)
-    # Where the record leaves states out, an implementation tells them.
+    # Where the record omits states, an implementation supplies them.
     leaves_out = any("state" in operation.uncompared for operation in operations)
     is_told = implementation is not None and (leaves_out or not header.is_small)
     frames = Frames(max(2, max_cells // num_blocks), first_operation)
@@ -100,7 +100,7 @@ def _require_nothing_more(result: TraceResult, name: str) -> None:
 
 
 def _operations(path: Path, first: int) -> list[Operation]:
-    """All operations of a record, `first` among them."""
+    """Return all operations of a record, which must include `first`."""
     operations = list(read_whole_trace(path)[1])
     if first and first >= len(operations):
         raise NotShownError(
@@ -110,7 +110,7 @@ def _operations(path: Path, first: int) -> list[Operation]:
 
 
 def _notes_on_quirks(result: TraceResult) -> list[str]:
-    """Where the comparison ended early."""
+    """Say where the comparison ended early."""
     if not result.quirks:
         return []
     return [
@@ -120,7 +120,7 @@ def _notes_on_quirks(result: TraceResult) -> list[str]:
 
 
 def _header(path: Path, implementation: Implementation | None) -> Header:
-    """The header of a record that can be shown."""
+    """Return the header of a record that can be shown."""
     header = read_header(path)
     if not isinstance(header, Header):
         raise NotShownError(f"{path}: a planning file; only traces can be shown")
@@ -140,7 +140,7 @@ def _header(path: Path, implementation: Implementation | None) -> Header:
 
 
 def _other(others: Frames, result: TraceResult | None) -> tuple[Frame, ...]:
-    """The implementation's frames, if it parts from the record."""
+    """Return the implementation's frames, if it differs from the record."""
     if result is None or result.mismatch is None or not others.count:
         return ()
     frames = others.chosen(at_end=True)
@@ -148,7 +148,7 @@ def _other(others: Frames, result: TraceResult | None) -> tuple[Frame, ...]:
 
 
 def _as_answered(frame: Frame, mismatch: Mismatch) -> Frame:
-    """The last frame with the implementation's own answer, where that is what differs."""
+    """Return the last frame with the implementation's own result, if that is what differs."""
     for difference in mismatch.differences:
         if difference.field == "result" and frame.operation is not None:
             return replace(frame, operation=replace(frame.operation, result=difference.got))
@@ -156,12 +156,12 @@ def _as_answered(frame: Frame, mismatch: Mismatch) -> Frame:
 
 
 def _violation(mismatch: Mismatch | None) -> Violation | None:
-    # Line 1 is the header, operation 0 stands on line 2.
+    # Line 1 is the header, operation 0 is on line 2.
     return None if mismatch is None else Violation(mismatch.line - 2, mismatch.render())
 
 
 def _finding(operations: list[Operation]) -> Violation | None:
-    """The last finding of a record."""
+    """Return the last finding of a record."""
     for operation in reversed(operations):
         if (found := operation.finding) is not None:
             text = f"expected {found.expected}\nobserved {found.observed}"

@@ -1,8 +1,8 @@
-"""How fast managers are, phase by phase: what `kvspec bench` does.
+"""Measure managers phase by phase, for `kvspec bench`.
 
-Every phase is timed alone, by single and by batched calls, in rounds that all managers take part
-in; so is a whole trace. See `scenarios` and `replay` for what is timed,
-`measure` for how, and `pools` for what pools cost.
+Every phase is timed alone, by single and by batched calls, in rounds that include all managers; so
+is a whole trace. `scenarios` and `replay` define what is timed, `measure` how, and `pools` the cost
+of pools.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The same work by batched calls: one per part, over an array of handles.
 
-An engine has to learn which blocks its requests got, as it does from the answers of single calls.
-So every step writes them, as rows of (handle, group, index, block), into a buffer made before.
+An engine has to learn which blocks its requests got, as single calls return them. So every step
+writes them, as rows of (handle, group, index, block), into a buffer made before.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Rows:
         self.output = StepOutput(block_deltas=view)
 
     def read(self, num_rows: int) -> dict[int, list[int]]:
-        """The blocks that each handle got, in order, from the first rows of the buffer."""
+        """Return the blocks that each handle got, in order, from the first rows of the buffer."""
         found: dict[int, list[int]] = {}
         numbers = self._numbers
         for at in range(0, 4 * num_rows, 4):
@@ -51,7 +51,6 @@ class BatchedWork:
     rows: Rows
 
     def make(self, given: Sequence[Any]) -> Part:
-        """Requests, registered."""
         make, register = self.calls.make_request, self.batched.register
         return Part(
             lambda: array("q", [register(make(each)) for each in given]),
@@ -63,7 +62,6 @@ class BatchedWork:
         return [] if read is None else read(self.batched.request_of(handle))
 
     def group(self, references: Sequence[Any]) -> Any:
-        """An array."""
         return array("q", references)
 
     def look_up(self, group: Any) -> Part:
@@ -78,7 +76,6 @@ class BatchedWork:
         return Part(lambda: look_up(group), read)
 
     def admit(self, group: Any, counts: Sequence[int]) -> Part:
-        """See `Work`."""
         admit, output, given = self.batched.admit, self.rows.output, array("q", counts)
 
         def read(result: Any) -> list[tuple[int, list[int]] | None]:
@@ -88,7 +85,6 @@ class BatchedWork:
         return Part(lambda: admit(group, given, output=output), read)
 
     def run(self, group: Any, counts: int | Sequence[int]) -> Part:
-        """See `Work`."""
         decode, output = self.batched.decode, self.rows.output
         given = counts if isinstance(counts, int) else array("q", counts)
         return Part(
@@ -96,22 +92,19 @@ class BatchedWork:
         )
 
     def came(self, group: Any, result: StepResult) -> list[list[int] | None]:
-        """The ids that a step brought each of its scheduled; None where nothing was granted."""
+        """Return the block ids that a step gave each scheduled request; None if it was refused."""
         ids, nothing = self.rows.read(result.num_deltas), list[int]()
         granted = zip(group, result.num_scheduled_tokens, strict=True)
         return [ids.get(handle, nothing) if new else None for handle, new in granted]
 
     def append(self, group: Any, tokens: Sequence[int]) -> Part:
-        """See `Work`."""
         append, given = self.batched.append, array("q", tokens)
         return Part(lambda: append(group, given), lambda _: ())
 
     def last_hashes(self, group: Any) -> Sequence[Any]:
-        """See `Work`."""
         return [self._hashes(handle)[-1:] for handle in group]
 
     def free(self, group: Any) -> Part:
-        """See `Work`."""
         free, unregister = self.batched.free, self.batched.unregister
         requests = self.requests(group)
 
@@ -127,4 +120,4 @@ class BatchedWork:
         return [self.batched.request_of(handle) for handle in group]
 
     def computed(self, group: Any, counts: int | Sequence[int]) -> None:
-        """Nothing: a step has raised it."""
+        """Do nothing: a step has already raised the count."""

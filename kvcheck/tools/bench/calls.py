@@ -1,4 +1,4 @@
-"""The calls that are timed, and what reads their answers outside the timed part."""
+"""The calls that are timed, and functions that read their results outside the timed part."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ is not `Policy()` has it as `bench_policy`."""
 
 @dataclass(frozen=True)
 class Calls:
-    """One manager's calls. Requests, hits and answers may be of any type, which only it reads.
+    """One manager's calls. Requests, hits and results may be of any type, which only it reads.
 
     Timed: `make_request(input)`, `append_tokens(request, token_ids)`, `look_up(request)`,
     `allocate(request, num_new_tokens)`, `allocate_with_hit(request, num_new_tokens, hit)`,
@@ -30,10 +30,10 @@ class Calls:
     `num_free_blocks()`, `end_step()`, which takes what an engine takes each step (the blocks to be
     zeroed), and `around()`, entered before the timed part and left after it.
 
-    `includes`: in one line, what is in the times. For a project that is not the contract's twin:
-    `has_own_names`: blocks are numbered and chosen in a way of its own, so that only lengths can be
-    compared with those of others; `read_hashes` None: it hashes nothing, or in its own way;
-    `not_timed`: phases in which its calls do other work, or not as they are meant to be called.
+    `includes`: in one line, what the times include. For another project's manager: `has_own_names`:
+    blocks are numbered and chosen differently, so that only lengths can be compared with others;
+    `read_hashes` None: it has no hashes, or different ones; `not_timed`: phases in which its calls
+    do other work, or are not used as intended.
     """
 
     make_request: Callable[[Any], Any]
@@ -56,20 +56,20 @@ class Calls:
 
 
 def new_manager(implementation: Implementation, config: ManagerConfig) -> KVCacheManager:
-    """A manager without audits, under the choices that the implementation has."""
+    """Make a manager without audits, under the implementation's policy."""
     policy = getattr(implementation, "bench_policy", config.policy)
     return implementation.create(replace(config, policy=policy), check_invariants=False)
 
 
 def calls_of(implementation: Implementation, manager: KVCacheManager) -> Calls:
-    """The calls that the implementation offers for timing, or those of the contract."""
+    """Return the calls that the implementation offers for timing, or those of the contract."""
     hook = getattr(implementation, HOOK, None)
     calls: Calls = hook(manager) if hook is not None else contract_calls(implementation, manager)
     return calls
 
 
 def contract_calls(implementation: Implementation, manager: KVCacheManager) -> Calls:
-    """The calls of `kvspec.interface`, bound methods wherever the arguments allow it."""
+    """Return the calls of `kvspec.interface`, as bound methods wherever the arguments allow it."""
 
     def make_request(given: RequestInput) -> Any:
         return implementation.make_request(manager, given)

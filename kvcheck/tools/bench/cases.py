@@ -1,4 +1,4 @@
-"""What is measured: cases, and the plans made of them."""
+"""The cases to measure, and the plans made of them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class PromptCase:
 
     @property
     def prompt_blocks(self) -> int:
-        """Blocks of one prompt."""
+        """Number of blocks of a prompt."""
         return self.prompt_tokens // BLOCK_SIZE_TOKENS
 
     @property
@@ -71,7 +71,7 @@ class DecodeCase:
         return max(self.num_requests, 1 + self.prompt_tokens // BLOCK_SIZE_TOKENS)
 
     def length_tokens(self, index: int) -> int:
-        """Of the prompt of request `index`."""
+        """Return the length of the prompt of request `index`."""
         return self.prompt_tokens + index % BLOCK_SIZE_TOKENS
 
     @property
@@ -89,12 +89,12 @@ class ReplayCase:
 
     @property
     def num_blocks(self) -> int:
-        """Blocks of the pool."""
+        """Number of blocks in the pool."""
         return self.script.num_blocks
 
     @property
     def prompt_tokens(self) -> int:
-        """What one request may hold."""
+        """The most tokens that one request may hold."""
         return self.script.options.max_model_len_tokens
 
     @property
@@ -124,7 +124,7 @@ class Plan:
 
 
 class Section(StrEnum):
-    """What a plan may be reduced to."""
+    """The parts that a plan may be reduced to."""
 
     PROMPTS = "prompts"
     POOLS = "pools"
@@ -145,7 +145,7 @@ def full_plan(sections: Collection[Section] = tuple(Section)) -> Plan:
 
 
 def quick_plan(sections: Collection[Section] = tuple(Section)) -> Plan:
-    """A small part of it, for seconds instead of minutes."""
+    """Return a small plan that takes seconds instead of minutes."""
     rounds = 5
     cases: dict[Section, tuple[Case, ...]] = {
         Section.PROMPTS: _prompts(((16, 512), (1, 8192)), hits=(0, 97)),
@@ -166,12 +166,14 @@ def _plan(
 
 
 def config_of(case: Case) -> ManagerConfig:
-    """One group of full attention; a fixed seed, so that all managers have the same hashes."""
+    """Return one group of full attention, with a fixed seed so that all managers have equal
+    hashes.
+    """
     return pool_config(case.num_blocks, max_model_len_tokens=2 * case.prompt_tokens)
 
 
 def pool_config(num_blocks: int, *, max_model_len_tokens: int) -> ManagerConfig:
-    """The same for a pool of any size."""
+    """Return the same configuration for a pool of any size."""
     spec = FullAttentionSpec(
         block_size=BLOCK_SIZE_TOKENS, num_kv_heads=8, head_size=128, dtype="bfloat16"
     )
@@ -197,7 +199,7 @@ def _prompts(
 
 
 def _pools(*sizes: int) -> tuple[PromptCase, ...]:
-    """The same work in pools of growing size, half of it cached."""
+    """Return the same half-cached work in pools of growing size."""
     return tuple(PromptCase(4, 1024, 50, num_blocks=size, cold=True) for size in sizes)
 
 

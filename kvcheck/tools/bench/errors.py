@@ -1,4 +1,4 @@
-"""What ends a comparison: managers that did not do the same work."""
+"""The error that ends a comparison: managers that did not do the same work."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ from kvspec.errors import KVSpecError
 
 
 class UnequalWorkError(KVSpecError):
-    """Two managers answered differently, or not as the case demands: their times say nothing.
+    """Two managers gave different results, or not those the case demands, so their times mean
+    nothing.
 
     `phase` and `case` say where, `first` and `other` name the two, `expected` and `got` are the
-    first answers that differ.
+    first results that differ.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
-"""Rounds: every manager does the same work in each, in an order drawn anew, and its times are kept.
+"""Rounds: each manager does the same work, in random order, and its times are kept.
 
-The garbage collector is off from the first round of a case to its last; what the managers hold by
-then is frozen, and what the rounds leave behind is collected before each turn.
+The garbage collector is off from the first round of a case to its last; the objects that managers
+hold by then are frozen, and garbage of a round is collected before each turn.
 """
 
 from __future__ import annotations
@@ -43,12 +43,14 @@ class Contestant:
 
     @property
     def name(self) -> str:
-        """Of the subject, and of the way if it is not that of all."""
+        """Subject name, plus the call style where styles differ."""
         return f"{self.subject.name}, batched" if self.is_batched else self.subject.name
 
 
 def contestants(subjects: Iterable[Subject]) -> tuple[Contestant, ...]:
-    """Every subject by single calls; by batched ones, too, if it has its own."""
+    """Return every subject with single calls, and those with their own batched calls also with
+    these.
+    """
     found = []
     for subject in subjects:
         found.append(Contestant(subject))
@@ -76,7 +78,7 @@ class Measurement:
 
 @dataclass(frozen=True)
 class LeftOut:
-    """A contestant that did not take part in a case, as its rounds would take so long."""
+    """A contestant left out of a case because its rounds would take too long."""
 
     case: Case
     name: str
@@ -85,7 +87,7 @@ class LeftOut:
 
 @dataclass(frozen=True)
 class Measured:
-    """All of a run. `includes`: what is in a contestant's times; `timer_ns`: of an empty loop."""
+    """All results. `includes`: what a contestant's times include; `timer_ns`: of an empty loop."""
 
     measurements: tuple[Measurement, ...]
     includes: dict[str, str]
@@ -94,15 +96,15 @@ class Measured:
 
 
 Progress = Callable[[str], None]
-"""Told the case's label once per turn of a contestant, `turns` times in all."""
+"""Called with the case's label once per turn of a contestant, `turns` times in all."""
 
 
 @dataclass(frozen=True)
 class Patience:
-    """How long a contestant may take in one case, in seconds; else it is left out, which is said.
+    """How long a contestant may take in one case, in seconds; else it is left out and reported.
 
-    `rounds_s`: for all rounds, as the uncounted one was. `prepare_s`: to fill a pool, as the
-    smaller one before was filled.
+    `rounds_s`: for all rounds, estimated from the uncounted one. `prepare_s`: for filling a pool,
+    estimated from the smaller one before.
     """
 
     rounds_s: float = 30.0
@@ -110,7 +112,7 @@ class Patience:
 
 
 def turns(plan: Plan, num_contestants: int) -> int:
-    """How often one has its turn; each round and the one not counted, in every case."""
+    """Count all turns: in every case one for each round and one that is not counted."""
     return len(plan.cases) * (plan.num_rounds + 1) * num_contestants
 
 
@@ -124,8 +126,8 @@ def measure(
 ) -> Measured:
     """Run the plan.
 
-    Raises UnequalWorkError at the first answer in which two subjects differ, and whatever a subject
-    raises, such as UnsupportedError when it lacks the hash function.
+    Raises UnequalWorkError at the first result in which two subjects differ, and any exception of a
+    subject, such as UnsupportedError if it lacks the hash function.
     """
     run = _Run(contestants(subjects), plan.num_rounds, clock, on_turn, patience)
     for case in plan.cases:
@@ -135,7 +137,7 @@ def measure(
 
 
 class _Run:
-    """What is known from one case to the next."""
+    """State carried from one case to the next."""
 
     def __init__(
         self,
@@ -191,7 +193,7 @@ class _Run:
             with scenario.work.calls.around():
                 scenario.run_round(watch)
         finally:
-            # Even where the round ended early: what differed before is why, and is told.
+            # Even if the round ended early: an earlier difference is the reason, and is reported.
             watch.compare()
 
     def _prepared(self, contestant: Contestant, case: Case) -> Scenario | None:
@@ -229,7 +231,7 @@ Scenario = PromptScenario | DecodeScenario | ReplayScenario
 
 
 def scenario_of(contestant: Contestant, case: Case, num_rounds: int) -> Scenario:
-    """What is done in this case; `num_rounds`: those to come, the one not counted included."""
+    """Return the work of this case; `num_rounds`: those to come, including the uncounted one."""
 
     def new_work() -> Work:
         return work_of(contestant, case)
@@ -242,7 +244,7 @@ def scenario_of(contestant: Contestant, case: Case, num_rounds: int) -> Scenario
 
 
 def work_of(contestant: Contestant, case: Case) -> Work:
-    """A new manager, called in the contestant's way."""
+    """Make a new manager, called in the contestant's style."""
     implementation = contestant.subject.implementation
     manager = new_manager(implementation, config_of(case))
     calls = calls_of(implementation, manager)
@@ -258,7 +260,9 @@ def _collector_off() -> Iterator[None]:
     try:
         yield
     finally:
-        if not was_frozen:  # what a caller froze can't be told from what was frozen here
+        if (
+            not was_frozen
+        ):  # objects frozen by a caller cannot be distinguished from those frozen here
             gc.unfreeze()
         if was_on:
             gc.enable()
@@ -266,7 +270,7 @@ def _collector_off() -> Iterator[None]:
 
 
 def _timer_ns(clock: Clock) -> float:
-    """What one timed part costs by itself: reading the clock, and a loop over one call."""
+    """Measure the overhead of a timed part: reading the clock, and a loop over one call."""
     taken = []
     for _ in range(200):
         began = clock()

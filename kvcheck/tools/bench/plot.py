@@ -21,7 +21,7 @@ COLORS = ("#d55e00", "#0072b2", "#009e73", "#8e4585", "#e69f00", "#666666")
 
 
 def plot_bytes(document: dict[str, Any], *, image_format: str) -> bytes:
-    """The picture as a PNG or SVG file."""
+    """Return the chart as a PNG or SVG file."""
     import matplotlib
 
     buffer = io.BytesIO()
@@ -35,7 +35,7 @@ def plot_bytes(document: dict[str, Any], *, image_format: str) -> bytes:
 
 
 def _figure(document: dict[str, Any]) -> Figure:
-    """One panel per phase, both axes logarithmic."""
+    """Draw one panel per phase, with logarithmic axes."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9, 6.5), layout="constrained")
@@ -98,7 +98,7 @@ def points_of(
 
 
 def _size(value: float, _position: float) -> str:
-    """1k, 64k, 4M."""
+    """Format a size: 1k, 64k, 4M."""
     for unit, size in (("M", 2**20), ("k", 2**10)):
         if value >= size:
             return f"{value / size:g}{unit}"

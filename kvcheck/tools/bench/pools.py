@@ -1,9 +1,9 @@
-"""What a pool costs: time to make it, memory, and objects that Python has to keep, by its size.
+"""The cost of a pool by its size: time to make it, memory, and Python objects.
 
-Each pool is made in a process of its own, a fork of this one, so that nothing of it was there
-before. Memory is what the system says that the process has in use (resident): all that was ever
-touched, whoever allocated it. What lies free in the process is used up or given back before, since
-a pool laid into it would look too small.
+Each pool is made in a separate process, a fork of this one, so that none of it existed before.
+Memory is the resident memory reported by the system: all that was ever touched, whatever allocated
+it. Free memory of the process is used up or given back before, since a pool placed in it would look
+too small.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ FILL_TOKENS = 1024
 STATM = Path("/proc/self/statm")
 
 ARENA_BYTES = 1 << 20
-"""What Python's allocator takes from the system at a time, and more than is told too late."""
+"""Unit in which Python's allocator takes memory from the system; also above the reporting lag."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class PoolCost:
 
 
 def can_measure() -> bool:
-    """Whether this system can fork, and tell a process's memory."""
+    """Return whether this system can fork, and report a process's memory."""
     return hasattr(os, "fork") and STATM.exists()
 
 
@@ -67,7 +67,7 @@ def pool_costs(
     max_fill_s: float,
     on_pool: Callable[[str], None] = lambda label: None,
 ) -> list[PoolCost]:
-    """One after another, in ascending order of sizes. Raises PoolCostError."""
+    """Measure all pools, one after another, in ascending order of sizes. Raises PoolCostError."""
     found = []
     for subject in subjects:
         fill_s_per_block = 0.0
@@ -103,7 +103,7 @@ def _in_a_fork(
 def _answer(
     name: str, implementation: Implementation, num_blocks: int, is_filled: bool, pipe: int
 ) -> None:
-    """In the child, which never returns."""
+    """Measure a pool in the child, which never returns."""
     try:
         with _nothing_free():
             answer: object = measure_pool(name, implementation, num_blocks, is_filled=is_filled)
@@ -117,7 +117,7 @@ def _answer(
 def measure_pool(
     name: str, implementation: Implementation, num_blocks: int, *, is_filled: bool
 ) -> PoolCost:
-    """In this process. The collector is off; what is left behind is collected before counting."""
+    """Measure a pool in this process, with the collector off, after collecting garbage."""
     gc.collect()
     gc.freeze()
     gc.disable()
@@ -164,10 +164,10 @@ def _resident_bytes() -> int:
 
 @contextmanager
 def _nothing_free() -> Iterator[None]:
-    """While it lasts, what is made adds pages: all places that were free and resident are taken.
+    """Use up free memory, so that new objects in the block add resident pages.
 
     malloc gives whole free pages back. Smaller holes, and those of Python's allocator, which has
-    places of 16, 32, … 512 bytes, are filled until so much was added that no old arena has room.
+    places of 16, 32, … 512 bytes, are filled until enough was added that no old arena has room.
     """
     gc.collect()
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc has it

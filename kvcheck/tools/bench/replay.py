@@ -1,7 +1,7 @@
-"""A script done by a manager, from an empty pool to the last request.
+"""Run a script on a manager, from an empty pool to the last request.
 
-By single calls: one call after another, timed by act. By batched calls: one `step` for each step of
-the script, or more where somebody is preempted in the middle, as an engine would have it.
+With single calls: one call after another, timed by act. With batched calls: one `step` for each
+step of the script, or more if a request is preempted in the middle, as in an engine.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ REPLAY_PHASES = (MANAGER, *IN_ALL, REPLAY_HASH, REPLAY_APPEND)
 """In the order in which they are shown."""
 
 ANSWERS = "replay"
-"""Under this name the answers of a step are compared, however they were asked for."""
+"""The name under which the results of a step are compared, whatever the call style."""
 
 FIELDS: Mapping[Act, tuple[str, ...]] = MappingProxyType(
     {
@@ -45,14 +45,15 @@ FIELDS: Mapping[Act, tuple[str, ...]] = MappingProxyType(
 """Fields of a plan for each act, in the order in which a step handles them."""
 
 ARRIVE_TOGETHER = 64
-"""Requests are made in lots of so many, when the first of a lot arrives: making one fills the
-processor's caches with its prompt, and the next step would be timed with what that leaves."""
+"""Requests are made in batches of this size, when the first of a batch arrives: making one fills
+the processor's caches with its prompt, which would affect the timing of the next step.
+"""
 
 MakeWork = Callable[[], Work]
 
 
 class ReplayScenario:
-    """See `ReplayCase`. Every round begins with a manager of its own, made by `new_work`."""
+    """The scenario of a `ReplayCase`. Every round begins with a new manager, made by `new_work`."""
 
     phases = REPLAY_PHASES
 
@@ -62,10 +63,10 @@ class ReplayScenario:
         self.case = case
 
     def prepare(self) -> None:
-        """Nothing: the pool is empty at first."""
+        """Do nothing: the pool is empty at first."""
 
     def run_round(self, timed: Timed) -> None:
-        """The whole script."""
+        """Run the whole script."""
         player, script = _player(self.new_work(), timed), self.case.script
         made = 0
         for step in script.steps:
@@ -76,7 +77,7 @@ class ReplayScenario:
         timed.add_up(MANAGER, IN_ALL, 0)
 
     def _arrive(self, player: Single | Batched, first: int) -> int:
-        """Make the next requests, so many that few steps follow upon it; how many there are."""
+        """Make the next batch of requests; returns its size."""
         prompts = self.case.script.prompts[first : first + ARRIVE_TOGETHER]
         make_input = player.work.calls.make_input
         for number, prompt in enumerate(prompts, first):
@@ -101,11 +102,11 @@ class Single:
         self.requests: dict[int, Any] = {}
 
     def arrive(self, number: int, given: Any) -> None:
-        """A request is made."""
+        """Make a request."""
         (self.requests[number],), _ = self.timed(REPLAY_HASH, 0, self.work.make([given]))
 
     def step(self, step: Step) -> None:
-        """Its groups, one after another; what is granted is computed when the step is planned."""
+        """Do the groups of a step in turn; granted tokens are computed once the step is planned."""
         self.work.calls.new_step_starts()
         answers: list[Any] = []
         computed: list[tuple[Any, int]] = []
@@ -139,13 +140,13 @@ class Single:
                 request.num_computed_tokens = 0
 
     def end(self) -> None:
-        """Nothing is left over."""
+        """Do nothing: no request is left."""
 
 
 def _progress(
     requests: list[Any], counts: Sequence[int], answers: Sequence[Any]
 ) -> Iterator[tuple[Any, int]]:
-    """What each request that was granted something has computed with it; a hit, too."""
+    """Yield each granted request with the tokens it has then computed, including a hit."""
     for request, count, answer in zip(requests, counts, answers, strict=True):
         if answer is not None:
             yield request, count + (answer[0] if isinstance(answer, tuple) else 0)
@@ -167,7 +168,7 @@ class Batched:
         self.ended: list[int] = []
 
     def arrive(self, number: int, given: Any) -> None:
-        """A request is made and registered."""
+        """Make and register a request."""
         (self.handles[number],), _ = self.timed(REPLAY_HASH, 0, self.work.make([given]))
 
     def step(self, step: Step) -> None:
@@ -188,7 +189,7 @@ class Batched:
         self.work.calls.end_step()
 
     def _plan(self, groups: dict[Act, Group], *, starts_step: bool) -> Sequence[Any]:
-        """One call; answers as single calls have them."""
+        """Make one call; returns results as single calls do."""
         batched, output = self.work.batched, self.work.rows.output
         finished, self.ended = array("q", self.ended), []
         kept = self.work.requests(finished)
@@ -215,7 +216,7 @@ class Batched:
         return self.timed(REPLAY_STEP, 0, Part(work, read))[1]
 
     def _fields(self, groups: dict[Act, Group]) -> dict[str, Any]:
-        """Of a plan: handles and counts of each group, and nothing where there is none."""
+        """Return the handles and counts of each group for a plan, without empty groups."""
         fields = {}
         for act, group in groups.items():
             handles, *counts = FIELDS[act]
@@ -224,7 +225,7 @@ class Batched:
         return fields
 
     def end(self) -> None:
-        """The last ones are released."""
+        """Release the last requests."""
         if self.ended:
             self.timed(REPLAY_STEP, 0, self.work.free(array("q", self.ended)))
 

@@ -1,4 +1,4 @@
-"""What a run found: medians, quartiles, ratios, and the facts needed to judge them."""
+"""The results of a run: medians, quartiles, ratios, and the facts needed to judge them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ FORMAT_VERSION = 1
 
 PHASES = (*PROMPT_PHASES, *DECODE_PHASES)
 PER_BLOCK = frozenset({HASH, ALLOCATE, ADMIT, CHUNK, FREE})
-"""The others are per request; those of a replay are not divided at all."""
+"""Phases whose times are per block; others are per request, those of a replay undivided."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Spread:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Spread:
-        """Of at least two numbers."""
+        """Compute the spread of at least two numbers."""
         return cls(*quantiles(values, n=4, method="inclusive"))
 
 
@@ -63,16 +63,16 @@ class Report:
 
     @property
     def baseline(self) -> str:
-        """What the others are compared with."""
+        """The name that the others are compared with."""
         return self.subjects[0].name
 
     @property
     def contestants(self) -> tuple[Contestant, ...]:
-        """Who took part in the rounds."""
+        """The contestants of the rounds."""
         return contestants(self.subjects)
 
     def to_json(self) -> dict[str, Any]:
-        """The run as a JSON document; times are nanoseconds per unit."""
+        """Return the run as a JSON document; times are nanoseconds per unit."""
         return {
             "format": FORMAT,
             "version": FORMAT_VERSION,
@@ -128,7 +128,7 @@ class Report:
 
 
 def case_facts(case: Case) -> dict[str, Any]:
-    """The case as a JSON object."""
+    """Return the case as a JSON object."""
     if isinstance(case, ReplayCase):
         script = case.script
         return {
@@ -148,7 +148,7 @@ def case_facts(case: Case) -> dict[str, Any]:
 
 
 def unit(phase: str) -> str:
-    """What the times of a phase are divided by."""
+    """Return the unit that the times of a phase are divided by."""
     if phase in REPLAY_PHASES:
         return "replay"
     return "block" if phase in PER_BLOCK else "request"

@@ -1,12 +1,12 @@
-"""What is done to a manager in each case, and which part of it is timed.
+"""The work done on a manager in each case, and the part of it that is timed.
 
-Prompts, round by round: hash, look up, look up again, allocate (which caches, too), free; then
-other prompts, which are looked up and allocated in one; where nothing is cached, then others yet,
-which have their first block and get the rest. Decoding, step by step: append (which hashes what it
-completes), allocate. Everything between is not timed: inputs, `num_computed_tokens`, reading the
-answers, taking the blocks to be zeroed, and the look-ups just before an allocation and before those
-made again. As that takes the processor's caches from what is timed next, tokens are drawn before
-the round, and answers are compared after it.
+Prompts, round by round: hash, look up, look up again, allocate (which also caches), free; then
+other prompts, which are looked up and allocated at once; where nothing is cached, then further
+ones, which have their first block and get the rest. Decoding, step by step: append (which hashes
+what it completes), allocate. Everything between is not timed: inputs, `num_computed_tokens`,
+reading the results, taking the blocks to be zeroed, and the look-ups just before an allocation and
+before those made again. As that displaces data from the processor's caches, tokens are drawn before
+the round, and results are compared after it.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ PASSES = 2
 
 
 class Timed(Protocol):
-    """Times the part as one of `phase`; keeps its answers; returns the work's result, and them.
+    """Times a part of `phase` and keeps its results; returns the work's result, and those.
 
-    `units` of all parts of a round are what its time is divided by; 0: not divided. `keep`: answers
-    that were put together in another way, to be compared, too. `add_up`: a phase that is the sum of
-    others, as far as they were there.
+    The time of a round is divided by the `units` of all its parts; 0: not divided. `keep`: results
+    assembled in another way, also to be compared. `add_up`: a phase that is the sum of others, as
+    far as these ran.
     """
 
     def __call__(self, phase: str, units: int, part: Part) -> tuple[Any, Sequence[Any]]: ...
@@ -65,29 +65,29 @@ class Tokens:
         self._values = tuple(range(1 << 16))
 
     def draw(self, num_tokens: int) -> array[int]:
-        """The next tokens, as they take the least memory."""
+        """Draw the next tokens in their most compact form."""
         return array("H", self.random.randbytes(2 * num_tokens))
 
     def take(self, num_tokens: int) -> list[int]:
-        """The next tokens."""
+        """Return the next tokens."""
         return list(map(self._values.__getitem__, self.draw(num_tokens)))
 
 
 @dataclass(frozen=True)
 class Demands:
-    """What a case is about has to be so, even where all managers agree that it is not."""
+    """Checks that a case is what it claims, even if all managers agree that it is not."""
 
     name: str
     label: str
 
     def hits(self, lengths_tokens: Sequence[int], wanted_tokens: int) -> None:
-        """What is called 97% cached is that."""
+        """Check that hits have the wanted length."""
         for length in lengths_tokens:
             if length != wanted_tokens:
                 raise self._error(LOOK_UP, wanted_tokens, length)
 
     def room(self, phase: str, answers: Sequence[Any]) -> None:
-        """Everyone got blocks: the times are not those of refusals."""
+        """Check that all requests got blocks, so that no refusals are timed."""
         if None in answers:
             raise self._error(phase, "room", None)
 
@@ -147,7 +147,7 @@ class PromptScenario:
         self.prefixes = [drawn[index][: case.hit_tokens] for index in order[-kept:]]
 
     def run_round(self, timed: Timed) -> None:
-        """One round."""
+        """Do one round."""
         self._look_up_and_allocate(timed)
         self._admit(timed)
         if self.case.hit_tokens == 0:
@@ -171,7 +171,7 @@ class PromptScenario:
         timed(FREE, blocks, work.free(requests))
 
     def _allocate(self, timed: Timed, work: SingleWork, request: Any) -> None:
-        """One request; a hit is valid only until another request allocates."""
+        """Allocate for one request; a hit is valid only until another request allocates."""
         case = self.case
         part = work.allocate(
             request, case.prompt_tokens - case.hit_tokens, work.calls.look_up(request)
@@ -232,7 +232,7 @@ class DecodeScenario:
         self.requests: Any = None
 
     def prepare(self) -> None:
-        """All requests run and have computed their prompts."""
+        """Let all requests run and compute their prompts."""
         case, work = self.case, self.work
         made: list[Any] = []
         for index in range(case.num_requests):
@@ -247,7 +247,7 @@ class DecodeScenario:
         self.requests = work.group(made)
 
     def run_round(self, timed: Timed) -> None:
-        """As many steps as a block has tokens, so each request completes one block."""
+        """Do as many steps as a block has tokens, so that each request completes one block."""
         count = self.case.num_requests
         drawn = [self.tokens.draw(count) for _ in range(BLOCK_SIZE_TOKENS)]
         for tokens in drawn:

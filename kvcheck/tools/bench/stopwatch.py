@@ -1,7 +1,7 @@
-"""Times of a round, phase by phase, and the answers that all contestants have to agree on.
+"""Times of a round, phase by phase, and the results on which all contestants must agree.
 
-Times of unequal work mean nothing, so every answer is compared: after the round, as a comparison
-between two timed parts would take the processor's caches from the second.
+Times of unequal work mean nothing, so every result is compared: after the round, since comparing
+between two timed parts would displace data of the second from the processor's caches.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ Clock = Callable[[], int]
 
 
 class Answers:
-    """What was answered in one round, by whoever came first, to be compared with the others."""
+    """The results of the first contestant in a round, to be compared with the others'."""
 
     def __init__(self, case: Case) -> None:
         self.case = case
         self._first: dict[tuple[str, int], tuple[str, Sequence[Any]]] = {}
 
     def compare(self, phase: str, index: int, name: str, answers: Sequence[Any]) -> None:
-        """Raise UnequalWorkError unless they equal those of the first subject."""
+        """Raise UnequalWorkError unless the results equal those of the first subject."""
         first, expected = self._first.setdefault((phase, index), (name, answers))
         if expected == answers:
             return
@@ -58,7 +58,7 @@ class Stopwatch:
         return self
 
     def __call__(self, phase: str, units: int, part: Part) -> tuple[Any, Sequence[Any]]:
-        """See `kvcheck.tools.bench.scenarios.Timed`."""
+        """Time a part; see `kvcheck.tools.bench.scenarios.Timed`."""
         clock, work = self._clock, part.work
         began = clock()
         result = work()
@@ -71,13 +71,13 @@ class Stopwatch:
         return result, answers
 
     def keep(self, what: str, answers: Sequence[Any]) -> None:
-        """See `kvcheck.tools.bench.scenarios.Timed`."""
+        """Keep results; see `kvcheck.tools.bench.scenarios.Timed`."""
         self._kept.append((what, answers))
 
     def compare(self) -> None:
-        """Raise UnequalWorkError at the first answer of the round that differs.
+        """Raise UnequalWorkError at the first result of the round that differs.
 
-        Lengths are compared with everyone's, the rest with those who mean the same by it.
+        Lengths are compared among all contestants, the rest among those with equal names of blocks.
         """
         kept, self._kept = self._kept, []
         parts: Counter[str] = Counter()
@@ -92,7 +92,7 @@ class Stopwatch:
             self._answers.compare(f"{what}, lengths", index, self._name, outlines)
 
     def add_up(self, phase: str, phases: Sequence[str], units: int) -> None:
-        """See `kvcheck.tools.bench.scenarios.Timed`."""
+        """Add up phases; see `kvcheck.tools.bench.scenarios.Timed`."""
         self._spent[phase] = sum(self._spent.get(each, (0, 0))[0] for each in phases), units
 
     def spent(self) -> Iterator[tuple[str, int, int]]:

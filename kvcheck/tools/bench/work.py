@@ -1,7 +1,7 @@
-"""What a contestant does in a timed part: the same work by single calls or by batched ones.
+"""The timed work of a contestant: the same by single calls or by batched ones.
 
 A scenario says which requests get what. A `Work` turns that into a part: `work`, which is timed,
-and `read`, which makes comparable answers of what it returned and is not.
+and `read`, which is not and converts its result into comparable form.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from kvcheck.tools.bench.calls import Calls
 
 @dataclass(frozen=True)
 class Part:
-    """`read` takes what `work` returned; one answer per request, None for a refusal. No answers at
-    all: there is nothing to compare.
+    """`read` converts the result of `work`; one result per request, None for a refusal. Without
+    results there is nothing to compare.
     """
 
     work: Callable[[], Any]
@@ -25,7 +25,7 @@ class Part:
 
 
 class Work(Protocol):
-    """How requests are handled. A group of requests is whatever `group` returns.
+    """A way to make calls. A group of requests is whatever `group` returns.
 
     `calls` are single calls on the same manager, for what is never timed.
     """
@@ -37,28 +37,28 @@ class Work(Protocol):
         """Requests of these inputs; `work` returns their group."""
 
     def group(self, references: Sequence[Any]) -> Any:
-        """The group of some members of other groups."""
+        """Return the group of these members of other groups."""
 
     def look_up(self, group: Any) -> Part:
-        """Answers: (length in tokens, ids) of each hit."""
+        """Look up; results: (length in tokens, ids) of each hit."""
 
     def admit(self, group: Any, counts: Sequence[int]) -> Part:
-        """Look up and allocate so many tokens after the hit; answers: (hit in tokens, all ids)."""
+        """Look up and allocate `counts` tokens after the hit; results: (hit in tokens, all ids)."""
 
     def run(self, group: Any, counts: int | Sequence[int]) -> Part:
-        """So many more tokens for requests that hold blocks; answers: the ids that came."""
+        """Allocate `counts` more tokens for requests that hold blocks; results: the new ids."""
 
     def append(self, group: Any, tokens: Sequence[int]) -> Part:
-        """One token each; no answers: see `last_hashes`."""
+        """Append one token each; no results: see `last_hashes`."""
 
     def last_hashes(self, group: Any) -> Sequence[Any]:
-        """The last hash of each; nothing where there are no hashes. Not timed."""
+        """Return the last hash of each; nothing without hashes. Not timed."""
 
     def free(self, group: Any) -> Part:
-        """Give everything back; answer: how many blocks are free."""
+        """Release everything; result: the number of free blocks."""
 
     def computed(self, group: Any, counts: int | Sequence[int]) -> None:
-        """The tokens that were granted are computed. Not timed."""
+        """Count the granted tokens as computed. Not timed."""
 
 
 class SingleWork:
@@ -68,7 +68,6 @@ class SingleWork:
         self.calls = calls
 
     def make(self, given: Sequence[Any]) -> Part:
-        """See `Work`."""
         make = self.calls.make_request
         return Part(lambda: [make(each) for each in given], self._hashes)
 
@@ -77,11 +76,9 @@ class SingleWork:
         return [] if read is None else [read(request) for request in group]
 
     def group(self, references: Sequence[Any]) -> Any:
-        """A list."""
         return list(references)
 
     def look_up(self, group: Any) -> Part:
-        """See `Work`."""
         look_up, read = self.calls.look_up, self.calls.read_hit
         return Part(
             lambda: [look_up(request) for request in group],
@@ -89,7 +86,7 @@ class SingleWork:
         )
 
     def allocate(self, request: Any, num_new_tokens: int, hit: Any) -> Part:
-        """One request, with the hit of a look-up just before; answer: the new ids."""
+        """Allocate for one request, with the hit of a look-up just before; result: the new ids."""
         allocate, read = self.calls.allocate_with_hit, self.calls.read_blocks
         return Part(
             lambda: allocate(request, num_new_tokens, hit),
@@ -97,7 +94,6 @@ class SingleWork:
         )
 
     def admit(self, group: Any, counts: Sequence[int]) -> Part:
-        """See `Work`."""
         look_up, allocate = self.calls.look_up, self.calls.allocate_with_hit
 
         def work() -> list[tuple[Any, Any]]:
@@ -117,7 +113,6 @@ class SingleWork:
         return length, [*cached, *new]
 
     def run(self, group: Any, counts: int | Sequence[int]) -> Part:
-        """See `Work`."""
         allocate, read = self.calls.allocate, self.calls.read_blocks
         if isinstance(counts, int):
             count: int = counts
@@ -132,17 +127,14 @@ class SingleWork:
         )
 
     def append(self, group: Any, tokens: Sequence[int]) -> Part:
-        """See `Work`."""
         append = self.calls.append_tokens
         pairs = [(request, [token]) for request, token in zip(group, tokens, strict=True)]
         return Part(lambda: [append(request, token) for request, token in pairs], lambda _: ())
 
     def last_hashes(self, group: Any) -> Sequence[Any]:
-        """See `Work`."""
         return [hashes[-1:] for hashes in self._hashes(group)]
 
     def free(self, group: Any) -> Part:
-        """See `Work`."""
         free = self.calls.free
         return Part(
             lambda: [free(request) for request in group],
@@ -150,14 +142,14 @@ class SingleWork:
         )
 
     def computed(self, group: Any, counts: int | Sequence[int]) -> None:
-        """What an engine does between two steps."""
+        """Do what an engine does between two steps."""
         each = repeat(counts) if isinstance(counts, int) else counts
         for request, count in zip(group, each, strict=False):
             request.num_computed_tokens += count
 
 
 def outline(answer: Any) -> Any:
-    """Of an answer, what managers with names of their own have in common with others: lengths."""
+    """Reduce a result to lengths, which managers with other block names can compare."""
     if isinstance(answer, list):
         return len(answer)
     if isinstance(answer, tuple):

@@ -62,7 +62,7 @@ ENGINE: Mapping[str, tuple[str, Check[Any]]] = {
 
 @dataclass(frozen=True)
 class PlanFile:
-    """What a plan file says: either a model and its split, or the layers of each worker."""
+    """A plan file: either a model and its split, or the layers of each worker."""
 
     name: str
     where: Where
@@ -76,11 +76,11 @@ class PlanFile:
 
     @property
     def num_workers(self) -> int:
-        """Workers to plan for."""
+        """Number of workers to plan for."""
         return self.split.num_workers if self.model is not None else len(self.explicit)
 
     def workers(self, planner: Planner) -> tuple[tuple[Layers, ...], PlanningConfig]:
-        """Each worker's layers, and the settings that go with them."""
+        """Return each worker's layers, and their settings."""
         if self.model is None:
             return self.explicit, self.config
         return split_over_workers(
@@ -94,7 +94,7 @@ class PlanFile:
         return self.memory_bytes
 
     def explain(self, error: ConfigError) -> FormatError:
-        """The planner's error under the member of the file that it is about."""
+        """Return the planner's error with the member of the file that it is about."""
         said = f"{shown(error.value)}: must be {error.allowed}"
         if error.field == "available_memory_bytes":
             return self.where.member(self.memory_member).error(said)
@@ -102,14 +102,14 @@ class PlanFile:
         if error.field == "hash_block_size_tokens" and self.config.mamba_cache_mode == "none":
             return at.error("'none': must be 'all' or 'align' where enable_caching is true")
         for member, (field, _) in ENGINE.items():
-            # A spec has a block size, too: that of the settings is never refused.
+            # A spec also has a block size: that of the settings is never refused.
             if field == error.field and field != "block_size":
                 return self.where.member("engine").member(member).error(said)
         return self.where.member("workers" if self.model is None else "model").error(str(error))
 
 
 def read_plan_file(path: Path, changes: Mapping[str, Any] | None = None) -> PlanFile:
-    """The plan file at `path`; FormatError where it does not follow its format.
+    """Read the plan file at `path`; FormatError if it is malformed.
 
     `changes` replaces members: `memory_gib`, or members of `engine` and `parallel`, by their path
     (`engine.max_model_len`).
@@ -124,7 +124,6 @@ def read_plan_file(path: Path, changes: Mapping[str, Any] | None = None) -> Plan
 
 
 def decode_plan_file(document: object, where: Where) -> PlanFile:
-    """What a document says."""
     found = checked_members(
         document,
         where,
@@ -177,7 +176,7 @@ def decode_plan_file(document: object, where: Where) -> PlanFile:
 
 
 def _engine(value: object, model: Model | None, where: Where) -> tuple[PlanningConfig, int]:
-    """The settings, and the speculative blocks of states."""
+    """Decode the settings, and the speculative blocks of states."""
     found = checked_members(
         value,
         where,
@@ -201,7 +200,7 @@ def _engine(value: object, model: Model | None, where: Where) -> tuple[PlanningC
     if isinstance(asked, int) and model is not None and asked > limit:
         raise where.member("max_model_len").error(f"{asked}: the model reads at most {limit}")
     if model is not None and found.get("mamba_cache_mode", "none") == "none":
-        # Nothing can hit a state that nobody keeps.
+        # Without retained states there are none to hit.
         has_states = any(kind.is_state for kinds in model.layers for kind in kinds)
         found.setdefault("enable_caching", not has_states)
     members: dict[str, Any] = {
@@ -225,7 +224,7 @@ def _memory(
     """`memory_bytes` or `memory_gib`: one number for all workers, or one for each."""
     given = [member for member in ("memory_bytes", "memory_gib") if member in found]
     if not given and config.num_blocks_override is not None:
-        return (1,)  # nobody reads it
+        return (1,)  # not read
     if len(given) != 1:
         raise where.error("must have either memory_bytes or memory_gib")
     (member,) = given

@@ -23,7 +23,7 @@ from kvspec.specs import (
 
 @dataclass(frozen=True)
 class Rank:
-    """What a spec depends on besides the layer: the split, the block and the element type.
+    """The inputs of a spec besides the layer: the split, the block and the element type.
 
     - `tensor_parallel`: ranks that share each layer's heads.
     - `block_size`: tokens of a block; `state_block_size` of a state's.
@@ -39,7 +39,7 @@ class Rank:
 
 @dataclass(frozen=True, eq=False)
 class LayerKind:
-    """One kind of layer: its name and type in the file, its numbers, and where it stands there."""
+    """One kind of layer: its name and type in the file, its numbers, and its place there."""
 
     name: str
     type: str
@@ -53,7 +53,7 @@ class LayerKind:
         return self.type in STATE_TYPES
 
     def spec(self, rank: Rank) -> LayerSpec:
-        """The layer spec of one rank. Raises FormatError where the split does not work out."""
+        """Return the layer spec of one rank. Raises FormatError if the split does not work out."""
         try:
             return _TYPES[self.type].build(self, rank)
         except ConfigError as error:
@@ -63,7 +63,7 @@ class LayerKind:
 
 @dataclass(frozen=True)
 class _Type:
-    """What a type's object holds, and how its spec is made."""
+    """The members of a type's object, and the function that makes its spec."""
 
     required: Mapping[str, Check[Any]]
     optional: Mapping[str, Check[Any]]
@@ -71,7 +71,7 @@ class _Type:
 
 
 def decode_kind(name: str, dtype: str, value: object, where: Where) -> LayerKind:
-    """One kind from its object. `dtype` counts where the kind has none of its own."""
+    """Decode a kind from its object. `dtype` is the default of the kind's own."""
     if not isinstance(value, dict) or "type" not in value:
         known = ", ".join(_TYPES)
         raise where.member("type").error(f"missing; a kind is an object with a type: {known}")
@@ -92,7 +92,7 @@ def decode_kind(name: str, dtype: str, value: object, where: Where) -> LayerKind
 
 
 def element_type(value: object, where: Where) -> str:
-    """The name of an element type."""
+    """Check the name of an element type."""
     found = text(value, where)
     if found not in DTYPES:
         raise where.error(f"{shown(found)}: must be one of {', '.join(DTYPES)}")
@@ -106,7 +106,7 @@ def _heads(kind: LayerKind, rank: Rank) -> int:
 
 
 def _share(kind: LayerKind, rank: Rank, member: str, number: int, *, may_copy: bool) -> int:
-    """One rank's part of `number` equal things."""
+    """Return one rank's part of `number` equal things."""
     ranks = rank.tensor_parallel
     if number % ranks == 0:
         return number // ranks
@@ -118,7 +118,7 @@ def _share(kind: LayerKind, rank: Rank, member: str, number: int, *, may_copy: b
 
 
 def _attention(spec_type: Callable[..., LayerSpec]) -> Callable[[LayerKind, Rank], LayerSpec]:
-    """A type whose spec has the members of the file under their names."""
+    """Return the builder of a type whose spec has the members of the file under their names."""
 
     def build(kind: LayerKind, rank: Rank) -> LayerSpec:
         own = {name: value for name, value in kind.members.items() if name not in _HEADS}
@@ -129,7 +129,7 @@ def _attention(spec_type: Callable[..., LayerSpec]) -> Callable[[LayerKind, Rank
 
 
 def _latent(kind: LayerKind, rank: Rank) -> LayerSpec:
-    """One latent per token, for all heads: every rank has the whole of it."""
+    """Build the spec of a latent per token, for all heads: every rank stores the whole of it."""
     return MLAAttentionSpec(
         rank.block_size,
         1,
@@ -140,7 +140,7 @@ def _latent(kind: LayerKind, rank: Rank) -> LayerSpec:
 
 
 def _mamba1(kind: LayerKind, rank: Rank) -> LayerSpec:
-    """The last inputs of the convolution, and one state per channel."""
+    """Build the spec of the last inputs of the convolution, and one state per channel."""
     channels = kind.members["intermediate_size"]
     channels = _share(kind, rank, "intermediate_size", channels, may_copy=False)
     convolution = (kind.members["conv_kernel"] - 1, channels)
@@ -148,7 +148,9 @@ def _mamba1(kind: LayerKind, rank: Rank) -> LayerSpec:
 
 
 def _mamba2(kind: LayerKind, rank: Rank) -> LayerSpec:
-    """The last inputs of the convolution (channels, B and C of each group), a state per head."""
+    """Build the spec of the last inputs of the convolution (channels, B and C of each group), and a
+    state per head.
+    """
     channels = kind.members["num_heads"] * kind.members["head_size"]
     heads = _share(kind, rank, "num_heads", kind.members["num_heads"], may_copy=False)
     groups = _share(kind, rank, "num_groups", kind.members["num_groups"], may_copy=True)

@@ -20,7 +20,7 @@ MOST_WORKER_LAYERS = 200_000
 
 @dataclass(frozen=True)
 class Model:
-    """What a model keeps: its kinds of layers, and which layer has which.
+    """The layers of a model by kind.
 
     `layers`: the kinds of each layer, in order; a decoder layer with cross attention has two.
     """
@@ -44,7 +44,7 @@ class Split:
 
 
 def decode_model(value: object, where: Where) -> Model:
-    """The `model` of a plan file."""
+    """Decode the `model` of a plan file."""
     found = checked_members(
         value,
         where,
@@ -77,7 +77,7 @@ def decode_model(value: object, where: Where) -> Model:
 def _pattern(
     items: list[Any], kinds: Mapping[str, LayerKind], where: Where
 ) -> list[tuple[LayerKind, ...]]:
-    """The kinds of each layer of the pattern."""
+    """Return the kinds of each layer of the pattern."""
     if not items:
         raise where.error("empty; name the kind of at least one layer")
     pattern = []
@@ -94,7 +94,7 @@ def _pattern(
 
 
 def decode_split(value: object, num_layers: int, where: Where) -> Split:
-    """The `parallel` of a plan file."""
+    """Decode the `parallel` of a plan file."""
     found = checked_members(
         value,
         where,
@@ -128,10 +128,10 @@ def make_split(
 def split_over_workers(
     model: Model, split: Split, planner: Planner, config: PlanningConfig, speculative: int
 ) -> tuple[tuple[Layers, ...], PlanningConfig]:
-    """Each worker's layers, and the settings with the block size that came out.
+    """Return each worker's layers, and the settings with the resulting block size.
 
-    Beside states the blocks of attention are made as long as it takes for a page to hold a state,
-    and the states' pages are padded to them: every page then has one size.
+    Beside states the blocks of attention are lengthened until a page can hold a state, and the
+    states' pages are padded to them: every page then has one size.
     """
     used = dict.fromkeys(kind for kinds in model.layers for kind in kinds)
     states = [kind for kind in used if kind.is_state]

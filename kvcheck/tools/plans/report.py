@@ -1,4 +1,4 @@
-"""What a plan comes to: groups, blocks, tokens, requests, waste."""
+"""The results of a plan: groups, blocks, tokens, requests, waste."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class PlanReport:
 
     @property
     def is_automatic(self) -> bool:
-        """Whether the length was to be as long as fits."""
+        """Whether the longest length that fits was asked for."""
         return self.config.original_max_model_len_tokens == AUTO_FIT
 
     @property
@@ -86,7 +86,7 @@ class PlanReport:
         return 0 if not cache.num_blocks else used_bytes(cache) // cache.num_blocks
 
     def to_json(self) -> dict[str, Any]:
-        """The document of `--json`; `spec/planning.md` describes its keys."""
+        """Return the document of `--json`; `spec/planning.md` describes its keys."""
         capacity = self.capacity
         return {
             "name": self.name,
@@ -184,7 +184,7 @@ def _check_a_manager_accepts(
     config: PlanningConfig,
     sizes: BlockSizes,
 ) -> None:
-    """Make a small manager with these groups; its ConfigError is the answer if it refuses them."""
+    """Check that a small manager accepts these groups; passes on its ConfigError."""
     several = len(scheduler.groups) > 1
     blocks = min(scheduler.num_blocks, PROBE_BLOCKS)
     for group in scheduler.groups:
@@ -209,7 +209,7 @@ def _check_a_manager_accepts(
 
 
 def _group(planner: Planner, plan: Plan, config: PlanningConfig, index: int) -> GroupReport:
-    """One group: its sizes from the planner, its waste over all workers."""
+    """Report one group: its sizes from the planner, its waste over all workers."""
     names: set[str] = set()
     used = taken = 0
     for cache in plan.configs:

@@ -7,15 +7,15 @@ from pathlib import Path
 
 
 def shipped_folder() -> Path:
-    """Where they are."""
+    """Return the folder of the shipped models."""
     return Path(str(files("kvcheck").joinpath("data", "models")))
 
 
 def shipped_names() -> tuple[str, ...]:
-    """Their names, sorted."""
+    """Return the sorted names of the shipped models."""
     return tuple(sorted(path.stem for path in shipped_folder().glob("*.json")))
 
 
 def shipped_path(name: str) -> Path:
-    """The file of a shipped name; it exists if the name is one of `shipped_names`."""
+    """Return the file of a shipped name; it exists if the name is one of `shipped_names`."""
     return shipped_folder() / f"{name}.json"

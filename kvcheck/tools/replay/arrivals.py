@@ -34,7 +34,7 @@ class Arrivals(Iterator[TraceRecord]):
         return len(self._ahead) - is_last_later
 
     def _read(self) -> None:
-        """One more, if there is one."""
+        """Read one more record, if there is one."""
         if self._is_at_end:
             return
         try:

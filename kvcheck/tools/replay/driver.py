@@ -1,7 +1,7 @@
-"""Continuous batching on a logical clock: a trace through a manager, step by step.
+"""Continuous batching on a logical clock: run a trace through a manager, step by step.
 
-The rules, in the order of the methods of `Driver`, are those of spec/replay.md. Nothing here
-depends on time, so equal input gives equal numbers (the seconds aside).
+spec/replay.md gives the rules, in the order of the methods of `Driver`. Nothing here depends on
+time, so equal input gives equal numbers (except the seconds).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from kvspec.request import Request, RequestInput
 
 
 class ReplayError(KVSpecError):
-    """The implementation answers what no manager may answer; the replay cannot go on.
+    """The implementation gave a result that no manager may give; the replay cannot continue.
 
     `step` counts from 0; `line` is the request's line in the trace.
     """
@@ -39,10 +39,10 @@ class ReplayError(KVSpecError):
 
 @dataclass(slots=True, eq=False)
 class _Sequence:
-    """A request in the driver's hands; its `request` says what is computed and what it is called.
+    """A request in the driver; its `request` has the id and the computed tokens.
 
-    Counts in place of a `kvcheck.play.scheduler.Seat`: this loop is timed, and prompts are long.
-    `nodes` are its prefixes in the explanation; empty until it is admitted.
+    It has counts instead of a `kvcheck.play.scheduler.Seat`: this loop is timed, and prompts are
+    long. `nodes` are its prefixes in the explanation; empty until it is admitted.
     """
 
     record: TraceRecord
@@ -56,8 +56,8 @@ class _Sequence:
 class Driver:
     """One replay of one trace. `run` may be called once.
 
-    `trace_name` is how errors call the trace. `check_invariants` is handed to the implementation.
-    `on_progress` is called after every step with the driver; `moment` tells it more.
+    `trace_name` is the trace's name in errors. `check_invariants` is passed to the implementation.
+    `on_progress` is called after every step with the driver; `moment` has the details.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class Driver:
         return ReplayResult(self._options, self._counts, seconds, waterfall, self._series)
 
     def moment(self) -> Moment:
-        """Where the replay stands, as a value of its own."""
+        """Return the current figures of the replay."""
         preempted = waiting = sum(bool(each.nodes) for each in self._waiting)
         if self._options.arrival == "timestamp":
             is_due = self._next is not None and self._next.timestamp_ms <= self._clock_ms
@@ -115,7 +115,7 @@ class Driver:
         return Moment(replace(self._counts), self._clock_ms, usage, running, preempted, waiting)
 
     def moments(self) -> list[Moment]:
-        """The same: this is one engine."""
+        """Return the figures of the only engine."""
         return [self.moment()]
 
     @property
@@ -124,7 +124,7 @@ class Driver:
         return self._series
 
     def _step(self) -> None:
-        """One step: schedule, sample the usage, generate, drain the events."""
+        """Do one step: schedule, sample the usage, generate, drain the events."""
         if self._options.arrival == "timestamp" and not self._running and not self._waiting:
             self._jump()
         self._step_bucket = Bucket(steps=1)
@@ -140,7 +140,7 @@ class Driver:
         self._clock_ms += self._options.step_ms
 
     def _jump(self) -> None:
-        """Nothing to do: move the clock to the first step at or after the next arrival."""
+        """Move the idle clock to the first step at or after the next arrival."""
         if self._next is not None and self._next.timestamp_ms > self._clock_ms:
             step_ms = self._options.step_ms
             self._clock_ms = -(-self._next.timestamp_ms // step_ms) * step_ms
@@ -213,7 +213,7 @@ class Driver:
             scheduled_any = True
 
     def _first_waiting(self) -> _Sequence | None:
-        """The request at the front of the queue, made from its record when it gets there."""
+        """Return the request at the front of the queue, making it from its record first."""
         if self._waiting:
             return self._waiting[0]
         record = self._next
@@ -300,7 +300,7 @@ class Driver:
         sequence.nodes = self._explainer.admitted(sequence.record, hit)
 
     def _sample_usage(self) -> None:
-        """The share of the pool in use, after scheduling and before anything is freed."""
+        """Sample the used share of the pool, after scheduling and before any release."""
         usage = self._manager.usage
         self._step_bucket.usage_sum = usage
         self._step_bucket.usage_max = usage
@@ -308,7 +308,7 @@ class Driver:
         self._counts.peak_usage = max(self._counts.peak_usage, usage)
 
     def _generate(self) -> None:
-        """The scheduled tokens are computed; fully computed requests get one more, or end."""
+        """Count the scheduled tokens as computed; fully computed requests get one more, or end."""
         still_running = []
         computed = 0
         for sequence in self._running:

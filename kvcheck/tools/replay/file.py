@@ -80,7 +80,7 @@ class TraceFile:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What is not exact in this form of a trace; whole when all records were read."""
+        """What is inexact in this format; complete once all records were read."""
         return () if self._reader is None else self._reader.notes
 
     def __iter__(self) -> Iterator[TraceRecord]:
@@ -103,7 +103,7 @@ class TraceFile:
             raise TraceError(self.name, self._last_line, None, problem) from error
 
     def _begin(self) -> tuple[Reader, Iterable[bytes]]:
-        """The reader, and all of the content."""
+        """Return the reader, and all of the content."""
         content = self._counted(uncompressed(self._raw))
         start: list[bytes] = []
         form = self._form
@@ -138,7 +138,7 @@ class TraceFile:
         return form
 
     def _counted(self, chunks: Iterable[bytes]) -> Iterator[bytes]:
-        """The chunks; counts the lines, so that damage has a place."""
+        """Yield the chunks and count the lines, to locate damage."""
         self._last_line = 1
         for chunk in chunks:
             self._last_line += chunk.count(b"\n")

@@ -1,7 +1,7 @@
-"""One trace through several engines: what a route buys in hits and in balance.
+"""One trace through several engines: the hits and the balance of a route.
 
-The rules behind the numbers are in spec/replay.md, section 9. Each engine is a `Driver` with a
-pool of its own. A router sends requests, and knows of the caches what events tell (KV-FLEET-*).
+spec/replay.md, section 9, gives the rules behind the numbers. Each engine is a `Driver` with its
+own pool. A router sends requests, and knows the caches from their events (KV-FLEET-*).
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class _Engine(Driver):
 
     @property
     def counts(self) -> Counts:
-        """So far."""
+        """Counts so far."""
         return self._counts
 
     @property
@@ -79,26 +79,26 @@ class _Engine(Driver):
         return self.load_tokens - done
 
     def hashes(self, record: TraceRecord) -> Sequence[EventHash]:
-        """Of the prompt's full blocks, as the events show them."""
+        """Return the hashes of the prompt's full blocks as events show them."""
         made = self._implementation.make_request(
             self._manager, RequestInput(f"route-{record.place}", prompt_tokens(record))
         )
         return tuple(made.block_hashes)
 
     def send(self, record: TraceRecord) -> None:
-        """A request for the end of the line. TraceError for one that the pool cannot hold."""
+        """Append a request to the line. TraceError if the pool cannot hold it."""
         self.line.append(record)
         if self._next is None:
             self._pull()
 
     def step(self, clock_ms: int) -> Bucket:
-        """One step at this time of the fleet; what came of it."""
+        """Do one step at this time of the fleet; returns its counts."""
         self._clock_ms = clock_ms
         self._step()
         return self._step_bucket
 
     def moment(self) -> Moment:
-        """As a driver's; who is in the line waits, and an engine without work uses nothing."""
+        """Return the figures; requests in the line wait, and an idle engine uses nothing."""
         found = super().moment()
         usage = 0.0 if self.is_idle else found.usage
         return replace(found, usage=usage, num_waiting=found.num_waiting + len(self.line))
@@ -114,7 +114,7 @@ class _Engine(Driver):
 
 @dataclass(frozen=True)
 class _Line(Iterator[TraceRecord]):
-    """What is in the line of an engine now; more may come after its end."""
+    """The line of an engine; it may grow after it was exhausted."""
 
     engine: _Engine
     more: Callable[[_Engine], TraceRecord | None]
@@ -129,8 +129,8 @@ class _Line(Iterator[TraceRecord]):
 class Fleet:
     """One replay of one trace through several engines. `run` may be called once.
 
-    `route` is one of `ROUTES`. `index`: an empty one, for what the engines tell.
-    `on_progress` is called after every step with the fleet; `moments` tells it more.
+    `route` is one of `ROUTES`. `index`: an empty one, for the engines' events. `on_progress` is
+    called after every step with the fleet; `moments` has the details.
     """
 
     def __init__(
@@ -172,11 +172,13 @@ class Fleet:
         """Mean usage and hits of all engines over the steps so far; it grows."""
 
     def moments(self) -> list[Moment]:
-        """Where each engine stands."""
+        """Return the current figures of each engine."""
         return [engine.moment() for engine in self._engines]
 
     def run(self) -> dict[str, Any]:
-        """To the end of the trace; the report of this route. Errors are those of `Driver.run`."""
+        """Run to the end of the trace and return the route's report. Errors are those of
+        `Driver.run`.
+        """
         while self._next is not None or not all(engine.is_idle for engine in self._engines):
             if self._is_timed:
                 self._jump()
@@ -195,7 +197,7 @@ class Fleet:
         return self._report()
 
     def _jump(self) -> None:
-        """Nothing to do anywhere: go to the first step at or after the next arrival."""
+        """Move the clock of an idle fleet to the first step at or after the next arrival."""
         if self._next is not None and all(engine.is_idle for engine in self._engines):
             step_ms = self._options.step_ms
             self._clock_ms = max(self._clock_ms, -(-self._next.timestamp_ms // step_ms) * step_ms)
@@ -215,13 +217,13 @@ class Fleet:
             engine.send(self._taken())
 
     def _more(self, engine: _Engine) -> TraceRecord | None:
-        """In the middle of a step an engine has room: the next request, if the route wants it."""
+        """Return the next request if an engine has room within a step and the route chooses it."""
         if self._is_timed or self._next is None or self._chosen(self._next) is not engine:
             return None
         return self._taken()
 
     def _taken(self) -> TraceRecord:
-        """The next request, which goes to an engine now."""
+        """Take the next request, which is sent to an engine now."""
         record = self._next
         if record is None:
             raise IndexError("the trace is at its end")
@@ -230,7 +232,9 @@ class Fleet:
         return record
 
     def _chosen(self, record: TraceRecord) -> _Engine:
-        """The engine that the route wants; of equal ones the least loaded, then the first."""
+        """Return the engine that the route chooses; of equal ones the least loaded, then the
+        first.
+        """
         engines = self._engines
         if self._route == "round-robin":
             return engines[self._sent % len(engines)]
@@ -247,7 +251,7 @@ class Fleet:
         )
 
     def _report(self) -> dict[str, Any]:
-        """Of the whole and of each engine."""
+        """Return the report of the whole fleet and of each engine."""
         counts = [engine.counts for engine in self._engines]
         queried = sum(each.tokens_queried for each in counts)
         hit = sum(each.tokens_hit for each in counts)
@@ -280,7 +284,7 @@ class Fleet:
 def fleet_report(
     routes: Sequence[dict[str, Any]], options: ReplayOptions, **context: Any
 ) -> dict[str, Any]:
-    """All routes of one trace, ready for JSON. Equal input gives equal values."""
+    """Combine all routes of one trace into a JSON document; equal input gives equal values."""
     return {
         "format": FORMAT,
         "version": FORMAT_VERSION,
@@ -291,7 +295,7 @@ def fleet_report(
 
 
 def fleet_text(content: dict[str, Any]) -> str:
-    """The same for people: a row for each route."""
+    """Return the routes as text, a row each."""
     options = content["options"]
     lines = [
         f"{content['trace']} through {content['engines']} engines of {content['implementation']},"

@@ -27,7 +27,9 @@ tr.total td, tr.total th { font-weight: 600; color: var(--text); }
 
 
 def report_html(contents: Sequence[dict[str, Any]], plot_svg: bytes) -> str:
-    """The page: the numbers, the explanation as bars, the picture; of several, side by side."""
+    """Return the page: the numbers, the explanation as bars, the chart; of several, side by
+    side.
+    """
     style = data_file("check.css") + _STYLE
     if len(contents) == 1:
         title = f"Replay of {contents[0]['trace']}"
@@ -65,7 +67,7 @@ def _body_of_all(contents: Sequence[dict[str, Any]], plot_svg: bytes) -> Iterato
 
 
 def _notes(content: dict[str, Any]) -> Iterator[str]:
-    """What is not exact in the trace."""
+    """Yield the notes on what is inexact in the trace."""
     for line in note_lines(content):
         yield f"<p>{escape(line.strip())}</p>"
 
@@ -81,7 +83,7 @@ def _picture(plot_svg: bytes) -> str:
 
 
 def _table_of_all(contents: Sequence[dict[str, Any]], rows: beside.Rows) -> str:
-    """A column for each trace."""
+    """Return a table with a column for each trace."""
     head = "".join(f'<th scope="col">{escape(name)}</th>' for name in beside.names(contents))
     lines = (
         f"<tr><th>{escape(label)}</th>{''.join(f'<td>{escape(cell)}</td>' for cell in cells)}</tr>"
@@ -97,7 +99,9 @@ def _table(rows: list[tuple[str, str]]) -> str:
 
 
 def _waterfall(content: dict[str, Any]) -> str:
-    """One row per item: how the rate moves, as a bar between the rate before and after."""
+    """Return one row per item: how the rate changes, as a bar from the rate before to that
+    after.
+    """
     rate = content["trace_repeat_rate"]
     rows = [_bar_row("trace repeat rate", rate, 0.0, rate, "", "", kind="total")]
     for item in content["explanation"]["items"]:

@@ -1,7 +1,7 @@
-"""Replays in Prometheus' text format, by the names that vLLM gives what it measures itself.
+"""Replays in Prometheus' text format, with vLLM's metric names.
 
-So a dashboard that was made for an engine shows a replay. Needs prometheus_client (extra
-`metrics`), imported when it is used. What each name stands for is in spec/replay.md.
+So a dashboard made for an engine shows a replay. Needs prometheus_client (extra `metrics`),
+imported when it is used. spec/replay.md defines each name.
 """
 
 from __future__ import annotations
@@ -62,9 +62,9 @@ COUNTERS: Mapping[str, tuple[str, Callable[[Moment], float]]] = {
 
 
 class ReplayMetrics:
-    """A collector: the last moment of each engine of each replay, whose trace is the model's name.
+    """Collects the last figures of each engine of each replay; the model's name is the trace's.
 
-    The engines of a replay are numbered from 0, as those of one model are by vLLM.
+    The engines of a replay are numbered from 0, as vLLM numbers those of a model.
     """
 
     def __init__(self, options: ReplayOptions) -> None:
@@ -72,18 +72,18 @@ class ReplayMetrics:
         self._moments: dict[str, Sequence[Moment]] = {}
 
     def show(self, name: str, moments: Sequence[Moment]) -> None:
-        """Where the engines of this replay stand."""
+        """Set the current figures of a replay's engines."""
         self._moments[name] = moments
 
     def text(self) -> bytes:
-        """The text format."""
+        """Return the metrics in text format."""
         from prometheus_client import generate_latest
 
         return generate_latest(self._registry())
 
     @contextmanager
     def served(self, host: str, port: int) -> Iterator[int]:
-        """Answer HTTP requests for `/metrics` until the end of the block; the port (0: any).
+        """Serve HTTP requests for `/metrics` during the block; yields the port (0: any).
 
         Raises OSError.
         """
@@ -105,10 +105,10 @@ class ReplayMetrics:
         return registry
 
     def collect(self) -> Iterator[Metric]:
-        """The families, for a registry."""
+        """Yield the metric families, for a registry."""
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-        replays = dict(self._moments)  # the replay goes on in another thread
+        replays = dict(self._moments)  # the replay continues in another thread
         moments = {
             (name, str(engine)): moment
             for name, engines in replays.items()

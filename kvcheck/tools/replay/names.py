@@ -1,4 +1,4 @@
-"""What several traces are called beside each other."""
+"""Short names of several traces."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def short_names(traces: Sequence[str]) -> list[str]:
-    """Each trace by the name of its file, or by its whole path where another is called so, too."""
+    """Return each trace's file name, or its whole path if another has the same name."""
     names = [Path(trace).name for trace in traces]
     return [
         trace if any(name == Path(other).name and trace != other for other in traces) else name

@@ -1,4 +1,4 @@
-"""What a replay can be told, and the manager it builds from that."""
+"""The options of a replay, and the manager built from them."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ ARRIVALS: tuple[str, ...] = ("ignore", "timestamp")
 
 @dataclass(frozen=True)
 class ReplayOptions:
-    """The options that change a number of the report.
+    """The options that affect the report.
 
-    `num_blocks` counts the null block too. `block_size` counts tokens. `arrival`: `ignore` lets
-    all requests queue at once, `timestamp` when the clock, `step_ms` a step, reaches theirs.
+    `num_blocks` includes the null block. `block_size` is in tokens. `arrival`: `ignore` queues all
+    requests at once, `timestamp` when the clock, which advances `step_ms` a step, reaches their
+    time.
     """
 
     num_blocks: int
@@ -43,7 +44,7 @@ class ReplayOptions:
         return (self.num_blocks - 1) * self.block_size
 
     def manager_config(self) -> ManagerConfig:
-        """One full-attention group, caching, events and statistics on, hash seed "0"."""
+        """Return one full-attention group, with caching, events and statistics, hash seed "0"."""
         spec = FullAttentionSpec(self.block_size, num_kv_heads=1, head_size=1, dtype="float16")
         group = KVCacheGroup(layer_names=("layer.0",), spec=spec)
         return ManagerConfig(

@@ -1,4 +1,4 @@
-"""How a replay gets on: what it hits of late, how fast it is, and how long it will still take."""
+"""The progress of a replay: its recent hit rate, its speed, and the remaining time."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _MOST_MARKS = 4_000
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """A moment of a replay beside those before it.
+    """The figures of a replay, compared with earlier ones.
 
-    `share`: of the trace that is read, None where its end is not known. `window_hit_rate`: of the
-    last `window_requests`. The speeds are those of the last few seconds.
+    `share`: of the trace that is read, None if its end is unknown. `window_hit_rate`: of the last
+    `window_requests`. The speeds are those of the last few seconds.
     """
 
     moment: Moment
@@ -35,7 +35,7 @@ class Figures:
 
     @property
     def seconds_left(self) -> float | None:
-        """What the rest takes at the mean speed so far."""
+        """The remaining time at the mean speed so far."""
         if not self.share:
             return None
         return self.seconds * (1 - self.share) / self.share
@@ -50,7 +50,7 @@ class Pace:
         self._marks: deque[tuple[float, Counts]] = deque([(self._began, Counts())], _MOST_MARKS)
 
     def see(self, moment: Moment, share: float | None) -> Figures:
-        """Take a moment in."""
+        """Add a moment and return the figures."""
         now, counts, marks = self._clock(), moment.counts, self._marks
         window, since, before = marks[0][1], *marks[0]
         kept = 0
@@ -80,5 +80,5 @@ class Pace:
 
 
 def _tokens(counts: Counts) -> int:
-    """Tokens of prompts, hit ones included, and generated ones."""
+    """Count tokens of prompts, including hit ones, and generated ones."""
     return counts.tokens_queried + counts.tokens_generated

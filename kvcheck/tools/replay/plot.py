@@ -29,7 +29,7 @@ _BARS = 200
 
 
 def plot_bytes(replays: Sequence[tuple[Series, dict[str, Any]]], *, image_format: str) -> bytes:
-    """The picture as a PNG or SVG file, of one replay or of several: each with its report."""
+    """Return the chart as a PNG or SVG file, of one or several replays with their reports."""
     import matplotlib
 
     buffer = io.BytesIO()
@@ -105,7 +105,7 @@ def _figure_of_all(replays: Sequence[tuple[Series, dict[str, Any]]]) -> Figure:
 
 
 def _finish(panels: Sequence[Axes], num_steps: int) -> None:
-    """What all panels have in common."""
+    """Apply what all panels share."""
     panels[-1].set_xlabel("step of the logical clock")
     panels[-1].set_xlim(0, num_steps)
     for axes in panels:
@@ -154,7 +154,7 @@ def _draw_hit_rate(axes: Axes, ends: list[int], series: Series, content: dict[st
 
 
 def _draw_moves(axes: Axes, series: Series, what: str, *, color: str) -> None:
-    """How many per step, as bars."""
+    """Draw the number per step, as bars."""
     edges, heights = _moves(series, what)
     if heights:
         axes.stairs(heights, edges, fill=True, color=color, alpha=0.8)

@@ -1,4 +1,4 @@
-"""What a finished replay measured."""
+"""The results of a replay."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """A replay on its way, as an engine tells of itself.
+    """The figures of an engine during a replay.
 
     `usage`: of the last step. `num_preempted`: requests that wait after a preemption.
-    `num_waiting`: these, and those that are due with `--arrival timestamp`; without it all the
-    rest of the trace waits, and is not counted.
+    `num_waiting`: these, and those that are due with `--arrival timestamp`; without it all the rest
+    of the trace waits, and is not counted.
     """
 
     counts: Counts
@@ -62,7 +62,7 @@ class Moment:
 
 
 def whole(moments: Sequence[Moment]) -> Moment:
-    """Of all engines: the mean of what is in use, the highest of their peaks, and sums."""
+    """Combine all engines: their mean usage, their highest peak, and sums."""
     counts = [each.counts for each in moments]
     sums = {
         field.name: sum(getattr(each, field.name) for each in counts) for field in fields(Counts)
@@ -105,7 +105,7 @@ class PhaseSeconds:
 
 @dataclass(frozen=True)
 class ReplayResult:
-    """What a finished replay measured."""
+    """The results of a finished replay."""
 
     options: ReplayOptions
     counts: Counts

@@ -34,7 +34,7 @@ def open_trace(
     tokenizer: str | None = None,
     run_length: int | None = None,
 ) -> Iterator[TraceSource]:
-    """The trace called `name`, open until the end of the `with` block.
+    """Open the trace called `name` for the duration of the `with` block.
 
     `ordered`: timestamps of a file must not go backwards. `seed`, `endless`: for generators, see
     `SynthTrace`. `form`: one of `FORMATS`, for a file that isn't recognised by its content.
@@ -59,7 +59,7 @@ def open_trace(
 
 
 def _shipped(name: str) -> Traversable | None:
-    """The file of a trace that comes with the package; None for other names."""
+    """Return the file of a shipped trace; None for other names."""
     data = resources.files("kvcheck") / "data"
     if name == DEMO:
         return data / "demo.jsonl"

@@ -29,11 +29,11 @@ class Draws:
         self._uniform = random.Random(seed).random
 
     def integer(self, low: int, high: int) -> int:
-        """Each of low … high equally likely."""
+        """Draw from low … high, each equally likely."""
         return low + int(self._uniform() * (high - low + 1))
 
     def octave(self, low: int, octaves: int) -> int:
-        """First one of `octaves` doublings of `low`, then an integer within it, equally likely.
+        """Draw one of `octaves` doublings of `low`, then an integer within it, equally likely.
 
         Example: octave(32, 3) is in 32 … 63, 64 … 127 or 128 … 255, a third each.
         """
@@ -60,7 +60,7 @@ class _Thread:
     pending: int = field(default=0)
 
     def grow(self, tokens: int, fresh_ids: Iterator[int]) -> None:
-        """Append tokens of its own, with new ids for the runs they begin."""
+        """Append unshared tokens, with new ids for the runs they begin."""
         self.length += tokens
         while len(self.hash_ids) * RUN_LENGTH_TOKENS < self.length:
             self.hash_ids.append(next(fresh_ids))
@@ -97,7 +97,7 @@ AGENT = _Growing(
 
 
 def _growing(numbers: _Growing, lines: Iterable[int], seed: int) -> Iterator[TraceRecord]:
-    """Turns of several threads at once; each prompt is the one before, its answer, and more."""
+    """Yield turns of several threads at once; each prompt is the last one, its answer, and more."""
     draws = Draws(seed)
     fresh_ids = count()
     preambles = [[next(fresh_ids) for _ in range(runs)] for runs in numbers.preambles_runs]
@@ -128,7 +128,7 @@ def _agent(lines: Iterable[int], seed: int) -> Iterator[TraceRecord]:
 
 
 def _rag(lines: Iterable[int], seed: int) -> Iterator[TraceRecord]:
-    """A common preamble, documents in the order in which they were drawn, a question."""
+    """Yield a common preamble, documents in the order in which they were drawn, and a question."""
     draws = Draws(seed)
     fresh_ids = count()
     preamble = [next(fresh_ids)]
@@ -150,7 +150,7 @@ def _rag(lines: Iterable[int], seed: int) -> Iterator[TraceRecord]:
 
 
 def generators() -> dict[str, Callable[[Iterable[int], int], Iterator[TraceRecord]]]:
-    """The generators by name; each takes the line numbers 1, 2, … and the seed."""
+    """Return the generators by name; each takes the line numbers 1, 2, … and the seed."""
     return {"chat": _chat, "agent": _agent, "rag": _rag}
 
 
@@ -194,7 +194,7 @@ class SynthTrace:
 
 
 def _natural(option: str, text: str) -> int:
-    """The decimal number `text`."""
+    """Parse the decimal number `text`."""
     if not (text.isascii() and text.isdigit() and len(text) <= 18):
         raise InvalidArgumentError(option, text, "a whole number of at least 0")
     return int(text)

@@ -13,9 +13,9 @@ OUTPUT_TOKEN_BASE = 2**16
 
 
 def run_tokens(run_id: int, run_length: int = RUN_LENGTH_TOKENS) -> array[int]:
-    """The tokens that `run_id` stands for, each in 0 … 65,535.
+    """Return the tokens that `run_id` represents, each in 0 … 65,535.
 
-    SHAKE-128 of "kvspec-run:" + the id in decimal, two bytes a token, low byte first.
+    They are SHAKE-128 of "kvspec-run:" + the id in decimal, two bytes a token, low byte first.
     """
     tokens = array("H", hashlib.shake_128(b"kvspec-run:%d" % run_id).digest(2 * run_length))
     if sys.byteorder == "big":
@@ -24,7 +24,7 @@ def run_tokens(run_id: int, run_length: int = RUN_LENGTH_TOKENS) -> array[int]:
 
 
 def prompt_tokens(record: TraceRecord) -> list[int]:
-    """The input of a request: its runs one after another, the last one cut to the input length."""
+    """Return the input of a request: its runs in order, the last one cut to the input length."""
     tokens: list[int] = []
     for run_id in record.hash_ids:
         tokens.extend(run_tokens(run_id, record.run_length))

@@ -10,7 +10,7 @@ from typing import Protocol
 from kvspec.errors import FormatError, InvalidArgumentError
 
 RUN_LENGTH_TOKENS = 512
-"""Input tokens that one id of Mooncake's traces stands for, and of generated ones."""
+"""Input tokens that one id of Mooncake's and of generated traces represents."""
 
 
 class TraceError(FormatError):
@@ -41,15 +41,15 @@ class TraceRecord:
 
 
 class TraceSource(Protocol):
-    """Where records come from: a file, a stream or a generator."""
+    """A source of records: a file, a stream or a generator."""
 
     @property
     def name(self) -> str:
-        """How errors and reports call it."""
+        """Its name in errors and reports."""
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What is not exact, as sentences; whole when all records were read."""
+        """What is inexact, as sentences; complete once all records were read."""
 
     @property
     def total(self) -> int | None:
@@ -60,13 +60,13 @@ class TraceSource(Protocol):
         """How much of it was read."""
 
     def __iter__(self) -> Iterator[TraceRecord]:
-        """The records, in order, each read when it is asked for."""
+        """Yield the records in order, each read when it is needed."""
 
 
 def select(
     records: Iterable[TraceRecord], *, sample: float = 1.0, limit: int | None = None
 ) -> Iterator[TraceRecord]:
-    """The records that are kept: each with probability `sample`, then the first `limit` of them.
+    """Yield each record with probability `sample`, up to `limit` records.
 
     Whether one is kept depends on its place alone: the first 8 bytes (big-endian) of
     SHA-256("kvspec-sample:" + place) below `sample` * 2^64. Raises InvalidArgumentError.
@@ -93,6 +93,6 @@ def _select(
 
 
 def _lot(place: str) -> int:
-    """The number in 0 … 2^64 - 1 that decides whether a request is sampled."""
+    """Return the number in 0 … 2^64 - 1 that decides whether a request is sampled."""
     digest = hashlib.sha256(b"kvspec-sample:" + place.encode()).digest()
     return int.from_bytes(digest[:8], "big")

@@ -1,8 +1,8 @@
-"""A trace as requests for units: runs of blocks that are always asked for together.
+"""A trace as requests for units: runs of blocks that are always requested together.
 
-A block is known by all tokens before its end, so by the ids on the way to it. Blocks of one id that
-no request of the trace tells apart form a unit with a weight, so that the run of an id is one thing
-to count, whatever the block size.
+A block is identified by all tokens before its end, so by the ids up to it. Blocks of one id that no
+request of the trace separates form a unit with a weight, so that the run of an id counts once,
+whatever the block size.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ class Asked:
     """One request.
 
     `units`: those of its full prompt blocks, from the first on. `most_hits`: blocks of these that
-    can be hit, since the last token never is. `full`: blocks that are full in the end, generated
-    tokens included; `partial`: 1 if it then holds one more.
+    can be hit, since the last token never is. `full`: blocks that are full in the end, including
+    generated tokens; `partial`: 1 if it then holds one more.
     """
 
     units: array[int]
@@ -55,9 +55,9 @@ class Units:
 
 
 def units_of(records: Iterable[TraceRecord], block_size: int | None) -> Units:
-    """The trace in units. InvalidArgumentError for a block size that cuts across ids.
+    """Convert a trace to units. InvalidArgumentError for a block size that cuts across ids.
 
-    `block_size`: None stands for the tokens of an id.
+    `block_size`: None means the tokens of an id.
     """
     nodes: dict[tuple[int, tuple[int, ...]], int] = {}
     cuts: list[set[int]] = []

@@ -1,10 +1,10 @@
-"""What a trace would hit with pools of other sizes: one pass for all, and the best there is.
+"""Compute the hits of a trace for other pool sizes: one pass for all sizes, and the best possible.
 
-One request runs at a time. Then what the rules keep is a stack: `free` releases the tail first, so
-after a request its blocks are the most recent ones, the first block on top, and what a pool holds
-is the top of the stack. A block stands above all that follow it in any prompt, so what is cached of
-a prompt is always a prefix, and how deep each block lies says for every size whether it is hit.
-`spec/replay.md` says where real traffic differs.
+One request runs at a time. Then the content kept under the rules is a stack: `free` releases the
+tail first, so after a request its blocks are the most recent ones, the first block on top, and a
+pool holds the top of the stack. A block is above all that follow it in any prompt, so what is
+cached of a prompt is always a prefix, and the depth of each block determines for every size whether
+it is hit. `spec/replay.md` says where real traffic differs.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class Point:
 class Curve:
     """All sizes of one trace with one block size. `infinite`: with a pool that never evicts.
 
-    `enough_blocks`: a pool that hits `ENOUGH_PERCENT` of that, while one of a block less does not.
-    `notes`: what is not exact in the trace.
+    `enough_blocks`: the smallest pool that reaches `ENOUGH_PERCENT` of that. `notes`: what is
+    inexact in the trace.
     """
 
     trace: str
@@ -48,11 +48,11 @@ class Curve:
     notes: tuple[str, ...] = ()
 
     def tokens(self, num_blocks: int) -> int:
-        """What a pool of so many blocks holds, beside the null block."""
+        """Return the tokens that a pool of `num_blocks` blocks holds, without the null block."""
         return (num_blocks - 1) * self.block_size
 
     def share(self, point: Point) -> float | None:
-        """What is hit at a point, of what an endless pool hits; None where that hits nothing."""
+        """Return the hits at a point as a share of an endless pool's; None if that hits nothing."""
         return point.lru / self.infinite if self.infinite else None
 
 
@@ -63,7 +63,7 @@ def curve(
     *,
     on_step: Callable[[], None] = lambda: None,
 ) -> Curve:
-    """The curve. Each size holds the largest request; `on_step` after each part of the work."""
+    """Compute the curve. Each size holds the largest request; `on_step` after each part."""
     per_token = units.block_size / units.tokens
     looked_up = look_up(units)
     infinite = endless_hits(looked_up)
@@ -81,10 +81,11 @@ def curve(
 
 
 def sizes_between(traces: Sequence[Units], count: int) -> list[list[int]]:
-    """For each trace so many pools, evenly in ratios, from the largest request to no eviction.
+    """Return `count` pool sizes for each trace, by equal ratios, from largest request to no
+    eviction.
 
     The pools of all traces hold the same numbers of tokens, whatever the block sizes, so that they
-    can stand side by side; a trace is without those that its largest request does not fit in.
+    can be compared; a trace omits those that its largest request does not fit in.
     """
     step = lcm(*(units.block_size for units in traces))
     least = -(-min(_tokens(units, units.smallest_pool) for units in traces) // step)
@@ -104,9 +105,9 @@ def sizes_between(traces: Sequence[Units], count: int) -> list[list[int]]:
 
 
 def _blocks_for(units: Units, looked_up: Sequence[Lookup], hits: int) -> int:
-    """Blocks of a pool that hits so many blocks, while a pool of one less does not.
+    """Return the size of the smallest pool that hits `hits` blocks.
 
-    The smallest pool that holds the largest request, if that hits so many.
+    It holds at least the largest request.
     """
     low, high = units.smallest_pool, _largest_pool(units)
     if lru_hits(looked_up, low) >= hits:
@@ -125,7 +126,7 @@ def _tokens(units: Units, num_blocks: int) -> int:
 
 
 def _largest_pool(units: Units) -> int:
-    """Blocks with which nothing is evicted: every block of the trace has one of its own."""
+    """Return the size at which nothing is evicted: every block of the trace has its own."""
     outputs = sum(asked.held - _weight(units, asked) for asked in units.requests)
     return max(units.smallest_pool, 1 + sum(units.weights) + outputs)
 
@@ -154,7 +155,7 @@ class _Stack:
             moment += moment & -moment
 
     def above(self, moment: int) -> int:
-        """Blocks that were released after a moment."""
+        """Count the blocks that were released after a moment."""
         sums, found = self.sums, self.total
         while moment:
             found -= sums[moment]
@@ -162,13 +163,13 @@ class _Stack:
         return found
 
     def put(self, weight: int) -> int:
-        """Blocks on top; their moment."""
+        """Put blocks on top; returns their moment."""
         self.now += 1
         self.add(self.now, weight)
         return self.now
 
     def depths(self, asked: Asked, weights: array[int]) -> tuple[list[int], list[int]]:
-        """Of the units that were seen before: depth of the first block, and blocks before it."""
+        """Return, for units seen before, the depth of the first block, and the blocks before it."""
         depths: list[int] = []
         before: list[int] = []
         count, last = 0, -1
@@ -188,7 +189,7 @@ class _Stack:
         return depths, before
 
     def release(self, asked: Asked, weights: array[int]) -> None:
-        """The request ends: its blocks come on top, the tail first."""
+        """End a request: put its blocks on top, the tail first."""
         prompt = 0
         for unit in asked.units:
             if self.moment[unit]:
@@ -202,7 +203,7 @@ class _Stack:
 
 @dataclass(frozen=True, slots=True)
 class Lookup:
-    """What a request finds in the stack when it is looked up, whatever the pool keeps of that.
+    """A request's units in the stack at its look-up, whatever the pool still keeps.
 
     `depths`: of its units that were seen before. `before`: blocks before each, and at the end.
     """
@@ -213,7 +214,7 @@ class Lookup:
 
 
 def look_up(units: Units) -> list[Lookup]:
-    """The one pass over the trace; each size of the pool is then counted without the stack."""
+    """Make the one pass over the trace; each pool size is then counted without the stack."""
     moments = sum(len(asked.units) + 1 for asked in units.requests)
     stack = _Stack(moments, len(units.weights))
     found = []
@@ -225,15 +226,15 @@ def look_up(units: Units) -> list[Lookup]:
 
 
 def endless_hits(looked_up: Sequence[Lookup]) -> int:
-    """Blocks hit by a pool that never evicts."""
+    """Count the blocks hit by a pool that never evicts."""
     return sum(min(each.before[-1], each.asked.most_hits) for each in looked_up)
 
 
 def lru_hits(looked_up: Sequence[Lookup], num_blocks: int) -> int:
-    """Blocks hit by a pool of so many blocks.
+    """Count the blocks hit by a pool of `num_blocks` blocks.
 
     `kept`: the blocks of the stack that it still has. A request that holds an incomplete block in
-    the end leaves an empty one behind, so it is a number of its own.
+    the end leaves an empty one, so that is counted separately.
     """
     kept = hits = 0
     for each in looked_up:
@@ -247,10 +248,10 @@ def lru_hits(looked_up: Sequence[Lookup], num_blocks: int) -> int:
 
 
 def optimal_hits(units: Units, num_blocks: int) -> int:
-    """Blocks hit if what is asked for again last is evicted first (Belady).
+    """Count the blocks hit if the one requested again last is evicted first (Belady).
 
-    A request's blocks are there while it runs, and nothing of another one is brought in before it
-    is asked for: the best that any order of eviction can do.
+    A request's blocks stay while it runs, and no others are loaded before they are requested: the
+    best that any order of eviction can do.
     """
     weights = units.weights
     after = _next_uses(units)
@@ -287,9 +288,9 @@ def optimal_hits(units: Units, num_blocks: int) -> int:
 
 
 def _next_uses(units: Units) -> list[array[int]]:
-    """For each request and each of its units the next request for it, or NEVER.
+    """Return, for each request and each of its units, the next request for it, or NEVER.
 
-    Also NEVER if that one must compute it anew: then it is there again, whatever was kept.
+    Also NEVER if that one must recompute it: then it is cached again, whatever was kept.
     """
     later = array("q", [NEVER]) * len(units.weights)
     found: list[array[int]] = []

@@ -1,7 +1,6 @@
-"""What-if curves as one page that needs nothing else: point at a pool, read what it hits.
+"""Show what-if curves on a self-contained page: point at a pool to read its hit rate.
 
-`data/whatif.js` draws the curves and answers for the pool that is chosen; the tables below them
-are there without it.
+`data/whatif.js` draws the curves and shows the chosen pool; the tables below them work without it.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from kvcheck.view.page import data_file, document, embedded
 
 
 def whatif_page(curves: Sequence[Curve]) -> str:
-    """The whole page."""
+    """Return the whole page."""
     style = data_file("check.css") + data_file("whatif.css")
     return document("What pools of other sizes would hit", _body(curves), style=style)
 
@@ -67,7 +66,7 @@ blocks and end in another order; kvspec replay runs them so, with one size.</dd>
 
 
 def _content(curves: Sequence[Curve]) -> dict[str, Any]:
-    """What the script draws."""
+    """Return the data that the script draws."""
     sizes = {found.block_size for found in curves}
     return {
         "enough_percent": ENOUGH_PERCENT,

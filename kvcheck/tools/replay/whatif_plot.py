@@ -12,7 +12,7 @@ _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#8e4585", "#e69f00", "#666666")
 
 
 def plot_bytes(curves: Sequence[Curve], *, image_format: str) -> bytes:
-    """A PNG or SVG; equal curves give equal bytes."""
+    """Return a PNG or SVG; equal curves give equal bytes."""
     import matplotlib
     from matplotlib.figure import Figure
 

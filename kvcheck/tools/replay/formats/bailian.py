@@ -23,7 +23,7 @@ class BailianReader:
     notes: tuple[str, ...] = ()
 
     def records(self, chunks: Iterable[bytes], file: str) -> Iterator[TraceRecord]:
-        """One for every line."""
+        """Yield a record for every line."""
         for fields in json_lines(chunks, file, _FORM):
             timestamp = fields.milliseconds("timestamp")
             input_length = fields.count("input_length", 1)

@@ -68,7 +68,7 @@ def reader_of(
 
 
 def recognised(start: bytes) -> str | None:
-    """The form of a file that begins so; None if it could be any or is none of them."""
+    """Return the format of a file with this beginning; None if it is ambiguous or unknown."""
     text = start.removeprefix(b"\xef\xbb\xbf").lstrip()
     if text[:1] in (b"{", b"["):
         return _of_members(set(_MEMBER.findall(text)))
@@ -80,12 +80,12 @@ def recognised(start: bytes) -> str | None:
 
 
 def _cells(text: bytes) -> list[bytes]:
-    """Of the first line."""
+    """Return the cells of the first line."""
     return text.split(b"\n", 1)[0].split(b",")
 
 
 def _of_members(found: set[bytes]) -> str | None:
-    """By the names of members, wherever they stand; the first that fits."""
+    """Return the first format that the names of members match, wherever they occur."""
     if {b"block_size", b"requests"} <= found:
         return "weka"
     if b"chat_id" in found and b"input_length" in found:

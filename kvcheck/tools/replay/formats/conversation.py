@@ -1,7 +1,7 @@
-"""Conversations as texts: every answer is a request, and its prompt all that stands before it.
+"""Conversations as texts: every answer is a request, whose prompt is all messages before it.
 
-A prompt is one token for each message's role, and the message's text. That is what chat templates
-do, but for their own words.
+A prompt is one token for each message's role, and the message's text. Chat templates do the same,
+but add words of their own.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ ANSWERS = frozenset({"assistant", "gpt", "chatgpt", "model", "bing", "bard"})
 
 @dataclass(frozen=True)
 class Message:
-    """Who says what."""
+    """A message: its role and text."""
 
     role: str
     text: str
@@ -53,12 +53,12 @@ class TextNotes:
         return stand_in(text)
 
     def role(self, role: str) -> array[int]:
-        """Return the one token that stands for what a chat template writes for a role."""
+        """Return the one token that represents what a chat template writes for a role."""
         self._with_roles = True
         return tokens_of([role_token(role)])
 
     def output(self, length: int | None, *, most: int | None = None) -> int:
-        """The length of an output; where it isn't known one is assumed, of at most `most`."""
+        """Return the length of an output; if unknown, an assumed one of at most `most`."""
         if length is not None:
             return length
         self.assumed += 1
@@ -86,7 +86,7 @@ class TextNotes:
 
 
 class TextReader:
-    """What readers of texts have in common."""
+    """The base of readers of texts."""
 
     has_times = False
 
@@ -115,7 +115,7 @@ class Places:
 def requests(
     messages: Iterable[Message], line: int, places: Places, notes: TextNotes
 ) -> Iterator[TraceRecord]:
-    """A request for every answer, and one for what stands behind the last of them."""
+    """Yield a request for every answer, and one for messages after the last answer."""
     prompt = Prompt()
     is_answered = True
     for message in messages:
@@ -132,7 +132,7 @@ def requests(
 
 
 def content_text(fields: Fields, name: str) -> str:
-    """A message's content: a text, or parts, of which those without text stand as JSON."""
+    """Return a message's content: a text, or parts, with those without text as JSON."""
     value = fields.get(name)
     if value is None:
         return ""

@@ -16,7 +16,7 @@ from kvspec._stream import MAX_LINE_BYTES, split_lines
 from kvspec.errors import FormatError
 
 MAX_OBJECT_BYTES = 2**28
-"""Longest object of a file that is one JSON value: an agent's session may be so long."""
+"""Longest object in a file that is one JSON value: an agent's session may be this long."""
 
 _MARKS = re.compile(rb'\\.|["\\\[\]{}]', re.DOTALL)
 """What decides where strings and objects end; a backslash takes what it escapes with it."""
@@ -33,17 +33,17 @@ class Reader(Protocol):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What is not exact, as sentences; whole when all records were read."""
+        """What is inexact, as sentences; complete once all records were read."""
 
     def records(self, chunks: Iterable[bytes], file: str) -> Iterator[TraceRecord]:
-        """The requests of a file of that name, from its content. Raises TraceError."""
+        """Yield the requests of a file of that name, from its content. Raises TraceError."""
 
 
 @dataclass(frozen=True)
 class Fields:
-    """An object of a trace, and where it stands; `path` leads to it from the object of the line.
+    """An object of a trace, and its place; `path` leads to it from the object of the line.
 
-    `form`: the format's name and what belongs there, for errors.
+    `form`: the format's name and its expected content, for errors.
     """
 
     value: dict[str, Any]
@@ -53,7 +53,7 @@ class Fields:
     path: str = ""
 
     def error(self, name: str, problem: str) -> TraceError:
-        """What is wrong with the field, what is expected, and what to do."""
+        """Return an error with the problem of the field, what is expected, and advice."""
         advice = "if the file has another format, name it with --format"
         field = self.path + name
         return TraceError(self.file, self.line, field or None, f"{problem}; {self.form}; {advice}")
@@ -65,7 +65,7 @@ class Fields:
         return self.value[name]
 
     def count(self, name: str, minimum: int) -> int:
-        """An integer; `true` and `1.0` are none."""
+        """Return an integer; `true` and `1.0` do not count."""
         value = self.get(name)
         if type(value) is not int or value < minimum:
             expected = f"must be an integer of at least {minimum}"
@@ -83,14 +83,12 @@ class Fields:
         return math.floor(value * (1000 if unit == "seconds" else 1) + 0.5)
 
     def text(self, name: str) -> str:
-        """A text."""
         value = self.get(name)
         if not isinstance(value, str):
             raise self.error(name, f"must be a text, not {shown(value)}")
         return value
 
     def objects(self, name: str) -> list[Fields]:
-        """A list of objects."""
         value = self.get(name)
         if not isinstance(value, list):
             raise self.error(name, f"must be a list of objects, not {shown(value)}")
@@ -103,7 +101,7 @@ class Fields:
         return found
 
     def naturals(self, name: str) -> list[int]:
-        """A list of integers of at least 0."""
+        """Return a list of integers of at least 0."""
         value = self.get(name)
         if not isinstance(value, list):
             raise self.error(name, "must be a list of integers")
@@ -135,19 +133,19 @@ class Fields:
 
 
 def _fitting(input_length: int, num_ids: int) -> int | None:
-    """Return the power of two, from 1 to 2^16, that cuts the input into so many runs."""
+    """Return the power of two, from 1 to 2^16, that cuts the input into `num_ids` runs."""
     lengths = (1 << bits for bits in range(17))
     return next((each for each in lengths if -(-input_length // each) == num_ids), None)
 
 
 def shown(value: object) -> str:
-    """The value as JSON, cut to one short line."""
+    """Return the value as JSON, cut to one short line."""
     text = json.dumps(value)
     return text if len(text) <= 40 else text[:37] + "…"
 
 
 def text_lines(chunks: Iterable[bytes], file: str) -> Iterator[tuple[int, bytes]]:
-    """The lines that are not blank, each with its number."""
+    """Yield the lines that are not blank, each with its number."""
     for line, text in enumerate(split_lines(chunks), start=1):
         if len(text) > MAX_LINE_BYTES:
             raise TraceError(file, line, None, f"is longer than {MAX_LINE_BYTES} bytes")
@@ -156,13 +154,13 @@ def text_lines(chunks: Iterable[bytes], file: str) -> Iterator[tuple[int, bytes]
 
 
 def json_lines(chunks: Iterable[bytes], file: str, form: str) -> Iterator[Fields]:
-    """The objects of a file that has one on every line."""
+    """Yield the objects of a file that has one on every line."""
     for line, text in text_lines(chunks, file):
         yield _parsed(text, file, line, form)
 
 
 def json_objects(chunks: Iterable[bytes], file: str, form: str) -> Iterator[Fields]:
-    """The objects of a file, on a line each, over several lines, or in one list."""
+    """Yield the objects of a file, on a line each, over several lines, or in one list."""
     for line, text in _split_objects(chunks, file, form):
         yield _parsed(text, file, line, form)
 
@@ -194,7 +192,7 @@ class _Splitter:
         return Fields({}, self.file, self.line, self.form).error("", problem)
 
     def between(self, data: bytes) -> None:
-        """What stands between objects: white space and commas."""
+        """Check the bytes between objects: white space and commas."""
         for text in data.split(b"\n"):
             if text.strip(b" \t\r,"):
                 raise self.error(f"is no JSON object: {shown(text[:30].decode(errors='replace'))}")
@@ -202,7 +200,7 @@ class _Splitter:
         self.line -= 1
 
     def inside(self, data: bytes) -> None:
-        """A part of an object."""
+        """Collect a part of an object."""
         self.pending += data
         self.line += data.count(b"\n")
         if len(self.pending) > MAX_OBJECT_BYTES:
@@ -216,7 +214,7 @@ class _Splitter:
             self.between(data)
 
     def bracket(self, mark: bytes) -> bytes | None:
-        """One bracket outside of strings; the object, if it ends one."""
+        """Handle a bracket outside of strings; returns the object that it ends, if any."""
         if not self.depth and mark != b"{":
             if mark == (b"]" if self.in_list else b"["):
                 self.in_list = not self.in_list
@@ -234,7 +232,7 @@ class _Splitter:
 
 
 def _split_objects(chunks: Iterable[bytes], file: str, form: str) -> Iterator[tuple[int, bytes]]:
-    """Each object's bytes, and the line on which it begins."""
+    """Yield each object's bytes, and the line on which it begins."""
     state = _Splitter(file, form)
     held = b""
     for chunk in chunks:

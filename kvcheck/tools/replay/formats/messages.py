@@ -1,7 +1,7 @@
-"""Messages as OpenAI's interface takes them: request logs, batch files, chat data sets.
+"""Messages in OpenAI's format: request logs, batch files, chat data sets.
 
 A line of a batch file or of a log of requests is one request. In a data set and in an agent's
-trajectory every answer is one, tool calls included.
+trajectory every answer is one, including tool calls.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ _FORM = (
 )
 _LIMITS = ("max_completion_tokens", "max_tokens")
 _OF_REQUESTS = frozenset({*_LIMITS, "stream", "temperature", "top_p", "n", "stop", "seed"})
-"""Members that only a request has; a data set has messages alone, or with names of its own."""
+"""Members that only a request has; a data set has only messages, or other names."""
 _MAX_OPEN = 2**20
-"""Prompts without an answer that are remembered, 32 bytes each."""
+"""Most remembered prompts without an answer, 32 bytes each."""
 
 
 class MessagesReader(TextReader):
@@ -42,18 +42,18 @@ class MessagesReader(TextReader):
     def __init__(self, tokenizer: Tokenizer | None) -> None:
         super().__init__(tokenizer)
         self._requests = 0
-        self._open: dict[bytes, None] = {}  # digests of what ended without an answer
+        self._open: dict[bytes, None] = {}  # digests of prompts that ended without an answer
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Say of lines that are requests that they were read so, besides what all texts share."""
+        """The notes of all texts, and whether lines were read as requests."""
         if not self._requests:
             return super().notes
         said = f"lines that are one request each, with all messages before it: {self._requests:,}"
         return (*super().notes, said)
 
     def records(self, chunks: Iterable[bytes], file: str) -> Iterator[TraceRecord]:
-        """Object by object."""
+        """Yield the requests of each object."""
         places = Places()
         for fields in json_objects(chunks, file, _FORM):
             if "body" in fields.value:
@@ -70,7 +70,7 @@ class MessagesReader(TextReader):
         """Return whether an earlier line ended, without an answer, as these messages begin.
 
         That line was a request, so this one is the next request of the same chat, and its earlier
-        answers are none.
+        answers are not requests.
         """
         seen, found = sha256(), False
         for number, message in enumerate(messages, 1):

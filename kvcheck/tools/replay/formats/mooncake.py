@@ -25,7 +25,7 @@ _FORM = (
 
 @dataclass
 class _Session:
-    """A session so far: its prompt with all answers, and when its last turn came."""
+    """A session so far: its prompt with all answers, and the time of its last turn."""
 
     timestamp_ms: int
     prompt: Prompt = field(default_factory=Prompt)
@@ -63,7 +63,7 @@ class MooncakeReader:
         return tuple(found)
 
     def records(self, chunks: Iterable[bytes], file: str) -> Iterator[TraceRecord]:
-        """One for every line; unknown fields are ignored."""
+        """Yield a record for every line; unknown fields are ignored."""
         in_sessions: bool | None = None
         for fields in json_lines(chunks, file, _FORM):
             has_session = "session_id" in fields.value
@@ -116,7 +116,7 @@ class MooncakeReader:
 
 
 def record_line(record: TraceRecord) -> str:
-    """The record as one line of such a trace, without the line feed."""
+    """Return the record as one line of such a trace, without the line feed."""
     return json.dumps(
         {
             "timestamp": record.timestamp_ms,

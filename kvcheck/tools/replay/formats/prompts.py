@@ -18,7 +18,7 @@ class PromptsReader(TextReader):
     name = "prompts"
 
     def records(self, chunks: Iterable[bytes], file: str) -> Iterator[TraceRecord]:
-        """One for every line."""
+        """Yield a record for every line."""
         places = Places()
         for fields in json_lines(chunks, file, _FORM):
             is_known = fields.value.get("output_tokens") is not None
@@ -29,7 +29,7 @@ class PromptsReader(TextReader):
 def prompt_record(
     fields: Fields, output_length: int | None, places: Places, notes: TextNotes
 ) -> TraceRecord:
-    """The request of an object with `prompt`, a text or tokens."""
+    """Return the request of an object with `prompt`, a text or tokens."""
     prompt = Prompt()
     if isinstance(fields.get("prompt"), str):
         prompt.add(notes.encode(fields.text("prompt")))

@@ -12,12 +12,12 @@ _FORM = "sharegpt is a list of objects with conversations, a list of objects wit
 
 
 class ShareGPTReader(TextReader):
-    """All turns of a conversation are requests; vLLM's benchmark takes the first two messages."""
+    """Reads all turns of a conversation as requests; vLLM's benchmark reads two messages."""
 
     name = "sharegpt"
 
     def records(self, chunks: Iterable[bytes], file: str) -> Iterator[TraceRecord]:
-        """Conversation by conversation."""
+        """Yield the requests of each conversation."""
         places = Places()
         for conversation in json_objects(chunks, file, _FORM):
             turns = conversation.objects("conversations")

@@ -26,7 +26,7 @@ class Columns:
 
     @property
     def form(self) -> str:
-        """For errors."""
+        """Its name in errors."""
         columns = f"{self.time}, {self.input_length}, {self.output_length}"
         return f"{self.name} is a CSV table with the columns {columns}"
 
@@ -48,7 +48,7 @@ class TableReader:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """That there are no prefixes."""
+        """A note that there are no prefixes."""
         found: tuple[str, ...] = (
             "no prefixes in the data, so no hits are possible: the hit rate is 0 by construction;"
             " lengths and times are exact",
@@ -58,7 +58,7 @@ class TableReader:
         return found
 
     def records(self, chunks: Iterable[bytes], file: str) -> Iterator[TraceRecord]:
-        """One for every row."""
+        """Yield a record for every row."""
         header: list[str] = []
         began: datetime | None = None
         for line, data in text_lines(chunks, file):
@@ -89,7 +89,7 @@ class TableReader:
             yield TraceRecord(line, timestamp, input_length, output_length, ids)
 
     def _header(self, row: list[str], file: str, line: int) -> list[str]:
-        """The names of the columns."""
+        """Return the names of the columns."""
         header = [each.strip() for each in row]
         wanted = self._columns
         for name in (wanted.time, wanted.input_length, wanted.output_length):
@@ -118,7 +118,7 @@ def _seconds(fields: Fields, name: str) -> int:
 
 
 def _moment(fields: Fields, name: str) -> datetime:
-    """A date and time; a fraction of a second may have more digits than Python reads."""
+    """Parse a date and time, whose fraction may have more digits than Python reads."""
     text: str = fields.value[name].strip()
     whole, dot, rest = text.partition(".")
     digits = rest[: len(rest) - len(rest.lstrip("0123456789"))]

@@ -1,7 +1,7 @@
-"""From texts and tokens to ids of runs: equal runs have equal ids, in every file.
+"""Convert texts and tokens to ids of runs: equal runs have equal ids, in every file.
 
-Without a tokenizer four bytes of UTF-8 stand for a token. Equal beginnings of texts then are equal
-beginnings of prompts, as far as whole tokens go; how many tokens there are is an estimate.
+Without a tokenizer four bytes of UTF-8 count as a token. Equal beginnings of texts then are equal
+beginnings of prompts, up to whole tokens; the number of tokens is an estimate.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from kvcheck.tools.replay.trace import TraceRecord
 from kvspec.errors import InvalidArgumentError
 
 RUN_LENGTH = 16
-"""Tokens of a run: the block size that engines have unless they are told otherwise."""
+"""Tokens of a run: the default block size of engines."""
 
 ASSUMED_OUTPUT_TOKENS = 256
 """Length of an output of which nothing is known; `vllm bench serve` assumes the same."""
@@ -28,23 +28,23 @@ _ROLE = b"\xff"  # in no text of UTF-8
 
 
 def stand_in(text: str) -> array[int]:
-    """A token for every four bytes of UTF-8."""
+    """Return a token for every four bytes of UTF-8."""
     data = text.encode("utf-8", errors="surrogatepass")
     return _words(data + bytes(-len(data) % _STAND_IN_BYTES))
 
 
 def role_token(role: str) -> int:
-    """In place of what a chat template writes before a message: one token for each role."""
+    """Return the token of a role, in place of what a chat template writes before a message."""
     return _words(_ROLE + hashlib.sha256(role.encode(errors="surrogatepass")).digest()[:3])[0]
 
 
 def tokens_of(numbers: Iterable[int]) -> array[int]:
-    """Tokens as an engine logs them. OverflowError for one of 2^32 or more."""
+    """Return tokens as an engine logs them. OverflowError for one of 2^32 or more."""
     return array("I", numbers)
 
 
 def tokenizer_of(path: str) -> Tokenizer:
-    """Of a `tokenizer.json`, by the library `tokenizers`; adds no tokens of its own."""
+    """Load a `tokenizer.json` with the library `tokenizers`; it adds no special tokens."""
     try:
         from tokenizers import Tokenizer as Library
     except ImportError as error:
@@ -67,11 +67,11 @@ class Prompt:
 
     @property
     def length(self) -> int:
-        """Tokens."""
+        """Number of tokens."""
         return len(self._ids) * RUN_LENGTH + len(self._open)
 
     def add(self, tokens: array[int]) -> None:
-        """Tokens at the end."""
+        """Append tokens."""
         waiting = self._open + tokens
         whole = len(waiting) - len(waiting) % RUN_LENGTH
         for start in range(0, whole, RUN_LENGTH):
@@ -81,7 +81,7 @@ class Prompt:
     def record(
         self, line: int, part: int, output_length: int, *, timestamp_ms: int = 0
     ) -> TraceRecord:
-        """A request with all that was added so far."""
+        """Return a request with all tokens added so far."""
         last = (_run_id(self._open),) if self._open else ()
         ids = (*self._ids, *last)
         return TraceRecord(line, timestamp_ms, self.length, output_length, ids, RUN_LENGTH, part)

@@ -17,7 +17,7 @@ from kvcheck.tools.replay.formats.text import ASSUMED_OUTPUT_TOKENS, Prompt, tok
 from kvcheck.tools.replay.trace import TraceError, TraceRecord
 
 LINE = re.compile(rb"(?:DEBUG|INFO|WARNING|ERROR) (\d\d-\d\d \d\d:\d\d:\d\d) \[[^\]]*:\d+\] ")
-"""What stands before a message of vLLM's log, without colours; `group(1)` is the time."""
+"""The prefix of a message in vLLM's log, without colours; `group(1)` is the time."""
 
 COLOUR = re.compile(rb"\x1b\[[\d;]*m")
 _DETAILS = re.compile(rb"Request (\S+) details: prompt: ")
@@ -32,7 +32,7 @@ _TOKENS = re.compile(
 _MAX_TOKENS = re.compile(rb"\bmax_tokens=(\d+)")
 _FORM = "vllm-log is what vllm serve logs with --enable-log-requests and VLLM_LOGGING_LEVEL=DEBUG"
 _MOST_WAITING = 4_096
-"""Requests that wait for their outputs; the first one goes without, should there be more."""
+"""Most requests that wait for their outputs; beyond it the first one is yielded without."""
 
 
 _LEAP_YEAR = 2000
@@ -49,7 +49,7 @@ class _Line:
     text: bytes
 
     def error(self, problem: str) -> TraceError:
-        """What is wrong with it."""
+        """Return the error of this line."""
         return Fields({}, self.file, self.number, _FORM).error("", problem)
 
 
@@ -77,7 +77,7 @@ class VLLMLogReader:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Where outputs' lengths come from, and what no log says."""
+        """The source of output lengths, and what no log contains."""
         found: list[str] = []
         if self._assumed:
             found.append(
@@ -90,7 +90,7 @@ class VLLMLogReader:
         return tuple(found)
 
     def records(self, chunks: Iterable[bytes], file: str) -> Iterator[TraceRecord]:
-        """In the order of arrival; each when its output is known, or the file ends."""
+        """Yield requests in order of arrival, each when its output is known, or the file ends."""
         last = num_received = num_prompts = 0
         for last, data in text_lines(chunks, file):
             text = COLOUR.sub(b"", data) if b"\x1b" in data else data
@@ -112,7 +112,7 @@ class VLLMLogReader:
         yield from self._ready(0)
 
     def _asked(self, name: bytes, line: _Line) -> int:
-        """A request comes with its tokens; how many of such (0 for one without)."""
+        """Add a request with its tokens; returns 1, or 0 for one without."""
         at_ms = self._clock.read(line)
         found = _TOKENS.findall(line.text)  # a prompt's text may hold the same words before
         if not found:
@@ -129,7 +129,7 @@ class VLLMLogReader:
         return 1
 
     def _received(self, name: bytes, line: _Line) -> int:
-        """The parameters; with the tokens, in logs of older versions."""
+        """Read the parameters, with the tokens in logs of older versions."""
         found = 0
         if _TOKENS.search(line.text) is not None:
             found = self._asked(name, line)
@@ -139,7 +139,7 @@ class VLLMLogReader:
         return found
 
     def _generated(self, name: bytes, numbers: bytes) -> None:
-        """Tokens of an output, all of them or the next ones."""
+        """Count the tokens of an output, all of them or the next ones."""
         asked = self._waiting.get(name)
         if asked is not None:
             asked.generated = (asked.generated or 0) + len(_numbers(numbers))
@@ -163,7 +163,7 @@ class _Clock:
         self._last_ms = 0
 
     def read(self, line: _Line) -> int:
-        """Of a line of the log. Processes log beside each other, so it may go back a little."""
+        """Read the time of a line; several processes log, so it may go back a little."""
         try:
             text = f"{_LEAP_YEAR}-{line.time.decode()}"
             moment = datetime.strptime(text, "%Y-%m-%d %H:%M:%S") + self._later

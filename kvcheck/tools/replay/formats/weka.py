@@ -1,7 +1,7 @@
-"""Sessions of coding agents as Weka's kv-cache-tester records them: one JSON object a session.
+"""Sessions of coding agents as recorded by Weka's kv-cache-tester: one JSON object a session.
 
-Requests stand in it in order, those of subagents nested. An id stands for `block_size` tokens and
-means the same everywhere in its session, and nothing outside of it.
+It contains the requests in order, those of subagents nested. An id represents `block_size` tokens,
+and has the same meaning everywhere in its session, but none outside of it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class WekaReader:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """How sessions follow each other, and which requests say nothing of their content."""
+        """Notes on how sessions follow each other, and on requests without content."""
         found: tuple[str, ...] = ()
         if self._sessions > 1:
             found += (
@@ -53,7 +53,7 @@ class WekaReader:
         return found
 
     def records(self, chunks: Iterable[bytes], file: str) -> Iterator[TraceRecord]:
-        """All requests of a session by their times, then the next session."""
+        """Yield all requests of a session by their times, then the next session."""
         began_ms, line, part, run_length = 0, 0, 0, 0
         for session in json_objects(chunks, file, _FORM):
             self._sessions += 1
@@ -69,7 +69,7 @@ class WekaReader:
             began_ms = end_ms
 
     def _ids(self, fields: Fields, input_length: int, run_length: int) -> Iterator[int]:
-        """Of one request, different from those of all other sessions."""
+        """Yield the ids of one request, different from those of all other sessions."""
         if fields.value.get("hash_ids"):
             for run_id in fields.run_ids(input_length, run_length):
                 yield hashed(b"%d:%d" % (self._sessions, run_id))
@@ -80,7 +80,7 @@ class WekaReader:
 
 
 def _run_length(session: Fields, before: int) -> int:
-    """Tokens of an id; the same in all sessions."""
+    """Return the tokens of an id; the same in all sessions."""
     found = session.count("block_size", 1)
     if before and found != before:
         problem = f"is {found}, but {before} in the sessions before it; split the file"
@@ -89,9 +89,9 @@ def _run_length(session: Fields, before: int) -> int:
 
 
 def _calls(session: Fields) -> Iterator[_Call]:
-    """The requests of a session and of its subagents.
+    """Return the requests of a session and of its subagents.
 
-    Times of subagents count from their start in some files, from that of the session in others: if
+    In some files times of subagents count from their start, in others from that of the session: if
     one of them were before its subagent began, all are of the first kind.
     """
     nested: list[tuple[int, list[_Call]]] = []
