@@ -12,7 +12,7 @@ _PROBES = ("batch", "chain", "many", "vllm_taking")  # with all that they load: 
 
 
 def is_compiled() -> bool:
-    """Whether the compiled build can be loaded on this machine."""
+    """Return whether the compiled build can be loaded on this machine."""
     return why_not_compiled() is None
 
 
@@ -30,7 +30,7 @@ def why_not_compiled() -> str | None:
 
 
 def load(name: str) -> ModuleType:
-    """A module of the core by name, such as `pool`; compiled where it can be.
+    """Load a module of the core by name, such as `pool`; compiled where possible.
 
     Warns (RuntimeWarning, once per process) when it falls back to plain Python.
     """
@@ -42,7 +42,7 @@ def load(name: str) -> ModuleType:
 
 
 def loader_of(build: str) -> Callable[[str], ModuleType]:
-    """What loads the modules of one build: "compiled" (ImportError if there is none) or not."""
+    """Return the loader of one build: "compiled" (ImportError if there is none) or plain Python."""
     package = "kvfast._compiled" if build == "compiled" else "kvfast._core"
     return lambda name: importlib.import_module(f"{package}.{name}")
 

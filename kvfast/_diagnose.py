@@ -1,4 +1,4 @@
-"""What `kvspec doctor` shows about kvfast: its build, hash functions, torch and device."""
+"""The facts about kvfast in `kvspec doctor`: its build, hash functions, torch and device."""
 
 import importlib
 from importlib.metadata import PackageNotFoundError, version
@@ -27,7 +27,7 @@ def facts() -> dict[str, str]:
 
 
 def _origin_of(hash_function: str) -> str:
-    """The library or package whose code computes this hash function."""
+    """Return the library or package whose code computes this hash function."""
     package = "kvfast._compiled" if _build.is_compiled() else "kvfast._core"
     try:
         return str(importlib.import_module(f"{package}.digest").Digest(hash_function).origin)

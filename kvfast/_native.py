@@ -1,4 +1,4 @@
-"""Where this machine's own hash functions are: C functions of libraries, found when asked.
+"""Addresses of this machine's own hash functions: C functions of libraries, found on demand.
 
 Nothing is linked and no header is needed; see docs/decisions/0030-hash-functions-by-address.md.
 """
@@ -43,7 +43,8 @@ def _find(functions: tuple[str, ...], libraries: list[str]) -> NativeFunctions |
         return None
     for library in libraries:
         try:
-            # An extension module also answers for the libraries it is linked to. Never unloaded.
+            # An extension module also exports symbols of the libraries it is linked to. Never
+            # unloaded.
             loaded = ctypes.CDLL(library)
             found = [ctypes.cast(getattr(loaded, name), ctypes.c_void_p) for name in functions]
         except (OSError, AttributeError):
@@ -53,7 +54,7 @@ def _find(functions: tuple[str, ...], libraries: list[str]) -> NativeFunctions |
 
 
 def _extension(name: str) -> Iterator[str]:
-    """The file of an extension module; nothing if it is missing or built into Python."""
+    """Yield the file of an extension module; nothing if it is missing or built into Python."""
     try:
         spec = importlib.util.find_spec(name)
     except ImportError:  # not even the package it lies in

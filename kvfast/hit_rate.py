@@ -44,7 +44,7 @@ class HitRateWindow:
 
     @property
     def num_requests(self) -> int:
-        """Requests in the window."""
+        """Number of requests in the window."""
         return self._requests
 
     @property

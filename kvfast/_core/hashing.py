@@ -83,10 +83,9 @@ class Hasher:
 
     `none_hash` is the parent of every request's first block (KV-HASH-3), `size` the length of a
     hash in bytes, `words_per_digest` in words of 64 bits. `start` is where a message begins in its
-    room, unless its parent is an int; `tells_length`: a pickle says how long it is. With `is_given`
-    it never hashes: the engine does, and tells the hashes (KV-HASH-13). `ahead`: tokens behind a
-    block that its hash covers, too (KV-HASH-14). UnsupportedError when xxhash_cbor has no code to
-    run.
+    room, unless its parent is an int; `tells_length`: a pickle contains its length. With `is_given`
+    it never hashes: the engine passes the hashes (KV-HASH-13). `ahead`: tokens after a block that
+    its hash also covers (KV-HASH-14). UnsupportedError when xxhash_cbor has no code to run.
     """
 
     def __init__(self, function: str, seed: str | None, tags: bool = True, ahead: int = 0) -> None:
@@ -162,9 +161,9 @@ class Hasher:
     ) -> None:
         """Hash the blocks `first` … `end - 1` of `tokens`, all with the same extra keys.
 
-        `digests` holds hash k at byte k·size; that of block `first - 1` must be there. `extra` is
-        what follows the tokens. `message` has at least `message_bytes`. Compiled, all four come by
-        their addresses. Trusts its arguments.
+        `digests` holds hash k at byte k·size, including that of block `first - 1`. `extra` is what
+        follows the tokens. `message` has at least `message_bytes`. Compiled, all four are passed as
+        addresses. Trusts its arguments.
         """
         size = self.size
         at = first * size

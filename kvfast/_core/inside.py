@@ -1,8 +1,9 @@
-"""Groups whose hits may end inside a block: what they need, take, copy and register (KV-INSIDE-*).
+"""Groups whose hits may end inside a block: need, allocation, copies, registration (KV-INSIDE-*).
 
-A manager without the feature has none of this. What the other chapters say is the allocator's; here
-stands what differs. A *copy* is a pair (source, destination) that the caller makes before the step.
-A *move* is the copy of a running request, which keeps its block while the keys go to the other.
+A manager without the feature has none of this. The allocator implements the other chapters; this
+module only the differences. A *copy* is a pair (source, destination) that the caller makes before
+the step. A *move* is the copy of a running request, which keeps its block while the keys are moved
+to the copy.
 """
 
 from __future__ import annotations

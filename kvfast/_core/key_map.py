@@ -1,19 +1,19 @@
 """The cache map: from a key (block hash and group) to the blocks that carry it (KV-POOL-13).
 
 An *entry* is one key of one block. Entry b < num_blocks is the primary key of block b; a block that
-is also reachable at finer boundaries (KV-PART-2) owns further entries, from num_blocks on. What is
-known of an entry stands in its record (see `record`): the key, and a ring of the entries with the
-same key, in the order in which they were added.
+is also reachable at finer boundaries (KV-PART-2) owns further entries, from num_blocks on. An
+entry's record (see `record`) holds the key, and a ring of the entries with the same key, in the
+order in which they were added.
 
 `slots` is open addressing. A slot holds the entry that was added first under a key, some bits of
 the key's hash, and how many steps it is from its home; 0 where it is empty. At least half of them
 are empty. Deleting moves later slots back, so none is ever marked as deleted.
 
-A read of memory that is in no cache takes as long as some hundred instructions. So the homes of
-eight blocks that follow each other in a request lie side by side, in one cache line: they follow
-from the hash of the first of the eight, and from that place on. Hashes are chained, so whoever has
-the hash of a block has that of the block before it as well. A key that comes alone, in a snapshot,
-has its home by its own hash: it is a *stray*, looked for only where there may be some.
+An uncached memory read takes as long as some hundred instructions. So the homes of eight
+consecutive blocks of a request are side by side, in one cache line: they follow from the hash of
+the first of the eight. Hashes are chained, so a caller with the hash of a block also has that of
+the block before. A key that comes alone, in a snapshot, has its home by its own hash: it is a
+*stray*, which is searched for only if there may be some.
 """
 
 from __future__ import annotations

@@ -1,17 +1,17 @@
 """Block lists: for every request (a row) and group, which blocks hold its tokens (KV-GRP-1).
 
-All lists lie in one flat array, the arena, each in a place of 2^k entries. A list that outgrows its
-place moves to one twice as large; places that are given back are kept by size and used again. The
-facts about the list of row r in group g stand at `at = r * num_groups + g`:
+All lists are in one flat array, the arena, each in a place of 2^k entries. A list that outgrows its
+place moves to one twice as large; freed places are kept by size and reused. The facts about the
+list of row r in group g are at `at = r * num_groups + g`:
 
-- `start`, `room`, `length`: its place in the arena, how much fits there, how much there is.
-- `cached`: 1 + the number of leading blocks that were handed to the cache; 0 without an entry.
-- `passed`: leading entries that are known to be null, so that nobody looks at them again; of R-SWA
-  those up to the end of the gap (KV-RSWA-1).
-- `allocated`: 1 once an align-mode Mamba group took blocks of its own for the row (KV-MAMBA-6).
+- `start`, `room`, `length`: its place in the arena, its capacity, its number of entries.
+- `cached`: 1 + the number of leading blocks that were cached; 0 without an entry.
+- `passed`: leading entries that are known to be null, so that they are not examined again; of R-SWA
+those up to the end of the gap (KV-RSWA-1).
+- `allocated`: 1 once an align-mode Mamba group took new blocks for the row (KV-MAMBA-6).
 
-`serial[row]` is a number that no other taking of a row has; 0 while nobody has the row. Who
-remembers a row with it can tell whether it is still the same request's.
+`serial[row]` is a number that is unique to each use of a row; 0 while the row is free. It shows a
+holder of the row whether it still belongs to the same request.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ class FastIndex:
 
     @property
     def engines(self) -> tuple[str, ...]:
-        """All, by name."""
+        """The names of all engines, sorted."""
         return tuple(sorted(self._lines))
 
     def hear(self, engine: str, batch: Batch) -> Heard:
@@ -78,7 +78,7 @@ class FastIndex:
         return Heard.WAITING
 
     def restore(self, engine: str, state: EngineState) -> bool:
-        """Its keys in place of those that are known (KV-FLEET-6)."""
+        """Replace the engine's keys (KV-FLEET-6)."""
         engine = check_engine(engine)
         check_state(state)
         line = self._lines.get(engine) or self._begin(engine)
@@ -102,23 +102,23 @@ class FastIndex:
         return True
 
     def forget(self, engine: str) -> None:
-        """Its bit is free again."""
+        """Drop the engine; its bit is free again."""
         line = self._lines.pop(check_engine(engine), None)
         if line is not None:
             self._clear(line)
 
     def missing(self, engine: str) -> tuple[int, int] | None:
-        """Up to the lowest that waits (KV-FLEET-3)."""
+        """Return the missing numbers up to the lowest waiting one (KV-FLEET-3)."""
         line = self._line(engine)
         return (line.due, min(line.waiting)) if line.waiting else None
 
     def last(self, engine: str) -> tuple[int, float]:
-        """What is due is one more."""
+        """Return the number and time of the last applied batch."""
         line = self._line(engine)
         return line.due - 1, line.time_s
 
     def state(self, engine: str) -> EngineState:
-        """A copy of what is known."""
+        """Return a copy of the engine's state."""
         line = self._line(engine)
         keys = {
             (medium, group, block_hash): copies
@@ -130,10 +130,10 @@ class FastIndex:
     def prefixes(
         self, hashes: Sequence[EventHash], *, group: int = 0, medium: str = MEDIUM_GPU
     ) -> Mapping[str, int]:
-        """One look-up per hash, until no engine has it (KV-FLEET-8)."""
+        """Look up one hash after another, until no engine has it (KV-FLEET-8)."""
         check_hashes("hashes", hashes)
         owners = self._owners.get((medium, group), {})
-        reached: list[tuple[int, int]] = []  # hashes, and the bits of those that have so many
+        reached: list[tuple[int, int]] = []  # hashes, and the bits of the engines with that many
         alive = owners.get(hashes[0], 0) if len(hashes) else 0
         length = 1
         while alive and length < len(hashes):
@@ -145,7 +145,7 @@ class FastIndex:
         return self._by_name(reached)
 
     def hits(self, groups: Sequence[GroupPrefix], *, medium: str = MEDIUM_GPU) -> Mapping[str, int]:
-        """A few operations on masks per hash, however many engines there are (KV-FLEET-17)."""
+        """Compute hits with a few operations on masks per hash (KV-FLEET-17)."""
         check_groups(groups)
         step = math.lcm(*(one.block_size_tokens for one in groups))
         length = min(len(one.hashes) * one.block_size_tokens for one in groups) // step * step
@@ -172,7 +172,7 @@ class FastIndex:
         return found
 
     def _able(self, one: GroupPrefix, medium: str, everyone: int) -> list[int]:
-        """For each number of blocks, who has those that a hit of this length needs."""
+        """Return, for each number of blocks, the engines with all that such a hit needs."""
         owners = self._owners.get((medium, one.group), {})
         masks = [everyone] + [owners.get(block_hash, 0) for block_hash in one.hashes]
         wanted = one.num_last_blocks
@@ -188,14 +188,14 @@ class FastIndex:
         return masks
 
     def _begin(self, engine: str) -> _Line:
-        """Nothing is known of it, and its first batch is due."""
+        """Begin an engine without keys, whose first batch is due."""
         line = self._lines.get(engine)
         if line is not None:
             self._clear(line)
             bit = line.bit
         else:
             taken = sum(other.bit for other in self._lines.values())
-            bit = ~taken & (taken + 1)  # the lowest that nobody has
+            bit = ~taken & (taken + 1)  # the lowest free one
         self._lines[engine] = _Line(bit)
         return self._lines[engine]
 
@@ -219,7 +219,7 @@ class FastIndex:
         line.due, line.time_s = batch.number + 1, batch.time_s
 
     def _fold(self, line: _Line, event: Event | MediumCleared) -> None:
-        """One event (KV-FLEET-4)."""
+        """Apply one event (KV-FLEET-4)."""
         if isinstance(event, AllBlocksCleared):
             self._clear(line)
             line.is_whole = True  # KV-FLEET-7
@@ -240,7 +240,7 @@ class FastIndex:
             known = line.copies.get(place, known)
 
     def _set(self, line: _Line, place: _Place, block_hash: EventHash, copies: int) -> None:
-        """So many copies; with 0 the key is gone."""
+        """Set the number of copies; 0 removes the key."""
         if copies:
             line.copies.setdefault(place, {})[block_hash] = copies
             owners = self._owners.setdefault(place, {})
@@ -257,7 +257,7 @@ class FastIndex:
             del self._owners[place][block_hash]
 
     def _clear(self, line: _Line, medium: str | None = None) -> None:
-        """Drop all keys, or those of one medium; what waits stays."""
+        """Drop all keys, or those of one medium; waiting batches stay."""
         for place in [place for place in line.copies if medium in (None, place[0])]:
             for block_hash in line.copies.pop(place):
                 self._disown(line, place, block_hash)

@@ -24,10 +24,10 @@ _SECONDS_BETWEEN_LOOKS = 0.1
 
 @dataclass(frozen=True)
 class PublisherOptions:
-    """Where and what to publish.
+    """Options of a publisher.
 
     `endpoint`, `replay`: ZeroMQ addresses to bind, such as `tcp://*:5557`; port 0 takes a free one.
-    Without `replay` nobody can ask for what was lost. `rank`: of this engine among data-parallel
+    Without `replay` lost batches cannot be requested. `rank`: of this engine among data-parallel
     ones. `max_kept`: batches kept for replays. `max_queued`: messages that wait for a slow
     consumer; further ones are lost for it. `removed_event_per`: the manager's policy (KV-POL-3).
     """
@@ -46,12 +46,12 @@ class PublisherOptions:
 
 
 class Publisher:
-    """Batches from one engine: a PUB socket, and a ROUTER socket that a thread serves.
+    """Publishes batches from one engine: a PUB socket, and a ROUTER socket that a thread serves.
 
-    Any thread may publish; it waits while a state is copied for somebody who asked. `endpoint`
-    and `replay` are the addresses with their ports. The publisher keeps the last `max_kept`
-    batches, and a count per cached key. It must hear all events from the start of the manager. Use
-    it in a `with` block, or call `close`.
+    Any thread may publish; it waits while a state is copied for a request. `endpoint` and `replay`
+    are the addresses with their ports. The publisher keeps the last `max_kept` batches, and a count
+    per cached key. It must receive all events from the start of the manager. Use it in a `with`
+    block, or call `close`.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class Publisher:
             self.endpoint = self._pub.getsockopt_string(zmq.LAST_ENDPOINT)
             self.replay: str | None = None
             if options.replay is not None:
-                # A whole answer has to fit, also while the asker is slow to read the one before.
+                # A whole reply has to fit, even while the client is slow to read the one before.
                 router = self._bound(zmq.ROUTER, options.replay, 2 * (options.max_kept + 1))
                 self.replay = router.getsockopt_string(zmq.LAST_ENDPOINT)
                 self._server = threading.Thread(target=self._serve, args=(router,), daemon=True)
@@ -128,11 +128,11 @@ class Publisher:
         self._context.term()
 
     def _serve(self, router: Any) -> None:
-        """Answer requests until the publisher is closed."""
+        """Reply to requests until the publisher is closed."""
         while not self._closed.is_set():
             if router.poll(int(_SECONDS_BETWEEN_LOOKS * 1000)):
                 frames = router.recv_multipart()
-                if len(frames) == 3:  # else nobody knows what it means
+                if len(frames) == 3:  # otherwise the request is meaningless
                     for number, payload in self._answer(frames[2]):
                         router.send_multipart((frames[0], b"", self._topic, number, payload))
                     router.send_multipart((frames[0], b"", b"", END, b""))

@@ -1,4 +1,4 @@
-"""Hear engines' events over ZeroMQ into an index for a router, and heal losses."""
+"""Receive engines' events over ZeroMQ into an index for a router, and recover from losses."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _TRIES = 3
 
 @dataclass(frozen=True)
 class Source:
-    """Where one engine publishes, and where it answers; see `PublisherOptions`."""
+    """The addresses at which one engine publishes and replies; see `PublisherOptions`."""
 
     endpoint: str
     replay: str | None = None
@@ -33,8 +33,8 @@ class Limits:
     """Bounds of what engines can make a view do or keep (KV-FLEET-15).
 
     `poll_messages`: read from one source in one `poll`. `queued_messages`: waiting unread; ZeroMQ
-    drops more, which then have to be asked for. `message_bytes`: of one frame; ZeroMQ leaves a
-    peer that sends a longer one. `answer_messages`, `answer_bytes`, `answer_s`: of one answer to a
+    drops more, which then have to be requested. `message_bytes`: of one frame; ZeroMQ disconnects a
+    peer that sends a longer one. `answer_messages`, `answer_bytes`, `answer_s`: of one reply to a
     request. `ranks`: engines behind one source.
     """
 
@@ -57,11 +57,11 @@ class Limits:
 
 @dataclass
 class ViewCounts:
-    """Count events of a view.
+    """Counts of a view's events.
 
     `damaged`: messages that were no batch. `unknown`: events of unknown types (KV-FLEET-13).
-    `gaps`: found open when messages were read. `set_back`: messages whose time is before that of
-    the last applied one. `unanswered`: requests without a whole answer in time.
+    `gaps`: found when messages were read. `set_back`: messages whose time is before that of the
+    last applied one. `unanswered`: requests without a whole reply in time.
     """
 
     applied: int = 0
@@ -80,11 +80,11 @@ class ViewCounts:
 class FleetView:
     """Engines by name. One thread at a time: `poll` reads, `index` serves look-ups.
 
-    An engine has the name of its source. Data-parallel ranks behind one source are engines of
-    their own, `NAME#1`, `NAME#2`, … for all but rank 0 (KV-FLEET-14).
-    `index`: an empty one, or None for kvfast's. `answer_timeout_s`: how long to wait for each part
-    of an answer. After a request without answer the engine is asked again at the earliest after
-    `pause_s`. `clock_s`: seconds that only grow. Use it in a `with` block, or call `close`.
+    An engine has the name of its source. Data-parallel ranks behind one source are separate
+    engines, `NAME#1`, `NAME#2`, … for all but rank 0 (KV-FLEET-14). `index`: an empty one, or None
+    for kvfast's. `answer_timeout_s`: how long to wait for each part of a reply. After a request
+    without reply the engine is asked again after `pause_s` at the earliest. `clock_s`: a monotonic
+    clock, in seconds. Use it in a `with` block, or call `close`.
     """
 
     def __init__(
@@ -121,9 +121,10 @@ class FleetView:
             self._names[socket] = name
 
     def poll(self, timeout_s: float = 0.0) -> int:
-        """Read what is there, waiting up to `timeout_s` for the first, and heal; messages read.
+        """Read available messages, waiting up to `timeout_s` for the first, and recover; returns
+        their number.
 
-        Of one source at most `limits.poll_messages`: the rest is read by the next call.
+        It reads at most `limits.poll_messages` of one source: the next call reads the rest.
         """
         read = 0
         for socket, _ in self._poller.poll(int(timeout_s * 1000)):
@@ -141,9 +142,9 @@ class FleetView:
         return read
 
     def catch_up(self, name: str) -> bool:
-        """Ask an engine for what came last, or before this view did; False without an answer.
+        """Request the last batches, or those before this view started; False without a reply.
 
-        A loss at the end of a stream shows only so. InvalidArgumentError for an unknown engine.
+        Only this detects a loss at the end of a stream. InvalidArgumentError for an unknown engine.
         """
         if name not in self._parts:
             raise InvalidArgumentError("name", name, "one of " + ", ".join(self._parts))
@@ -151,7 +152,7 @@ class FleetView:
         return self._replay(name) or self._state(name)
 
     def close(self) -> None:
-        """Leave all engines."""
+        """Disconnect from all engines."""
         for socket in self._names:
             socket.close(linger=0)
         self._context.term()
@@ -169,7 +170,7 @@ class FleetView:
         return socket
 
     def _read(self, source: str, frames: list[bytes]) -> None:
-        """Hear one message; a damaged one shows as a gap later."""
+        """Process one message; a damaged one shows as a gap later."""
         try:
             if len(frames) != 3:
                 raise WireError(f"{len(frames)} frames, not 3")
@@ -210,10 +211,10 @@ class FleetView:
             self.counts.given_up += 1
 
     def _replay(self, name: str) -> bool:
-        """Hear a replay that goes on from what is known, or from the engine's start.
+        """Receive a replay that continues from the last batch, or starts at the engine's beginning.
 
-        An answer is in order whatever the engine's clock did: a time that went back counts as the
-        time before it (KV-FLEET-16).
+        A reply is in order whatever the engine's clock did: an earlier time counts as the time
+        before it (KV-FLEET-16).
         """
         last = self._last(name)[0]
         for first in dict.fromkeys((max(last, 0), 0)):
@@ -235,7 +236,7 @@ class FleetView:
         return self.index.last(name)
 
     def _state(self, name: str) -> bool:
-        """Take the engine's state in place of what is known."""
+        """Replace the state by the engine's."""
         for batch in self._ask(name, STATE) or ():
             try:
                 is_taken = self.index.restore(name, batch_as_state(batch))
@@ -247,9 +248,9 @@ class FleetView:
         return False
 
     def _ask(self, name: str, wanted: bytes) -> list[Batch] | None:
-        """The batches of an answer; None without a whole one in time and within the limits.
+        """Return the batches of a reply; None without a whole one in time and within the limits.
 
-        A socket of its own, so that no answer to an earlier request is taken for this one's.
+        Each request uses a new socket, so that an earlier reply is not mistaken for this one's.
         """
         source = self._sources[self._parts[name][0]]
         if source.replay is None or self._clock_s() < self._ask_again.get(name, 0.0):
@@ -269,7 +270,7 @@ class FleetView:
         return None
 
     def _answer(self, dealer: Any, rank: int) -> list[Batch] | None:
-        """The batches of one rank up to the end of an answer; None where a limit comes first."""
+        """Return the batches of one rank up to the end of a reply; None at a limit."""
         batches: list[Batch] = []
         left_bytes, end_s = self.limits.answer_bytes, self._clock_s() + self.limits.answer_s
         for _ in range(self.limits.answer_messages + 1):

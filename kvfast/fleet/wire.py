@@ -23,7 +23,7 @@ from kvspec.events import (
 from kvspec.fleet import Batch, EngineState, FleetKey, MediumCleared, WireError
 
 END = (-1).to_bytes(8, "big", signed=True)
-"""In place of a number: the end of an answer."""
+"""In place of a number: the end of a reply."""
 STATE = b"state"
 """In place of a number: a request for the state (KV-FLEET-11)."""
 
@@ -40,7 +40,7 @@ class _Stored(msgspec.Struct, tag="BlockStored", omit_defaults=True, kw_only=Tru
     lora_id: int | UnsetType | None = UNSET
     medium: str | None = None
     lora_name: str | UnsetType | None = UNSET
-    # Each block has its own list or nil; what is in one is the engine's, and nobody here reads it.
+    # Each block has its own list or nil; its items belong to the engine, and are not read here.
     extra_keys: list[Any] | None = None
     group_idx: int | None = None
     kv_cache_spec_kind: str | None = None
@@ -103,7 +103,7 @@ class Message:
 
 
 def encode_batch(batch: Batch, *, rank: int | None = None) -> bytes:
-    """The payload; the number goes beside it. `rank`: of an engine among its equals, or None."""
+    """Return the payload, without the number. `rank`: of a data-parallel engine, or None."""
     events = [_encoded(event) for event in batch.events]
     return msgspec.msgpack.encode(_Batch(batch.time_s, events, rank))
 
@@ -162,7 +162,7 @@ def _members(event: object) -> object:
 
 
 def state_as_batch(state: EngineState) -> Batch:
-    """A state in the form of a batch: everything goes, and then each key comes (KV-FLEET-11)."""
+    """Return a state in the form of a batch: clear everything, then add each key (KV-FLEET-11)."""
     hashes: dict[tuple[str, int], list[EventHash]] = {}
     for (medium, group, block_hash), copies in state.keys.items():
         hashes.setdefault((medium, group), []).extend([block_hash] * copies)

@@ -1,4 +1,4 @@
-"""What every folder needs: layouts, errors, checks of arguments, the two forms of an operation.
+"""Common parts of all folders: layouts, errors, checks of arguments, the two forms of an operation.
 
-Nothing is imported here: `layout`, `backend` and `errors` are there without torch.
+Nothing is imported here: `layout`, `backend` and `errors` work without torch.
 """

@@ -1,4 +1,4 @@
-"""What arguments of every folder have in common; all is checked before anything runs (KV-DEV-7)."""
+"""Checks of arguments common to all folders, made before anything runs (KV-DEV-7)."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ INT32_MAX = 2**31 - 1
 
 
 def check_type(field: str, value: object, wanted: type) -> None:
-    """The value must be one of this type."""
+    """Check that the value is of this type."""
     if not isinstance(value, wanted):
         raise InvalidArgumentError(field, value, f"a {wanted.__name__}")
 
 
 def check_device(field: str, device: object) -> torch.device:
-    """The device, which is there and has memory; `cuda` becomes `cuda:0`."""
+    """Return the device, which must exist and have memory; `cuda` becomes `cuda:0`."""
     if isinstance(device, (str, torch.device)):
         try:
             found = torch.empty(0, device=device).device
@@ -33,20 +33,20 @@ def check_device(field: str, device: object) -> torch.device:
 
 
 def check_group(field: str, group: object, num_groups: int) -> int:
-    """The number of a group."""
+    """Check the number of a group."""
     if not isinstance(group, int) or isinstance(group, bool) or not 0 <= group < num_groups:
         raise InvalidArgumentError(field, group, f"an int in 0 … {num_groups - 1}")
     return group
 
 
 def check_size(field: str, size: int) -> None:
-    """A length of arrays that are numbered by 31 bits."""
+    """Check a length of arrays that are indexed by 31 bits."""
     if not is_int(size) or not 1 <= size <= INT32_MAX:
         raise InvalidArgumentError(field, size, "an int in 1 … 2^31 - 1")
 
 
 def host_ints(field: str, values: Ints) -> torch.Tensor:
-    """The numbers as int64 [n] (KV-BATCH-3). It may share the memory of `values`."""
+    """Return the numbers as int64 [n] (KV-BATCH-3), possibly sharing the memory of `values`."""
     if isinstance(values, torch.Tensor):
         if (
             values.device.type != "cpu"

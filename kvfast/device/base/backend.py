@@ -22,12 +22,12 @@ BACKENDS: tuple[Backend, ...] = ("torch", "triton")
 
 
 def chosen(backend: Backend | None, device: torch.device) -> Backend:
-    """The form that runs for tensors on `device`.
+    """Return the form that runs for tensors on `device`.
 
-    None: Triton on CUDA devices if it is installed, else torch. "triton" by name also takes tensors
-    in host memory, if TRITON_INTERPRET=1 was set before Triton was imported: it then interprets the
-    kernels, slowly. InvalidArgumentError (`backend`) for another name or a device it can't serve,
-    MissingDependencyError without Triton.
+    None: Triton on CUDA devices if it is installed, else torch. "triton" by name also accepts
+    tensors in host memory, if TRITON_INTERPRET=1 was set before Triton was imported: it then
+    interprets the kernels, slowly. InvalidArgumentError (`backend`) for another name or a device it
+    can't serve, MissingDependencyError without Triton.
     """
     if backend is None:
         return "triton" if device.type == "cuda" and find_spec("triton") else "torch"
@@ -44,5 +44,5 @@ def chosen(backend: Backend | None, device: torch.device) -> Backend:
 
 
 def form_of(folder: str, backend: Backend) -> ModuleType:
-    """The module of a folder that has this form; kernels can't be imported without Triton."""
+    """Return the module of a folder in this form; kernels can't be imported without Triton."""
     return import_module(f"{folder}.{'kernels' if backend == 'triton' else 'plain'}")

@@ -1,6 +1,6 @@
-"""Where the keys, values and states of a block lie: arithmetic only, no torch (KV-DEV-1).
+"""Layout of the keys, values and states of a block: arithmetic only, no torch (KV-DEV-1).
 
-A *page* is what one block holds of one layer. It is made of *parts*, one after another: keys and
+A *page* is the part of one block in one layer. It is made of *parts*, one after another: keys and
 values, a latent, states, scales. Example: 2 slots, 1 head of 4 elements in float16, so keys are at
 bytes 0 … 15 of the page and values at 16 … 31.
 """
@@ -62,7 +62,7 @@ class Part:
 
 
 def page_parts(spec: LayerSpec, layout: Layout = "NHD") -> tuple[Part, ...]:
-    """The parts of a page of `spec`, in the order in which they lie (KV-DEV-1).
+    """Return the parts of a page of `spec`, in the order of their addresses (KV-DEV-1).
 
     The shape never depends on the layout: [slots, heads, elements]; the strides do. ConfigError for
     a spec without pages.
@@ -97,16 +97,16 @@ def page_size_bytes(spec: LayerSpec) -> int:
 
 
 def layer_spec(group: KVCacheGroup, layer: str) -> LayerSpec:
-    """The spec of one layer of a group."""
+    """Return the spec of one layer of a group."""
     if isinstance(group.spec, UniformTypeKVCacheSpecs):
         return dict(group.spec.kv_cache_specs)[layer]
     return group.spec
 
 
 def with_tensors(cache: KVCacheConfig) -> KVCacheConfig:
-    """A configuration written by hand, with the tensors that a planner would add (KV-PLAN-13).
+    """Add the tensors that a planner would add to a configuration written by hand (KV-PLAN-13).
 
-    One that has tensors is answered as it is. All pages must be of one size (ConfigError).
+    One that has tensors is returned unchanged. All pages must be of one size (ConfigError).
     """
     if not isinstance(cache, KVCacheConfig):
         raise ConfigError("cache", cache, "a KVCacheConfig")

@@ -23,9 +23,9 @@ def free_memory_bytes(device: torch.device) -> int | None:
 
 
 def sent(host: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """A copy on a CUDA device, which the host does not wait for.
+    """Copy to a CUDA device without waiting for it.
 
-    It goes out from pinned memory of its own: `host` may be written to at once, pinned or not.
+    The copy is made from its own pinned memory: `host` may be overwritten at once, pinned or not.
     """
     own = torch.empty(host.shape, dtype=host.dtype, pin_memory=True)
     own.copy_(host)
@@ -33,7 +33,7 @@ def sent(host: torch.Tensor, device: torch.device) -> torch.Tensor:
 
 
 def on_device(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """The tensor there; of one in host memory a copy that nobody waits for."""
+    """Return the tensor on the device, copying from host memory without waiting."""
     if tensor.device.type == "cpu" and device.type == "cuda":
         return sent(tensor, device)
     return tensor

@@ -33,7 +33,7 @@ class BlockHashes:
 
     - `hashes`: uint8 [n, 32] on the device, row by row the bytes of `Request.block_hashes`.
     - `starts`: int64 [P + 1] in host memory: those of prompt p are rows starts[p] … starts[p + 1] -
-      1.
+    1.
     """
 
     hashes: torch.Tensor
@@ -49,7 +49,7 @@ def hash_blocks(
     device: torch.device | str | None = None,
     backend: Backend | None = None,
 ) -> BlockHashes:
-    """The sha256_cbor hashes of all full blocks of prompts without extra keys (KV-DEV-18).
+    """Return the sha256_cbor hashes of all full blocks of prompts without extra keys (KV-DEV-18).
 
     - `tokens`: int32 or int64, all prompts one after another, on the device or in host memory.
     - `starts`: P + 1 ints, where each prompt begins in `tokens`, and the end of the last one.

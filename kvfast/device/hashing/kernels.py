@@ -44,7 +44,7 @@ def _put(row, word_bytes, at, byte, mask):
 
 @triton.jit
 def _put_head(row, word_bytes, at, MAJOR: tl.constexpr, value, mask):
-    """A major type and its argument in the fewest bytes; the place behind them."""
+    """Write a major type and its argument in the fewest bytes; returns the place after them."""
     is_wide = (value > 23) | (value < 0)
     width = is_wide.to(tl.int32) + ((value >> 8) != 0) + 2 * ((value >> 16) != 0)
     width += 4 * ((value >> 32) != 0)
@@ -86,21 +86,21 @@ def _messages(
 
 @triton.jit
 def _sum(word, A: tl.constexpr, B: tl.constexpr, C: tl.constexpr):
-    """The word rotated to the right by each of three numbers of bits."""
+    """Rotate the word to the right by each of three numbers of bits, and combine."""
     rotated = ((word >> A) | (word << (32 - A))) ^ ((word >> B) | (word << (32 - B)))
     return rotated ^ ((word >> C) | (word << (32 - C)))
 
 
 @triton.jit
 def _mixed(word, A: tl.constexpr, B: tl.constexpr, SHIFT: tl.constexpr):
-    """The word rotated by two numbers of bits, and shifted."""
+    """Combine the word rotated by two numbers of bits, and shifted."""
     rotated = ((word >> A) | (word << (32 - A))) ^ ((word >> B) | (word << (32 - B)))
     return rotated ^ (word >> SHIFT)
 
 
 @triton.jit
 def _next_words(words):
-    """The 16 words of the schedule behind these."""
+    """Compute the next 16 words of the schedule."""
     for _ in tl.static_range(_CHUNK_WORDS):
         word = words[0] + words[9] + _mixed(words[1], 7, 18, 3) + _mixed(words[14], 17, 19, 10)
         words = words[1:] + (word,)
@@ -109,7 +109,7 @@ def _next_words(words):
 
 @triton.jit
 def _compressed(state, words, round_constants):
-    """The state behind one chunk: four times 16 rounds, since 64 would take long to compile."""
+    """Compute the state after one chunk: four times 16 rounds, since 64 take long to compile."""
     after = state
     for sixteen in range(0, 4):
         a, b, c, d, e, f, g, h = after
@@ -135,13 +135,13 @@ def _compressed(state, words, round_constants):
 
 @triton.jit
 def _swapped(word):
-    """The bytes of a word in the other order."""
+    """Reverse the bytes of a word."""
     return (word << 24) | ((word & 0xFF00) << 8) | ((word >> 8) & 0xFF00) | (word >> 24)
 
 
 @triton.jit
 def _load_words(message, row, row_words, parent, is_first, mask):
-    """16 words of a chunk; those of the first one with the parent in its place."""
+    """Load 16 words of a chunk, and put the parent into the first chunk."""
     words = ()
     for i in tl.static_range(_CHUNK_WORDS):
         word = tl.load(message + row + i * row_words, mask=mask, other=0)
@@ -159,7 +159,7 @@ def _load_words(message, row, row_words, parent, is_first, mask):
 
 @triton.jit
 def _load_parent(root, hashes, hash_before, is_root, is_prompt):
-    """The first parent, or the hash before."""
+    """Load the first parent, or the hash before."""
     parent = ()
     for i in tl.static_range(_DIGEST_WORDS):
         at_root = tl.load(root + i).to(tl.uint32)
@@ -230,7 +230,7 @@ def _hash_some(
     prompts: Prompts, begin: int, end: int, block_size_tokens: int, num_words: int,
     hashes: torch.Tensor,
 ) -> None:  # fmt: skip
-    """The hashes of prompts `begin` … `end - 1`."""
+    """Compute the hashes of prompts `begin` … `end - 1`."""
     token_start, first_hash, num_blocks = prompts.columns[:, begin:end]
     num, longest = end - begin, int(prompts.counts[begin:end].max())
     if not longest:

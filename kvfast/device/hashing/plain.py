@@ -22,7 +22,7 @@ from kvfast.device.hashing.sha256 import (
 )
 
 PARENT = 3
-"""Where the parent stands."""
+"""The place of the parent."""
 ARRAY = PARENT + DIGEST_BYTES
 """Where the head of the array of tokens does."""
 LARGEST_HEAD_BYTES = 9
@@ -36,7 +36,7 @@ def max_chunks(block_size_tokens: int) -> int:
 
 
 def block_hashes(prompts: Prompts, block_size_tokens: int) -> torch.Tensor:
-    """The hashes of all prompts, int32 [num_hashes, 8]: their bytes as words of this machine."""
+    """Return the hashes of all prompts, int32 [num_hashes, 8]: their bytes as machine words."""
     start, first_hash, counts = prompts.columns
     device = start.device
     # One row more, for blocks that a prompt lacks.
@@ -63,7 +63,7 @@ def messages(tokens: torch.Tensor, parent: torch.Tensor) -> tuple[torch.Tensor, 
     device = tokens.device
     array = torch.full((num, 1), block_size, device=device)
     values = torch.cat((array, tokens), 1)
-    # An argument up to 23 stands in the first byte. Below 0 has all 64 bits.
+    # An argument up to 23 is part of the first byte. Negative ones have all 64 bits.
     width = (values > 23).long() + (values > 255) + 2 * (values > 65535) + 4 * (values > MASK)
     width = torch.where(values < 0, 8, width)
     wide = 24 + (width > 1).long() + (width > 2) + (width > 4)
@@ -102,7 +102,7 @@ def bytes_of(words: torch.Tensor) -> torch.Tensor:
 
 
 def sha256(message: torch.Tensor, num_chunks: torch.Tensor) -> torch.Tensor:
-    """Digests [P, 8] of padded messages [P, W], of which so many chunks count."""
+    """Return digests [P, 8] of padded messages [P, W], of which `num_chunks` chunks count."""
     state = torch.tensor(INITIAL_STATE, device=message.device).expand(len(message), -1)
     for chunk in range(message.shape[1] // CHUNK_WORDS):
         words = message[:, chunk * CHUNK_WORDS : (chunk + 1) * CHUNK_WORDS]
@@ -112,7 +112,7 @@ def sha256(message: torch.Tensor, num_chunks: torch.Tensor) -> torch.Tensor:
 
 
 def _rounds(state: torch.Tensor, words: torch.Tensor) -> torch.Tensor:
-    """The 64 rounds over one chunk."""
+    """Do the 64 rounds over one chunk."""
     schedule = list(words.unbind(1))
     a, b, c, d, e, f, g, h = state.unbind(1)
     for number, constant in enumerate(ROUND_CONSTANTS):
@@ -131,5 +131,5 @@ def _rounds(state: torch.Tensor, words: torch.Tensor) -> torch.Tensor:
 
 
 def _turned(word: torch.Tensor, bits: int) -> torch.Tensor:
-    """A word of 32 bits, rotated to the right."""
+    """Rotate a 32-bit word to the right."""
     return ((word >> bits) | (word << (32 - bits))) & MASK

@@ -39,12 +39,12 @@ class Prompts:
 
     @property
     def num_hashes(self) -> int:
-        """Of all prompts."""
+        """Number of hashes of all prompts."""
         return int(self.first_hash[-1])
 
     @property
     def columns(self) -> torch.Tensor:
-        """What the table says of each prompt."""
+        """The table's three columns about each prompt."""
         return self.table[: 3 * len(self)].view(3, len(self))
 
     @property
@@ -54,7 +54,7 @@ class Prompts:
 
     @property
     def round_constants(self) -> torch.Tensor:
-        """All 64."""
+        """All 64 round constants."""
         return self.table[3 * len(self) + DIGEST_WORDS :]
 
 
@@ -99,14 +99,14 @@ def check_starts(field: str, starts: Ints, num_tokens: int) -> torch.Tensor:
 
 
 def check_block_size(field: str, block_size_tokens: int) -> None:
-    """Tokens per hash."""
+    """Check the tokens per hash."""
     if not is_int(block_size_tokens) or not 1 <= block_size_tokens <= MAX_BLOCK_SIZE_TOKENS:
         allowed = f"an int in 1 … {MAX_BLOCK_SIZE_TOKENS}"
         raise InvalidArgumentError(field, block_size_tokens, allowed)
 
 
 def check_none_hash(field: str, none_hash: bytes) -> None:
-    """A first parent of SHA-256."""
+    """Check a first parent of SHA-256."""
     if not isinstance(none_hash, bytes) or len(none_hash) != DIGEST_BYTES:
         raise InvalidArgumentError(field, none_hash, f"{DIGEST_BYTES} bytes")
 
@@ -128,6 +128,6 @@ def prompts_on(
 
 
 def hash_words(prompts: Prompts, block_size_tokens: int, backend: Backend) -> torch.Tensor:
-    """The hashes of all prompts, int32 [n, 8]: their bytes as words of this machine."""
+    """Return the hashes of all prompts, int32 [n, 8]: their bytes as machine words."""
     words: torch.Tensor = form_of(__package__, backend).block_hashes(prompts, block_size_tokens)
     return words

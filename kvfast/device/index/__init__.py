@@ -1,4 +1,4 @@
-"""How much of each waiting prompt is cached (KV-DEV-19, KV-DEV-20)."""
+"""Find how much of each waiting prompt is cached (KV-DEV-19, KV-DEV-20)."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ def _insert(hashes, slots, first, end, slot_mask, BLOCK: tl.constexpr):
     slot = tl.load(hashes + entry.to(tl.int64) * _WORDS, mask=is_entry, other=0) & slot_mask
     entry = tl.where(is_entry, entry, _EMPTY)
     while tl.min(entry) < _EMPTY:
-        # The slot keeps the lesser one; the other goes on, if it is one.
+        # The slot keeps the lesser one; the other, if there is one, moves on.
         before = tl.atomic_min(slots + slot, entry, mask=entry < _EMPTY, sem="relaxed")
         entry = tl.where(entry < _EMPTY, tl.maximum(entry, before), _EMPTY)
         slot = (slot + 1) & slot_mask
@@ -30,7 +30,7 @@ def _insert(hashes, slots, first, end, slot_mask, BLOCK: tl.constexpr):
 
 @triton.jit
 def _is_found(hashes, is_live, slots, wanted, is_wanted, slot_mask):
-    """Whether the hash at `wanted` is that of a live entry, for each lane."""
+    """Return whether the hash at `wanted` is that of a live entry, for each lane."""
     slot = tl.load(wanted, mask=is_wanted, other=0) & slot_mask
     found = slot < 0
     searching = is_wanted

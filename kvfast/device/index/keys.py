@@ -1,8 +1,8 @@
-"""The cached keys of a manager as the host knows them, and what a device has not been told yet.
+"""The cached keys of a manager on the host, and the changes not yet sent to a device.
 
-Keys get entries of a table on the device, in the order in which they come. One that left keeps its
-entry, dead, so that it lives again if the key comes back; when the entries are used up the living
-ones begin anew.
+Keys get entries of a table on the device, in order of arrival. A removed key keeps its entry,
+marked dead, and revives it if the key returns; when the entries are used up, the live ones are
+numbered again.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ GROUP_BYTES = 4
 
 @dataclass(frozen=True)
 class Changes:
-    """What makes the table of a device current.
+    """The changes that make a device's table current.
 
-    - `is_anew`: it is to be emptied before.
+    - `is_anew`: it must be emptied first.
     - `new`: hashes of the entries `first`, `first + 1`, …
-    - `lives`: entries of before, and 1 for those that live again, 0 for those that died.
+    - `lives`: earlier entries, with 1 for revived ones and 0 for dead ones.
     """
 
     is_anew: bool
@@ -37,7 +37,7 @@ class Changes:
 class Keys:
     """The hashes that are cached in the only group; `counts`: in how many blocks each.
 
-    `counts_copies`: each Removed event tells of one copy; else of the last one (KV-POL-3).
+    `counts_copies`: each Removed event is about one copy; else about the last one (KV-POL-3).
     """
 
     def __init__(self, num_blocks: int, *, counts_copies: bool) -> None:
@@ -50,7 +50,7 @@ class Keys:
         self._is_anew = True
 
     def read(self, snapshot: Snapshot) -> None:
-        """What is cached is what the snapshot says."""
+        """Set the cached keys from a snapshot."""
         self.counts = {}
         for keys in snapshot.block_keys:
             for key in keys:
@@ -88,7 +88,7 @@ class Keys:
         counts[one] = count if self._counts_copies else min(count, 1)
 
     def _take(self, counts: Mapping[bytes, int], *, is_cleared: bool) -> None:
-        """Let these hashes be in so many blocks, and the others as before, or in none."""
+        """Set the counts of these hashes, and keep the others, or drop them with `is_cleared`."""
         kept = {} if is_cleared else self.counts
         gone = sum(not counts[one] and one in kept for one in counts)
         num_keys = len(kept) - gone + sum(counts[one] > 0 and one not in kept for one in counts)
@@ -106,7 +106,7 @@ class Keys:
             self._changed[one] = None
 
     def take_changes(self) -> Changes:
-        """All since the last call."""
+        """Return all changes since the last call."""
         new = [one for one in self._changed if one in self.counts and one not in self._entries]
         is_anew = self._is_anew or len(self._entries) + len(new) > self.max_entries
         lives: dict[int, int] = {}

@@ -9,9 +9,9 @@ from kvfast.device.index.table import EMPTY, IndexTable
 
 
 def insert(table: IndexTable, first: int, end: int) -> None:
-    """Give entries `first` … `end - 1` their slots; their hashes stand there, none twice.
+    """Give entries `first` … `end - 1` their slots; their hashes must be in place, none twice.
 
-    All move on at once: each slot keeps the least that wants it, the others want the next one.
+    All advance at once: each slot keeps the smallest entry that wants it, the others try the next.
     """
     entries = torch.arange(first, end, device=table.slots.device)
     wanted = table.hashes[first:end, 0].long() & table.slot_mask
@@ -42,7 +42,7 @@ def lookup(
 
 
 def is_found(table: IndexTable, hashes: torch.Tensor) -> torch.Tensor:
-    """Which hashes [n, 8] are those of live entries."""
+    """Return which hashes [n, 8] are those of live entries."""
     found = torch.zeros(len(hashes), dtype=torch.bool, device=hashes.device)
     searched = torch.arange(len(hashes), device=hashes.device)
     slot = hashes[:, 0].long() & table.slot_mask

@@ -35,10 +35,10 @@ from kvspec.specs import FullAttentionSpec
 
 @dataclass(frozen=True)
 class Crossover:
-    """From where on the device is faster than the host, as measured on a machine (KV-DEV-20).
+    """The size from which the device is faster than the host, as measured (KV-DEV-20).
 
-    `num_prompts`: how many prompts of equal length it takes, at least 1. None, which it is unless
-    somebody has measured: the host does everything. `python -m bench.device.hashing` measures it.
+    `num_prompts`: the number of prompts of equal length it takes, at least 1. None, the default
+    without a measurement: the host does everything. `python -m bench.device.hashing` measures it.
     """
 
     num_prompts: int | None = None
@@ -47,9 +47,10 @@ class Crossover:
         int_at_least("num_prompts", self.num_prompts, 1, optional=True, error=InvalidArgumentError)
 
     def chooses_device(self, num_blocks: torch.Tensor) -> bool:
-        """Whether the device is to hash prompts of so many blocks, int64 [P] in host memory.
+        """Return whether the device should hash prompts of `num_blocks` blocks, int64 [P] on the
+        host.
 
-        Its time is that of the longest chain, the host's that of all blocks. So it has to be as
+        Its time is that of the longest chain, the host's that of all blocks. So there must be as
         much work as `num_prompts` chains of the longest one's length.
         """
         check_type("num_blocks", num_blocks, torch.Tensor)
@@ -62,15 +63,15 @@ class Crossover:
 class PrefixIndex:
     """The cached keys of one manager, on the host and on a device (KV-DEV-19).
 
-    - `implementation`, `manager`: of kvfast, with prefix caching, the hash function sha256_cbor
-      and one group, of full attention of any kind. Else UnsupportedError.
-    - `device`: where hits are answered, and found if the device is chosen. `backend`: None (Triton
-      on CUDA devices, else torch), "torch" or "triton".
-    - `crossover`: None for one that was not measured: the host does everything.
+    - `implementation`, `manager`: of kvfast, with prefix caching, the hash function sha256_cbor and
+    one group, of full attention of any kind. Else UnsupportedError.
+    - `device`: where hits are returned, and computed if the device is chosen. `backend`: None
+    (Triton on CUDA devices, else torch), "torch" or "triton".
+    - `crossover`: None if it was not measured: the host does everything.
 
-    It begins with what is cached now; queued events must have been taken before. It answers what
-    look-ups would, and decides nothing: a hit counts when the manager has answered it. The device
-    is current; what is done there runs on its current stream. Not thread-safe.
+    It starts with the keys cached now; queued events must have been taken before. It returns what
+    look-ups would, and decides nothing: a hit counts when the manager has returned it. The device
+    is current; its work runs on its current stream. Not thread-safe.
     """
 
     def __init__(
@@ -101,34 +102,34 @@ class PrefixIndex:
 
     @property
     def num_keys(self) -> int:
-        """How many different keys are cached."""
+        """Number of different cached keys."""
         return len(self._keys.counts)
 
     def read(self) -> None:
-        """Begin anew with what is cached now, O(pool): after events were lost, say.
+        """Start again with the keys cached now, O(pool): for example after events were lost.
 
-        Without `enable_events` this takes the place of `update`. Events that are queued must have
-        been taken before, or they would count twice.
+        Without `enable_events` this replaces `update`. Queued events must have been taken before,
+        or they would count twice.
         """
         self._keys.read(self.manager.snapshot())
 
     def update(self, events: Iterable[Event]) -> None:
-        """What `take_events` answered, each event once and in order.
+        """Apply the result of `take_events`, each event once and in order.
 
-        InvalidArgumentError (`events[3]`) for what can't follow on what was told before: then
-        nothing has changed. Copies nothing: the next look-up on the device does.
+        InvalidArgumentError (`events[3]`) for one that can't follow the earlier ones: then nothing
+        has changed. Copies nothing: the next look-up on the device does.
         """
         self._keys.update(events)
 
     def lookup(self, tokens: torch.Tensor, starts: Ints) -> torch.Tensor:
-        """The hit length of each prompt in tokens, int32 [P] on the device.
+        """Return the hit length of each prompt in tokens, int32 [P] on the device.
 
         - `tokens`: int32 or int64, all prompts one after another, without extra keys. Those on a
-          device are hashed there; of those in host memory `crossover` says where.
+        device are hashed there; for those in host memory `crossover` decides where.
         - `starts`: P + 1 ints, where each prompt begins in `tokens`, and the end of the last one.
 
-        It is what `get_computed_blocks` would answer for requests with these tokens, and changes
-        no statistics.
+        It is what `get_computed_blocks` would return for requests with these tokens, and changes no
+        statistics.
         """
         given = check_tokens("tokens", tokens, self.device)
         found = check_starts("starts", starts, len(given))
@@ -163,7 +164,7 @@ class PrefixIndex:
         return found
 
     def _send_changes(self) -> IndexTable:
-        """The table with all that was told since it was used last; a new one if it is full."""
+        """Send all changes since its last use to the table; a full one is replaced."""
         changes = self._keys.take_changes()
         if self._table is None or changes.is_anew:
             self._table = IndexTable.empty(self._keys.max_entries, self.device)
@@ -172,7 +173,7 @@ class PrefixIndex:
 
 
 def _check_config(config: ManagerConfig) -> None:
-    """What the manager must be like."""
+    """Check the requirements on the manager."""
     specs = config.managed_specs
     needs = {
         "a prefix index without prefix caching": config.enable_caching,

@@ -33,7 +33,7 @@ class IndexTable:
 
     @staticmethod
     def empty(max_entries: int, device: torch.device) -> IndexTable:
-        """No entry, and room for so many."""
+        """Make a table without entries, with room for `max_entries`."""
         num_slots = 2 << (max_entries - 1).bit_length()
         return IndexTable(
             torch.zeros((max_entries, DIGEST_WORDS), dtype=torch.int32, device=device),

@@ -29,10 +29,10 @@ def ids_on(
     limit: int,
     skipped: int | None = None,
 ) -> torch.Tensor:
-    """The ids as a contiguous tensor on `device`.
+    """Return the ids as a contiguous tensor on `device`.
 
     Those in host memory must lie in `lowest` … `limit` - 1, or be `skipped`. Those on a device are
-    not read here: that would wait for it. Operations skip what is out of range.
+    not read here, which would wait for it. Operations skip what is out of range.
     """
     if isinstance(ids, torch.Tensor):
         is_plain = ids.layout == torch.strided and ids.dim() == 1
@@ -69,13 +69,13 @@ def _check_range(
 
 
 def check_same_length(field: str, ids: torch.Tensor, other: torch.Tensor) -> None:
-    """As many ids as others."""
+    """Check that both have the same number of ids."""
     if ids.shape != other.shape:
         raise InvalidArgumentError(f"len({field})", ids.shape[0], f"{other.shape[0]}")
 
 
 def check_disjoint(field: str, destinations: Ids, sources: Ids | None) -> None:
-    """No place is written twice, and none that is read (`sources`); as far as the host knows."""
+    """Check that no place is written twice, and none that is read; only what the host knows."""
     written = _known(destinations)
     seen = set[int]()
     read = set(_known(sources)) if sources is not None else set[int]()
@@ -116,7 +116,7 @@ def check_format(field: str, dtype: object, stored: torch.dtype) -> None:
 
 
 def check_scale(field: str, scale: float, *, used: bool) -> None:
-    """A scale that is a normal number above 0 as a float32 too; 1 where it would not be used."""
+    """Check a scale: a normal number above 0, also as a float32; returns 1 if it is not used."""
     if isinstance(scale, bool) or not isinstance(scale, (int, float)):
         raise InvalidArgumentError(field, scale, "a float")
     if not used and scale != 1:

@@ -1,8 +1,8 @@
 """The rule of `formats.py` in integer arithmetic, bit for bit the same on every chip (KV-DEV-4).
 
-Not by casts: what a cast does at the edges (subnormal numbers, what is too large) differs from one
-chip to the next, and the interpreter cuts where it should round. One return in each function: the
-compiler goes on behind a return in a branch, and would compile what belongs to another format.
+Casts are not used: their behaviour at the edges (subnormal numbers, too large ones) differs between
+chips, and the interpreter truncates instead of rounding. Each function has one return: the compiler
+continues after a return in a branch, and would compile code of another format.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def decode(stored, FORMAT: tl.constexpr):
         word = stored.to(tl.int32)
         size = word & 0x7F
         if FORMAT == "float8_e4m3fn":
-            # Its exponent has a bias of 7, that of float16 15: 2^8 makes up for it, exactly.
+            # Its exponent has a bias of 7, that of float16 15: 2^8 compensates for it exactly.
             wide = (size << 7).to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32) * 256.0
             bits = tl.where(size == 0x7F, 0x7FC00000, wide.to(tl.int32, bitcast=True))
         else:

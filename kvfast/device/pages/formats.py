@@ -1,8 +1,8 @@
 """How numbers are stored: one exact rule for every format, in torch (KV-DEV-4).
 
-A value is rounded to the nearest number of the format, ties to even. What is too large becomes the
-largest number of a format of 8 bits, else infinity; what is not a number stays that, and is 0 as an
-int8. `format_kernels.py` says the same in integer arithmetic.
+A value is rounded to the nearest number of the format, ties to even. A too large value becomes the
+largest number of an 8-bit format, else infinity; NaN stays NaN, and is 0 as an int8.
+`format_kernels.py` does the same in integer arithmetic.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ BITS_OF_BYTES: Mapping[int, torch.dtype] = {
 }
 
 FLOATS = (torch.float32, torch.float16, torch.bfloat16)
-"""Formats of keys and values that are given or answered."""
+"""Formats in which keys and values are passed in and returned."""
 
 STORED = (*FLOATS, torch.float8_e4m3fn, torch.float8_e5m2)
 """Formats that values are converted to and from."""
 
 
 def bits(tensor: torch.Tensor) -> torch.Tensor:
-    """The same memory as integers of the same width."""
+    """Return the same memory as integers of the same width."""
     return tensor.view(BITS_OF_BYTES[tensor.element_size()])
 
 

@@ -1,9 +1,9 @@
-"""Operations on pages as Triton kernels; `plain.py` says what they must do.
+"""Operations on pages as Triton kernels; `plain.py` defines what they must do.
 
-All memory is seen as integers of its width, so that formats are those of `format_kernels.py`. One
-program moves the vectors of some tokens and heads, or up to CHUNK words of one page. Pages of all
-allocations are moved by one launch: their addresses come from a table, int64 rows (address, stride,
-size) in bytes.
+All memory is accessed as integers of its width, so that formats are those of `format_kernels.py`.
+One program moves the vectors of some tokens and heads, or up to CHUNK words of one page. One launch
+moves pages of all allocations: their addresses are in a table, int64 rows (address, stride, size)
+in bytes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ TILE = 2048
 @triton.jit
 def _vectors(slots, num_tokens, num_slots, BLOCK_SIZE: tl.constexpr, HEADS: tl.constexpr,
              TILE_TOKENS: tl.constexpr, TILE_HEADS: tl.constexpr):  # fmt: skip
-    """Of each vector of a program: token, head, is it there; is its slot one, block, offset."""
+    """Return for each vector of a program: token, head, validity, slot validity, block, offset."""
     row = tl.arange(0, TILE_TOKENS * TILE_HEADS)
     token = tl.program_id(0).to(tl.int64) * TILE_TOKENS + row // TILE_HEADS
     head = (tl.program_id(1) * TILE_HEADS + row % TILE_HEADS).to(tl.int64)
@@ -145,12 +145,12 @@ _WORDS: Mapping[int, Any] = {8: tl.int64, 4: tl.int32, 2: tl.int16, 1: tl.int8}
 
 
 def name_of(dtype: torch.dtype) -> str:
-    """`float16` for torch.float16."""
+    """Return the name of a type: `float16` for torch.float16."""
     return str(dtype).removeprefix("torch.")
 
 
 def tile_of(heads: int, size: int) -> tuple[int, int, int]:
-    """Tokens, heads and elements of a program, all powers of two, for vectors of `size`."""
+    """Return tokens, heads and elements of a program, all powers of two, for vectors of `size`."""
     columns = triton.next_power_of_2(size)
     rows = max(1, TILE // columns)
     num_heads = min(rows, triton.next_power_of_2(heads))
@@ -158,9 +158,9 @@ def tile_of(heads: int, size: int) -> tuple[int, int, int]:
 
 
 def inverse_of(scale: float) -> float | None:
-    """What to multiply by instead of dividing, where that is the same: for powers of two.
+    """Return the factor that replaces a division exactly: for powers of two.
 
-    A division takes as long as some ten products, and 1 is what most caches are scaled by.
+    A division takes as long as some ten products, and most caches are scaled by 1.
     """
     return 1 / scale if math.frexp(scale)[0] == 0.5 and scale <= 2.0**126 else None
 
@@ -172,7 +172,7 @@ def store_tokens(
     slots: torch.Tensor,
     scale: float,
 ) -> None:
-    """As `plain.store_tokens`."""
+    """Do `plain.store_tokens`."""
     num = slots.shape[0]
     if not num:
         return
@@ -198,7 +198,7 @@ def load_tokens(
     dtype: torch.dtype,
     scale: float,
 ) -> torch.Tensor:
-    """As `plain.load_tokens`."""
+    """Do `plain.load_tokens`."""
     heads, size = part.shape[2:]
     num = slots.shape[0]
     result = torch.empty((num, heads, size), dtype=dtype, device=part.device)
@@ -221,7 +221,7 @@ def load_tokens(
 def copy_pages(
     source: Segments, destination: Segments, read: torch.Tensor, written: torch.Tensor
 ) -> None:
-    """As `plain.copy_pages`, by tables of addresses."""
+    """Do `plain.copy_pages`, by tables of addresses."""
     if not read.shape[0]:
         return
     grid = (read.shape[0], source.table.shape[0], triton.cdiv(source.page_bytes, CHUNK_BYTES))
@@ -234,7 +234,7 @@ def copy_pages(
 
 
 def zero_pages(segments: Segments, ids: torch.Tensor) -> None:
-    """As `plain.zero_pages`, by a table of addresses."""
+    """Do `plain.zero_pages`, by a table of addresses."""
     if not ids.shape[0]:
         return
     grid = (ids.shape[0], segments.table.shape[0], triton.cdiv(segments.page_bytes, CHUNK_BYTES))

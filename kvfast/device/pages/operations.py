@@ -1,7 +1,8 @@
-"""What an engine does with the pages of its pools: write, read, copy, zero (KV-DEV-3 … KV-DEV-7).
+"""An engine's operations on the pages of its pools: write, read, copy, zero (KV-DEV-3 … KV-DEV-7).
 
-Slot s of a layer is slot s % n of block s // n, n being the slots of its page (its block size, or
-less for compressed latents). No operation waits for the device, and none writes to block 0.
+Slot s of a layer is slot s % n of block s // n, where n is the number of slots of its page (its
+block size, or less for compressed latents). No operation waits for the device, and none writes to
+block 0.
 """
 
 from __future__ import annotations
@@ -57,9 +58,9 @@ class PageOperations:
     ) -> None:
         """Write keys [n, heads, head_size] and values [n, heads, head_size_v] (KV-DEV-3).
 
-        `slots` [n]: where each token goes; PADDING_SLOT for none. What is stored is the value
-        divided by its scale, in the format of the pool (KV-DEV-4). Formats with a scale per token
-        and head find it themselves. No slot may be named twice.
+        `slots` [n]: the destination of each token; PADDING_SLOT for none. The value divided by its
+        scale is stored, in the format of the pool (KV-DEV-4). Formats with a scale per token and
+        head compute it themselves. No slot may be named twice.
         """
         self._write(layer, {"key": (keys, key_scale), "value": (values, value_scale)}, slots)
 
@@ -88,7 +89,7 @@ class PageOperations:
     def gather_latent(
         self, layer: str, slots: Ids, *, dtype: torch.dtype | None = None, scale: float = 1.0
     ) -> torch.Tensor:
-        """Latents at `slots`, [n, heads, elements], as `gather` answers them."""
+        """Return latents at `slots`, [n, heads, elements], as `gather` does."""
         return self._gather(layer, {"latent": scale}, slots, dtype)[0]
 
     def copy_slots(self, group: int, sources: Ids, destinations: Ids) -> None:
@@ -181,7 +182,7 @@ class PageOperations:
         ]
 
     def _parts(self, layer: str, names: tuple[str, ...]) -> dict[str, torch.Tensor]:
-        """The parts of a layer that must have these."""
+        """Return the parts of a layer, which must be these."""
         found = self.pools.layers.get(layer) if isinstance(layer, str) else None
         if found is None or not set(names) <= found.parts.keys():
             able = [

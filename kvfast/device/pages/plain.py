@@ -21,8 +21,7 @@ def store_tokens(
 ) -> None:
     """Write `tokens` [n, heads, elements] to the slots of a part (KV-DEV-3, KV-DEV-4).
 
-    With `scales` each vector is divided by a scale of its own, which is stored there, else by
-    `scale`.
+    With `scales` each vector is divided by its own scale, which is stored there, else by `scale`.
     """
     valid, blocks, offsets = _places(part, slots)
     if part.dtype == tokens.dtype:

@@ -36,7 +36,7 @@ class Layer:
 
     - `group`: number of its group; `spec`: its own (not that of a group of several).
     - `parts`: by name, tensors [num_blocks, *shape of the part]; views of the raw tensors. `key`
-      and `value` are [num_blocks, block_size, heads, elements], whatever the layout.
+    and `value` are [num_blocks, block_size, heads, elements], whatever the layout.
     - `pages`: uint8 [num_blocks, page size in bytes], the same memory as plain bytes.
     """
 
@@ -51,8 +51,8 @@ class KVPools:
     """All memory of one cache on one device.
 
     - `cache`: the configuration, with its tensors.
-    - `pages`: raw allocations, uint8 [num_blocks, bytes]: row b is what block b has in it. One in
-      the packed layout, else one per tensor of the plan.
+    - `pages`: raw allocations, uint8 [num_blocks, bytes]: row b is block b's part. One in the
+    packed layout, else one per tensor of the plan.
     - `layers`: by name.
     """
 
@@ -65,13 +65,13 @@ class KVPools:
         pin_memory: bool = False,
         free_bytes: int | None = None,
     ) -> None:
-        """Allocate; zero the pages of the null block, leave the others as they come (KV-DEV-2).
+        """Allocate the pools; zero only the pages of the null block (KV-DEV-2).
 
-        `pin_memory`: host memory that devices copy from and to asynchronously; torch takes a power
-        of two of it for each tensor, and so much must be free. `free_bytes`: what
-        may be taken, where it is known better than the device tells (None: asked of the device).
-        ConfigError for tensors that don't fit the groups, DeviceMemoryError if there is no room,
-        InvalidArgumentError for other arguments; then nothing was allocated.
+        `pin_memory`: host memory that devices copy from and to asynchronously; torch allocates a
+        power of two of it for each tensor, which must be free. `free_bytes`: what may be taken, if
+        it is known better than by asking the device (None). ConfigError for tensors that don't fit
+        the groups, DeviceMemoryError if there is no room, InvalidArgumentError for other arguments;
+        then nothing was allocated.
         """
         self.cache = with_tensors(cache)
         if layout not in LAYOUTS:
@@ -116,7 +116,7 @@ class KVPools:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of all allocations."""
+        """Number of bytes of all allocations."""
         return sum(pages.numel() for pages in self.pages)
 
     def _check_room(self, needed: int, free_bytes: int | None) -> None:
@@ -134,7 +134,7 @@ class KVPools:
 
 @dataclass(frozen=True)
 class _Place:
-    """Where a layer lies: pages of `stride_bytes` in an allocation, `offset_bytes` into each."""
+    """The place of a layer: pages of `stride_bytes` in an allocation, `offset_bytes` into each."""
 
     group: int
     spec: LayerSpec
@@ -144,7 +144,7 @@ class _Place:
 
 
 def _pinned_bytes(size: int) -> int:
-    """What torch takes for a pinned tensor: the next power of two."""
+    """Return the bytes that torch allocates for a pinned tensor: the next power of two."""
     return 1 << max(0, size - 1).bit_length()
 
 
@@ -162,7 +162,7 @@ def _allocations(cache: KVCacheConfig) -> list[int]:
 
 
 def _places(cache: KVCacheConfig) -> dict[str, _Place]:
-    """The place of every layer. ConfigError unless each lies in exactly one tensor (KV-PLAN-13)."""
+    """Return the place of every layer; ConfigError unless each is in one tensor (KV-PLAN-13)."""
     packed = _is_packed(cache)
     if packed and len({(one.size_bytes, one.block_stride_bytes) for one in cache.tensors}) > 1:
         raise ConfigError("tensors", cache.tensors, "of one size and block stride when packed")
@@ -196,7 +196,7 @@ def _pitch(num_blocks: int, tensor: KVCacheTensor) -> tuple[int, int]:
 def _parts_of_layers(
     cache: KVCacheConfig, places: Mapping[str, _Place], layout: Layout
 ) -> dict[str, tuple[Part, ...]]:
-    """The parts of each layer, checked to fit and to be aligned."""
+    """Return the parts of each layer, after checking size and alignment."""
     result = {}
     for name, place in places.items():
         page = page_size_bytes(place.spec)

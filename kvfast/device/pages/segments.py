@@ -28,9 +28,9 @@ class Segments:
 
 
 def segments(pools: KVPools, group: int | None, *, device: torch.device | None = None) -> Segments:
-    """The pages of one group's layers, or of all allocations for None. Waits for the device.
+    """Return the pages of one group's layers, or of all allocations for None. Waits for the device.
 
-    `device`: where kernels run; another one than the pools' if these are pinned host memory.
+    `device`: where kernels run, if these pools are pinned host memory.
     """
     pages = pools.pages if group is None else _pages_of_group(pools, group)
     rows = [(one.data_ptr(), one.stride(0), one.shape[1]) for one in pages]

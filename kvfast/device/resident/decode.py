@@ -43,12 +43,12 @@ __all__ = ["ResidentDecode", "ResidentRun"]
 
 @dataclass(frozen=True)
 class ResidentRun:
-    """What the device did in a run.
+    """The result of a run.
 
     - `handles`: the requests, in their order. `granted`: how many tokens each had.
-    - `num_steps`: steps in which somebody had one.
-    - `rows`: int32 [blocks taken, 4] on the host, what they were taken for: handle, group, index,
-      block, in the order in which they were taken.
+    - `num_steps`: steps in which some request had one.
+    - `rows`: int32 [blocks taken, 4] on the host, the uses of taken blocks: handle, group, index,
+    block, in the order in which they were taken.
     """
 
     handles: tuple[int, ...]
@@ -57,7 +57,9 @@ class ResidentRun:
     rows: torch.Tensor
 
     def places(self, step: int) -> list[int]:
-        """The places of the requests that had a token in this step, an int in 0 … num_steps - 1."""
+        """Return the places of the requests with a token in this step, an int in 0 … num_steps -
+        1.
+        """
         if not is_int(step) or not 0 <= step < self.num_steps:
             allowed = f"an int from 0 on, less than num_steps = {self.num_steps}"
             raise InvalidArgumentError("step", step, allowed)
@@ -65,14 +67,14 @@ class ResidentRun:
 
 
 class ResidentDecode:
-    """Runs of decode steps over one object's tables, of which nothing else is told meanwhile.
+    """Runs of decode steps over one object's tables, which receive no other steps meanwhile.
 
     `max_blocks`: the most that a run takes. All memory is allocated here; when the tables have
-    grown, the next `begin` allocates it anew, and CUDA graphs that were captured are out of date.
-    Groups of attention only: UnsupportedError for states (Mamba).
+    grown, the next `begin` allocates it again, and captured CUDA graphs are out of date. Groups of
+    attention only: UnsupportedError for states (Mamba).
 
-    Between `begin` and the end of `replay` the manager is asked nothing else that changes it, and
-    no second tier may hold its blocks: what a run evicts is overwritten before anyone is told.
+    Between `begin` and the end of `replay` no other call may change the manager, and no second tier
+    may hold its blocks: what a run evicts is overwritten before it is reported.
     """
 
     def __init__(self, tables: DeviceTables, *, max_blocks: int) -> None:
@@ -133,13 +135,13 @@ class ResidentDecode:
         *,
         max_tokens: Ints | int = COUNT_MAX,
     ) -> int:
-        """Hand over a run of decoding requests; answers how many steps it can have.
+        """Start a run of decoding requests; returns how many steps it can have.
 
-        All have one token that is not computed yet. `max_tokens`: the most that each is granted;
-        no more anyway than what is sampled has room for in `max_model_len`.
-        No step is planned for which there might be no blocks, nor one in which a block without a
-        key would leave a window. 0: none can; there is no run then. Else what the manager has not
-        told of block lists is told, as by `take_deltas`.
+        All have one token that is not computed yet. `max_tokens`: the most that each is granted,
+        limited by the room for sampled tokens in `max_model_len`. No step is planned that might
+        lack blocks, nor one in which a block without a key would leave a window. 0: no step is
+        possible; there is no run then. Otherwise pending changes of block lists are sent, as by
+        `take_deltas`.
         """
         self._expect("begin", "idle")
         check_type("batched", batched, BatchedManager)
@@ -214,7 +216,7 @@ class ResidentDecode:
     def _hand_over(
         self, handles: torch.Tensor, demand: plans.Demand, reserve: list[int], max_steps: int
     ) -> None:
-        """One copy to the device. The last run has ended, so its buffer is free."""
+        """Make one copy to the device. The last run has ended, so its buffer is free."""
         num = len(handles)
         self._told.zero_()
         control, told, left, _, lengths, blocks = self._split(self._told)
@@ -226,12 +228,12 @@ class ResidentDecode:
         self._run.told.copy_(self._told, non_blocking=True)
 
     def step(self) -> DeviceStep:
-        """The next step: two kernels, the same launches in every step of every run (KV-DEV-13).
+        """Do the next step: two kernels, the same launches in every step of every run (KV-DEV-13).
 
-        Of all requests of the run, in their order; one that has ended has row and slot -1, length
-        and position 0. Beyond the planned steps nobody goes on.
-        With Triton the call can be captured in a CUDA graph, whose replay then stands for it; what
-        `tables.padded` answers is the same in each step.
+        It covers all requests of the run, in their order; an ended one has row and slot -1, length
+        and position 0. After the planned steps no request continues. With Triton the call can be
+        captured in a CUDA graph, whose replay then replaces it; `tables.padded` is the same in each
+        step.
         """
         self._expect("step", "running")
         self._form.decide(self._handover.state, self._run, self._handover.geometry)
@@ -239,7 +241,7 @@ class ResidentDecode:
         return self._handover.outputs(len(self._handles), self._longest)
 
     def end(self) -> ResidentRun:
-        """What was done. Waits for the device; then the tables may be told of steps again."""
+        """Return the result. Waits for the device; then the tables may receive steps again."""
         self._expect("end", "running")
         control, _, _, granted, _, reserve = self._split(self._run.told.cpu())
         num_taken, num_steps = int(control[NUM_TAKEN]), int(control[NUM_STEPS])
@@ -251,7 +253,7 @@ class ResidentDecode:
         return ResidentRun(self._handles, tuple(numbers), num_steps, rows)
 
     def _split(self, told: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """The arrays in what is told, on the host."""
+        """Split the message into its arrays, on the host."""
         num_groups, num_rows = self._run.lengths.shape
         return tuple(told.split_with_sizes(sizes_of(num_rows, num_groups, self.max_blocks)))
 
@@ -303,7 +305,7 @@ class ResidentDecode:
 
 
 def _checked_tokens(run: ResidentRun, token_ids: Sequence[Ints]) -> list[list[int]]:
-    """The tokens of all steps, each of all places."""
+    """Check the tokens of all steps, each of all places."""
     if not isinstance(token_ids, (Sequence, torch.Tensor)) or len(token_ids) < run.num_steps:
         raise InvalidArgumentError("token_ids", token_ids, f"tokens of {run.num_steps} steps")
     found = []

@@ -33,7 +33,7 @@ def _count(
     left, handles, lengths, num_computed, groups, num_requests, max_requests, num_groups,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Blocks that all who go on need, and how many go on."""
+    """Count the blocks that all continuing requests need, and these requests."""
     num_needed = 0
     num_going = 0
     for start in range(0, num_requests, BLOCK):
@@ -84,7 +84,7 @@ def _grant(
     left, handles, granted, num_computed, rows, query_start, places, i, num_requests, max_requests,
     max_tokens, is_open,
 ):  # fmt: skip
-    """A token for each place that goes on; they are the batch."""
+    """Grant a token to each place that continues; they are the batch."""
     number = tl.load(left + i, mask=i < num_requests, other=0)
     goes_on = (number > 0) & is_open
     tl.store(left + i, number - 1, mask=goes_on)
@@ -137,7 +137,7 @@ def _decide(
 
 
 def decide(state: DeviceState, run: RunState, geometry: Geometry) -> None:
-    """`plain.decide`."""
+    """Do `plain.decide`."""
     _decide[(1,)](
         run.control, run.handles, run.left, run.granted, run.lengths, run.reserve, run.new_blocks,
         run.log, state.entries, state.num_computed, state.rows, state.query_start, state.places,

@@ -1,4 +1,4 @@
-"""The decisions of a resident step in plain torch: what the kernel must answer (KV-DEV-15)."""
+"""The decisions of a resident step in plain torch, which the kernel must match (KV-DEV-15)."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from kvfast.device.tables.state import DeviceState
 
 
 def decide(state: DeviceState, run: RunState, geometry: Geometry) -> None:
-    """One token for each place that goes on, and a block where a list is too short for it.
+    """Grant a token to each place that continues, and a block if a list is too short for it.
 
-    Blocks come from the reserve, place after place and group after group. If it is not enough, or
-    there were all the steps that may be, nobody is granted anything (KV-DEV-16). The batch of the
-    tables becomes those that were granted a token, each at its place of the run.
+    Blocks are taken from the reserve, place after place and group after group. If it is too small,
+    or all allowed steps are done, nothing is granted (KV-DEV-16). The batch of the tables becomes
+    the places that were granted a token, each at its place of the run.
     """
     control = run.control
     num_taken = control[NUM_TAKEN].clone()

@@ -1,6 +1,6 @@
-"""How many steps a run may have: as many as there are blocks for, while no block may come back.
+"""The number of steps of a run: as many as there are blocks for, while no block may come back.
 
-A block without a key that leaves a window goes to the front of the free queue (KV-POOL-6), before
+A block without a key that leaves a window is put at the front of the free queue (KV-POOL-6), before
 those of the reserve. So a run ends before that (KV-DEV-15).
 """
 
@@ -23,7 +23,7 @@ from kvspec.specs import MambaSpec
 
 @dataclass(frozen=True)
 class Demand:
-    """What the requests of a run have and may get; int64 on the host.
+    """The state and limits of the requests of a run; int64 on the host.
 
     `computed` [n]: computed tokens. `most` [n]: tokens that each may be granted. `lengths` [G, n]:
     of its lists, in groups with slots; `spans` [G, 1]: tokens that a block covers.
@@ -35,13 +35,13 @@ class Demand:
     spans: torch.Tensor
 
     def num_blocks(self, num_steps: int) -> int:
-        """Blocks that so many steps take if nobody stops early."""
+        """Count the blocks that `num_steps` steps take if no request stops early."""
         granted = self.most.clamp(max=num_steps)
         required = (self.computed + granted + self.spans - 1) // self.spans
         return int((required - self.lengths).clamp(min=0)[:, granted > 0].sum())
 
     def num_steps(self, max_steps: int, max_blocks: int) -> int:
-        """The most steps that take no more blocks than these."""
+        """Return the most steps that take at most `max_blocks` blocks."""
         low, high = 0, min(max_steps, int(self.most.max())) if len(self.most) else 0
         while low < high:
             middle = (low + high + 1) // 2
@@ -63,7 +63,7 @@ def check_groups(config: ManagerConfig) -> None:
 
 
 def has_windows(config: ManagerConfig) -> bool:
-    """Whether blocks can come back while requests go on, to the front of the queue."""
+    """Return whether blocks can come back during a run, to the front of the queue."""
     is_front = config.policy.unhashed_freed_to == "front"
     return is_front and any(reach_of(spec) for spec in config.managed_specs)
 
@@ -71,7 +71,7 @@ def has_windows(config: ManagerConfig) -> bool:
 def steps_within_windows(
     manager: KVCacheManager, geometry: Geometry, request: Request, num_steps: int
 ) -> int:
-    """The most steps, up to `num_steps`, in which no block without a key leaves a window."""
+    """Return the most steps, up to `num_steps`, in which no block without a key leaves a window."""
     lists = manager.get_blocks(request).groups
     unhashed = manager.get_unhashed_block_ids(request)
     computed = request.num_computed_tokens

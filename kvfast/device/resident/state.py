@@ -1,4 +1,4 @@
-"""What the device keeps of a run of resident decode steps (KV-DEV-15)."""
+"""The device's state of a run of resident decode steps (KV-DEV-15)."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ class RunState:
 
     All but the last two are views of `told`, which the host writes whole in one copy.
 
-    - `control` [8]: requests, blocks of the reserve, steps that may be; then blocks taken, and
-      steps carried out.
+    - `control` [8]: requests, blocks of the reserve, allowed steps; then blocks taken, and steps
+    carried out.
     - `handles` [R], `left` [R]: of each place its row, and how many tokens it may still have.
     - `granted` [R]: how many it had. `lengths` [G, R]: of its lists. `reserve` [C]: blocks.
     - `new_blocks` [G, R]: the block that each place took in the last step, or -1.
-    - `log` [C + 1]: where each block taken was written to; an entry more that is never read.
+    - `log` [C + 1]: where each block taken was written to; the last entry is never read.
     """
 
     told: torch.Tensor
@@ -37,12 +37,12 @@ class RunState:
 
 
 def sizes_of(num_rows: int, num_groups: int, max_blocks: int) -> list[int]:
-    """Lengths of the arrays in `told`."""
+    """Return the lengths of the arrays in `told`."""
     return [CONTROL_WORDS, *(3 * [num_rows]), num_groups * num_rows, max_blocks]
 
 
 def new_run(num_rows: int, num_groups: int, max_blocks: int, device: torch.device) -> RunState:
-    """No run: no requests, no reserve."""
+    """Make the state without a run: no requests, no reserve."""
     sizes = sizes_of(num_rows, num_groups, max_blocks)
     told = torch.zeros(sum(sizes), dtype=torch.int32, device=device)
     control, handles, left, granted, lengths, reserve = told.split_with_sizes(sizes)

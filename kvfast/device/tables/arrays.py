@@ -1,4 +1,4 @@
-"""The arrays of `DeviceTables` on the device, what runs over them, and how they are told."""
+"""The arrays of `DeviceTables` on the device, the operations on them, and their updates."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from kvfast.device.tables.state import HEADER_WORDS, Header, carry_over, new_sta
 
 @dataclass(frozen=True)
 class DeviceStep:
-    """What the device knows of a step of n requests and m tokens.
+    """A step of n requests and m tokens on the device.
 
-    Arrays are on the device: views of buffers that the next step writes to again, to be read on the
-    stream on which the step was told. A place is the number of an entry that was granted anything.
+    Arrays are on the device: views of buffers that the next step overwrites, to be read on the
+    stream on which the step was sent. A place is the number of an entry that was granted tokens.
 
     - `rows` int32 [n]: the row (handle) of each place. `query_start` int32 [n + 1]: first tokens.
-    - `seq_lens` int32 [n]: tokens of each place's sequence, those of the step included.
-    - `places` int32 [m], `positions` int64 [m]: of each token its place, and where it stands.
+    - `seq_lens` int32 [n]: tokens of each place's sequence, including those of the step.
+    - `places` int32 [m], `positions` int64 [m]: each token's place and position.
     - `slots`: for each group int64 [m], or None where blocks hold no slots (KV-BATCH-9).
     - `max_query_tokens`, `max_seq_tokens`: the largest of the step, known on the host.
     """
@@ -118,7 +118,7 @@ class DeviceArrays:
         return self.state.entries[base : base + num * width].view(num, width)
 
     def gather(self, group: int) -> torch.Tensor:
-        """The batch's rows of a group, [max_requests, width]. Errors as of `table`."""
+        """Return the batch's rows of a group, [max_requests, width]. Errors as for `table`."""
         check_group("group", group, len(self.geometry.groups))
         if group not in self.gathered:
             self.gathered[group] = torch.zeros_like(self.table(group))

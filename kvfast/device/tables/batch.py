@@ -16,7 +16,7 @@ from kvspec.errors import InvalidArgumentError
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """The entries of a step, int64 on the host: those given, and those granted anything.
+    """The entries of a step, int64 on the host: all, and those granted tokens.
 
     `handles`, `counts` [m]: as given. `rows`, `granted` [n]: without those of 0 tokens.
     """
@@ -33,7 +33,7 @@ class Batch:
 
     @cached_property
     def num_tokens(self) -> int:
-        """Tokens of the step."""
+        """Number of tokens in the step."""
         return int(self.granted.sum())
 
     @cached_property
@@ -53,13 +53,13 @@ class Batch:
 
 
 def no_batch() -> Batch:
-    """Before the first step."""
+    """Return the batch before the first step."""
     empty = torch.empty(0, dtype=torch.int64)
     return Batch(empty, empty, empty, empty)
 
 
 def unknown_batch() -> Batch:
-    """What the device has is another one than any that is told next: its arrays equal none."""
+    """Return a batch that differs from any next one: the device's is unknown."""
     none = torch.empty((1, 0), dtype=torch.int64)
     return Batch(none, none, none[0], none[0])
 
@@ -67,7 +67,7 @@ def unknown_batch() -> Batch:
 def next_batch(
     last: Batch, handles: Ints, num_scheduled: Ints, geometry: Geometry, max_tokens: int
 ) -> Batch:
-    """The batch of these entries; `last` itself if they are the same.
+    """Return the batch of these entries; `last` itself if they are the same.
 
     InvalidArgumentError (`handles[i]`, `num_scheduled[i]`, `num_scheduled`) otherwise.
     """

@@ -1,4 +1,4 @@
-"""Are the tables on the device what the manager answers? For tests and debugging."""
+"""Compare the tables on the device with the manager, for tests and debugging."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ class TableDifference:
     """The first place at which the device and the host differ.
 
     `handle` names the request; `group` and `index` an entry of its block list, None where the
-    length differs. `device` is what is there (None: there is no such entry), `host` what should be.
+    length differs. `device` is its value there (None: there is no such entry), `host` the right
+    one.
     """
 
     handle: int
@@ -63,7 +64,7 @@ def first_difference(
 def _first_other(
     table: torch.Tensor, handle: int, blocks: list[int]
 ) -> tuple[int, int | None] | None:
-    """The first entry that is another block, and which; None if all are as they should be."""
+    """Return the first entry with another block, and that block; None if all are right."""
     row = table[handle].tolist() if handle < len(table) else []
     for index, block in enumerate(blocks):
         device = row[index] if index < len(row) else None
@@ -73,7 +74,7 @@ def _first_other(
 
 
 def _registered(batched: BatchedManager, num_handles: int) -> Iterator[tuple[int, Request]]:
-    """All requests, by handle; those beyond `num_handles` up to the first gap."""
+    """Yield all requests, by handle; those beyond `num_handles` up to the first gap."""
     handle = 0
     while True:
         try:

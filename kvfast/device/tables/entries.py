@@ -1,4 +1,4 @@
-"""Entries of tables that the device is still to be told."""
+"""Entries of tables that are still to be sent to the device."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from kvfast.device.tables.input import no_rows
 
 
 class Entries:
-    """What is to be told, and where it lies. The methods trust their arguments.
+    """The entries to send, and their addresses. The methods trust their arguments.
 
-    - `rows`: entries to be told with the next step, in order; `lists`: whole block lists, by
-      (handle, group).
-    - `moving`: by number, tables of the groups whose blocks move, as the device has them. So of a
-      list only what changed is told.
+    - `rows`: entries to send with the next step, in order; `lists`: whole block lists, by (handle,
+    group).
+    - `moving`: by number, tables of the groups whose blocks move, as the device has them, so that
+    only changes of a list are sent.
     """
 
     def __init__(self, geometry: Geometry) -> None:
@@ -44,7 +44,7 @@ class Entries:
         self._set_offsets()
 
     def take(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Addresses, each once, and their blocks: all that is to be told. The last row counts."""
+        """Return all addresses to send, each once, with their blocks. The last row counts."""
         addresses, rows = self._distinct(self.rows)
         for number, table in self.moving.items():
             handles, _, indices, blocks = rows[rows[:, 1] == number].T
@@ -63,7 +63,7 @@ class Entries:
         else:
             of_row = rows[:, 1].long()
             addresses = self._bases[of_row] + handles * self._widths[of_row] + indices
-        if rows.shape[0] < 2 or int(addresses.diff().min()) > 0:  # as steps tell them
+        if rows.shape[0] < 2 or int(addresses.diff().min()) > 0:  # in the form of a step
             return addresses, rows
         in_order, order = addresses.sort(stable=True)
         is_last = in_order[1:] != in_order[:-1]
@@ -73,7 +73,7 @@ class Entries:
         return addresses[last], rows[last]
 
     def _changed(self) -> list[torch.Tensor]:
-        """Rows that make the lists those that are to be told."""
+        """Return the rows that update the device's lists."""
         told = []
         for (handle, group), given in self.lists.items():
             blocks = torch.tensor(list(given), dtype=torch.int32)

@@ -1,4 +1,4 @@
-"""Where the entry of (handle, group, index) lies: one flat array, group after group, row by row.
+"""Address of the entry of (handle, group, index): one flat array, group after group, row by row.
 
 Group g begins at `bases[g]`; its rows are `width` entries long, and there are `max_requests` of
 them. Example: widths 3 and 1, two rows: entries 0 … 5 are group 0, 6 and 7 group 1.
@@ -39,7 +39,7 @@ class GroupTable:
 
 @dataclass(frozen=True)
 class Geometry:
-    """All tables of one configuration. Entries are numbered by 31 bits."""
+    """All tables of one configuration. Entries are indexed by 31 bits."""
 
     groups: tuple[GroupTable, ...]
     max_requests: int
@@ -62,7 +62,7 @@ class Geometry:
 
     @cached_property
     def max_handles(self) -> int:
-        """How many requests the tables can grow to."""
+        """The most requests that the tables can grow to."""
         return INT32_MAX // max(1, sum(group.width for group in self.groups))
 
     @cached_property
@@ -74,10 +74,10 @@ class Geometry:
 def group_tables(
     config: ManagerConfig, widths: Sequence[int | None] | None = None
 ) -> tuple[GroupTable, ...]:
-    """The tables that a manager of this configuration needs (KV-DEV-9).
+    """Return the tables that a manager of this configuration needs (KV-DEV-9).
 
-    `widths`: for groups that need another one than follows from `max_model_len_tokens`; cross
-    attention over encoders that are longer than this, say. None in it: what follows.
+    `widths`: for groups that need another one than follows from `max_model_len_tokens`, such as
+    cross attention over longer encoders. None in it: the default.
     """
     specs = config.managed_specs
     if widths is None:

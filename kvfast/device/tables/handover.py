@@ -1,4 +1,4 @@
-"""Tables in the hands of who decides steps in place of the host; one of their own parts."""
+"""Hand tables over to code that decides steps instead of the host."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from kvspec.batched import BatchedManager, Ints
 
 
 class Handover:
-    """What a run needs of the tables. Between `begin` and `end` they can't be told of steps."""
+    """Access of a run to the tables. Between `begin` and `end` they can't receive steps."""
 
     def __init__(self, tables: DeviceTables) -> None:
         self.tables = tables
 
     @property
     def geometry(self) -> Geometry:
-        """Where entries lie now."""
+        """The current addresses of entries."""
         return self.tables._geometry
 
     @property
@@ -33,17 +33,17 @@ class Handover:
         return self.tables._device.state
 
     def checked_handles(self, field: str, handles: Ints) -> torch.Tensor:
-        """int64 [n] on the host; each has a row, and stands there once."""
+        """Return int64 [n] on the host; each has a row, and occurs once."""
         chosen = host_ints(field, handles)
         check_handles(field, chosen, self.geometry)
         return chosen
 
     def lengths_of(self, handles: torch.Tensor) -> torch.Tensor:
-        """Computed tokens of each, as they were told or will be with the next step."""
+        """Return the computed tokens of each, including those to be sent with the next step."""
         return self.tables._lengths.copy(handles)[handles]
 
     def begin(self, batched: BatchedManager, handles: torch.Tensor) -> None:
-        """Tell the device all that it was not told yet; from here on it decides."""
+        """Send all pending changes to the device, which decides from here on."""
         self.tables._reach(int(handles.max()) + 1)
         num_rows = batched.num_pending_deltas()
         if num_rows:
@@ -59,7 +59,7 @@ class Handover:
         return device.step(num_requests, num_requests, min(1, num_requests), longest)
 
     def end(self, handles: Sequence[int], granted: Sequence[int]) -> None:
-        """So many tokens were computed there; of the batch the host knows nothing."""
+        """Add the tokens that the device computed; the host does not know its batch."""
         lengths = self.tables._lengths
         lengths.add_computed(torch.tensor(handles), torch.tensor(granted))
         self.tables._batch = unknown_batch()

@@ -1,4 +1,4 @@
-"""What the host says, checked and as host tensors; every check comes before the first change."""
+"""Check the host's input and convert it to host tensors; all checks precede the first change."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def entries_of(plan: StepPlan) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor
 
 
 def joined(*given: tuple[str, Ints]) -> torch.Tensor:
-    """The numbers of all, one after another. Each has the field that errors name."""
+    """Concatenate all numbers. Each has the field that errors name."""
     parts = [host_ints(field, values) for field, values in given if _is_some(values)]
     if len(parts) == 1:
         return parts[0]
@@ -34,7 +34,7 @@ def joined(*given: tuple[str, Ints]) -> torch.Tensor:
 
 
 def _is_some(values: Ints) -> bool:
-    """Whether there is anything in it; what has no length is for others to refuse."""
+    """Return whether there is anything in it; values without a length are checked elsewhere."""
     return not isinstance(values, Sized) or len(values) > 0
 
 
@@ -72,9 +72,9 @@ def no_rows() -> torch.Tensor:
 
 
 def check_rows(field: str, rows: torch.Tensor, geometry: Geometry, num_blocks: int) -> int:
-    """Every row names an entry that there is, or will be with more requests, and a block.
+    """Check that every row names a block, and an entry that exists or can be added.
 
-    Answers how many requests there must be for these rows.
+    Returns how many requests there must be for these rows.
     """
     if not rows.shape[0]:
         return 0
@@ -103,7 +103,7 @@ def check_rows(field: str, rows: torch.Tensor, geometry: Geometry, num_blocks: i
 
 
 def check_handles(field: str, handles: torch.Tensor, geometry: Geometry) -> None:
-    """Every handle has a row, or can have one, and stands there once."""
+    """Check that every handle has a row, or can have one, and occurs once."""
     if not len(handles):
         return
     most = geometry.max_handles
@@ -120,7 +120,7 @@ def check_handles(field: str, handles: torch.Tensor, geometry: Geometry) -> None
 
 
 def counts_of(field: str, values: Ints | int, length: int, most: int) -> torch.Tensor:
-    """Int64 [length], each in 0 … most; an int stands for all."""
+    """Return int64 [length], each in 0 … most; an int applies to all."""
     if isinstance(values, int):
         counts = torch.full((length,), _one_of(field, values, most), dtype=torch.int64)
     else:
@@ -143,7 +143,7 @@ def _one_of(field: str, value: int, most: int) -> int:
 
 
 def check_blocks(group: int, blocks: Sequence[int], geometry: Geometry, num_blocks: int) -> None:
-    """A block list that fits into a row of the group."""
+    """Check a block list that fits into a row of the group."""
     check_group("group", group, len(geometry.groups))
     if not isinstance(blocks, Sequence):
         raise InvalidArgumentError("blocks", blocks, "a sequence of ints")

@@ -1,11 +1,11 @@
 """The operations of `plain` as kernels, for launches that are always the same.
 
-How much there is to do is read from the device, so no launch depends on the step: it can be
-captured in a CUDA graph, and nothing is ever compiled anew. Each program takes a block of 256 and
-then those that no other program takes.
+The amount of work is read from the device, so no launch depends on the step: it can be captured in
+a CUDA graph, and nothing is ever recompiled. Each program takes a block of 256 and then further
+ones that no other program takes.
 
-Slots are computed from entries that `apply` writes, perhaps in another program. The end of a kernel
-is what makes its writes seen by all, hence two of them.
+Slots are computed from entries that `apply` writes, perhaps in another program. Only the end of a
+kernel makes its writes visible to all programs, so there are two.
 """
 
 from __future__ import annotations

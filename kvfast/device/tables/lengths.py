@@ -10,8 +10,8 @@ from kvfast.device.tables.batch import Batch, no_batch
 class Lengths:
     """Lengths of `num` rows. The methods trust their arguments.
 
-    Steps of the same batch are only counted (`_times`) until somebody asks: an engine that decodes
-    asks for nothing but the longest sequence, which grows by the same number each time.
+    Steps of the same batch are only counted (`_times`) until lengths are read: an engine that
+    decodes reads only the longest sequence, which grows by the same number each time.
     """
 
     def __init__(self, num: int) -> None:
@@ -23,7 +23,7 @@ class Lengths:
         self._longest: int | None = 0  # of the last step; None once lengths were set
 
     def _settled(self) -> torch.Tensor:
-        """The lengths, all steps counted in."""
+        """Return the lengths, with all steps added."""
         if self._times:
             for lengths in (self._now, self._told):
                 if lengths is not None:
@@ -32,13 +32,13 @@ class Lengths:
         return self._now
 
     def copy(self, handles: torch.Tensor) -> torch.Tensor:
-        """A copy to be changed; longer if some of these handles have no row yet."""
+        """Return a copy to be changed; longer if some of these handles have no row yet."""
         top = int(handles.max()) if len(handles) else -1
         now = self._settled()
         return padded(now, max(len(now), top + 1))
 
     def set(self, lengths: torch.Tensor) -> None:
-        """These are the lengths of the first rows, the others have none. Keeps the tensor."""
+        """Set the lengths of the first rows, and clear the others. Keeps the tensor."""
         now = self._settled()
         if self._told is None:
             self._told = now
@@ -52,9 +52,9 @@ class Lengths:
             self._told = padded(self._told, num)
 
     def longest_after(self, batch: Batch, changed: torch.Tensor | None) -> int:
-        """The longest sequence of a batch after its step; `changed`: lengths before it, if known.
+        """Return the longest sequence of a batch after its step. Pure.
 
-        Changes nothing.
+        `changed`: lengths before it, if known.
         """
         is_next = changed is None and batch is self._batch
         if self._longest is not None and is_next and batch.is_uniform:
@@ -74,7 +74,7 @@ class Lengths:
         return handles, added[handles]
 
     def add_computed(self, rows: torch.Tensor, numbers: torch.Tensor) -> None:
-        """These rows have so many tokens more, which the device knows already."""
+        """Add tokens to these rows that the device already counts."""
         now = self._settled()
         for lengths in (now, self._told):
             if lengths is not None:
@@ -82,7 +82,7 @@ class Lengths:
         self._longest = None
 
     def advance(self, batch: Batch, longest: int) -> None:
-        """The step's tokens are computed, here and there; `longest` of them is the longest."""
+        """Add the step's tokens, here and on the device; `longest` is the longest sequence."""
         if batch is not self._batch:
             self._settled()
             self._batch = batch
@@ -91,7 +91,7 @@ class Lengths:
 
 
 def padded(lengths: torch.Tensor, size: int) -> torch.Tensor:
-    """A copy with zeros behind."""
+    """Return a copy padded with zeros."""
     longer = torch.zeros(size, dtype=torch.int64)
     longer[: len(lengths)] = lengths
     return longer

@@ -1,4 +1,4 @@
-"""The three operations of the tables in plain torch: what the kernels beside it must answer."""
+"""The three operations of the tables in plain torch, which the kernels beside it must match."""
 
 from __future__ import annotations
 
@@ -67,10 +67,10 @@ def outputs(state: DeviceState, geometry: Geometry) -> None:
 
 
 def gather(state: DeviceState, base: int, group: GroupTable, out: torch.Tensor) -> None:
-    """The batch's rows of one group into out [R, width], as far as each is needed.
+    """Copy the batch's rows of one group into out [R, width], as far as each is needed.
 
     That is the blocks of the sequence, or the whole row in a group without slots. The rest of `out`
-    is left as it was.
+    is unchanged.
     """
     row = state.rows.clamp(min=0).long()
     columns = torch.arange(group.width, device=row.device)

@@ -1,7 +1,7 @@
-"""What the device keeps from step to step: tables, lengths, the batch, and what it is told.
+"""The device's state between steps: tables, lengths, the batch, and the message buffer.
 
 A *place* is the number of an entry in the batch of the step. Unused places have row -1, unused
-tokens place -1 and slot -1, so kernels that were captured for a larger batch leave them out.
+tokens place -1 and slot -1, so kernels that were captured for a larger batch skip them.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ SPARE_ENTRY = 1
 
 @dataclass(frozen=True)
 class Header:
-    """What a message says of itself; its first words.
+    """The header of a message; its first words.
 
-    What follows, each an int32 array: addresses and blocks [num_entries], handles and what is added
-    to their lengths [num_lengths], and if the batch is new its rows and ends [num_places]. A batch
+    It is followed by int32 arrays: addresses and blocks [num_entries], handles and increments of
+    their lengths [num_lengths], and if the batch is new its rows and ends [num_places]. A batch
     that is not new is that of the message before, if `num_places` is not 0.
     """
 
@@ -49,7 +49,7 @@ class Header:
         return HEADER_WORDS + sum(self.sizes)
 
     def to_list(self) -> list[int]:
-        """The words of the header."""
+        """Return the words of the header."""
         used = (self.num_entries, self.num_lengths, self.num_places, self.is_new, self.num_tokens)
         return [*map(int, used), 0, 0, 0]
 
@@ -80,9 +80,9 @@ class DeviceState:
 def new_state(
     geometry: Geometry, max_tokens: int, staged_words: int, device: torch.device
 ) -> DeviceState:
-    """Nothing is known yet: entries are null, lengths 0, and there is no batch.
+    """Make the initial state: entries are null, lengths 0, and there is no batch.
 
-    DeviceMemoryError if there is no room for it, two host buffers of a message included.
+    DeviceMemoryError if there is no room for it, including two host buffers of a message.
     """
     sizes: dict[str, tuple[int, ...]] = {
         "entries": (geometry.num_entries + SPARE_ENTRY,),

@@ -109,7 +109,7 @@ class DeviceTables:
 
     @property
     def staged_bytes(self) -> int:
-        """What was copied to the device for the last step."""
+        """Number of bytes copied to the device for the last step."""
         return self._staged_bytes
 
     def table(self, group: int) -> torch.Tensor:
@@ -120,16 +120,16 @@ class DeviceTables:
     def padded(self) -> DeviceStep:
         """The whole buffers, for kernels that are captured once and run over any step.
 
-        Behind the step's n and m they say that nobody is there: row, place and slot -1, length and
-        position 0, first token m. `max_…` are the largest possible.
+        After the step's n and m they are unused: row, place and slot -1, length and position 0,
+        first token m. `max_…` are the largest possible.
         """
         longest = self.config.max_model_len_tokens
         return self._device.step(self.max_requests, self.max_tokens, self.max_tokens, longest)
 
-    # What changes between steps is told with the next one.
+    # Changes between steps are sent with the next one.
 
     def set_lengths(self, handles: Ints, lengths: Ints | int) -> None:
-        """These requests have so many computed tokens: 0 when released, or what was loaded."""
+        """Set the computed tokens of these requests: 0 when released, or those loaded."""
         chosen = self._checked_handles("handles", handles)
         wanted = counts_of("lengths", lengths, len(chosen), self.config.max_model_len_tokens)
         after = self._lengths.copy(chosen)
@@ -156,9 +156,9 @@ class DeviceTables:
         self._entries.rows.append(rows.clone())
 
     def set_row(self, handle: int, group: int, blocks: Sequence[int]) -> None:
-        """The request's whole block list in a group, for groups whose blocks move (KV-MAMBA-9).
+        """Set the request's whole block list in a group whose blocks move (KV-MAMBA-9).
 
-        There only what differs from the row is copied. Blocks of `deltas` count less than this.
+        Only the differences are copied. It takes precedence over blocks of `deltas`.
         """
         self._checked_handles("handle", [handle])
         check_blocks(group, blocks, self._geometry, self.config.kv_cache.num_blocks)
@@ -179,10 +179,10 @@ class DeviceTables:
     # Steps.
 
     def step(self, plan: StepPlan, result: StepResult, deltas: Array | None = None) -> DeviceStep:
-        """`update` with a step of a batched manager and what it wrote to `block_deltas`.
+        """Do `update` for a step of a batched manager and the rows it wrote to `block_deltas`.
 
-        Released requests get length 0 and new ones that of their hit. Rows that did not fit go to
-        `write` before.
+        Released requests get length 0 and new ones that of their hit. Pass rows that did not fit to
+        `write` first.
         """
         check_type("result", result, StepResult)
         released, new, handles = entries_of(plan)
@@ -202,21 +202,21 @@ class DeviceTables:
         """Bring the device up to date and compute what the step needs (KV-DEV-10 … KV-DEV-13).
 
         `num_scheduled[i]`: tokens that `handles[i]` is granted beyond its length, 0 for none.
-        `deltas`: int32 [n, 4]. Nothing is copied of a batch that is that of the step before.
+        `deltas`: int32 [n, 4]. A batch equal to that of the step before is not copied.
         """
         step = self.stage(handles, num_scheduled, deltas)
         self.apply()
         return step
 
     def stage(self, handles: Ints, num_scheduled: Ints, deltas: Array | None = None) -> DeviceStep:
-        """The host's part of `update`: checks and copies. `apply` must follow, once."""
+        """Do the host's part of `update`: checks and copies. `apply` must follow, once."""
         rows = no_rows() if deltas is None else host_rows("deltas", deltas)
         return self._stage(handles, num_scheduled, rows)
 
     def apply(self) -> None:
-        """The device's part of `update`: two kernels, the same launches in every step.
+        """Do the device's part of `update`: two kernels, the same launches in every step.
 
-        With Triton they can be captured in a CUDA graph, whose replay then stands for this call.
+        With Triton they can be captured in a CUDA graph, whose replay then replaces this call.
         """
         self._device.apply()
         self._device.outputs()
@@ -230,10 +230,11 @@ class DeviceTables:
         return self._device.gather(group)[: len(self._batch.rows)]
 
     def difference(self, batched: BatchedManager) -> TableDifference | None:
-        """Where device and manager differ, None if nowhere. Waits for the device; for debugging.
+        """Return where device and manager differ, None if nowhere. Waits for the device; for
+        debugging.
 
-        Compared are lengths, and blocks that are not null, of all registered requests. What was not
-        told yet is told first; rows that the manager still has are a difference.
+        It compares lengths, and blocks that are not null, of all registered requests. Pending
+        changes are sent first; rows that the manager has not yet reported are a difference.
         """
         check_type("batched", batched, BatchedManager)
         self._tell()
@@ -298,7 +299,7 @@ class DeviceTables:
         return self._device.step(n, batch.num_tokens, batch.max_query_tokens, longest)
 
     def _reach(self, num_rows: int) -> None:
-        """Have so many rows: twice as many until there are enough."""
+        """Make room for this many rows, by doubling."""
         num = self._geometry.max_requests
         if num_rows <= num:
             return

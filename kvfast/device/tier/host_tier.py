@@ -50,10 +50,10 @@ class HostTier:
         backend: Backend | None = None,
         streams: Streams | None = None,
     ) -> None:
-        """`num_host_blocks`: in host memory, its null block counted. May be a DeviceMemoryError.
+        """Allocate `num_host_blocks` host blocks, including null. May raise DeviceMemoryError.
 
-        `num_spare_blocks`: on the device, beside the pools: so many blocks of a step, and of those
-        before it that are still under way, go to the host without the step waiting for them. With
+        `num_spare_blocks`: on the device, beside the pools: this many blocks of a step, and of
+        earlier ones still under way, are copied to the host without the step waiting for them. With
         0 it waits for all. None: NUM_SPARE_BLOCKS on a CUDA device, else 0. `streams`: in place of
         the device's own.
         """
@@ -86,13 +86,14 @@ class HostTier:
         self._last = Transfer(None)
         self._sizes = [spec.block_size for spec in self.manager.config.managed_specs]
         self._blocks: dict[int, list[list[int]]] = {}  # of each handle, by rows
-        self._told: dict[int, list[int]] = {}  # full blocks of each, as told to the tier
+        self._told: dict[int, list[int]] = {}  # full blocks of each that were reported to the tier
 
     def load(self, request: Request) -> int | None:
-        """Admit a registered request with what the host has of it.
+        """Admit a registered request with the tokens that the host has.
 
-        Answers the tokens that it then has, hits on the device included; it is RUNNING and goes
-        on as one of `prefilling`. 0: the host has nothing, plan it as `new`. None: no space now.
+        Returns the tokens that it then has, including hits on the device; it is RUNNING and
+        continues as one of `prefilling`. 0: the host has nothing, plan it as `new`. None: no space
+        now.
         """
         hit = self.manager.get_computed_blocks(request)
         external = self.tier.lookup(request, hit.hit_length_tokens)
@@ -124,9 +125,10 @@ class HostTier:
         return request.num_computed_tokens
 
     def take(self, blocks: Iterable[int]) -> None:
-        """Blocks were taken outside of steps and `load`: call it before anything overwrites them.
+        """Save blocks taken outside of steps and `load`; call it before they are overwritten.
 
-        For forks and for tokens from other stores. What they held goes to the host, as in a step.
+        For forks and for tokens from other stores. Their content is copied to the host, as in a
+        step.
         """
         self._copy_out(self.tier.taken([block for block in blocks if block]))
 
@@ -162,7 +164,7 @@ class HostTier:
         }
 
     def _changes(self, rows: Array, num_rows: int, before: Container[int]) -> list[list[int]]:
-        """The rows (handle, group, index, block), each of an entry of the step."""
+        """Return the rows (handle, group, index, block), each of an entry of the step."""
         table = host_rows("rows", rows)
         if len(table) < num_rows:
             raise InvalidArgumentError("rows", len(table), f"{num_rows} rows, as the result says")

@@ -24,7 +24,7 @@ from kvfast.device.tier.swap import Swapper, Transfer, resized
 class Offload:
     """Copies of blocks to the host that a step need not wait for.
 
-    `num_blocks`: spare blocks, 1 or more; their pages are device memory of its own.
+    `num_blocks`: spare blocks, 1 or more; their pages are additional device memory.
     """
 
     def __init__(self, swapper: Swapper, num_blocks: int) -> None:

@@ -16,10 +16,10 @@ class Event(Protocol):
     """A place in the stream of copies."""
 
     def query(self) -> bool:
-        """Whether everything before it has ended; does not block."""
+        """Return whether everything before it has ended; does not block."""
 
     def synchronize(self) -> None:
-        """Block until it has."""
+        """Block until it has ended."""
 
 
 @runtime_checkable
@@ -34,7 +34,7 @@ class Streams(Protocol):
         """
 
     def wait(self, event: Event) -> None:
-        """What the computing stream is given from here on is done after `event`. Doesn't block."""
+        """Order later work of the computing stream after `event`. Doesn't block."""
 
 
 class CudaStreams:
@@ -45,9 +45,8 @@ class CudaStreams:
         self._copying = torch.cuda.Stream(device)
 
     def start(self, work: Callable[[], None], used: Iterable[torch.Tensor]) -> Event:
-        """See Streams."""
         self._copying.wait_stream(torch.cuda.current_stream(self._device))
-        with torch.cuda.stream(self._copying):  # its device is then the current one, too
+        with torch.cuda.stream(self._copying):  # its device is then also the current one
             work()
             event: Event = self._copying.record_event()
         for tensor in used:
@@ -55,7 +54,6 @@ class CudaStreams:
         return event
 
     def wait(self, event: Event) -> None:
-        """See Streams."""
         torch.cuda.current_stream(self._device).wait_event(event)
 
 
@@ -63,11 +61,9 @@ class NoStreams:
     """Host memory: everything is done at once."""
 
     def start(self, work: Callable[[], None], used: Iterable[torch.Tensor]) -> None:
-        """See Streams."""
         work()
 
-    def wait(self, event: Event) -> None:
-        """Nothing is left to wait for."""
+    def wait(self, event: Event) -> None: ...
 
 
 def streams_of(device: torch.device) -> Streams:

@@ -114,7 +114,7 @@ class Swapper:
 
 
 def resized(cache: KVCacheConfig, num_blocks: int) -> KVCacheConfig:
-    """The same layers with another number of blocks: for the host's pools."""
+    """Return the same layers with another number of blocks, for the host's pools."""
     cache = with_tensors(cache)
     tensors = tuple(
         replace(one, size_bytes=one.size_bytes // cache.num_blocks * num_blocks)

@@ -24,7 +24,7 @@ class Admitted:
     resumed: list[Any] = field(default_factory=list)
 
     def add(self, request: Any, count: int) -> None:
-        """A request that starts, or starts again; it is RUNNING from now on."""
+        """Add a request that starts, or starts again; it is RUNNING from now on."""
         kind = self.new if request.status is WAITING else self.resumed
         kind.append(request)
         request.status = RUNNING
@@ -33,7 +33,7 @@ class Admitted:
 
     @property
     def names(self) -> list[str]:
-        """Of all of them."""
+        """The names of all of them."""
         return [request.request_id for request in self.requests]
 
 
@@ -52,7 +52,7 @@ class Padding:
     release: int
 
     def fits(self, count: int, computed: int) -> bool:
-        """Return whether so many new tokens are padded behind those that are computed."""
+        """Return whether `count` new tokens are padded after the computed ones."""
         if count != 1 or not self.num_tokens:
             return False
         if not self.is_beside and not (self.release >= 30 and computed > 0):
@@ -61,7 +61,7 @@ class Padding:
 
 
 def padding_of(scheduler: Any, chosen: Chosen) -> Padding:
-    """How requests are padded beside these, which run: not beside prompts."""
+    """Return the padding of requests beside these, which run: none beside prompts."""
     release = scheduler.batched_steps.release
     num_tokens = scheduler.num_spec_tokens if release >= 25 else 0
     running = chosen.requests() if num_tokens else []
@@ -111,19 +111,19 @@ def admit(scheduler: Any, budget: int, now: float, chosen: Chosen) -> Admitted:
 
 
 def _awaits_output(request: Any) -> bool:
-    """Whether tokens of before its preemption are still to come: from vLLM 0.27 on."""
+    """Return whether outputs from before its preemption are still to come: from vLLM 0.27 on."""
     stale: int = getattr(request, "num_stale_output_tokens", 0)
     return stale > 0 and not request.drop_stale_output
 
 
 def _admit_one(scheduler: Any, request: Any, budget: int, padding: Padding) -> tuple[int, bool]:
-    """New tokens of one request, 0 where it has to wait; whether some stand for drafts.
+    """Return the new tokens of a request, 0 if it has to wait; whether some are draft placeholders.
 
     Its hit counts as computed.
     """
     manager, config = scheduler.kv_cache_manager, scheduler.scheduler_config
     hit, hit_length, computed = None, 0, request.num_computed_tokens
-    if computed == 0:  # else a session that goes on
+    if computed == 0:  # else a session that continues
         hit, hit_length, *junction = manager.get_computed_blocks(request)
         computed = hit_length
         if junction:  # since 0.26

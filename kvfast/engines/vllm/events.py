@@ -16,7 +16,7 @@ SECOND = 1e-9
 
 
 class Lives:
-    """In place of vLLM's collector (`kv_cache_metrics`): lives of blocks that kvfast sampled."""
+    """Replaces vLLM's collector (`kv_cache_metrics`): lives of blocks that kvfast sampled."""
 
     def __init__(self, fast: Any) -> None:
         self.fast = fast
@@ -38,7 +38,7 @@ def vllm_event(
     requests: Mapping[str, Any],
     keys_of: Callable[..., Any] = generate_block_hash_extra_keys,
 ) -> Any:
-    """One event, member by member. `keys_of`: answers the extra keys of a block."""
+    """Convert an event, member by member. `keys_of` returns the extra keys of a block."""
     if isinstance(event, AllBlocksCleared):
         return kv_events.AllBlocksCleared()
     if isinstance(event, BlockRemoved):

@@ -1,4 +1,4 @@
-"""Whether kvfast can take the place of vLLM's manager, and what it would be made from."""
+"""Decide whether kvfast can replace vLLM's manager, and with which configuration."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CORE = "vllm.v1.core"
 
 @dataclass(frozen=True)
 class Given:
-    """What vLLM's manager was told and does not keep.
+    """Arguments of vLLM's manager that it does not keep.
 
     `max_num_batched_tokens`: of all batches at a time, from 0.33 on.
     """
@@ -32,9 +32,9 @@ class Given:
 
 
 def given_to(scheduler: Any) -> Given:
-    """What a scheduler of vLLM's told its manager.
+    """Return the arguments that a scheduler passes to vLLM's manager.
 
-    Raises UnsupportedError where the calls of that scheduler are none that kvfast serves.
+    Raises UnsupportedError if kvfast does not support the calls of that scheduler.
     """
     if scheduler.connector is not None and scheduler.has_mamba_layers:
         # Without a load, its scheduler offers hits of different length (docs/FINDINGS.md).
@@ -51,9 +51,9 @@ def given_to(scheduler: Any) -> Given:
 
 
 def config_of(stock: Any, given: Given) -> ManagerConfig:
-    """What kvfast's manager is made from, read from vLLM's.
+    """Return the configuration of kvfast's manager, read from vLLM's.
 
-    Raises UnsupportedError or ConfigError where kvfast cannot take its place.
+    Raises UnsupportedError or ConfigError if kvfast cannot replace it.
     """
     _refuse_other_classes(stock)
     layout = stock.kv_cache_config
@@ -80,7 +80,7 @@ def config_of(stock: Any, given: Given) -> ManagerConfig:
 
 
 def _refuse_other_classes(stock: Any) -> None:
-    """A manager, pool or group manager of somebody else's may behave in its own way."""
+    """Refuse a manager, pool or group manager of another class, which may behave differently."""
     parts = [stock, stock.coordinator, stock.block_pool, *stock.coordinator.single_type_managers]
     if stock.metrics_collector is not None:
         parts.append(stock.metrics_collector)
@@ -90,5 +90,5 @@ def _refuse_other_classes(stock: Any) -> None:
 
 
 def reason_of(error: KVSpecError) -> str:
-    """The line of the log for a configuration that stays with vLLM's manager."""
+    """Return the log line for a configuration that stays with vLLM's manager."""
     return f"kvfast does not serve this configuration: {error}"

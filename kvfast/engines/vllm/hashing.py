@@ -20,15 +20,15 @@ from kvfast.engines.vllm.versions import is_since
 from kvspec.errors import KVSpecError
 
 HASHER = "kvfast_hasher"
-"""In vLLM's `--additional-config`: the engine core, too, is to hash by kvfast."""
+"""In vLLM's `--additional-config`: the engine core also hashes with kvfast."""
 
 
 class HashesRequests:
-    """The part of a scheduler that puts kvfast's code in place of vLLM's hashing.
+    """The part of a scheduler that replaces vLLM's hashing by kvfast's.
 
-    A request comes with its prompt hashed; from then on its new blocks are hashed by kvfast. With
-    `HASHER` the engine core that brings the first is handed `request_block_hasher` for all others.
-    A hasher that is not vLLM's own stays.
+    A request arrives with its prompt hashed; from then on kvfast hashes its new blocks. With
+    `HASHER` the engine core that brings the first one gets `request_block_hasher` for all others. A
+    hasher that is not vLLM's own stays.
     """
 
     kvfast_reason: str | None
@@ -47,7 +47,7 @@ class HashesRequests:
         super().add_request(request)  # type: ignore[misc]  # vLLM's scheduler has it
 
     def _replace(self, given: Any) -> None:
-        """From now on in place of this hasher, if it is one of vLLM's."""
+        """Replace this hasher from now on, if it is one of vLLM's."""
         arguments = _arguments_of(given)
         if arguments is None:
             return
@@ -66,11 +66,11 @@ class HashesRequests:
 def request_block_hasher(
     hash_block_size: int, caching_hash_fn: Callable[[Any], bytes], *num_hash_lookahead_tokens: int
 ) -> Callable[[Any], list[bytes]]:
-    """In place of vLLM's `get_request_block_hasher`: the same arguments, hashes and chains.
+    """Replace vLLM's `get_request_block_hasher`: the same arguments, hashes and chains.
 
-    Serves vLLM's four hash functions. Of others, and of what kvfast cannot encode (numbers that are
-    no token ids, a first parent of another size than a hash has), the hashes are vLLM's own, and so
-    are those with hash look-ahead, which 0.33 has.
+    Serves vLLM's four hash functions. For others, and for values that kvfast cannot encode (numbers
+    that are no token ids, a first parent of another size than a hash has), vLLM computes the
+    hashes, as it does with the hash look-ahead of 0.33.
     """
     stock: Callable[[Any], list[bytes]] = get_request_block_hasher(
         hash_block_size, caching_hash_fn, *num_hash_lookahead_tokens
@@ -97,7 +97,7 @@ def request_block_hasher(
     def _hashes_of_runs(
         request: Any, tokens: list[int], start: int, parent: bytes
     ) -> list[bytes] | None:
-        """Blocks with the same extra keys are hashed together."""
+        """Hash blocks with the same extra keys together."""
         found: list[bytes] = []
         item = first_item if start else 0
         last = len(tokens) - len(tokens) % hash_block_size
@@ -120,7 +120,7 @@ def request_block_hasher(
 
 
 def _arguments_of(hasher: Any) -> tuple[int, Any] | None:
-    """What vLLM's `get_request_block_hasher` was given; None: it did not make this."""
+    """Return the arguments of vLLM's `get_request_block_hasher`; None if it did not make this."""
     code = getattr(hasher, "__code__", None)
     if code is not get_request_block_hasher(1, hashing.sha256).__code__:
         return None
@@ -132,7 +132,7 @@ def _arguments_of(hasher: Any) -> tuple[int, Any] | None:
 
 
 def _chain_of(function: Any, block_size: int) -> Any:
-    """What hashes a run of blocks; None where kvfast has no such function."""
+    """Return the chain that hashes a run of blocks; None if kvfast has no such function."""
     of_vllm = {
         hashing.sha256: ("sha256_cbor", True),
         hashing.sha256_cbor: ("sha256_cbor", False),
@@ -147,7 +147,7 @@ def _chain_of(function: Any, block_size: int) -> Any:
 
 
 def _is_plain(request: Any) -> bool:
-    """Whether no block of the request has extra keys."""
+    """Return whether no block of the request has extra keys."""
     return (
         not request.mm_features
         and not request.lora_request
@@ -157,7 +157,7 @@ def _is_plain(request: Any) -> bool:
 
 
 def _may_change(request: Any, start: int) -> bool:
-    """Whether the block behind the one that begins at token `start` may have other extra keys."""
+    """Return whether the block after the one at token `start` may have other extra keys."""
     if request.prompt_embeds is not None or (start == 0 and request.cache_salt):
         return True
     if not request.mm_features:

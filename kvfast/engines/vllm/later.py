@@ -1,4 +1,4 @@
-"""What vLLM's manager has since 0.26, and what of it kvfast does not serve."""
+"""Features of vLLM's manager since 0.26, and those that kvfast does not support."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from kvspec.foreign import beyond_contract
 
 
 def given_later(scheduler: Any, given: Given) -> Given:
-    """What a scheduler since 0.26 told its manager; UnsupportedError for what is not served.
+    """Return the manager's arguments since 0.26; UnsupportedError for unsupported ones.
 
-    `given`: what one of 0.24 would have told.
+    `given`: those of 0.24.
     """
     _refuse(scheduler)
     return replace(
@@ -77,7 +77,7 @@ class LaterRequests(Requests):
         return mine
 
     def _follow(self, mine: Any, request: Any, num_tokens: int) -> None:
-        """A session that goes on has lost its last token, and the hashes that had covered it."""
+        """Handle a session that continues: it lost its last token, and the hashes over it."""
         if request.num_prompt_tokens != mine.num_prompt_tokens and mine.num_tokens > 1:
             kept = mine.num_tokens - 1
             prompt = min(mine.num_prompt_tokens, kept)
@@ -91,7 +91,7 @@ class LaterCoordinator(Coordinator):
     def find_longest_cache_hit(
         self, block_hashes: Sequence[bytes], max_cache_hit_length: int
     ) -> Any:
-        """The longest hit of these hashes: blocks per group, tokens, and uncached shared tokens."""
+        """Return the longest hit of these hashes: blocks per group, tokens, uncached tokens."""
         mine = self.requests.of_hashes(block_hashes, max_cache_hit_length + 1)
         hit = self.block_pool.fast.get_computed_blocks(mine)
         blocks = tuple(map(self.block_pool.shown, hit.blocks.groups))
@@ -100,7 +100,7 @@ class LaterCoordinator(Coordinator):
     def find_longest_cache_hit_per_group(
         self, block_hashes: Sequence[bytes], max_cache_hit_length: int
     ) -> tuple[Any, tuple[int, ...]]:
-        """The longest hit of each group: blocks, and tokens."""
+        """Return the longest hit of each group: blocks, and tokens."""
         mine = self.requests.of_hashes(block_hashes, max_cache_hit_length + 1)
         hits = self.block_pool.fast.find_longest_cache_hit_per_group(mine, max_cache_hit_length)
         return tuple(map(self.block_pool.shown, hits.blocks.groups)), hits.hit_lengths_tokens
@@ -117,7 +117,7 @@ class LaterCoordinator(Coordinator):
 
 
 class LaterManager(KvfastManager):
-    """In place of a manager of vLLM 0.26 or later."""
+    """Replaces a manager of vLLM 0.26 or later."""
 
     requests_type = LaterRequests
     coordinator_type = LaterCoordinator
@@ -127,7 +127,7 @@ class LaterManager(KvfastManager):
         self.counts_when_admitted = hasattr(stock, "record_prefix_cache_stats")  # since 0.27
 
     def prefix_cache_lookup_enabled(self, request: Any) -> bool:
-        """Whether this request is looked up."""
+        """Return whether this request is looked up."""
         return self.enable_caching and not request.skip_reading_prefix_cache
 
     def record_prefix_cache_stats(self, request: Any, num_hits: int) -> None:
@@ -136,10 +136,10 @@ class LaterManager(KvfastManager):
         if is_counted and self.prefix_cache_lookup_enabled(request):
             self._count_lookup(request, num_hits)
 
-    def get_computed_blocks(  # type: ignore[override]  # 0.24 answers no junction
+    def get_computed_blocks(  # type: ignore[override]  # 0.24 returns no junction
         self, request: Any, max_cache_hit_length: int | None = None
     ) -> tuple[Any, int, int]:
-        """The longest cached prefix, its length in tokens, and the junction; 0 for none."""
+        """Return the longest cached prefix, its length in tokens, and the junction; 0 for none."""
         if not self.prefix_cache_lookup_enabled(request):
             return self.empty_kv_cache_blocks, 0, 0
         if max_cache_hit_length not in (None, request.num_tokens - 1):
@@ -157,13 +157,13 @@ class LaterManager(KvfastManager):
     def get_computed_blocks_for_connector(
         self, request: Any, max_cache_hit_length: int | None = None
     ) -> tuple[Any, int, int, bool]:
-        """The same: no group is longer than others, since Mamba beside connectors is not served."""
+        """Return the same: no group is longer, since Mamba with connectors is not supported."""
         return *self.get_computed_blocks(request, max_cache_hit_length), False
 
     def allocate_slots(
         self, request: Any, num_new_tokens: int, *others: Any, **options: Any
     ) -> Any:
-        """The new blocks; None where the pool lacks them."""
+        """Return the new blocks; None if the pool lacks them."""
         options.pop("skip_zeroing_group_ids", None)  # only beside zeroing, which is not served
         return super().allocate_slots(request, num_new_tokens, *others, **options)
 
@@ -177,7 +177,7 @@ class LaterManager(KvfastManager):
         super().remove_skipped_blocks(request_id, processed_computed_tokens)
 
     def estimate_cached_tokens(self, request: Any) -> int:
-        """Tokens up to which each group has something cached."""
+        """Return the tokens up to which each group has something cached."""
         mine = self.requests.held.get(request.request_id)
         if mine is None:
             return 0
@@ -194,7 +194,7 @@ class LaterManager(KvfastManager):
         )
 
     def _covered(self, request: Any, ids: Sequence[int], size: int) -> int:
-        """Tokens that the last cached block of a list covers: its key is a hash of the request."""
+        """Return the tokens that the last cached block covers: its key is a hash of the request."""
         for place in range(len(ids) - 1, -1, -1):
             found = self.fast.get_block(ids[place]).block_hash if ids[place] else None
             if found is None:
@@ -208,7 +208,7 @@ class LaterManager(KvfastManager):
         return 0
 
     def truncate_computed_blocks(self, blocks: Any, num_computed_tokens: int) -> Any:
-        """A hit up to a multiple of all block sizes."""
+        """Cut a hit to a multiple of all block sizes."""
         if not any(map(len, blocks.get_block_ids())):
             return self.empty_kv_cache_blocks
         groups = self.kv_cache_config.kv_cache_groups
@@ -219,7 +219,7 @@ class LaterManager(KvfastManager):
         return Blocks(cut, self.block_pool) if any(cut) else self.empty_kv_cache_blocks
 
     def record_blocks_for_zeroing(self, request_id: str, start_token: int) -> None:
-        """Only beside connectors and zeroing, which is not served."""
+        """Raise UnsupportedError: only connectors with zeroing need this."""
         raise UnsupportedError("zeroing what a failed load left", "kvfast")
 
     def take_kv_cache_block_copies(self) -> tuple[list[Any], list[Block]]:
@@ -236,11 +236,11 @@ class LaterManager(KvfastManager):
     """Its name before 0.29."""
 
     def finalize_partial_tail_offloads(self, request: Any) -> list[tuple[int, int, int]]:
-        """The same."""
+        """Return none."""
         return []
 
     def _told(self, event: Event) -> Any:
-        """An event as vLLM's, with what was added since 0.26."""
+        """Convert an event to vLLM's, with the members added since 0.26."""
         requests, ahead = self.requests, self.requests.ahead
         made = vllm_event(event, requests.told, keys_of(ahead))
         if isinstance(event, BlockStored) and event.source is not None:
@@ -257,7 +257,7 @@ class LaterManager(KvfastManager):
 
 
 def keys_of(ahead: int) -> Any:
-    """What answers the extra keys of a block: with hash look-ahead those of its hash's window."""
+    """Return the function for the extra keys of a block, or of its hash's window."""
     if ahead == 0:
         return kv_cache_utils.generate_block_hash_extra_keys
 

@@ -1,4 +1,4 @@
-"""Batched steps and their updates where the scheduler is that of vLLM 0.31 to 0.33."""
+"""Batched steps and their updates for the schedulers of vLLM 0.31 to 0.33."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class LaterSteps(BatchedSteps):
         s = self.scheduler
         threshold, number = super()._threshold(), sum(s.get_request_counts())
         if number <= 1 or threshold == 0:
-            return 0  # there is nobody to be held up
+            return 0  # no request would be delayed
         if s.adaptive_long_prefill_threshold:
             threshold = max(threshold, s.scheduler_config.max_num_batched_tokens // number)
         return threshold
@@ -74,7 +74,7 @@ class LaterSteps(BatchedSteps):
     def told_besides(
         self, scheduled: Mapping[str, int], new: list[Any], chosen: Chosen, admitted: Admitted
     ) -> dict[str, Any]:
-        """What else the plan says, and what that changes in the scheduler."""
+        """Return the further members of the plan, and make their changes in the scheduler."""
         s = self.scheduler
         preempted, s.reset_preempted_req_ids = s.reset_preempted_req_ids, set()
         told: dict[str, Any] = {
@@ -96,7 +96,7 @@ class LaterSteps(BatchedSteps):
         return told
 
     def _needs_drafts(self, chosen: Chosen, admitted: Admitted) -> bool:
-        """Whether any request may use the drafts that are made after the step."""
+        """Return whether any request may use the drafts that are made after the step."""
         unused = self.scheduler._drafts_unused
         rows = zip(chosen.requests(), chosen.computed, chosen.counts, strict=True)
         if not all(unused(*row) for row in rows):
@@ -115,7 +115,7 @@ class LaterSteps(BatchedSteps):
         )
 
     def updated(self, plan: Any, output: Any) -> dict[int, Any]:
-        """What the model answered, by the short way."""
+        """Apply the model's output by the short way."""
         return updated(LaterUpdate(self.scheduler), plan, output)
 
 
@@ -173,7 +173,7 @@ class Admission:
         """New tokens of one request, 0 where it has to wait; its hit counts as computed."""
         s, manager = self.scheduler, self.scheduler.kv_cache_manager
         hit, hit_length, computed = None, 0, request.num_computed_tokens
-        is_looked_up = computed == 0  # else a session that goes on
+        is_looked_up = computed == 0  # else a session that continues
         if is_looked_up:
             if request.resumable and manager.requests.ahead:
                 request.block_hashes.clear()  # one may cover a token that was discarded
@@ -208,7 +208,9 @@ class Admission:
         return count
 
     def count_for(self, request: Any, computed: int, budget: int) -> tuple[int, bool]:
-        """New tokens of a request, 0 where it has to wait; whether some stand for drafts."""
+        """Return new tokens of a request, 0 if it has to wait; whether some are draft
+        placeholders.
+        """
         s = self.scheduler
         count = len(request._all_token_ids) - computed
         is_padded = self.padding.fits(count, computed)
@@ -235,7 +237,7 @@ class LaterUpdate(Update):
         self.going_on: list[Any] = []
 
     def caches(self) -> bool:
-        """Whether an update may fill a block that the next step would not have cached."""
+        """Return whether an update may fill a block that the next step would not cache."""
         s = self.scheduler
         return super().caches() or (s.batched_steps.by_flight and s.num_spec_tokens > 0)
 

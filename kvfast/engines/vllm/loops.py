@@ -11,11 +11,11 @@ from typing import Any
 
 AHEAD = 32
 DUE, STOP, END, ALWAYS, PLAIN, CLIENT, PROMPT, LOGPROBS, WIDTH = range(9)
-"""Columns of `Seats.notes`, in tokens where nothing else is said.
+"""Columns of `Seats.notes`, in tokens unless stated otherwise.
 
 DUE: length at which vLLM's hasher has something to hash. STOP: length that may end the request.
-END: the token that ends it, or -1. ALWAYS: 1 if any may. PLAIN: 1 if it is known to answer with
-tokens alone. CLIENT: the number of its client. PROMPT: what it knew before its first output.
+END: the token that ends it, or -1. ALWAYS: 1 if any may. PLAIN: 1 if its outputs are known to be
+tokens alone. CLIENT: the number of its client. PROMPT: its tokens before its first output.
 LOGPROBS: 1 if it wants those of its tokens.
 """
 
@@ -146,15 +146,15 @@ class Seats:
         return self.notes[i, LOGPROBS] > 0
 
     def is_plain(self, i: int) -> bool:
-        """Return whether it is known to answer with tokens alone."""
+        """Return whether its outputs are known to be tokens alone."""
         return self.notes[i, PLAIN] > 0
 
     def note_plain(self, i: int) -> None:
-        """Note that it answers with tokens alone."""
+        """Note that its outputs are tokens alone."""
         self.notes[i, PLAIN] = 1
 
     def forget_plain(self) -> None:
-        """Look again at what each answers besides its tokens: somebody else made an update."""
+        """Forget which outputs are tokens alone, after an update made elsewhere."""
         for i in range(len(self.requests)):
             self.notes[i, PLAIN] = 0
 
@@ -174,10 +174,10 @@ class Seats:
         forgotten.discard(name)
 
     def keep(self, running: list[Any], forgotten: set[str]) -> int:
-        """Drop the seats of those that left; return how many of `running` have theirs, first ones.
+        """Drop the seats of requests that left; return how many of `running` have the first seats.
 
-        Those that came run behind all others; where they do not, fewer seats are kept. `forgotten`:
-        names that lost their handles since the last call, whose seats go, too; empty afterwards.
+        New ones run after all others; where they do not, fewer seats are kept. `forgotten`: names
+        that lost their handles since the last call, whose seats are dropped; empty afterwards.
         """
         place = 0
         while place < len(self.requests):
@@ -197,7 +197,7 @@ class Seats:
     # What a step computes.
 
     def choose(self, budget: int, threshold: int, step: int) -> Chosen | None:
-        """What each computes, decided as vLLM's scheduler does; None for what it must decide."""
+        """Choose what each computes, as vLLM's scheduler does; None if that must decide."""
         left = budget
         counts: list[int] = []
         computed: list[int] = []
@@ -247,7 +247,7 @@ class Seats:
         return Chosen(self, counts, same, most, computed, outputs, drafts, budget - left)
 
     def those(self, values: Any, number: int) -> list[Any]:
-        """Return, of the values of all, those of the first so many that the step computes."""
+        """Return, of the values of all, those of the first `number` that the step computes."""
         return [values[self.took[k]] for k in range(number)]
 
     def read_ahead(self, first: int, end: int) -> None:
@@ -258,7 +258,7 @@ class Seats:
             self.touched ^= len(one) ^ len(known)
 
     def scheduled(self, chosen: Chosen) -> dict[str, int]:
-        """Tokens of each by its name, in a dict of its own."""
+        """Return the tokens of each by its name, in a new dict."""
         if len(chosen.counts) < len(self.names):
             return dict(zip(chosen.names, chosen.counts, strict=True))
         if chosen.same == 0 or chosen.same != self.last_count:
@@ -267,7 +267,7 @@ class Seats:
         return self.last_step.copy()
 
     def make_equal(self, chosen: Chosen, in_flight: bool) -> list[int]:
-        """Tell kvfast the computed tokens; the places of those with hashes that it lacks.
+        """Update kvfast's computed tokens; return the places of those whose hashes it lacks.
 
         `in_flight`: vLLM counts tokens in flight.
         """
@@ -304,9 +304,9 @@ class Seats:
         eligible_at: int,
         in_flight: bool,
     ) -> None:
-        """The requests of `took` as they are once the step is planned.
+        """Advance the requests of `took` to their state after planning the step.
 
-        `prefills`: those with more of the prompt to come. `placeholders`: what stands for drafts in
+        `prefills`: those with more of the prompt to come. `placeholders`: placeholders of drafts in
         asynchronous scheduling. `eligible_at`: the step that may compute them next; 0: any.
         `in_flight`: vLLM counts the tokens of steps that were planned and not updated.
         """
@@ -341,11 +341,10 @@ class Seats:
 
 
 class Chosen:
-    """What a step computes, of `seats`. `names`: in a list of its own.
+    """The requests of `seats` that a step computes. `names`: a separate list.
 
-    `same`: the count that all have, 0 where they differ; `most`: the
-    largest. `computed`: before the step. `outputs`: tokens that were sampled, or will be. `drafts`:
-    of those that have any.
+    `same`: the count that all have, 0 where they differ; `most`: the largest. `computed`: before
+    the step. `outputs`: tokens that were sampled, or will be. `drafts`: of those that have any.
     """
 
     def __init__(
@@ -381,7 +380,7 @@ class Chosen:
     def granted(
         self, rows: memoryview[Any], num_rows: int, num_groups: int
     ) -> list[tuple[list[int], ...] | None]:
-        """The blocks that each got, None for none, from the rows that a call of kvfast wrote."""
+        """Return the blocks that each got, None for none, from the rows that kvfast wrote."""
         got: list[tuple[list[int], ...] | None] = [None] * len(self.names)
         handles = memoryview(self.handles)
         place = last = -1

@@ -1,7 +1,7 @@
-"""A manager with the calls of vLLM's `KVCacheManager`, over kvfast.
+"""A manager with the calls of vLLM's `KVCacheManager`, on kvfast.
 
-What the scheduler asks in every step goes straight to kvfast. What tests and connectors look at
-(blocks, pool, coordinator) are views that are made when somebody asks.
+The scheduler's calls of every step are passed straight to kvfast. Blocks, pool and coordinator,
+which tests and connectors read, are views that are made on demand.
 """
 
 from __future__ import annotations
@@ -38,11 +38,10 @@ OF_THE_ENCODER = ("CrossAttentionSpec", "EncoderOnlyAttentionSpec")
 
 
 class KvfastManager:
-    """In place of `stock`, which is used for its configuration only and not kept.
+    """Replaces `stock`, which is used for its configuration only and not kept.
 
     `handles`: those of requests that have a seat, by name; `forgotten`: names that lost theirs
-    since seats were last looked at; `num_singles`: allocations outside of batched
-    steps.
+    since the last check of seats; `num_singles`: allocations outside of batched steps.
     """
 
     requests_type = Requests
@@ -82,14 +81,14 @@ class KvfastManager:
         return float(self.fast.usage)
 
     def make_prefix_cache_stats(self) -> Any:
-        """The counters since the last call; None without statistics."""
+        """Return the counters since the last call; None without statistics."""
         taken = self.prefix_cache_stats
         if taken is not None:
             self.prefix_cache_stats = PrefixCacheStats()
         return taken
 
     def get_computed_blocks(self, request: Any) -> tuple[Any, int]:
-        """The longest cached prefix and its length in tokens."""
+        """Return the longest cached prefix and its length in tokens."""
         is_read = self.enable_caching and not request.skip_reading_prefix_cache
         if not is_read:
             return self.empty_kv_cache_blocks, 0
@@ -117,7 +116,7 @@ class KvfastManager:
         *others: Any,
         **options: Any,
     ) -> Any:
-        """The new blocks; None where the pool lacks them."""
+        """Return the new blocks; None if the pool lacks them."""
         if others:
             options.update(zip(OPTIONS[: len(others)], others, strict=True))
         mine = self.requests.current(request)
@@ -187,12 +186,12 @@ class KvfastManager:
         return list(self.fast.get_num_common_prefix_blocks(mine))
 
     def queued_events(self) -> list[Any]:
-        """What `take_events` would answer, left where it is."""
+        """Return what `take_events` would, without taking it."""
         copied = deepcopy(self.fast)
         return self.noted + [self._told(event) for event in copied.take_events()]
 
     def _told(self, event: Event) -> Any:
-        """An event as vLLM's."""
+        """Convert an event to vLLM's."""
         return vllm_event(event, self.requests.told)
 
     def take_events(self) -> list[Any]:
@@ -210,21 +209,19 @@ class KvfastManager:
         self.noted += [self._told(event) for event in self.fast.take_events()]
 
     def get_blocks(self, request_id: str) -> Any:
-        """The blocks of a request."""
         mine = self.requests.held.get(request_id)
         if mine is None:
             return self.empty_kv_cache_blocks
         return self._shown(self.fast.get_blocks(mine))
 
     def get_block_ids(self, request_id: str) -> tuple[list[int], ...]:
-        """The ids of the blocks of a request."""
         found: tuple[list[int], ...] = self.get_blocks(request_id).get_block_ids()
         return found
 
     def get_block_ids_for_computed_tokens(
         self, request_id: str, num_computed_tokens: int
     ) -> tuple[list[int], ...]:
-        """The ids of the blocks of a request, of attention as far as its tokens are computed."""
+        """Return the ids of a request's blocks, of attention only up to its computed tokens."""
         ids = self.get_block_ids(request_id)
         return tuple(
             found if size is None else found[: -(-num_computed_tokens // size)]
@@ -233,7 +230,7 @@ class KvfastManager:
 
     @property
     def sizes(self) -> list[int | None]:
-        """Tokens of a block of each group; None where its list is always told whole."""
+        """Tokens of a block of each group; None if its list is always sent whole."""
         specs = [group.kv_cache_spec for group in self.kv_cache_config.kv_cache_groups]
         whole = ("MambaSpec", *OF_THE_ENCODER)
         return [None if type(spec).__name__ in whole else spec.block_size for spec in specs]
@@ -244,21 +241,19 @@ class KvfastManager:
             self.fast.cache_blocks(self.requests.current(request), num_computed_tokens)
 
     def create_kv_cache_blocks(self, blocks: tuple[Sequence[Any], ...]) -> Any:
-        """A value of vLLM's for these blocks."""
+        """Return vLLM's value for these blocks."""
         if not any(blocks):
             return self.empty_kv_cache_blocks
         return KVCacheBlocks(blocks)
 
     def take_new_block_ids(self) -> list[int]:
-        """Blocks to be zeroed."""
         return list(self.fast.take_new_block_ids())
 
     def new_step_starts(self) -> None:
-        """A step begins."""
         self.fast.new_step_starts()
 
     def _shown(self, blocks: BlockIds) -> Any:
-        """As vLLM's value; the one without blocks is always the same."""
+        """Return vLLM's value; the one without blocks is always the same."""
         for ids in blocks.groups:
             if len(ids):
                 return Blocks(blocks.groups, self.block_pool)
@@ -266,7 +261,7 @@ class KvfastManager:
 
 
 def _ids_of(blocks: Any) -> BlockIds | None:
-    """The ids of a hit; None for none, as vLLM's look-up answers."""
+    """Return the ids of a hit; None for none, as vLLM's look-up does."""
     if blocks is None:
         return None
     if isinstance(blocks, Blocks):

@@ -15,15 +15,15 @@ from kvfast.engines.vllm.versions import is_since
 
 
 def given_by(scheduler: Any) -> Given:
-    """What a scheduler of vLLM's told its manager; UnsupportedError where kvfast does not serve."""
+    """Return the arguments of a scheduler's manager; UnsupportedError if kvfast can't serve."""
     given = given_to(scheduler)
     return given_later(scheduler, given) if is_since(26) else given
 
 
 def kvfast_manager(stock: Any, given: Given) -> KvfastManager:
-    """kvfast in place of a manager of vLLM's that was not used yet.
+    """Replace an unused manager of vLLM's by kvfast.
 
-    Raises UnsupportedError or ConfigError where kvfast cannot serve its configuration.
+    Raises UnsupportedError or ConfigError if kvfast cannot serve its configuration.
     """
     config = config_of(stock, given)
     implementation = kvfast.implementation()
@@ -33,7 +33,7 @@ def kvfast_manager(stock: Any, given: Given) -> KvfastManager:
 
 
 def batched_steps(scheduler: Any, manager: KvfastManager) -> BatchedSteps:
-    """The batched path of a scheduler on kvfast."""
+    """Return the batched path of a scheduler on kvfast."""
     if is_since(31):
         return LaterSteps(scheduler, manager)
     return (MiddleSteps if is_since(26) else BatchedSteps)(scheduler, manager)

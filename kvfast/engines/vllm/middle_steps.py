@@ -1,4 +1,4 @@
-"""Batched steps and their updates where the scheduler is that of vLLM 0.26 to 0.30."""
+"""Batched steps and their updates for the schedulers of vLLM 0.26 to 0.30."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class MiddleSteps(BatchedSteps):
     def told_besides(
         self, scheduled: Mapping[str, int], new: list[Any], chosen: Chosen, admitted: Admitted
     ) -> dict[str, Any]:
-        """What else the plan says."""
+        """Return the further members of the plan."""
         told = super().told_besides(scheduled, new, chosen, admitted)
         if self.release >= 27:
             told["ec_manager_metadata"] = (
@@ -56,7 +56,7 @@ class MiddleSteps(BatchedSteps):
         )
 
     def updated(self, plan: Any, output: Any) -> dict[int, Any]:
-        """What the model answered, by the short way."""
+        """Apply the model's output by the short way."""
         return updated(MiddleUpdate(self.scheduler), plan, output)
 
 

@@ -11,7 +11,7 @@ from kvfast.engines.vllm.compiled import Chosen
 
 
 def planned(scheduler: Any, chosen: Chosen, blocks: list[Any], admitted: Admitted) -> Any:
-    """The plan, and what making it changes in the scheduler and its requests.
+    """Return the plan, and make its changes in the scheduler and its requests.
 
     `blocks`: those that each of the running requests got, None for none.
     """
@@ -48,7 +48,7 @@ def planned(scheduler: Any, chosen: Chosen, blocks: list[Any], admitted: Admitte
 
 
 def _new(scheduler: Any, request: Any) -> Any:
-    """What the workers are told of a request that they do not know."""
+    """Return what workers need of a request that they do not know."""
     blocks = scheduler.kv_cache_manager.get_block_ids(request.request_id)
     known = (request._all_token_ids,) if scheduler.use_v2_model_runner else ()
     options = scheduler.batched_steps.new_options
@@ -56,7 +56,7 @@ def _new(scheduler: Any, request: Any) -> Any:
 
 
 def _cached(scheduler: Any, chosen: Chosen, blocks: list[Any], resumed: list[Any]) -> Any:
-    """What the workers are told of requests that they know."""
+    """Return what workers need of requests that they know."""
     s = scheduler
     names, computed, outputs = chosen.names, chosen.computed, chosen.outputs
     for request in resumed:
@@ -81,7 +81,7 @@ def _cached(scheduler: Any, chosen: Chosen, blocks: list[Any], resumed: list[Any
 
 
 def _advance(scheduler: Any, chosen: Chosen, admitted: Admitted) -> None:
-    """The requests as they are once the step is planned."""
+    """Advance the requests to their state after planning the step."""
     s, placeholders, eligible_at = scheduler, None, 0
     steps = s.batched_steps
     if steps.is_async:

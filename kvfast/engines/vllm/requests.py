@@ -41,7 +41,8 @@ class Requests:
         else:
             mine = kept[1]
             num_tokens = len(request._all_token_ids)
-            # A session that goes on may have as many tokens as before, more of them its prompt's.
+            # A continued session may have as many tokens as before, with more of them in its
+            # prompt.
             if num_tokens != mine.num_tokens or request.num_prompt_tokens != mine.num_prompt_tokens:
                 self._follow(mine, request, num_tokens)
         mine.num_computed_tokens = request.num_computed_tokens
@@ -50,7 +51,7 @@ class Requests:
         return mine
 
     def of_hashes(self, hashes: Sequence[bytes], num_tokens: int) -> Any:
-        """A request with these hashes, to look up what so many tokens of it would hit."""
+        """Make a request with these hashes, to look up a hit of `num_tokens` tokens."""
         return self._followed("look-up", num_tokens, num_tokens, hashes)
 
     def _made(self, request: Any) -> Any:
@@ -80,7 +81,7 @@ class Requests:
         )
 
     def num_hashes(self, num_tokens: int) -> int:
-        """Hashes that so many tokens have."""
+        """Count the hashes of `num_tokens` tokens."""
         return max(num_tokens - self.ahead, 0) // self.hash_block_size
 
     def _follow(self, mine: Any, request: Any, num_tokens: int) -> None:
@@ -94,7 +95,7 @@ class Requests:
 
 
 def _status_of(status: Any) -> Status:
-    """Only WAITING and PREEMPTED meet the watermark; what else vLLM knows is like RUNNING."""
+    """Map the status: WAITING and PREEMPTED meet the watermark; all others count as RUNNING."""
     if status == RequestStatus.WAITING:
         return Status.WAITING
     return Status.PREEMPTED if status == RequestStatus.PREEMPTED else Status.RUNNING

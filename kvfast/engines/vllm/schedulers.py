@@ -17,11 +17,11 @@ from kvspec.errors import ConfigError, UnsupportedError
 
 
 class OnKvfast(HashesRequests):
-    """What both schedulers add to vLLM's.
+    """The members that both schedulers add to vLLM's.
 
-    `kvfast_reason`: why vLLM's manager stayed; None: kvfast's is in its place. `num_steps_kvfast`
-    and `num_steps_stock` count the steps that each served; of kvfast's, `num_steps_batched` were
-    one call for all requests, and `single_steps` counts the others by why they were not.
+    `kvfast_reason`: why vLLM's manager stayed; None: kvfast's replaced it. `num_steps_kvfast` and
+    `num_steps_stock` count the steps that each served; of kvfast's, `num_steps_batched` were one
+    call for all requests, and `single_steps` counts the others by why they were not.
     `num_updates_short`: outputs of the model that had tokens alone.
     """
 
@@ -74,7 +74,7 @@ class OnKvfast(HashesRequests):
         return super().schedule(throttle_prefills)  # type: ignore[misc]  # vLLM's scheduler has it
 
     def update_from_output(self, scheduler_output: Any, model_runner_output: Any) -> Any:
-        """The tokens of a step: by the short way where they are usual ones."""
+        """Process the tokens of a step, by the short way if it is a usual one."""
         plan, output = scheduler_output, model_runner_output
         if self.kvfast_reason is None and self.batched_steps.may_update(plan, output):
             self.num_updates_short += 1
@@ -82,13 +82,13 @@ class OnKvfast(HashesRequests):
         return super().update_from_output(plan, output)  # type: ignore[misc]  # the same
 
     def _update_request_as_session(self, session: Any, update: Any) -> None:
-        """What a session says next takes the place of a token, which a hash may cover."""
+        """Handle a session's next input, which replaces a token that a hash may cover."""
         if self.kvfast_reason is None and self.kv_cache_manager.requests.ahead:
             self.kv_cache_manager.note_events()
         super()._update_request_as_session(session, update)  # type: ignore[misc]  # as above
 
     def add_request(self, request: Any) -> None:
-        """A new request, or what a session says next."""
+        """Add a new request, or a session's next input."""
         super().add_request(request)
         if self.kvfast_reason is None and is_unusual(request):
             self.batched_steps.unusual.add(request.request_id)
@@ -100,4 +100,4 @@ class KvfastScheduler(OnKvfast, Scheduler):  # type: ignore[misc]
 
 
 class KvfastAsyncScheduler(OnKvfast, AsyncScheduler):  # type: ignore[misc]
-    """vLLM's asynchronous scheduler over kvfast: vLLM asks for a subclass of its own."""
+    """vLLM's asynchronous scheduler on kvfast: vLLM requires a subclass of its own."""

@@ -1,7 +1,7 @@
 """Steps of running requests in one call of kvfast, with the plan that vLLM's scheduler would make.
 
-A step is looked at before anything changes. What is unusual about it goes to vLLM's own `schedule`
-as a whole, and is counted by its reason.
+A step is examined before anything changes. An unusual one is left to vLLM's own `schedule` as a
+whole, and counted by its reason.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ HOOKS = (
     "_preempt_request",
     "_update_request_with_output",
 )
-"""What these do is done here for all requests at once: not where somebody else has changed them."""
+"""Methods whose work is done here for all requests at once, unless a subclass changed them."""
 UNUSUAL = "several modalities, structured output or pooling"
 
 
@@ -40,9 +40,9 @@ class BatchedSteps:
 
     `in_flight`: the scheduler counts tokens of steps that were planned and not updated; with
     `by_flight` all others are final. `stagger`: steps from one decode of a request to the next.
-    `new_options`: what else it says of a new one. `seats`: the running requests, kept from step to
-    step. `unusual`: names of requests of which each step is left to vLLM's scheduler; `odd`: there
-    is one that nobody foresaw.
+    `new_options`: further members of a new one. `seats`: the running requests, kept from step to
+    step. `unusual`: names of requests whose steps are all left to vLLM's scheduler; `odd`: there is
+    an unexpected one.
     """
 
     in_flight = False
@@ -89,7 +89,7 @@ class BatchedSteps:
         return None
 
     def _has_experts(self) -> bool:
-        """Whether outputs tell which experts a token went through."""
+        """Return whether outputs contain the experts of each token."""
         return bool(self.scheduler.enable_return_routed_experts)
 
     def _make_rows(self, num_rows: int) -> None:
@@ -118,11 +118,11 @@ class BatchedSteps:
         return plan
 
     def _has_waiting(self) -> bool:
-        """Whether a request waits."""
+        """Return whether a request waits."""
         return bool(self.scheduler.waiting or self.scheduler.skipped_waiting)
 
     def _admitted(self, left: int, chosen: Chosen) -> Admitted:
-        """Who is taken in beside those that run, with what they left of the tokens."""
+        """Admit requests beside the running ones, with the rest of the token budget."""
         s = self.scheduler
         s.prefill_capacity_bound = bool(s.waiting)
         is_asked = left and self._has_waiting()
@@ -131,7 +131,7 @@ class BatchedSteps:
     def told_besides(
         self, scheduled: Mapping[str, int], new: list[Any], chosen: Chosen, admitted: Admitted
     ) -> dict[str, Any]:
-        """What else the plan says."""
+        """Return the further members of the plan."""
         s, manager = self.scheduler, self.manager
         zeroed = manager.take_new_block_ids() if s.needs_kv_cache_zeroing else ()
         preempted: set[str] = set()
@@ -144,7 +144,7 @@ class BatchedSteps:
         }
 
     def _common_prefix(self) -> list[int]:
-        """Blocks of each group that all who run have in common."""
+        """Count the blocks of each group that all running requests share."""
         running, manager = self.scheduler.running, self.manager
         if not running:
             return [0] * manager.num_kv_cache_groups
@@ -166,13 +166,13 @@ class BatchedSteps:
         return None if s.running else "nothing to do"
 
     def _has_unusual(self) -> bool:
-        """Whether any request is left to vLLM's scheduler, and with it each step."""
+        """Return whether any request, and with it each step, is left to vLLM's scheduler."""
         if self.unusual:
             self.unusual.intersection_update(self.scheduler.requests)
         return bool(self.unusual)
 
     def may_update(self, plan: Any, output: Any) -> bool:
-        """Whether what the model answered can be taken by the short way."""
+        """Return whether the model's output can be applied by the short way."""
         may = self.never_updates is None and not self._has_unusual()
         if may and self._is_usual(plan, output) and self._are_seated():
             return True
@@ -183,7 +183,7 @@ class BatchedSteps:
         return is_usual(self.scheduler, plan, output) and output.routed_experts is None
 
     def updated(self, plan: Any, output: Any) -> dict[int, Any]:
-        """What the model answered, by the short way."""
+        """Apply the model's output by the short way."""
         return updated(Update(self.scheduler), plan, output)
 
     # What runs.
@@ -206,22 +206,22 @@ class BatchedSteps:
         names = [request.request_id for request in came]
         for name, one in zip(names, mine, strict=True):
             if name not in handles:
-                # Where no step is batched, nobody would take the blocks that are noted for it.
+                # Where no step is batched, the blocks noted for it would never be taken.
                 handles[name] = NO_HANDLE if self.never else self.batched.register(one)
                 self.num_singles = -1
         self.seats.join(came, names, [handles[name] for name in names], mine)
 
     def _chosen(self) -> Chosen | None:
-        """What each computes, before the pool is asked."""
+        """Choose what each computes, before asking the pool."""
         s = self.scheduler
         return self.seats.choose(self.budget, self._threshold(), s.current_step + 1)
 
     def _threshold(self) -> int:
-        """The most tokens of a prompt in one step; 0: any number."""
+        """Return the most tokens of a prompt in one step; 0: any number."""
         return int(self.scheduler.scheduler_config.long_prefill_token_threshold)
 
     def _fits(self, chosen: Chosen) -> bool:
-        """Whether the pool has what they need, and the rows have room to tell it."""
+        """Return whether the pool has the needed blocks, and the rows room to report them."""
         ahead = self.scheduler.num_lookahead_tokens
         num_lists = len(chosen.counts) * len(self.block_sizes)
         free: int = self.manager.fast.num_free_blocks
@@ -233,7 +233,7 @@ class BatchedSteps:
         return bound <= free
 
     def _needed(self, chosen: Chosen, ahead: int) -> int:
-        """The most blocks that they may take."""
+        """Return the most blocks that they may take."""
         held = iter(self.batched.list_lengths(chosen.handles))
         needed = 0
         for computed, count in zip(chosen.computed, chosen.counts, strict=True):
@@ -244,7 +244,7 @@ class BatchedSteps:
     # What kvfast does.
 
     def _make_equal(self, chosen: Chosen) -> None:
-        """Tell kvfast what it does not know: computed tokens, and hashes that became due."""
+        """Send kvfast the computed tokens and newly due hashes."""
         manager, seats = self.manager, self.seats
         if due := seats.make_equal(chosen, self.in_flight):
             self._follow(seats, due)
@@ -254,7 +254,7 @@ class BatchedSteps:
             self.num_singles = manager.num_singles
 
     def _follow(self, seats: Seats, due: list[int]) -> None:
-        """Tell kvfast the hashes of blocks that are newly full."""
+        """Send kvfast the hashes of blocks that are newly full."""
         num_hashes = self.manager.requests.num_hashes
         num_tokens, hashes = [], []
         for i in due:
@@ -264,7 +264,7 @@ class BatchedSteps:
         self.batched.follow([seats.handles[i] for i in due], num_tokens, hashes)
 
     def _granted(self, chosen: Chosen) -> list[tuple[list[int], ...] | None]:
-        """The blocks that each got, None for none."""
+        """Return the blocks that each got, None for none."""
         self._make_equal(chosen)
         result = self.batched.decode(
             chosen.handles,
@@ -276,7 +276,7 @@ class BatchedSteps:
 
 
 def is_unusual(request: Any) -> bool:
-    """Whether vLLM's scheduler does more with it than with others."""
+    """Return whether vLLM's scheduler treats it specially."""
     return (
         bool(request.mm_features)
         or request.structured_output_request is not None

@@ -15,17 +15,17 @@ AHEAD = 32  # as in loops
 
 
 class Taker:
-    """Takes what was sampled in a step into the requests, and makes what each answers.
+    """Adds the sampled tokens of a step to the requests, and makes their outputs.
 
-    `made` makes an answer of tokens alone, `told` any other, with the place of its logprobs, -1 for
+    `made` makes an output of tokens alone, `told` any other, with the place of its logprobs, -1 for
     none; `ends` says whether the last token ends its request, `stopped` why. `cached` has blocks
-    cached once their tokens are known; None: the next step does. `num_rewound`: how often so many
-    drafts were tried, and so many right. `ended`: the seats of those that ended, in their order.
+    cached once their tokens are known; None: the next step does. `num_rewound`: counts of steps by
+    drafts tried and accepted. `ended`: the seats of those that ended, in order.
 
     `in_flight`: vLLM counts the tokens of steps that were not updated, as from 0.26 on.
     `by_flight`: all others are final, as in 0.33; `drafts`: then it has blocks cached here, whether
-    tokens were sampled ahead or not. `is_strict`: drafts of an output that is discarded are not
-    taken back, as from 0.25 on. `prefilled` is called where a request answers for the first time.
+    tokens were sampled ahead or not. `is_strict`: drafts of a discarded output are not taken back,
+    as from 0.25 on. `prefilled` is called with a request's first output.
     """
 
     def __init__(
@@ -70,9 +70,9 @@ class Taker:
         places: dict[str, int],
         drafts: dict[str, list[int]],
     ) -> dict[int, list[Any]]:
-        """The answers for each client. `seats`: of all that run, and of nobody else.
+        """Return the outputs for each client. `seats`: exactly those of all running requests.
 
-        `names`: tokens of each in the step; of those that run in the order of their seats.
+        `names`: tokens of each in the step; running requests in the order of their seats.
         """
         place = 0
         num_seats = len(seats.names)
@@ -137,7 +137,7 @@ class Taker:
         return has_ended
 
     def land(self, one: dict[str, Any], count: int) -> bool:
-        """So many tokens are no longer in flight; whether they are of before a preemption."""
+        """Land `count` tokens in flight; return whether they are from before a preemption."""
         flying: int = one["num_in_flight_tokens"]
         flying -= count
         one["num_in_flight_tokens"] = flying
@@ -175,7 +175,7 @@ class Taker:
         num_kept: int,
         is_running: bool,
     ) -> None:
-        """What the tokens of a request change in its counts, and have cached.
+        """Update a request's counts for its tokens, and have blocks cached.
 
         It knew `before` tokens. The last step cached what was known then, and an update what was
         final: only what fills another block is cached now.
@@ -212,7 +212,7 @@ class Taker:
         has_ended: bool,
         place: int,
     ) -> None:
-        """Make what a request answers, for its client; stop one that has ended."""
+        """Make a request's output, for its client; stop one that has ended."""
         request = seats.requests[i]
         is_plain, at = seats.is_plain(i), place if seats.has_logprobs(i) else -1
         if not is_plain:
@@ -234,7 +234,7 @@ class Taker:
             self.of_client.append(self.told(request, new, reason, at))
 
     def becomes_plain(self, one: dict[str, Any]) -> bool:
-        """Return whether a request has nothing but tokens to answer."""
+        """Return whether a request's output has tokens alone."""
         return (
             not one["events"]
             and one["prefill_stats"] is None

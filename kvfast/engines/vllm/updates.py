@@ -1,6 +1,6 @@
-"""What the model sampled, taken into requests: usual outputs without what they do not need.
+"""Add the model's sampled tokens to requests, without the work that usual outputs do not need.
 
-A token of an unusual output, or of an unusual scheduler, is left to vLLM's `update_from_output`.
+Tokens of an unusual output, or of an unusual scheduler, are left to vLLM's `update_from_output`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ RUNNING, PREEMPTED = RequestStatus.RUNNING, RequestStatus.PREEMPTED
 
 
 def updated(step: Update, plan: Any, output: Any) -> dict[int, Any]:
-    """The outputs for each client, and what the tokens change in the scheduler and its requests."""
+    """Return the outputs for each client, and make their changes in the scheduler."""
     step.logprobs = output.logprobs
     outputs = step.taker.take_all(
         step.scheduler.batched_steps.seats,
@@ -35,9 +35,9 @@ def updated(step: Update, plan: Any, output: Any) -> dict[int, Any]:
 
 
 class Update:
-    """One update of a scheduler. `logprobs`: of what was sampled, None for none.
+    """One update of a scheduler. `logprobs`: of the sampled tokens, None for none.
 
-    `prefilled` is called with each request that answers for the first time.
+    `prefilled` is called with each request at its first output.
     """
 
     logprobs: Any = None
@@ -64,7 +64,7 @@ class Update:
         )
 
     def told(self, request: Any, new: list[int], finish_reason: Any, place: int) -> Any:
-        """What a request answers that has more than tokens to tell."""
+        """Make the output of a request with more than tokens."""
         logprobs = None
         if place >= 0 and self.logprobs:
             logprobs = self.logprobs.slice_request(place, len(new))
@@ -81,7 +81,7 @@ class Update:
         )
 
     def caches(self) -> bool:
-        """Whether an update may fill a block that the next step would not have cached."""
+        """Return whether an update may fill a block that the next step would not cache."""
         return bool(self.scheduler.batched_steps.is_async)
 
     def stop(self, request: Any, status: Any) -> Any:
@@ -109,7 +109,7 @@ class Update:
             steps.seats.drop(place, s.kv_cache_manager.forgotten)
 
     def answer(self, outputs: dict[int, list[Any]], output: Any) -> dict[int, Any]:
-        """What each client gets; events are published."""
+        """Return each client's outputs, and publish events."""
         s = self.scheduler
         if events := s.kv_cache_manager.take_events():
             s.kv_event_publisher.publish(KVEventBatch(ts=time(), events=events))
@@ -127,7 +127,7 @@ class Update:
         return answer
 
     def drafting(self) -> Any:
-        """How many drafts were right: what vLLM counts one by one; None where it does not count."""
+        """Count accepted drafts as vLLM does one by one; None if it does not count."""
         stats = None
         for (num_drafts, num_right), times in self.taker.num_rewound.items():
             stats = self.scheduler.make_spec_decoding_stats(stats, num_drafts, num_right, None, "")

@@ -1,4 +1,4 @@
-"""Which vLLM is there, and how its manager differs from one release to the next."""
+"""The installed version of vLLM, and the differences of its manager between releases."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ class UnsupportedEngineError(KVSpecError, ImportError):
 
 
 def release() -> int:
-    """The number behind the 0 in vLLM's version: 33 for 0.33.0.
+    """Return the number after the 0 in vLLM's version: 33 for 0.33.0.
 
-    Raises UnsupportedEngineError unless kvfast was tried with that release.
+    Raises UnsupportedEngineError unless kvfast was tested with that release.
     """
     try:
         found = str(importlib.import_module("vllm.version").__version__)
@@ -62,12 +62,12 @@ def release() -> int:
 
 
 def is_since(minor: int) -> bool:
-    """Whether it is vLLM 0.`minor` or later."""
+    """Return whether it is vLLM 0.`minor` or later."""
     return release() >= minor
 
 
 def policy_of(minor: int, *, enable_caching: bool = True) -> Policy:
-    """The choices of the manager of vLLM 0.`minor`."""
+    """Return the policy of the manager of vLLM 0.`minor`."""
     first, last = find_profile("vllm-0.24").policy, find_profile("vllm-0.33").policy
     made = [name for since, names in CHANGES.items() if since <= minor for name in names]
     found = replace(first, **{name: getattr(last, name) for name in made})

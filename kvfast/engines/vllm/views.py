@@ -1,7 +1,7 @@
-"""What tests and connectors look at in vLLM's manager, shown of kvfast when they look.
+"""Views of kvfast for tests and connectors that read vLLM's manager.
 
-A view asks kvfast each time; what it answers is never kept. The calls that change something go to
-kvfast, too.
+A view queries kvfast each time and keeps nothing. Calls that change something are also passed to
+kvfast.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Block(KVCacheBlock):  # type: ignore[misc]  # vLLM has no types where it i
 
     @property
     def ref_cnt(self) -> int:
-        """References."""
+        """Number of references."""
         return int(self.pool.fast.get_block(self.block_id).references)
 
     @property
@@ -71,7 +71,7 @@ class Block(KVCacheBlock):  # type: ignore[misc]  # vLLM has no types where it i
 
 
 class Blocks(KVCacheBlocks):  # type: ignore[misc]  # as above
-    """An answer: ids, and blocks for who asks."""
+    """A result: ids, and blocks on demand."""
 
     def __init__(self, ids: tuple[Sequence[int], ...], pool: Pool) -> None:
         self.ids = ids
@@ -85,7 +85,7 @@ class Blocks(KVCacheBlocks):  # type: ignore[misc]  # as above
     def get_block_ids(
         self, allow_none: bool = False, *, group_ids: Sequence[int] | None = None
     ) -> tuple[list[int], ...] | None:
-        """The ids per group, or of these groups; with `allow_none`, None for no block at all."""
+        """Return the ids per group, or of these groups; with `allow_none`, None for no block."""
         chosen = self.ids if group_ids is None else tuple(self.ids[group] for group in group_ids)
         if allow_none and not any(map(len, chosen)):
             return None
@@ -124,29 +124,29 @@ class Pool:
 
     @property
     def kv_event_queue(self) -> tuple[Any, ...]:
-        """The events that nobody has taken yet, as they will be taken."""
+        """The events not yet taken, as they will be taken."""
         return tuple(self.queued_events())
 
     @property
     def cached_block_hashes_by_block(self) -> Mapping[int, set[bytes]]:
-        """Of blocks with several keys those behind the first, as they are now."""
+        """The keys after the first of blocks with several, as they are now."""
         listed = enumerate(self.state().block_keys)
         return MappingProxyType({block: set(keys[1:]) for block, keys in listed if len(keys) > 1})
 
     def state(self) -> Snapshot:
-        """The state of kvfast's pool now."""
+        """Return the state of kvfast's pool now."""
         state: Snapshot = self.fast.snapshot()
         return state
 
     def block(self, block_id: int) -> Block:
-        """The object for this block."""
+        """Return the object of this block."""
         found = self.made.get(block_id)
         if found is None:
             found = self.made[block_id] = Block(self, block_id)
         return found
 
     def shown(self, ids: Iterable[int]) -> list[Block]:
-        """The objects for these blocks."""
+        """Return the objects of these blocks."""
         return [self.block(block) for block in ids]
 
     def get_num_free_blocks(self) -> int:
@@ -158,7 +158,7 @@ class Pool:
         return float(self.fast.usage)
 
     def get_cached_block(self, block_hash: bytes, kv_cache_group_ids: list[int]) -> Any:
-        """The block of that hash in each group; None where one has none."""
+        """Return the block of that hash in each group; None if one has none."""
         keys = [block_hash + group.to_bytes(4, "big") for group in kv_cache_group_ids]
         found = [self.cached_block_hash_to_block.get_one_block(key) for key in keys]
         return None if None in found else found
@@ -195,7 +195,7 @@ class BlockList(Sequence[Block]):
 
 
 class QueueEnd:
-    """What stands before the first block of the free queue, or behind the last."""
+    """The end before the first block of the free queue, or after the last."""
 
     def __init__(self, queue: FreeQueue, *, is_head: bool) -> None:
         self.queue = queue
@@ -222,23 +222,22 @@ class FreeQueue:
         self.fake_free_list_tail = QueueEnd(self, is_head=False)
 
     def behind(self, block_id: int | None) -> object:
-        """The block behind this one, the first for None; `fake_free_list_tail` behind the last."""
+        """Return the block after this one, the first for None; the tail after the last."""
         found = self.batched.next_free_blocks(1, after=block_id)
         return self.pool.block(found[0]) if found else self.fake_free_list_tail
 
     def before(self, block_id: int | None) -> object:
-        """The block before this one, the last for None; `fake_free_list_head` before the first."""
+        """Return the block before this one, the last for None; the head before the first."""
         queue = self.pool.state().free_queue
         place = len(queue) if block_id is None else queue.index(block_id)
         return self.pool.block(queue[place - 1]) if place else self.fake_free_list_head
 
     @property
     def num_free_blocks(self) -> int:
-        """Its length."""
         return self.pool.get_num_free_blocks()
 
     def get_all_free_blocks(self) -> list[Block]:
-        """From the front on."""
+        """Return all free blocks from the front on."""
         return self.pool.shown(self.pool.state().free_queue)
 
 
@@ -255,15 +254,15 @@ class KeyView:
             key: self.pool.block(ids[0]) if len(ids) == 1 else {i: self.pool.block(i) for i in ids}
             for key, ids in order.items()
         }
-        return MappingProxyType(shown)  # whoever writes is told, and not ignored
+        return MappingProxyType(shown)  # writing raises an error instead of being ignored
 
     def get_one_block(self, key: bytes) -> Block | None:
-        """The block that a look-up of this key would find."""
+        """Return the block that a look-up of this key would find."""
         ids = self.pool.state().lookup_order.get(key)
         return self.pool.block(ids[0]) if ids else None
 
     def contain(self, key: bytes, block_id: int) -> bool:
-        """Whether that block carries the key."""
+        """Return whether that block has the key."""
         return block_id in self.pool.state().lookup_order.get(key, ())
 
     def __len__(self) -> int:
@@ -290,7 +289,7 @@ class BlockLists(Mapping[str, list[Block]]):
 
 
 class CachedCounts(Mapping[str, int]):
-    """How many leading blocks were handed to the cache, by the names of requests."""
+    """Number of leading cached blocks, by the names of requests."""
 
     def __init__(self, pool: Pool, group: int) -> None:
         self.pool = pool
@@ -321,7 +320,7 @@ class Coordinator:
     def find_longest_cache_hit(
         self, block_hashes: Sequence[bytes], max_cache_hit_length: int
     ) -> tuple[Any, int]:
-        """The longest hit of these hashes: blocks per group, and tokens."""
+        """Return the longest hit of these hashes: blocks per group, and tokens."""
         mine = self.requests.of_hashes(block_hashes, max_cache_hit_length + 1)
         hit = self.block_pool.fast.get_computed_blocks(mine)
         return tuple(map(self.block_pool.shown, hit.blocks.groups)), hit.hit_length_tokens
@@ -351,7 +350,7 @@ COORDINATOR = (
 def coordinator_over(
     pool: Pool, requests: Requests, stock: Any, view: type[Coordinator]
 ) -> Coordinator:
-    """A coordinator that is, for who asks, an instance of the class of vLLM's."""
+    """Make a coordinator that is also an instance of the class of vLLM's."""
     found: Coordinator = _shown_as(
         view,
         stock,
@@ -375,7 +374,7 @@ def coordinator_over(
 
 
 def _shown_as(view: type, stock: Any, kept: Sequence[str], **members: Any) -> Any:
-    """An instance of `view` and of the class of `stock`, with only these members of its."""
+    """Make an instance of `view` and of the class of `stock`, with these members of `stock`."""
     made: Any = object.__new__(type(type(stock).__name__, (view, type(stock)), {}))
     made.__dict__.update(_kept(stock, kept), **members)
     return made

@@ -48,7 +48,9 @@ def tokenizer_of(path: str) -> Tokenizer:
     try:
         from tokenizers import Tokenizer as Library
     except ImportError as error:
-        problem = "omitted, unless the package tokenizers is installed: pip install 'kvspec[tokenizer]'"
+        problem = (
+            "omitted, unless the package tokenizers is installed: pip install 'kvspec[tokenizer]'"
+        )
         raise InvalidArgumentError("tokenizer", path, problem) from error
     try:
         library = Library.from_file(path)
