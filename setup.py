@@ -1,7 +1,7 @@
-"""Builds the compiled twin of kvfast's core; everything else stands in pyproject.toml.
+"""Build the compiled twin of kvfast's core; pyproject.toml has everything else.
 
 Each module of ``kvfast/_core`` is compiled to ``kvfast/_compiled``, so that both builds can be
-loaded in one process. Where Cython or a C compiler is missing the installation goes on without,
+loaded in one process. If Cython or a C compiler is missing the installation continues without it,
 and ``kvfast.compiled`` is false.
 """
 
@@ -22,7 +22,7 @@ WITHOUT_CODE = frozenset({"egg_info", "dist_info", "sdist"})
 
 
 def compiled_twins() -> list[Extension]:
-    """One extension per module of ``kvfast/_core``; none on a machine without Cython.
+    """Return one extension per module of ``kvfast/_core``; none on a machine without Cython.
 
     ``digest`` and ``objects`` have twins in Cython's own language.
     """

@@ -52,7 +52,7 @@ void hash_all(Init init, Update update, Final final, unsigned char *text, const 
 
 
 def compiled_loop() -> Callable[..., None]:
-    """The loop above."""
+    """Compile the loop above."""
     folder = Path(tempfile.mkdtemp())
     (folder / "loop.c").write_text(LOOP)
     made = folder / "loop.so"
@@ -61,7 +61,7 @@ def compiled_loop() -> Callable[..., None]:
 
 
 class Case:
-    """One form and length of prompt; `acts`: what is done so many times, the bare calls first."""
+    """One form and length of prompt; `acts`: the work to repeat, the bare calls first."""
 
     def __init__(self, length: int, *, is_pickled: bool, loop: Callable[..., None]) -> None:
         rng = Random(length)
@@ -77,13 +77,13 @@ class Case:
             self.acts["request"] = self.request()
 
     def spelled(self, is_pickled: bool) -> Iterator[bytes]:
-        """The messages of all blocks; what a parent says does not matter for the time."""
+        """Yield the messages of all blocks; the content of a parent does not affect the time."""
         for i in range(0, len(self.tokens), BLOCK):
             content = (PARENT, tuple(self.tokens[i : i + BLOCK]), None)
             yield pickle.dumps(content, 5) if is_pickled else cbor2.dumps(content, canonical=True)
 
     def bare(self, loop: Callable[..., None]) -> Callable[[int], None]:
-        """The loop over the messages."""
+        """Return the loop over the messages."""
         native = _native.sha256()
         if native is None:
             sys.exit("no libcrypto here")
@@ -99,7 +99,7 @@ class Case:
         return lambda repeats: loop(*functions, text, given, at, count, ctypes.c_long(repeats))
 
     def chain(self, is_pickled: bool) -> Callable[[int], None]:
-        """What hashes vLLM's requests: a list of ints in, a list of bytes out."""
+        """Return the hashing of vLLM's requests: a list of ints in, a list of bytes out."""
         chain = _build.load("chain").block_chain("sha256_cbor", BLOCK, is_pickled)
         extra = chain.spelled(None)
 
@@ -122,7 +122,7 @@ class Case:
         return act
 
     def measure(self, num_rounds: int) -> dict[str, list[float]]:
-        """Nanoseconds a block of each, round by round; in each round in an order drawn anew."""
+        """Return nanoseconds a block of each, round by round; each round in random order."""
         repeats = {}
         for name, act in self.acts.items():
             number = 1
@@ -140,14 +140,14 @@ class Case:
 
 
 def timed(act: Callable[[int], None], repeats: int) -> int:
-    """Nanoseconds of this thread."""
+    """Return nanoseconds of this thread."""
     began = thread_time_ns()
     act(repeats)
     return thread_time_ns() - began
 
 
 def rows(num_rounds: int) -> Iterator[str]:
-    """The table, line by line."""
+    """Yield the table, line by line."""
     loop = compiled_loop()
     for is_pickled in (True, False):
         for length in LENGTHS:

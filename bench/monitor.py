@@ -1,9 +1,9 @@
-"""What `kvcheck.monitor` costs: the demo trace through kvref, alone and watched.
+"""The cost of `kvcheck.monitor`: the demo trace through kvref, alone and watched.
 
     python bench/monitor.py [--requests 40] [--runs 5]
 
-Seconds are those of the whole replay, its driver included. Each round runs all settings once, one
-after the other, so that a slow moment of the machine falls on all; ratios are taken within a round.
+Seconds are those of the whole replay, including its driver. Each round runs all settings once, one
+after the other, so that a slow moment of the machine affects all; ratios are taken within a round.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ SETTINGS = (None, 100, 1)
 
 
 class Watched(ReferenceImplementation):
-    """kvref without checks of its own, its managers under a monitor."""
+    """kvref without its own checks, with its managers under a monitor."""
 
     def __init__(self, every: int | None) -> None:
         super().__init__()
         self.every = every
 
     def create(self, config: ManagerConfig, **options: Any) -> KVCacheManager:
-        """A manager, watched at this rate."""
+        """Make a manager that is audited at this rate."""
         manager = super().create(config, **options | {"check_invariants": False})
         return manager if self.every is None else kvcheck.monitor(manager, self.every)
 
 
 def seconds(every: int | None, num_requests: int) -> float:
-    """One replay."""
+    """Time one replay."""
     with open_trace("demo") as source:
         records = islice(iter(source), num_requests)
         options = ReplayOptions(num_blocks=300, block_size=64)
@@ -66,7 +66,7 @@ def main() -> None:
 
 
 def shown(values: list[float]) -> str:
-    """Median and range."""
+    """Format median and range."""
     return f"{median(values):.2f} ({min(values):.2f} … {max(values):.2f})"
 
 

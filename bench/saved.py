@@ -32,17 +32,17 @@ BLOCK = 16
 PROMPT_BLOCKS = 1_000
 NUM_BLOCKS = (100_000, 1_000_000)
 MOST_LOOKED_UP = 100
-"""Prompts whose look-up is timed, in an order drawn anew; the same of both managers."""
+"""Prompts whose look-up is timed, in random order; the same for both managers."""
 
 
 def prompt(number: int) -> RequestInput:
-    """Tokens that no other prompt begins with."""
+    """Return a prompt that shares no beginning with others."""
     start = number * PROMPT_BLOCKS * BLOCK
     return RequestInput(f"r{number}", range(start, start + PROMPT_BLOCKS * BLOCK))
 
 
 def filled(num_blocks: int) -> KVCacheManager:
-    """A manager whose blocks are all free and cached, but for the null block."""
+    """Make a manager whose blocks, except the null block, are all free and cached."""
     implementation = kvfast.implementation()
     spec = FullAttentionSpec(block_size=BLOCK, num_kv_heads=8, head_size=128, dtype="bfloat16")
     cache = KVCacheConfig(num_blocks + 1, (KVCacheGroup(("layer.0",), spec),))
@@ -58,7 +58,7 @@ def filled(num_blocks: int) -> KVCacheManager:
 
 
 def loaded(path: Path) -> KVCacheManager:
-    """As an engine does that trusts the checksum."""
+    """Load as an engine does that trusts the checksum."""
     return load(kvfast.implementation(), path, check_invariants=False)
 
 
@@ -124,7 +124,7 @@ def measure(num_blocks: int, num_rounds: int, path: Path) -> dict[str, list[floa
 
 
 def rows(num_rounds: int) -> Iterator[str]:
-    """Both tables, line by line."""
+    """Yield both tables, line by line."""
     found = {}
     sizes = {}
     with tempfile.TemporaryDirectory() as folder:

@@ -30,7 +30,7 @@ Found = dict[str, Any]
 Label = Callable[[Found], str]
 
 SUMS = frozenset({"hash + look up"})
-"""For managers that hash in the look-up; of others the two stand there already."""
+"""For managers that hash in the look-up; the tables already show both phases of the others."""
 
 
 def tables(document: Document, phases: Collection[str] = ()) -> Iterator[str]:
@@ -178,7 +178,7 @@ def _spread(spread: dict[str, float], ns: float) -> str:
 
 
 def short(value: float) -> str:
-    """Three digits that count."""
+    """Round to three significant digits."""
     if value >= 100:
         return f"{value:,.0f}"
     return f"{value:.1f}" if value >= 10 else f"{value:.2f}"
@@ -189,12 +189,12 @@ def _line(cells: list[str]) -> str:
 
 
 def _rule(columns: int, *, texts: int = 1) -> str:
-    """Numbers stand on the right."""
+    """Return the rule below a table's head, with numbers aligned right."""
     return "|" + "---|" * texts + "---:|" * (columns - texts)
 
 
 def spread(values: list[float]) -> str:
-    """Median (quartiles)."""
+    """Format median (quartiles)."""
     low, _, high = quantiles(values, n=4)
     return f"{short(median(values))} ({short(low)} … {short(high)})"
 
@@ -217,7 +217,7 @@ def put(lines: list[str], name: str, into: Path | None) -> None:
 
 
 def insert(text: str, name: str, lines: list[str]) -> str:
-    """The text with the lines in the place of this name. ValueError: there is no such place."""
+    """Put the lines in the place of this name. ValueError: there is no such place."""
     begin, end = f"<!-- begin {name} -->\n", f"<!-- end {name} -->\n"
     before, is_begun, rest = text.partition(begin)
     _, is_ended, after = rest.partition(end)

@@ -26,18 +26,18 @@ NUM_SIZES = 20
 
 
 def hits(units: Units, sizes: Sequence[int]) -> list[int]:
-    """Blocks hit at each size: one pass over the trace, and a sum for each size."""
+    """Count the blocks hit at each size: one pass over the trace, and a sum for each size."""
     looked_up = look_up(units)
     return [lru_hits(looked_up, num_blocks) for num_blocks in sizes]
 
 
 def best(units: Units, sizes: Sequence[int]) -> list[int]:
-    """The most blocks that could be hit at each size."""
+    """Count the most blocks that could be hit at each size."""
     return [optimal_hits(units, num_blocks) for num_blocks in sizes]
 
 
 def measure(units: Units, sizes: Sequence[int], num_rounds: int) -> dict[str, list[float]]:
-    """Seconds of the processor of each, round by round, in an order that is drawn anew."""
+    """Return the processor seconds of each, round by round, in random order."""
     middle = sizes[len(sizes) // 2]
     acts: dict[str, Callable[[], list[int]]] = {
         "one size": partial(hits, units, [middle]),
@@ -60,7 +60,7 @@ def measure(units: Units, sizes: Sequence[int], num_rounds: int) -> dict[str, li
 
 
 def rows(found: dict[str, list[float]]) -> Iterator[str]:
-    """The table, line by line."""
+    """Yield the table, line by line."""
     yield "| | s | times one size |"
     yield "|---|---:|---:|"
     for name, seconds in found.items():

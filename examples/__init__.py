@@ -1,1 +1,1 @@
-"""Programs beside the package; a package of its own, since vLLM has a folder `examples`, too."""
+"""Programs beside the package; a package, since vLLM also has a folder `examples`."""

@@ -26,7 +26,7 @@ LAYERS = {
     "vectors": "vectors",
 }
 PLACED = ("proofs", "contracts")
-# And what is told of, but is no check.
+# And files that are recorded, but are no check.
 PROVING = (*PLACED, "formulas")
 HEAD = re.compile(r"^(\w+) ((?:KV-[A-Z]+-[0-9]+(?:, )?)+): ", re.MULTILINE)
 RULE = re.compile(r"KV-[A-Z]+-[0-9]+")
@@ -36,7 +36,7 @@ Shown = dict[tuple[str, str], str]
 
 
 def find_shown(root: Path) -> Shown:
-    """All that was seen to fail."""
+    """Return all checks that were seen to fail."""
     found: Shown = {}
     for path in sorted((root / "proofs").rglob("[!_]*.py")):
         for rule in planted(path, root):
@@ -54,7 +54,7 @@ def find_shown(root: Path) -> Shown:
 
 
 def registered(root: Path) -> dict[str, list[str]]:
-    """The mistakes of both twins, and the rules that each breaks."""
+    """Return the mistakes of both twins, and the rules that each breaks."""
     return {
         head[1]: head[2].split(", ")
         for folder in REGISTRIES
@@ -90,7 +90,7 @@ def rules_of(path: Path, names: set[str]) -> Iterator[str]:
 
 
 def defined(node: ast.stmt) -> Iterator[str]:
-    """The names that a statement gives."""
+    """Yield the names that a statement defines."""
     if isinstance(node, ast.ClassDef | ast.FunctionDef):
         yield node.name
     elif isinstance(node, ast.Assign):
@@ -107,7 +107,7 @@ def rules_in(tree: ast.AST) -> Iterator[str]:
 
 
 def runs_code(path: Path, root: Path) -> bool:
-    """Whether a file of proofs/ imports kvref or kvfast, itself or by others of proofs/."""
+    """Return whether a file of proofs/ imports kvref or kvfast, itself or through others."""
     seen, waiting = set(), [path]
     while waiting:
         each = waiting.pop()

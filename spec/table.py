@@ -71,7 +71,7 @@ class Kind(Enum):
     MISTAKE = "mistakes"
 
 
-# What checks an implementation, besides tests.
+# Checks of an implementation, besides tests.
 OTHER_CHECKS = tuple(
     kind for kind in Kind if kind not in (Kind.TEXT, Kind.CODE, Kind.TEST, Kind.FORMULA)
 )
@@ -105,9 +105,9 @@ CODE = (".py", ".pxd", ".md", ".kv", ".tla", ".cfg", ".smt2", ".diff", ".json", 
 
 @dataclass(frozen=True)
 class Rule:
-    """A rule: its id, its short name, what it says, and the chapter it stands in.
+    """A rule: its id, its short name, its sentence, and its chapter.
 
-    `text`: what follows in the chapter, from `line` on, and explains it; `title`: the chapter's.
+    `text`: its explanation in the chapter, from `line` on; `title`: the chapter's.
     """
 
     id: str
@@ -123,7 +123,7 @@ class Rule:
         return self.sentence.startswith("Withdrawn")
 
     def flaws(self) -> Iterator[str]:
-        """What is wrong with the way in which it is written."""
+        """Yield what is wrong with its wording."""
         first = re.split(r"(?<=[.])\s", self.sentence)[0]
         if not self.name:
             yield f'is not headed `### {self.id} · short name <a id="{self.id}"></a>`'
@@ -149,12 +149,12 @@ class Citation:
 
     @property
     def place(self) -> str:
-        """`kvref/block_pool.py:39 BlockPool.take`."""
+        """The place, such as `kvref/block_pool.py:39 BlockPool.take`."""
         return f"{self.path}:{self.line} {self.inside}".rstrip()
 
 
 def find_rules(root: Path = ROOT) -> list[Rule]:
-    """All rules in the order of the chapters' names and of their numbers."""
+    """Return all rules, ordered by chapter and number."""
     rules = []
     for path in sorted((root / "spec/rules").glob("*.md")):
         chapter = path.read_text(encoding="utf-8")
@@ -176,7 +176,7 @@ def _number(rule_id: str) -> tuple[str, int]:
 
 
 def cited_in(text: str) -> Iterator[str]:
-    """The ids that a text names, ranges spelled out."""
+    """Yield the ids that a text names, with ranges expanded."""
     for chapter, first, last in CITATION.findall(text):
         for number in range(int(first), int(last or first) + 1):
             yield f"KV-{chapter}-{number}"
@@ -230,14 +230,14 @@ def _citations_of(name: str, text: str, kind: Kind) -> Iterator[Citation]:
 
 
 def _statement(text: str, tree: ast.Module) -> range:
-    """The lines in which a proof says what it proves: its docstring, if the file can be run."""
+    """Return the lines that state what a proof proves: its docstring, if the file can be run."""
     if '__name__ == "__main__"' not in text or ast.get_docstring(tree) is None:
         return range(0)
     return range(tree.body[0].lineno, (tree.body[0].end_lineno or 0) + 1)
 
 
 def _scopes(node: ast.AST, outer: str = "") -> Iterator[tuple[int, int, str]]:
-    """First line, last line and dotted name of each class and function; outer ones first."""
+    """Yield first line, last line and dotted name of each class and function; outer ones first."""
     for child in ast.iter_child_nodes(node):
         name = outer
         if isinstance(child, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
@@ -247,7 +247,7 @@ def _scopes(node: ast.AST, outer: str = "") -> Iterator[tuple[int, int, str]]:
 
 
 def _marks(tree: ast.Module) -> Iterator[tuple[str, int]]:
-    """Ids given to `example(…)`, or to `pytest.mark.rule(…)` wherever it stands."""
+    """Yield ids passed to `example(…)` or `pytest.mark.rule(…)`."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and ast.unparse(node.func) in MARKS:
             for argument in node.args:
@@ -300,7 +300,7 @@ def thin(
 
 
 def _subject(rule_id: str) -> str:
-    """`KV-TIER` of KV-TIER-3: a reason may be that of all rules of a subject."""
+    """Return `KV-TIER` for KV-TIER-3: a reason may cover all rules of a subject."""
     return rule_id.rpartition("-")[0]
 
 
@@ -310,7 +310,7 @@ def problems(
     exceptions: Mapping[str, Mapping[str, str]],
     shown: Shown,
 ) -> list[str]:
-    """What does not fit, one line each."""
+    """Return the problems, one line each."""
     found = [] if rules else ["spec/rules: there is no rule"]
     known = {rule.id: rule for rule in rules}
     for rule in rules:
@@ -332,9 +332,9 @@ def problems(
 
 
 def sentences(rules: list[Rule]) -> str:
-    """Rule id -> name, sentence, explanation, chapter and place, as JSON.
+    """Return rule id -> name, sentence, explanation, chapter and place, as JSON.
 
-    A withdrawn rule is neither kept nor broken, nor are rules of what stands beside a manager.
+    A withdrawn rule is neither kept nor broken, nor are rules of components beside a manager.
     """
     mine = [rule for rule in rules if rule.chapter not in BESIDE and not rule.withdrawn]
     members = {key: key for key in ("name", "sentence", "text")}
@@ -345,7 +345,7 @@ def sentences(rules: list[Rule]) -> str:
 
 
 def show(rule_id: str, rules: list[Rule], citations: list[Citation], shown: Shown) -> int:
-    """Print where one rule stands, who cites it, and what was seen to fail; 1 if there is none."""
+    """Print the place of a rule, its citations, and its failed checks; returns 1 if unknown."""
     for rule in rules:
         if rule.id == rule_id:
             print(f"{rule.id} ({rule.name})  {rule.sentence}\n  rule        {rule.chapter}")

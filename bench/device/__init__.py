@@ -1,1 +1,1 @@
-"""What operations on pages and tables cost on a device, beside torch's own and plain copies."""
+"""Measure operations on pages and tables on a device, beside torch's own and plain copies."""

@@ -1,8 +1,8 @@
 """python -m bench.device: all cases on the GPU, as a table in Markdown (or --json FILE).
 
-Lines are written as they are measured, so a run that is cut short leaves what it has. All cases
-take some two minutes. On a machine without a GPU `--device cpu --quick` shows that everything runs,
-and nothing else: its numbers are not those of a device, and are marked so.
+Lines are written as they are measured, so an interrupted run leaves its results. All cases take
+some two minutes. On a machine without a GPU `--device cpu --quick` shows only that everything runs:
+its numbers are not those of a device, and are marked so.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def _arguments() -> argparse.Namespace:
 
 
 def _bench(device: torch.device, *, quick: bool) -> Bench:
-    """A million blocks, if half of the memory holds them: 64 GiB."""
+    """Make the bench: a million blocks (64 GiB) if half of the memory holds them."""
     backends: dict[str, Backend] = {"kvfast, torch": "torch"}
     num_blocks = 2048 if quick else 1 << 14
     if device.type == "cuda":

@@ -1,4 +1,4 @@
-"""What is measured: each case does the same work in several ways, and says how many bytes it moves.
+"""The cases: each does the same work in several ways, and states how many bytes it moves.
 
 Block size 16, 8 heads of size 128, bfloat16: a token has 4 KiB of keys and values in a layer.
 """
@@ -45,7 +45,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Bench:
-    """Where and how large. `backends`: the forms of an operation that are compared, by name.
+    """The device and the sizes. `backends`: the forms of an operation that are compared, by name.
 
     `num_calls`: calls in one graph.
     """
@@ -56,7 +56,9 @@ class Bench:
     num_calls: int = 20
 
     def add(self, case: Case, name: str, call: Callable[..., object], *given: object) -> None:
-        """A contestant that is captured in a graph. One that can't be is noted, and left out."""
+        """Add a contestant, captured in a graph; one that cannot be captured is noted and left
+        out.
+        """
         try:
             case.contestants[name] = captured(lambda: call(*given), self.device, self.num_calls)
         except RuntimeError as error:
@@ -64,7 +66,7 @@ class Bench:
 
     @property
     def pools(self) -> KVPools:
-        """One layer."""
+        """Pools of one layer."""
         groups = (KVCacheGroup(("layer",), SPEC),)
         return KVPools(KVCacheConfig(self.num_blocks, groups), device=self.device)
 
@@ -77,7 +79,7 @@ class Bench:
         return slots.flatten()[:num].to(self.device)
 
     def add_copy(self, case: Case, moved_bytes: int) -> None:
-        """A plain copy that reads and writes `moved_bytes` together; of noise, as all here is."""
+        """Add a plain copy that reads and writes `moved_bytes` together, of random data."""
         num = max(1, moved_bytes // 2)
         source = torch.empty(num, dtype=torch.uint8, device=self.device).random_()
         target = torch.empty_like(source)
@@ -148,9 +150,9 @@ def _token_cases(
 
 
 def swap_cases(bench: Bench, block_counts: list[int]) -> Iterator[Case]:
-    """Blocks to pinned host memory and back, beside one copy of as many bytes over the bus.
+    """Yield copies of blocks to pinned host memory and back, beside one copy of as many bytes.
 
-    Not captured: an engine calls swaps from the host, so its part is in the times.
+    They are not captured: an engine calls swaps from the host, so the host's part is in the times.
     """
     pools = bench.pools
     host = KVPools(pools.cache, pin_memory=bench.device.type == "cuda")
@@ -172,10 +174,10 @@ def swap_cases(bench: Bench, block_counts: list[int]) -> Iterator[Case]:
 
 
 def table_cases(bench: Bench, request_counts: list[int]) -> Iterator[Case]:
-    """A decode step in which every sixteenth request begins a block: the device's part alone.
+    """Yield the device's part of decode steps in which every sixteenth request begins a block.
 
-    Each call goes on where the one before ended: sequences grow by a token, the longest there can
-    be is far enough.
+    Each call continues where the one before ended: sequences grow by a token, and the limit is far
+    enough.
     """
     for num in request_counts:
         num_blocks = num + 1

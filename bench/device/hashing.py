@@ -1,13 +1,13 @@
-"""python -m bench.device.hashing: from how many prompts on the device is to look them up.
+"""python -m bench.device.hashing: the number of prompts from which the device is faster.
 
-Some prompts, half of each cached, wait; wanted is the length of each one's hit, on the host. Three
-do it: the manager (requests are made by as many threads as there are processors, then looked up),
-an index of their prefixes that stays on the host, and one that hashes and looks up on the device.
-Tokens are in host memory, and all answers are compared. What a prompt's blocks hash to is in no
-cache of anybody's: every round has other prompts.
+It looks up waiting prompts, half of each cached, for the length of each one's hit on the host.
+Three ways compete: the manager (requests are made by as many threads as there are processors, then
+looked up), an index of their prefixes that stays on the host, and one that hashes and looks up on
+the device. Tokens are in host memory, and all results are compared. No cache holds a prompt's
+hashes: every round has other prompts.
 
-The last line is what `Crossover` is to be given on this machine. Without a GPU `--device cpu
---quick` only shows that it runs.
+The last line is the `Crossover` for this machine. Without a GPU `--device cpu --quick` only shows
+that it runs.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Row:
 
     @property
     def gain(self) -> Spread:
-        """How many times as long the faster way of the host takes as the device, by rounds."""
+        """The time of the host's faster way over that of the device, by rounds."""
         host = min((self.seconds[name] for name in (MANAGER, HOST)), key=lambda t: spread(t).median)
         return ratio(host, self.seconds[DEVICE])
 
@@ -97,7 +97,7 @@ class Waiting:
         return torch.cat((first, rest), 1).flatten(), list(starts)
 
     def by_manager(self, tokens: torch.Tensor, starts: list[int]) -> list[int]:
-        """Without an index."""
+        """Look up without an index."""
         inputs = [RequestInput("waiting", tokens[a:b]) for a, b in pairwise(starts)]
         requests = self.implementation.make_requests(self.manager, inputs)
         look_up = self.manager.get_computed_blocks
@@ -121,7 +121,7 @@ class Waiting:
 
 
 def crossover_of(rows: Sequence[Row]) -> int | None:
-    """The least number of prompts from which on the device was faster in all rows; None if none.
+    """Return the least number of prompts from which the device was faster in all rows, or None.
 
     Faster means: at the lower quartile of the rounds.
     """
@@ -162,7 +162,7 @@ def main() -> int:
 
 
 def lines(row: Row) -> Iterator[str]:
-    """A row of the table for each contestant."""
+    """Yield a row of the table for each contestant."""
     for name, times in row.seconds.items():
         ms = spread([1000 * one for one in times])
         times_as_long = ratio(times, row.seconds[DEVICE])

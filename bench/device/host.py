@@ -35,7 +35,7 @@ class HostOnly(DeviceTables):
     """Tables whose device does nothing."""
 
     def apply(self) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 def main() -> int:

@@ -16,7 +16,7 @@ import torch
 
 @dataclass(frozen=True)
 class Tokens:
-    """What is written: tokens in slots that fill block after block, and the pages of a layer.
+    """The data to write: tokens in slots that fill block after block, and the pages of a layer.
 
     `keys`, `values`: [n, heads, size]. `slots`: int64 [n]. `key_pages`, `value_pages`: [blocks,
     block size, heads, size].
@@ -35,7 +35,7 @@ class Tokens:
         return size
 
     def read(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """What the pages have in the slots."""
+        """Return the content of the slots."""
         place = self.slots // self.block_size, self.slots % self.block_size
         return self.key_pages[place], self.value_pages[place]
 
@@ -49,7 +49,7 @@ Peer = Callable[[Tokens, ModuleType], Write]
 
 
 def flashinfer(tokens: Tokens, module: ModuleType) -> Write:
-    """As one request: its pages in order, and the place of each token in it."""
+    """Write as one request: its pages in order, and the place of each token in it."""
     size, num = tokens.block_size, len(tokens.slots)
     device = tokens.slots.device
     pages = (tokens.slots[::size] // size).int()
@@ -68,7 +68,7 @@ def flashinfer(tokens: Tokens, module: ModuleType) -> Write:
 
 
 def vllm(tokens: Tokens, module: ModuleType) -> Write:
-    """By slots, without scales."""
+    """Write by slots, without scales."""
     one = torch.ones((), dtype=torch.float32, device=tokens.slots.device)
 
     def write() -> None:
@@ -88,7 +88,7 @@ PEERS: dict[str, tuple[str, Peer]] = {
 
 
 def writers(tokens: Tokens) -> Iterator[tuple[str, Write]]:
-    """The peers that are installed, each once tried. Raises WrongPeerError."""
+    """Yield the installed peers, each after one trial. Raises WrongPeerError."""
     for name, (module, peer) in PEERS.items():
         try:
             found = import_module(module)

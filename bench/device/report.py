@@ -1,4 +1,4 @@
-"""What was measured on a device, as Markdown: a row for each way, then what we claim of them."""
+"""Results on a device, as Markdown: a row for each way, then our claims about them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LARGE_BYTES = 1 << 30
 
 
 def machine(device: torch.device) -> dict[str, str]:
-    """What the numbers belong to."""
+    """Return the machine that the numbers belong to."""
     is_cuda = device.type == "cuda"
     try:
         triton = version("triton")
@@ -33,7 +33,7 @@ def machine(device: torch.device) -> dict[str, str]:
 
 
 def row_of(case: Case, measured: dict[str, list[float]]) -> dict[str, object]:
-    """A case as it goes into the document; times in seconds."""
+    """Return a case as in the document; times in seconds."""
     plain = measured.get(COPY)
     shares = {} if plain is None else {name: ratio(plain, one) for name, one in measured.items()}
     return {
@@ -50,7 +50,7 @@ def row_of(case: Case, measured: dict[str, list[float]]) -> dict[str, object]:
 
 
 def head(facts: Mapping[str, str], command: str) -> Iterator[str]:
-    """What was measured where, and the head of the table."""
+    """Yield the machine, the command, and the head of the table."""
     yield f"{facts['chip']}, torch {facts['torch']}, Triton {facts['triton']}, {facts['date']}:"
     yield ""
     yield f"    {command}"
@@ -63,7 +63,7 @@ def head(facts: Mapping[str, str], command: str) -> Iterator[str]:
 
 
 def lines(row: Mapping[str, object]) -> Iterator[str]:
-    """The lines of a case; microseconds, and bytes read plus written."""
+    """Yield the lines of a case; microseconds, and bytes read plus written."""
     seconds, shares, failed = row["seconds"], row["of_copy_bandwidth"], row["failed"]
     if not (isinstance(seconds, dict) and isinstance(shares, dict) and isinstance(failed, dict)):
         raise TypeError("no row of this script")
@@ -85,7 +85,7 @@ def lines(row: Mapping[str, object]) -> Iterator[str]:
 
 
 def claims(rows: list[dict[str, object]]) -> Iterator[str]:
-    """What is claimed of our kernels, and what these figures say of it."""
+    """Yield our claims about our kernels, with the figures for them."""
     for row in rows:
         seconds, shares = row["seconds"], row["of_copy_bandwidth"]
         phase, size, moved = row["phase"], row["size"], row["moved_bytes"]

@@ -18,10 +18,11 @@ PROMPT_TOKENS = 64
 
 
 def run_cases(bench: Bench, request_counts: list[int]) -> Iterator[Case]:
-    """Steps in which every sixteenth request takes a block: decisions, tables, lengths and slots.
+    """Yield steps in which every sixteenth request takes a block: decisions, tables, lengths,
+    slots.
 
-    Each contestant goes on in a run of its own, which is long enough: a step beyond it would do
-    nothing, and be measured so. That is a RuntimeError.
+    Each contestant continues in its own run, which must be long enough: a step after its end would
+    do nothing, yet be measured. That is a RuntimeError.
     """
     for num in request_counts:
         case = Case("resident step", f"{num:,} requests", 0)
@@ -39,7 +40,7 @@ def run_cases(bench: Bench, request_counts: list[int]) -> Iterator[Case]:
 
 
 def _begun(device: torch.device, num: int, backend: Backend) -> tuple[ResidentDecode, int]:
-    """A run of so many requests, and its steps."""
+    """Begin a run of `num` requests; returns it with its number of steps."""
     longest = PROMPT_TOKENS + BLOCK_SIZE + MAX_STEPS
     num_blocks = 1 + num * -(-longest // BLOCK_SIZE)
     cache = KVCacheConfig(num_blocks, (KVCacheGroup(("layer",), SPEC),))

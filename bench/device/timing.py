@@ -1,4 +1,4 @@
-"""Times of calls on a device, contestants in an order drawn anew for each round."""
+"""Times of calls on a device, with the contestants of each round in random order."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Repeated:
     num_calls: int
 
     def __call__(self) -> object:
-        """All of them."""
+        """Make all calls."""
         return self.call()
 
 
@@ -98,7 +98,7 @@ def captured(call: Call, device: torch.device, num_calls: int = 1) -> Call:
 
 
 def spread(values: list[float]) -> Spread:
-    """Median and quartiles."""
+    """Return median and quartiles."""
     if len(values) < 2:
         return Spread(values[0], values[0], values[0])
     low, median, high = statistics.quantiles(values, n=4, method="inclusive")
@@ -106,5 +106,5 @@ def spread(values: list[float]) -> Spread:
 
 
 def ratio(one: list[float], other: list[float]) -> Spread:
-    """How many times as long `one` takes as `other`, round by round."""
+    """Return the time of `one` over that of `other`, round by round."""
     return spread([a / b for a, b in zip(one, other, strict=True)])

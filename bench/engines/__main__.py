@@ -2,8 +2,8 @@
 
     python -m bench.engines --trace mooncake_conversation.jsonl.gz --into bench/RESULTS.md
 
-Both run in one process, in an order drawn anew for each round, and must plan the same. Needs vLLM
-and its option of a made-up model only: no weights, no device. `--quick` shows that it runs.
+Both run in one process, in random order in each round, and must make equal plans. Needs vLLM with a
+made-up model only: no weights, no device. `--quick` shows that it runs.
 """
 
 from __future__ import annotations

@@ -33,11 +33,11 @@ PHASES = ("making requests", "schedule", "update")
 
 @dataclass(frozen=True)
 class Case:
-    """A load. `decoding`: so many requests decode all the time; else `story` says who comes.
+    """A load. `decoding`: this many requests decode all the time; else `story` yields arrivals.
 
-    `mean_output`: tokens after which one of them ends, by chance between a quarter of it and seven
-    quarters, and another comes in its place; 0: all go on for ever, as no server sees it.
-    `is_long`: not part of a quick run.
+    `mean_output`: tokens after which one of them ends, at random between a quarter of it and seven
+    quarters, and another replaces it; 0: all continue for ever, unlike on a server. `is_long`: not
+    part of a quick run.
     """
 
     name: str
@@ -49,7 +49,7 @@ class Case:
 
 
 def cases(trace: Path | None) -> list[Case]:
-    """All loads; the trace's only where it is."""
+    """Return all loads; the trace's only if it is given."""
     found = [*_running(CHURN)]
     served = Setup(
         FULL,
@@ -68,7 +68,9 @@ def cases(trace: Path | None) -> list[Case]:
 
 
 def _running(loads: Mapping[int, int]) -> Iterator[Case]:
-    """So many requests at a time, sync and async; the middle ones with drafts, too."""
+    """Yield loads of this many requests at a time, sync and async; the middle ones also with
+    drafts.
+    """
     for number, mean in loads.items():
         plain = Setup(
             FULL,
@@ -91,7 +93,7 @@ REQUESTS = 100
 
 
 def chats() -> Iterator[list[Prompt]]:
-    """Turn after turn of all chats: what was said, and some tokens more."""
+    """Yield turn after turn of all chats: the conversation so far, and some new tokens."""
     rng = Random(5)
     said = [tuple(rng.randrange(500) for _ in range(600)) for _ in range(32)]
     for turn in range(8):
@@ -100,7 +102,7 @@ def chats() -> Iterator[list[Prompt]]:
 
 
 def prompts() -> Iterator[list[Prompt]]:
-    """Prompts that nobody has seen, and short answers."""
+    """Yield new prompts with short outputs."""
     rng = Random(6)
     yield [
         Prompt(f"p{i}", tuple(rng.randrange(500) for _ in range(rng.randint(1000, 6000))), 8)
@@ -109,7 +111,9 @@ def prompts() -> Iterator[list[Prompt]]:
 
 
 def mooncake(trace: Path) -> Callable[[], Iterator[list[Prompt]]]:
-    """The first requests of the trace, ten at a time; equal ids are equal runs of 512 tokens."""
+    """Yield the first requests of the trace, ten at a time; equal ids are equal runs of 512
+    tokens.
+    """
 
     def story() -> Iterator[list[Prompt]]:
         with gzip.open(trace, "rt") as lines:
@@ -152,7 +156,7 @@ class Side:
         self.begin()
 
     def begin(self) -> None:
-        """A scheduler with nothing in it, or one in which requests decode."""
+        """Make a scheduler, empty or with decoding requests."""
         setup = self.case.setup
         self.scheduler = make_scheduler(self.made_of, setup, vllm_config(setup, self.model))
         self.rng = Random(7)
@@ -202,7 +206,7 @@ class Side:
         self.add(made, measured)
 
     def tokens(self, number: int) -> tuple[int, ...]:
-        """So many of them, by chance."""
+        """Draw this many random tokens."""
         return tuple(self.rng.randrange(500) for _ in range(number))
 
     def add(self, arriving: list[Prompt], measured: Round) -> None:
@@ -253,7 +257,7 @@ class Side:
             )
 
     def sampled(self, plan: Any, name: str) -> list[int]:
-        """One token, and of drafts half."""
+        """Sample one token, and accept half of the drafts."""
         drafts = plan.scheduled_spec_decode_tokens.get(name, ())
         number = 1 + (self.rng.randint(0, len(drafts)) if drafts else 0)
         return [self.rng.randrange(500) for _ in range(number)]

@@ -1,4 +1,4 @@
-"""What was measured, as tables in Markdown."""
+"""Results as tables in Markdown."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ DEVICE_MS = (2, 5, 10, 20, 40)
 
 
 def tables(measured: Sequence[Measured], command: str) -> Iterator[str]:
-    """Line by line."""
+    """Yield the tables line by line."""
     yield (f"{stamp()}, vLLM {version('vllm')}:")
     yield from ("", f"    {command}", "")
     yield (

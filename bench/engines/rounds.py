@@ -1,4 +1,4 @@
-"""The rounds of a load, stock and ours in an order drawn anew for each."""
+"""The rounds of a load, stock and ours in random order in each."""
 
 from __future__ import annotations
 

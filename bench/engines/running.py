@@ -54,12 +54,12 @@ class Run:
     tokens: list[list[int]] = field(default_factory=list)
 
     def microseconds(self, *calls: str) -> float:
-        """Per step."""
+        """Return the time per step."""
         return 1e6 * sum(self.seconds[call] for call in calls) / self.steps
 
 
 def run(folder: str, scheduler: str | None) -> Run:
-    """All requests through an engine of its own, 256 at a time."""
+    """Run all requests through a new engine, 256 at a time."""
     from vllm import LLM, SamplingParams
 
     given = {**ENGINE, **({"scheduler_cls": scheduler} if scheduler else {})}
@@ -107,7 +107,7 @@ def _clocked(call: Callable[..., Any], name: str, found: Run) -> Callable[..., A
 
 
 def lines(pairs: list[tuple[Run, Run]], command: str) -> Iterator[str]:
-    """What was measured, in Markdown."""
+    """Yield the results in Markdown."""
     yield f"{stamp()}, vLLM {version('vllm')}:"
     yield from ("", f"    {command}", "")
     steps = pairs[0][0].steps

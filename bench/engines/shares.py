@@ -1,4 +1,4 @@
-"""Where the time of a step goes: clocks around what the scheduler asks of its manager."""
+"""Shares of a step's time: clocks around the scheduler's calls of its manager."""
 
 from __future__ import annotations
 
@@ -23,10 +23,11 @@ ASKED = (
 
 
 def shares(side: Side, num_steps: int) -> dict[str, float]:
-    """Of the processor time of one round: manager, the rest of schedule and update, hashing.
+    """Return the shares of one round's processor time: manager, rest of schedule and update,
+    hashing.
 
-    Clocks cost time themselves, so this is a round of its own. Hashing is that of new tokens and
-    of prompts.
+    Clocks cost time themselves, so this is a separate round. Hashing is that of new tokens and of
+    prompts.
     """
     spent = {"manager": 0.0, "update's manager": 0.0, "hashing": 0.0}
     in_update = False

@@ -1,7 +1,7 @@
 """The site: `python -m sphinx -W -c docs/site . build/site`, from the repository's root.
 
-Its pages are the Markdown files where they stand. What is added to them here is made from the
-repository while the site is built, and written nowhere else: docs/decisions/0054-site.md.
+Its pages are the Markdown files in place. Additions to them are generated from the repository while
+the site is built, and not written anywhere else: docs/decisions/0054-site.md.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ myst_heading_slug_func = "kvsite.pages.slug"
 # A rule is a heading of the third level in every chapter, also where no second level is above it.
 suppress_warnings = ["myst.header"]
 
-# Docstrings are written for people and read as they stand: `name` is code.
+# Docstrings are plain text, in which `name` is code.
 default_role = "code"
 autodoc_member_order = "bysource"
 autodoc_default_options = {"members": True, "undoc-members": True, "show-inheritance": True}
@@ -55,7 +55,7 @@ html_theme_options = {"navigation_with_keys": True, "top_of_page_buttons": []}
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
-    """What is made while the site is built."""
+    """Connect the parts that are generated while the site is built."""
     pages.connect(app, rules.connect(app))
     front.connect(app)
     plots.connect(app)

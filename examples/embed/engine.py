@@ -1,6 +1,6 @@
 """A small engine on batched calls: continuous batching, chunked prefill, preemption, drafts.
 
-docs/embed.md explains it, `workers.py` stands for the device, `demo.py` serves two requests.
+docs/embed.md explains it, `workers.py` simulates the device, `demo.py` serves two requests.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ class Sequence:
 
 
 class Engine:
-    """Requests in the order of their arrival: `running`, then `waiting`. One thread owns it.
+    """Requests in the order of their arrival: `running`, then `waiting`. Use it from one thread.
 
     `max_tokens`: of a step, at least `max_running * (1 + num_drafts)`. `max_deltas`: rows of a step
-    that need no second call. Handles are below `2 * max_running`: who ends and who follows stand
-    in one plan.
+    that need no second call. Handles are below `2 * max_running`: a plan may contain both ending
+    requests and their successors.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Engine:
         self.waiting.append(Sequence(request, request.num_tokens + max_new_tokens))
 
     def step(self) -> list[Request]:
-        """Plan, take blocks, compute, sample; answers the requests that ended before it."""
+        """Plan, take blocks, compute, sample; returns the requests that ended before it."""
         finished = [one for one in self.running if one.request.num_tokens >= one.length_tokens]
         self.running = [one for one in self.running if one not in finished]
         plan, entries = self.planned([one.handle for one in finished])
@@ -86,7 +86,9 @@ class Engine:
         return [one.request for one in finished]
 
     def planned(self, finished: list[int]) -> tuple[StepPlan, list[Sequence]]:
-        """The next step and its entries: decoding, then chunks of prompts, then new requests."""
+        """Return the next step and its entries: decoding, then chunks of prompts, then new
+        requests.
+        """
         preempted = []
         if self.was_refused and not finished:  # the youngest makes room for those before it
             self.waiting.appendleft(self.running.pop())
@@ -122,7 +124,7 @@ class Engine:
         return plan, decoding + prefilling + new
 
     def batch(self, granted: list[Sequence], result: StepResult) -> Batch:
-        """What the workers need, copied: the buffers are written again by the next step."""
+        """Return a copy of what the workers need: the next step overwrites the buffers."""
         tokens: list[int] = []
         for one, num in zip(granted, filter(None, result.num_scheduled_tokens), strict=True):
             end = one.request.num_computed_tokens

@@ -1,4 +1,4 @@
-"""What stands for the workers: memory on a device, a table of blocks, a model that samples."""
+"""A simulation of the workers: memory on a device, a table of blocks, a model that samples."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ VOCABULARY = 3  # small, so that a drafter that knows nothing is right now and t
 
 @dataclass(frozen=True)
 class Batch:
-    """What a step sends to the workers.
+    """The message of a step to the workers.
 
     - `deltas`: int32 [n, 4], rows (handle, group, index, block).
     - `zeroed`: blocks to be zeroed before anything is written.
-    - `tokens`, `slots`: int64 [m], the tokens to be computed and where their keys and values go.
+    - `tokens`, `slots`: int64 [m], the tokens to compute and the slots for their keys and values.
     """
 
     deltas: npt.NDArray[np.int32]
@@ -45,11 +45,11 @@ class Workers:
         self.memory[batch.slots] = batch.tokens
 
     def next_token(self, handle: int, num_tokens: int) -> int:
-        """The token behind the first `num_tokens`, from what the table leads to."""
+        """Return the token after the first `num_tokens`, computed from the slots in the table."""
         index, offset = np.divmod(np.arange(num_tokens), self.block_size)
         return sampled(self.memory[self.table[handle, index] * self.block_size + offset])
 
 
 def sampled(context: npt.NDArray[np.int64]) -> int:
-    """A token that depends on every token before it."""
+    """Return a token that depends on every token before it."""
     return crc32(context.tobytes()) % VOCABULARY

@@ -28,7 +28,7 @@ LONGEST = 4096
 
 
 class BlockManager:
-    """The calls of nano-vllm's, answered by kvfast. Block 0 is the contract's null block."""
+    """nano-vllm's calls, implemented with kvfast. Block 0 is the contract's null block."""
 
     def __init__(self, num_blocks: int, block_size: int) -> None:
         spec = FullAttentionSpec(block_size, num_kv_heads=8, head_size=128, dtype="bfloat16")
@@ -53,7 +53,9 @@ class BlockManager:
         return request
 
     def can_allocate(self, seq: Any) -> int:
-        """Blocks that are hit; -1 where the pool lacks what the whole sequence needs besides."""
+        """Return the number of hit blocks; -1 if the pool lacks the others of the whole
+        sequence.
+        """
         hit = self.manager.get_computed_blocks(self.request_of(seq))
         ids = self.hits[seq.seq_id] = hit.blocks
         free = sum(self.manager.get_block(each).references == 0 for each in ids.groups[0])
@@ -69,7 +71,7 @@ class BlockManager:
         request.num_computed_tokens = seq.num_cached_tokens
 
     def take(self, seq: Any, request: Any, num_new: int, num_hit: int = 0) -> None:
-        """Have slots for so many tokens; the pool has them."""
+        """Allocate slots for `num_new` tokens, which the pool has."""
         hit = self.hits.pop(seq.seq_id, None) if num_hit else None
         granted = self.manager.allocate_slots(
             request,
@@ -83,7 +85,7 @@ class BlockManager:
         seq.block_table[:] = self.manager.get_blocks(request).groups[0]
 
     def deallocate(self, seq: Any) -> None:
-        """Give all blocks back."""
+        """Release all blocks."""
         request = self.requests[seq.seq_id]
         self.manager.free(request)
         request.num_computed_tokens = seq.num_cached_tokens = 0
@@ -92,7 +94,7 @@ class BlockManager:
             del self.requests[seq.seq_id]
 
     def can_append(self, seq: Any) -> bool:
-        """Whether there is a block for the next token, where it needs one."""
+        """Return whether there is a block for the next token, if it needs one."""
         return self.manager.num_free_blocks >= (len(seq) % self.block_size == 1)
 
     def may_append(self, seq: Any) -> None:
@@ -108,10 +110,9 @@ class BlockManager:
 
 
 def completions(scheduler: Any, arrivals: list[tuple[int, Any]]) -> list[list[int]]:
-    """Run the sequences that arrive at these steps; the tokens that each was answered.
+    """Run the sequences that arrive at these steps; returns the output tokens of each.
 
-    The model reads the whole sequence back from its slots: a token is another one wherever a slot
-    holds something else.
+    The model reads the whole sequence back from its slots: a wrong slot changes the next token.
     """
     memory: dict[tuple[int, int], tuple[int, int]] = {}
     size, number, waiting = scheduler.block_size, 0, list(reversed(arrivals))
@@ -143,7 +144,7 @@ def load() -> tuple[Any, Any]:
 
 
 def compare(num_sequences: int, seed: int) -> str:
-    """What both computed, in words. SystemExit where their tokens differ."""
+    """Describe what both computed. SystemExit if their tokens differ."""
     scheduler, sequence = load()
     sequence.Sequence.block_size = size = 4
     config = {"max_num_seqs": 8, "max_num_batched_tokens": 64, "eos": 0}

@@ -61,16 +61,16 @@ class Demo:
         self.queries = self.hits = self.steps = 0
 
     def words(self, num: int) -> list[int]:
-        """What somebody says."""
+        """Draw random words of a speaker."""
         return [self.random.randrange(97) for _ in range(num)]
 
     @property
     def is_over(self) -> bool:
-        """Whether every chat had its turns."""
+        """Whether every chat has had its turns."""
         return self.engine.is_idle and all(chat.turns == NUM_TURNS for chat in self.chats)
 
     def step(self) -> None:
-        """Now and then somebody speaks; the engine makes a step."""
+        """Let a chat speak now and then; the engine does a step."""
         for chat in self.chats:
             one = chat.sequence
             if one is not None and one.request.num_tokens >= one.length_tokens:
@@ -89,7 +89,7 @@ class Demo:
             self.hits += stats.hits_tokens
 
     def picture(self) -> Group:
-        """The chats, the pool, the numbers."""
+        """Return the chats, the pool, the numbers."""
         return Group(self._chats(), self._pool(), self._numbers())
 
     def _chats(self) -> Table:
@@ -152,7 +152,6 @@ class Demo:
 
 
 def main() -> None:
-    """Run it."""
     parser = argparse.ArgumentParser(prog="python -m examples.tiny_engine.demo")
     parser.add_argument("--svg", type=Path, help="write a picture of the middle there")
     parser.add_argument("--fast", action="store_true", help="do not slow down for the eye")

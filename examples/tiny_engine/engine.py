@@ -1,7 +1,7 @@
 """Continuous batching over a paged model: chunked prefill, prefix hits, preemption, drafts.
 
 The manager decides, the tables on the device follow by deltas, the pools hold keys and values. The
-plan of a step is that of `examples/embed`; here it is computed with.
+plan of a step is that of `examples/embed`; here it is really computed.
 """
 
 from __future__ import annotations
@@ -88,7 +88,8 @@ class Engine:
         self.paged = PagedModel(
             model,
             manager_config,
-            max_requests=2 * config.max_running,  # who ends and who follows stand in one plan
+            max_requests=2
+            * config.max_running,  # a plan may contain both ending requests and their successors
             max_tokens=config.max_tokens,
             device=config.device,
             backend=config.backend,
@@ -135,7 +136,7 @@ class Engine:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is left to do; what ended in the last step is released by one more."""
+        """Whether nothing is left to do; one more step releases what ended in the last."""
         return not self.running and not self.waiting
 
     def run(self) -> None:
@@ -144,7 +145,7 @@ class Engine:
             self.step()
 
     def step(self) -> list[Sequence]:
-        """Plan, take blocks, compute, sample; answers the requests that ended before it."""
+        """Plan, take blocks, compute, sample; returns the requests that ended before it."""
         finished = [one for one in self.running if one.request.num_tokens >= one.length_tokens]
         self.running = [one for one in self.running if one not in finished]
         if self.resident is not None and not finished and self._decode_alone(self.resident):
@@ -163,7 +164,9 @@ class Engine:
         return finished
 
     def _decode_alone(self, resident: ResidentDecode) -> bool:
-        """Let the device decode while nobody can come and nobody is in the middle of a prompt."""
+        """Let the device decode while no request can be admitted and none is in the middle of a
+        prompt.
+        """
         is_full = len(self.running) == self.config.max_running
         if not self.running or (self.waiting and not is_full) or self._was_refused:
             return False
@@ -206,14 +209,16 @@ class Engine:
             if not num_tokens:  # nothing there, or no space: the plan tries again
                 return
             self.paged.tables.set_lengths([one.handle], num_tokens)
-            # A step tells rows of what it grants only, and it may have no room for this one yet.
+            # A step reports only rows that it grants, and it may have no room for this one yet.
             for group, blocks in enumerate(self.manager.get_blocks(one.request).groups):
                 self.paged.tables.set_row(one.handle, group, blocks)
             one.drafts = []
             self.running.append(self.waiting.popleft())
 
     def _planned(self, finished: list[int]) -> tuple[StepPlan, list[Sequence]]:
-        """The next step and its entries: decoding, then chunks of prompts, then new requests."""
+        """Return the next step and its entries: decoding, then chunks of prompts, then new
+        requests.
+        """
         preempted = []
         if self._was_refused and not finished:  # the youngest makes room for those before it
             self.waiting.appendleft(self.running.pop())

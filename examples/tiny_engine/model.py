@@ -38,9 +38,9 @@ class Attend(Protocol):
     """Attention of one layer over all tokens of a batch."""
 
     def __call__(self, layer: int, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-        """Queries [tokens, heads, size], keys and values [tokens, kv heads, size] of the batch.
+        """Attend with queries [tokens, heads, size], keys and values [tokens, kv heads, size].
 
-        Answers [tokens, heads, size].
+        Returns [tokens, heads, size].
         """
 
 
@@ -71,7 +71,7 @@ class Model:
         ]
 
     def to(self, device: torch.device) -> Model:
-        """The weights on a device."""
+        """Move the weights to a device."""
         self.embedding, self.head = self.embedding.to(device), self.head.to(device)
         self.layers = [{k: v.to(device) for k, v in layer.items()} for layer in self.layers]
         return self
@@ -137,7 +137,9 @@ def recomputed(model: Model, tokens: Sequence[int]) -> Tensor:
 
 
 def generated(model: Model, prompt: Sequence[int], num_new_tokens: int) -> tuple[list[int], Tensor]:
-    """The most likely tokens behind a prompt, one at a time from scratch, and their logits."""
+    """Return the most likely tokens after a prompt, each computed from scratch, and their
+    logits.
+    """
     tokens, rows = list(prompt), []
     for _ in range(num_new_tokens):
         rows.append(recomputed(model, tokens)[-1])

@@ -28,7 +28,7 @@ from kvspec.specs import AttentionSpec, FullAttentionSpec, SlidingWindowSpec
 
 
 def cache_config(model: ModelConfig, num_blocks: int, block_size: int) -> KVCacheConfig:
-    """A group for each window that the model has, full attention being one of them."""
+    """Return a group for each window of the model, full attention being one of them."""
     layers: dict[int | None, list[str]] = {}
     for number, window in enumerate(model.windows):
         layers.setdefault(window, []).append(layer_name(number))
@@ -42,7 +42,7 @@ def cache_config(model: ModelConfig, num_blocks: int, block_size: int) -> KVCach
 
 
 def layer_name(number: int) -> str:
-    """The name of a layer in the configuration of the cache."""
+    """Return the name of a layer in the configuration of the cache."""
     return f"layer.{number}"
 
 
@@ -129,7 +129,7 @@ class PagedModel:
         num, width = table.shape
         at = torch.arange(width * size, device=self.pools.device)
         blocks = table[:, at // size].long()
-        has_ended = step.rows[:, None] < 0  # nobody asks what comes out of it: it attends to a 0
+        has_ended = step.rows[:, None] < 0  # its output is not used: it attends to a 0
         length = step.seq_lens[:, None].clamp(min=1)
         hidden = at >= length
         window = self.model.config.windows[layer]

@@ -1,6 +1,6 @@
-"""A KV connector that moves nothing, and the worker's side of it: which loads ended, which failed.
+"""A KV connector that moves nothing, with the worker's side: loads that ended or failed.
 
-What it answers follows from names and numbers alone, so two schedulers are told the same.
+Its results depend on names and numbers alone, so two schedulers get the same.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from vllm.v1.outputs import KVConnectorOutput
 
 @dataclass
 class Seen(KVConnectorMetadata):  # type: ignore[misc]  # vLLM has no types where it is not installed
-    """What the connector saw in one step; part of the plan, so it is compared."""
+    """The connector's observations in one step; part of the plan, so it is compared."""
 
     lists: list[Any] = field(default_factory=list)
     blocks: list[Any] = field(default_factory=list)
@@ -31,9 +31,9 @@ class Seen(KVConnectorMetadata):  # type: ignore[misc]  # vLLM has no types wher
 class MadeUpConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]  # as above
     """The scheduler's side. Extra configuration: `loads`, `unit` and `whole`.
 
-    `loads`: sync, async or both. It finds a number of units of tokens behind the local hit, and
-    with `whole` the whole prompt, too. It keeps blocks of requests that ended (`sending`) and
-    references to single blocks (`pinned`) for a while.
+    `loads`: sync, async or both. It finds a number of units of tokens after the local hit, and with
+    `whole` also the whole prompt. It keeps blocks of requests that ended (`sending`) and references
+    to single blocks (`pinned`) for a while.
     """
 
     def __init__(self, vllm_config: Any, role: Any, kv_cache_config: Any) -> None:
@@ -52,13 +52,13 @@ class MadeUpConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]  #
         self.pinned: list[list[Any]] = []
 
     def bind_gpu_block_pool(self, gpu_block_pool: Any) -> None:
-        """The pool; bound twice where the manager is replaced."""
+        """Bind the pool; called twice if the manager is replaced."""
         self.pool = gpu_block_pool
 
     def get_num_new_matched_tokens(
         self, request: Any, num_computed_tokens: int
     ) -> tuple[int | None, bool]:
-        """Tokens that can be loaded behind the local hit, and whether the load is waited for."""
+        """Return tokens that can be loaded after the local hit, and whether the load is awaited."""
         key = (request.request_id, request.num_preemptions)
         drawn = crc32(f"{key} {num_computed_tokens}".encode())
         if drawn % 9 == 0 and key not in self.put_off:
@@ -73,7 +73,7 @@ class MadeUpConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]  #
         return found, waits and found > 0
 
     def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
-        """A request got its slots."""
+        """Note that a request got its slots."""
         ids = blocks.get_block_ids()
         self.seen.lists.append((request.request_id, ids, num_external_tokens))
         if num_external_tokens:
@@ -82,7 +82,7 @@ class MadeUpConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]  #
             into[request.request_id] = [block for block in ids[0] if block]
 
     def build_connector_meta(self, scheduler_output: Any) -> Seen:
-        """What was seen in this step; old pins go back."""
+        """Return the observations of this step, and return old pins."""
         pool, seen = self.pool, self.seen
         while len(self.pinned) > 3:
             pool.free_blocks(self.pinned.pop(0))
@@ -96,7 +96,6 @@ class MadeUpConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]  #
     def request_finished(
         self, request: Any, block_ids: Sequence[int]
     ) -> tuple[bool, dict[str, Any] | None]:
-        """One group."""
         return self.request_finished_all_groups(request, (block_ids,))
 
     def request_finished_all_groups(
@@ -118,7 +117,7 @@ class MadeUpConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]  #
         return False, None
 
     def update_connector_output(self, connector_output: Any) -> None:
-        """What the worker has done."""
+        """Apply what the worker has done."""
         for name in connector_output.finished_recving or ():
             del self.loading[name]
         self.sending -= connector_output.finished_sending or set()
@@ -129,20 +128,19 @@ class MadeUpConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]  #
         return bool(self.loading or self.sending or self.pinned)
 
     def start_load_kv(self, forward_context: Any, **options: Any) -> None:
-        """The worker's side is never run; it and the three below are asked for by the base."""
+        """Do nothing, like the three below: the base demands the worker's side, which never
+        runs.
+        """
 
-    def wait_for_layer_load(self, layer_name: str) -> None:
-        """Nothing."""
+    def wait_for_layer_load(self, layer_name: str) -> None: ...
 
-    def save_kv_layer(self, *args: Any, **options: Any) -> None:
-        """Nothing."""
+    def save_kv_layer(self, *args: Any, **options: Any) -> None: ...
 
-    def wait_for_save(self) -> None:
-        """Nothing."""
+    def wait_for_save(self) -> None: ...
 
 
 def work_done(connector: MadeUpConnector, fails: bool, rng: random.Random) -> Any:
-    """The worker's answer to one step: loads and transfers that ended, blocks that failed."""
+    """Return the worker's reply to one step: loads and transfers that ended, blocks that failed."""
     received = chosen(connector.loading, rng)
     failed: set[int] = set()
     if fails and rng.random() < 0.3:
@@ -158,5 +156,5 @@ def work_done(connector: MadeUpConnector, fails: bool, rng: random.Random) -> An
 
 
 def chosen(names: Iterable[str], rng: random.Random) -> set[str]:
-    """Each of them with a chance of two in five."""
+    """Return each of them with a chance of two in five."""
     return {name for name in names if rng.random() < 0.4}

@@ -1,4 +1,4 @@
-"""What vLLM's scheduler answers as plain values, and where two of them differ."""
+"""The results of vLLM's scheduler as plain values, and the first difference of two of them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ UNCOMPARED = frozenset({"timestamp", "sampling_params", "ts", "lora_request", "e
 
 
 def shown(value: Any) -> Any:
-    """A value of vLLM's as plain dicts and lists."""
+    """Return a value of vLLM's as plain dicts and lists."""
     if type(value).__name__ == "KVCacheEvictionEvent":  # a block's life, which has times alone
         return {"gaps": len(value.reuse_gaps_seconds)}
     if is_dataclass(value) and not isinstance(value, type):
@@ -28,7 +28,7 @@ def shown(value: Any) -> Any:
 
 
 def first_difference(stock: Any, ours: Any, where: str = "") -> str:
-    """Where two shown values differ first."""
+    """Return the first difference of two shown values."""
     if isinstance(stock, dict) and isinstance(ours, dict) and stock.keys() == ours.keys():
         for key in stock:
             if stock[key] != ours[key]:

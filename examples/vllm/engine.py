@@ -59,15 +59,15 @@ DENSE = -1
 
 @dataclass(frozen=True)
 class Setup:
-    """What a scheduler is made with. `specs`: of vLLM, one for each group of layers.
+    """The options of a scheduler. `specs`: of vLLM, one for each group of layers.
 
-    `loads`: a KV connector that loads so (`examples.vllm.connector`), and `fails`: what happens
+    `loads`: a KV connector with these loads (`examples.vllm.connector`), and `fails`: what happens
     to requests whose load failed. `encoder_cache`: tokens of images and sounds that it holds.
-    `has_modules`: each draft is of a module of its own, which reads further ahead; of 0.33.
+    `has_modules`: each draft has its own module, which reads further ahead; of 0.33.
     `follows_lives`: of all blocks, vLLM's `kv_cache_metrics`. `has_reports`: some requests want
     their hits among the events, and `drops_blocks`: EAGLE without hash look-ahead, which 0.33 can
     do. `most_of_prompt`: tokens of a long prompt in one step, 0 for any number; `is_adaptive`: more
-    where few requests are there, in 0.33. `throttles`: some steps may not begin a prompt.
+    if there are few requests, in 0.33. `throttles`: some steps may not begin a prompt.
     `has_logprobs`: some requests want those of their tokens.
     """
 
@@ -110,7 +110,7 @@ def prepare() -> None:
 
 
 def model_folder() -> str:
-    """A folder with the configuration of a model that nobody runs."""
+    """Return a folder with the configuration of a model that is never run."""
     folder = Path(mkdtemp(prefix="made-up-model-"))
     (folder / "config.json").write_text(json.dumps(MODEL))
     return str(folder)
@@ -169,7 +169,7 @@ def vllm_config(setup: Setup, model: str) -> Any:
 
 
 def connector_config(setup: Setup) -> Any:
-    """A connector that moves nothing."""
+    """Return the configuration of a connector that moves nothing."""
     return KVTransferConfig(
         kv_connector="MadeUpConnector",
         kv_connector_module_path="examples.vllm.connector",
@@ -184,7 +184,7 @@ def connector_config(setup: Setup) -> Any:
 
 
 def make_scheduler(scheduler_class: Any, setup: Setup, config: Any) -> Any:
-    """A scheduler of that class."""
+    """Make a scheduler of that class."""
     register_all_kvcache_specs(config)
     os.environ.pop(RETENTION, None)
     if setup.retention not in (None, DENSE):
@@ -205,7 +205,7 @@ def make_scheduler(scheduler_class: Any, setup: Setup, config: Any) -> Any:
 
 
 def _retention(setup: Setup) -> dict[str, Any]:
-    """From 0.29 on the interval belongs to the cache; from 0.30, boundaries alone by default."""
+    """Return the retention interval: part of the cache from 0.29 on; by default 0 from 0.30 on."""
     if not is_since(29):
         return {}
     default = 0 if is_since(30) else None
@@ -223,7 +223,7 @@ class Item:
     length: int
 
     def feature(self) -> Any:
-        """As vLLM has it."""
+        """Return vLLM's form of it."""
         place = PlaceholderRange(self.offset, self.length)
         return MultiModalFeatureSpec(None, self.kind, self.name, place)
 
@@ -273,7 +273,7 @@ class Prompt:
 
 
 def states(block_size: int, mode: str, **members: Any) -> Any:
-    """A spec of vLLM's Mamba layers."""
+    """Return a spec of vLLM's Mamba layers."""
     from vllm.v1 import kv_cache_interface
 
     return kv_cache_interface.MambaSpec(
@@ -286,7 +286,7 @@ def states(block_size: int, mode: str, **members: Any) -> Any:
 
 
 def attention(kind: str, block_size: int, **members: Any) -> Any:
-    """A spec of vLLM's attention; two heads of eight numbers unless told otherwise."""
+    """Return a spec of vLLM's attention; by default two heads of eight numbers."""
     from vllm.v1 import kv_cache_interface
 
     made = getattr(kv_cache_interface, kind)

@@ -36,14 +36,14 @@ class LoadsTheRest(MadeUpConnector):
     def get_num_new_matched_tokens(
         self, request: Any, num_computed_tokens: int
     ) -> tuple[int | None, bool]:
-        """Tokens behind the hit, and whether the load is waited for."""
+        """Return tokens after the hit, and whether the load is awaited."""
         waits = num_computed_tokens > 0
         self.announced[request.request_id] = waits
         return request.num_tokens - num_computed_tokens if waits else len(SHARED), waits
 
 
 def told(scheduler_class: Any = Scheduler) -> str:
-    """How the step behind the failed load ends."""
+    """Return how the step after the failed load ends."""
     prepare()
     setup = Setup((attention("FullAttentionSpec", 4),), 20, 4, 4, loads="both", fails="recompute")
     config = vllm_config(setup, model_folder())

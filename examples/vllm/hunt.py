@@ -79,7 +79,6 @@ class QuickManager(VLLMManager):
     """The adapter's manager, which is asked for snapshots after each call."""
 
     def snapshot(self) -> Any:
-        """See `SeenWhenAsked`."""
         return SeenWhenAsked(self)
 
 
@@ -93,7 +92,7 @@ class QuickImplementation(VLLMImplementation):
         check_invariants: bool = True,
         clock: Callable[[], int] | None = None,
     ) -> KVCacheManager:
-        """A manager of vLLM's with a fresh pool."""
+        """Make a manager of vLLM's with a fresh pool."""
         return cast(KVCacheManager, QuickManager(self.library, config))
 
 
@@ -114,7 +113,7 @@ def drawn(seed: int, number: int) -> Program:
 
 
 def violation(program: Program, subject: VLLMImplementation, *, quick: bool) -> Violation | None:
-    """What the content oracle, and unless it is `quick` an invariant, says against a program.
+    """Return what the content oracle, and unless `quick` an invariant, finds in a program.
 
     Raises LeftOut for a configuration that the subject does not support.
     """
@@ -132,7 +131,7 @@ def violation(program: Program, subject: VLLMImplementation, *, quick: bool) -> 
 
 
 def cause(found: Violation) -> str:
-    """What of docs/FINDINGS.md this is."""
+    """Return the entry of docs/FINDINGS.md that explains it."""
     call, request, last = found.operations[-1] if found.operations else ("", None, {})
     prompts = {r: a["prompt_token_ids"] for n, r, a in found.operations if n == "new_request"}
     admitted = [a for n, r, a in found.operations if (n, r) == ("allocate_slots", request)]
@@ -157,7 +156,7 @@ def cause(found: Violation) -> str:
 
 
 def hunt(asked: argparse.Namespace) -> Counter[str]:
-    """How many programs, operations, and findings of each kind there were."""
+    """Count programs, operations, and findings of each kind."""
     whole = implementation()
     quick = QuickImplementation(whole.library)
     found: Counter[str] = Counter()
@@ -197,7 +196,7 @@ def hunt(asked: argparse.Namespace) -> Counter[str]:
 
 
 def table_of(folder: Path) -> list[str]:
-    """What the runs that ended and are kept in a folder found, all together."""
+    """Return the findings of all finished runs in a folder, as a table."""
     runs = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.json"))]
     counts = sum((Counter(run["counts"]) for run in runs), Counter[str]())
     programs = counts.pop("programs")

@@ -68,13 +68,15 @@ def _stored(events: Sequence[Event]) -> Counter[Key]:
 
 
 def _sizes(events: Sequence[Event]) -> dict[Key, int]:
-    """As blocks of how many tokens the keys are stored."""
+    """Return the block size in tokens under which each key is stored."""
     found = (each for each in events if isinstance(each, BlockStored))
     return {(h, each.group): each.block_size_tokens for each in found for h in each.block_hashes}
 
 
 def _without(events: Sequence[Event], keys: Counter[Key]) -> Iterator[Event]:
-    """The events without those of these keys: from the end, as often as the key is counted."""
+    """Yield the events without those of these keys: from the end, as often as the key is
+    counted.
+    """
     told, taken_back = keys.copy(), keys.copy()
     kept: list[Event] = []
     for each in reversed(events):
@@ -91,7 +93,7 @@ def _without(events: Sequence[Event], keys: Counter[Key]) -> Iterator[Event]:
 
 
 def _with_rest(stored: BlockStored, keys: Counter[Key]) -> BlockStored:
-    """The event without the keys that are still counted, which it counts down."""
+    """Return the event without the keys that are still counted, and count them down."""
     stay: list[int] = []
     for place, shown in enumerate(stored.block_hashes):
         keys[shown, stored.group] -= 1
@@ -116,7 +118,7 @@ class EventsSorted:
         """Events are taken once per step."""
 
     def after_step(self, runner: Runner) -> None:
-        """Take and compare."""
+        """Take and compare the events."""
         sides = (side for side in (runner.oracle, runner.subject) if side is not None)
         expected, got = (side.player.manager.take_events() for side in sides)
         if expected != got:
@@ -124,7 +126,7 @@ class EventsSorted:
 
 
 def sorted_program(program: Program, subject: Implementation, oracle: Implementation) -> str:
-    """What of a program's events differs, or which rule it breaks otherwise. Raises LeftOut."""
+    """Return the difference in a program's events, or the rule it breaks. Raises LeftOut."""
     runner = Runner(program, subject, oracle)
     events = EventsSorted()
     runner.checks = [ShadowCheck(runner), InvariantCheck(), CompareCheck(exact_ids=True), events]

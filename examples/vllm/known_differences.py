@@ -4,8 +4,8 @@
 
 Each point of docs/FINDINGS.md that the scheduler of the installed version reaches is provoked
 twice: the shadow reports it (exit code 1 if not), and with the file in docs/findings it is counted
-as expected. The shadow then goes on, unless vLLM has raised. Its records are kept where
-KVSPEC_MONITOR_DIR says, else nowhere.
+as expected. The shadow then continues, unless vLLM has raised. KVSPEC_MONITOR_DIR names the folder
+for its records; without it there are none.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ EXPECT = "KVSPEC_SHADOW_EXPECT"
 
 @dataclass(frozen=True)
 class Story:
-    """What provokes a difference: requests by the step they come in, or else random ones.
+    """The program that provokes a difference: requests by the step they come in, or random ones.
 
-    `told`: who makes them; `prompts`: or their steps and tokens.
+    `told`: makes them; `prompts`: or their steps and tokens.
     """
 
     reason: str
@@ -66,7 +66,7 @@ class Told(Lockstep):
         return replace(made, skips_cache=skips)
 
     def arrive(self) -> str | None:
-        """The next request of the story."""
+        """Add the next request of the program."""
         step = self.counts["steps"]
         for at, tokens in self.story.prompts:
             if at == step:
@@ -83,8 +83,8 @@ class Told(Lockstep):
         return None
 
     def session(self, step: int) -> Iterator[Prompt]:
-        """Its seventh token is followed by a sampled one, which is discarded; who asks for what the
-        user said hits less than is there.
+        """Its seventh token is followed by a sampled one, which is discarded; a request with the
+        user's text then hits less than is cached.
         """
         if step == 0:
             yield Prompt("s", tuple(range(1, 8)), max_tokens=1, is_session=True)
@@ -94,13 +94,13 @@ class Told(Lockstep):
             yield Prompt("r", (*range(1, 8), 9, 10, 11, 12, 13), max_tokens=2)
 
     def items(self, num_tokens: int) -> tuple[Item, ...]:
-        """Two, of which the second block of vLLM's has the last alone, if it is filled late."""
+        """Return two items; vLLM's second block has only the last, if it is filled late."""
         if not self.story.told:
             return super().items(num_tokens)
         return Item("image", "a", 9, 1), Item("image", "b", 12, 1)
 
     def late(self, step: int) -> Iterator[Prompt]:
-        """The prompt of the second ends behind the block that the first has filled."""
+        """Let the second prompt end after the block that the first has filled."""
         known = self.sides[0].scheduler.requests
         if step == 0:
             yield Prompt("a", tuple(range(14)), max_tokens=9, items=self.items(14))
@@ -110,7 +110,7 @@ class Told(Lockstep):
 
 
 def stories() -> Mapping[str, Story]:
-    """Those of docs/FINDINGS.md that were met in this version, by their names there."""
+    """Return those of docs/FINDINGS.md that occurred in this version, by their names there."""
     return MappingProxyType(stories_of_033() if is_since(33) else stories_of_024())
 
 
@@ -120,7 +120,7 @@ ERROR = "an error: reports of hits inside a block, hash look-ahead and windows a
 
 
 def stories_of_033() -> dict[str, Story]:
-    """Those of vLLM 0.33."""
+    """Return those of vLLM 0.33."""
     wide = attention("FullAttentionSpec", 8)
     window = attention("SlidingWindowSpec", 4, sliding_window=10)
     chunk = attention("ChunkedLocalAttentionSpec", 4, attention_chunk_size=8)
@@ -195,7 +195,7 @@ def stories_of_modules() -> dict[str, Story]:
 
 
 def stories_of_024() -> dict[str, Story]:
-    """Those of vLLM 0.24."""
+    """Return those of vLLM 0.24."""
     full, wide = attention("FullAttentionSpec", 4), attention("FullAttentionSpec", 8)
     window = attention("SlidingWindowSpec", 4, sliding_window=10)
     plain = Setup((full,), 60, 4, 4)
@@ -241,7 +241,7 @@ def stories_of_024() -> dict[str, Story]:
 
 
 def played(story: Story, model: str, known: Path | None) -> Any:
-    """The shadow at the end of the story, where `known` is the file of expected differences."""
+    """Return the shadow at the end of the program, with `known` as file of expected differences."""
     with expecting(known):
         told = Told(story, model)
     with suppress(ValueError, IndexError, AssertionError):  # vLLM's, out of its step
@@ -264,7 +264,7 @@ def expecting(known: Path | None) -> Iterator[None]:
 
 
 def main() -> int:
-    """Tell each story twice; 1 if one was not reported, or not expected."""
+    """Run each program twice; returns 1 if one was not reported, or not expected."""
     prepare()
     model, is_wrong = model_folder(), False
     with TemporaryDirectory() as records:

@@ -1,9 +1,9 @@
-"""vLLM's scheduler on its own manager beside the same on kvfast, under random load.
+"""Run vLLM's scheduler on its own manager and on kvfast under the same random load.
 
     PYTHONHASHSEED=0 python -m examples.vllm.lockstep --steps 2000 --seed 1
 
-Both get the same requests, sampled tokens, drafts, aborts and resets. After each step what they
-answer must be equal: the plan, the outputs, statistics, events and the free queue.
+Both get the same requests, sampled tokens, drafts, aborts and resets. After each step their results
+must be equal: the plan, the outputs, statistics, events and the free queue.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Lockstep:
         self.names = 0
 
     def run(self, num_steps: int) -> str | None:
-        """The first difference in words; None after that many steps without one."""
+        """Return the first difference in words; None after `num_steps` steps without one."""
         for number in range(num_steps):
             if difference := self.arrive() or self.step():
                 return f"step {number}: {difference}"
@@ -101,7 +101,7 @@ class Lockstep:
             for side in self.sides:
                 side.scheduler.finish_requests(name, RequestStatus.FINISHED_ABORTED)
         # vLLM 0.24.0 refuses a reset while a session that waits for its user holds blocks, or
-        # somebody else holds some.
+        # another part of the engine holds some.
         if rng.random() < 0.004 and not self.setup.has_sessions and self.may_reset():
             self.counts["resets"] += 1
             how = {"reset_running_requests": True}
@@ -110,19 +110,19 @@ class Lockstep:
         return None
 
     def may_reset(self) -> bool:
-        """Whether vLLM can: not while a load is awaited."""
+        """Return whether vLLM can reset: not while a load is awaited."""
         awaited = RequestStatus.WAITING_FOR_REMOTE_KVS
         requests = self.sides[0].scheduler.requests.values()
         return not self.is_held() and all(each.status != awaited for each in requests)
 
     def is_held(self) -> bool:
-        """Whether others than running requests hold blocks."""
+        """Return whether others than running requests hold blocks."""
         stock = self.sides[0].scheduler
         busy = stock.connector is not None and stock.connector.is_busy
         return busy or bool(stock.deferred_frees)
 
     def add(self, prompt: Prompt) -> None:
-        """A request for both."""
+        """Add a request to both."""
         if prompt.is_session:
             size = self.sessions.get(prompt.name, 0) + len(prompt.tokens) + prompt.max_tokens
             self.sessions[prompt.name] = size
@@ -130,7 +130,7 @@ class Lockstep:
             side.scheduler.add_request(prompt.request(self.setup, *self.ahead))
 
     def go_on(self, name: str) -> None:
-        """What a session says next, or its end: it must fit into the model's length."""
+        """Continue a session, or end it: it must fit into the model's length."""
         self.counts["went on"] += 1
         tokens = tuple(self.rng.randrange(20) for _ in range(self.rng.choice((1, 1, 2, 5, 9))))
         ends = self.sessions[name] > self.setup.max_model_len - 50 or self.rng.random() < 0.2
@@ -139,7 +139,7 @@ class Lockstep:
             del self.sessions[name]
 
     def prompt(self) -> Prompt:
-        """One of few beginnings and a tail of its own."""
+        """Return one of few beginnings with a new tail."""
         rng = self.rng
         self.names += 1
         start = [rng.randrange(3)] * rng.choice((0, 8, 16, 24, 40))
@@ -168,7 +168,7 @@ class Lockstep:
         return tuple(found)
 
     def step(self) -> str | None:
-        """One step of both; what differs."""
+        """Do one step of both; returns the difference."""
         self.end_unservable()
         throttled = self.setup.throttles and self.rng.random() < 0.5
         planned = [side.scheduler.schedule(throttle_prefills=throttled) for side in self.sides]
@@ -207,7 +207,7 @@ class Lockstep:
                     side.scheduler.finish_requests(name, RequestStatus.FINISHED_ABORTED)
 
     def update(self, planned: Sequence[Any], chunks: Set[str]) -> str | None:
-        """The model's answer to a step that both planned."""
+        """Apply the model's output to a step that both planned."""
         output = self.sampled(planned[0], chunks)
         answers = []
         drafts = self.drafts(planned[0])
@@ -244,7 +244,7 @@ class Lockstep:
         if not self.setup.num_drafts or self.setup.is_async:
             return None
         names = list(plan.num_scheduled_tokens)
-        # With drafts, vLLM 0.24.0's own `schedule` fails once a session has gone on.
+        # With drafts, vLLM 0.24.0's own `schedule` fails once a session has continued.
         most = 0 if self.setup.has_sessions else self.setup.num_drafts
         made = [[self.rng.randrange(20) for _ in range(self.rng.randint(0, most))] for _ in names]
         return DraftTokenIds(names, made)
@@ -273,7 +273,7 @@ class Lockstep:
 
 
 def logprobs_of(sampled: Sequence[Sequence[int]]) -> LogprobsLists:
-    """Made-up ones of all sampled tokens, one after another; each is told by its token."""
+    """Return made-up logprobs of all sampled tokens in order; each is identified by its token."""
     tokens = [token for each in sampled for token in each]
     starts = [0]
     for each in sampled:

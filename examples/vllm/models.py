@@ -1,9 +1,10 @@
-"""Folders with the configurations that vLLM's own tests name, made up and tiny: nobody runs them.
+"""Folders with tiny made-up configurations, under the model names in vLLM's own tests.
 
     python -m examples.vllm.models FOLDER
 
 Tests that are run in FOLDER find them under their names. A multimodal model has a tokenizer of a
-few words and the settings of an image processor, since vLLM asks those for the size of an image.
+few words and the settings of an image processor, from which vLLM computes the size of an image. The
+models are never run.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ PATCHES = MappingProxyType(
         "merge_size": 2,
     }
 )
-"""The settings of both image processors are those of the models: tests count their tokens."""
+"""The settings of both image processors are those of the models, whose tokens tests count."""
 
 
 def configurations() -> Mapping[str, Mapping[str, Any]]:
@@ -126,7 +127,7 @@ WORDS = ("<unk>", "<s>", "</s>", "<image>", "<video>", "<|vision_start|>", "<|vi
 
 
 def tokenizer() -> Mapping[str, Any]:
-    """A tokenizer of a few words, in the form of the `tokenizers` library."""
+    """Return a tokenizer of a few words, in the form of the `tokenizers` library."""
     return {
         "version": "1.0",
         "added_tokens": [
@@ -151,7 +152,7 @@ def tokenizer() -> Mapping[str, Any]:
 
 
 def write_models(folder: Path) -> None:
-    """A folder for each model."""
+    """Write a folder for each model."""
     for name, config in configurations().items():
         made = folder / name
         made.mkdir(parents=True, exist_ok=True)

@@ -30,11 +30,13 @@ from examples.vllm.models import write_models
 REPOSITORY = Path(__file__).resolve().parents[2]
 PAGE = REPOSITORY / "docs" / "vllm.md"
 MARKS = MappingProxyType({"0.24.0": "own tests", "0.33.0": "own tests of 0.33"})
-"""What each version's table stands between, in the page."""
+"""The marks around each version's table in the page."""
 NEEDS = ("pytest", "pytest-asyncio", "ray", "tblib", "transformers<5.13")
 """Of the tests; the last for 0.24.0, which cannot import its multimodal models with later ones."""
 BUILD = ("setuptools>=77.0.3,<81", "setuptools-scm", "setuptools-rust", "cmake", "jinja2", "wheel")
-"""What pip asks vLLM's source distribution for its name with; torch is there."""
+"""Build requirements of vLLM's source distribution, from which pip reads its name; torch is
+installed.
+"""
 
 FILES = (
     "core/test_scheduler.py",
@@ -193,7 +195,7 @@ class Outcome:
 
     @property
     def counts(self) -> str:
-        """Passed, failed and errors."""
+        """Number of passed, failed and errors, in words."""
         found = Counter(self.tests.values())
         return " / ".join(str(found[each]) for each in ("passed", "failed", "error"))
 
@@ -204,7 +206,7 @@ class Outcome:
 
 
 def make_environment(folder: Path, version: str) -> Path:
-    """A virtual environment with vLLM and this checkout; its Python."""
+    """Make a virtual environment with vLLM and this checkout; returns its Python."""
     python = folder / "bin" / "python"
     if not python.exists():
         venv.create(folder, with_pip=True)
@@ -233,7 +235,7 @@ def fetch_sources(folder: Path, python: Path, version: str) -> Path:
 
 
 def run_file(python: Path, sources: Path, name: str, swapped: bool, limit_s: int) -> Outcome:
-    """One file of vLLM's tests in a process of its own."""
+    """Run one file of vLLM's tests in a separate process."""
     with TemporaryDirectory() as made:
         folder, models, report = Path(made), Path(made) / "models", Path(made) / "outcomes.json"
         write_models(models)
@@ -273,7 +275,7 @@ def run_file(python: Path, sources: Path, name: str, swapped: bool, limit_s: int
 
 
 def wrong(stock: Outcome, ours: Outcome) -> list[str]:
-    """What must not be, in words: tests lost, reasons without a test, and no manager on kvfast."""
+    """Describe what must not be: tests lost, reasons without a test, and no manager on kvfast."""
     found = [f"LOST {each}: {ours.errors.get(each)}" for each in lost(stock, ours)[0]]
     found += [f"NOT LOST, though KNOWN: {each}" for each in sorted(KNOWN.keys() & ours.passed)]
     return found if ours.on_kvfast else [*found, "NOTHING ON KVFAST"]
@@ -287,12 +289,12 @@ def lost(stock: Outcome, ours: Outcome) -> tuple[list[str], list[str]]:
 
 
 def is_refused(test: str, error: str) -> bool:
-    """Whether this is the error by which kvfast refuses what the test does."""
+    """Return whether this is the error by which kvfast refuses what the test does."""
     return re.search(KNOWN[test][1], error) is not None
 
 
 def row(name: str, stock: Outcome, ours: Outcome) -> str:
-    """The line of one file."""
+    """Return the line of one file."""
     without, known = lost(stock, ours)
     stay = sum(ours.elsewhere.values())
     return (
@@ -309,7 +311,7 @@ HEAD = (
 
 
 def table(results: Mapping[str, tuple[Outcome, Outcome]]) -> str:
-    """All files; then why managers stay, and why tests are refused."""
+    """Return the table of all files, then why managers stay, and why tests are refused."""
     lines = [*HEAD, *(row(name, *pair) for name, pair in results.items())]
     stay: Counter[str] = Counter()
     refused: Counter[str] = Counter()
@@ -324,9 +326,9 @@ def table(results: Mapping[str, tuple[Outcome, Outcome]]) -> str:
 
 
 def write_table(results: Mapping[str, tuple[Outcome, Outcome]], version: str) -> None:
-    """Between the marks of the page. Of files that did not run, the rows stay as they are.
+    """Write the table between the marks of the page, and keep the rows of files that did not run.
 
-    Then the reasons below stay, too: SystemExit if a file that ran has any.
+    The reasons below also stay then: SystemExit if a file that ran has any.
     """
     page = PAGE.read_text()
     begin, end = (f"<!-- {word} {MARKS[version]} -->" for word in ("begin", "end"))

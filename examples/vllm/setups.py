@@ -14,7 +14,7 @@ from kvfast.engines.vllm.versions import release
 
 
 def setups() -> Mapping[str, Setup]:
-    """The configurations that are tried, by name."""
+    """Return the configurations to try, by name."""
     found = {name: setup for name, setup in every_setup().items() if not is_refused(setup)}
     return MappingProxyType(found)
 
@@ -25,7 +25,9 @@ def every_setup() -> dict[str, Setup]:
 
 
 def is_refused(setup: Setup) -> bool:
-    """Whether kvfast leaves it to vLLM's manager in 0.26 to 0.32 (`kvfast.engines.vllm.later`)."""
+    """Return whether kvfast leaves it to vLLM's manager in 0.26 to 0.32
+    (`kvfast.engines.vllm.later`).
+    """
     if not 25 < release() < 33:
         return False
     keeps_boundaries = bool(setup.retention) or (release() > 29 and setup.retention != DENSE)
@@ -37,7 +39,7 @@ def is_refused(setup: Setup) -> bool:
 
 
 def alone() -> dict[str, Setup]:
-    """A scheduler that has the pool to itself."""
+    """Return setups of a scheduler that has the pool to itself."""
     full = attention("FullAttentionSpec", 4)
     window = attention("SlidingWindowSpec", 4, sliding_window=10)
     chunk = attention("ChunkedLocalAttentionSpec", 4, attention_chunk_size=8)
@@ -124,7 +126,7 @@ def beside_others() -> dict[str, Setup]:
 
 
 def since_then(minor: int) -> dict[str, Setup]:
-    """What vLLM 0.`minor` has and 0.24 had not, or had by default."""
+    """Return setups of vLLM 0.`minor` that 0.24 lacked, or had by default."""
     found = {} if minor < 26 else since_026()
     found |= {} if minor < 28 else since_028()
     return found | ({} if minor < 33 else since_033())
@@ -156,7 +158,7 @@ def since_028() -> dict[str, Setup]:
 
 
 def since_033() -> dict[str, Setup]:
-    """What vLLM 0.33 has and none before, and states, which kvfast serves again."""
+    """Return setups new in vLLM 0.33, and states, which kvfast serves again."""
     full = attention("FullAttentionSpec", 4)
     window = attention("SlidingWindowSpec", 4, sliding_window=10)
     ring = attention("CircularBufferSpec", 8)
@@ -180,7 +182,7 @@ def since_033() -> dict[str, Setup]:
 
 
 def states_since_then(full: Any, window: Any) -> dict[str, Setup]:
-    """The same beside Mamba states: hits may end inside their blocks."""
+    """Return setups with Mamba states, inside whose blocks hits may end."""
     drafted = states(8, "align", num_speculative_blocks=2)
     inside = states(8, "align", num_prefill_checkpoint_blocks=1, prefill_checkpoint_alignment=1)
     whole = replace(inside, block_size=4)

@@ -69,7 +69,7 @@ def swap() -> None:
 
 
 def given(options: dict[str, Any]) -> Any:
-    """What a manager is told, from the arguments that a test makes it with."""
+    """Return the manager's arguments, from those that a test makes it with."""
     from vllm import envs
 
     from kvfast.engines.vllm import fit
@@ -88,7 +88,7 @@ def given(options: dict[str, Any]) -> Any:
 
 @pytest.fixture
 def default_vllm_config() -> Iterator[Any]:
-    """A configuration for code that asks for the current one."""
+    """Set a configuration for code that reads the current one."""
     from vllm.config import VllmConfig, set_current_vllm_config
 
     config = VllmConfig()
@@ -98,7 +98,7 @@ def default_vllm_config() -> Iterator[Any]:
 
 @pytest.fixture
 def dist_init(tmp_path: Path) -> Iterator[None]:
-    """One process, over gloo."""
+    """Initialise one process, over gloo."""
     from vllm import distributed
     from vllm.config import VllmConfig, set_current_vllm_config
 
@@ -111,7 +111,7 @@ def dist_init(tmp_path: Path) -> Iterator[None]:
 
 
 def pytest_runtest_logreport(report: Any) -> None:
-    """The outcome of a test; an error where it is set up or torn down counts."""
+    """Keep the outcome of a test; an error in its setup or teardown counts."""
     name = report.nodeid.rpartition("/")[2]
     if report.when == "call":
         OUTCOMES[name] = report.outcome
@@ -123,7 +123,7 @@ def pytest_runtest_logreport(report: Any) -> None:
 
 
 def pytest_collectreport(report: Any) -> None:
-    """A file that cannot be imported."""
+    """Keep the error of a file that cannot be imported."""
     if report.failed:
         OUTCOMES[report.nodeid] = "error"
 
@@ -136,7 +136,7 @@ def pytest_sessionfinish() -> None:
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """How many run on kvfast."""
+    """Show how many run on kvfast."""
     total = sum(SWAPS.values())
     terminalreporter.write_line(f"kvfast: {SWAPS['kvfast']} of {total} managers")
     for reason, count in SWAPS.items():

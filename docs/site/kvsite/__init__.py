@@ -1,1 +1,1 @@
-"""What the site adds to the pages of the repository."""
+"""Additions of the site to the pages of the repository."""

@@ -41,13 +41,13 @@ class Column:
 
     @property
     def blocks(self) -> tuple[object, ...]:
-        """All but the call."""
+        """All members except the call."""
         return (self.holders, self.references, self.cached)
 
 
 @dataclass(frozen=True)
 class Story:
-    """What one check does."""
+    """The states of one check."""
 
     name: str
     columns: tuple[Column, ...]
@@ -82,7 +82,7 @@ def stories() -> Mapping[str, Story]:
 
 
 def story_of(check: Example) -> Story | None:
-    """What the check does to the first of its managers that can be drawn; None if none can."""
+    """Return the states of the check's first manager that can be drawn; None if none can."""
     watch = Watch(kvref.implementation())
     subject = cast(Implementation, watch)
     with suppress(LeftOut, TooLong):
@@ -92,7 +92,7 @@ def story_of(check: Example) -> Story | None:
 
 
 def column_of(call: str, snapshot: Snapshot) -> Column:
-    """What is drawn of a snapshot."""
+    """Return the part of a snapshot that is drawn."""
     held = {n: [b for g in r.block_ids for b in g] for n, r in snapshot.requests.items()}
     cached = frozenset(block for block, keys in enumerate(snapshot.block_keys) if keys)
     return Column(call, holders(held), tuple(snapshot.ref_counts), cached)
@@ -122,7 +122,7 @@ class Watch:
         return getattr(self.inner, name)
 
     def create(self, config: ManagerConfig, **options: Any) -> Any:
-        """A manager that is watched."""
+        """Make a manager that is watched."""
         manager = self.inner.create(config, **{**options, "check_invariants": False})
         if config.kv_cache.num_blocks > LARGEST_POOL or len(self.columns) > MOST_CALLS:
             raise TooLong
@@ -131,7 +131,7 @@ class Watch:
 
 
 class WatchedManager(Wrapper):
-    """Everything goes to `inner`; behind a call that changed something stands a column."""
+    """Passes all calls to `inner`, and adds a column after each that changed something."""
 
     def __init__(self, inner: KVCacheManager, columns: list[Column]) -> None:
         self.inner = inner
@@ -158,7 +158,7 @@ class WatchedManager(Wrapper):
 
 
 def svg(story: Story) -> str:
-    """The story as an inline picture; colours stand in the site's style sheet."""
+    """Return the states as an inline picture; the site's style sheet sets its colours."""
     width = LEFT + CELL * len(story.columns) + 34
     height = TOP + CELL * len(story.blocks) + 8
     label = escape(f"Blocks after each call of the check: {story.name}")
@@ -192,7 +192,7 @@ def _parts(story: Story) -> Iterator[str]:
 
 
 def legend(story: Story) -> str:
-    """What colours and marks mean, of those that this story has; in the style of the picture."""
+    """Return the legend of the colours and marks in the picture."""
     seen: dict[str, int] = {}
     for column in story.columns:
         for block in story.blocks:

@@ -29,7 +29,7 @@ def connect(app: Sphinx) -> None:
 
 
 def add(app: Sphinx, name: str, source: list[str]) -> None:
-    """What stands only on the site, above the first command, and the table of contents."""
+    """Add what only the site has: text above the first command, and the table of contents."""
     if name == FRONT:
         here, root = Path(__file__).parent, Path(app.srcdir)
         above, contents = ((here / part).read_text("utf-8") for part in ("front.md", "contents.md"))
@@ -40,7 +40,7 @@ def add(app: Sphinx, name: str, source: list[str]) -> None:
 
 
 def figures(root: Path) -> dict[str, str]:
-    """The numbers of the front page, each from the file that a program wrote."""
+    """Return the numbers of the front page, each from a generated file."""
 
     def read(path: str) -> dict[str, dict[str, object]]:
         found: dict[str, dict[str, object]] = json.loads((root / path).read_text("utf-8"))
@@ -70,7 +70,7 @@ def figures(root: Path) -> dict[str, str]:
 
 
 def write(app: Sphinx, error: Exception | None) -> None:
-    """The record as `kvspec view` makes it, and the front page where a browser looks for one."""
+    """Write the record's page, and the front page where a browser looks for it."""
     if error is None:
         out = Path(app.outdir)
         story = page(load(named_record(Path(RECORD)), None))

@@ -1,4 +1,4 @@
-"""All pages: links to folders, and ids of rules that lead to the rule."""
+"""Changes to all pages: links to folders, and ids of rules as links."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ BELOW: Mapping[str, str] = {
     "docs/FINDINGS": r"reports/[^)#]*\.md",
     "spec/README": r"rules/[^)#]*\.md",
 }
-"""In the table of contents pages that these link to stand below them, in the order of the links."""
+"""In the table of contents, pages linked from these are placed below them, in that order."""
 
 STAR = re.compile(r"(?<=-)[*]")
 UNTOUCHED = (nodes.reference, nodes.title, nodes.literal, nodes.literal_block, nodes.comment)
 
 
 def connect(app: Sphinx, rules: Iterable[Any]) -> None:
-    """Have every page pass through here. `rules`: those of spec/table.py."""
+    """Process every page. `rules`: those of spec/table.py."""
     known = {name: rule for rule in rules for name in (rule.id.rpartition("-")[0], rule.id)}
     app.connect("source-read", link_folders)
     app.connect("autodoc-process-docstring", escape_stars)
@@ -43,7 +43,7 @@ def connect(app: Sphinx, rules: Iterable[Any]) -> None:
 
 
 def link_folders(app: Sphinx, page: str, source: list[str]) -> None:
-    """A link to a folder leads to its README.md; where there is none, its name is left."""
+    """Replace a link to a folder by one to its README.md; without one only the name stays."""
     here = (Path(app.srcdir) / page).parent
 
     def instead(link: re.Match[str]) -> str:
@@ -59,7 +59,7 @@ def link_folders(app: Sphinx, page: str, source: list[str]) -> None:
 
 
 def slug(title: str) -> str:
-    """The anchor of a heading: the id of a rule, otherwise what is usual for Markdown."""
+    """Return the anchor of a heading: the id of a rule, otherwise the usual one in Markdown."""
     rule = RULE.match(title)
     return rule[0] if rule else github_slugify(title)
 
@@ -72,7 +72,7 @@ def escape_stars(
 
 
 def note_rules(app: Sphinx, document: nodes.document) -> None:
-    """A search for the id of a rule finds its heading first, as it does functions and classes."""
+    """Make the search find a rule's heading first, as it does functions and classes."""
     for section in document.findall(nodes.section):
         for name in filter(RULE.fullmatch, section["ids"]):
             app.env.domains.standard_domain.note_object("rule", name, name)
@@ -87,7 +87,7 @@ var splitQuery = (query) =>
 """
 
     def split(self, text: str) -> list[str]:
-        """The words of a text, as the script splits what is searched for."""
+        """Return the words of a text, split as the search script does."""
         return WORD.findall(text)
 
 

@@ -1,7 +1,7 @@
-"""Pictures of the benchmarks, drawn from the tables of bench/RESULTS.md while the site is built.
+"""Charts of the benchmarks, drawn from the tables of bench/RESULTS.md while the site is built.
 
-A table is found by the place it stands in, `<!-- begin NAME -->`, and by its first heading. Its
-cells are read as they are printed, so no figure stands anywhere twice.
+A table is found by its place, `<!-- begin NAME -->`, and by its first heading. Its cells are read
+as printed, so no figure is stored twice.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Plot:
 
     @property
     def file(self) -> str:
-        """Its name."""
+        """Its file name."""
         return f"{self.place}-{re.sub('[^a-z]+', '-', self.table.partition(',')[0])}.svg"
 
 
@@ -86,7 +86,7 @@ def connect(app: Sphinx) -> None:
 
 
 def show(app: Sphinx, page: str, source: list[str]) -> None:
-    """In front of the place of each table."""
+    """Insert the charts before the place of each table."""
     if page == PAGE:
         for place in dict.fromkeys(plot.place for plot in PLOTS):
             begin = f"<!-- begin {place} -->\n"
@@ -104,7 +104,7 @@ def _html(plot: Plot) -> str:
 
 
 def write(app: Sphinx, error: Exception | None) -> None:
-    """One file for each."""
+    """Write one file for each."""
     if error is None:
         text = Path(app.srcdir, f"{PAGE}.md").read_text("utf-8")
         folder = Path(app.outdir, FOLDER)
@@ -151,7 +151,7 @@ def _spread(cell: str, plot: Plot) -> Spread:
 
 
 def svg(plot: Plot, text: str) -> bytes:
-    """The picture: equal bytes for equal figures."""
+    """Return the chart: equal bytes for equal figures."""
     import matplotlib
 
     buffer = io.BytesIO()

@@ -29,7 +29,7 @@ def connect(app: Sphinx) -> Sequence[Any]:
 
 
 class Reference:
-    """What is known of each rule."""
+    """The additions to each rule."""
 
     def __init__(self) -> None:
         self.rules: Sequence[Any] = table.find_rules()
@@ -48,7 +48,9 @@ class Reference:
             source[0] = self.chapter(source[0], symbols)
 
     def chapter(self, text: str, symbols: Mapping[str, str]) -> str:
-        """The chapter with its symbols above the first rule, and more below each rule."""
+        """Return the chapter with its symbols above the first rule, and additions below each
+        rule.
+        """
         before, *parts = re.split(r"^(?=### KV-)", text, flags=re.MULTILINE)
         used = {s: meaning for s, meaning in symbols.items() if is_used(s, text)}
         done = [before, *symbol_table(used)]
@@ -60,7 +62,7 @@ class Reference:
         return "".join(done)
 
     def below(self, rule: str) -> Iterator[str]:
-        """The figure of a rule, and the places that name it."""
+        """Yield the figure of a rule, and the places that cite it."""
         if story := self.stories.get(rule):
             yield f'<figure class="rule"><div class="drawn">{figure.svg(story)}</div><figcaption>'
             yield f'<p class="keys">{figure.legend(story)}</p>The blocks after each call of a'
@@ -77,7 +79,7 @@ class Reference:
             yield f"<dl>{''.join(rows)}</dl></details>\n\n"
 
     def index(self) -> Iterator[str]:
-        """A table of all rules, with a field that leaves those that fit."""
+        """Yield a table of all rules, with a field that filters them."""
         yield "\n\n## All rules\n"
         yield '<input id="rule-filter" type="search" placeholder="id, name or words of the'
         yield ' sentence" aria-label="Show only rules with these words"><p id="rule-count"'
@@ -98,7 +100,7 @@ def symbols_of(contract: str) -> dict[str, str]:
 
 
 def is_used(symbol: str, text: str) -> bool:
-    """Whether a chapter uses a symbol of one letter: as a word of its own, not as an article."""
+    """Return whether a chapter uses a one-letter symbol: as a word, not as an article."""
     names = [name.partition("(")[0] for name in symbol.split(", ")]
     return any(
         len(name) == 1
@@ -109,7 +111,7 @@ def is_used(symbol: str, text: str) -> bool:
 
 
 def symbol_table(symbols: Mapping[str, str]) -> Iterator[str]:
-    """The symbols of a chapter, folded."""
+    """Yield the symbols of a chapter, folded."""
     if symbols:
         yield '<details class="symbols"><summary>Symbols in this chapter</summary>\n\n'
         yield "| symbol | meaning |\n|---|---|\n"
