@@ -3,9 +3,9 @@
     python -m bench.hashing --into bench/RESULTS.md
 
 Bare: `SHA256_Init`, `SHA256_Update` and `SHA256_Final` of the libcrypto that kvfast uses, called by
-a loop in C over messages that are written already; each digest goes to where the next message has
-its parent. So what kvfast takes beyond is reading a list of ints, writing messages and making
-objects. Needs a C compiler (`cc`), and cbor2.
+a loop in C over prepared messages; each digest is written where the next message has its parent. So
+what kvfast takes beyond is reading a list of ints, writing messages and making objects. Needs a C
+compiler (`cc`), and cbor2.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ python bench/tables.py out.json --plot docs/images/bench.png # also the picture;
 
 python bench/tables.py out.json --phase "look up"            # this one only; may be repeated
 
-The place in a file begins with a line `<!-- begin NAME -->` and ends with `<!-- end NAME -->`;
-the name is that of whom the others are compared with, or `--place NAME`.
+The place in a file begins with a line `<!-- begin NAME -->` and ends with `<!-- end NAME -->`; NAME
+is the baseline's, or that of `--place NAME`.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ class Processes(AbstractContextManager["Processes"]):
     """Processes of this machine, and a thread for each, which hands it calls.
 
     One that dies is replaced, and the call made again. Leaving ends them, whatever they are at.
-    They end as well when this process is no more, after the call that they make.
+    They also end when this process has ended, after their current call.
     """
 
     def __init__(self, jobs: int) -> None:
@@ -112,7 +112,7 @@ class _Worker:
 
 def _serve(parent: Connection) -> None:
     """Make calls until the connection is closed."""
-    # Ctrl-C reaches every process of a terminal; who began the calls decides what it means.
+    # Ctrl-C reaches every process of a terminal; the process that began the calls handles it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # SIGTERM ends this process as Ctrl-C would: no check may mistake that for a result.
     signal.signal(signal.SIGTERM, signal.default_int_handler)

@@ -25,7 +25,7 @@ LOCAL = "local"
 
 
 class ClusterError(KVSpecError):
-    """There is no such cluster, or Ray is not installed; says what to do."""
+    """The cluster does not exist, or Ray is not installed; the message says what to do."""
 
 
 class LostError(Exception):
@@ -149,7 +149,7 @@ class Cluster(AbstractContextManager["Cluster"]):
 
     A call whose node died is made again elsewhere, as often as it takes: calls have no effects, so
     nothing is lost and nothing counts twice. One whose process alone dies has killed it, unless it
-    fares better when it is made again. What a call raises ends the run.
+    fares better when it is made again. An exception in a call ends the run.
     """
 
     def __init__(self, address: str) -> None:
@@ -205,7 +205,7 @@ def _expect_listener(address: str) -> None:
 
 
 def made(call: bytes) -> bytes:
-    """Make a call that was pickled. What cannot be read or sent is what it raised."""
+    """Make a call that was pickled. If it cannot be read or sent, that error is the outcome."""
     outcome = Outcome.of((_read_and_made, (call,)))
     try:
         return pickle.dumps(outcome)

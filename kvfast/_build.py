@@ -1,4 +1,4 @@
-"""Which build of the core runs: the compiled one where there is one, else plain Python."""
+"""Choose the build of the core: the compiled one if there is one, else plain Python."""
 
 import functools
 import importlib

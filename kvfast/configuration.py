@@ -48,7 +48,9 @@ KIND_OF_TYPE: Mapping[type[LayerSpec], Kind] = MappingProxyType(
         CircularBufferSpec: kinds.CIRCULAR,
     }
 )
-"""How groups of a spec use their blocks. Exact types: a subclass may behave differently."""
+"""The way in which groups of a spec use their blocks. Exact types: a subclass may behave
+differently.
+"""
 
 FULL = (kinds.FULL, kinds.RSWA)
 """Whose hits are runs from the first block on."""
@@ -250,7 +252,7 @@ def _refuse_retention_without_effect(config: ManagerConfig, kind_per_group: Sequ
 
 
 def _refuse_retention_value(config: ManagerConfig, scheduler: int) -> None:
-    """Refuse intervals that are no multiple of the alignment (KV-CFG-7)."""
+    """Refuse intervals that are not a multiple of the alignment (KV-CFG-7)."""
     interval = config.retention_interval_tokens
     if interval is not None and (interval < 0 or interval % scheduler):
         raise ConfigError("retention_interval_tokens", interval, f"a multiple of {scheduler}, or 0")

@@ -77,7 +77,7 @@ class Allocator:
         verified = min(total + asked.num_new_tokens, asked.request.num_tokens, self.longest)
         self.coordinator.cache_blocks(asked.request, verified)
 
-    # What the steps go by.
+    # The amounts that the steps use.
 
     def demand(self, asked: Allocation) -> Demand:
         """Compute the demand of the call on every group (KV-MGR-4, KV-MGR-7)."""

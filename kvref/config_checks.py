@@ -1,4 +1,4 @@
-"""Which configurations can be served; the others name the field that is wrong (KV-ERR-5)."""
+"""Check that a configuration can be served; errors name the wrong field (KV-ERR-5)."""
 
 from __future__ import annotations
 

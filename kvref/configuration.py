@@ -58,7 +58,7 @@ GROUP_TYPES: tuple[tuple[type[LayerSpec], type[Group]], ...] = (
     (EncoderOnlyAttentionSpec, EncoderOnlyGroup),
     (CircularBufferSpec, CircularBufferGroup),
 )
-"""Which class manages which spec. Exact types: a subclass may behave differently."""
+"""The class that manages each spec. Exact types: a subclass may behave differently."""
 
 ZEROED_SPECS = (
     *(FullAttentionSpec, TQFullAttentionSpec, MLAAttentionSpec, HiddenStateCacheSpec, RSWASpec),

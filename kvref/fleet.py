@@ -58,7 +58,7 @@ class Told:
 
     @property
     def waiting(self) -> list[int]:
-        """The numbers behind a gap, ascending."""
+        """The numbers after a gap, ascending."""
         return sorted(number for number in self.batches if number > self.last[0])
 
     def drop_old(self) -> None:

@@ -23,7 +23,7 @@ class FollowedRequest(ReferenceRequest):
         return self.num_followed_tokens
 
     def extend(self, token_ids: Sequence[int]) -> None:
-        """There are no tokens to append to (KV-REQ-6)."""
+        """Raise an error: there are no tokens to append to (KV-REQ-6)."""
         raise InvalidArgumentError(
             "request", self.request_id, "one with tokens of its own; the engine keeps those of this"
         )

@@ -1,4 +1,4 @@
-"""Which checks were seen to fail for a mistake of a rule, and for which.
+"""Find the checks that were seen to fail for a mistake of a rule, and the mistake.
 
 Two things show it. A cell of the kill matrix: a mistake of the rule was killed by a layer, which is
 one kind of check; of proofs and contracts it names the file. And a mistake that a proof or contract
@@ -32,7 +32,7 @@ HEAD = re.compile(r"^(\w+) ((?:KV-[A-Z]+-[0-9]+(?:, )?)+): ", re.MULTILINE)
 RULE = re.compile(r"KV-[A-Z]+-[0-9]+")
 
 Shown = dict[tuple[str, str], str]
-"""Of a rule and a kind of check, or the file of a proof or contract, a mistake that it found."""
+"""For a rule and a kind of check, or the file of a proof or contract, a mistake that it found."""
 
 
 def find_shown(root: Path) -> Shown:

@@ -1,4 +1,4 @@
-"""Rules and who cites them: code, tests, other checks.
+"""List rules and their citations in code, tests, other checks.
 
     python spec/table.py KV-POOL-4    where one rule is written, implemented and checked
     python spec/table.py              write kvcheck/data/rules.json
@@ -10,10 +10,10 @@ what the rule says. Code cites it in a docstring or a comment, a directed check 
 `@pytest.mark.rule`, a mistake by its first line, an exploration by the rule that it calls broken, a
 proof in its docstring, every other check by naming it. A proof that runs nothing of kvref or kvfast
 is about formulas and counts as no check, nor does one that finds no mistake of the rule (shown.py).
-What does not fit: a rule without a test, one that a single kind of check is about or no mistake
-breaks, unless exceptions.toml gives the reason; a reason without need; a citation without its rule;
-a rule that is not written as one. A withdrawn rule keeps its heading, and its paragraph begins with
-`Withdrawn:`; only text may still cite it.
+It reports a rule without a test, with a single kind of check or without a mistake, unless
+exceptions.toml gives the reason; an unneeded reason; a citation of no rule; a malformed rule. A
+withdrawn rule keeps its heading, and its paragraph begins with `Withdrawn:`; only text may still
+cite it.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ CITATION = re.compile(r"KV-([A-Z]+)-([0-9]+)(?:\s*…\s*KV-\1-([0-9]+))?")
 
 
 class Kind(Enum):
-    """What a citation shows."""
+    """The meaning of a citation."""
 
     TEXT = "text"  # other rules and documents: counts for nothing, but must name a rule
     CODE = "code"
@@ -76,7 +76,7 @@ OTHER_CHECKS = tuple(
     kind for kind in Kind if kind not in (Kind.TEXT, Kind.CODE, Kind.TEST, Kind.FORMULA)
 )
 
-# What a file's citations count as: the first matching beginning of its path.
+# The kind of a file's citations, by the first matching beginning of its path.
 PLACES = (
     ("spec/kvspec/invariants.py", Kind.INVARIANT),
     ("spec/kvspec/transitions.py", Kind.INVARIANT),

@@ -179,7 +179,7 @@ class Side:
                 self.step(Round())
 
     def round(self, num_steps: int) -> Round:
-        """Some steps of decoding, or the whole story from its beginning."""
+        """Do some steps of decoding, or the whole story from its beginning."""
         measured = Round()
         if self.case.story is None:
             for _ in range(num_steps):

@@ -60,7 +60,9 @@ class Engine:
         self.slots = np.empty(max_tokens, np.int64)
 
     def add(self, request: Request, max_new_tokens: int) -> None:
-        """Queue a request. What would not fit alone would wait for ever, so it is refused."""
+        """Queue a request. A request that would not fit alone would wait for ever, so it is
+        refused.
+        """
         config = self.manager.config
         room = (config.kv_cache.num_blocks - 1) * self.workers.block_size
         most = min(room, config.max_model_len_tokens) - request.num_tokens

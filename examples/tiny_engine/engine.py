@@ -42,7 +42,7 @@ class Sequence:
 
     @property
     def generated(self) -> list[int]:
-        """The tokens behind the prompt."""
+        """The tokens after the prompt."""
         return list(self.request.token_ids[self.num_prompt_tokens :])
 
 

@@ -2,7 +2,7 @@
 
     PYTHONHASHSEED=0 python -m examples.vllm.inside_events --programs 250 [--into docs/FINDINGS.md]
 
-Answers and states are compared after each operation, events after each step. A step's events that
+Results and states are compared after each operation, events after each step. A step's events that
 differ are made equal by one known difference after the other; what is still unequal then is NEW.
 """
 
@@ -42,7 +42,7 @@ Key = tuple[EventHash, int]
 
 
 def causes(expected: Sequence[Event], got: Sequence[Event]) -> frozenset[str]:
-    """Which differences there are between the events of a step."""
+    """The known differences between the events of a step."""
     found: set[str] = set()
     passing = _removed(got) - _removed(expected) & (_stored(got) - _stored(expected))
     if passing:

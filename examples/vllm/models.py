@@ -28,7 +28,7 @@ TEXT = MappingProxyType(
         "max_position_embeddings": 131072,
     }
 )
-"""What the language models have in common. Lengths and heads are read; nothing is computed."""
+"""The members that all language models share. Lengths and heads are read; nothing is computed."""
 
 VISION = MappingProxyType(
     {

@@ -2,10 +2,10 @@
 
     python -m examples.vllm.own_tests --environment VENV --sources VLLM [--version 0.33.0] --write
 
-VENV is made if it is not there: this checkout with its extra `vllm`, from PyPI. VLLM is a folder of
-vLLM's sources, and is made of its source distribution if it is not there. No device and no weights
-are needed, and no network after that. `--write` puts the table into docs/vllm.md; with `--only`,
-the rows of these files.
+VENV is made if it does not exist: this checkout with its extra `vllm`, from PyPI. VLLM is a folder
+of vLLM's sources, and is made from its source distribution if it does not exist. No device and no
+weights are needed, and no network after that. `--write` puts the table into docs/vllm.md; with
+`--only`, the rows of these files.
 """
 
 from __future__ import annotations

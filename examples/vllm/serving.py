@@ -46,7 +46,7 @@ WINDOWS = {
     "sliding_window": 64,
     "layer_types": ["sliding_attention", "full_attention"] * 2,
 }
-"""What differs in a model with windows in every second layer."""
+"""The differences of a model with windows in every second layer."""
 SCHEDULERS = (None, "kvfast.engines.vllm.KvfastScheduler")
 COUNTERS = re.compile(
     r"^vllm:(prefix_cache_\w+_total|prompt_tokens_total|generation_tokens_total|num_preemptions_total"

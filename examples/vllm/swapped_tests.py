@@ -129,7 +129,7 @@ def pytest_collectreport(report: Any) -> None:
 
 
 def pytest_sessionfinish() -> None:
-    """Write them for who asked."""
+    """Write them to the requested file."""
     if path := os.environ.get("KVFAST_OUTCOMES"):
         told = {"tests": OUTCOMES, "errors": ERRORS, "swaps": SWAPS}
         Path(path).write_text(json.dumps(told))

@@ -156,7 +156,7 @@ def write_whole(path: Path, content: bytes) -> None:
 
 
 def _umask() -> int:
-    # mkstemp makes private files; there is no way to read the mask but to set it.
+    # mkstemp makes private files; the mask can only be read by setting it.
     mask = os.umask(0)
     os.umask(mask)
     return mask

@@ -1,4 +1,4 @@
-"""Mistakes on purpose: what is wrong, which rules it breaks, and how to make who makes it.
+"""Planted mistakes: what is wrong, the rules it breaks, and how to make an implementation with it.
 
 Each is a change of a few lines of the code that it is made from, in a text beside that code
 (`kvcheck.mistakes.text` says how such a text reads). Packages name the folder of theirs in the

@@ -11,9 +11,9 @@
     + self.free_queue.reverse()
     + return taken
 
-`@` says where all changes below it are made, until the next `@`: a function, a class or a module.
-A mistake begins with its id, the rules it breaks and what is wrong. Lines with `-` must stand there
-exactly once, whatever their indentation, and make place for those with `+`. `+` alone, in a class
+`@` says where all changes below it are made, until the next `@`: a function, a class or a module. A
+mistake begins with its id, the rules it breaks and what is wrong. Lines with `-` must occur there
+exactly once, whatever their indentation, and are replaced by those with `+`. `+` alone, in a class
 or module: at its end; in a function: instead of it. There `right(…)` calls the function as it was,
 `given` are its arguments by name, and `right` without a call is a property as it was. A line with
 `=` says why no caller can see the mistake.

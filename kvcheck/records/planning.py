@@ -52,7 +52,7 @@ class PlanningResult:
 
     @property
     def lacks(self) -> tuple[str, ...]:
-        """What the implementation does not have."""
+        """The features that the implementation lacks."""
         return (Feature.PLANNING.value,) if self.lacking else ()
 
 

@@ -181,7 +181,8 @@ def redact(
 ) -> Footer:
     """Write the redacted record of `path` to `target`.
 
-    `key`: whoever has it can find out whether a record had some hash; None: one that nobody has.
+    `key`: its holder can find out whether a record had some hash; None: a random one that is not
+    kept.
 
     Raises FormatError for a malformed file, InvalidArgumentError for a planning file, which holds
     nothing to redact, and for a record whose hash function the oracle does not have.

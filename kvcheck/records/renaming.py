@@ -71,7 +71,7 @@ class Hashes:
         self.known: dict[str, str] = {}
         self.short: dict[str, str] = {}
         self.prompts = Prompts()
-        if header.raises is not None:  # there is no manager, and there are no requests
+        if header.raises is not None:  # without a manager there are no requests
             return
         if config.hash_seed is not None:
             self.config = replace(config, hash_seed=self.stranger("seed", 32))

@@ -38,7 +38,7 @@ class Call:
 
     @property
     def bounds(self) -> tuple[int, int, int]:
-        """Of an allocation: where computed tokens, external tokens and all slots end.
+        """The ends of computed tokens, external tokens and all slots of an allocation.
 
         Computed tokens without those of the hit, which may change.
         """

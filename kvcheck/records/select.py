@@ -1,4 +1,4 @@
-"""Which record files a run replays."""
+"""Select the record files that a run replays."""
 
 from __future__ import annotations
 

@@ -139,7 +139,7 @@ class Shrinker:
         self.tried += 1
         try:
             recorder = perform(script, self.oracle, strict=self.strict)
-        except KVSpecError:  # a configuration that there is no manager for
+        except KVSpecError:  # a configuration that no manager serves
             return False
         if recorder is None:
             return False

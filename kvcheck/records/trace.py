@@ -119,7 +119,7 @@ class _Replay:
             manager = self.player.manager
             found += compare_usage(operation.observed, manager.num_free_blocks, manager.usage)
         elif view is not None:
-            # What a record does not mention is as in the last state that it did not leave out.
+            # Parts that a record omits are unchanged since the last state that it shows.
             found += compare_observed(operation.observed, view, self.seen)
             self.seen = view
         before, self.view = self.view, view

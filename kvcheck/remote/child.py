@@ -20,7 +20,7 @@ from kvspec.errors import FormatError
 
 _READ_BYTES = 2**16
 _STDERR_BYTES = 2**12
-"""As much of the end of standard error is kept."""
+"""The number of bytes kept of the end of standard error."""
 
 _SHOWN_BYTES = 40
 

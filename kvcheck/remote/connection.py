@@ -44,8 +44,8 @@ class Options:
 def hello_args(framing: str | None) -> dict[str, Any]:
     """Return the arguments of hello.
 
-    A child whose framing is not known gets a newline within its first CBOR frame. If it reads
-    lines it then has one that is no JSON, and fails at once where it would wait for the rest.
+    A child whose framing is not known gets a newline within its first CBOR frame. If it reads lines
+    it then gets one that is not JSON, and fails at once instead of waiting for the rest.
     """
     client = "kvspec" if framing else "kvspec\n"
     return {"protocol": [PROTOCOL_VERSION], "client": client}

@@ -137,7 +137,7 @@ class RemoteManager(Delegating, ElsewhereManager):
         ]
 
     def _sent_blocks(self, field: str, ids: Sequence[int]) -> list[Any]:
-        """Block ids as they are sent; one that no message can say is no block."""
+        """Encode block ids; one that no message can carry is not a block."""
         try:
             return sent_ids(field, ids)
         except InvalidArgumentError as error:

@@ -1,7 +1,7 @@
 """Every message of the protocol: the handles it names, its arguments, the shape of its result.
 
-What records know is taken from there; only the members that a scheduler owns are no arguments
-here, they come in `set`.
+Operations of records are taken from there, except that the scheduler's attributes are sent in
+`set`, not as arguments.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ HELLO_MORE: Mapping[str, Check[Any]] = {
     "limits": object_of(count),
     "edition": shown_text,
 }
-"""What it may have."""
+"""Its optional members."""
 
 
 def check_hello(answer: Any, where: Where) -> dict[str, Any]:

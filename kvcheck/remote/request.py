@@ -14,8 +14,8 @@ from kvspec.request import Request, RequestStatus
 class RemoteRequest:
     """See `kvspec.request.Request`.
 
-    What the scheduler owns is set here and sent along with the next message about the request,
-    where it changed.
+    The scheduler's attributes are set here, and changes are sent with the next message about the
+    request.
     """
 
     def __init__(

@@ -64,7 +64,7 @@ def serve(implementation: Implementation, source: BinaryIO, sink: BinaryIO) -> i
                 return 0
             message = decode(body, stream.framing)
         except FormatError as error:
-            # Where the next message begins is not known any more.
+            # The start of the next message is no longer known.
             _send(sink, {"id": None, "error": protocol_error("bad_message", str(error))}, stream)
             print(f"kvspec serve: {error}", file=sys.stderr)
             return 2

@@ -1,4 +1,4 @@
-"""A record as a story to draw: `kvspec view`.
+"""Prepare a record for drawing: `kvspec view`.
 
 Small pools show their states in the record, as changes that are folded. Of large pools a record has
 only hashes, so an implementation must play the operations and show its states.

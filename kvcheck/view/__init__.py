@@ -1,1 +1,1 @@
-"""A story drawn: `model` has its frames, `page` the HTML."""
+"""Draw a recording: `model` has its frames, `page` the HTML."""

@@ -39,7 +39,7 @@ MEANINGS: Mapping[str, str] = MappingProxyType(
         "take_events": "Takes the events that were queued.",
     }
 )
-"""What each operation is for."""
+"""A description of each operation."""
 
 
 def group_words(group: KVCacheGroup) -> str:

@@ -189,7 +189,7 @@ ARGUMENTS: Mapping[str, Callable[[Call], dict[str, Any]]] = {
         **({"num_preemptions": call.num_preemptions} if call.num_preemptions else {}),
     },
 }
-"""The arguments of each call that records know. Residency samples are none of theirs."""
+"""The arguments of each call that records know. Residency samples are not part of them."""
 
 
 def _num_values(value: object) -> int:

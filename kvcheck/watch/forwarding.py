@@ -28,7 +28,7 @@ class Forwarding(Delegating, Wrapper):
         self._perform = perform
 
     def __getattr__(self, name: str) -> Any:
-        if name in ("inner", "_perform"):  # not there while a copy is being built
+        if name in ("inner", "_perform"):  # missing while a copy is being built
             raise AttributeError(name)
         return getattr(self.inner, name)
 

@@ -4,7 +4,8 @@ The history is made of two parts, each of a state and the calls since. When the 
 the state is known, the first is dropped and a third begins: a record holds between one and two
 parts. Example with parts of 100 calls: after 250 it begins with the state after call 100.
 
-Of a manager that shows no state there is one part, and no record of more calls than two would have.
+A manager that shows no state has a single part, and no record once it has more calls than two
+parts.
 """
 
 from __future__ import annotations
@@ -111,7 +112,7 @@ class History:
             part.num_tokens += noted.num_tokens
 
     def break_off(self, why: str) -> None:
-        """Something happened that no record can say: it can only go on from a later state."""
+        """Note an event that records cannot express: they can only start from a later state."""
         self._gap = why
 
     def begin_part(self, view: View) -> None:

@@ -28,28 +28,29 @@ def monitor(
 ) -> Monitor:
     """Watch `manager`: each call is passed on unchanged, and checked afterwards.
 
-    After every call: the answer names blocks of the pool; a block handed out as new has one owner;
-    free and held blocks are all blocks; a hit holds the tokens that it stands for, all of them
-    written; granted tokens have slots; an error or a refusal changes no list and no number of free
-    blocks (but for what fell out of a window); released and popped blocks are those that were held.
+    After every call: the result names blocks of the pool; a newly allocated block has one owner;
+    free and held blocks are all blocks; a hit holds its tokens, all of them written; granted tokens
+    have slots; an error or a refusal changes no list and no number of free blocks (except for
+    blocks that left a window); released and popped blocks are those that were held.
 
     After each `every`-th call, an audit, O(pool): all of `kvspec.invariants`, all of
-    `kvspec.transitions` around that one call, the state is what the answers told, every running
-    request still finds all that it reads. The event stream is compared with the cached keys
-    (KV-EVT-7) when events are taken, at most as often. Between audits, what a call does to keys
-    and to the order of the free queue is not seen; it is seen at the next audit if it lasts.
+    `kvspec.transitions` around that one call, the state agrees with the results, and every running
+    request can still read all that it needs. The event stream is compared with the cached keys
+    (KV-EVT-7) when events are taken, at most as often. Between audits, what a call does to keys and
+    to the order of the free queue is not seen; it is seen at the next audit if it lasts.
 
     A manager that cannot show a snapshot is never audited, and recorded only from its beginning, as
-    long as that is within twice `history` calls. At the first violation a record of the
-    last `history` to twice as many calls is written, and a MonitorViolation is raised in place of
-    the answer; it is an InvariantViolation that knows the file. From then on calls only go through.
+    long as that is within twice `history` calls. At the first violation a record of the last
+    `history` to twice as many calls is written, and a MonitorViolation, which is an
+    InvariantViolation with the file, is raised instead of returning the result. From then on calls
+    only go through.
 
     Where hits may end inside a block, content is not followed, and blocks are counted once the
     copies of a step are taken.
 
     - `record`: the file, or a folder. None: the folder in KVSPEC_MONITOR_DIR, else the current one.
     - `on_violation`: "raise", or a function that is given the MonitorViolation; the engine then
-      goes on with the answer as it was.
+      continues with the result.
     - `describe`: from a request to the `RequestInput` it was made from, None if unknown; without
       it, salts, adapters and items are taken from the member `input` of requests if they have one.
     - `history`: calls; memory grows with it, with the pool and with the tokens of running requests.

@@ -39,7 +39,7 @@ NOT_RECORDED = frozenset(
 class RecordedImplementation:
     """Wraps `inner`, and writes the calls of its one manager and their results to `path`.
 
-    Requests and their tokens are operations of the record, too (spec/records.md); calls that
+    Requests and their tokens are also operations of the record (spec/records.md); calls that
     records do not know are left out. It is written while it happens, and there when the `with`
     block ends (`is_written`), also with an error; not when it is interrupted or nothing was asked.
 
@@ -148,7 +148,7 @@ class RecordedImplementation:
 class _Recording:
     """One manager, and where its operations go. `view`: its state now.
 
-    `manager` is without the audits that may be around it: to look at it is no call to audit.
+    `manager` is without the audits that may be around it: reading its state must not be audited.
     """
 
     manager: KVCacheManager

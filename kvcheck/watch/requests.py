@@ -17,7 +17,9 @@ Describe: TypeAlias = Callable[[Request], "RequestInput | None"]
 """From a request to the input it was made from; None where only its tokens are known."""
 
 MAX_IDLE = 16
-"""Requests without blocks whose content is kept: who waits is not digested in each step."""
+"""Requests without blocks whose content is kept, so that waiting ones are not processed in each
+step.
+"""
 
 
 def described(request: Request) -> RequestInput | None:

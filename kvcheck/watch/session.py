@@ -199,7 +199,7 @@ class Session:
 
     def write_record(self, path: Path) -> int:
         """Write the last calls now; the number of operations. Raises UnrecordableError, OSError."""
-        # Who watches no more does not know what was called since, so the state may be another one.
+        # After watching has ended, later calls are unknown, so the state may be different.
         snapshot = self._snapshot() if self.is_watching else None
         return self._write_history(path, "monitor", {}, snapshot).num_ops
 

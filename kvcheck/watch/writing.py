@@ -17,7 +17,7 @@ from kvspec.snapshot_codec import hexes, ints
 
 
 class UnrecordableError(KVSpecError):
-    """Why there is no record, in words that end the message of a violation."""
+    """The reason for a missing record, which ends the message of a violation."""
 
 
 class OperationWriter:

@@ -51,7 +51,7 @@ def int_view(values: object) -> memoryview[int] | None:
     Accepts `array`, NumPy arrays and, through `numpy`, PyTorch tensors on the host.
     """
     if not callable(getattr(values, "tolist", None)):
-        return None  # what has no `tolist` is read as a sequence of its elements
+        return None  # values without `tolist` are read as a sequence
     numpy = getattr(values, "numpy", None)
     try:
         view = memoryview(numpy() if callable(numpy) else values)  # type: ignore[arg-type]  # tried

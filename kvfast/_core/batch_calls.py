@@ -353,7 +353,7 @@ class BatchCalls:
             entries.end_running, plan.max_new_tokens, 1
         )
 
-    # What is reported of block lists.
+    # The reporting of block lists.
 
     def take_deltas(self, block_deltas: Array) -> int:
         """Report what was not reported yet, of all requests (KV-BATCH-11)."""

@@ -17,7 +17,7 @@ from .hashing import Hasher, encode_extra_keys
 
 PARENT = 16  # as in hashing
 PICKLE_START = 3
-"""Where a pickled message begins: 13 bytes before the parent."""
+"""The start of a pickled message: 13 bytes before the parent."""
 PROTOCOL, FRAME, SHORT_BYTES, MEMOIZE, MARK = 0x80, 0x95, 0x43, 0x94, 0x28
 ONE_BYTE = 0x4B
 """Before a number of one byte; 2 more before two bytes, 1 less before four."""

@@ -167,7 +167,7 @@ class Checks:
         base = g * self.lookup.stride
         num_blocks = self.pool.num_blocks
         if type(ids) is array:
-            view = ids  # which cannot change its length any more
+            view = ids  # whose length can no longer change
             length = len(view)
             if length > self.lookup.stride:
                 raise InvalidArgumentError(f"new_computed_blocks[{g}]", ids, "left as it is")
@@ -284,7 +284,7 @@ class Checks:
         last = tokens // unit
         if block == 0 or tokens % unit:
             return False
-        if self.shape.is_full(g):  # what lies behind the hit in its block does no harm
+        if self.shape.is_full(g):  # content after the hit in its block is harmless
             last = (index + 1) * per
         for number in range(tokens // unit, min(last, request.num_hashes) + 1):
             if self.pool.has_key(block, request, number - 1, g):

@@ -84,7 +84,7 @@ class PoolColumns:
                 found.append(ring_of(keys, entry))
         return found
 
-    # Filling; the lists of requests are there already.
+    # Restoring; the lists of requests already exist.
 
     def fill(self, columns: Columns, popped: Mapping[int, int], reserved: list[int]) -> None:
         """Take over columns. InvalidArgumentError where they do not fit.

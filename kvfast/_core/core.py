@@ -36,7 +36,7 @@ from .tables import Tables
 class Core:
     """One pool, its groups, and the requests that hold something. It trusts its callers.
 
-    `popped`: references per block that were handed out, popped or held, and not yet returned
+    `popped`: references per block that were popped or held, and not yet returned
     (KV-POOL-9, KV-POOL-19).
     `reserved`: blocks that were taken for good.
     """
@@ -174,7 +174,7 @@ class Core:
         reserved: int,
         watermark: int,
     ) -> int:
-        """Give the request its slots: its row, or -1 where there is no room (KV-MGR-4 …)."""
+        """Allocate the request's slots; returns its row, or -1 if there is no room (KV-MGR-4 …)."""
         total = min(local + external, self.max_len)
         main = total + new
         slots = min(main + lookahead, self.max_len)
@@ -308,7 +308,7 @@ class Core:
         count = 0
         while (
             count < self.tables.length[at]
-            and self.tables.arena[start + count]  # R-SWA has null behind the prompt
+            and self.tables.arena[start + count]  # R-SWA has null after the prompt
             and self.pool.refs(self.tables.arena[start + count]) == self.tables.num_nonempty[g]
         ):
             count += 1

@@ -12,12 +12,12 @@ from typing import Any
 from kvspec.errors import InvalidArgumentError, UnsupportedError
 
 CONTEXT_BYTES = 128
-"""What a digest keeps for itself at the head of a buffer of messages.
+"""Words that a digest uses at the head of a buffer of messages.
 
 OpenSSL's takes 112 bytes for SHA-256. They are 0 in a buffer that is new.
 """
 PADDING_BYTES = 72
-"""Room that a digest needs behind what it is of."""
+"""Room that a digest needs after its message."""
 SIZES_BYTES = (("sha256_cbor", 32), ("sha256_cbor_64bit", 8), ("xxhash_cbor", 16))
 
 
@@ -71,7 +71,7 @@ class Unlocked:
         """Do the work; subclasses implement it."""
 
     def call(self) -> None:
-        """Do the work; other threads go on meanwhile."""
+        """Do the work while other threads run."""
         self.run()
 
 

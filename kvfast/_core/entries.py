@@ -118,7 +118,7 @@ class Entries:
         return count if count >> COUNT_BITS == 0 else -1
 
     def copy_in(self, values: object, most: int) -> int:
-        """Copy numbers to `handles`, behind all entries; how many, of a range `most`."""
+        """Copy numbers to `handles`, after all entries; returns how many, of a range `most`."""
         if type(values) is array:
             self.make_room(self.size + len(values))
             handles = objects.longs_of(self.handles)

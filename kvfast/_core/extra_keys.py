@@ -98,7 +98,7 @@ def _next_change(request: RequestInput, block_size: int, block: int, ahead: int)
 
 
 def _first_item(items: tuple[MultimodalItem, ...], start: int) -> int:
-    """Index of the first item that ends behind token `start`; they are in order (KV-REQ-4)."""
+    """Return the index of the first item that ends after token `start` (KV-REQ-4)."""
     return bisect_right(items, start, key=_end_of)
 
 

@@ -27,7 +27,7 @@ shares some bits with that of SHA-256's constants. Programs cannot see which; of
 two.
 """
 PLACES = NUM_ROOMS * CONTEXT_BYTES
-"""Where the first room begins."""
+"""The start of the first room."""
 PARENT = 16
 """The place of the parent in a message."""
 FRAME_START = 14
@@ -207,7 +207,7 @@ class Hasher:
         """Write `body` bytes after the parent, from `place`; returns where they end."""
         last = (block + 1) * block_size
         n = self.put_tokens(message, place + body, tokens, last - block_size, last)
-        if self.ahead > 0:  # KV-HASH-14: the extra keys, and behind them these tokens
+        if self.ahead > 0:  # KV-HASH-14: the extra keys, then these tokens
             n = put_head(message, n, ARRAY, 1 + self.ahead)
         if extra_bytes == 1:
             message[n] = extra[0]
@@ -239,7 +239,7 @@ class Hasher:
     def put_tokens(
         self, message: memoryview[int], at: int, tokens: memoryview[int], first: int, end: int
     ) -> int:
-        """Write the tokens `first` … `end - 1`; the place behind them."""
+        """Write the tokens `first` … `end - 1`; returns the place after them."""
         while first + 4 <= end:
             length = objects.put_four_uints(message, at, tokens, first)
             if length == 0:
@@ -272,7 +272,7 @@ class Hasher:
 class HashJob(Unlocked):
     """A call of `Hasher.hash_blocks` that can be made without holding the GIL.
 
-    Who makes it keeps the memory that it is given.
+    The caller keeps the memory that it passes.
     """
 
     hasher: Hasher

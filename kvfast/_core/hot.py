@@ -15,7 +15,7 @@ NUM_OWN = 2
 """Fields of a request that is not registered."""
 
 COMPUTED = 0
-"""Its computed tokens; -1 while the scheduler assigned what is no count."""
+"""Its computed tokens; -1 while the assigned value is no count."""
 
 RUNS = 1
 """0 unless it is RUNNING and its other counts are legal: then the request must be asked. Else 1 + a

@@ -111,7 +111,7 @@ class KeyMap:
                 i += 1
 
     def fetch_slots(self, home: int) -> None:
-        """Fetch the slot at home and the one behind it."""
+        """Fetch the slot at home and the next one."""
         objects.fetch_long(self.slots, home & self.slot_mask)
         objects.fetch_long(self.slots, (home + probing.STEP) & self.slot_mask)
 
@@ -217,7 +217,9 @@ class KeyMap:
         return i
 
     def read_ahead(self, request: FastRequest, number: int) -> int:
-        """Fetch where hash `number` belongs, in the only group, and behind it; -1: no such hash."""
+        """Fetch the home of hash `number` in the only group, and the next slot; -1: no such
+        hash.
+        """
         if number >= request.num_hashes:
             return -1
         home = self.home_of(request, number, 0)
@@ -239,7 +241,7 @@ class KeyMap:
             self.fill_slot(entry)
 
     def add(self, entry: int, request: FastRequest, number: int, group: int) -> None:
-        """Add an entry behind all with the same key; it must not be in the map."""
+        """Add an entry after all with the same key; it must not be in the map."""
         self.add_at(self.home_of(request, number, group), entry, request, number, group)
 
     def add_at(self, home: int, entry: int, request: FastRequest, number: int, group: int) -> None:
@@ -373,7 +375,7 @@ class KeyMap:
                 self.remove(block)
 
     def empty_slot(self, hole: int) -> None:
-        """Empty a place; slots that were put behind it for want of it move back."""
+        """Empty a place; slots displaced by it move back."""
         i, back = hole, 0
         while True:
             i = (i + probing.STEP) & self.slot_mask
@@ -387,7 +389,7 @@ class KeyMap:
             if steps == probing.STEPS_MASK:  # or more
                 home = self.facts[record.INTS * entry + record.HOME]
                 steps = self.steps_between(home, i)
-            # It may move back unless its home lies behind the hole, between hole and place.
+            # It may move back unless its home is between the hole and its place.
             if steps < back:
                 continue
             if home < 0:

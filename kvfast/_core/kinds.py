@@ -27,7 +27,7 @@ ENCODER_ONLY: Final = 6
 CIRCULAR: Final = 7
 """One block per request, written over and over."""
 RSWA: Final = 8
-"""The prompt, and a window behind it."""
+"""The prompt, and a window after it."""
 
 
 def never(kind: Never) -> int:

@@ -22,7 +22,7 @@ def move_all(pool: BlockPool, source: int, block: int) -> None:
 
 
 def move_entry(keys: KeyMap, entry: int, target: int) -> None:
-    """Let `target` carry the key of an entry, behind all others with the key."""
+    """Give `target` the key of an entry, after all others with the key."""
     for k in range(keys.width):
         keys.words[record.WORDS * target + k] = keys.words[record.WORDS * entry + k]
     mine, theirs = record.INTS * entry, record.INTS * target

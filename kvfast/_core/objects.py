@@ -220,14 +220,14 @@ def put_low_eight(data: memoryview[int], at: int, value: int) -> None:
 
 
 def put_padding(message: memoryview[int], start: int, end: int) -> None:
-    """Write what SHA-256 needs behind message[start:end]; hashlib, used here, does that itself."""
+    """Write SHA-256's padding after message[start:end]; hashlib, used here, does that itself."""
 
 
 def put_four_uints(message: memoryview[int], at: int, values: memoryview[int], first: int) -> int:
     """Write the CBOR of four numbers from `values[first]` on, below 2^31, in no time.
 
     The length of all; 0 where nothing was written, as here. Compiled, eight bytes are written for
-    each, of which those behind its length mean nothing.
+    each; those after its length are meaningless.
     """
     return 0
 

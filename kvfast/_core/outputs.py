@@ -136,7 +136,7 @@ class Outputs:
         return at
 
     def write_rows_of(self, i: int, at: int) -> int:
-        """New entries of the lists of entry i, behind `at` rows; how many rows then."""
+        """Write new entries of the lists of entry i after `at` rows; returns the number of rows."""
         entries = self.entries
         if entries.granted_at[i] == 0:
             return at

@@ -1,7 +1,7 @@
 """The pool: reference counts, eviction order and cached identity of every block (KV-POOL-*).
 
 The free queue is a doubly linked ring through the records of the blocks (see `record`). The null
-block, which is never in it, is its head: before the block in front, and behind the one at the back.
+block, which is never in it, is its head: before the block in front, and after the one at the back.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from .upcoming import Upcoming
 class BlockPool:
     """The blocks 1 … num_blocks - 1, at first free, in this order. The methods trust their caller.
 
-    Additional entries (KV-PART-2) of a block are chained by `next_entry`, from the block on; those
-    given back from `free_more` on. `num_more` were ever made.
+    Additional entries (KV-PART-2) of a block are chained by `next_entry`, starting at the block;
+    free ones start at `free_more`. `num_more` were ever made.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class BlockPool:
         self.facts[record.INTS * right + record.PREV] = left - right + 1
 
     def put(self, left: int, block: int) -> None:
-        """Put a block right behind `left` (0: in front); it must not be in the queue."""
+        """Put a block right after `left` (0: in front); it must not be in the queue."""
         right = self.after(left)
         self.link(left, block)
         self.link(block, right)
@@ -204,7 +204,7 @@ class BlockPool:
             if block == 0:
                 continue
             if self.facts[base + record.DUP_NEXT] and self.facts[base + record.REFS] == 1:
-                # Behind the one before it; the way back from the head is closed at the end.
+                # After the one before it; the link back from the head is set at the end.
                 self.facts[base + record.REFS] = 0
                 self.link(last, block)
                 self.upcoming.put(block)

@@ -22,7 +22,7 @@ DUP_NEXT = 9
 DUP_PREV = 10
 """The one before."""
 NEXT = 11
-"""Behind it in the free queue, as a distance from the next id: 0 means block b + 1."""
+"""The next in the free queue, as a distance from the next id: 0 means block b + 1."""
 PREV = 12
 """Before it in the free queue, as a distance from the id before: 0 means block b - 1."""
 REFS = 13
@@ -32,4 +32,4 @@ OWNER = 13
 COVERED = 14
 """Hashes, from the start of the request, that the primary key covers."""
 HOME = 15
-"""Where the slot of its key belongs; the same for all entries with the key."""
+"""The home of its key's slot; the same for all entries with the key."""

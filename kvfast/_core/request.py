@@ -93,7 +93,7 @@ class FastRequest:
         """Refuse: a copy would share the tokens but not their number (KV-MGR-20)."""
         raise UnsupportedError("copying or pickling a request", "kvfast")
 
-    # What the scheduler says: any object can be assigned, and the next call that reads it checks.
+    # Set by the scheduler: any object can be assigned; the next call that reads it checks it.
 
     @property
     def num_computed_tokens(self) -> int:
@@ -194,7 +194,7 @@ class FastRequest:
     def hold(self, holder: object, turn: Turn | None, fields: memoryview[int], at: int) -> None:
         """Move its hot fields to this array, with the turn of the array's reader."""
         computed = self.fields[self.field_at + hot.COMPUTED]
-        self.fields[self.field_at + hot.RUNS] = 0  # who reads these from now on asks it
+        self.fields[self.field_at + hot.RUNS] = 0  # readers of these use it from now on
         self.holder = holder
         self.turn = turn
         self.fields: memoryview[int] = fields
@@ -270,7 +270,7 @@ class FastRequest:
         self.num_tokens = num_tokens
 
     def copy_tokens(self, token_ids: Sequence[int], field: str) -> int:
-        """Write tokens behind the last one, where they don't count yet; their number."""
+        """Write tokens after the last one, where they don't count yet; returns their number."""
         is_list = type(token_ids) is list
         view = None if is_list else int_view(token_ids)
         if view is not None:
@@ -331,7 +331,7 @@ class FastRequest:
         self.room_hashes = room
 
     def hash_until(self, end: int) -> None:
-        """Hash the blocks up to `end`, whose tokens are there (KV-HASH-4)."""
+        """Hash the blocks up to `end`, whose tokens exist (KV-HASH-4)."""
         self.make_room_for_hashes(end)
         if self.has_extra_keys:
             size = self.hash_block_size_tokens

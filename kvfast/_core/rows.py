@@ -1,4 +1,4 @@
-"""Which row of the tables each request has."""
+"""The row of each request in the tables."""
 
 from __future__ import annotations
 

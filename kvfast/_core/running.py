@@ -1,4 +1,4 @@
-"""Running requests in a step: which may go on, and letting them (KV-BATCH-6)."""
+"""Running requests in a step: check which may continue, and continue them (KV-BATCH-6)."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ class Shape:
 
     `attention` lists the members of each attention group, in look-up order (KV-COORD-4).
     Hits are multiples of `alignment`: the scheduler block size, or less (KV-INSIDE-1). `retention`
-    is the interval in tokens, or -1 for none. `ahead`: tokens behind a block that its hash covers;
+    is the interval in tokens, or -1 for none. `ahead`: tokens after a block that its hash covers;
     `num_last`: those that no replay hits.
     """
 

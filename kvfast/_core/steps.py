@@ -196,7 +196,7 @@ class Steps:
     def start(
         self, i: int, request: FastRequest, hit: int, num_tokens: int, is_beside_others: bool
     ) -> bool:
-        """Admit a request with the hit just found; False where there is no room."""
+        """Admit a request with the hit just found; returns False if there is no room."""
         core = self.core
         row = core.place(
             self.entries.row_at[i], request, num_tokens, self.ahead.lookahead, hit, 0, hit, 0,

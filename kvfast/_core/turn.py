@@ -32,7 +32,7 @@ class Turn:
         self.state = ASKING
 
     def refuse(self) -> NoReturn:
-        """Raise what says why there is no turn now."""
+        """Raise the error that says why the turn is not available."""
         if self.state == SPOILT:
             raise SpoiltError(self.cause)
         raise BusyError("manager", None)

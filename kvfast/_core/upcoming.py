@@ -1,6 +1,6 @@
-"""Which blocks come soon in the free queue, so that their records are fetched in time.
+"""Predict the next blocks of the free queue, to fetch their records in time.
 
-Who comes next is known only by going there, one read of memory after another. But most blocks come
+Following the queue itself would take one dependent memory read per block. But most blocks come
 in the order in which they were put there. A wrong guess costs a read of memory, nothing else.
 """
 

@@ -83,7 +83,7 @@ _FOLDERS: Mapping[str, str] = {
     "Transfer": "tier",
     "hash_blocks": "hashing",
 }
-"""Where the names are that need torch."""
+"""The modules of names that need torch."""
 
 
 def __getattr__(name: str) -> object:

@@ -1,4 +1,4 @@
-"""A fleet's view: events over ZeroMQ in the form that engines publish, and who has which prefix.
+"""A fleet's view: events over ZeroMQ in the form that engines publish, and the engines' prefixes.
 
     publisher = Publisher(PublisherOptions("tcp://*:5557", replay="tcp://*:5558"))
     publisher.publish(manager.take_events())            # in the engine, after each step

@@ -92,7 +92,7 @@ class FastIndex:
         return True
 
     def skip(self, engine: str) -> bool:
-        """Go on at the lowest that waits, from nothing (KV-FLEET-7)."""
+        """Restart, empty, at the lowest waiting batch (KV-FLEET-7)."""
         line = self._line(engine)
         if not line.waiting:
             return False
@@ -162,7 +162,9 @@ class FastIndex:
         return self._by_name(reached)
 
     def _by_name(self, reached: Sequence[tuple[int, int]]) -> Mapping[str, int]:
-        """Engines by name with their numbers, given as numbers and the bits of who has each."""
+        """Return engines by name with their numbers, from pairs of a number and the bits of its
+        engines.
+        """
         found = {}
         for name in self.engines:
             bit = self._lines[name].bit

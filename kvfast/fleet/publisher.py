@@ -1,4 +1,6 @@
-"""Events of one engine out over ZeroMQ, with a memory for those who missed some (KV-FLEET-11)."""
+"""Publish events of one engine over ZeroMQ, and keep some for consumers that missed them
+(KV-FLEET-11).
+"""
 
 from __future__ import annotations
 
@@ -101,7 +103,7 @@ class Publisher:
         return batch.number
 
     def close(self) -> None:
-        """Stop, and give the addresses back. What is on its way to consumers is still sent."""
+        """Stop, and give the addresses back. Messages under way to consumers are still sent."""
         if self._closed.is_set():
             return
         self._closed.set()

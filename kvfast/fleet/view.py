@@ -206,7 +206,7 @@ class FleetView:
             if self.index.missing(name) is None:
                 return
         if self._state(name) or name in self._ask_again:
-            return  # of silence nothing follows: the engine may be there again when next asked
+            return  # silence proves nothing: the engine may reply to the next request
         while self.index.missing(name) is not None and self.index.skip(name):
             self.counts.given_up += 1
 

@@ -70,7 +70,7 @@ _ARRAYS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "AllBlocksCleared": (),
     }
 )
-"""The members of events that are arrays, behind their type and in this order (KV-FLEET-18)."""
+"""The members of events that are arrays, after their type and in this order (KV-FLEET-18)."""
 
 
 class _Batch(msgspec.Struct, array_like=True):

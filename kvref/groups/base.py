@@ -148,7 +148,7 @@ class Group:
     is_cacheable = True
     """Whether the group takes part in prefix caching (KV-COORD-14)."""
 
-    # What the attention type decides.
+    # The methods that depend on the attention type.
 
     def num_skipped_tokens(self, num_computed_tokens: int) -> int:
         """Leading tokens that no later token attends to: s(c) (KV-FULL-1, KV-CIRC-2)."""
@@ -183,7 +183,7 @@ class Group:
         """Return whether a later look-up could use this block; windowed groups exclude some."""
         return True
 
-    # What is the same for all.
+    # The methods common to all types.
 
     def retained_places(self, request: ReferenceRequest) -> list[int]:
         """Return the ends of hits that retention keeps, besides the replay boundary (KV-RET-7)."""

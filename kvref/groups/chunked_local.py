@@ -49,5 +49,5 @@ class ChunkedLocalGroup(Group):
         if not found[0] and num_null_tokens < start:  # the chunk begins inside block `first`
             return self.longest_hit(replace(asked, max_length_tokens=num_null_tokens))
         if not found[0] and not self.context.null_prefix_is_hit:
-            return found  # by policy, nulls alone are no hit (KV-POL-4)
+            return found  # by policy, nulls alone do not count as a hit (KV-POL-4)
         return [[NULL_BLOCK] * first + run for run in found]

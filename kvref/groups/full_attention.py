@@ -64,7 +64,7 @@ class FullAttentionGroup(Group):
 
 
 class RSWAGroup(FullAttentionGroup):
-    """Keeps the prompt, and a window behind it (KV-RSWA-*)."""
+    """Keeps the prompt, and a window after it (KV-RSWA-*)."""
 
     def __init__(self, context: GroupContext, pool: BlockPool, events: EventLog) -> None:
         super().__init__(context, pool, events)

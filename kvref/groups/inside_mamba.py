@@ -36,7 +36,7 @@ NO_CHUNK = PlannedChunk(-1, 0, 0, 0)
 
 
 class InsideMambaGroup(EndsInside, MambaGroup):
-    """Every mode. What modes none and all register ends where blocks end."""
+    """Every mode. States that modes none and all register end at block ends."""
 
     def longest_hit_within(self, asked: LookUp) -> tuple[list[list[int]], int]:
         """Return the rightmost boundary with a state, null before it, no drop (KV-INSIDE-8)."""

@@ -16,11 +16,11 @@ from kvspec.specs import (
     spec_fields,
 )
 
-# What full attention may differ in and still be one group.
+# Members in which layers of full attention may differ within a group.
 FULL_ATTENTION_MAY_DIFFER = frozenset(
     {"head_size_v", "sliding_window", "attention_chunk_size", "non_causal"}
 )
-# What latent layers must agree in; everything else comes from the first.
+# Members in which latent layers must agree; all others come from the first.
 LATENT_MUST_AGREE = (
     "num_kv_heads",
     "cache_dtype_str",
@@ -29,7 +29,7 @@ LATENT_MUST_AGREE = (
     "indexes_kv_by_block_stride",
 )
 
-# What windows over latents must agree in.
+# Members in which windows over latents must agree.
 WINDOWED_MUST_AGREE = ("sliding_window", *LATENT_MUST_AGREE[1:])
 
 

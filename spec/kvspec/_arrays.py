@@ -18,7 +18,7 @@ _SIGNED = frozenset("ilq")
 def ints_of(field: str, values: object) -> array[int]:
     """Copy the numbers into an `array("q")`; InvalidArgumentError names `field` or its element.
 
-    Of a sequence every element is a real int in -2^63 … 2^63 - 1: no bool, no float, no NumPy
+    Every element of a sequence must be a real int in -2^63 … 2^63 - 1: no bool, float or NumPy
     scalar. An array has the buffer protocol, or a method `numpy` (PyTorch) that gives one that has.
     """
     if isinstance(values, (list, tuple, range)):

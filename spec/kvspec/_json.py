@@ -54,7 +54,7 @@ _PLAIN_TYPES = frozenset({type(None), bool, int, float, str, list, dict})
 
 
 def check_plain(value: object, where: Where, *, most_values: int) -> None:
-    """Refuse what no file and no message here holds, so that nothing behind it has to.
+    """Refuse values that no file or message may hold, so that later code need not.
 
     That is: types that JSON does not have, ints beyond 64 bits, numbers that are not finite,
     nesting without end, and, with more than `most_values` values, one that holds itself.

@@ -125,7 +125,7 @@ def parse_json(data: bytes, where: Where, *, is_whole: bool = False) -> Any:
 
 
 _HALF_PAIR = re.compile(r"\\u[dD][89a-fA-F]")
-"""How JSON writes one half of a character, which alone has no UTF-8 form."""
+"""JSON's escape of half a character, which alone has no UTF-8 form."""
 
 
 def _check_texts(value: Any, where: Where) -> None:

@@ -17,7 +17,7 @@ from kvspec.snapshot import MambaState, RequestState, Snapshot
 
 
 def check_restorable(config: ManagerConfig, snapshot: Snapshot) -> None:
-    """InvalidArgumentError for what is no state of a manager with this configuration."""
+    """Raise InvalidArgumentError unless it is a state of a manager with this configuration."""
     _check_types(config, snapshot)
     try:
         check_snapshot(config, snapshot)

@@ -14,7 +14,7 @@ from kvspec.errors import KVSpecError
 MAX_LINE_BYTES = 2**24
 """Longest line that is put together; a longer one comes out as far as it was read.
 
-As long as the longest message of the protocol: what is made of its values is bounded with it.
+As long as the longest message of the protocol, which also bounds the values made from it.
 """
 
 _GZIP_MAGIC = b"\x1f\x8b"

@@ -23,7 +23,7 @@ def check_request(request: Request) -> None:
 
 
 def check_blocks(blocks: KVCacheBlocks) -> None:
-    """InvalidArgumentError for what is no list per group (KV-TIER-8)."""
+    """Raise InvalidArgumentError unless there is a list per group (KV-TIER-8)."""
     if not isinstance(blocks, KVCacheBlocks):
         raise InvalidArgumentError("blocks", blocks, "KVCacheBlocks")
     for group, ids in enumerate(blocks.groups):

@@ -71,7 +71,7 @@ class _AuditedBatch:
             try:
                 result = value(*args, **kwargs)
             except BaseException:
-                with suppress(BusyError, SpoiltError):  # then there is no state to be seen
+                with suppress(BusyError, SpoiltError):  # then there is no state to check
                     self._manager.audit_state()
                 raise
             self._manager.audit_state()
@@ -115,7 +115,7 @@ class AuditedManager(Wrapper):
             try:
                 result = call(*args, **kwargs)
             except (BusyError, SpoiltError, InvariantViolation):
-                raise  # there is no state to be seen, or the manager found its own fault
+                raise  # there is no state to check, or the manager found the violation itself
             except BaseException as error:
                 try:
                     self._audit(name, "error")

@@ -7,8 +7,8 @@
         name = "mymanager"
         manager_class = MyManager
 
-That is an `Implementation` for one full-attention group with prefix caching. What it gains later is
-a method in the manager and a name in `features`. docs/implement-your-own.md goes that way.
+That is an `Implementation` for one full-attention group with prefix caching. Each further feature
+is a method in the manager and a name in `features`. docs/implement-your-own.md shows the way.
 """
 
 from __future__ import annotations

@@ -1,20 +1,20 @@
 """A whole engine step in a few calls over arrays (KV-BATCH-*).
 
-`batched_of(implementation, manager)` in `kvspec.sequential` answers a `BatchedManager` for any
-manager. What its calls mean is *defined* by single calls, one after another in a stated order:
+`batched_of(implementation, manager)` in `kvspec.sequential` returns a `BatchedManager` for any
+manager. Its calls are *defined* by single calls, one after another in a stated order:
 `kvspec.sequential.SequentialManager` is that definition. An implementation with `Feature.BATCHED`
 has its own (`BatchedImplementation`).
 
-A request is registered once and then goes by its *handle*, a small int. Numbers are passed as
+A request is registered once and then named by its *handle*, a small int. Numbers are passed as
 
 - `Ints`: a list, tuple or other sequence of ints; or an array of them: one-dimensional,
   C-contiguous, of native 32- or 64-bit signed integers (`array("i")`, NumPy, a PyTorch tensor in
   host memory). Arrays are read before anything is written (KV-BATCH-3).
-- `Ints | int` where one number may stand for all.
+- `Ints | int` where one number may apply to all.
 
 Every error names its argument as a path from the call: `decoding[3]` (the handle at place 3),
 `decoding[3].num_computed_tokens` (a member of the request there), `decode_tokens[3]` (its count;
-`decode_tokens` when one count stands for all, or for the wrong length or type), `slot_mappings[0]`.
+`decode_tokens` if one count applies to all, or for the wrong length or type), `slot_mappings[0]`.
 `admit`, `decode`, `free` and `preempt` are steps, so their errors name the fields of a `StepPlan`.
 All are InvalidArgumentError, or UnsupportedError for an option that the manager under it lacks; and
 then nothing has changed (KV-BATCH-2).
@@ -48,16 +48,16 @@ Ints: TypeAlias = Sequence[int] | Array
 class StepPlan:
     """One engine step, handled in the order of the fields (KV-BATCH-1).
 
-    No handle stands in it twice. Nothing is checked before `step`.
+    No handle may occur twice. Nothing is checked before `step`.
 
-    - `finished`: these requests hold nothing any more and start anew if they are used again.
+    - `finished`: these requests are released and start again if they are used again.
     - `preempted`: the same, and counted as a preemption (KV-BATCH-5).
     - `decoding`, `prefilling`: requests under way; `decode_tokens`, `prefill_tokens`: new tokens of
       each, drafts included, 1 or more (KV-BATCH-6). The two differ in name only.
     - `new`: requests to be looked up and admitted, each with at most `max_new_tokens` new tokens,
       1 or more (KV-BATCH-7).
-    - `token_budget`: tokens of the step. What `decoding` and `prefilling` were granted comes off,
-      `new` shares the rest (KV-BATCH-8).
+    - `token_budget`: tokens of the step. Tokens granted to `decoding` and `prefilling` are
+      subtracted, `new` shares the rest (KV-BATCH-8).
     - `num_lookahead_tokens`: slots for a drafter beyond each allocation of the step.
     - `full_sequence_must_fit`, `reserved_blocks`: for new requests, as in `allocate_slots`.
     - `stops_at_refusal`: after the first refused new request the later ones are not tried.
@@ -100,7 +100,7 @@ class StepOutput:
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """What a step granted.
+    """The tokens that a step granted.
 
     - `num_scheduled_tokens`: int64, for each entry of `decoding`, `prefilling` and `new`, in this
       order: new tokens granted; 0 when refused or not tried.

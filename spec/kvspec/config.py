@@ -137,19 +137,19 @@ class ManagerConfig:
     - `int_event_hashes`: events show hashes as their low 64 bits instead of bytes.
     - `dcp_world_size`, `pcp_world_size`: context parallelism; a block then covers
       `block_size * dcp * pcp` tokens.
-    - `watermark`: fraction of the pool kept free when requests are admitted beside others.
+    - `watermark`: fraction of the pool kept free when requests are admitted while others run.
     - `retention_interval_tokens`: None keeps every reusable block of windowed and Mamba groups;
-      0 only the tail before the replay boundary; k one tail per k tokens besides. Not named: that
+      0 only the tail before the replay boundary; k also one tail per k tokens. Not named: that
       of the policy (KV-POL-26). The configuration holds None or an int from then on, so
       `dataclasses.replace(config, policy=…)` keeps it, unless NOT_NAMED is given beside it.
-    - `hash_function`: `sha256_cbor`, or one of the weaker `sha256_cbor_64bit` and `xxhash_cbor`;
-      or `given_8`, `given_16`, `given_32`, if the engine keeps tokens and hashes (KV-HASH-13).
-      Whoever may send prompts can make two with equal hashes under those, whatever the seed; the
-      second is then answered from the keys and values of the first (KV-HASH-11, KV-HASH-12).
-    - `trusted_tenants`: True says that nobody who sends prompts would do that. Without it the
+    - `hash_function`: `sha256_cbor`, or one of the weaker `sha256_cbor_64bit` and `xxhash_cbor`; or
+      `given_8`, `given_16`, `given_32`, if the engine keeps tokens and hashes (KV-HASH-13). Under
+      those a client can make two prompts with equal hashes, whatever the seed; the second then uses
+      the keys and values of the first (KV-HASH-11, KV-HASH-12).
+    - `trusted_tenants`: True declares that no client would do that. Without it the
       weaker functions are refused.
     - `hash_seed`: text that makes the first parent hash reproducible. None: random per manager.
-    - `hash_lookahead_tokens`: tokens behind a block that its hash covers, too. Above 0 no group
+    - `hash_lookahead_tokens`: tokens after a block that its hash also covers. Above 0 no group
       drops a block, whatever is flagged (KV-HASH-14).
     - `residency_sample_rate`: share of allocations whose block is timed, 0 … 1 (KV-STAT-6).
     """

@@ -16,7 +16,7 @@ from kvspec._json import Where
 from kvspec._toml import parse_toml
 
 EDITIONS: tuple[str, ...] = ("0.1", "0.2", "0.3")
-"""Oldest first. Who names none is of the first: it never heard of them."""
+"""Oldest first. The default is the first, which is older than editions."""
 
 FIRST, NEWEST = EDITIONS[0], EDITIONS[-1]
 

@@ -267,7 +267,7 @@ class FormatError(KVSpecError, ValueError):
 
 
 class SavedStateError(FormatError):
-    """A file that is no state that can be loaded (`kvspec.saved`).
+    """A file that cannot be loaded as a state (`kvspec.saved`).
 
     `reason`: "no state", "version", "cut off", "damaged" or "configuration". `advice` says what to
     do next.

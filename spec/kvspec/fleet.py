@@ -20,7 +20,7 @@ FleetKey: TypeAlias = tuple[str, int, EventHash]
 
 
 class WireError(KVSpecError, ValueError):
-    """A message that is no batch of events (KV-FLEET-10); `problem` says what is wrong."""
+    """A message that is not a batch of events (KV-FLEET-10); `problem` says what is wrong."""
 
     def __init__(self, problem: str) -> None:
         super().__init__(f"no batch of events: {problem}")

@@ -58,7 +58,7 @@ def groups_of(groups: Iterable[Any]) -> tuple[KVCacheGroup, ...]:
 def spec_of(spec: Any) -> LayerSpec:
     """Convert to the spec of the same name; to the bare base for a name the contract lacks."""
     made = TYPE_OF_NAME.get(type(spec).__name__, LayerSpec)
-    # What an older engine does not have yet is as by default.
+    # Members that an older engine lacks have their default.
     has = (each.name for each in fields(made) if hasattr(spec, each.name))
     members = {name: getattr(spec, name) for name in has}
     if members.get("head_size_v") == 0:  # since 0.29 for a latent, which has no values

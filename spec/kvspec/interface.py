@@ -5,10 +5,10 @@ what is supported, planning, cloning for exploration) is the `Implementation`. I
 found by the entry-point group `kvspec.implementations` or as `package.module:factory`; the factory
 takes no arguments and returns an `Implementation`.
 
-Conventions of every call: an illegal call raises a typed error and changes nothing (KV-ERR-2);
-lack of space is answered by None or False, never by an exception (KV-ERR-1); a call while another
-one is under way raises BusyError (KV-ERR-7), and after one that broke off in a change every call
-raises SpoiltError (KV-ERR-8); unknown request ids hold nothing (KV-ERR-4); answers are ids.
+Conventions of every call: an illegal call raises a typed error and changes nothing (KV-ERR-2); lack
+of space is reported by None or False, never by an exception (KV-ERR-1); a call during another one
+raises BusyError (KV-ERR-7), and after one that failed during a change every call raises SpoiltError
+(KV-ERR-8); unknown request ids hold nothing (KV-ERR-4); results are ids.
 """
 
 from __future__ import annotations
@@ -317,7 +317,7 @@ BASE_CALLS = (
     *("config", "none_hash", "num_free_blocks", "usage"),
     *("get_computed_blocks", "allocate_slots", "free", "get_blocks"),
 )
-"""What every manager has, whatever features it lacks."""
+"""The calls that every manager has, whatever features it lacks."""
 
 
 def is_manager(value: object) -> bool:

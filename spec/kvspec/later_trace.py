@@ -15,7 +15,7 @@ from kvspec.record import LATER_VERSION, START_VERSION
 from kvspec.specs import SPEC_TYPES
 
 JUNCTION_STATES = "states of chunks that end at a junction"
-"""What an option of 0.33 adds to hits inside a block, and the contract does not have."""
+"""Additions of 0.33's options to hits inside a block that the contract lacks."""
 
 NOT_ASKED = frozenset(
     {
@@ -37,7 +37,7 @@ NEEDED_BY_ARGUMENT: Mapping[str, str] = MappingProxyType(
         "skip_zeroing_group_ids": "groups that are not zeroed",
     }
 )
-"""What an argument other than 0 needs."""
+"""The feature that an argument other than 0 needs."""
 
 _USUAL: Mapping[str, Any] = MappingProxyType(
     {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 LABELS = ("model_name", "engine")
-"""Of every sample, as vLLM's."""
+"""Labels of every sample, as vLLM's."""
 
 
 @dataclass(frozen=True)

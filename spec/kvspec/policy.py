@@ -27,19 +27,19 @@ LATER: tuple[str, ...] = (
 """Choices that only some implementations have (`Feature.LATER_CHOICES`)."""
 
 OLDER: Mapping[str, str] = MappingProxyType({"extra_keys": "plain", "lookups_counted": "asked"})
-"""What a record or message without the key means, where the rules chose otherwise before."""
+"""The meaning of a record or message without the key, if the rules' default was another before."""
 
 
 @dataclass(frozen=True)
 class Policy:
     """One implementation's declared choices.
 
-    - `unhashed_freed_to`: where freed blocks without a hash go in the free queue.
+    - `unhashed_freed_to`: where freed blocks without a hash are put in the free queue.
     - `removed_event_per`: one removal event for each physical copy, or only for the last one.
     - `chunked_null_prefix_is_hit`: whether chunked local attention reports the blocks before the
       current chunk as computed for a fresh prompt.
     - `capacity_counts_null_block`: whether planning's capacity check counts the null block.
-    - `chunk_must_align`: whether a chunk that is no multiple of the block size is an error.
+    - `chunk_must_align`: whether a chunk that is not a multiple of the block size is an error.
     - `exact_block_ids`: whether block ids and eviction order are promised (level *identity*).
     - `zero_retention_needs_windows`: whether a retention interval of 0 is an error, as any is,
       without a group that it thins out.

@@ -26,7 +26,7 @@ LATER_VERSION = 3
 """The version of traces with what later engines say: two more fields of the state."""
 
 UNCOMPARED = ("result", "state")
-"""What an operation may leave uncompared."""
+"""The parts of an operation that may be left uncompared."""
 
 SMALL_POOL_BLOCKS = 64
 """Up to this many blocks a record shows the state itself; beyond, its SHA-256."""

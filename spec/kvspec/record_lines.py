@@ -49,7 +49,7 @@ from kvspec.snapshot_codec import decode_snapshot, encode_snapshot
 
 TRACE_ERRORS = ("ValueError", "KeyError", "LookupError", "NotImplementedError")
 MOST_BLOCKS = 2**20
-"""Of a record's pool. A manager takes memory for each; a line as small as any other can ask so."""
+"""Limit on the blocks of a record's pool: a manager allocates memory for each."""
 
 PLANNING_ERRORS = ("ValueError", "NotImplementedError", "AssertionError")
 

@@ -70,7 +70,7 @@ class MultimodalItem:
 
 @dataclass(frozen=True)
 class PromptEmbeddings:
-    """Embeddings that stand for the first `num_tokens` tokens, as raw bytes.
+    """Embeddings that replace the first `num_tokens` tokens, as raw bytes.
 
     `data` holds `bytes_per_token` bytes for each token, in token order (KV-HASH-9).
     """
@@ -95,7 +95,7 @@ class RequestInput:
 
     `prompt_token_ids`: a sequence of ints, or an array of them that has `tolist` (KV-REQ-5).
     `cache_salt`: requests share blocks only when their salts are equal; None means none, and an
-    empty text is refused: it would share with everybody who has none.
+    empty text is refused: it would share with every request without one.
     `multimodal`: sorted by offset, not overlapping. `skip_reading_cache`: the request must compute
     every token itself (prompt log-probabilities, pooling), yet its blocks are cached for others.
     `reports_hits`: events repeat what is stored of the blocks that it hits (KV-EVT-11).
@@ -175,7 +175,7 @@ class Request(Protocol):
     num_computed_tokens: int
     """Tokens whose KV is in the cache, drafts that are not yet verified excluded (KV-REQ-3)."""
     num_preemptions: int
-    """How often the request was preempted; more than 0 counts its look-ups apart."""
+    """How often the request was preempted; if more than 0, its look-ups are counted separately."""
     status: RequestStatus
 
     @property

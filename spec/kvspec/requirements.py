@@ -44,9 +44,9 @@ VALUES: Mapping[str, Callable[[ManagerConfig], set[str]]] = MappingProxyType(
         "hash_block_size": _hash_block_size,
     }
 )
-"""What a configuration uses of each member of `Capabilities.values`: the modes of its Mamba groups;
-`decode` and `prefill` context parallelism; block sizes of its groups that are `equal` or
-`different`; a given hash block size that is no smaller than any `block`, or `smaller`."""
+"""The values that a configuration uses, for each member of `Capabilities.values`: the modes of its
+Mamba groups; `decode` and `prefill` context parallelism; block sizes of its groups that are `equal`
+or `different`; a given hash block size that is at least that of some `block`, or `smaller`."""
 
 LIMITS: Mapping[str, Callable[[ManagerConfig], int]] = MappingProxyType(
     {
@@ -64,7 +64,7 @@ LIMITS: Mapping[str, Callable[[ManagerConfig], int]] = MappingProxyType(
         ),
     }
 )
-"""How much a configuration uses of each member of `Capabilities.limits`."""
+"""The amount that a configuration uses, for each member of `Capabilities.limits`."""
 
 
 def limits_of(can: Capabilities) -> Mapping[str, int]:

@@ -1,18 +1,18 @@
-"""The state of a manager in a file, and a manager that goes on from it (KV-MGR-20).
+"""Save the state of a manager to a file, and load a manager from it (KV-MGR-20).
 
     from kvspec.saved import load, save
 
     save(manager, "cache.state")
     manager = load(implementation, "cache.state")
 
-What is in the file is what a snapshot has: block lists under the ids of their requests, cached
-keys, the order of eviction, references, what is queued for zeroing or copying. Three things are
+The file contains what a snapshot has: block lists under the ids of their requests, cached
+keys, the order of eviction, references, blocks queued for zeroing or copying. Three things are
 not:
 
 - The keys and values themselves. The caller keeps the memory of the cache, or writes it apart, and
   in the same moment: a block whose memory was lost must not be hit (`reset_prefix_cache`).
-- Queued events, counted look-ups and samples. Whoever publishes them takes them before saving.
-- Tokens of requests. An engine makes them anew under the same ids, by `make_request` and
+- Queued events, counted look-ups and samples. A publisher must take them before saving.
+- Tokens of requests. An engine makes them again under the same ids, by `make_request` and
   `append_tokens`, which change no manager.
 
 `spec/saved.md` is the format. Any implementation with `Feature.SNAPSHOT` can be saved and any with
@@ -75,7 +75,7 @@ def load(
     checks in `restore` are made: the checksum vouches for the rest.
 
     Raises OSError, UnsupportedError without `Feature.RESTORE`, and SavedStateError, whose `reason`
-    distinguishes a file that is no state, of another version, cut off, damaged or of another
+    says whether the file is not a state, of another version, cut off, damaged or of another
     configuration. Nothing was made then.
     """
     if Feature.RESTORE not in implementation.capabilities.features:

@@ -323,7 +323,7 @@ class SequentialManager:
         )
 
     def report(self, handle: int, rows: memoryview, num_rows: int) -> int:
-        """Write the request's unreported entries behind `num_rows` rows, while there is room.
+        """Write the request's unreported entries after `num_rows` rows, while there is room.
 
         How many rows there are then.
         """

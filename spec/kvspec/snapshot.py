@@ -43,18 +43,19 @@ class Snapshot:
     - `ref_counts[b]`: references to block b; entry 0 is always 0 (the null block has no count).
     - `block_keys[b]`: keys under which block b is cached, the primary key first. A key is the
       block hash followed by the group as 4 big-endian bytes (KV-HASH-6).
-    - `lookup_order`: for each key, the blocks that carry it, first answered first.
+    - `lookup_order`: for each key, the blocks that carry it, in the order in which look-ups return
+      them.
     - `covered_tokens[b]`: tokens, from the start of the request, that the primary key of block b
       covers; 0 without a key.
     - `none_hash`: the parent of first blocks.
     - `requests`: every request with at least one block or one cached-count entry.
-    - `popped_blocks`: blocks handed out by `pop_blocks_for_free` and not yet returned, ascending,
-      one entry per reference, null blocks left out.
+    - `popped_blocks`: blocks popped by `pop_blocks_for_free` and not yet returned, ascending, one
+      entry per reference, without null blocks.
     - `new_block_ids[g]`: ids queued for zeroing.
     - `step_keys[g]`: keys registered since the last `new_step_starts` (Mamba groups; else empty).
-    - `reserved_blocks`: blocks set aside for good at start (attention sinks), ascending.
-    - `pending_copies[g]`: (source, destination) of the copies asked for and not yet taken; each end
-      has a reference for it (KV-INSIDE-4). Empty where no group has any.
+    - `reserved_blocks`: blocks reserved at start (attention sinks), ascending.
+    - `pending_copies[g]`: (source, destination) of requested copies not yet taken; each end has a
+      reference for it (KV-INSIDE-4). Empty where no group has any.
     - `written_from`: of blocks that the step being planned writes, the tokens that were there
       before; only of full attention where hits end inside a block (KV-INSIDE-17).
     """

@@ -158,7 +158,7 @@ class SinkFullAttentionSpec(FullAttentionSpec):
 
 @dataclass(frozen=True)
 class RSWASpec(FullAttentionSpec):
-    """Full attention over the prompt, and over the last `rswa_window` tokens behind it."""
+    """Full attention over the prompt, and over the last `rswa_window` tokens after it."""
 
     rswa_window: int = 0
 
@@ -228,7 +228,7 @@ class MambaSpec(LayerSpec):
     states at block boundaries that a later request may start from. `num_speculative_blocks` more
     blocks hold the states of drafted tokens. In mode align a step may leave one state more inside
     its chunk, in one of `num_prefill_checkpoint_blocks`, a multiple of
-    `prefill_checkpoint_alignment` behind the chunk's start (KV-INSIDE-5).
+    `prefill_checkpoint_alignment` after the chunk's start (KV-INSIDE-5).
     """
 
     shapes: tuple[tuple[int, ...], ...]

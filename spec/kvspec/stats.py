@@ -1,4 +1,4 @@
-"""Counters a manager hands out (KV-STAT-*)."""
+"""Counters that a manager returns (KV-STAT-*)."""
 
 from __future__ import annotations
 

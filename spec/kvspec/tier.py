@@ -50,7 +50,7 @@ class Tier(Protocol):
         """Give up a hold: the allocation was refused. Nothing for a request that holds nothing."""
 
     def taken(self, blocks: Sequence[int]) -> Copies:
-        """Device blocks were handed out as new; copies (device, host) to be made (KV-TIER-2)."""
+        """Note newly allocated device blocks; returns copies (device, host) to make (KV-TIER-2)."""
 
     def load(self, request: Request, blocks: KVCacheBlocks) -> Copies:
         """Copies (host, device) for the held tokens; `blocks` are the request's (KV-TIER-6)."""

@@ -72,7 +72,7 @@ class Turn:
             return call(*args, **kwargs)
         except BaseException as error:
             if self.is_changing:
-                self.cause = "MemoryError"  # where there is not even the memory for a name
+                self.cause = "MemoryError"  # if there is not even memory for a name
                 self.cause = error.__class__.__name__
             raise
         finally:

@@ -59,7 +59,7 @@ def test_the_tables_name_phases_units_cases_and_subjects(
     assert shown.err == ""
     for title in (
         *("look up, ns per request", "allocate + cache, ns per block", "free, ns per block"),
-        *("append, ns per request", "decode step, ns per request", "as the pool grows, cold"),
+        *("append, ns per request", "decode step, ns per request", "cold, by pool size"),
     ):
         assert title in shown.out
     assert shown.out.count("2 × 64 tokens   ") == 1  # hashing knows no hits
@@ -96,7 +96,7 @@ def test_a_trace_is_replayed_beside_the_rest_or_alone(capsys: pytest.CaptureFixt
 def test_pools_are_shown_by_what_a_block_costs(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "--impl", "kvref", "--only", "memory"]) == 0
     shown = capsys.readouterr().out
-    assert "pools: what a block costs" in shown
+    assert "pools: cost per block" in shown
     assert "1,024 blocks" in shown
     assert f"kvref: kvref {version('kvspec')}; took no part in a round" in shown
 
@@ -204,7 +204,7 @@ def test_unequal_work_ends_the_command(capsys: pytest.CaptureFixture[str]) -> No
         (["--impl", "kvref", "--json", "no/such/folder/f.json"], "there is no folder"),
         (["--impl", "kvref", "--plot", "no/such/folder/f.svg"], "there is no folder"),
         (["--impl", "kvref", "--plot", "f.pdf"], "the name must end in .png or .svg"),
-        (["--impl", "kvref", "--only", "replay"], "which trace?"),
+        (["--impl", "kvref", "--only", "replay"], "--only replay needs --trace"),
         (["--impl", "kvref", "--only", "replay", "--trace", "nowhere.gz"], "nowhere.gz"),
     ],
 )

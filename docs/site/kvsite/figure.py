@@ -24,7 +24,7 @@ from kvspec.policy import Policy
 from kvspec.snapshot import Snapshot
 
 MOST_CALLS, FEWEST_CHANGES, MOST_BLOCKS, LARGEST_POOL = 22, 2, 14, 100
-"""What one can take in at a glance, what shows something, and what is quick to look at."""
+"""Limits of pictures that are quick to read and still show something."""
 
 COLOURS = 6
 CELL, LEFT, TOP = 26, 58, 96
@@ -32,7 +32,7 @@ CELL, LEFT, TOP = 26, 58, 96
 
 @dataclass(frozen=True)
 class Column:
-    """The blocks after a call: who holds each, its references, and whether it is cached."""
+    """The blocks after a call: the holders of each, its references, and whether it is cached."""
 
     call: str
     holders: Mapping[int, str]

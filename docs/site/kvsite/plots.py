@@ -133,7 +133,7 @@ def _cells(line: str) -> list[str]:
 
 
 def _column(name: str, names: Sequence[str]) -> int:
-    """`update: ratio` is the first column `ratio` behind `update`."""
+    """`update: ratio` is the first column `ratio` after `update`."""
     at = 0
     for part in name.split(": "):
         if part not in names[at:]:

@@ -18,7 +18,7 @@ CONTRACT = "spec/README"
 SYMBOL_ROW = re.compile(r"^\| (.+?) \| (.+) \|$", re.MULTILINE)
 NEXT_RULE = re.compile(r"^##+ ", re.MULTILINE)
 KINDS = ("code", "invariants", "tests", "check", "proofs", "contracts", "model", "mistakes")
-"""Of the kinds of citations in spec/table.py, those that are listed below a rule."""
+"""The kinds of citations in spec/table.py that are listed below a rule."""
 
 
 def connect(app: Sphinx) -> Sequence[Any]:

@@ -2,12 +2,12 @@
 
     kvspec check kvcheck.adapters.nanovllm:implementation --level safety
 
-The factory takes whatever `nanovllm` is on the path; it needs numpy and xxhash, and no GPU. What a
-call becomes:
+The factory takes whatever `nanovllm` is on the path; it needs numpy and xxhash, and no GPU.
+Translation of the calls:
 
 - block id: nano-vllm's + 1; id 0 is the null block, which it does not have.
 - request: a `Sequence`, with the block size of its manager.
-- `get_computed_blocks`: `can_allocate`. It answers the length of the hit, or that the request does
+- `get_computed_blocks`: `can_allocate`. It returns the length of the hit, or that the request does
   not fit; then the hit is empty. The blocks are read from `hash_to_block_id`.
 - first `allocate_slots`: `allocate`, which takes blocks for the whole prompt at once, also if only
   a chunk is computed. Without a hit its length is 0, if that many blocks are free.

@@ -1,12 +1,12 @@
-"""SGLang's radix cache behind the contract's calls, for level *safety*.
+"""SGLang's radix cache with the contract's calls, for level *safety*.
 
     kvspec check kvcheck.adapters.sglang:implementation --level safety
 
-The design differs: a tree of token prefixes in place of a map of block hashes, slots in place of
-blocks, locks on tree nodes in place of references to blocks. A page of the allocator is a block,
+The design differs: a tree of token prefixes instead of a map of block hashes, slots instead of
+blocks, locks on tree nodes instead of references to blocks. A page of the allocator is a block,
 with the same number: page 0 is SGLang's dummy page, and the contract's null block. SGLang's own
 functions do all that changes state; the adapter is the scheduler that calls them, in the order of
-SGLang's. What a call becomes:
+SGLang's. Translation of the calls:
 
 - request: a `Req`; the salt is its `cache_salt`, an adapter's name its `lora_id`, a request that
   reads no cache one that wants logits from token 0 on.
@@ -17,10 +17,10 @@ SGLang's. What a call becomes:
   `alloc_for_decode`. Generated tokens enter the tree when the request is released.
 - `free`: `release_kv_cache`, which publishes what was computed, and `reset_for_retract`. (SGLang's
   scheduler does not publish when it preempts; the contract has one call for both.)
-- `num_free_blocks`: free slots and those of tree nodes that nobody has locked.
+- `num_free_blocks`: free slots and those of unlocked tree nodes.
 - `reset_prefix_cache`: as `Scheduler.flush_cache`, if no request holds a row.
 
-A checkpoint may put the tree's page in place of the request's own page with the same content.
+A checkpoint may replace the request's own page by the tree's page with the same content.
 """
 
 from __future__ import annotations

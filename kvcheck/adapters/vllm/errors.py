@@ -1,4 +1,4 @@
-"""Errors of the adapter: vLLM is not there, or vLLM refused a call with a bare exception."""
+"""Errors of the adapter: vLLM is not installed, or refused a call with an untyped exception."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NAME = "vllm"
 
 
 class VLLMUnavailableError(KVSpecError, ImportError):
-    """vLLM cannot be imported, or is no version that this adapter speaks to."""
+    """vLLM cannot be imported, or this adapter does not support its version."""
 
     def __init__(self, problem: str, versions: Sequence[str]) -> None:
         super().__init__(

@@ -63,7 +63,7 @@ LATER_FEATURES = FEATURES - {Feature.PLANNING} | {
     *(Feature.LATER_CHOICES, Feature.JUNCTIONS, Feature.IN_FLIGHT, Feature.HITS_INSIDE_BLOCKS),
     *(Feature.HASH_LOOKAHEAD, Feature.HIT_REPORTS),
 }
-"""Of 0.33, which plans by other functions, in another order."""
+"""The features of 0.33, which plans by other functions, in another order."""
 
 
 class VLLMImplementation:

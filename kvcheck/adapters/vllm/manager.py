@@ -23,17 +23,19 @@ from kvspec.snapshot import Snapshot
 from kvspec.stats import PrefixCacheStats, ResidencySample
 
 UNCACHED_PREFIX = "num_uncached_common_prefix_tokens"
-"""Where vLLM's coordinator of several groups leaves that number for its scheduler."""
+"""The attribute in which vLLM's coordinator of several groups leaves that number for its
+scheduler.
+"""
 
 PER_GROUP = "find_longest_cache_hit_per_group"
-"""What only that coordinator has."""
+"""The attribute that only that coordinator has."""
 
 
 class VLLMManager:
     """See `kvspec.interface.KVCacheManager` for what each call promises.
 
-    `popped` lists references handed out by `pop_blocks_for_free` and not yet returned: vLLM leaves
-    that to its scheduler. See `scheduler_view` for `keeps_uncached_prefix`.
+    `popped` lists references popped by `pop_blocks_for_free` and not yet returned: vLLM leaves that
+    to its scheduler. See `scheduler_view` for `keeps_uncached_prefix`.
     """
 
     def __init__(
@@ -310,7 +312,7 @@ class VLLMManager:
         return tuple(map(int, self.inner.take_new_block_ids()))
 
     def record_prefix_cache_stats(self, request: Request, num_hit_tokens: int) -> None:
-        """Count a look-up of a request that was admitted; before 0.33 there is no such call."""
+        """Count a look-up of a request that was admitted; vLLM has this call from 0.33 on."""
         own = own_request(request)
         if self.library.is_later:
             self.inner.record_prefix_cache_stats(own.inner, num_hit_tokens)

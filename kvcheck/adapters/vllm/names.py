@@ -9,7 +9,7 @@ from kvspec.events import AllBlocksCleared, BlockRemoved, Event, EventHash
 from kvspec.snapshot import Snapshot
 
 LOW = 2**64 - 1
-"""What events show of a hash, where they show an int."""
+"""The part of a hash in events that show an int."""
 
 
 class Names:

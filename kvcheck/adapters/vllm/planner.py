@@ -1,8 +1,8 @@
 """vLLM's planning functions behind `kvspec.planning.Planner`, with a made-up configuration.
 
-vLLM plans with plain Python and no device; of its own configuration the functions read a few
-members, which `settings` makes up. They work on values made for each call, so that their changes to
-them have no effect elsewhere.
+vLLM plans with plain Python and no device; the functions read a few members of vLLM's
+configuration, which `settings` makes up. They work on values made for each call, so that their
+changes to them have no effect elsewhere.
 """
 
 from __future__ import annotations

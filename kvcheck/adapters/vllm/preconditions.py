@@ -30,7 +30,7 @@ class Asked:
 
 
 def load_behind_hit(asked: Asked, scheduler_block_size: int) -> str | None:
-    """External tokens go on where a hit of whole blocks ends."""
+    """Check that external tokens continue where a hit of whole blocks ends."""
     hit = asked.num_new_computed_tokens
     if asked.num_external_computed_tokens and hit % scheduler_block_size:
         return f"a load behind a hit of {hit} tokens, no multiple of {scheduler_block_size}"

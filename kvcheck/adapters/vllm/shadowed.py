@@ -13,7 +13,7 @@ from kvspec.events import Event
 from kvspec.specs import MambaSpec
 
 UNTOLD = "skip_zeroing_group_ids"
-"""Of 0.33: says what is not zeroed, because a connector writes it."""
+"""An option of 0.33 for groups that are not zeroed, because a connector writes them."""
 
 
 def ids_of(blocks: Any) -> KVCacheBlocks | None:

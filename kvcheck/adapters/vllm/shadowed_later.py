@@ -60,8 +60,8 @@ class LaterShadowedPool(ShadowedPool):
 class LaterShadowedManager(ShadowedManager):
     """vLLM 0.33's manager, followed.
 
-    `steps`: what its scheduler has under way. `num_read`: tokens behind a chunk that its drafter
-    reads, and `most_tokens` those that a chunk of one request has at most.
+    `steps`: what its scheduler has under way. `num_read`: tokens after a chunk that its drafter
+    reads; `most_tokens`: the most tokens of a chunk of one request.
     """
 
     def __init__(

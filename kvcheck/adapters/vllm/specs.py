@@ -60,7 +60,7 @@ OLD_MEMBERS = ("indexes_kv_by_block_stride", "compress_ratio")
 """Members of specs that 0.33 does not have."""
 
 CHOICES = ("unhashed_freed_to", "removed_event_per", "chunked_null_prefix_is_hit")
-"""What a policy may not say otherwise, beside the later choices."""
+"""Choices that a policy may not change, besides the later ones."""
 
 
 def spec_types(library: Library) -> frozenset[type[LayerSpec]]:

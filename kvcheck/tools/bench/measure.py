@@ -159,7 +159,7 @@ class _Run:
         self._fill_s_per_block: dict[str, float] = {}
 
     def measure_case(self, case: Case) -> None:
-        """Prepare those who can be waited for, then the rounds."""
+        """Prepare the contestants that are fast enough, then do the rounds."""
         found: dict[str, Measurement] = {}
         playing: dict[str, tuple[Scenario, Stopwatch]] = {}
         for contestant in self.contestants:
@@ -184,7 +184,7 @@ class _Run:
                 elif spent_s * self.num_rounds > self.patience.rounds_s:
                     del playing[name]
                     self._leave_out(case, name, spent_s * self.num_rounds, self.num_rounds)
-        # Who came first in the first round may lack a phase.
+        # The first contestant of the first round may lack a phase.
         phases = [phase for scenario, _ in playing.values() for phase in scenario.phases]
         self.found += sorted(found.values(), key=lambda each: phases.index(each.phase))
 

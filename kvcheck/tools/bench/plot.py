@@ -25,7 +25,8 @@ def plot_bytes(document: dict[str, Any], *, image_format: str) -> bytes:
     import matplotlib
 
     buffer = io.BytesIO()
-    # The salt gives an SVG's elements the same names each time; a `$` in a name is no formula.
+    # The salt gives an SVG's elements the same names each time; a `$` in a name does not start a
+    # formula.
     with matplotlib.rc_context(
         {"svg.hashsalt": "kvspec-bench", "text.parse_math": False, "font.size": 9.0}
     ):

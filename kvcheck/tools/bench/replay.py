@@ -27,7 +27,7 @@ REPLAY_STEP = "replay: step"
 MANAGER = "replay: manager, in all"
 
 IN_ALL = (REPLAY_ADMIT, REPLAY_RUN, REPLAY_FREE, REPLAY_STEP)
-"""What `MANAGER` adds up: everything but hashing."""
+"""The phases that `MANAGER` adds up: everything but hashing."""
 
 REPLAY_PHASES = (MANAGER, *IN_ALL, REPLAY_HASH, REPLAY_APPEND)
 """In the order in which they are shown."""
@@ -172,7 +172,7 @@ class Batched:
         (self.handles[number],), _ = self.timed(REPLAY_HASH, 0, self.work.make([given]))
 
     def step(self, step: Step) -> None:
-        """Plans of what is granted; then tokens, and who ends."""
+        """Plan the granted tokens; then append tokens, and end requests."""
         answers: list[Any] = []
         for index, groups in enumerate(_plans(step.groups)):
             answers += self._plan(groups, starts_step=index == 0)

@@ -40,7 +40,7 @@ FILL_CHUNK_BLOCKS = 8
 """A full pool's prompts are laid out in pieces of this many blocks, in random order."""
 
 PASSES = 2
-"""How often a round of a full pool asks for cached beginnings."""
+"""How often a round of a full pool looks up cached beginnings."""
 
 
 class Timed(Protocol):
@@ -166,7 +166,7 @@ class PromptScenario:
             for request in requests:
                 self._allocate(timed, work, request)
         else:
-            work.admit(requests, self._new_tokens()).work()  # there is no call without a look-up
+            work.admit(requests, self._new_tokens()).work()  # no call works without a look-up
         work.calls.end_step()
         timed(FREE, blocks, work.free(requests))
 

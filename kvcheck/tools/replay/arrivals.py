@@ -1,4 +1,4 @@
-"""The records of a trace, with a look at those behind the next one that have arrived already."""
+"""The records of a trace, with access to those after the next one that have already arrived."""
 
 from __future__ import annotations
 

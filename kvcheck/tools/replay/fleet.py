@@ -203,7 +203,7 @@ class Fleet:
             self._clock_ms = max(self._clock_ms, -(-self._next.timestamp_ms // step_ms) * step_ms)
 
     def _send_due(self) -> None:
-        """Requests that are there by now, in their order.
+        """Send the requests that have arrived, in order.
 
         Where all of them are there at once, one is sent when the engine that the route wants has
         admitted all it has, so that the caches are known that the route looks at.

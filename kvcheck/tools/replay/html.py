@@ -78,7 +78,7 @@ def _options(content: dict[str, Any]) -> list[tuple[str, str]]:
 
 def _picture(plot_svg: bytes) -> str:
     svg = plot_svg.decode("utf-8")
-    svg = svg[svg.index("<svg") :]  # inside a page there is no XML declaration
+    svg = svg[svg.index("<svg") :]  # a page must not contain an XML declaration
     return f'<div class="picture">{svg}</div>'
 
 

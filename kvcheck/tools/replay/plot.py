@@ -33,7 +33,8 @@ def plot_bytes(replays: Sequence[tuple[Series, dict[str, Any]]], *, image_format
     import matplotlib
 
     buffer = io.BytesIO()
-    # The salt gives an SVG's elements the same names each time; a `$` in a file name is no formula.
+    # The salt gives an SVG's elements the same names each time; a `$` in a file name does not start
+    # a formula.
     with (
         matplotlib.rc_context(
             {
@@ -145,7 +146,7 @@ def _draw_hit_rate(axes: Axes, ends: list[int], series: Series, content: dict[st
         linewidth=1.0,
         label=f"repeated ids in the trace ({content['trace_repeat_rate']:.1%})",
     )
-    shown = [rate for rate in (*windowed, *cumulative) if rate == rate]  # NaN is no rate
+    shown = [rate for rate in (*windowed, *cumulative) if rate == rate]  # NaN is not a rate
     axes.set_ylim(0, min(1.02, 1.15 * max((*shown, content["trace_repeat_rate"])) or 1.02))
     axes.yaxis.set_major_formatter(_percent())
     axes.set_ylabel("hit / queried tokens")

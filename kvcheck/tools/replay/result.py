@@ -79,7 +79,7 @@ def whole(moments: Sequence[Moment]) -> Moment:
 
 @dataclass(slots=True)
 class PhaseSeconds:
-    """Wall time by phase; `driver` is what is in none of the others."""
+    """Wall time by phase; `driver` is the rest."""
 
     hash: float = 0.0
     lookup: float = 0.0

@@ -23,7 +23,10 @@ def check_device(field: str, device: object) -> torch.device:
     if isinstance(device, (str, torch.device)):
         try:
             found = torch.empty(0, device=device).device
-        except (RuntimeError, AssertionError) as error:  # torch raises both for what is not there
+        except (
+            RuntimeError,
+            AssertionError,
+        ) as error:  # torch raises both if there is no such device
             reason = str(error).partition("\n")[0]
             raise InvalidArgumentError(field, str(device), f"a device here: {reason}") from error
         if found.type != "meta":

@@ -1,4 +1,4 @@
-"""Which of the two forms of an operation runs: plain torch, or a Triton kernel.
+"""Choose between the two forms of an operation: plain torch, or a Triton kernel.
 
 A folder with kernels has both as modules with the same functions: `plain` and `kernels`.
 """

@@ -11,7 +11,7 @@ def free_memory_bytes(device: torch.device) -> int | None:
     """Bytes that can be allocated on a device now; None where that can't be asked."""
     if device.type == "cuda":
         free: int = torch.cuda.mem_get_info(device)[0]
-        # What torch keeps for later is as good as free: it is given back when there is no other.
+        # Memory cached by torch counts as free: it is released when there is no other.
         kept: int = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return free + kept
     try:

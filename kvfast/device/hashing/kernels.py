@@ -146,7 +146,7 @@ def _load_words(message, row, row_words, parent, is_first, mask):
     for i in tl.static_range(_CHUNK_WORDS):
         word = tl.load(message + row + i * row_words, mask=mask, other=0)
         word = word.to(tl.uint32, bitcast=True)
-        # 83 58 20, then the parent, whose bytes lie three behind the beginning of a word.
+        # 83 58 20, then the parent, whose bytes start three after the beginning of a word.
         if i == 0:
             word = tl.where(is_first, word | 0x83582000 | (parent[0] >> 24), word)
         elif i < _DIGEST_WORDS:

@@ -24,7 +24,7 @@ from kvfast.device.hashing.sha256 import (
 PARENT = 3
 """The place of the parent."""
 ARRAY = PARENT + DIGEST_BYTES
-"""Where the head of the array of tokens does."""
+"""The start of the head of the array of tokens."""
 LARGEST_HEAD_BYTES = 9
 MASK = 0xFFFFFFFF
 

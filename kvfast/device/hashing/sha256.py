@@ -1,4 +1,6 @@
-"""The numbers of SHA-256 (FIPS 180-4): bits of roots of the first primes, behind the point."""
+"""The numbers of SHA-256 (FIPS 180-4): bits of roots of the first primes, after the binary
+point.
+"""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from kvspec.events import AllBlocksCleared, BlockRemoved, BlockStored, Event
 from kvspec.snapshot import Snapshot
 
 GROUP_BYTES = 4
-"""Of a key, behind its hash (KV-HASH-6)."""
+"""Bytes of a key after its hash (KV-HASH-6)."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""How much of each waiting prompt is cached, for thousands of prompts at once (KV-DEV-19).
+"""Find how much of each waiting prompt is cached, for thousands of prompts at once (KV-DEV-19).
 
 A policy that orders its queue by hits asks for all of it in every step. Requests for that need not
 be made: the index hashes prompts as they are and looks them up in its own table of the cached keys.

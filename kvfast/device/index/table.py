@@ -1,7 +1,7 @@
 """A table of hashes on a device: entries with whole hashes, and slots by which they are found.
 
-Open addressing, one slot after another from a hash's home on. Of two entries that want one slot the
-lesser number has it, so the slots depend only on what was inserted, never on an order.
+Open addressing, one slot after another from a hash's home on. If two entries want one slot, the
+smaller number gets it, so the slots depend only on the inserted entries, never on their order.
 
     hashes[entry]  32 bytes     is_live[entry]  0 if it left     slots[…]  an entry, or EMPTY
 """

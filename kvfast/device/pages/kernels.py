@@ -61,7 +61,7 @@ def _store_kernel(
         values = decode(words, GIVEN)
         divisor = tl.full((TILE_TOKENS * TILE_HEADS,), scale, tl.float32)
         if SCALED:
-            # What is not a number has no size: chips differ in what the largest of it is.
+            # NaN has no size: chips differ in the maximum of values with NaN.
             sizes = tl.where(values == values, tl.abs(values), 0.0)
             limit = tl.full((TILE_TOKENS * TILE_HEADS,), LIMIT, tl.float32)
             divisor = tl.math.div_rn(tl.max(sizes, axis=1), limit)

@@ -32,7 +32,7 @@ def store_tokens(
     else:
         values = formats.decoded(tokens)
         limit = torch.full((), formats.LARGEST[part.dtype], device=part.device)
-        # What is not a number has no size (KV-DEV-4).
+        # NaN has no size (KV-DEV-4).
         own = values.abs().nan_to_num(0.0, posinf=torch.inf).amax(dim=2) / limit
         own = torch.where(own == 0, torch.ones_like(own), own)
         stored = formats.encoded(values / own[:, :, None], part.dtype)
@@ -79,7 +79,7 @@ def copy_pages(
         first = torch.where(valid, read, torch.zeros_like(read))
         second = torch.where(valid, written, torch.zeros_like(written))
         words = pages[first.to(pages.device)].to(others.device)
-        # Where a pair is skipped, the null block is given what it has.
+        # A skipped pair copies the null block to itself.
         keeps = valid.to(others.device)[:, None]
         others[second.to(others.device)] = torch.where(keeps, words, torch.zeros_like(words))
 

@@ -96,7 +96,7 @@ class KVPools:
                 for size in sizes
             ]
         except (torch.OutOfMemoryError, RuntimeError) as error:
-            # Of host memory, and of pinned host memory, torch says it in words only.
+            # For host memory, pinned or not, torch reports this only in the message.
             words = ("allocate memory", "out of memory")
             if isinstance(error, torch.OutOfMemoryError) or any(w in str(error) for w in words):
                 free = free_memory_bytes(self.device) or 0

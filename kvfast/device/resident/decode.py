@@ -258,7 +258,7 @@ class ResidentDecode:
         return tuple(told.split_with_sizes(sizes_of(num_rows, num_groups, self.max_blocks)))
 
     def _rows(self, addresses: torch.Tensor, blocks: torch.Tensor) -> torch.Tensor:
-        """Which entry each block was written to, from its address."""
+        """Return the entry that each block was written to, from its address."""
         geometry = self._handover.geometry
         bases = torch.tensor(geometry.bases)
         groups = torch.bucketize(addresses, bases, right=True) - 1

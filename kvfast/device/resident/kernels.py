@@ -18,7 +18,7 @@ _BLOCK = 1024
 
 @triton.jit
 def _needs(left, handles, lengths, num_computed, groups, i, num_requests, max_requests, group):
-    """Which places need a block of a group, and the index that it will have in their lists."""
+    """Return which places need a block of a group, and its index in their lists."""
     goes_on = tl.load(left + i, mask=i < num_requests, other=0) > 0
     row = tl.load(handles + i, mask=goes_on, other=0)
     length = tl.load(num_computed + row, mask=goes_on, other=0)
@@ -53,14 +53,14 @@ def _take(
     left, handles, lengths, num_computed, groups, i, num_requests, max_requests, num_groups,
     reserve, new_blocks, log, entries, taken, is_open, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Give places their blocks, those behind the first `taken`; how many are taken then."""
+    """Give places the blocks after the first `taken`; returns how many are then taken."""
     num_own = tl.zeros([BLOCK], dtype=tl.int32)
     for group in range(num_groups):
         needs, row, index = _needs(
             left, handles, lengths, num_computed, groups, i, num_requests, max_requests, group
         )
         num_own += (needs & is_open).to(tl.int32)
-    at = taken + tl.cumsum(num_own, 0) - num_own  # what the places before take
+    at = taken + tl.cumsum(num_own, 0) - num_own  # the number taken by earlier places
     for group in range(num_groups):
         needs, row, index = _needs(
             left, handles, lengths, num_computed, groups, i, num_requests, max_requests, group
@@ -117,7 +117,7 @@ def _decide(
     )
     fits = ((num_steps < max_steps) & (num_taken + num_needed <= num_reserved)).to(tl.int32)
     is_open = (tl.zeros([BLOCK], dtype=tl.int32) + fits) > 0
-    # What was read above is written below, by other threads of the same program.
+    # Values read above are overwritten below, by other threads of the same program.
     tl.debug_barrier()
     for start in range(0, max_requests, BLOCK):
         i = start + tl.arange(0, BLOCK)

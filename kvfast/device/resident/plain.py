@@ -31,7 +31,7 @@ def decide(state: DeviceState, run: RunState, geometry: Geometry) -> None:
     base, width, span = (column[:, None] for column in state.groups.T)
     index = state.num_computed[rows] // span
     needs = goes_on & (index >= run.lengths)
-    # How many were taken before each, in the order of the manager: [groups, places].
+    # Return how many were taken before each, in the order of the manager: [groups, places].
     order = needs.T.reshape(-1).cumsum(0).view(needs.T.shape).T
     num_needed = needs.sum()
     is_planned = control[NUM_STEPS] < control[MAX_STEPS]

@@ -81,7 +81,7 @@ def steps_within_windows(
             continue
         without = set(unhashed[g])
         places = (i for i, block in enumerate(lists[g]) if block in without)
-        first = next(places, len(lists[g]))  # what comes during the run has no key at first
+        first = next(places, len(lists[g]))  # blocks added during the run have no key at first
         span = geometry.groups[g].span_tokens
         while num_steps and first_visible(kind, reach, computed + num_steps - 1) // span > first:
             num_steps -= 1

@@ -40,7 +40,8 @@ class DeviceStep:
 
 
 class DeviceArrays:
-    """Arrays for one geometry, and messages to them. The methods trust all that is no group.
+    """Arrays for one geometry, and messages to them. The methods trust their arguments, except
+    groups.
 
     `max_entries`: entries that one message holds. `header`: of the last one.
     """

@@ -28,7 +28,7 @@ class Batch:
 
     @cached_property
     def ends(self) -> torch.Tensor:
-        """Behind the last token of each place."""
+        """The end of each place's tokens."""
         return self.granted.cumsum(0)
 
     @cached_property

@@ -31,7 +31,7 @@ class Entries:
         self._set_offsets()
 
     def _set_offsets(self) -> None:
-        # Of 32 bits, as all entries are numbered by them.
+        # 32 bits, since they number all entries.
         self._bases = torch.tensor(self.geometry.bases, dtype=torch.int32)
         self._widths = torch.tensor([g.width for g in self.geometry.groups], dtype=torch.int32)
 

@@ -40,7 +40,7 @@ def _take_batch(
         tl.store(query_start + i + 1, end, mask=i < max_requests)
     for start in range(first, max_tokens, stride):
         token = start + lane
-        # How many places end at or before it: the ends ascend.
+        # The number of places that end at or before it: the ends ascend.
         low = tl.zeros_like(token)
         high = low + num_places
         for _ in tl.static_range(SEARCH_STEPS):

@@ -1,6 +1,6 @@
 """Messages to the device: packed in host memory, pinned for CUDA, and copied without waiting.
 
-Two buffers by turns. An event behind each copy says when its buffer may be written again: the host
+Two buffers by turns. An event after each copy says when its buffer may be written again: the host
 waits only if it is two copies ahead of the device.
 """
 

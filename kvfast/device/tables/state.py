@@ -16,7 +16,9 @@ from kvfast.device.base.memory import free_memory_bytes
 from kvfast.device.tables.geometry import Geometry
 
 HEADER_WORDS = 8
-"""How many entries, lengths and places follow; whether the batch is new; its tokens; 3 are free."""
+"""Numbers of entries, lengths and places that follow; whether the batch is new; its tokens; 3
+are free.
+"""
 
 SPARE_ENTRY = 1
 """An entry more than there are, so that no array is empty."""
@@ -101,7 +103,7 @@ def new_state(
     ]
     wide = ("positions", "slots")
     needed = sum(prod(size) * (8 if name in wide else 4) for name, size in sizes.items())
-    if device.type == "cpu":  # which would rather end the process than refuse
+    if device.type == "cpu":  # where the system would kill the process rather than refuse
         free = free_memory_bytes(device)
         if free is not None and needed + 2 * 4 * staged_words > free:
             raise DeviceMemoryError(str(device), needed + 2 * 4 * staged_words, free)

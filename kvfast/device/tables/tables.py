@@ -1,8 +1,8 @@
 """Block tables, lengths, positions and slots on the device (KV-DEV-9 …).
 
-What a step of the manager decides reaches the device in one small copy: new blocks as (address,
-block), changed lengths, and the batch if it is another one. Two kernels then bring the tables up to
-date and compute what attention needs, from the tables themselves. Nothing waits for the device.
+The decisions of a step reach the device in one small copy: new blocks as (address, block), changed
+lengths, and the batch if it has changed. Two kernels then bring the tables up to date and compute
+what attention needs, from the tables themselves. Nothing waits for the device.
 
     tables = DeviceTables(config, max_requests=256, max_tokens=8192, device="cuda")
     result = batched.step(plan, StepOutput(rows))
@@ -52,7 +52,7 @@ class DeviceTables:
     """The block tables of all groups on one device, and what is computed from them each step.
 
     - `max_requests`: rows to begin with. A larger handle doubles them until it fits; then arrays
-      that were handed out, and CUDA graphs that use them, are out of date.
+      returned before, and CUDA graphs that use them, are out of date.
     - `max_tokens`: most tokens of a step.
     - `widths`: see `group_tables`. `max_entries`: entries in one copy; more take several.
     - `backend`: None (Triton on CUDA devices, else torch), "torch" or "triton".
@@ -150,7 +150,7 @@ class DeviceTables:
         self._set_lengths(after)
 
     def write(self, deltas: Array) -> None:
-        """More rows (handle, group, index, block): what `take_deltas` hands out."""
+        """Add further rows (handle, group, index, block), as `take_deltas` returns them."""
         rows = host_rows("deltas", deltas)
         self._reach(self._check_rows(rows))
         self._entries.rows.append(rows.clone())
@@ -243,7 +243,7 @@ class DeviceTables:
     # Inside.
 
     def _tell(self) -> None:
-        """Bring the device up to date; there is no step."""
+        """Bring the device up to date without a step."""
         self._check_own()
         entries, lengths = self._entries.take(), self._lengths.take_changes()
         self._device.send(entries, lengths, None, is_new=False)

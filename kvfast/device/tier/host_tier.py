@@ -1,4 +1,4 @@
-"""The host tier at work: what the pool evicts goes to host memory, and hits there come back.
+"""Run the host tier: evicted blocks are copied to host memory, and back when they are hit.
 
 `kvspec.tier` decides, `swap` copies, the manager knows only of external tokens. One step:
 
@@ -6,7 +6,7 @@
     before_step   after the plan was carried out: content of blocks that it took goes to the host
     after_step    after sampling: blocks that are full now may be kept later
 
-Copies to the host go on beside the step, over spare blocks on the device (`offload.py`).
+Copies to the host overlap with the step, through spare blocks on the device (`offload.py`).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from kvspec.request import Request, RequestStatus
 from kvspec.tier import Copies, Tier, TieredImplementation
 
 NUM_SPARE_BLOCKS = 16
-"""What a step of decoding requests takes, most of the time."""
+"""Usually enough for the blocks that a step of decoding requests takes."""
 
 
 class HostTier:
@@ -145,7 +145,7 @@ class HostTier:
             lists = self._blocks.setdefault(handle, [[] for _ in self._sizes])
             del lists[group][index:]
             lists[group].append(block)
-            # What lies before the computed tokens is a hit, or was loaded.
+            # Blocks before the computed tokens are hits, or were loaded.
             if block and index * self._sizes[group] >= before[handle]:
                 fresh.append(block)
         self._copy_out(self.tier.taken(fresh))

@@ -3,7 +3,7 @@
     computing   blocks → spare blocks │ zero, write, attend: the step           │ …
     copying                           │ spare blocks → host blocks │ event      │
 
-The first copy stays on the device and is fast. The second goes over the bus, beside the step. A
+The first copy stays on the device and is fast. The second goes over the bus, while the step runs. A
 spare block is used again after the event of the copy that read it, so the computing stream waits
 only when there are too few of them.
 """

@@ -27,7 +27,7 @@ class Streams(Protocol):
     """The computing stream of a device, whichever is current there, and a stream for copies."""
 
     def start(self, work: Callable[[], None], used: Iterable[torch.Tensor]) -> Event | None:
-        """Do `work` on the copying stream, behind all that the computing one has been given.
+        """Do `work` on the copying stream, after all earlier work of the computing one.
 
         What is started one after another is done one after another. `used`: tensors that live until
         the work has ended, even if nothing else keeps them. None: it has ended already.

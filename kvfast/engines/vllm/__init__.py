@@ -3,10 +3,11 @@
     vllm serve MODEL --scheduler-cls kvfast.engines.vllm.KvfastScheduler
 
 With asynchronous scheduling, vLLM's default, the class is `KvfastAsyncScheduler`. Nothing of vLLM
-is patched: the scheduler makes its manager as always, and then kvfast's takes its place. Where
-kvfast cannot serve a configuration, vLLM's manager stays, and one line of the log says why.
+is patched: the scheduler makes its manager as always, and then kvfast's takes its place. If kvfast
+cannot serve a configuration, vLLM's manager stays, and a line in the log says why.
 
-`request_block_hasher` is vLLM's `get_request_block_hasher` in fast, for who makes requests itself.
+`request_block_hasher` is a fast `get_request_block_hasher` of vLLM's, for callers that make
+requests themselves.
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ class HashesRequests:
         if not (isinstance(asked, dict) and asked.get(HASHER)):
             return
         frame: FrameType | None = sys._getframe(2)
-        while frame is not None:  # who calls `add_request`, and made the request
+        while frame is not None:  # the caller of `add_request`, which made the request
             caller = frame.f_locals.get("self")
             if caller is not None and getattr(caller, "request_block_hasher", None) is given:
                 caller.request_block_hasher = self.request_block_hasher
@@ -69,8 +69,8 @@ def request_block_hasher(
     """Replace vLLM's `get_request_block_hasher`: the same arguments, hashes and chains.
 
     Serves vLLM's four hash functions. For others, and for values that kvfast cannot encode (numbers
-    that are no token ids, a first parent of another size than a hash has), vLLM computes the
-    hashes, as it does with the hash look-ahead of 0.33.
+    that are not token ids, a first parent of another size than a hash), vLLM computes the hashes,
+    as it does with the hash look-ahead of 0.33.
     """
     stock: Callable[[Any], list[bytes]] = get_request_block_hasher(
         hash_block_size, caching_hash_fn, *num_hash_lookahead_tokens

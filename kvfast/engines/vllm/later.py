@@ -204,7 +204,7 @@ class LaterManager(KvfastManager):
             for end in range((place + 2) * size, place * size, -unit):
                 if request.block_hashes[end // unit - 1 : end // unit] == [found]:
                     return end
-            return (place + 1) * size  # a session has lost the token behind that hash
+            return (place + 1) * size  # a session has lost the token after that hash
         return 0
 
     def truncate_computed_blocks(self, blocks: Any, num_computed_tokens: int) -> Any:

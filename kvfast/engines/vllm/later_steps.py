@@ -84,7 +84,7 @@ class LaterSteps(BatchedSteps):
         }
         if self.release >= 33:
             s.num_executed_steps += bool(scheduled)
-            # Of requests with images, of which no step is batched; it looks at every request.
+            # For requests with images, whose steps are not batched; it examines every request.
             told["encoder_input_updates"] = (
                 s._get_encoder_input_updates(scheduled, new, {})
                 if s._pending_encoder_input_ids
@@ -229,7 +229,7 @@ class Admission:
 class LaterUpdate(Update):
     """One update of a scheduler of 0.31 to 0.33.
 
-    From 0.33 on, sessions that go on wait behind all others.
+    From 0.33 on, continued sessions wait after all others.
     """
 
     def __init__(self, scheduler: Any) -> None:

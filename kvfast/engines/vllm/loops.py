@@ -27,7 +27,7 @@ class Seats:
     that come. `known`, `sampled`, `hashes`: the lists of each, which vLLM never replaces; `stops`:
     further tokens that end it. `notes`: a row of each, which holds from when it joined.
     `longest`: tokens that a sequence may have. `hash_size`: tokens of a block that is hashed, 0
-    without caching; `ahead`: tokens behind a block that its hash covers. `has_drafts`, `has_later`:
+    without caching; `ahead`: tokens after a block that its hash covers. `has_drafts`, `has_later`:
     whether requests may have drafts, and tokens that are sampled later (async scheduling).
 
     `computed_at`, `goal_at`: of each, computed tokens before the step, and how many it has with
@@ -67,7 +67,7 @@ class Seats:
     def join(
         self, requests: list[Any], names: list[str], handles: list[int], mine: list[Any]
     ) -> None:
-        """Give seats to those that came, behind the others."""
+        """Give seats to new requests, after the others."""
         first = len(self.requests)
         self.requests += requests
         self.names += names

@@ -32,9 +32,9 @@ OPTIONS = (
 )
 """The further arguments of `allocate_slots`, in vLLM's order."""
 NO_HANDLE = -1
-"""Of a request that ran where no step is batched."""
+"""The seat of a request that ran where no step is batched."""
 OF_THE_ENCODER = ("CrossAttentionSpec", "EncoderOnlyAttentionSpec")
-"""Groups whose blocks are no row of the request's tokens."""
+"""Groups whose blocks are not a row of the request's tokens."""
 
 
 class KvfastManager:

@@ -1,4 +1,4 @@
-"""Which manager takes the place of vLLM's, and how it batches: each version of vLLM has its own."""
+"""Choose the manager that replaces vLLM's, and its batched path, by the version of vLLM."""
 
 from __future__ import annotations
 

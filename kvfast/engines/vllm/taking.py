@@ -159,7 +159,7 @@ class Taker:
         self.num_rewound[pair] = self.num_rewound.get(pair, 0) + 1
 
     def append(self, seats: loops.Seats, i: int, new: list[int]) -> bool:
-        """Append tokens up to one that ends the request, and drop those behind it."""
+        """Append tokens up to one that ends the request, and drop those after it."""
         for number in range(len(new)):
             if seats.append(i, new[number]) and self.ends(seats.requests[i], seats.longest):
                 del new[number + 1 :]

@@ -40,13 +40,13 @@ class Block(KVCacheBlock):  # type: ignore[misc]  # vLLM has no types where it i
 
     @property
     def next_free_block(self) -> object:
-        """The block behind it in the free queue; None where it is not there itself."""
+        """The next block in the free queue; None if it is not in the queue itself."""
         in_queue = self.ref_cnt == 0 and not self.is_null
         return self.pool.free_block_queue.behind(self.block_id) if in_queue else None
 
     @property
     def prev_free_block(self) -> object:
-        """The block before it in the free queue; None where it is not there itself."""
+        """The block before it in the free queue; None if it is not in the queue itself."""
         in_queue = self.ref_cnt == 0 and not self.is_null
         return self.pool.free_block_queue.before(self.block_id) if in_queue else None
 
@@ -203,7 +203,7 @@ class QueueEnd:
 
     @property
     def next_free_block(self) -> object:
-        """The first block; None behind the last."""
+        """The first block; None after the last."""
         return self.queue.behind(None) if self.is_head else None
 
     @property
@@ -344,7 +344,7 @@ COORDINATOR = (
     *("eagle_group_ids", "retention_interval", "drop_eagle_group_ids", "group_block_sizes"),
     *("enable_partial_hash_hits", "num_reprefillable_tokens"),
 )
-"""What a coordinator keeps of vLLM's, where that has it: each version has others."""
+"""The members that a coordinator keeps of vLLM's; they differ between versions."""
 
 
 def coordinator_over(

@@ -1,5 +1,5 @@
 """The forms in which request traces are published: one module each, and which one a file has.
 
-Every reader makes the same records of its file, one at a time. What each form says exactly, what
-is an estimate and what it leaves open is written down in spec/replay.md, section 1.
+Every reader makes the same records of its file, one at a time. spec/replay.md, section 1, says what
+each format contains exactly, what is estimated and what is missing.
 """

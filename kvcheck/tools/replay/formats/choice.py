@@ -1,4 +1,4 @@
-"""Which form a file has, by what it begins with, and the reader of each form."""
+"""Recognise the format of a file by its beginning, and choose the reader."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ TEXT_FORMATS: tuple[str, ...] = ("sharegpt", "messages", "prompts")
 """Those that a tokenizer is for."""
 
 START_BYTES = 2**16
-"""As much of a file is looked at to recognise its form."""
+"""The number of bytes read to recognise a file's format."""
 
 _MEMBER = re.compile(rb'"(\w+)"\s*:')
 """A member of an object. Not inside of a string: the quotes there are escaped."""

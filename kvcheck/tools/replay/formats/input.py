@@ -19,7 +19,7 @@ MAX_OBJECT_BYTES = 2**28
 """Longest object in a file that is one JSON value: an agent's session may be this long."""
 
 _MARKS = re.compile(rb'\\.|["\\\[\]{}]', re.DOTALL)
-"""What decides where strings and objects end; a backslash takes what it escapes with it."""
+"""The bytes that can end strings and objects; a backslash includes the byte that it escapes."""
 
 
 class Reader(Protocol):

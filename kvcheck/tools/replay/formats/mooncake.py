@@ -1,8 +1,8 @@
 """Mooncake's traces: one JSON object a line, with an id for every 512 input tokens.
 
-Other tools write this form with other run lengths, with times that are no whole milliseconds,
-without an id for a last run that is cut, and in sessions: there a line has the tokens of one turn,
-and the prompt is all that the session had before it.
+Other tools write this format with other run lengths, with fractions of milliseconds, without an id
+for a last run that is cut, and in sessions: there a line has the tokens of one turn, after a prompt
+of all earlier tokens of the session.
 """
 
 from __future__ import annotations

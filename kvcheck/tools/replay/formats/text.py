@@ -64,7 +64,7 @@ class Prompt:
     """A prompt that grows, and the ids of its runs; each is made once."""
 
     def __init__(self) -> None:
-        self._open: array[int] = array("I")  # tokens behind the last whole run
+        self._open: array[int] = array("I")  # tokens after the last whole run
         self._ids: list[int] = []
 
     @property
