@@ -19,8 +19,6 @@ from kvref import ReferenceImplementation
 from kvspec.interface import Capabilities, KVCacheManager
 from tests.bench.toy import PLAN, shorter_hits
 
-BROKEN = "tests.bench.test_command:Broken"
-
 
 class Broken(ReferenceImplementation):
     def bench_calls(self, manager: KVCacheManager) -> Calls:
@@ -187,7 +185,7 @@ def test_without_names_all_installed_implementations_take_part(
 
 
 def test_unequal_work_ends_the_command(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["bench", "--impl", "kvref", "--impl", BROKEN]) == 2
+    assert main(["bench", "--impl", "kvref", "--impl", "tests.bench.test_command:Broken"]) == 2
     shown = capsys.readouterr()
     assert shown.out == ""
     assert "times of unequal work are not compared" in shown.err

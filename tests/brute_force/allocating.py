@@ -9,8 +9,6 @@ from tests.brute_force.history import History
 from tests.brute_force.lives import Entry, Life, Wish, beginning, growth, length_wanted, num_loaded
 from tests.brute_force.needs import need
 
-NEWCOMERS = ("WAITING", "PREEMPTED")
-
 
 def allocate(history: History, name: str, asked: Mapping[str, Any]) -> list[list[int]] | None:
     """The answer of an allocation, and what it changes (KV-MGR-3 … KV-MGR-10)."""
@@ -29,7 +27,7 @@ def allocate(history: History, name: str, asked: Mapping[str, Any]) -> list[list
         local, loads, at, len(slots), main, asked.get("num_encoder_tokens", 0),
     )  # fmt: skip
     keeps = int(history.config.watermark * history.config.kv_cache.num_blocks)
-    if asked["status"] not in NEWCOMERS or not asked.get("has_scheduled_reqs", True):
+    if asked["status"] not in ("WAITING", "PREEMPTED") or not asked.get("has_scheduled_reqs", True):
         keeps = 0
     if asked.get("full_sequence_must_fit"):  # KV-MGR-5
         whole = min(len(text.tokens), longest)

@@ -258,12 +258,10 @@ def test_what_is_taken_back_was_computed(scene: Scene) -> None:
     scene.refuse("num_tokens[1]", rewind, handles, 6)
 
 
-OPTIONS = ("token_budget", "num_lookahead_tokens", "reserved_blocks")
 BAD_OPTIONS: tuple[Any, ...] = (
     None, True, -1, 1.0, float("nan"), "1", 2**53, [1], np.int64(1)
 )  # fmt: skip
 BAD_FLAGS: tuple[Any, ...] = (None, 0, 1, "yes", [], np.True_)
-FLAGS = ("full_sequence_must_fit", "stops_at_refusal", "starts_step")
 
 
 @pytest.mark.rule("KV-BATCH-2")
@@ -272,10 +270,10 @@ def test_options_are_counts_and_flags(scene: Scene) -> None:
     no_plans: tuple[Any, ...] = (None, {}, "plan", StepPlan, StepOutput())
     for plan in no_plans:
         scene.refuse("plan", step, plan)
-    for name in OPTIONS:
+    for name in ("token_budget", "num_lookahead_tokens", "reserved_blocks"):
         for value in BAD_OPTIONS:
             scene.refuse(name, step, plan_of(decoding=[scene.a], **{name: value}))
-    for name in FLAGS:
+    for name in ("full_sequence_must_fit", "stops_at_refusal", "starts_step"):
         for value in BAD_FLAGS:
             scene.refuse(name, step, plan_of(decoding=[scene.a], **{name: value}))
 

@@ -44,7 +44,6 @@ GROUPS: dict[str, Sequence[LayerSpec]] = {
     "large_blocks": [sliding(2**52, 2**53 - 1)],
     "many_drafts": [mamba(2**40, "all", speculative=2**12)],
 }
-NEVER_CACHED = ("cross", "cross_alone", "encoder_only")
 
 LARGE = (2**20, 2**31 - 1, 2**31, 2**32, 2**40, 2**53 - 1)
 COUNTS: dict[str, dict[str, int]] = {
@@ -71,7 +70,7 @@ PLANNED = ("token_budget", "num_lookahead_tokens", "reserved_blocks")
 
 
 def managed(bench: Bench, groups: str) -> tuple[Managed, list[Request]]:
-    caching = groups not in NEVER_CACHED
+    caching = groups not in ("cross", "cross_alone", "encoder_only")
     manager = bench.manager(
         NUM_BLOCKS,
         specs=GROUPS[groups],

@@ -18,29 +18,6 @@ BOUNDARIES = (0, 23, 24, 255, 256, 65535, 65536, 2**32 - 1, 2**32, 2**63 - 1)
 """Both sides of each length at which the encoding of an int grows, and the ends of the range."""
 
 
-@pytest.mark.rule("KV-MGR-18")
-@given(held=st.integers(0, 12), num_tokens=st.integers(1, 40), caching=st.booleans())
-@settings(max_examples=40)
-def test_the_need_is_pure_and_exact(
-    bench: Bench, held: int, num_tokens: int, caching: bool
-) -> None:
-    manager = bench.manager(12, enable_caching=caching)
-    request = manager.request("r", range(50))
-    if held:
-        manager.admit(request, held)
-    before = manager.snapshot()
-    need = manager.get_num_blocks_to_allocate(
-        request, num_tokens=num_tokens, total_computed_tokens=held, num_tokens_main_model=num_tokens
-    )
-    assert manager.snapshot() == before
-    free = manager.num_free_blocks
-    if num_tokens > held:
-        assert manager.run(request, num_tokens - held) is not None
-        assert free - manager.num_free_blocks == need
-    else:
-        assert need == 0
-
-
 @pytest.mark.rule("KV-HASH-2")
 @pytest.mark.parametrize("value", [*BOUNDARIES, -1, -24, -25, -256, -257])
 def test_ints_are_encoded_as_a_cbor_library_does(value: int) -> None:

@@ -26,16 +26,14 @@ from tests.device.refusals import Bad, Call, World
 
 NUM_BLOCKS = 7
 NUM_SLOTS = 4 * NUM_BLOCKS
-GROUP = cache(full()).groups[0]
 
 
 def one_layer(spec: Any) -> KVCacheConfig:
     return KVCacheConfig(3, (KVCacheGroup(("a",), spec),))
 
 
-NO_LAYERS = KVCacheConfig(3, ())
 UNEVEN = KVCacheConfig(3, (KVCacheGroup(("a",), full()), KVCacheGroup(("b",), mla())))
-TWICE = KVCacheConfig(3, (GROUP,), (KVCacheTensor(432, ("0.0", "0.0", "0.1")),))
+TWICE = KVCacheConfig(3, (cache(full()).groups[0],), (KVCacheTensor(432, ("0.0", "0.0", "0.1")),))
 ODD_RATIO = mla().__class__(4, 1, 9, "bfloat16", compress_ratio=3)
 NARROW = FullAttentionSpec(4, 2, 6, "float16", page_size_padded=8)
 LAYERS = tuple(Bad("layer", value, "layer") for value in (None, 3, "9.9", ["0.0"], "", True))
@@ -68,7 +66,7 @@ POOLS = Call(
         Bad("cache", one_layer(NARROW), "page_size_padded", ConfigError),
         *kinds.devices(),
         *(Bad("layout", value, "layout") for value in ("DNH", None, 3, ["NHD"])),
-        Bad("layout", "DNH", "layout", others={"cache": NO_LAYERS}),
+        Bad("layout", "DNH", "layout", others={"cache": KVCacheConfig(3, ())}),
         *(Bad("pin_memory", value, "pin_memory") for value in (None, 1, "yes")),
         *(() if torch.cuda.is_available() else (Bad("pin_memory", True, "pin_memory"),)),
         *kinds.numbers("free_bytes", 0, optional=True),
@@ -184,9 +182,6 @@ COPIES = (
 )  # fmt: skip
 
 
-PAGES_CALLS = (POOLS, OPERATIONS, *WRITES, *READS, *COPIES)
-
-
 TOKENS = torch.arange(9)
 
 NO_TOKENS: tuple[Any, ...] = (
@@ -279,4 +274,4 @@ PROMPTS_CALLS = (
     ),
 )  # fmt: skip
 
-CALLS = (*PAGES_CALLS, *PROMPTS_CALLS)
+CALLS = (POOLS, OPERATIONS, *WRITES, *READS, *COPIES, *PROMPTS_CALLS)

@@ -195,8 +195,6 @@ STEPS = (
     ),
 )  # fmt: skip
 
-TABLES_CALLS = (MADE, *BETWEEN, *STEPS)
-
 
 RUN_HANDLES = (2**31 - 1) // 8
 BAD_TOKENS: tuple[Any, ...] = ([1], [1, 2, 3], None, {1, 2}, 3)
@@ -378,6 +376,5 @@ TIERS = (
     ),
 )  # fmt: skip
 
-SWAPS_CALLS = (*SWAPS, *TIERS)
 
-CALLS = (*TABLES_CALLS, *RESIDENT_CALLS, *SWAPS_CALLS)
+CALLS = (MADE, *BETWEEN, *STEPS, *RESIDENT_CALLS, *SWAPS, *TIERS)

@@ -158,7 +158,6 @@ def test_events_with_hashes_of_64_bits_are_refused() -> None:
 
 
 WINDOW = SlidingWindowSpec(4, 1, 8, "float16", sliding_window=4)
-FULL = FullAttentionSpec(4, 1, 8, "float16")
 
 
 def groups(*specs: LayerSpec) -> KVCacheConfig:
@@ -172,7 +171,7 @@ def groups(*specs: LayerSpec) -> KVCacheConfig:
     [
         ({"enable_caching": False}, "without prefix caching"),
         ({"hash_function": "sha256_cbor_64bit", "trusted_tenants": True}, "sha256_cbor_64bit"),
-        ({"kv_cache": groups(FULL, WINDOW)}, "several groups"),
+        ({"kv_cache": groups(FullAttentionSpec(4, 1, 8, "float16"), WINDOW)}, "several groups"),
         ({"kv_cache": groups(WINDOW)}, "anything but full attention"),
         ({"kv_cache": groups(), "enable_caching": False}, "without prefix caching"),
     ],

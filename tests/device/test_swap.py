@@ -22,11 +22,10 @@ from tests.device.late import LateStreams
 from tests.device.models import DEVICE, cache, contents, filled, full, mamba
 
 CONFIG = cache(full(), mamba())
-HOST = cache(full(), mamba(), num_blocks=4)
 
 
 def host_pools() -> KVPools:
-    return KVPools(HOST, pin_memory=DEVICE.startswith("cuda"))
+    return KVPools(cache(full(), mamba(), num_blocks=4), pin_memory=DEVICE.startswith("cuda"))
 
 
 @pytest.mark.rule("KV-DEV-8")

@@ -14,7 +14,6 @@ from kvfast import device
 from tests.source import ROOT, shown
 
 PACKAGE = "kvfast.device"
-PAGE = ROOT / "docs/device.md"
 CODE = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SHOWN = tuple(
     sorted(
@@ -60,6 +59,6 @@ def test_a_private_import_is_found() -> None:
 
 
 def test_the_page_tells_of_every_public_name() -> None:
-    text = PAGE.read_text(encoding="utf-8")
+    text = (ROOT / "docs/device.md").read_text(encoding="utf-8")
     names = re.findall(r"`(\w+)`", text[text.index("## Names") :])
     assert [name for name in device.__all__ if name not in names] == []

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import kvref
-from kvcheck.rules.specs import cross, full, mamba, sliding
+from kvcheck.rules.specs import cross, full, mamba
 from kvref.block_pool import BlockPool
 from kvref.events import EventLog
 from kvref.groups.base import Group, GroupContext
@@ -19,10 +19,10 @@ from kvref.groups.sliding_window import SlidingWindowGroup
 from kvref.implementation import ReferenceImplementation
 from kvref.manager import ReferenceManager
 from kvspec.config import HASH_FUNCTIONS
-from kvspec.errors import ConfigError, InvalidArgumentError
+from kvspec.errors import ConfigError
 from kvspec.events import BlockRemoved
 from kvspec.interface import Feature, Implementation, KVCacheManager
-from tests.contract.builders import make_config, need_of, new_manager, new_request
+from tests.contract.builders import make_config, new_manager, new_request
 
 CONTEXT = GroupContext(
     index=0,
@@ -77,28 +77,6 @@ def test_a_state_of_this_step_is_waited_for_even_if_all_blocks_are_free(mode: st
     assert manager.allocate_slots(second, 1, **arguments) is None
     manager.new_step_starts()
     assert manager.allocate_slots(second, 1, **arguments) is not None
-
-
-def test_a_state_that_is_there_needs_nothing_more() -> None:
-    implementation = kvref.implementation()
-    for speculative in (0, 1):
-        spec = mamba(4, "align", speculative=speculative)
-        manager = new_manager(implementation, 9, specs=[spec])
-        request = new_request(implementation, manager, "r", range(8))
-        assert need_of(manager, request, 4) == 1 + speculative
-        manager.allocate_slots(request, 4)
-        assert need_of(manager, request, 4) == 0
-        assert need_of(manager, request, 5, computed=4) == 1
-
-
-def test_slots_are_counted_in_the_groups_that_cover_the_sequence() -> None:
-    implementation = kvref.implementation()
-    manager = new_manager(implementation, 9, specs=[cross(4), full(4)], enable_caching=False)
-    request = new_request(implementation, manager, "r", range(20))
-    manager.allocate_slots(request, 4, num_encoder_tokens=16)
-    request.num_computed_tokens = 5
-    with pytest.raises(InvalidArgumentError, match="4 slots"):
-        manager.allocate_slots(request, 1)
 
 
 def test_a_load_for_a_running_request_takes_nothing_beyond_the_longest_sequence() -> None:
@@ -163,24 +141,3 @@ def test_the_reference_says_what_it_can() -> None:
     assert found.hash_functions == frozenset(HASH_FUNCTIONS)
     assert found.features == frozenset(Feature)
     assert {type(full(4)), type(mamba(4)), type(cross(4))} < found.spec_types
-
-
-def test_cross_attention_skips_nothing_of_the_shortest_blocks() -> None:
-    implementation = kvref.implementation()
-    manager = new_manager(implementation, 9, specs=[cross(1)], enable_caching=False)
-    request = new_request(implementation, manager, "r", range(9))
-    manager.allocate_slots(request, 1, num_encoder_tokens=4)
-    manager.remove_skipped_blocks(request, 8)
-    assert manager.get_blocks(request).to_lists() == [[1, 2, 3, 4]]
-
-
-def test_the_shortest_partial_entry_is_one_token_in_the_first_group() -> None:
-    implementation = kvref.implementation()
-    manager = new_manager(implementation, 20, specs=[sliding(2, 8), full(1)])
-    request = new_request(implementation, manager, "r", range(6))
-    manager.allocate_slots(request, 6)
-    with pytest.raises(InvalidArgumentError, match="num_tokens = 6"):
-        manager.cache_partial_block(request, 0, 6)
-    fresh = new_request(implementation, manager, "fresh", range(10, 14))
-    manager.allocate_slots(fresh, 1)
-    assert manager.cache_partial_block(fresh, 0, 1) is True

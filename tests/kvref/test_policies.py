@@ -8,28 +8,11 @@ import pytest
 
 import kvref
 from kvcheck.play.verdicts import Level, first_violation
-from kvcheck.rules.specs import full
-from kvspec.errors import ConfigError
-from kvspec.planning import PlanningConfig
 from kvspec.policy import Policy
 from tests.mistakes import mistaken
 from tests.programs import SCENARIOS
 
 KVREF = kvref.implementation()
-
-
-@pytest.mark.rule("KV-PLAN-9", "KV-POL-5")
-@pytest.mark.parametrize(("counts", "least"), [(True, 5), (False, 4)])
-def test_whether_planning_counts_the_null_block(counts: bool, least: int) -> None:
-    """One layer, block size 16, 64 tokens: 5 blocks of memory are needed, or 4 are accepted."""
-    layers = (("layer", full(16)),)
-    config = PlanningConfig(64, 64, policy=Policy(capacity_counts_null_block=counts))
-    planner = KVREF.planner
-    assert planner is not None
-    page = planner.spec_properties(full(16), config).page_size_bytes
-    planner.check_enough_memory(layers, config, least * page)
-    with pytest.raises(ConfigError):
-        planner.check_enough_memory(layers, config, least * page - 1)
 
 
 @pytest.mark.rule("KV-POL-7")

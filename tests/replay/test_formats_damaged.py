@@ -11,7 +11,6 @@ from kvcheck.tools.replay.formats.choice import FORMATS, reader_of
 from kvcheck.tools.replay.trace import TraceError
 from tests.replay.reading import error_of, lines_of, read, session
 
-TURN = {"from": "human", "value": "a"}
 CALL = {"t": 0, "type": "n", "in": 5, "out": 1, "hash_ids": [1]}
 LOGGED = "DEBUG 06-01 10:00:00 [a.py:1] Request r details: prompt: '', prompt_token_ids: "
 AZURE_HEAD = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
@@ -49,7 +48,7 @@ AZURE_HEAD = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
         ),
         (
             "sharegpt",
-            json.dumps([{"conversations": [TURN, {"from": "gpt"}]}]),
+            json.dumps([{"conversations": [{"from": "human", "value": "a"}, {"from": "gpt"}]}]),
             1,
             "conversations[1].value",
             "is missing",

@@ -28,11 +28,9 @@ from kvspec.request import RequestInput
 from kvspec.saved import load, save
 from tests.contract.builders import make_config
 
-NUM_BLOCKS = 20_000
-
 
 def managers() -> tuple[KVCacheManager, KVCacheManager]:
-    fast, config = kvfast.implementation(), make_config(NUM_BLOCKS, max_model_len_tokens=10**6)
+    fast, config = kvfast.implementation(), make_config(20_000, max_model_len_tokens=10**6)
     made = []
     for first in (0, 10**6):
         manager = fast.create(config, check_invariants=False)
