@@ -33,7 +33,6 @@ def everything() -> tuple[Mistake, ...]:
         *fleets(),
         *devices(),
         *contracts(),
-        *pools(),
         *models(),
     )
 
@@ -64,14 +63,6 @@ def contracts() -> Iterator[Mistake]:
     for one in vars(planted).values():
         if isinstance(one, kind):
             yield replace(_spoken(one, one.name, "kvfast", "contract"), rules=(one.rule,))
-
-
-def pools() -> Iterator[Mistake]:
-    """Mistakes in the actions of the pool that z3 is asked about."""
-    planted = importlib.import_module("proofs.models._pool.mistakes").MISTAKES
-    # One may break several statements.
-    for words, one in {f"{one.action}: {one.sentence}": one for one in planted}.items():
-        yield _spoken(one, words, "z3", "model")
 
 
 def models() -> Iterator[Mistake]:

@@ -1,94 +1,212 @@
-"""The slots of kvfast are the map from keys to blocks, for tables and rings of any size.
+"""The slots of kvfast are the map from keys to entries: every table of a few keys and entries.
 
-Statement (KV-POOL-13, KV-POOL-14): a search finds the entry added first under a key, or nothing if
-there is none. It follows from what each change keeps: a key has one slot, that of its first entry;
-no place between the key's home and its slot is empty; the entries of a key are a ring in the order
-of adding (`_map.copies`).
+Statement (KV-POOL-13, KV-POOL-14): after every sequence of additions and removals a search finds
+the entry added first under a key, or nothing if there is none, and the entries of a key are a ring
+in the order of adding. `KeyMap` runs as it stands, in all states that additions and removals, one
+by one and in runs, lead to: four entries, four keys of two requests and two groups, in a table of
+16 slots; the home of the second request anywhere beside that of the first, its tags the same or
+others; with keys that came alone, with runs of two blocks, and where a slot holds fewer steps than
+there are.
 
-Places are counted in steps of STEP slots, which the numbers of `kvfast._core.probing` allow for
-every table of 2^1 … 2^32 slots. The loops of `place_from`, `remove` and `empty_slot` are written
-out as rounds (`_map.rounds`); `steps_between`, `join` and `make_ring` are run as they stand. The
-arithmetic of slots is that of 64 bits. Assumed is that a search ends: half of the slots are empty.
-
-Each round is shown to be possible, and mistakes in it are found in a table of few slots.
+By z3 of the arithmetic in it: steps in tables of 2^1 … 2^32 slots, and what a slot's word holds, in
+64 bits. Assumed is that a search ends: half of the slots are empty.
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from itertools import permutations, product
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
+from unittest.mock import patch
 
 import z3
 
 from kvfast._core import probing, record
 from kvfast._core.key_map import KeyMap
-from proofs._z3 import Ledger, Term, ask, forall
-from proofs.code._map import copies
-from proofs.code._map.rounds import mistakes, rounds
-from proofs.code._map.table import any_table, is_map, world
-from proofs.code._symbolic import as_int
+from proofs._z3 import Ledger, Term
+from proofs.code._planted import Planted
 
 ASSUMES = ("half of the slots are empty", "no two texts have one hash")
 GUARANTEES = ("a search finds the entry that was added first under a key, and no other",)
 
-SIZES = (4, 8)
-"""Slots of the tables in which a mistake is looked for."""
+NUM_BLOCKS = 5
+ENTRIES = range(1, NUM_BLOCKS)
+WIDTH = 2
+PER = 2
+"""Hashes of a block."""
+NUMBERS = (1, 3)
+"""Of the hashes of the first two blocks."""
+KEYS = (("a", 1, 0), ("a", 3, 0), ("b", 1, 0), ("a", 1, 1))
+"""Request, number of the hash and group."""
+Rings = tuple[tuple[int, ...], ...]
+"""Of each key its entries, as they were added."""
 
 
-def check_rounds(ledger: Ledger) -> None:
-    """What holds between two rounds of a loop, and after it."""
-    for each in rounds():
-        table, few = any_table(), any_table(SIZES[0])
-        ledger.prove(each.name, [world(table), *each.before(table)], each.after(table))
-        ledger.possible(f"{each.name} is possible", world(few), *each.before(few))
-    for rule, mistake in mistakes():
-        tables = map(any_table, SIZES)
-        found = (
-            ask([world(few), *mistake.before(few), z3.Not(mistake.after(few))]) == "sat"
-            for few in tables
-        )
-        ledger.agree(f"mistake: {rule}: {mistake.name}", any(found))
+@dataclass(frozen=True)
+class World:
+    """Where the second request has its homes, seen from the first, and how keys come."""
+
+    side: int
+    line: int
+    same_tag: bool
+    strays: bool
+    most_steps: int
+
+    def request(self, name: str) -> Any:
+        """Four hashes of two words; those of one number differ in the last word, or before."""
+        is_b = name == "b"
+        side, line, tag = (self.side, self.line, not self.same_tag) if is_b else (0, 0, 0)
+        words = memoryview(bytearray(8 * WIDTH * 4)).cast("Q")
+        for number in range(4):
+            words[WIDTH * number] = tag << 40 | side << 37 | line << 8
+            words[WIDTH * number + 1] = 10 * number + is_b
+        return SimpleNamespace(digest_words=words, num_hashes=4)
 
 
-def check_empty(ledger: Ledger) -> None:
-    """An empty table is the empty map."""
-    table = any_table()
-    slots = forall([table.places], lambda x: table.slot(x) == 0)
-    heads = forall([table.keys], lambda k: table.head(k) == 0)
-    ledger.prove("an empty table", [world(table), slots, heads], is_map(table))
+def worlds() -> Iterator[World]:
+    """All of them."""
+    for side, line in ((1, 1), (0, 0), (2, 1)):
+        yield World(side, line, same_tag=False, strays=False, most_steps=1)
+        yield World(side, line, same_tag=True, strays=True, most_steps=probing.STEPS_MASK)
+    for side, line in product(range(8), range(2)):
+        yield World(side, line, same_tag=side % 3 > 0, strays=False, most_steps=probing.STEPS_MASK)
 
 
-def check_copies(ledger: Ledger) -> None:
-    """Rings of entries with one key."""
-    for change in copies.CHANGES:
-        ledger.prove(change.name, copied(change, None), changed(change, None))
-        ledger.possible(f"{change.name} is possible", *copied(change, 3))
-    for name, (rule, change) in copies.MISTAKES.items():
-        ledger.refute(f"mistake: {rule}: {name}", copied(change, 3), changed(change, 3))
-    keys, one = copies.any_map(), z3.Int("entry")
-    keys.make_ring(as_int(one))
-    alone = copies.only(one)
-    ledger.prove("make_ring", [one >= 1], copies.is_ring(keys, alone))
-    gone = copies.any_map()
-    ring = copies.any_ring()
-    copies.remove(gone, ring)
-    added = copies.field_of(gone, record.DUP_NEXT, ring.at(copies.place())) != 0
-    ledger.prove("what was removed is not in the map", copied(copies.REMOVE, None), z3.Not(added))
+class Explored:
+    """A map of kvfast in one of its states, and what it stands for."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.requests = {name: world.request(name) for name in "ab"}
+        self.map = KeyMap(NUM_BLOCKS, WIDTH)
+        self.rings: Rings = ((),) * len(KEYS)
+        self.out = memoryview(bytearray(4 * 8)).cast("i")
+
+    def saved(self) -> tuple[Any, ...]:
+        """The state."""
+        found = self.map
+        return self.rings, bytes(found.slots), bytes(found.facts), found.has_strays
+
+    def load(self, state: tuple[Any, ...]) -> None:
+        """Into that state."""
+        self.rings, slots, facts, self.map.has_strays = state
+        self.map.slots.cast("B")[:] = slots
+        self.map.facts.cast("B")[:] = facts
+
+    def changes(self) -> Iterator[Callable[[], None]]:
+        """Every addition and removal that is allowed here, of one entry or of several."""
+        within = [entry for ring in self.rings for entry in ring]
+        outside = [entry for entry in ENTRIES if entry not in within]
+        for entry, key in product(outside, range(len(KEYS))):
+            yield partial(self.add, entry, key)
+        for blocks in permutations((0, *outside), 2):
+            yield partial(self.add_run, blocks)
+        for entry in within:
+            yield partial(self.remove, entry)
+        for blocks in permutations(ENTRIES, 2):
+            yield partial(self.remove_run, blocks)
+
+    def add(self, entry: int, key: int) -> None:
+        """One more under a key, in a world of strays by its words."""
+        name, number, group = KEYS[key]
+        request = self.requests[name]
+        if self.world.strays and (name == "b" or group):
+            head = self.rings[key][0] if self.rings[key] else 0
+            self.map.add_words(entry, request.digest_words, WIDTH * number, group, head)
+        else:
+            self.map.add(entry, request, number, group)
+        self.note(entry, key)
+
+    def note(self, entry: int, key: int) -> None:
+        """That an entry is the last of a key."""
+        ring = (*self.rings[key], entry)
+        self.rings = (*self.rings[:key], ring, *self.rings[key + 1 :])
+
+    def add_run(self, blocks: tuple[int, ...]) -> None:
+        """Blocks of the first request; null has no key."""
+        tables: Any = SimpleNamespace(arena=[7, *blocks])
+        ended = self.map.add_run(tables, 1, 0, 2, self.requests["a"], PER, 0)
+        assert ended == 2, "all of them"
+        for key, block in enumerate(blocks):
+            covered = self.map.facts[record.INTS * block + record.COVERED]
+            assert block == 0 or covered == (key + 1) * PER, "what the key covers"
+            if block:
+                self.note(block, key)
+
+    def remove(self, entry: int) -> None:
+        """It leaves with its key if it is the only one."""
+        ring = next(ring for ring in self.rings if entry in ring)
+        assert self.map.remove(entry) == (len(ring) == 1), "whether the key left"
+        self.forget(entry)
+
+    def forget(self, *entries: int) -> None:
+        """That these are in no ring."""
+        self.rings = tuple(tuple(e for e in ring if e not in entries) for ring in self.rings)
+
+    def remove_run(self, blocks: tuple[int, ...]) -> None:
+        """Those that are in the map, of blocks of a list."""
+        tables: Any = SimpleNamespace(arena=[*ENTRIES, *blocks])
+        self.map.remove_run(tables, len(ENTRIES), len(ENTRIES) + len(blocks))
+        self.forget(*blocks)
+
+    def check(self) -> None:
+        """Searches find what is first, runs end where they must, rings are in order."""
+        heads = [ring[0] if ring else 0 for ring in self.rings]
+        for (name, number, group), head in zip(KEYS, heads, strict=True):
+            assert self.map.find(self.requests[name], number, group) == head, "first, or nothing"
+        for entry in ENTRIES:
+            assert self.map.is_added(entry) == any(entry in ring for ring in self.rings)
+        for ring in self.rings:
+            for entry, after in zip(ring, ring[1:] + ring[:1], strict=True):
+                facts = self.map.facts
+                assert facts[record.INTS * entry + record.DUP_NEXT] == after, "the ring"
+                assert facts[record.INTS * after + record.DUP_PREV] == entry, "its way back"
+        for first, limit in ((0, 2), (1, 2), (0, 1), (0, 0)):
+            end = next((i for i in range(first, limit) if not heads[i]), limit)
+            found = self.map.find_run(self.requests["a"], PER, 0, first, limit, self.out, 3)
+            assert found == end, "the end of the run"
+            assert list(self.out[3 + first : 3 + end]) == heads[first:end], "its blocks"
+
+    def grow(self) -> None:
+        """Room for twice as many; what is there is found as before."""
+        self.map.grow(4 * NUM_BLOCKS)
+        self.check()
 
 
-def copied(change: copies.Change, size: int | None) -> list[Term]:
-    """What holds before a change."""
-    ring = copies.any_ring(size)
-    return [copies.is_ring(copies.any_map(), ring), change.allowed(ring)]
+def first_wrong(world: World) -> str | None:
+    """What is wrong in a state that changes lead to, if anything."""
+    with patch.object(probing, "STEPS_MASK", world.most_steps), patch.object(
+        probing, "RUN_BLOCKS", 1 if world.same_tag else 2
+    ):  # fmt: skip
+        explored = Explored(world)
+        waiting = [explored.saved()]
+        seen = {waiting[0][:2]}
+        try:
+            while waiting:
+                state = waiting.pop()
+                explored.load(state)
+                for change in list(explored.changes()):
+                    explored.load(state)
+                    change()
+                    explored.check()
+                    after = explored.saved()
+                    if after[:2] not in seen:
+                        seen.add(after[:2])
+                        waiting.append(after)
+            explored.grow()
+        except Exception as error:
+            return f"{type(error).__name__}: {error}"
+    return None
 
 
-def changed(change: copies.Change, size: int | None) -> Term:
-    """And after it."""
-    ring, keys = copies.any_ring(size), copies.any_map()
-    change.run(keys, ring)
-    after = change.after(ring)
-    return copies.is_ring(keys, after)
+def check_tables(ledger: Ledger) -> None:
+    """Every state of every world."""
+    for world in worlds():
+        ledger.agree(f"{world}", first_wrong(world) is None)
 
 
 def check_steps(ledger: Ledger) -> None:
@@ -132,14 +250,43 @@ def check_words(ledger: Ledger) -> None:
     ledger.refute("mistake: a slot moves to before its home", further, moved)
 
 
+PLANTED = (
+    Planted("KV-POOL-13", (KeyMap, "find", "if entry == 0 and", "if entry == 1 and")),
+    Planted("KV-POOL-13", (KeyMap, "place_from", "if slot == 0:", "if slot <= 1:")),
+    Planted("KV-POOL-13", (KeyMap, "place_from", "i = (i + probing.STEP) &", "i = (i + 1) &")),
+    Planted("KV-POOL-13", (KeyMap, "carries", "range(1, self.width)", "range(1, self.width - 1)")),
+    Planted("KV-POOL-13", (KeyMap, "find_run", "number = (i + 1) * per - 1", "number = i * per")),
+    Planted("KV-POOL-13", (KeyMap, "find_run", "return i\n", "return i + 1\n")),
+    Planted("KV-POOL-13", (KeyMap, "add_run", "request, (i + 1) * per - 1", "request, i * per")),
+    Planted("KV-POOL-13", (KeyMap, "put_slot", "steps = min(", "steps = 1 + min(")),
+    Planted("KV-POOL-13", (KeyMap, "empty_slot", "if steps < back", "if steps <= back")),
+    Planted("KV-POOL-13", (KeyMap, "empty_slot", "back += 1", "back += 2")),
+    Planted("KV-POOL-13", (KeyMap, "remove_run", "if slots[(place + probing.STEP) & mask] == 0",
+                           "if slots[(place + probing.STEP) & mask] >= 0")),
+    Planted("KV-POOL-13", (KeyMap, "fill_slot", "i + probing.STEP", "i + probing.STEP + 1")),
+    Planted("KV-POOL-14", (KeyMap, "remove", "+= after - entry", "+= after - entry + 1")),
+    Planted("KV-POOL-14", (KeyMap, "join", "last = self.facts[first + record.DUP_PREV]",
+                           "last = self.facts[first + record.DUP_NEXT]")),
+    Planted("KV-POOL-14", (KeyMap, "slot_of", "i = (i + probing.STEP)",
+                           "i = (i + probing.STEP - 1)")),
+)  # fmt: skip
+
+
+def check_planted(ledger: Ledger) -> None:
+    """Each one is found."""
+    for planted in PLANTED:
+        with planted.done():
+            found = any(map(first_wrong, worlds()))
+        ledger.agree(f"mistake: {planted}", found)
+
+
 def main() -> int:
     """Ask everything; 0 if each answer is the expected one."""
     ledger = Ledger("key_map")
-    check_empty(ledger)
-    check_rounds(ledger)
-    check_copies(ledger)
+    check_tables(ledger)
     check_steps(ledger)
     check_words(ledger)
+    check_planted(ledger)
     return ledger.finish()
 
 

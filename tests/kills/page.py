@@ -50,7 +50,6 @@ PARTS: Mapping[str, str] = MappingProxyType(
         "host tier": "`tests/tier/test_lockstep.py`",
         "fleet": "`tests/fleet`",
         "contract": "`proofs.code.contracts`, by CrossHair",
-        "model": "`proofs.models.pool`, by z3",
         "formal model": "`proofs.models.formal`, by the checker of TLA+",
     }
 )

@@ -7,7 +7,6 @@ import pytest
 from kvfast._core import hashing, record
 from kvfast._core.allocator import Allocator
 from kvfast._core.demand import Demand
-from kvfast._core.key_map import KeyMap
 from kvfast._core.lookup import Lookup
 from kvfast._core.pool import BlockPool
 from kvfast._core.request import FastRequest
@@ -20,7 +19,6 @@ from proofs.code import (
     cbor_head,
     fixed_point,
     free_queue,
-    key_map,
     planning,
 )
 
@@ -68,17 +66,6 @@ def test_a_mistake_in_the_ring_is_named(
     assert any(line.startswith(named) for line in ledger.unexpected)
     end = "release and set_queue, the end: "
     assert not any(line.startswith(end) for line in ledger.unexpected)
-
-
-def test_a_mistake_in_the_map_is_named(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Copies in the wrong order, and a step counted the other way."""
-    monkeypatch.setattr(KeyMap, "join", lambda self, entry, head: self.make_ring(entry))
-    monkeypatch.setattr(KeyMap, "steps_between", lambda self, start, end: start - end)
-    assert key_map.main() == 1
-    failed = capsys.readouterr().out.splitlines()[:-1]
-    assert {line.partition(":")[0] for line in failed} >= {"join", "steps among 2^32 slots"}
 
 
 def test_a_wrong_head_is_named(
