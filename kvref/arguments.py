@@ -275,6 +275,12 @@ def check_caching(
         )
 
 
+def check_withdrawn(request_id: str, coordinator: Coordinator) -> None:
+    """A request is withdrawn before it is freed: later its blocks are unknown (KV-MGR-23)."""
+    if not coordinator.holds_blocks(request_id):
+        raise InvalidArgumentError("request", request_id, "one that holds blocks")
+
+
 def check_partial(
     request: ReferenceRequest,
     group: int,

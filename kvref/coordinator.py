@@ -114,6 +114,25 @@ class Coordinator:
         for group in self.groups:
             group.cache_blocks(request, num_tokens)
 
+    def withdraw(self, request_id: str, num_computed_tokens: int) -> tuple[str, ...]:
+        """Drop the keys of blocks that are not computed to their end; who else holds one."""
+        planned: set[int] = set()
+        for group in self.groups:
+            whole = num_computed_tokens // group.block_size
+            if request_id in group.num_cached:
+                group.num_cached[request_id] = min(group.num_cached[request_id], whole)
+            for block in group.blocks_of(request_id)[whole:]:
+                if block != NULL_BLOCK:
+                    group.pool.forget(block)
+                    planned.add(block)
+        holders = {
+            other
+            for group in self.groups
+            for other, blocks in group.block_lists.items()
+            if other != request_id and planned.intersection(blocks)
+        }
+        return tuple(sorted(holders))
+
     def remove_skipped_blocks(
         self, request_id: str, num_computed_tokens: int, num_prompt_tokens: int | None = None
     ) -> None:

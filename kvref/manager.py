@@ -104,8 +104,6 @@ class ReferenceManager:
         arguments.check_hashes(reference, self.config, self.hasher)
         return reference
 
-    # Looking up.
-
     @in_turn
     def get_computed_blocks(self, request: Request) -> PrefixHit:
         """Return the longest cached prefix, without the last token (KV-MGR-1, KV-MGR-2)."""
@@ -132,8 +130,6 @@ class ReferenceManager:
         reference = self.own(request)
         length = min(longest, max(reference.num_tokens - self.config.hash_lookahead_tokens, 0))
         return self.coordinator.longest_hit_per_group(reference, length)
-
-    # Allocating.
 
     @in_turn
     def allocate_slots(
@@ -216,8 +212,6 @@ class ReferenceManager:
         )
         return self.coordinator.num_blocks_needed(reference.request_id, no_hits, demand)
 
-    # Caching.
-
     @in_turn
     def cache_blocks(self, request: Request, num_computed_tokens: int) -> None:
         """Register full blocks after a delayed load (KV-MGR-11)."""
@@ -249,6 +243,18 @@ class ReferenceManager:
         for block in blocks:
             if block != NULL_BLOCK:
                 self.pool.forget(block)
+
+    @in_turn
+    def withdraw(self, request: Request, num_computed_tokens: int) -> tuple[str, ...]:
+        """Take back what was planned beyond the computed tokens (KV-MGR-23)."""
+        self._ask_clock()
+        name = self.own(request).request_id
+        (computed,) = arguments.check_counts(num_computed_tokens=num_computed_tokens)
+        if not self.config.enable_caching:
+            return ()
+        arguments.check_withdrawn(name, self.coordinator)
+        self.turn.changes()
+        return self.coordinator.withdraw(name, computed)
 
     @in_turn
     def reset_prefix_cache(self) -> bool:

@@ -116,6 +116,7 @@ def stories() -> Mapping[str, Story]:
 
 GRANTED = "granted: a copy of a copy, external tokens with aligned Mamba"
 REPORTS = "reports of hits: null blocks, and a part of a block as a whole one"
+PLANNED = "a planned step that does not run"
 ERROR = "an error: reports of hits inside a block, hash look-ahead and windows alone"
 
 
@@ -128,6 +129,7 @@ def stories_of_033() -> dict[str, Story]:
     return {
         **stories_inside(),
         **stories_of_modules(),
+        PLANNED: planned_story(),
         "external tokens with aligned Mamba": Story(
             GRANTED, replace(mamba, num_blocks=40, hash_block_size=8)
         ),
@@ -142,6 +144,12 @@ def stories_of_033() -> dict[str, Story]:
             REPORTS, Setup((chunk,), 50, 4, 4, has_events=True, has_reports=True)
         ),
     }
+
+
+def planned_story() -> Story:
+    """Preemption by priority takes requests out of the step that they are planned in."""
+    full = attention("FullAttentionSpec", 4)
+    return Story(PLANNED, Setup((full,), 60, 4, 4, policy="priority"), 400)
 
 
 def stories_inside() -> dict[str, Story]:
@@ -228,6 +236,7 @@ def stories_of_024() -> dict[str, Story]:
         "a session that goes on": Story(
             hashes, replace(plain, has_sessions=True), 20, told="session"
         ),
+        PLANNED: planned_story(),
         "a read that is skipped": Story("a read that is skipped", mamba, skips=0.5),
         "align-mode Mamba with external tokens": Story(
             "aligned Mamba with external tokens", replace(mamba, loads="sync"), 40

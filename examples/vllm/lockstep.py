@@ -64,6 +64,8 @@ class Lockstep:
             pair = (getattr(import_module("kvcheck.adapters.vllm.shadow"), follower), pair[0])
         self.sides = [Side(make_scheduler(cls, setup, vllm_config(setup, model))) for cls in pair]
         ours = self.sides[1].scheduler
+        if setup.policy == "priority" and not shadow:
+            withdraw_what_does_not_run(self.sides[0].scheduler.kv_cache_manager)
         self.mirror = self.sides[0].scheduler.shadow if shadow else None
         if shadow and self.mirror is None:
             raise SystemExit("not followed")
@@ -270,6 +272,24 @@ class Lockstep:
             for pool in pools
         ]
         return None if queues[0] == queues[1] else f"free queues: {queues[0]} and {queues[1]}"
+
+
+def withdraw_what_does_not_run(manager: Any) -> None:
+    """Have vLLM's manager do what kvfast does when a planned request is preempted (KV-MGR-24).
+
+    It would keep keys of blocks that no step fills: docs/reports/vllm-0.33-preempted-in-its-step.md
+    """
+    groups = manager.kv_cache_config.kv_cache_groups
+    free, sizes = manager.free, [group.kv_cache_spec.block_size for group in groups]
+
+    def withdraw_and_free(request: Any) -> None:
+        lists = manager.get_blocks(request.request_id).blocks
+        for blocks, size in zip(lists, sizes, strict=False):
+            for block in blocks[request.num_computed_tokens // size :]:
+                manager.evict_blocks({block.block_id})
+        free(request)
+
+    manager.free = withdraw_and_free
 
 
 def logprobs_of(sampled: Sequence[Sequence[int]]) -> LogprobsLists:

@@ -142,6 +142,26 @@ class AccountCheck:
         expect_equal("KV-POOL-10", "keys of evicted blocks", [], left)
         _expect_queue("KV-POOL-10", done.after, done.before.snapshot.free_queue)
 
+    def withdraw(self, runner: Runner, done: Performed) -> None:
+        """What is not computed to its end has no key; those who hold some of it are named."""
+        tokens, after = done.arguments["num_computed_tokens"], done.after.snapshot
+        behind = [
+            block
+            for blocks, size in zip(_lists(done), runner.block_sizes, strict=True)
+            for place, block in enumerate(blocks)
+            if block and (place + 1) * size > tokens
+        ]
+        left = [key for block in behind for key in after.block_keys[block]]
+        expect_equal("KV-MGR-23", "keys of what is withdrawn", [], left)
+        others = [
+            name
+            for name, state in after.requests.items()
+            if name != getattr(done.request, "name", None)
+            and any(block in behind for blocks in state.block_ids for block in blocks)
+        ]
+        expect_equal("KV-MGR-23", "who holds it", sorted(others), done.outcome.result)
+        _expect_queue("KV-MGR-23", done.after, done.before.snapshot.free_queue)
+
 
 def _lists(done: Performed) -> tuple[tuple[int, ...], ...]:
     """What the request held before."""
@@ -166,6 +186,7 @@ ACCOUNTS: Mapping[str, Callable[[AccountCheck, Runner, Performed], None]] = Mapp
         "pop_blocks_for_free": AccountCheck.pop_blocks_for_free,
         "free_blocks": AccountCheck.free_blocks,
         "evict_blocks": AccountCheck.evict_blocks,
+        "withdraw": AccountCheck.withdraw,
     }
 )
 """The account of each operation that has one."""

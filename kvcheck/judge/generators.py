@@ -49,6 +49,7 @@ RUNS = st.builds(
 )  # fmt: skip
 RELEASES = st.builds(steps.Release, who=WHO, again=st.booleans(), later=SELDOM)
 BREAKS = st.builds(steps.Break, who=WHO, call=st.integers(0, len(ILLEGAL_OPERATIONS) - 1))
+WITHDRAWALS = st.builds(steps.Withdraw, who=WHO, again=SELDOM)
 EVICTIONS = st.builds(
     steps.Evict, who=WHO, group=st.integers(0, 3), index=st.sampled_from([0, 0, 1, 1, 2, 3])
 )

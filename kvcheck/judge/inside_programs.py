@@ -12,7 +12,7 @@ from dataclasses import replace
 from random import Random
 
 from kvcheck.judge.production import LongDraw
-from kvcheck.judge.random_programs import BATCH, LAST, Draw
+from kvcheck.judge.random_programs import BATCH, LAST, Draw, withdrawing
 from kvcheck.play import steps as st
 from kvcheck.play.steps import Program, Step
 from kvspec.config import KVCacheConfig, KVCacheGroup, ManagerConfig
@@ -38,7 +38,7 @@ def large_inside_program(random: Random, max_steps: int) -> Program:
     length = random.randint(max_steps // 2, max_steps) * (20 if has_many else 1)
     while len(steps) < length:
         steps += _crowd(draw) if has_many and draw.chance(0.2) else _habit(draw)
-    return Program(config, tuple(steps[:length]), name="inside blocks at real sizes")
+    return Program(config, withdrawing(random, steps[:length]), name="inside blocks at real sizes")
 
 
 class LongInsideDraw(LongDraw):
@@ -129,7 +129,7 @@ def _program(random: Random, max_steps: int) -> Program:
     length = random.randint(max_steps // 2, max_steps)
     while len(steps) < length:
         steps += _habit(draw)
-    return Program(config, tuple(steps[:max_steps]))
+    return Program(config, withdrawing(random, steps[:max_steps]))
 
 
 def _habit(draw: Draw) -> list[Step]:

@@ -173,6 +173,11 @@ class MixedMachine(SchedulerMachine):
 class LaterMachine(MixedMachine):
     """R-SWA, windows that retain more, hash look-ahead; and hits that end inside a block."""
 
+    @rule(step=generators.WITHDRAWALS)
+    def withdraw(self, step: steps.Withdraw) -> None:
+        """Take a request out of the step that is planned."""
+        self.do(step)
+
     @initialize(config=st.one_of(later_configs(), WITHOUT_DROPS))
     def create(self, config: ManagerConfig) -> None:
         """Hits are checked against the caller's statement of them."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from random import Random
 
-from kvcheck.judge.random_programs import BATCH, HABITS, LAST, WEIGHTS, Draw, holes
+from kvcheck.judge.random_programs import BATCH, HABITS, LAST, WEIGHTS, Draw, holes, withdrawing
 from kvcheck.play import steps as st
 from kvcheck.play.random_configs import random_config
 from kvcheck.play.steps import Program, Step
@@ -117,7 +117,8 @@ def program_under(
     weights = (*WEIGHTS, 2, 2, 8 * (config.given_hash_bytes > 0))
     while len(steps) < length:
         steps += random.choices(habits, weights)[0](draw)
-    return Program(config, (*first, *steps[:max_steps]), name="random at real sizes")
+    whole = withdrawing(random, (*first, *steps[:max_steps]))
+    return Program(config, whole, name="random at real sizes")
 
 
 def flood(draw: LongDraw) -> list[Step]:

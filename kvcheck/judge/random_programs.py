@@ -9,6 +9,7 @@ programs are made smaller as such.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from copy import copy
 from dataclasses import replace
 from random import Random
 
@@ -41,7 +42,26 @@ def random_program_of(random: Random, max_steps: int) -> Program:
     length = random.randint(max_steps // 2, max_steps)
     while len(steps) < length:
         steps += random.choices(HABITS, WEIGHTS)[0](draw)
-    return Program(config, tuple(steps[:max_steps]))
+    return Program(config, withdrawing(random, steps[:max_steps]))
+
+
+def withdrawing(random: Random, steps: Sequence[Step]) -> tuple[Step, ...]:
+    """Take requests out of steps that are planned for them, once or twice in every other program.
+
+    Before that others with the same prompt may come. What comes of `random` later is the same as
+    without.
+    """
+    own, found = copy(random), list(steps)
+    places = [place for place, step in enumerate(steps) if isinstance(step, st.Run | st.Admit)]
+    count = min(own.choice((0, 0, 1, 2)), len(places))
+    for place in sorted(own.sample(places, count), reverse=True):
+        arrivals = [step for step in steps[:place] if isinstance(step, st.Arrive)]
+        more: list[Step] = []
+        for _ in range(own.choice((0, 1, 2)) if arrivals else 0):
+            more += [own.choice(arrivals[-2:]), st.Admit(LAST)]
+        gone = st.Withdraw(own.randrange(6) if own.random() < 0.3 else 0, own.random() < 0.3)
+        found[place + 1 : place + 1] = [*more, gone]
+    return tuple(found)
 
 
 class Draw:

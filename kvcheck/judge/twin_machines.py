@@ -146,6 +146,11 @@ class TwinMachine(SchedulerMachine):
 class LaterTwinMachine(TwinMachine):
     """The same under what came later: R-SWA, retained tokens, look-ahead, hits inside a block."""
 
+    @rule(step=generators.WITHDRAWALS)
+    def withdraw(self, step: steps.Withdraw) -> None:
+        """Take a request out of the step that is planned."""
+        self.do(step)
+
     @initialize(config=st.one_of(later_configs(), INSIDE_CONFIGS), options=OPTIONS, choice=CHOICES)
     def create(self, config: ManagerConfig, options: dict[str, Any], choice: str | None) -> None:
         """With the options that engines set on or off."""

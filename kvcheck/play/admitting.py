@@ -10,6 +10,7 @@ from kvcheck.play.inside import before_scheduling, chunk_end
 from kvcheck.play.runner import Runner, Tracked
 from kvcheck.play.scheduler import PREEMPTED, WAITING, Seat
 from kvspec.interface import Feature
+from kvspec.specs import FullAttentionSpec, RSWASpec
 
 
 def arrive(runner: Runner, step: st.Arrive) -> None:
@@ -70,9 +71,18 @@ def admit(runner: Runner, step: st.Admit) -> None:
     if granted is not None:
         count_look_up(runner, step, request, hit_tokens)
         request.fresh_load = (hit_tokens, hit_tokens + external) if external else None
+        runner.plan(request, hit_tokens, may_stay=keeps_all(runner) or not external)
+        if external and step.own_hits:  # where a list is short, more than the new tokens is planned
+            runner.planned.clear()
         request.seat = request.seat.granted(
             new, num_hit=hit_tokens, num_external=external, later=loading
         )
+
+
+def keeps_all(runner: Runner) -> bool:
+    """Whether no list ever has null."""
+    specs = runner.specs
+    return all(isinstance(s, FullAttentionSpec) and not isinstance(s, RSWASpec) for s in specs)
 
 
 def count_look_up(runner: Runner, step: st.Admit, request: Tracked, hit_tokens: int) -> None:

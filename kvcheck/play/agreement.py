@@ -44,6 +44,7 @@ RULE_OF_OPERATION: Mapping[str, str] = {
     "batched_step": "KV-BATCH-1",
     "follow": "KV-REQ-7",
     "hold_blocks": "KV-POOL-19",
+    "withdraw": "KV-MGR-23",
 }
 
 RULE_OF_STATE: Mapping[str, str] = {

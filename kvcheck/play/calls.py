@@ -43,6 +43,7 @@ POSITIONAL: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "remove_skipped_blocks": ("total_computed_tokens",),
         "cache_blocks": ("num_computed_tokens",),
         "cache_partial_block": ("group", "num_tokens"),
+        "withdraw": ("num_computed_tokens",),
         "record_prefix_cache_stats": ("num_hits",),
         "evict_blocks": ("block_ids",),
     }
@@ -94,6 +95,7 @@ ANSWERS: Mapping[str, Callable[[Any], Any]] = MappingProxyType(
         "allocate_slots": _lists,
         "pop_blocks_for_free": ints,
         "cache_partial_block": _as_it_is,
+        "withdraw": list,
         "reset_prefix_cache": _as_it_is,
         "get_num_common_prefix_blocks": ints,
         "get_num_blocks_to_allocate": index,
@@ -148,6 +150,7 @@ DECODED: Mapping[str, Callable[[Any], Any]] = MappingProxyType(
         "get_blocks": lambda lists: _blocks(lists["blocks"]),
         "get_unhashed_block_ids": lambda lists: tuple(map(tuple, lists["unhashed"])),
         "take_new_block_ids": tuple,
+        "withdraw": tuple,
         "take_block_copies": lambda copies: BlockCopies(
             tuple((source, destination) for source, destination in copies["pairs"]),
             tuple(copies["retained"]),
@@ -242,6 +245,11 @@ class Delegating:
     def evict_blocks(self, block_ids: Sequence[int]) -> None:
         """Drop the cached identity of these blocks."""
         self._made("evict_blocks", None, {"block_ids": block_ids})
+
+    def withdraw(self, request: Request, num_computed_tokens: int) -> tuple[str, ...]:
+        """Take back what was planned beyond the computed tokens."""
+        given = {"num_computed_tokens": num_computed_tokens}
+        return self._made("withdraw", request, given)
 
     def reset_prefix_cache(self) -> bool:
         """Drop every hash, if no block is in use."""

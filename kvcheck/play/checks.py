@@ -88,6 +88,9 @@ class ShadowCheck:
             self.check.new_step_starts()
         elif done.name == "evict_blocks":
             self._lose(runner, done.lost)
+        elif done.name == "withdraw" and done.request is not None:
+            lists = runner.subject.blocks(done.request)
+            self.check.withdraw(lists, done.arguments["num_computed_tokens"])
         elif done.name == "append_tokens" and done.request is not None:
             self._accept_drafts(runner, done.request, done.arguments["token_ids"])
         elif done.name == "follow" and done.request is not None:

@@ -27,6 +27,7 @@ FEATURE_OF_OPERATION: Mapping[str, Feature] = MappingProxyType(
         "take_events": Feature.EVENTS,
         "take_block_copies": Feature.HITS_INSIDE_BLOCKS,
         "take_new_block_ids": Feature.NEW_BLOCK_IDS,
+        "withdraw": Feature.WITHDRAWAL,
     }
 )
 """Operations that are not part of the base."""

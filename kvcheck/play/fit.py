@@ -28,6 +28,7 @@ Needs: TypeAlias = Iterator[tuple[Feature, st.Step | None]]
 FEATURES_OF_STEP: Mapping[type[st.Step], tuple[Feature, ...]] = {
     st.FinishLoad: (Feature.DELAYED_CACHING,),
     st.FailLoad: (Feature.EXTERNAL_TOKENS, Feature.EVICTION_BY_ID),
+    st.Withdraw: (Feature.WITHDRAWAL,),
     st.CachePartial: (Feature.PARTIAL_BLOCKS,),
     st.Skip: (Feature.SKIPPED_REMOVAL,),
     st.ReturnPopped: (Feature.DEFERRED_FREE,),

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from kvcheck.play import steps as st
-from kvcheck.play.admitting import admit, arrive
+from kvcheck.play.admitting import admit, arrive, keeps_all
+from kvcheck.play.giving_up import drop, fail_load, withdraw
 from kvcheck.play.illegal_operations import ILLEGAL_OPERATIONS
 from kvcheck.play.inside import before_scheduling, chunk_end, most_drafts, new_step
 from kvcheck.play.runner import Runner, Side, Tracked
@@ -14,7 +15,6 @@ from kvcheck.play.scheduler import LOADING, PREEMPTED, RUNNING, WAITING
 from kvspec.blocks import NULL_BLOCK
 from kvspec.errors import InvariantViolation, KVSpecError
 from kvspec.interface import Feature
-from kvspec.specs import FullAttentionSpec, RSWASpec
 
 
 def perform(runner: Runner, steps: Sequence[st.Step]) -> None:
@@ -82,6 +82,7 @@ def run_on(runner: Runner, step: st.Run) -> None:
     if granted is None:
         return
     request.fresh_load = None
+    runner.plan(request, start, may_stay=keeps_all(runner) or not external)
     kept = list(drafts[: step.accepted])
     if kept or is_ahead:
         append(runner, request, [step.token] * is_ahead + kept)
@@ -98,12 +99,6 @@ def may_load(runner: Runner, request: Tracked) -> bool:
     return has_entry and keeps_all(runner)
 
 
-def keeps_all(runner: Runner) -> bool:
-    """Whether no list ever has null."""
-    specs = runner.specs
-    return all(isinstance(s, FullAttentionSpec) and not isinstance(s, RSWASpec) for s in specs)
-
-
 def append(runner: Runner, request: Tracked, tokens: list[int]) -> None:
     runner.do("append_tokens", request, {"token_ids": tokens})
     request.seat = request.seat.appended(tokens)
@@ -115,34 +110,6 @@ def finish_load(runner: Runner, step: st.FinishLoad) -> None:
         arguments = {"num_computed_tokens": request.seat.num_loading, **request.told}
         runner.do("cache_blocks", request, arguments)
         request.seat = request.seat.loaded()
-
-
-def fail_load(runner: Runner, step: st.FailLoad) -> None:
-    """What the load should have brought is void, and all that was computed after it."""
-    request = runner.pick(step.who, RUNNING, LOADING)
-    if request is None or request.fresh_load is None:
-        return
-    lists = runner.subject.blocks(request)
-    counts = runner.view.snapshot.ref_counts
-    sizes = runner.block_sizes
-    first, end = request.fresh_load
-    valid = min(first + step.index * min(sizes), end - 1) // max(sizes) * max(sizes)
-    valid = max(first, valid)
-
-    def void(side: Side) -> list[int]:
-        lists = side.blocks(request)
-        sized = zip(lists, sizes, strict=True)
-        return [block for blocks, size in sized for block in blocks[valid // size :]]
-
-    lost = void(runner.subject)
-    if any(counts[block] > 1 for block in lost):
-        return
-    runner.do("evict_blocks", None, {}, lambda side: {"block_ids": void(side)}, lost=lost)
-    request.fresh_load = None
-    if keeps_all(runner) and all(map(any, lists)):
-        request.seat = request.seat.set_back(valid)
-    else:
-        drop(runner, request, again=True, later=False)
 
 
 def cache_partial(runner: Runner, step: st.CachePartial) -> None:
@@ -177,20 +144,6 @@ def release(runner: Runner, step: st.Release) -> None:
     request = runner.pick(step.who, RUNNING, LOADING)
     if request is not None:
         drop(runner, request, again=step.again, later=step.later)
-
-
-def drop(runner: Runner, request: Tracked, *, again: bool, later: bool) -> None:
-    """Free the request's blocks, or pop them; if it does not come again, it is forgotten."""
-    before_scheduling(runner, request)
-    if later:
-        runner.do("pop_blocks_for_free", request)
-    else:
-        runner.do("free", request)
-    request.num_lost, request.fresh_load = request.seat.num_computed, None
-    request.num_preemptions += 1
-    request.seat = request.seat.preempted()
-    if not again:
-        runner.requests.remove(request)
 
 
 def give_up(runner: Runner, step: st.GiveUp) -> None:
@@ -367,6 +320,7 @@ STEPS: Mapping[type[st.Step], Callable[[Runner, Any], object]] = {
     st.Run: run_on,
     st.FinishLoad: finish_load,
     st.FailLoad: fail_load,
+    st.Withdraw: withdraw,
     st.CachePartial: cache_partial,
     st.Skip: skip,
     st.Release: release,

@@ -23,6 +23,7 @@ from kvspec.config import ManagerConfig
 from kvspec.errors import InvariantViolation, KVSpecError, RemoteError
 from kvspec.inside import looks_inside
 from kvspec.interface import Feature, Implementation
+from kvspec.transitions import PURE_CALLS
 
 
 @dataclass(eq=False)
@@ -46,6 +47,21 @@ class Tracked:
     def told(self) -> dict[str, int]:
         """What its scheduler says with each call that caches (KV-RET-7)."""
         return {"junction_tokens": self.junction_tokens} if self.junction_tokens else {}
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A request's part of a plan: the tokens that it had computed before, hits included.
+
+    `may_stay`: whether it can go on from there if the step does not run.
+    """
+
+    num_computed: int
+    may_stay: bool
+
+
+GO_ON = PURE_CALLS | {"get_block_ids", "new_request", "append_tokens", "allocate_slots", "withdraw"}
+"""Calls after which a plan goes on; any other one ends it."""
 
 
 @dataclass
@@ -140,6 +156,7 @@ class Runner:
     """Performs steps. `operations` lists what was asked, for a record.
 
     `ends_inside`: hits may end inside a block; `scheduled`: the requests of the step, if so.
+    `planned`: the requests that got slots in the plan at hand.
     """
 
     def __init__(
@@ -161,6 +178,7 @@ class Runner:
         has_copies = Feature.HITS_INSIDE_BLOCKS in self.subject.features
         self.ends_inside = has_copies and looks_inside(self.config)
         self.scheduled: set[str] = set()
+        self.planned: dict[str, Planned] = {}
         self.requests: list[Tracked] = []
         self.num_made = 0
         self.operations: list[tuple[str, str | None, dict[str, Any]]] = []
@@ -201,6 +219,8 @@ class Runner:
         `own` gives the arguments that hold block ids, for each side. An error that the scheduler
         did not ask for is the implementation's fault.
         """
+        if name == "allocate_slots" and request is not None and request.name in self.planned:
+            self.planned.clear()  # no plan asks twice
         before = self.view
         self.subject.will_look()
         asked, outcome, expected = self.ask(name, request, arguments or {}, own)
@@ -223,6 +243,8 @@ class Runner:
         )
         for check in self.checks:
             check.after_operation(self, done)
+        if name not in GO_ON:
+            self.planned.clear()
         return outcome.result, None if expected is None else expected.result
 
     def copies_after(self, name: str, request: Tracked | None, outcome: Outcome) -> Copies:
@@ -260,6 +282,10 @@ class Runner:
         """A whole step is over."""
         for check in self.checks:
             check.after_step(self)
+
+    def plan(self, request: Tracked, num_computed: int, *, may_stay: bool) -> None:
+        """Note that the request got slots."""
+        self.planned[request.name] = Planned(num_computed, may_stay)
 
     def pick(self, who: int, *phases: str) -> Tracked | None:
         """Request number `who` among those in one of these phases."""

@@ -97,6 +97,18 @@ class FailLoad:
 
 
 @dataclass(frozen=True)
+class Withdraw:
+    """The part of a request in the step that is being planned does not run (KV-MGR-23).
+
+    All requests that hit what it planned are withdrawn with it, and preempted. The request goes on
+    from where it was, unless it has states, or is preempted (`again`), too.
+    """
+
+    who: int = 0
+    again: bool = False
+
+
+@dataclass(frozen=True)
 class CachePartial:
     """Make a boundary inside a block reachable: number `index` of those that are computed."""
 
@@ -237,6 +249,7 @@ Step: TypeAlias = (
     | Run
     | FinishLoad
     | FailLoad
+    | Withdraw
     | CachePartial
     | Skip
     | Release

@@ -116,7 +116,7 @@ def _of_record(name: str) -> MessageShape:
     """Return the shape of an operation that records also have."""
     recorded = OPERATIONS[name]
     owned = frozenset(OWNED_BY_SCHEDULER)
-    if name == "cache_blocks":  # whose argument has the name of an attribute, and is none
+    if name in ("cache_blocks", "withdraw"):  # an argument has the name of an attribute
         owned -= {"num_computed_tokens"}
     return MessageShape(
         _REQUEST if recorded.on_request else _MANAGER,

@@ -120,6 +120,30 @@ def set_back(engine: Engine, handle: int) -> None:
         request.num_computed_tokens = max(1, request.num_computed_tokens - count)
 
 
+def withdraw(engine: Engine, handle: int) -> None:
+    """Take back some of a request; it goes on from there, or gives its blocks back."""
+    first = engine.sides[0]
+    request = request_of(first, handle)
+    if first.manager.get_blocks(request).is_empty:
+        return
+    tokens = engine.random.randint(0, request.num_computed_tokens)
+
+    def withdrawn(side: Side) -> tuple[str, ...]:
+        return side.manager.withdraw(request_of(side, handle), tokens)
+
+    engine.both("KV-MGR-23", f"{handle} withdrawn to {tokens}", withdrawn)
+    if tokens == 0 or not can_go_back(engine):
+        free(engine, handle)
+        return
+    for side in engine.sides:
+        request_of(side, handle).num_computed_tokens = tokens
+
+
+def can_go_back(engine: Engine) -> bool:
+    """Whether all that was ever computed of a request is still there."""
+    return all(type(spec) is FullAttentionSpec for spec in engine.config.managed_specs)
+
+
 def remove_skipped(engine: Engine, handle: int) -> None:
     """Remove what attention no longer needs."""
 
@@ -178,6 +202,7 @@ OF_RUNNING: Mapping[str, Call] = MappingProxyType(
         "popped alone": pop,
         "extended alone": extend,
         "set back alone": set_back,
+        "withdrawn alone": withdraw,
         "skipped alone": remove_skipped,
         "held alone": hold,
     }
@@ -188,6 +213,7 @@ NEEDS: Mapping[str, Feature] = MappingProxyType(
         "popped alone": Feature.DEFERRED_FREE,
         "skipped alone": Feature.SKIPPED_REMOVAL,
         "held alone": Feature.HOLDING,
+        "withdrawn alone": Feature.WITHDRAWAL,
     }
 )
 OFTEN: Mapping[str, int] = MappingProxyType({"extended alone": 4})
@@ -202,14 +228,13 @@ CALLS = (
 def call_alone(engine: Engine) -> str | None:
     """Make one single call about a registered request; return its name, None without a request."""
     idle, running = engine.standing()
-    can_go_back = all(type(spec) is FullAttentionSpec for spec in engine.config.managed_specs)
     calls = [
         (name, partial(call, engine, handle))
         for among, handles in ((OF_RUNNING, running), (OF_IDLE, idle))
         for name, call in among.items()
         for handle in engine.random.sample(handles, min(1, len(handles)))
         if (name not in NEEDS or NEEDS[name] in engine.features)
-        and (can_go_back or name != "set back alone")
+        and (can_go_back(engine) or name != "set back alone")
     ]
     if not calls:
         return None

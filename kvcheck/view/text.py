@@ -27,6 +27,7 @@ MEANINGS: Mapping[str, str] = MappingProxyType(
         "cache_blocks": "Gives full blocks their keys, so that later look-ups find them.",
         "cache_partial_block": "Gives a block a further key, for a boundary inside it.",
         "evict_blocks": "Makes the cache forget these blocks.",
+        "withdraw": "Takes back the keys of blocks whose step did not run.",
         "reset_prefix_cache": "Makes the cache forget everything.",
         "get_num_common_prefix_blocks": "Asks how many blocks all running requests share.",
         "get_block_ids": "Asks which blocks the request holds.",

@@ -14,7 +14,13 @@ from kvcheck.watch.requests import Describe, described
 from kvcheck.watch.session import Session
 from kvspec.audit import unwrapped
 from kvspec.errors import InvalidArgumentError, MonitorViolation
-from kvspec.interface import KVCacheManager, is_manager
+from kvspec.interface import KVCacheManager
+
+BASE = (
+    *("config", "none_hash", "num_free_blocks", "usage"),
+    *("get_computed_blocks", "allocate_slots", "free", "get_blocks"),
+)
+"""Members of every manager, whatever features it lacks."""
 
 
 def monitor(
@@ -59,7 +65,7 @@ def monitor(
     already around `manager` are taken off. Raises InvalidArgumentError for arguments out of their
     domain, InvariantViolation if the state is broken already.
     """
-    if not is_manager(manager):
+    if not all(hasattr(manager, name) for name in BASE):  # a wrapper may forward the others
         raise InvalidArgumentError("manager", manager, "a KVCacheManager")
     for name, value in (("every", every), ("history", history)):
         if type(value) is not int or value < 1:

@@ -28,7 +28,10 @@ from kvspec.transitions import Transition, check_transition
 
 
 class Watch:
-    """The knowledge about one manager. `snapshot`: its state now, None if it cannot show it."""
+    """The knowledge about one manager. `snapshot`: its state now, None if it cannot show it.
+
+    `void`: names of requests that hit what was withdrawn, until they are released.
+    """
 
     def __init__(
         self, manager: KVCacheManager, describe: Describe, snapshot: Snapshot | None
@@ -49,6 +52,7 @@ class Watch:
             self.content.states.clear()
         tagged = self.config.policy.extra_keys == "tagged"
         self.requests = Requests(describe, tags_extra_keys=tagged)
+        self.void: set[str] = set()
         self.fold = EventFold.under(self.config.policy)
         self.fold_is_exact = snapshot is not None and not snapshot.lookup_order
         if snapshot is not None:
@@ -117,7 +121,7 @@ class Watch:
         written = self.content.shadow.take_written()
         for name, lists in self.ownership.lists.items():
             followed = self.requests.get(name)
-            if followed is None:
+            if followed is None or name in self.void:
                 continue
             computed = followed.num_computed
             is_same = followed.read == (lists, computed)
@@ -163,6 +167,12 @@ class Watch:
     def _allocated(self, call: Call) -> None:
         request, given = _request(call), call.arguments
         name = request.request_id
+        if name in self.void:
+            raise violated(
+                "hits_of_what_was_withdrawn_are_given_up",
+                "KV-MGR-24",
+                f"{name} goes on behind a hit that another request was to compute, and did not",
+            )
         followed = self.requests.follow(request, call.num_tokens)
         external = given["num_external_computed_tokens"]
         start = call.num_computed_tokens + given["num_new_computed_tokens"]
@@ -251,12 +261,22 @@ class Watch:
             raise violated(
                 "a_released_request_holds_nothing", rule, f"{name} still holds {now} when released"
             )
+        self.void.discard(name)
         self.ownership.replace(name, now)
         self.content.release(name)
         followed = self.requests.get(name)
         if followed is not None:
             followed.num_computed, followed.draft_from = 0, None
         self.requests.forget_idle(self.ownership.lists)
+
+    def _withdrawn(self, call: Call) -> None:
+        """What the step was to write behind the computed tokens is not there (KV-MGR-23)."""
+        request, computed = _request(call), call.arguments[COMPUTED]
+        name = request.request_id
+        self.content.withdraw(self._lists(name), computed)
+        followed = self.requests.follow(request, call.num_tokens)
+        followed.num_computed = min(followed.num_computed, computed)
+        self.void |= set(call.result)
 
     def _returned(self, call: Call) -> None:
         self.ownership.return_popped(call.arguments["block_ids"])
@@ -324,6 +344,7 @@ CHECKS: Mapping[str, CheckOfCall] = MappingProxyType(
         "free": Watch._freed,
         "pop_blocks_for_free": Watch._popped,
         "free_blocks": Watch._returned,
+        "withdraw": Watch._withdrawn,
         "take_block_copies": Watch._copied,
         "reset_prefix_cache": Watch._reset,
         "get_blocks": Watch._listed,

@@ -1,5 +1,6 @@
 # C types of kvfast/_core/manager.py. Those of public methods follow from what they call.
 cimport cython
+from kvfast._compiled cimport withdrawing
 from kvfast._compiled.calls cimport Calls
 from kvfast._compiled.checks cimport Checks
 from kvfast._compiled.core cimport Core

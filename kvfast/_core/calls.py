@@ -258,7 +258,6 @@ class Calls:
         return is_cached
 
     def reset(self) -> bool:
-        """Drop every hash, if no block is in use (KV-POOL-11)."""
         core = self.core
         if core.pool.num_free != core.pool.num_blocks - 1 - len(core.reserved):
             return False
@@ -267,6 +266,22 @@ class Calls:
         core.stats.was_reset = True
         self.turn.changed()
         return True
+
+    def free(self, request: FastRequest) -> None:
+        self.turn.changes()
+        self.core.release(request)
+        self.turn.changed()
+
+    def remove_skipped(self, request: FastRequest, computed: int) -> None:
+        self.turn.changes()
+        row = self.core.rows.of(request)
+        self.core.allocator.remove_skipped(row, computed, request.num_prompt_tokens)
+        self.turn.changed()
+
+    def start_step(self) -> None:
+        self.turn.changes()
+        self.core.forget_step()
+        self.turn.changed()
 
     def pop(self, request: FastRequest) -> tuple[int, ...]:
         """Forget the request, keep its references for `free_blocks` (KV-MGR-13)."""
@@ -294,7 +309,6 @@ class Calls:
         return tuple([core.num_common_prefix(row, g) for g in range(core.num_groups)])
 
     def unhashed(self, request: FastRequest) -> tuple[tuple[int, ...], ...]:
-        """Per group, blocks that are neither null nor cached."""
         pool = self.core.pool
         return tuple(
             [

@@ -14,6 +14,7 @@ from kvspec.request import Request
 from kvspec.snapshot import Snapshot
 from kvspec.stats import PrefixCacheStats, ResidencySample
 
+from . import withdrawing
 from .calls import Calls
 from .checks import Checks
 from .core import Core
@@ -62,11 +63,8 @@ class FastManager:
             self.check_sound()
         self.turn.take()
 
-    # Read at any time.
-
     @property
     def hasher(self) -> Hasher:
-        """The hasher of its requests."""
         if not self.is_ready():
             self.check_sound()
         return self.core.hasher
@@ -195,6 +193,17 @@ class FastManager:
         finally:
             self.calls.leave()
 
+    def withdraw(self, request: Request, num_computed_tokens: int) -> tuple[str, ...]:
+        """Take back what was planned beyond the computed tokens (KV-MGR-23)."""
+        self.enter()
+        try:
+            self.core.ask_clock()
+            mine = self.calls.claim(request)
+            tokens = self.checks.counted("num_computed_tokens", num_computed_tokens)
+            return withdrawing.withdraw(self.core, self.turn, mine, tokens)
+        finally:
+            self.calls.leave()
+
     def reset_prefix_cache(self) -> bool:
         """Drop every hash, if no block is in use (KV-POOL-11)."""
         self.enter()
@@ -207,10 +216,7 @@ class FastManager:
         """Release all blocks of the request (KV-MGR-12)."""
         self.enter()
         try:
-            mine = self.calls.claim(request)
-            self.turn.changes()
-            self.core.release(mine)
-            self.turn.changed()
+            self.calls.free(self.calls.claim(request))
         finally:
             self.calls.leave()
 
@@ -252,11 +258,7 @@ class FastManager:
         self.enter()
         try:
             computed = self.checks.counted("total_computed_tokens", total_computed_tokens)
-            mine = self.calls.claim(request)
-            row = self.core.rows.of(mine)
-            self.turn.changes()
-            self.core.allocator.remove_skipped(row, computed, mine.num_prompt_tokens)
-            self.turn.changed()
+            self.calls.remove_skipped(self.calls.claim(request), computed)
         finally:
             self.calls.leave()
 
@@ -336,9 +338,7 @@ class FastManager:
         """States registered in the last step may be used now (KV-MGR-19)."""
         self.enter()
         try:
-            self.turn.changes()
-            self.core.forget_step()
-            self.turn.changed()
+            self.calls.start_step()
         finally:
             self.calls.leave()
 

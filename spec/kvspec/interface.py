@@ -99,6 +99,8 @@ class Feature(StrEnum):
     """Requests whose `reports_hits` is True (KV-EVT-11)."""
     HITS_INSIDE_BLOCKS = "hits_inside_blocks"
     """Hits that end inside a block, and copies on write: `kvspec.inside.CopyingManager`."""
+    WITHDRAWAL = "withdrawal"
+    """`withdraw`."""
     BATCHED = "batched"
     """Its own whole steps over arrays: `kvspec.batched.BatchedImplementation`."""
 
@@ -260,6 +262,14 @@ class KVCacheManager(Protocol):
         Raises UnknownBlockError for an id out of range; null and unhashed blocks are ignored.
         """
 
+    def withdraw(self, request: Request, num_computed_tokens: int) -> tuple[str, ...]:
+        """Take back what was planned for a request beyond its computed tokens (KV-MGR-23).
+
+        For a step that did not run: no block that is not computed to its end keeps a key. Returns
+        the ids, sorted, of other requests that hold such blocks: their hits are void. Raises
+        InvalidArgumentError for a request that holds nothing; with caching off nothing happens.
+        """
+
     def reset_prefix_cache(self) -> bool:
         """Drop every hash if no block is in use, and return True; else return False."""
 
@@ -311,22 +321,6 @@ class KVCacheManager(Protocol):
 
     def snapshot(self) -> Snapshot:
         """Return the whole abstract state. Pure; O(pool)."""
-
-
-BASE_CALLS = (
-    *("config", "none_hash", "num_free_blocks", "usage"),
-    *("get_computed_blocks", "allocate_slots", "free", "get_blocks"),
-)
-"""The calls that every manager has, whatever features it lacks."""
-
-
-def is_manager(value: object) -> bool:
-    """Return whether this has the base of a `KVCacheManager`.
-
-    `isinstance` would ask for all calls: before Python 3.12 it evaluates attributes that a manager
-    lacks, and later it misses those that a wrapper forwards.
-    """
-    return all(hasattr(value, name) for name in BASE_CALLS)
 
 
 @runtime_checkable

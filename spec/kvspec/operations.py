@@ -137,6 +137,7 @@ OPERATIONS: Mapping[str, OperationShape] = MappingProxyType(
             True, boolean, {"group": integer, "num_tokens": integer}, since=2
         ),
         "evict_blocks": OperationShape(False, null, {"block_ids": list_of(integer)}),
+        "withdraw": OperationShape(True, list_of(text), {"num_computed_tokens": integer}, since=4),
         "reset_prefix_cache": OperationShape(False, boolean),
         "get_num_common_prefix_blocks": OperationShape(True, list_of(count)),
         "get_block_ids": OperationShape(True, structure({"blocks": BLOCKS, "unhashed": BLOCKS})),

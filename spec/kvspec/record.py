@@ -25,6 +25,9 @@ START_VERSION = 2
 LATER_VERSION = 3
 """The version of traces with what later engines say: two more fields of the state."""
 
+NEWEST_VERSION = 4
+"""The version of traces with a withdrawal (KV-MGR-23)."""
+
 UNCOMPARED = ("result", "state")
 """The parts of an operation that may be left uncompared."""
 

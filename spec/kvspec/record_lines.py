@@ -32,6 +32,7 @@ from kvspec.event_codec import decode_event
 from kvspec.operations import OPERATIONS, check_arguments
 from kvspec.record import (
     LATER_VERSION,
+    NEWEST_VERSION,
     PLANNING_FORMAT,
     START_VERSION,
     TRACE_FORMAT,
@@ -73,7 +74,8 @@ def decode_header(value: object, where: Where) -> Header | PlanningHeader:
         raise where.member("format").error(
             f"{shown(kind)} is not {TRACE_FORMAT!r} or {PLANNING_FORMAT!r}"
         )
-    versions = (VERSION, START_VERSION, LATER_VERSION) if kind == TRACE_FORMAT else (VERSION,)
+    of_traces = (VERSION, START_VERSION, LATER_VERSION, NEWEST_VERSION)
+    versions = of_traces if kind == TRACE_FORMAT else (VERSION,)
     if value.get("version") not in versions or type(value["version"]) is not int:
         known = ", ".join(map(str, versions))
         raise where.member("version").error(

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from math import inf
 
 from kvspec.config import ManagerConfig
 from kvspec.specs import (
@@ -102,7 +103,8 @@ class History:
         return span.spec.prefix_cacheable and any(
             is_handed_over(self.config, span.size, index, call, is_eagle=span.is_eagle)
             and all(token in named for token in tokens_of(index, span.size))
-            for call, named in life.calls
+            and (index + 1) * span.size <= computed
+            for call, named, computed in life.calls
         )
 
     def is_running(self, name: str) -> bool:
@@ -131,7 +133,7 @@ class History:
             return
         life = self.lives[name]
         before = [self.counted(name, span) or 0 for span in self.spans]
-        life.calls.append((num_tokens, self.beginnings.named(life.text)))
+        life.calls.append((num_tokens, self.beginnings.named(life.text), inf))
         for span in self.spans:
             for index in range(before[span.index], self.counted(name, span) or 0):
                 block = life.block(span, index)
@@ -145,6 +147,25 @@ class History:
                 )
                 if block and worth:
                     self.register(life, span, block, (index + 1) * span.size)
+
+    def withdraw(self, name: str, computed: int) -> list[str]:
+        """What would have ended later has no name; whoever else holds it (KV-MGR-23)."""
+        if not self.config.enable_caching:
+            return []
+        life, planned = self.lives[name], set[int]()
+        for span in self.spans:
+            if self.counted(name, span) is not None:
+                life.begun[span.index] = min(life.begun[span.index] or 0, computed // span.size)
+            for index, block in enumerate(life.held(span)):
+                if block and (index + 1) * span.size > computed:
+                    planned.add(block)
+                    self.blocks.forget(block)
+        life.calls = [(call, named, min(most, computed)) for call, named, most in life.calls]
+        return sorted(
+            other
+            for other, each in self.lives.items()
+            if other != name and any(planned & set(each.held(span)) for span in self.spans)
+        )
 
     def register(self, life: Life, span: Span, block: int, num_tokens: int) -> None:
         """A full block gets its name; those of shorter beginnings go."""

@@ -78,15 +78,15 @@ class Life:
     """From the first slots of a request to its release, in the order of time.
 
     `removals`: when, and how many tokens counted as computed. `calls`: the tokens of each caching
-    call, and those that had names then. `begun`: per group, the entries that it began with, None if
-    it took no hits or load.
+    call, those that had names then, and how many of them were not taken back later. `begun`: per
+    group, the entries that it began with, None if it took no hits or load.
     """
 
     text: Text
     spans: tuple[Span, ...]
     lists: list[list[Entry]]
     removals: list[tuple[int, int]] = field(default_factory=list)
-    calls: list[tuple[int, range]] = field(default_factory=list)
+    calls: list[tuple[int, range, float]] = field(default_factory=list)
     begun: list[int | None] = field(default_factory=list)
     has_taken: set[int] = field(default_factory=set)
 

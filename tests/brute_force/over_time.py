@@ -201,6 +201,10 @@ class OverTime:
             self.history.blocks.forget(block)
         return UNSAID
 
+    def withdraw(self, name: str, asked: Mapping[str, Any]) -> Any:
+        """Names of what did not run go (KV-MGR-23)."""
+        return self.history.withdraw(name, asked["num_computed_tokens"])
+
     def reset_prefix_cache(self, name: str, asked: Mapping[str, Any]) -> Any:
         return self.history.reset()
 

@@ -15,7 +15,8 @@ from random import Random
 from kvcheck.judge.choices import in_flight
 from kvcheck.judge.random_programs import random_programs
 from kvcheck.play.checks import CompareCheck
-from kvcheck.play.performing import drop, finish, may_load, perform_step
+from kvcheck.play.giving_up import drop
+from kvcheck.play.performing import finish, may_load, perform_step
 from kvcheck.play.runner import Check, Runner
 from kvcheck.play.scheduler import PREEMPTED, RUNNING, WAITING
 from kvcheck.play.steps import Program

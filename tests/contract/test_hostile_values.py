@@ -114,6 +114,11 @@ ENTRY_POINTS = (
         {"request": BAD_REQUESTS, "num_computed_tokens": BAD_COUNTS},
     ),
     EntryPoint(
+        "withdraw",
+        {"num_computed_tokens": 1},
+        {"request": BAD_REQUESTS, "num_computed_tokens": BAD_COUNTS},
+    ),
+    EntryPoint(
         "cache_partial_block",
         {"group": 0, "num_tokens": 4},
         {"request": BAD_REQUESTS, "group": (*BAD_COUNTS, 9), "num_tokens": BAD_COUNTS},

@@ -64,6 +64,7 @@ COUNTS: dict[str, dict[str, int]] = {
     "find_longest_cache_hit_per_group": {"max_hit_length_tokens": 1},
     "cache_blocks": {"num_computed_tokens": 1},
     "cache_partial_block": {"group": 0, "num_tokens": 2},
+    "withdraw": {"num_computed_tokens": 1},
     "remove_skipped_blocks": {"total_computed_tokens": 0},
 }
 PLANNED = ("token_budget", "num_lookahead_tokens", "reserved_blocks")

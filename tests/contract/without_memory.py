@@ -120,6 +120,7 @@ CALLS: Mapping[str, Callable[[Scene], object]] = {
     ),
     "cache_blocks": lambda s: s.manager.cache_blocks(s.a, 16),
     "evict_blocks": lambda s: s.manager.evict_blocks([1, 2, 3]),
+    "withdraw": lambda s: s.manager.withdraw(s.a, 4),
     "free": lambda s: s.manager.free(s.a),
     "pop_blocks_for_free": lambda s: s.manager.pop_blocks_for_free(s.a),
     "free_blocks": lambda s: s.manager.free_blocks(s.popped),
@@ -148,7 +149,7 @@ CALLS: Mapping[str, Callable[[Scene], object]] = {
 }
 
 ATOMIC = frozenset(CALLS) - {
-    *("allocate_slots", "cache_blocks", "evict_blocks", "free", "pop_blocks_for_free"),
+    *("allocate_slots", "cache_blocks", "evict_blocks", "withdraw", "free", "pop_blocks_for_free"),
     *("free_blocks", "hold_blocks", "remove_skipped_blocks", "take_new_block_ids", "register"),
     *("batched.append", "rewind", "lookup", "step", "decode", "preempt", "take_deltas"),
     *PLAIN,

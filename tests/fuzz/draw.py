@@ -142,6 +142,7 @@ class Story(Arguments):
                 f"cache_blocks({r}, {count})", f"remove_skipped_blocks({r}, {count})",
                 f"cache_partial_block({r}, {self.count()}, {count})", f"free({r})",
                 f"free_blocks({ids})", f"free_blocks({ids})", f"evict_blocks({ids})",
+                f"withdraw({r}, {count})",
                 "reset_prefix_cache()", "new_step_starts()", "take_new_block_ids()",
                 "take_events()", "take_residency_samples()", "make_prefix_cache_stats()",
                 f"get_blocks({r})", f"get_unhashed_block_ids({r})", "usage", "num_free_blocks",

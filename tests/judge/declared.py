@@ -34,6 +34,7 @@ FEATURE_OF_CALL: Mapping[str, Feature] = {
     "remove_skipped_blocks": Feature.SKIPPED_REMOVAL,
     "cache_partial_block": Feature.PARTIAL_BLOCKS,
     "evict_blocks": Feature.EVICTION_BY_ID,
+    "withdraw": Feature.WITHDRAWAL,
     "reset_prefix_cache": Feature.RESET,
     "get_num_common_prefix_blocks": Feature.COMMON_PREFIX,
     "get_num_blocks_to_allocate": Feature.NEED,

@@ -211,6 +211,7 @@ class Following(Engine):
             ("cache_partial_block", (group, num_tokens)),
             ("cache_partial_block", (group, num_tokens // 2 * 2)),
             ("cache_blocks", (num_tokens,)),
+            ("withdraw", (num_tokens,)),
             ("find_longest_cache_hit_per_group", (num_tokens,)),
             ("get_unhashed_block_ids", ()),
         )

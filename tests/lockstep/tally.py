@@ -163,6 +163,7 @@ OF_STEP: Mapping[str, Callable[[st.Step], object]] = MappingProxyType(
         "external load": _given("external_tokens"),
         "load that comes later": _given("load_later"),
         "failed load": lambda step: isinstance(step, st.FailLoad),
+        "withdrawal": lambda step: isinstance(step, st.Withdraw),
         "drafts": _given("drafts"),
         "tokens in flight": _given("in_flight_tokens"),
         "look-ahead": _given("lookahead_tokens"),

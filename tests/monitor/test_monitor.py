@@ -160,6 +160,41 @@ def test_the_first_violation_ends_the_watch(tmp_path: Path) -> None:
     assert len(list(tmp_path.iterdir())) == 1
 
 
+@pytest.mark.parametrize("computed", [4, 6])
+def test_a_hit_on_what_never_ran_is_an_offence(tmp_path: Path, computed: int) -> None:
+    """Of a step that was withdrawn at 6 tokens the mistake keeps the key of tokens 4 … 7."""
+    wrong = mistaken("KeepsTheBlockBegunLast")
+    settings = replace(config(), max_model_len_tokens=64)
+    monitor = watched(settings, wrong, record=tmp_path)
+    size = settings.managed_specs[0].block_size
+    first, again = (request(monitor, 3 * size, name, maker=wrong) for name in ("a", "b"))
+    monitor.allocate_slots(first, 3 * size)
+    monitor.withdraw(first, computed)
+    monitor.free(first)
+    if computed % size == 0:
+        assert monitor.get_computed_blocks(again).hit_length_tokens == computed
+        return
+    with pytest.raises(MonitorViolation) as found:
+        monitor.get_computed_blocks(again)
+    assert found.value.invariant == "content_is_where_it_is_claimed"
+
+
+def test_who_goes_on_behind_a_withdrawn_hit_is_named(tmp_path: Path) -> None:
+    """The second request hits what the first was to compute in the same step."""
+    monitor = watched(replace(config(), max_model_len_tokens=64), record=tmp_path)
+    size = monitor.config.managed_specs[0].block_size
+    first, second = request(monitor, 2 * size, "a"), request(monitor, 2 * size + 1, "b")
+    monitor.allocate_slots(first, 2 * size)
+    hit = monitor.get_computed_blocks(second)
+    monitor.allocate_slots(
+        second, 1, num_new_computed_tokens=2 * size, new_computed_blocks=hit.blocks
+    )
+    assert monitor.withdraw(first, size) == ("b",)
+    second.num_computed_tokens = 2 * size
+    with pytest.raises(MonitorViolation, match="KV-MGR-24"):
+        monitor.allocate_slots(second, 1)
+
+
 def test_between_audits_a_leak_is_seen_by_counting(tmp_path: Path) -> None:
     monitor = watched(implementation=LEAKS, every=1000, record=tmp_path)
     with pytest.raises(MonitorViolation) as found:

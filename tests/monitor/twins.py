@@ -121,6 +121,9 @@ class Engine:
         if request.num_tokens > 20 or self.manager.allocate_slots(request, 1) is None:
             self.end(request, step)
         else:
+            if step % 9 == 4:  # the step does not run, and is planned again
+                self.manager.withdraw(request, request.num_computed_tokens)
+                self.manager.allocate_slots(request, 1)
             request.num_computed_tokens += 1
 
     def end(self, request: Request, step: int) -> None:

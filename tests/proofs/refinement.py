@@ -154,6 +154,11 @@ ACTIONS: Mapping[str, Mapping[str, Sequence[str]]] = {
             "the same removals are told of one call on a pool of three blocks"),
         "eviction of runs": (SAMPLES,),
     },
+    "withdraw": {
+        "the keys of its blocks": (
+            "one call on a pool of three blocks ends in the same snapshot",),
+        "which blocks, and who holds them": (SAMPLES,),
+    },
     "reset_prefix_cache": {
         "when it may": (SAMPLES,),
         "all keys": (SAMPLES,),

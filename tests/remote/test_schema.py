@@ -159,7 +159,9 @@ def client_takes(message: Mapping[str, Any], result: Any) -> bool:
 @pytest.fixture(scope="module")
 def exchanges() -> Iterator[list[Exchange]]:
     with pytest.MonkeyPatch.context() as patch:
-        yield conversation(patch, ("KV-MGR-1*", "KV-ERR-*", "KV-PLAN-1*", "KV-EVT-*", "KV-POL-18"))
+        yield conversation(
+            patch, ("KV-MGR-1*", "KV-MGR-23", "KV-ERR-*", "KV-PLAN-1*", "KV-EVT-*", "KV-POL-18")
+        )
 
 
 @pytest.fixture(scope="module")

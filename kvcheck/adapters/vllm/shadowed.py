@@ -68,7 +68,8 @@ class ShadowedManager(Forwarded):
     """vLLM's manager; its scheduler's calls are also made to the shadow.
 
     `translate`: an event of vLLM's as the contract's; None: events are not compared. `reports`: the
-    events that no caching call has made.
+    events that no caching has made. `num_cached`: the tokens of each request that its last
+    allocation handed to the cache.
     """
 
     def __init__(
@@ -82,6 +83,7 @@ class ShadowedManager(Forwarded):
         self.block_pool = pool
         self.translate = translate
         self.reports: list[Any] = []
+        self.num_cached: dict[str, int] = {}
 
     @property
     def shadow(self) -> Any:
@@ -135,6 +137,10 @@ class ShadowedManager(Forwarded):
             return self._granted(mine, num_new_tokens, told), self.shadow.num_free_blocks
 
         self.mirror.same(call, ours, (ids_of(granted), free))
+        if granted is not None and not options.get("delay_cache_blocks"):
+            end = computed + num_new_computed_tokens + num_new_tokens
+            end += options.get("num_external_computed_tokens", 0)
+            self.num_cached[request.request_id] = min(end, request.num_tokens)
         return granted
 
     def _granted(self, mine: Any, num_new_tokens: int, options: Mapping[str, Any]) -> Any:
@@ -168,6 +174,15 @@ class ShadowedManager(Forwarded):
                 self.mirror.require(call, broken)
         return asked
 
+    def _check_ran(self, call: str, request: Any) -> None:
+        """What was cached when its step was planned is computed."""
+        cached, config = self.num_cached.pop(request.request_id, 0), self.mirror.config
+        sizes = [spec.block_size for spec in config.managed_specs]
+        if config.enable_caching and sizes:
+            size = min(sizes) * config.dcp_world_size * config.pcp_world_size
+            broken = preconditions.computed_tokens(cached, request.num_computed_tokens, size)
+            self.mirror.require(f"{call} of {request.request_id}", broken)
+
     def _stops(self, asked: Asked, request: Any, block_size: int) -> Collection[int]:
         """Return where a chunk of aligned Mamba may end besides the end of a block."""
         return ()
@@ -175,6 +190,7 @@ class ShadowedManager(Forwarded):
     def free(self, request: Any) -> None:
         """Release all blocks of the request."""
         self.stock.free(request)
+        self._check_ran("free", request)
         mine = self.mirror.named(request.request_id)
         if mine is not None:
             self.mirror.same("free", lambda: self.shadow.free(mine), None)
@@ -183,6 +199,7 @@ class ShadowedManager(Forwarded):
     def pop_blocks_for_free(self, request: Any) -> Any:
         """Forget the request, keep its references."""
         blocks = self.stock.pop_blocks_for_free(request)
+        self._check_ran("pop_blocks_for_free", request)
         mine = self.mirror.named(request.request_id)
         if mine is not None:
             ids = tuple(block.block_id for block in blocks)

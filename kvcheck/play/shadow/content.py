@@ -146,6 +146,16 @@ class ShadowMemory:
             self._changes(block)
             self._held.pop(block, None)
 
+    def lose_from(self, block: int, slot: int) -> None:
+        """What was to be in this slot of a block and behind never came."""
+        held = self._held.get(block)
+        if held is None or slot == 0 or slot >= len(held.tokens):
+            self.lose([block])
+            return
+        self._changes(block)
+        for position in range(slot, len(held.tokens)):
+            held.tokens[position] = NOTHING
+
     @property
     def size_bytes(self) -> int:
         """An estimate of the memory in use."""

@@ -277,6 +277,16 @@ class ContentCheck:
                 if span:
                     self.shadow.write(blocks[index], group, size, index, span, content)
 
+    def withdraw(self, lists: Lists, num_computed: int) -> None:
+        """The step that was to write behind the computed tokens does not run (KV-MGR-23)."""
+        sizes = {group: size for group, (_, size) in self.groups.items()}
+        sizes |= {group: states.size for group, states in self.states.items()}
+        for group, size in sizes.items():
+            index, slot = divmod(num_computed, size)
+            for block in lists[group][index : index + 1]:
+                self.shadow.lose_from(block, slot)
+            self.shadow.lose(lists[group][index + 1 :])
+
     def _write_encoder(self, name: str, lists: Lists, num_tokens: int) -> None:
         """What the encoder made of the request's input is in the cache now, all at once."""
         if not self.encoders or not num_tokens:

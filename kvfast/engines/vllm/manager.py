@@ -139,6 +139,7 @@ class KvfastManager:
         """Release all blocks of the request."""
         mine = self.requests.held.pop(request.request_id, None)
         if mine is not None:
+            self._withdraw(request, mine)
             self.fast.free(mine)
             self._unregister(request.request_id)
 
@@ -147,9 +148,19 @@ class KvfastManager:
         mine = self.requests.held.pop(request.request_id, None)
         if mine is None:
             return []
+        self._withdraw(request, mine)
         popped = self.fast.pop_blocks_for_free(mine)
         self._unregister(request.request_id)
         return self.block_pool.shown(popped)
+
+    def _withdraw(self, request: Any, mine: Any) -> None:
+        """Drop the keys of blocks that no step fills (KV-MGR-24).
+
+        Preemption by priority takes a request out of the step that it is planned in; vLLM's own
+        manager keeps their keys. The request counts tokens once their step is planned.
+        """
+        if self.enable_caching:
+            self.fast.withdraw(mine, request.num_computed_tokens)
 
     def _unregister(self, name: str) -> None:
         """Forget the handle of a request that holds nothing."""

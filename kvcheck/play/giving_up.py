@@ -1,0 +1,78 @@
+"""How a request loses what was planned or loaded for it, or all that it holds."""
+
+from __future__ import annotations
+
+from kvcheck.play import steps as st
+from kvcheck.play.admitting import keeps_all
+from kvcheck.play.inside import before_scheduling
+from kvcheck.play.runner import Runner, Side, Tracked
+from kvcheck.play.scheduler import LOADING, RUNNING
+from kvspec.specs import MambaSpec
+
+
+def fail_load(runner: Runner, step: st.FailLoad) -> None:
+    """What the load should have brought is void, and all that was computed after it."""
+    request = runner.pick(step.who, RUNNING, LOADING)
+    if request is None or request.fresh_load is None:
+        return
+    lists = runner.subject.blocks(request)
+    counts = runner.view.snapshot.ref_counts
+    sizes = runner.block_sizes
+    first, end = request.fresh_load
+    valid = min(first + step.index * min(sizes), end - 1) // max(sizes) * max(sizes)
+    valid = max(first, valid)
+
+    def void(side: Side) -> list[int]:
+        lists = side.blocks(request)
+        sized = zip(lists, sizes, strict=True)
+        return [block for blocks, size in sized for block in blocks[valid // size :]]
+
+    lost = void(runner.subject)
+    if any(counts[block] > 1 for block in lost):
+        return
+    runner.do("evict_blocks", None, {}, lambda side: {"block_ids": void(side)}, lost=lost)
+    request.fresh_load = None
+    if keeps_all(runner) and all(map(any, lists)):
+        request.seat = request.seat.set_back(valid)
+    else:
+        drop(runner, request, again=True, later=False)
+
+
+def withdraw(runner: Runner, step: st.Withdraw) -> None:
+    """With a request go all that hit what it planned, as a scheduler must see to (KV-MGR-24)."""
+    planned = [r for r in runner.requests if r.seat.phase == RUNNING and r.name in runner.planned]
+    if not planned:
+        return
+    request = planned[step.who % len(planned)]
+    gone = [request]
+    for each in gone:  # grows
+        tokens = runner.planned[each.name].num_computed
+        names, _ = runner.do("withdraw", each, {"num_computed_tokens": tokens})
+        gone += [
+            other
+            for other in runner.requests
+            if other.name in names and other.name in runner.planned and other not in gone
+        ]
+    part = runner.planned[request.name]
+    has_states = any(isinstance(spec, MambaSpec) for spec in runner.specs)
+    if part.may_stay and not has_states and not step.again:
+        gone.remove(request)
+        request.fresh_load = None
+        request.seat = request.seat.set_back(part.num_computed)
+    for each in reversed(gone):
+        drop(runner, each, again=True, later=False)
+    runner.planned.clear()
+
+
+def drop(runner: Runner, request: Tracked, *, again: bool, later: bool) -> None:
+    """Free the request's blocks, or pop them; if it does not come again, it is forgotten."""
+    before_scheduling(runner, request)
+    if later:
+        runner.do("pop_blocks_for_free", request)
+    else:
+        runner.do("free", request)
+    request.num_lost, request.fresh_load = request.seat.num_computed, None
+    request.num_preemptions += 1
+    request.seat = request.seat.preempted()
+    if not again:
+        runner.requests.remove(request)
