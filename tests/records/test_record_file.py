@@ -116,7 +116,7 @@ def remove(line: int, *path: str | int) -> Callable[[Lines], None]:
 MALFORMED: list[tuple[Callable[[Lines], Any], int | None, str | None, str]] = [
     (change(1, "type", to="head"), 1, None, "the first line must be a header"),
     (change(1, "format", to="other"), 1, "format", "'other' is not 'kv-cache-manager-trace'"),
-    (change(1, "version", to=4), 1, "version", "4: this kvspec reads version 1, 2, 3"),
+    (change(1, "version", to=5), 1, "version", "5: this kvspec reads version 1, 2, 3, 4"),
     (change(1, "version", to=True), 1, "version", "True: this kvspec reads"),
     (remove(1, "none_hash"), 1, "none_hash", "missing"),
     (change(1, "none_hash", to="xy"), 1, "none_hash", "not a string of hexadecimal"),
