@@ -5,6 +5,9 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
+
+from tests.source import ROOT
 
 LEAKS = """
 from kvref.block_pool import BlockPool
@@ -24,7 +27,14 @@ def implementation():
 """A module whose pool gives nothing back."""
 
 
+def python(*args: str, folder: Path = ROOT, **options: Any) -> subprocess.CompletedProcess[str]:
+    """Run this Python in a process of its own; `options` are further ones of `subprocess.run`."""
+    options = {"check": False, **options}
+    return subprocess.run(
+        [sys.executable, *args], cwd=folder, capture_output=True, text=True, **options
+    )
+
+
 def kvspec(folder: Path, *args: str) -> subprocess.CompletedProcess[str]:
-    """`kvspec ARGS…` in a folder."""
-    command = [sys.executable, "-m", "kvcheck.cli", *args]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    """Run `kvspec ARGS…` in a folder."""
+    return python("-m", "kvcheck.cli", *args, folder=folder)

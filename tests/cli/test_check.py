@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.commands import LEAKS, kvspec
+from tests.commands import LEAKS, kvspec, python
 
 BARE = """
 from dataclasses import replace
@@ -79,13 +79,7 @@ def test_a_leak_is_shown_with_its_rule_its_calls_and_a_test(leaky: tuple[Path, s
     lines = shown.split("  as a test:\n")[1].splitlines()
     pasted = [line[4:] for line in takewhile(lambda line: line[:4] in ("", "    "), lines)]
     (folder / "test_pasted.py").write_text("\n".join(pasted) + "\n")
-    again = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_pasted.py"],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    again = python("-m", "pytest", "-q", "-p", "no:cacheprovider", "test_pasted.py", folder=folder)
     assert again.returncode == 1
     assert "leaked" in again.stdout
 

@@ -15,6 +15,7 @@ import pytest
 from kvcheck.cli import doctor, main
 from kvcheck.cli._commands import COMMANDS, Entry
 from kvspec.errors import FormatError
+from tests.commands import python
 
 KVSPEC = (sys.executable, "-m", "kvcheck.cli")
 
@@ -53,7 +54,7 @@ loaded = {name.partition(".")[0] for name in sys.modules} & heavy
 commands = {name for name in sys.modules if name.startswith("kvcheck.cli.") and "._" not in name}
 sys.exit(f"imported: {loaded | commands}" if loaded | commands else 0)
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    done = python("-c", code)
     assert done.returncode == 0, done.stderr
     for entry in COMMANDS:
         assert f"  {entry.name} " in done.stdout

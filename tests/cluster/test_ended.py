@@ -21,6 +21,7 @@ from kvcheck.tasks import Workers
 from kvref.implementation import ReferenceImplementation
 from kvspec.interface import Implementation
 from tests.cluster.workers import Shuffling
+from tests.commands import python
 from tests.judge.test_hangs import NeverTouches
 
 HANGS = """
@@ -91,8 +92,7 @@ if __name__ == "__main__":
 def test_processes_end_when_the_command_is_killed(tmp_path: Path) -> None:
     """A process that nobody asks any more would hold its output for ever."""
     (tmp_path / "orphan.py").write_text(ORPHAN)
-    command = [sys.executable, str(tmp_path / "orphan.py")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    done = python(str(tmp_path / "orphan.py"), timeout=60)
     assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGKILL, "(3, 1)\n", "")
 
 

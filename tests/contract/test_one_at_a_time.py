@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -20,6 +18,7 @@ from kvspec.interface import Implementation, KVCacheManager
 from kvspec.invariants import check_snapshot
 from kvspec.policy import Policy
 from kvspec.turn import Turn
+from tests.commands import python
 from tests.contract.builders import admit, make_config, new_request
 
 pytestmark = pytest.mark.rule("KV-ERR-7")
@@ -297,14 +296,12 @@ def test_a_tier_shares_the_turn_of_its_manager(implementation: Implementation) -
 @pytest.mark.parametrize("program", ["threads_on_a_manager", "threads_on_a_request"])
 @pytest.mark.parametrize("build", ["kvref", "kvfast", "kvfast-uncompiled"])
 def test_threads_are_refused_and_break_nothing(build: str, program: str) -> None:
-    command = [sys.executable, "-m", "tests.contract.at_once", build, program]
-    ran = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    ran = python("-m", "tests.contract.at_once", build, program, timeout=120)
     assert (ran.returncode, ran.stderr[-2000:]) == (0, "")
 
 
 def test_an_interrupt_at_any_moment_leaves_no_call_under_way() -> None:
-    command = [sys.executable, "-m", "tests.contract.interrupted", "kvref"]
-    ran = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    ran = python("-m", "tests.contract.interrupted", "kvref", timeout=120)
     assert (ran.returncode, ran.stderr[-2000:]) == (0, "")
 
 

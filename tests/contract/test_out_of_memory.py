@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import subprocess
-import sys
 
 import pytest
 
@@ -14,6 +12,7 @@ from kvspec.errors import InvalidArgumentError, SpoiltError
 from kvspec.interface import Implementation
 from kvspec.invariants import check_snapshot
 from kvspec.turn import Turn
+from tests.commands import python
 from tests.contract.builders import MakeManager, MakeRequest, admit, new_manager, new_request
 
 NEEDS = pytest.mark.skipif(
@@ -25,9 +24,8 @@ NEEDS = pytest.mark.skipif(
 @pytest.mark.rule("KV-ERR-8")
 @pytest.mark.parametrize("build", ["kvref", "kvfast", "kvfast-uncompiled"])
 def test_every_allocation_may_fail(build: str) -> None:
-    command = [sys.executable, "-m", "tests.contract.without_memory", build]
     # One that hangs ends here, and not with the process of the tests.
-    ran = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
+    ran = python("-m", "tests.contract.without_memory", build, timeout=600)
     assert ran.returncode == 0, ran.stderr[-2000:]
     seen = dict(line.split(" ", 1) for line in ran.stdout.splitlines() if "{" in line)
     assert len(seen) >= 25

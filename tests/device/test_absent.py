@@ -6,10 +6,9 @@ Each case is a Python of its own in which the finders of modules don't find cert
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 
 from kvfast import device
+from tests.commands import python
 from tests.source import ROOT
 
 HIDE = """
@@ -115,13 +114,7 @@ TORCH_FREE = {
 
 
 def printed(code: str, *hidden: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-c", HIDE.format(hidden=set(hidden)) + code],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = python("-c", HIDE.format(hidden=set(hidden)) + code, folder=ROOT)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

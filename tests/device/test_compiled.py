@@ -7,14 +7,12 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from tests.source import ROOT
+from tests.commands import python
 
 pytest.importorskip("triton", reason="Triton is not installed")
 
@@ -24,10 +22,7 @@ Launches = list[dict[str, object]]
 
 def compiled(cache: Path, *options: str) -> Launches:
     environment = {**os.environ, "TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(cache)}
-    command = [sys.executable, "-m", "tests.device.compiled", *options]
-    done = subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True, env=environment, check=False
-    )
+    done = python("-m", "tests.device.compiled", *options, env=environment)
     assert done.returncode == 0, done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 import warnings
 from types import ModuleType
 
@@ -11,6 +10,7 @@ import pytest
 
 import kvfast
 from kvfast import _build
+from tests.commands import python
 from tests.source import ROOT
 
 WITHOUT_COMPILED_BUILD = """
@@ -30,9 +30,7 @@ print(*(name.rpartition(".")[2] for name in sys.modules if name.startswith("kvfa
 
 
 def run_python(code: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-W", "always", "-c", code], capture_output=True, text=True, check=False
-    )
+    return python("-W", "always", "-c", code)
 
 
 def test_importing_and_asking_says_nothing() -> None:

@@ -96,7 +96,7 @@ def test_hashing_a_long_prompt_lets_other_threads_run() -> None:
     assert seen == [1]
 
 
-CONFIG = make_config(10, 16, max_model_len_tokens=4096)
+CONFIG = make_config(10, 16, max_model_len_tokens=4096, hash_seed=None)
 IMPLEMENTATIONS = [
     pytest.param(kvfast.implementation, id="kvfast"),
     pytest.param(kvfast.uncompiled, id="kvfast-uncompiled"),

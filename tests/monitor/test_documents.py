@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
+from tests.commands import kvspec, python
 from tests.source import ROOT
 
 TEXT = (ROOT / "docs/monitor.md").read_text(encoding="utf-8")
@@ -16,24 +15,11 @@ TEXT = (ROOT / "docs/monitor.md").read_text(encoding="utf-8")
 
 def test_the_example_prints_what_it_says(tmp_path: Path) -> None:
     environment = {**os.environ, "KVSPEC_MONITOR_DIR": str(tmp_path)}
-    done = subprocess.run(
-        [sys.executable, "-c", EXAMPLE],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = python("-c", EXAMPLE, folder=tmp_path, env=environment)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == re.findall(r"^ *print\(.*\)  # (.*)$", EXAMPLE, re.MULTILINE)
     record = tmp_path / "kvspec-violation-KV-POOL-15.jsonl"
     (command,) = re.findall(r"^\$ kvspec (.*)$", TEXT, re.MULTILINE)
     assert record.name in command
-    replay = subprocess.run(
-        [sys.executable, "-m", "kvcheck.cli", *command.split()],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    replay = kvspec(tmp_path, *command.split())
     assert replay.returncode == 1, replay.stderr

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -31,6 +29,7 @@ from kvspec.interface import Implementation, KVCacheManager
 from kvspec.record_file import read_header, read_trace
 from kvspec.request import LoRA, MultimodalItem, PromptEmbeddings, Request, RequestInput
 from kvspec.snapshot import Snapshot
+from tests.commands import python
 from tests.mistakes import mistaken
 from tests.monitor.twins import Engine, WithManager, config
 
@@ -91,7 +90,7 @@ def test_importing_the_package_does_not_import_it() -> None:
         "import sys, kvcheck; before = 'kvcheck.watch' in sys.modules; kvcheck.monitor;"
         " print(before, sorted({'hypothesis', 'click', 'rich', 'kvref'} & set(sys.modules)))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = python("-c", code, check=True)
     assert done.stdout == "False []\n"
     with pytest.raises(AttributeError, match="no attribute 'observe'"):
         _ = kvcheck.observe  # type: ignore[attr-defined]  # that is the point

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +15,7 @@ from kvspec.errors import MonitorViolation
 from kvspec.record import Header, Operation
 from kvspec.record_file import read_header, read_trace
 from kvspec.request import RequestInput
+from tests.commands import kvspec
 from tests.mistakes import mistaken
 from tests.monitor.twins import TWINS, Engine, Twin, config
 
@@ -134,11 +133,7 @@ def test_a_ring_starts_from_a_state_and_a_short_run_from_the_beginning(tmp_path:
 def test_the_command_replays_the_record(twin: Twin, tmp_path: Path) -> None:
     violation = caught(twin, tmp_path, 1, 10, 50)
 
-    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "kvcheck.cli", *arguments]
-        return subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
-
-    replayed = run("golden", str(violation.record), "--impl", "kvref")
+    replayed = kvspec(tmp_path, "golden", str(violation.record), "--impl", "kvref")
     assert replayed.returncode == 1, replayed.stderr
     assert "expected" in replayed.stdout
     assert load(violation.record or tmp_path).frames

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.source import ROOT
+from tests.commands import python
 
 
 def killed(folder: Path, rounds: int, *more: str) -> dict[str, int]:
-    command = [sys.executable, "-m", "tests.saved.killed", str(folder), str(rounds), *more]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    done = python("-m", "tests.saved.killed", str(folder), str(rounds), *more, check=True)
     found: dict[str, int] = json.loads(done.stdout)
     return found
 
