@@ -13,7 +13,7 @@ class MonitorReport:
     """Counts so far.
 
     - `operations`: calls of the manager that were watched; `audits`: those after which the whole
-    state was checked.
+      state was checked.
     - `manager_seconds`: spent in the manager; `checking_seconds`: spent in the monitor.
     - `peak_memory_bytes`: the most that the monitor held, estimated at audits.
     - `violation`: the first, after which nothing is checked any more; None if there is none.

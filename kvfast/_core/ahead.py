@@ -18,11 +18,11 @@ class Ahead:
     """The running entries of a step, sorted by what is left to do.
 
     - `left_at[k]`, k < `num_left`: the entries with something left to do, in order. If `rows` are
-    requested, also those with something to report. All other entries are granted all their tokens:
-    `granted`.
+      requested, also those with something to report. All other entries are granted all their
+      tokens: `granted`.
     - `num_asked` of the entries left need a full allocation (`Entries.is_asked`). The others need
-    `num_needed` new blocks, and `filled_at[k]`, k < `num_filled`, fill some, in order;
-    `home_at[k]`: the home of the first one's key, see `Running`.
+      `num_needed` new blocks, and `filled_at[k]`, k < `num_filled`, fill some, in order;
+      `home_at[k]`: the home of the first one's key, see `Running`.
     - `notes_all`: whether rows and counts of the entries that are not left are also noted.
     - `is_ahead`: whether those are done before the step is known to be legal.
     """

@@ -25,10 +25,10 @@ class Entries:
 
     - `handles[i]` and `counts[i]` come from the caller. `call` numbers the calls.
     - `end_finished`, `end_preempted`, `end_running`: where each kind ends; the new ones end at
-    `size`.
+      `size`.
     - `row_at[i]`: its row in the tables. `after_at[i]`: its computed tokens after the step.
-    `granted_at[i]`: its granted tokens. `is_asked[i]`: see `Ahead`, which notes these only for
-    entries that need more than a count.
+      `granted_at[i]`: its granted tokens. `is_asked[i]`: see `Ahead`, which notes these only for
+      entries that need more than a count.
 
     Methods that return False or -1 found something illegal; nothing is changed then, and the
     contract's own checks report it.

@@ -29,13 +29,13 @@ class Inside:
 
     - `pairs[g]`: copies not yet taken; each end has a reference for it.
     - `written[block]`: for blocks of full attention that this step writes or copies to, the tokens
-    there before.
+      there before.
     - `entry_of[g]`: the entry that the hit of this call ends inside, -1 for none. `copied[g]`: the
-    block that the call put there instead, 0 for none.
+      block that the call put there instead, 0 for none.
     - `inner[g]`: after how many tokens this call's chunk leaves a state inside, 0 for none;
-    `column[g]`: in which entry. `handed[g]`: the entries cached before any was skipped.
+      `column[g]`: in which entry. `handed[g]`: the entries cached before any was skipped.
     - `export_step[g]`: a state inside lies a multiple of this many tokens after the chunk's start;
-    0: there is none. `end`: where this call's chunk ends.
+      0: there is none. `end`: where this call's chunk ends.
     - `is_whole`: every block is as large as the unit of hashing, so that no hit ends inside one.
     """
 

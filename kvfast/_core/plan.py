@@ -21,9 +21,9 @@ class GroupPlan:
     - `drops_block`: its hits drop their last block. `is_zeroed`: its new blocks are queued.
     - `cap_blocks`: the most one request holds at once, -1 if that is no less than all.
     - `num_sink_blocks`: reserved for it at the start. `has_partial_tails`: the end of a prompt
-    inside a block is registered. `checkpoints_return`: a lost state at a prompt's checkpoint is.
+      inside a block is registered. `checkpoints_return`: a lost state at a prompt's checkpoint is.
     - `export_step_tokens`: a chunk may leave a state inside, a multiple of this many tokens after
-    its start; 0: it does not.
+      its start; 0: it does not.
     """
 
     spec: LayerSpec

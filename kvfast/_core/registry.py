@@ -17,10 +17,10 @@ class Registry:
     """Handles of requests.
 
     - `requests[h]`: the request of handle h, or None. `released`: handles to reuse, the one
-    released longest ago first.
+      released longest ago first.
     - `reported[h * num_groups + g]`: entries of its block list in group g that were reported.
     - `named[h]`: the last call that named the handle; `NOBODY`, which is later than any, if it is
-    free.
+      free.
     - `fields`: see `hot`. `mark` is the holder of the hot fields of requests.
     """
 

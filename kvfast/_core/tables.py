@@ -7,7 +7,7 @@ list of row r in group g are at `at = r * num_groups + g`:
 - `start`, `room`, `length`: its place in the arena, its capacity, its number of entries.
 - `cached`: 1 + the number of leading blocks that were cached; 0 without an entry.
 - `passed`: leading entries that are known to be null, so that they are not examined again; of R-SWA
-those up to the end of the gap (KV-RSWA-1).
+  those up to the end of the gap (KV-RSWA-1).
 - `allocated`: 1 once an align-mode Mamba group took new blocks for the row (KV-MAMBA-6).
 
 `serial[row]` is a number that is unique to each use of a row; 0 while the row is free. It shows a

@@ -20,7 +20,7 @@ class Upcoming:
     """Guesses for one pool.
 
     - `later[block]`: the block put at the back FAR blocks after this one, as a distance from block
-    + FAR: 0 for unused blocks.
+      + FAR: 0 for unused blocks.
     - `recent`: the last FAR that were put there; the next one replaces `recent[recent_at]`.
     - `step`: from the block taken last to the one after it.
     """

@@ -52,12 +52,12 @@ class Demand:
     """The demand of one allocation on every group.
 
     - `num_slots_tokens`: tokens that must have slots; `num_main_tokens`: the same without lookahead
-    and without the limit of the longest sequence.
+      and without the limit of the longest sequence.
     - `num_local_tokens` computed or hit here, `num_external_tokens` brought by another store now.
     - `skip_at_tokens`: the number of computed tokens that windows are computed from.
     - `apply_admission_cap`: count windowed groups with the most they hold at once.
     - `num_known_tokens`: of the main ones, those that are not drafts; `prefill_end_tokens`: where
-    the prompt's last chunk ends. Both only where hits may end inside a block.
+      the prompt's last chunk ends. Both only where hits may end inside a block.
     """
 
     num_slots_tokens: int
@@ -107,7 +107,7 @@ class Group:
 
     - `block_lists[r]`: the blocks of request r, in token order (KV-GRP-1).
     - `num_cached[r]`: the number of its leading blocks passed to the cache; no entry before the
-    request takes hits or has a full block cached.
+      request takes hits or has a full block cached.
     - `new_block_ids`: blocks queued for zeroing.
     - `pending_copies`: (source, destination) of copies not yet taken (KV-INSIDE-4).
 

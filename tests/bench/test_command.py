@@ -64,7 +64,7 @@ def test_the_tables_name_phases_units_cases_and_subjects(
     assert "2 × 64 tokens, 50% hit" in shown.out
     assert "3 running" in shown.out
     assert "free, 129 blocks" in shown.out
-    assert "ratio: time of kvref / time of this one" in shown.out
+    assert "ratio: time of kvref / time of the row" in shown.out
     assert "garbage collector off while timing" in shown.out
     assert f"{other}: kvref" in shown.out
     assert "\x1b" not in shown.out
@@ -96,7 +96,7 @@ def test_pools_are_shown_by_what_a_block_costs(capsys: pytest.CaptureFixture[str
     shown = capsys.readouterr().out
     assert "pools: cost per block" in shown
     assert "1,024 blocks" in shown
-    assert f"kvref: kvref {version('kvspec')}; took no part in a round" in shown
+    assert f"kvref: kvref {version('kvspec')}; not part of any round" in shown
 
 
 def test_impatience_leaves_out_everyone_and_says_so(capsys: pytest.CaptureFixture[str]) -> None:

@@ -33,7 +33,7 @@ class BlockHashes:
 
     - `hashes`: uint8 [n, 32] on the device, row by row the bytes of `Request.block_hashes`.
     - `starts`: int64 [P + 1] in host memory: those of prompt p are rows starts[p] … starts[p + 1] -
-    1.
+      1.
     """
 
     hashes: torch.Tensor

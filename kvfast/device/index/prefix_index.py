@@ -64,9 +64,9 @@ class PrefixIndex:
     """The cached keys of one manager, on the host and on a device (KV-DEV-19).
 
     - `implementation`, `manager`: of kvfast, with prefix caching, the hash function sha256_cbor and
-    one group, of full attention of any kind. Else UnsupportedError.
+      one group, of full attention of any kind. Else UnsupportedError.
     - `device`: where hits are returned, and computed if the device is chosen. `backend`: None
-    (Triton on CUDA devices, else torch), "torch" or "triton".
+      (Triton on CUDA devices, else torch), "torch" or "triton".
     - `crossover`: None if it was not measured: the host does everything.
 
     It starts with the keys cached now; queued events must have been taken before. It returns what
@@ -125,7 +125,7 @@ class PrefixIndex:
         """Return the hit length of each prompt in tokens, int32 [P] on the device.
 
         - `tokens`: int32 or int64, all prompts one after another, without extra keys. Those on a
-        device are hashed there; for those in host memory `crossover` decides where.
+          device are hashed there; for those in host memory `crossover` decides where.
         - `starts`: P + 1 ints, where each prompt begins in `tokens`, and the end of the last one.
 
         It is what `get_computed_blocks` would return for requests with these tokens, and changes no

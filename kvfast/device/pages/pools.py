@@ -36,7 +36,7 @@ class Layer:
 
     - `group`: number of its group; `spec`: its own (not that of a group of several).
     - `parts`: by name, tensors [num_blocks, *shape of the part]; views of the raw tensors. `key`
-    and `value` are [num_blocks, block_size, heads, elements], whatever the layout.
+      and `value` are [num_blocks, block_size, heads, elements], whatever the layout.
     - `pages`: uint8 [num_blocks, page size in bytes], the same memory as plain bytes.
     """
 
@@ -52,7 +52,7 @@ class KVPools:
 
     - `cache`: the configuration, with its tensors.
     - `pages`: raw allocations, uint8 [num_blocks, bytes]: row b is block b's part. One in the
-    packed layout, else one per tensor of the plan.
+      packed layout, else one per tensor of the plan.
     - `layers`: by name.
     """
 

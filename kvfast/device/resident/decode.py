@@ -48,7 +48,7 @@ class ResidentRun:
     - `handles`: the requests, in their order. `granted`: how many tokens each had.
     - `num_steps`: steps in which some request had one.
     - `rows`: int32 [blocks taken, 4] on the host, the uses of taken blocks: handle, group, index,
-    block, in the order in which they were taken.
+      block, in the order in which they were taken.
     """
 
     handles: tuple[int, ...]

@@ -18,7 +18,7 @@ class RunState:
     All but the last two are views of `told`, which the host writes whole in one copy.
 
     - `control` [8]: requests, blocks of the reserve, allowed steps; then blocks taken, and steps
-    carried out.
+      carried out.
     - `handles` [R], `left` [R]: of each place its row, and how many tokens it may still have.
     - `granted` [R]: how many it had. `lengths` [G, R]: of its lists. `reserve` [C]: blocks.
     - `new_blocks` [G, R]: the block that each place took in the last step, or -1.

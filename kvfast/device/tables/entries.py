@@ -14,9 +14,9 @@ class Entries:
     """The entries to send, and their addresses. The methods trust their arguments.
 
     - `rows`: entries to send with the next step, in order; `lists`: whole block lists, by (handle,
-    group).
+      group).
     - `moving`: by number, tables of the groups whose blocks move, as the device has them, so that
-    only changes of a list are sent.
+      only changes of a list are sent.
     """
 
     def __init__(self, geometry: Geometry) -> None:
