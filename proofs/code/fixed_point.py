@@ -5,7 +5,7 @@ answers is a hit of every attention group, and no length that is one is longer; 
 length when full attention's are cut to it. `ask` of `kvfast._core.lookup` is run as it stands for
 an unknown group among unknown ones, along each way it may take; what holds between two look-ups is
 kept by each (`_fixed_point.search`). That what a look-up answers is the longest hit of its group is
-proved of the rules of each type (`_fixed_point.look_ups`). Rounds shorten the length by whole
+explored (`look_ups.py`). Rounds shorten the length by whole
 alignments, so there are at most L / A + 2.
 
 Conditions. A block to drop lies within L, as the rules have it (KV-POL-19). Windows of one token
@@ -13,8 +13,7 @@ with a drop are left out (KV-SW-6). A window with a drop may lose a short prefix
 shorter than the alignment, as KV-SW-5 says, and so may chunks where nulls alone are no hit (KV-
 POL-4); the answer is a common hit then too, but a longer one may exist. That the block behind the
 hit is there as well, as a drop demands, is proved where at most one group besides full attention is
-an eagle group: the drop of a second one clears no marks (KV-COORD-7). Each of these conditions is
-shown to be needed by a counterexample.
+an eagle group: the drop of a second one clears no marks (KV-COORD-7), which is shown.
 
 All searches of two or three groups over three tokens are made with kvfast's whole `agreed_hit`, and
 mistakes in it are found there.
@@ -27,22 +26,9 @@ from collections.abc import Callable
 
 import z3
 
-from proofs._z3 import Ledger, Term, ask, forall
+from proofs._z3 import Ledger, Term, ask
 from proofs.code._fixed_point import worlds
 from proofs.code._fixed_point.groups import Groups, any_groups
-from proofs.code._fixed_point.look_ups import (
-    FEW,
-    Cache,
-    Kind,
-    chunk_answer,
-    chunk_hit,
-    chunk_of,
-    dropping_window,
-    full_hit,
-    kinds,
-    reach,
-    window_hit,
-)
 from proofs.code._fixed_point.search import (
     BASIC,
     CLAIMS,
@@ -137,58 +123,6 @@ def check_alignment(ledger: Ledger) -> None:
     ledger.refute("mistake: by two", shorter, falls >= 2 * size * per)
 
 
-def check_look_ups(ledger: Ledger) -> None:
-    """Each type answers a hit of its own, and the longest."""
-    cache, few, answer = Cache(), Cache(FEW), z3.Int("answer")
-    for kind in kinds():
-        known = [cache.rounds(), kind.known(cache, answer)]
-        ledger.prove(f"{kind.name}: a hit", known, kind.is_hit(cache, answer))
-        longest = kind.is_longest(cache, answer)
-        ledger.prove(f"{kind.name}: the longest", [*known, *conditions(kind, cache)], longest)
-        shown = [few.rounds(), kind.known(few, answer)]
-        ledger.possible(f"{kind.name} is possible", *shown, answer > 1)
-        ledger.refute(
-            f"mistake: {kind.name}, one more", shown, kind.is_hit(few, answer + 1 + kind.drop)
-        )
-        ledger.refute(f"mistake: {kind.name}, shorter", shown, kind.is_longest(few, answer - 1))
-    n = z3.Int("n")
-    both = [cache.rounds(), n >= 0, window_hit(cache, n, drop=1)]
-    ledger.prove("what drops is a hit", [*both, reach() >= 1], window_hit(cache, n, drop=0))
-    both = [few.rounds(), n >= 0, n < FEW, window_hit(few, n, drop=1)]
-    ledger.refute("mistake: of one token", [*both, reach() == 0], window_hit(few, n, drop=0))
-    m = z3.Int("m")
-    for drop in (0, 1):
-        longer = [
-            cache.rounds(),
-            full_hit(cache, n, drop=drop),
-            cache.is_aligned(m),
-            m >= 0,
-            m <= n,
-        ]
-        ledger.prove("a shorter prefix", longer, full_hit(cache, m, drop=drop))
-
-
-def conditions(kind: Kind, cache: Cache) -> list[Term]:
-    """Blocks end where alignments do: so it is with chunks (KV-CHUNK-3), or else see KV-SW-5."""
-    if kind.name in ("window with a drop", "chunk"):
-        return [forall([cache.lengths], cache.is_aligned, about=cache.is_aligned)]
-    return []
-
-
-def check_conditions(ledger: Ledger) -> None:
-    """What is longest only under a condition, without it."""
-    few, answer = Cache(FEW), z3.Int("answer")
-    kind = dropping_window()
-    known = [few.rounds(), kind.known(few, answer)]
-    ledger.refute("a short prefix is lost", known, kind.is_longest(few, answer))
-    chunk = next(each for each in kinds() if each.name == "chunk")
-    nulls = [few.rounds(), chunk_answer(few, z3.Int("end"))]
-    some = z3.Int("end") > chunk_of()(few.limit)
-    policy = answer == z3.If(some, z3.Int("end"), 0)
-    ledger.refute("nulls are no hit", [*nulls, policy], chunk.is_longest(few, answer))
-    ledger.refute("a chunk has gaps", nulls, chunk_hit(few, few.limit))
-
-
 def check_worlds(ledger: Ledger) -> None:
     """Every small search of kvfast, and broken ones."""
     ledger.agree("kvfast's own", worlds.first_wrong(worlds.SmallLookup) is None)
@@ -208,8 +142,6 @@ def main() -> int:
     check_ends(ledger)
     check_possible(ledger)
     check_alignment(ledger)
-    check_look_ups(ledger)
-    check_conditions(ledger)
     check_worlds(ledger)
     return ledger.finish()
 

@@ -65,8 +65,16 @@ NAMED: Mapping[str, Sequence[str]] = MappingProxyType({
     ),
     "code.fixed_point": of(
         f"{FAST}.lookup", "Lookup.ask", "Lookup.agreed_hit", "Lookup.farthest",
-        "Lookup.look_up_full", "Lookup.look_up_sliding", "Lookup.short_run",
-        "Lookup.look_up_chunked", "Lookup.look_up_mamba", "Lookup.run_from",
+    ),
+    "code.look_ups": (
+        *of(f"{FAST}.lookup", "Lookup.find_in_all", "Lookup.put_null", "Lookup.look_up",
+            "Lookup.run_from", "Lookup.look_up_full", "Lookup.look_up_sliding",
+            "Lookup.short_run", "Lookup.look_up_chunked", "Lookup.look_up_mamba"),
+        *of(f"{REF}.groups.full_attention", "FullAttentionGroup.longest_hit"),
+        *of(f"{REF}.groups.sliding_window", "SlidingWindowGroup.longest_hit",
+            "SlidingWindowGroup._run_from_the_start"),
+        *of(f"{REF}.groups.chunked_local", "ChunkedLocalGroup.longest_hit"),
+        *of(f"{REF}.groups.mamba", "MambaGroup.longest_hit"),
     ),
     "code.key_map": of(
         f"{FAST}.key_map", "KeyMap.steps_between", "KeyMap.place_from", "KeyMap.find",
