@@ -60,6 +60,12 @@ class Number:
     def __lt__(self, other: Number | int) -> bool:
         return self._decide(self.term < value(other))
 
+    def __le__(self, other: Number | int) -> bool:
+        return self._decide(self.term <= value(other))
+
+    def __ge__(self, other: Number | int) -> bool:
+        return self._decide(self.term >= value(other))
+
     def __bool__(self) -> bool:
         return self._decide(self.term != 0)
 

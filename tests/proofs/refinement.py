@@ -87,7 +87,6 @@ TRUSTED: Mapping[str, str] = {
     "both see the same blocks free, in use and cached": HYPOTHESIS,
     "both let the same states wait": HYPOTHESIS,
     "a request fits an idle pool": "a condition of KV-LIVE-1",
-    "every allocation is sampled": "a condition: which ones are sampled is compared by samples",
 }
 """What nobody discharges, and why it is taken."""
 
@@ -184,7 +183,8 @@ ACTIONS: Mapping[str, Mapping[str, Sequence[str]]] = {
             "snapshots, events and statistics are the same after random stories",),
     },
     "statistics": {
-        "windows and lives": ("hit rates and lives of blocks are the same over a few updates",),
+        "windows and lives": (
+            "snapshots, events and statistics are the same after random stories",),
         "what counts": ("snapshots, events and statistics are the same after random stories",),
     },
     "take_new_block_ids, new_step_starts": {"all": (SAMPLES,)},

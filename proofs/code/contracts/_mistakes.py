@@ -10,9 +10,6 @@ from kvfast._core.checks import Checks
 from kvfast._core.key_map import KeyMap
 from kvfast._core.pool import BlockPool
 from kvfast._core.tables import Tables
-from kvfast.hit_rate import HitRateWindow
-from kvfast.residency import ResidencyLog
-from kvspec.stats import PrefixCacheStats
 from proofs.code.contracts._runner import Mistake
 
 
@@ -61,7 +58,7 @@ NO_COPIES = Mistake("copies are no ring", KeyMap, "join", first_in_its_ring, "KV
 COVERS_NOTHING = Mistake("keys cover nothing", BlockPool, "covered", none_of_them, "KV-PART-3")
 
 
-# Hashing, arguments and counters.
+# Hashing and arguments.
 
 
 def longer_later(major: int, value: int) -> bytes:
@@ -77,15 +74,6 @@ head = hashing.head
 def one_block_more(self: Checks, block: int) -> int:
     """Any number is a block."""
     return block
-
-
-observe = HitRateWindow.observe
-
-
-def ignore_before_clearing(self: HitRateWindow, stats: PrefixCacheStats) -> None:
-    """An update without requests does not clear."""
-    if stats.requests:
-        observe(self, stats)
 
 
 def first_item(*_: Any) -> int:
@@ -105,7 +93,3 @@ FEWER_COUNTS = Mistake("52 bits", request, "COUNT_BITS", 52, "KV-ERR-6")
 MORE_COUNTS = Mistake("54 bits", checks, "COUNT_BITS", 54, "KV-ERR-6")
 ANY_BLOCK = Mistake("any block", Checks, "checked_block", one_block_more, "KV-ERR-3")
 FEWER_TOKENS = Mistake("a token less", token_copy, "TOKEN_ID_MAX", 2**63 - 2, "KV-REQ-1")
-IGNORED = Mistake(
-    "ignore, then clear", HitRateWindow, "observe", ignore_before_clearing, "KV-STAT-5"
-)
-NO_TOUCH = Mistake("touches are not noted", ResidencyLog, "touched", nothing, "KV-STAT-6")
