@@ -117,7 +117,7 @@ class FastImplementation:
         *,
         num_prompt_tokens: int | None = None,
     ) -> None:
-        """New counts, and the hashes of newly full blocks (KV-REQ-7, KV-REQ-8)."""
+        """Set the counts and add the hashes of newly full blocks (KV-REQ-7, KV-REQ-8)."""
         self._own(manager).follow(request, num_tokens, hashes, num_prompt_tokens)
 
     def append_tokens(

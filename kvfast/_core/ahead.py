@@ -66,7 +66,7 @@ class Ahead:
                 self.ask(i)
 
     def leave(self, i: int, is_asked: bool) -> None:
-        """Something is left to do for an entry; whether its request must be asked."""
+        """Note that an entry has something left to do; return whether its request must be asked."""
         self.entries.is_asked[i] = is_asked
         self.left_at[self.num_left] = i
         self.num_left += 1

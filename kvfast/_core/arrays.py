@@ -39,7 +39,7 @@ def zeroed(code: str, length: int) -> memoryview[int]:
 
 
 def grown(code: str, old: memoryview[int], length: int) -> memoryview[int]:
-    """Copy `old` into room for `length` values; the rest is zeros."""
+    """Copy `old` into an array of `length` values; the rest is zeros."""
     new = zeroed(code, length)
     new[: len(old)] = old
     return new

@@ -89,7 +89,7 @@ class FastBatch:
         *,
         num_prompt_tokens: Ints | int | None = None,
     ) -> None:
-        """New counts of each followed request, and hashes of newly full blocks (KV-BATCH-14)."""
+        """Set counts and add hashes of newly full blocks (KV-BATCH-14)."""
         self.enter()
         try:
             self.calls.follow(handles, num_tokens, hashes, num_prompt_tokens)
@@ -105,7 +105,7 @@ class FastBatch:
             self.calls.leave()
 
     def lookup(self, handles: Ints) -> array[int]:
-        """Hit lengths in tokens (KV-BATCH-12)."""
+        """Return the hit lengths in tokens (KV-BATCH-12)."""
         self.enter()
         try:
             return self.calls.lookup(handles)
@@ -188,7 +188,7 @@ class FastBatch:
             self.calls.leave()
 
     def num_pending_deltas(self) -> int:
-        """Entries of all requests that were not reported yet."""
+        """Count the entries of all requests not yet reported."""
         self.enter()
         try:
             return self.calls.num_pending_deltas()
@@ -204,7 +204,7 @@ class FastBatch:
             self.calls.leave()
 
     def list_lengths(self, handles: Ints) -> array[int]:
-        """Lengths of block lists, handle after handle, group after group (KV-BATCH-13)."""
+        """Return the lengths of block lists, by handle, then by group (KV-BATCH-13)."""
         self.enter()
         try:
             return self.calls.list_lengths(handles)

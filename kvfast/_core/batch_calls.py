@@ -159,7 +159,7 @@ class BatchCalls:
         hashes: Sequence[bytes],
         num_prompt_tokens: Ints | int | None,
     ) -> None:
-        """New counts of each followed request, and hashes of newly full blocks (KV-BATCH-14)."""
+        """Set counts and add hashes of newly full blocks (KV-BATCH-14)."""
         entries = self.entries
         config = self.core.plan.config
         contract.check_follows(config, self.capabilities)
@@ -182,7 +182,7 @@ class BatchCalls:
         self.turn.changed()
 
     def lookup(self, handles: Ints) -> array[int]:
-        """Hit lengths in tokens (KV-BATCH-12)."""
+        """Return the hit lengths in tokens (KV-BATCH-12)."""
         entries = self.entries
         self.chosen(handles)
         for i in range(entries.size):
@@ -367,7 +367,7 @@ class BatchCalls:
         return num_rows
 
     def num_pending_deltas(self) -> int:
-        """Entries of all requests that were not reported yet."""
+        """Count the entries of all requests not yet reported."""
         registry = self.registry
         return sum(
             registry.num_unreported(handle, self.core.rows.of(request))
@@ -386,7 +386,7 @@ class BatchCalls:
         return array("i", self.core.pool.first_free(num_blocks, left))
 
     def list_lengths(self, handles: Ints) -> array[int]:
-        """Lengths of block lists, handle after handle, group after group (KV-BATCH-13)."""
+        """Return the lengths of block lists, by handle, then by group (KV-BATCH-13)."""
         entries = self.entries
         self.chosen(handles)
         found = array("i", bytes(4 * entries.size * self.num_groups))

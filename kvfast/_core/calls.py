@@ -204,7 +204,7 @@ class Calls:
     def follow(
         self, request: Request, num_tokens: int, hashes: Sequence[bytes], num_prompt: int | None
     ) -> None:
-        """New counts, and the hashes of newly full blocks (KV-REQ-7)."""
+        """Set the counts and add the hashes of newly full blocks (KV-REQ-7)."""
         mine = self.claim(request)
         if not mine.is_followed:
             raise InvalidArgumentError("request", mine.request_id, "made by make_followed")
@@ -301,7 +301,7 @@ class Calls:
         return answer
 
     def common_prefixes(self, request: FastRequest) -> tuple[int, ...]:
-        """Per group, leading blocks that all running requests share (KV-MGR-15)."""
+        """Count, per group, the leading blocks that all running requests share (KV-MGR-15)."""
         core = self.core
         row = core.rows.of(request)
         if not core.counts_common:  # KV-POL-15
@@ -357,7 +357,7 @@ class Calls:
         self.turn.changed()
 
     def take_events(self) -> tuple[Event, ...]:
-        """Events since the last call (KV-EVT-1)."""
+        """Return the events since the last call (KV-EVT-1)."""
         if self.core.events is None:
             return ()
         facts = self.core.events.facts

@@ -151,7 +151,7 @@ class Checks:
         return hits
 
     def offer(self, hits: list[Any] | None) -> int:
-        """Put the hit blocks of a call into the look-up's arrays; how many there are."""
+        """Put the hit blocks of a call into the look-up's arrays; return their number."""
         self.lookup.clear()
         if hits is None:
             return 0

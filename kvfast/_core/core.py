@@ -300,7 +300,7 @@ class Core:
         return i
 
     def num_common_prefix(self, row: int, g: int) -> int:
-        """Leading blocks referenced once by every request of the group (KV-FULL-7)."""
+        """Count the leading blocks referenced once by every request of the group (KV-FULL-7)."""
         if row < 0 or not self.shape.is_full(g):
             return 0
         at = row * self.num_groups + g

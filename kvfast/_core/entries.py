@@ -72,7 +72,7 @@ class Entries:
             self.handles, self.counts = handles, counts
 
     def add_handles(self, values: object) -> bool:
-        """Entries for these handles: registered, and not named in this call before."""
+        """Add entries for these handles, registered and not yet named in this call."""
         start, call = self.size, self.call
         num = self.copy_in(values, len(self.registry.requests) + 1)
         if num < 0:

@@ -74,7 +74,7 @@ def num_full(request: FastRequest, num_tokens: int) -> int:
 def follow_to(
     request: FastRequest, num_tokens: int, num_prompt_tokens: int, hashes: list[bytes], at: int
 ) -> int:
-    """Take the missing hashes from `hashes[at]` on, or drop what is too much; where they end.
+    """Take the missing hashes from `hashes[at]` on, or drop surplus ones; return where they end.
 
     There is room for them, and they are of the right length.
     """

@@ -172,7 +172,7 @@ class Inside:
     # Taking.
 
     def take(self, row: int, request: FastRequest, demand: Demand, takes_hits: bool) -> None:
-        """Hits, then what is missing, in every group."""
+        """Take the hit blocks, then the missing ones, in every group."""
         self.end = demand.main
         for g in range(self.num_groups):
             self.copied[g] = 0

@@ -130,7 +130,7 @@ class InsideLookup:
         return self.shape.block_size[self.first_of(a)]
 
     def hits_per_group(self, request: FastRequest, max_tokens: int) -> None:
-        """Every attention group's own longest hit, not reconciled (KV-COORD-9)."""
+        """Find every attention group's own longest hit, not reconciled (KV-COORD-9)."""
         lookup = self.lookup
         for a in range(self.shape.num_attention):
             lookup.make_room(max_tokens // self.shape.block_size[self.first_of(a)] + 2)

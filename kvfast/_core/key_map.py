@@ -339,7 +339,7 @@ class KeyMap:
     # Removing.
 
     def remove(self, entry: int) -> bool:
-        """Take an entry out of the map, which must have it; whether its key left with it."""
+        """Remove an entry, which must be in the map; return whether its key left with it."""
         mine = record.INTS * entry
         after, before = self.facts[mine + record.DUP_NEXT], self.facts[mine + record.DUP_PREV]
         self.facts[mine + record.DUP_NEXT] = self.facts[mine + record.DUP_PREV] = 0

@@ -247,7 +247,7 @@ class Lookup:
         return request.num_hashes * (self.shape.block_size[g] // self.shape.hashes_per_block[g])
 
     def hits_per_group(self, request: FastRequest, max_tokens: int) -> None:
-        """Every attention group's own longest hit, not reconciled (KV-COORD-9)."""
+        """Find every attention group's own longest hit, not reconciled (KV-COORD-9)."""
         self.clear()
         for a in range(self.shape.num_attention):
             self.make_room(max_tokens // self.block_size_of(a) + 1)

@@ -51,7 +51,7 @@ class FastManager:
             return False
 
     def check_sound(self) -> None:
-        """It was made whole, and no change broke off (KV-ERR-8)."""
+        """Check that it was fully constructed and that no change broke off (KV-ERR-8)."""
         if not self.is_ready():
             raise InvalidArgumentError("manager", None, "made by `create`")
         if self.turn.is_spoilt():
@@ -263,7 +263,7 @@ class FastManager:
             self.calls.leave()
 
     def get_num_common_prefix_blocks(self, request: Request) -> tuple[int, ...]:
-        """Per group, leading blocks that all running requests share (KV-MGR-15)."""
+        """Count, per group, the leading blocks that all running requests share (KV-MGR-15)."""
         self.enter()
         try:
             return self.calls.common_prefixes(self.calls.claim(request))
@@ -278,7 +278,7 @@ class FastManager:
             self.calls.leave()
 
     def get_unhashed_block_ids(self, request: Request) -> tuple[tuple[int, ...], ...]:
-        """Per group, blocks that are neither null nor cached."""
+        """Return, per group, the blocks that are neither null nor cached."""
         self.enter()
         try:
             return self.calls.unhashed(self.calls.claim(request))
@@ -286,7 +286,7 @@ class FastManager:
             self.calls.leave()
 
     def take_events(self) -> tuple[Event, ...]:
-        """Events since the last call (KV-EVT-1)."""
+        """Return the events since the last call (KV-EVT-1)."""
         self.enter()
         try:
             return self.calls.take_events()
@@ -294,7 +294,7 @@ class FastManager:
             self.calls.leave()
 
     def take_block_copies(self) -> BlockCopies:
-        """Copies to be made before the step, since the last call (KV-INSIDE-4)."""
+        """Return the copies to make before the step, since the last call (KV-INSIDE-4)."""
         self.enter()
         try:
             return self.calls.take_block_copies()
@@ -327,7 +327,7 @@ class FastManager:
             self.calls.leave()
 
     def take_residency_samples(self) -> tuple[ResidencySample, ...]:
-        """Lives of sampled blocks that ended (KV-STAT-6)."""
+        """Return the lives of sampled blocks that ended (KV-STAT-6)."""
         self.enter()
         try:
             return self.core.residency.take() if self.core.residency is not None else ()
@@ -357,7 +357,7 @@ class FastManager:
         hashes: Sequence[bytes] = (),
         num_prompt_tokens: int | None = None,
     ) -> None:
-        """New counts of a followed request, and hashes of newly full blocks (KV-REQ-7)."""
+        """Set a followed request's counts and add hashes of newly full blocks (KV-REQ-7)."""
         self.enter()
         try:
             self.calls.follow(request, num_tokens, hashes, num_prompt_tokens)

@@ -47,8 +47,8 @@ class Results:
 
 
 def put_array(values: array[int], to: memoryview[int], at: int, end: int) -> int:
-    """Write an array of ints to `to[at]` and on; how many, -1 where it is another one, or longer
-    than up to `end`.
+    """Write an array of ints to `to[at]` and on; return their number, or -1 if it is of another
+    type or too long to fit before `end`.
     """
     count = len(values)
     if count > end - at or values.typecode not in ("q", "i"):

@@ -74,7 +74,7 @@ class Outputs:
                 raise InvalidArgumentError(f"slot_mappings[{g}]", len(view), allowed)
 
     def write(self) -> int:
-        """Write slots and deltas of a step; how many rows."""
+        """Write slots and deltas of a step; return the number of rows."""
         if self.slots:
             for g, view in enumerate(self.slots):
                 if view is not None:
@@ -105,7 +105,7 @@ class Outputs:
                 position += end - offset
 
     def write_rows(self) -> int:
-        """New entries of the lists of what was granted something; how many rows."""
+        """Write the new entries of the lists of granted requests; return the number of rows."""
         entries = self.entries
         at = self.write_left()
         for i in range(entries.end_running, entries.size):

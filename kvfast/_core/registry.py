@@ -95,7 +95,7 @@ class Registry:
             self.reported[handle * self.num_groups + g] = 0
 
     def num_unreported(self, handle: int, row: int) -> int:
-        """Entries of its block lists that were not reported (KV-BATCH-10)."""
+        """Count the entries of its block lists not yet reported (KV-BATCH-10)."""
         total = 0
         for g in range(self.num_groups if row >= 0 else 0):
             length = self.core.tables.length[row * self.num_groups + g]

@@ -119,7 +119,7 @@ class Running:
     # Going on.
 
     def continue_all(self) -> None:
-        """Every running entry for which something is left to do (KV-BATCH-6)."""
+        """Continue every running entry for which something is left to do (KV-BATCH-6)."""
         ahead = self.ahead
         self.granted = ahead.granted
         self.refused = False

@@ -133,7 +133,7 @@ class Steps:
         self.registry.nothing_reported(entries.handles[i])
 
     def start_all(self, hits: Numbers) -> None:
-        """New requests (KV-BATCH-7), within what the others left of the budget (KV-BATCH-8)."""
+        """Start new requests (KV-BATCH-7) within what is left of the budget (KV-BATCH-8)."""
         registry, entries = self.registry, self.entries
         budget = max(0, self.budget - self.running.granted)
         is_beside_others = self.running.granted > 0

@@ -69,7 +69,7 @@ class Tables:
         return row
 
     def grow_rows(self) -> None:
-        """Room for twice as many rows."""
+        """Make room for twice as many rows."""
         self.max_rows *= 2
         per_list = self.max_rows * self.num_groups
         self.start = grown("q", self.start, per_list)

@@ -8,7 +8,7 @@ from . import objects
 
 
 def put_list(tokens: memoryview[int], at: int, values: list[int], count: int) -> int:
-    """Write all `count` token ids, or those up to the first that is none; how many."""
+    """Write all `count` token ids, or those up to the first invalid one; return their number."""
     if len(values) != count:  # making room ran code that changed it
         return -1
     done = objects.put_small(values, objects.longs_of(tokens), at)

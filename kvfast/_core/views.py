@@ -31,7 +31,7 @@ class _View(Sequence[T]):
         self._request = request
 
     def between(self, start: int, stop: int) -> list[T]:
-        """Elements `start` … `stop - 1`, which exist."""
+        """Return elements `start` … `stop - 1`, which must exist."""
         raise NotImplementedError
 
     @overload

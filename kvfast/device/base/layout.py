@@ -82,7 +82,7 @@ def page_parts(spec: LayerSpec, layout: Layout = "NHD") -> tuple[Part, ...]:
 
 
 def page_size_bytes(spec: LayerSpec) -> int:
-    """Bytes of a page, padding included (KV-PLAN-1)."""
+    """Return the bytes of a page, padding included (KV-PLAN-1)."""
     used = sum(part.size_bytes for part in page_parts(spec))
     padded: int | None = getattr(spec, "page_size_padded", None)
     alignment: int | None = getattr(spec, "alignment", None)
@@ -170,5 +170,5 @@ def _latent(spec: MLAAttentionSpec | SlidingWindowMLASpec) -> Content:
 
 
 def _strides(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Strides in elements of a C-contiguous array."""
+    """Return the strides, in elements, of a C-contiguous array."""
     return tuple(prod(shape[axis + 1 :]) for axis in range(len(shape)))

@@ -8,7 +8,7 @@ import torch
 
 
 def free_memory_bytes(device: torch.device) -> int | None:
-    """Bytes that can be allocated on a device now; None where that can't be asked."""
+    """Return the bytes that can be allocated on a device now; None if it can't report them."""
     if device.type == "cuda":
         free: int = torch.cuda.mem_get_info(device)[0]
         # Memory cached by torch counts as free: it is released when there is no other.

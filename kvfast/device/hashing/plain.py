@@ -90,13 +90,13 @@ def messages(tokens: torch.Tensor, parent: torch.Tensor) -> tuple[torch.Tensor, 
 
 
 def words_of(octets: torch.Tensor) -> torch.Tensor:
-    """Bytes [P, 4 W] as big-endian words [P, W]."""
+    """Convert bytes [P, 4 W] to big-endian words [P, W]."""
     a, b, c, d = octets.unflatten(1, (-1, 4)).unbind(-1)
     return (a << 24) | (b << 16) | (c << 8) | d
 
 
 def bytes_of(words: torch.Tensor) -> torch.Tensor:
-    """Words [P, W] as bytes [P, 4 W], uint8, most significant first."""
+    """Convert words [P, W] to bytes [P, 4 W], uint8, most significant first."""
     shifts = torch.tensor([24, 16, 8, 0], device=words.device)
     return ((words[:, :, None] >> shifts) & 255).to(torch.uint8).flatten(1)
 

@@ -73,7 +73,7 @@ def _lookup(
 
 
 def insert(table: IndexTable, first: int, end: int) -> None:
-    """`plain.insert`, a lane per entry; no order of theirs changes what comes out."""
+    """Do `plain.insert`, a lane per entry; the order of the lanes does not change the result."""
     if first < end:
         _insert[(triton.cdiv(end - first, _LANES),)](
             table.hashes, table.slots, first, end, table.slot_mask, _LANES, enable_fp_fusion=False

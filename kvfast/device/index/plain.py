@@ -27,7 +27,9 @@ def insert(table: IndexTable, first: int, end: int) -> None:
 def lookup(
     table: IndexTable, prompts: Prompts, hashes: torch.Tensor, num_dropped: int, span_tokens: int
 ) -> torch.Tensor:
-    """Hit lengths, int32 [P]: the leading hashes of each prompt that are live, less the dropped."""
+    """Return hit lengths, int32 [P]: the leading hashes of each prompt that are live, less the
+    dropped.
+    """
     _, first_hash, counts = prompts.columns
     found = is_found(table, hashes)
     # The hashes found before each one; a run ends where the next is not found.

@@ -13,7 +13,7 @@ import triton.language as tl
 
 @triton.jit
 def encode(values, FORMAT: tl.constexpr):
-    """Bits of float32 `values` in a format, as an integer of its width."""
+    """Return the bits of float32 `values` in a format, as an integer of its width."""
     word = values.to(tl.int32, bitcast=True)
     if FORMAT == "float32":
         result = word
@@ -48,7 +48,7 @@ def encode(values, FORMAT: tl.constexpr):
 
 @triton.jit
 def decode(stored, FORMAT: tl.constexpr):
-    """float32 values of stored bits."""
+    """Return the float32 values of stored bits."""
     if FORMAT == "float32":
         values = stored.to(tl.float32, bitcast=True)
     elif FORMAT == "float16":

@@ -38,7 +38,7 @@ def bits(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def encoded(values: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """float32 `values` in the format `dtype` (KV-DEV-4)."""
+    """Convert float32 `values` to the format `dtype` (KV-DEV-4)."""
     largest = LARGEST.get(dtype)
     if largest is not None:
         values = values.clamp(-largest, largest)

@@ -198,7 +198,7 @@ class PageOperations:
 
 
 def _host(slots: Ids) -> list[int]:
-    """Slots that the host knows."""
+    """Return slots known on the host."""
     if isinstance(slots, torch.Tensor):
         return slots.tolist() if slots.device.type == "cpu" and slots.dim() == 1 else []
     return list(slots)

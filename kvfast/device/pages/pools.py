@@ -186,7 +186,7 @@ def _places(cache: KVCacheConfig) -> dict[str, _Place]:
 
 
 def _pitch(num_blocks: int, tensor: KVCacheTensor) -> tuple[int, int]:
-    """Offset and stride in bytes of the pages in a tensor."""
+    """Return offset and stride, in bytes, of the pages in a tensor."""
     stride = tensor.block_stride_bytes or tensor.size_bytes // num_blocks
     if stride * num_blocks != tensor.size_bytes:
         raise ConfigError("size_bytes", tensor.size_bytes, f"{num_blocks} pages of equal size")

@@ -36,7 +36,7 @@ class Entries:
         self._widths = torch.tensor([g.width for g in self.geometry.groups], dtype=torch.int32)
 
     def grow(self, geometry: Geometry) -> None:
-        """There are more rows now, and other addresses."""
+        """Make room for more rows, at new addresses."""
         more = geometry.max_requests - self.geometry.max_requests
         self.geometry = geometry
         for g, table in self.moving.items():

@@ -67,7 +67,7 @@ def host_rows(field: str, deltas: Array | torch.Tensor) -> torch.Tensor:
 
 
 def no_rows() -> torch.Tensor:
-    """Rows of a step that takes no block."""
+    """Return the rows of a step that takes no block."""
     return torch.empty((0, 4), dtype=torch.int32)
 
 

@@ -46,7 +46,7 @@ class Lengths:
         self._now = padded(lengths, len(now)) if len(lengths) < len(now) else lengths
 
     def grow(self, num: int) -> None:
-        """There are more rows, without tokens."""
+        """Add rows without tokens."""
         self._now = padded(self._settled(), num)
         if self._told is not None:
             self._told = padded(self._told, num)
