@@ -1,4 +1,4 @@
-"""What the monitor refuses, and copies of it."""
+"""What the monitor refuses, copies of it, and importing it."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from kvcheck.watch import Monitor
 from kvref.implementation import ReferenceImplementation
 from kvspec.errors import InvalidArgumentError
 from kvspec.request import RequestInput
+from tests.commands import python
 from tests.monitor.twins import config
 
 REFERENCE = ReferenceImplementation()
@@ -43,3 +44,14 @@ def test_arguments_out_of_their_domain_are_refused(arguments: dict[str, Any], fi
     with pytest.raises(InvalidArgumentError) as found:
         kvcheck.monitor(**given)
     assert found.value.field == field
+
+
+def test_importing_the_package_does_not_import_it() -> None:
+    code = (
+        "import sys, kvcheck; before = 'kvcheck.watch' in sys.modules; kvcheck.monitor;"
+        " print(before, sorted({'hypothesis', 'click', 'rich', 'kvref'} & set(sys.modules)))"
+    )
+    done = python("-c", code, check=True)
+    assert done.stdout == "False []\n"
+    with pytest.raises(AttributeError, match="no attribute 'observe'"):
+        _ = kvcheck.observe  # type: ignore[attr-defined]  # that is the point

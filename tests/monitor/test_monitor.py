@@ -29,7 +29,6 @@ from kvspec.interface import Implementation, KVCacheManager
 from kvspec.record_file import read_header, read_trace
 from kvspec.request import LoRA, MultimodalItem, PromptEmbeddings, Request, RequestInput
 from kvspec.snapshot import Snapshot
-from tests.commands import python
 from tests.mistakes import mistaken
 from tests.monitor.twins import Engine, WithManager, config
 
@@ -83,17 +82,6 @@ def test_it_is_a_manager_and_says_what_the_inner_one_says() -> None:
     assert monitor.groups is inner.groups  # type: ignore[attr-defined]  # of this manager's own
     with pytest.raises(AttributeError):
         _ = monitor.no_such_thing
-
-
-def test_importing_the_package_does_not_import_it() -> None:
-    code = (
-        "import sys, kvcheck; before = 'kvcheck.watch' in sys.modules; kvcheck.monitor;"
-        " print(before, sorted({'hypothesis', 'click', 'rich', 'kvref'} & set(sys.modules)))"
-    )
-    done = python("-c", code, check=True)
-    assert done.stdout == "False []\n"
-    with pytest.raises(AttributeError, match="no attribute 'observe'"):
-        _ = kvcheck.observe  # type: ignore[attr-defined]  # that is the point
 
 
 @pytest.mark.parametrize("every", [1, 100])
