@@ -12,7 +12,7 @@ from kvfast.device.base.layout import LAYOUTS, page_parts, page_size_bytes
 from kvfast.device.base.memory import free_memory_bytes
 from kvref.planning.planner import ReferencePlanner
 from kvspec.config import KVCacheConfig, KVCacheGroup, KVCacheTensor
-from kvspec.errors import ConfigError, InvalidArgumentError
+from kvspec.errors import ConfigError
 from kvspec.planning import PlanningConfig
 from kvspec.specs import (
     DTYPE_BYTES,
@@ -169,8 +169,3 @@ def test_layers_of_one_type_have_views_of_their_own_sizes() -> None:
     pools = KVPools(KVCacheConfig(3, (KVCacheGroup(("a", "b"), spec),)))
     assert pools.layers["a"].parts["key"].shape == (3, 4, 2, 6)
     assert pools.layers["b"].parts["key"].shape == (3, 4, 2, 12)
-
-
-def test_an_unknown_layout_is_refused() -> None:
-    with pytest.raises(InvalidArgumentError, match="layout"):
-        KVPools(cache(full()), layout="DNH")  # type: ignore[arg-type] # wrong on purpose

@@ -74,49 +74,6 @@ class Decoding:
 
 
 @pytest.mark.rule("KV-DEV-15")
-def test_blocks_are_taken_request_after_request_and_group_after_group(backend: Backend) -> None:
-    both = Decoding(7, 8, 9, specs=(FULL, FULL), backend=backend)
-    queue = both.batched.next_free_blocks(100).tolist()
-    assert both.begin(2) == 2
-    first = both.resident.step()
-    assert first.positions.tolist() == [7, 8, 9]
-    assert first.rows.tolist() == both.handles
-    both.resident.step()
-    run = both.resident.end()
-    a, b, _ = both.handles
-    taken = zip([(b, 0, 2), (b, 1, 2), (a, 0, 2), (a, 1, 2)], queue, strict=False)
-    assert run.rows.tolist() == [[*at, block] for at, block in taken]
-    both.resident.replay(run, both.batched, both.tokens(2))
-    assert both.tables.difference(both.batched) is None
-    assert both.batched.next_free_blocks(100).tolist() == queue[4:]
-
-
-@pytest.mark.rule("KV-DEV-15")
-def test_who_has_ended_takes_nothing_and_keeps_the_place(backend: Backend) -> None:
-    one = Decoding(8, 8, 8, backend=backend)
-    queue = one.batched.next_free_blocks(2).tolist()
-    assert one.begin(2, max_tokens=[2, 0, 1]) == 2
-    steps = [one.resident.step().rows.tolist() for _ in range(2)]
-    assert steps == [[0, -1, 2], [0, -1, -1]]
-    run = one.resident.end()
-    assert run.granted == (2, 0, 1)
-    assert [run.places(step) for step in range(2)] == [[0, 2], [0]]
-    assert run.rows.tolist() == [[0, 0, 2, queue[0]], [2, 0, 2, queue[1]]]
-
-
-@pytest.mark.rule("KV-DEV-15")
-def test_a_kernel_may_end_a_request(backend: Backend) -> None:
-    one = Decoding(5, 6, backend=backend)
-    assert one.begin(4) == 4
-    one.resident.step()
-    one.resident.left[:2].masked_fill_(torch.tensor([True, False]).to(one.tables.device), 0)
-    assert one.resident.step().rows.tolist() == [-1, 1]
-    assert one.resident.num_steps.tolist() == [2]
-    run = one.resident.end()
-    assert run.granted == (1, 2)
-
-
-@pytest.mark.rule("KV-DEV-15")
 def test_no_more_steps_are_planned_than_there_are_blocks_for() -> None:
     one = Decoding(8, 8, num_blocks=8)  # 3 of 7 are free
     assert one.begin(20) == 4
@@ -146,47 +103,6 @@ def test_a_run_ends_before_a_block_without_a_key_leaves_its_window() -> None:
     run = two.resident.end()
     two.resident.replay(run, two.batched, two.tokens(8))
     assert two.tables.difference(two.batched) is None
-
-
-@pytest.mark.rule("KV-DEV-16")
-def test_a_step_that_is_not_planned_does_nothing(backend: Backend) -> None:
-    one = Decoding(8, 5, backend=backend)
-    assert one.begin(2) == 2
-    one.resident.step()
-    one.resident.step()
-    before = one.tables.table(0).tolist(), one.tables.num_computed.tolist()
-    for _ in range(2):
-        step = one.resident.step()
-        assert step.rows.tolist() == [-1, -1]
-        assert step.slots[0] is not None
-        assert step.slots[0].tolist() == [-1, -1]
-    assert (one.tables.table(0).tolist(), one.tables.num_computed.tolist()) == before
-    run = one.resident.end()
-    assert run.num_steps == 2
-    one.resident.replay(run, one.batched, one.tokens(2))
-    assert one.tables.difference(one.batched) is None
-
-
-@pytest.mark.rule("KV-DEV-17")
-def test_after_the_replay_steps_go_on_as_before(backend: Backend) -> None:
-    one = Decoding(6, 9, 12, backend=backend)
-    assert one.begin(3) == 3
-    for _ in range(3):
-        one.resident.step()
-    run = one.resident.end()
-    one.resident.replay(run, one.batched, torch.tensor(one.tokens(3)))
-    lists = [list(one.batched.request_of(handle).token_ids)[-4:] for handle in one.handles]
-    assert lists == [[7, 9, 9, 9]] * 3
-    step = one.step(StepPlan(decoding=one.handles))
-    assert step.positions.tolist() == [9, 12, 15]
-    assert one.tables.difference(one.batched) is None
-    one.batched.append(one.handles, [1, 2, 3])
-    assert one.begin(1) == 1
-    one.resident.step()
-    one.resident.replay(one.resident.end(), one.batched, one.tokens(1))
-    one.step(StepPlan())
-    assert one.tables.padded.rows.tolist() == [-1] * 4
-    assert one.tables.difference(one.batched) is None
 
 
 @pytest.mark.rule("KV-DEV-17")

@@ -19,7 +19,6 @@ from tests.device.tables import (
     TableEngine,
     config_of,
     engines,
-    kernel_device,
     rows_of,
     tables_of,
 )
@@ -56,13 +55,6 @@ def test_behind_the_step_nobody_is_there(backend: Any) -> None:
     assert padded.positions.tolist() == [5, 1, 2] + 13 * [0]
     assert padded.slots[0] is not None
     assert padded.slots[0].tolist() == [13, 29, 30] + 13 * [-1]
-
-
-@pytest.mark.rule("KV-DEV-11")
-def test_a_token_in_the_null_block_has_no_slot(backend: Any) -> None:
-    step = tables_of(FULL, backend=backend).update([1], [6], rows_of((1, 0, 1, 3)))
-    assert step.slots[0] is not None
-    assert step.slots[0].tolist() == [-1, -1, -1, -1, 12, 13]
 
 
 @pytest.mark.rule("KV-DEV-11")
@@ -144,15 +136,6 @@ def test_a_batch_of_drafts_stays_the_same_and_a_rewind_is_8_bytes(backend: Any) 
     assert tables.num_computed.tolist() == [9, 6]
 
 
-def test_the_longest_sequence_is_known_after_lengths_were_set_in_between() -> None:
-    tables, batched = decode_tables(2)
-    assert tables.update([0, 1], [1, 1]).max_seq_tokens == 18
-    tables.rewind([0, 1], 9)
-    tables.difference(batched)
-    assert tables.update([0, 1], [1, 1]).max_seq_tokens == 10
-    assert tables.update([0, 1], [1, 1]).max_seq_tokens == 11
-
-
 @pytest.mark.rule("KV-DEV-10")
 def test_of_rows_for_one_entry_the_last_counts_also_among_several_messages(backend: Any) -> None:
     tables = tables_of(FULL, backend=backend, max_entries=2)
@@ -178,32 +161,6 @@ def test_of_a_list_whose_blocks_move_only_what_changed_is_told(backend: Any) -> 
 
 
 # Rows: used again, more of them.
-
-
-@pytest.mark.rule("KV-DEV-9")
-def test_a_row_that_is_used_again_shows_nothing_of_its_last_request(backend: Any) -> None:
-    config = config_of(FULL)
-    implementation = kvfast.implementation()
-    manager = implementation.create(config)
-    batched = implementation.batched(manager)
-    device = kernel_device(backend)
-    tables = DeviceTables(config, max_requests=1, max_tokens=32, backend=backend, device=device)
-    rows = np.empty((16, 4), np.int32)
-    first = batched.register(implementation.make_request(manager, RequestInput("a", range(20))))
-    plan = StepPlan(new=[first])
-    tables.step(plan, batched.step(plan, StepOutput(rows)), rows)
-    plan = StepPlan(finished=[first])
-    tables.step(plan, batched.step(plan, StepOutput(rows)), rows)
-    assert tables.num_computed.tolist() == [0]
-    batched.unregister([first])
-    second = batched.register(implementation.make_request(manager, RequestInput("b", range(5))))
-    assert second == first
-    plan = StepPlan(new=[second])
-    step = tables.step(plan, batched.step(plan, StepOutput(rows)), rows)
-    assert step.seq_lens.tolist() == [5]
-    assert tables.difference(batched) is None
-    blocks = list(manager.get_blocks(batched.request_of(second)).groups[0])
-    assert tables.block_tables(0)[0, :2].tolist() == blocks
 
 
 @pytest.mark.rule("KV-DEV-9")
