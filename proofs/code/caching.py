@@ -10,7 +10,8 @@
 
 All numbers are unknown ints; both twins are compared with the formulas of the rules, so that a
 mistake made in both is seen. Assumed is that the alignment is a multiple of the block size and an
-interval one of the alignment (KV-COORD-2, KV-CFG-4, KV-CFG-7). Stubs are what is done with a block
+interval one of the alignment (KV-COORD-2, KV-CFG-4, KV-CFG-7); junctions (KV-RET-7) and replays
+before a drop (KV-POL-20) are left out. Stubs are what is done with a block
 that is handed over; which number of tokens a call is for is `slots.py`.
 """
 
