@@ -6,7 +6,7 @@ byte, else 24 … 27 there and the value in 1, 2, 4 or 8 bytes, as few as can ho
 significant first; it answers where they end; and each number that it writes is a byte. Heads that
 get longer one value later are refuted. Compiled, four tokens below 2^31 have a shortcut
 (`put_four_uints` of objects.pxd), which tests compare with the reference on both sides of each
-length (tests/kvfast/hash_checks.py).
+length (tests/kvfast/test_hashing_broken.py).
 """
 
 from __future__ import annotations

@@ -14,12 +14,12 @@ from kvref.hashing import extra_keys as reference_extra_keys
 from kvref.hashing import untagged
 from kvspec.errors import InvalidArgumentError
 from kvspec.request import LoRA, MultimodalItem, PromptEmbeddings, RequestInput
-from tests.kvfast.hash_checks import (
+from tests.kvfast.hash_cores import BUILDS, Core, core, expect_equal_hashes, functions, requests
+from tests.kvfast.test_hashing_broken import (
     every_kind_of_extra_key,
     parents_of_few_bytes,
     tokens_at_every_boundary,
 )
-from tests.kvfast.hash_cores import BUILDS, Core, core, expect_equal_hashes, functions, requests
 
 pytestmark = pytest.mark.parametrize("build", BUILDS)
 
