@@ -80,7 +80,7 @@ class _Replay:
     def start(self, header: Header) -> Mismatch | None:
         """Compare the freshly built manager."""
         manager = self.player.manager
-        self.is_later = header.version >= LATER_VERSION
+        self.is_later = header.shows_later_fields
         found = [*compare_values("none_hash", header.none_hash.hex(), manager.none_hash.hex())]
         if header.initial is not None:
             view, problems = self.look()

@@ -31,7 +31,13 @@ from kvspec.request import Request, RequestInput
 from kvspec.snapshot import Snapshot
 
 NOT_RECORDED = frozenset(
-    {Feature.BATCHED, Feature.GIVEN_HASHES, Feature.HOLDING, Feature.BLOCK_FACTS}
+    {
+        Feature.BATCHED,
+        Feature.GIVEN_HASHES,
+        Feature.HOLDING,
+        Feature.BLOCK_FACTS,
+        Feature.WITHDRAWAL,
+    }
 )
 """Features that no operation of a record expresses; whole steps are recorded as single calls."""
 

@@ -26,7 +26,7 @@ LATER_VERSION = 3
 """The version of traces with what later engines say: two more fields of the state."""
 
 NEWEST_VERSION = 4
-"""The version of traces with a withdrawal (KV-MGR-23)."""
+"""The version of traces with a withdrawal (KV-MGR-23); they need not show those two fields."""
 
 UNCOMPARED = ("result", "state")
 """The parts of an operation that may be left uncompared."""
@@ -88,8 +88,15 @@ class Header:
 
     @property
     def state_fields(self) -> tuple[str, ...]:
-        """The fields of the state that records of this version show."""
+        """The fields of the state that records of this version may show."""
         return STATE_FIELDS + (LATER_FIELDS if self.version >= LATER_VERSION else ())
+
+    @property
+    def shows_later_fields(self) -> bool:
+        """Whether the two fields of version 3 are shown."""
+        initial = self.initial
+        has_them = initial is not None and {*initial.state, *initial.state_parts} >= {*LATER_FIELDS}
+        return self.version == LATER_VERSION or has_them
 
     @property
     def is_small(self) -> bool:

@@ -17,6 +17,8 @@ from kvspec.later_trace import LaterTrace, later_trace
 from kvspec.operations import OPERATIONS
 from kvspec.policy import Policy
 from kvspec.record import (
+    LATER_VERSION,
+    NEWEST_VERSION,
     PLANNING_FORMAT,
     START_VERSION,
     TRACE_FORMAT,
@@ -130,6 +132,8 @@ def write_trace(
     """
     operations = tuple(operations)
     version = max([header.version, *(_needed_version(header, each) for each in operations)])
+    if header.version < version == LATER_VERSION and header.initial is not None:
+        version = NEWEST_VERSION  # the state was taken without the fields of the other
     with trace_writer(path, replace(header, version=version), coverage) as add:
         for operation in operations:
             add(operation)
@@ -166,13 +170,11 @@ def trace_writer(
 
 def _needed_version(header: Header, operation: Operation | None = None) -> int:
     """Return the first version that can express this."""
-    if (
-        header.is_stateless
-        or header.start is not None
-        or (operation is not None and operation.uncompared)
-    ):
-        return START_VERSION
-    return VERSION if operation is None else OPERATIONS[operation.name].since
+    since = VERSION if operation is None else OPERATIONS[operation.name].since
+    is_uncompared = operation is not None and len(operation.uncompared) > 0
+    if header.is_stateless or header.start is not None or is_uncompared:
+        return max(START_VERSION, since)
+    return since
 
 
 class _Continuity:

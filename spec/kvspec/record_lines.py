@@ -35,6 +35,7 @@ from kvspec.record import (
     NEWEST_VERSION,
     PLANNING_FORMAT,
     START_VERSION,
+    STATE_FIELDS,
     TRACE_FORMAT,
     UNCOMPARED,
     VERSION,
@@ -138,9 +139,8 @@ def _decode_trace_header(
     if not isinstance(found["initial"], dict):
         raise at.error(f"{shown(found['initial'])} is not an object")
     initial = _decode_observed(found["initial"], at, header)
-    missing = [
-        name for name in header.state_fields if header.is_small and name not in initial.state
-    ]
+    complete = STATE_FIELDS if header.version > LATER_VERSION else header.state_fields
+    missing = [name for name in complete if header.is_small and name not in initial.state]
     if missing:
         raise at.member(f"state.{missing[0]}").error("missing; the initial state is complete")
     return replace(header, initial=initial)

@@ -64,7 +64,6 @@ def main(name: str) -> None:
             partial(manager.get_computed_blocks, request),
             partial(manager.free, request),
             partial(manager.evict_blocks, range(1, 50)),
-            partial(manager.withdraw, request, 4),
             partial(manager.hold_blocks, [1, 2, 3]),
             partial(subject.append_tokens, manager, request, [1]),
             partial(subject.clone, manager),
