@@ -140,7 +140,7 @@ def test_two_commands_say_it(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert main(["replay", "demo", "--impl", "kvfast-uncompiled", *few, "--record", str(path)]) == 0
     said = capsys.readouterr()
     assert "hit rate" in said.out
-    assert f"to be replayed with kvspec golden {path} --impl kvref" in said.err
+    assert f"to check them: kvspec golden {path} --impl kvref" in said.err
     assert main(["golden", str(path), "--impl", "kvref", "-v"]) == 0
     said = capsys.readouterr()
     assert f"{path}: passed, " in said.out
