@@ -93,7 +93,7 @@ def test_an_archive_has_the_same_bytes_each_time(tmp_path: Path) -> None:
 
 def test_a_set_that_is_not_there_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["vectors", "-o", "nowhere", "--set", "none"]) == 2
-    assert f"no chapter 'none'; there are: {', '.join(set_names())}" in capsys.readouterr().err
+    assert f"no chapter 'none'; known: {', '.join(set_names())}" in capsys.readouterr().err
 
 
 def test_the_example_in_rust_follows_them(archive: Path) -> None:

@@ -103,7 +103,7 @@ def test_what_nobody_sees_without_a_snapshot_is_said() -> None:
         Suite(minimal(), None, replace(ASKED, level=Level.IDENTITY)).run()
     name = minimal().capabilities.name
     assert (caught.value.capability, caught.value.implementation) == (
-        "a snapshot, which level identity compares (ask for level behaviour or safety)",
+        "snapshot, which level identity compares (use --level behaviour or safety)",
         name,
     )
 
