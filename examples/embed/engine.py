@@ -71,7 +71,7 @@ class Engine:
         self.waiting.append(Sequence(request, request.num_tokens + max_new_tokens))
 
     def step(self) -> list[Request]:
-        """Plan, take blocks, compute, sample; returns the requests that ended before it."""
+        """Plan, take blocks, compute, sample; return the requests that ended before it."""
         finished = [one for one in self.running if one.request.num_tokens >= one.length_tokens]
         self.running = [one for one in self.running if one not in finished]
         plan, entries = self.planned([one.handle for one in finished])
