@@ -122,8 +122,9 @@ class Coordinator:
             if request_id in group.num_cached:
                 group.num_cached[request_id] = min(group.num_cached[request_id], whole)
             for block in group.blocks_of(request_id)[whole:]:
-                if block != NULL_BLOCK:
+                if group.pool.keys[block]:
                     group.pool.forget(block)
+                if block != NULL_BLOCK:
                     planned.add(block)
         holders = {
             other

@@ -22,7 +22,7 @@ def withdraw(core: Core, turn: Turn, request: FastRequest, tokens: int) -> tuple
         whole, at = tokens // core.shape.block_size[g], row * core.num_groups + g
         core.tables.cached[at] = min(core.tables.cached[at], 1 + whole)
         for block in core.ids_of(row, g, whole):
-            if block:
+            if block and core.pool.is_cached(block):
                 core.pool.forget(block)
     request.look_again()
     turn.changed()

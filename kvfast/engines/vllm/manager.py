@@ -69,6 +69,7 @@ class KvfastManager:
         self.handles: dict[str, int] = {}
         self.num_singles = 0
         self.forgotten: set[str] = set()
+        self.planned: dict[str, int] = {}
         self.noted: list[Any] = []
         self.block_pool = Pool(self.fast, self.batched, stock.block_pool, self.queued_events)
         self.coordinator: Any = coordinator_over(
@@ -131,6 +132,10 @@ class KvfastManager:
         if granted is None:
             return None
         self.requests.held[request.request_id] = mine
+        if not options.get("delay_cache_blocks"):
+            end = request.num_computed_tokens + num_new_computed_tokens + num_new_tokens
+            end += options.get("num_external_computed_tokens", 0)
+            self.planned[request.request_id] = min(end, request.num_tokens)
         if self.enable_kv_cache_events:
             self.requests.told[request.request_id] = request
         return self._shown(granted)
@@ -159,7 +164,8 @@ class KvfastManager:
         Preemption by priority takes a request out of the step that it is planned in; vLLM's own
         manager keeps their keys. The request counts tokens once their step is planned.
         """
-        if self.enable_caching:
+        planned = self.planned.pop(request.request_id, 0)
+        if self.enable_caching and request.num_computed_tokens < planned:
             self.fast.withdraw(mine, request.num_computed_tokens)
 
     def _unregister(self, name: str) -> None:
