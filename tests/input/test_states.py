@@ -57,11 +57,11 @@ def test_no_byte_of_a_state_can_change(path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        (json.dumps(Saved({}).to_json()).encode(), "no checksum, as an older kvspec wrote it"),
-        (STATE_HEAD + b"0" * 64 + b"\n{}\n", "damaged: its checksum is another; remove it"),
+        (json.dumps(Saved({}).to_json()).encode(), "written by an older kvspec without a checksum"),
+        (STATE_HEAD + b"0" * 64 + b"\n{}\n", "damaged: its checksum does not match; "),
         (OLD_STATE_HEAD + b"0" * 64 + b"\n{}\n", "written by an older kvspec; remove it"),
-        (b"something else", "no state of kvspec"),
-        (b"", "no state of kvspec"),
+        (b"something else", "not a saved state of kvspec"),
+        (b"", "not a saved state of kvspec"),
     ],
     ids=["old", "damaged", "other head", "another file", "empty"],
 )

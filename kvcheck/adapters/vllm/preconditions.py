@@ -103,7 +103,7 @@ def computed_tokens(num_cached: int, num_computed_tokens: int, block_size: int) 
 
     Else the request is withdrawn before it is released: a hit would find blocks without content.
     """
-    if num_cached // block_size > num_computed_tokens // block_size:
+    if num_cached // block_size > num_computed_tokens // block_size and num_computed_tokens:
         return (
             f"the release of a request that has {num_computed_tokens} computed tokens, while keys"
             f" name {num_cached}: its step was planned, and does not run"
