@@ -115,5 +115,5 @@ def test_patience_ends_at_the_same_program(window: int, monkeypatch: pytest.Monk
         return list(text_lines(replace(suite.run(), seconds=0.0)))
 
     alone = report(None)
-    assert "gave up" in "\n".join(alone)
+    assert "stopped early" in "\n".join(alone)
     assert report(Shuffling(window)) == alone
