@@ -170,13 +170,17 @@ class MixedMachine(SchedulerMachine):
         self.start(config, LongestHitCheck(type(self).hit_oracle, rule="KV-COORD-5"))
 
 
-class LaterMachine(MixedMachine):
-    """R-SWA, windows that retain more, hash look-ahead; and hits that end inside a block."""
+class Withdrawing(SchedulerMachine):
+    """Steps that do not run, beside all others (KV-MGR-24)."""
 
     @rule(step=generators.WITHDRAWALS)
     def withdraw(self, step: steps.Withdraw) -> None:
         """Take a request out of the step that is planned."""
         self.do(step)
+
+
+class LaterMachine(Withdrawing, MixedMachine):
+    """R-SWA, windows that retain more, hash look-ahead; and hits that end inside a block."""
 
     @initialize(config=st.one_of(later_configs(), WITHOUT_DROPS))
     def create(self, config: ManagerConfig) -> None:

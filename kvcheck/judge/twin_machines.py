@@ -23,7 +23,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from kvcheck.judge import generators
 from kvcheck.judge.choices import OTHERS, with_policy
-from kvcheck.judge.machine import MAX_REQUESTS, SchedulerMachine
+from kvcheck.judge.machine import MAX_REQUESTS, SchedulerMachine, Withdrawing
 from kvcheck.judge.mixed_configs import INSIDE_CONFIGS, later_configs, mixed_configs
 from kvcheck.judge.production import LongDraw, many_boundaries, production_config
 from kvcheck.judge.single_configs import single_group_configs
@@ -143,13 +143,8 @@ class TwinMachine(SchedulerMachine):
         self.do(told)
 
 
-class LaterTwinMachine(TwinMachine):
+class LaterTwinMachine(Withdrawing, TwinMachine):
     """The same under what came later: R-SWA, retained tokens, look-ahead, hits inside a block."""
-
-    @rule(step=generators.WITHDRAWALS)
-    def withdraw(self, step: steps.Withdraw) -> None:
-        """Take a request out of the step that is planned."""
-        self.do(step)
 
     @initialize(config=st.one_of(later_configs(), INSIDE_CONFIGS), options=OPTIONS, choice=CHOICES)
     def create(self, config: ManagerConfig, options: dict[str, Any], choice: str | None) -> None:

@@ -34,6 +34,22 @@ def test_what_is_recorded_replays(policy: Policy, tmp_path: Path) -> None:
     assert result.header.config.policy == policy
 
 
+@pytest.mark.parametrize("call", ["take_block_copies", "withdraw"])
+def test_calls_of_later_versions_are_recorded(call: str, tmp_path: Path) -> None:
+    """Beside a first state that lacks the two fields of version 3."""
+    recorder = Recorder(ReferenceImplementation(), CONFIG)
+    recorder.play("new_request", "r", prompt_token_ids=[1, 2, 3])
+    assert recorder.admit("r", 3) == [[1, 2]]
+    if call == "withdraw":
+        assert recorder.play(call, "r", num_computed_tokens=2) == []
+    else:
+        recorder.play(call)
+    path = tmp_path / "later.jsonl"
+    recorder.write(path)
+    result = replay_trace(path, ReferenceImplementation())
+    assert (result.passed, result.header.version) == (True, 4)
+
+
 def test_errors_are_recorded_by_the_class_a_caller_catches(tmp_path: Path) -> None:
     recorder = Recorder(ReferenceImplementation(), CONFIG)
     recorder.play("free_blocks", block_ids=[3])

@@ -117,7 +117,7 @@ class ShadowedManager(Forwarded):
     ) -> Any:
         """Slots, or None. Both must have as many free blocks afterwards."""
         hits = ids_of(new_computed_blocks)
-        self._check(request, num_new_tokens, num_new_computed_tokens, options)
+        asked = self._check(request, num_new_tokens, num_new_computed_tokens, options)
         computed = request.num_computed_tokens
         call = f"allocate_slots of {request.request_id}"
         granted = self.mirror.answered(
@@ -137,10 +137,8 @@ class ShadowedManager(Forwarded):
             return self._granted(mine, num_new_tokens, told), self.shadow.num_free_blocks
 
         self.mirror.same(call, ours, (ids_of(granted), free))
-        if granted is not None and not options.get("delay_cache_blocks"):
-            end = computed + num_new_computed_tokens + num_new_tokens
-            end += options.get("num_external_computed_tokens", 0)
-            self.num_cached[request.request_id] = min(end, request.num_tokens)
+        if granted is not None and not asked.delays_caching:
+            self.num_cached[request.request_id] = min(asked.end, asked.num_tokens)
         return granted
 
     def _granted(self, mine: Any, num_new_tokens: int, options: Mapping[str, Any]) -> Any:
