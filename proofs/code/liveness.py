@@ -1,29 +1,31 @@
-"""Every request that fits an idle pool ends, whoever shares the pool (KV-LIVE-1, KV-LIVE-2).
+"""Every request that fits an idle pool ends, whoever shares the pool (KV-LIVE-1, 2, 4, 5).
 
-Model checking by enumeration: for each small configuration below and each triple of requests out
-of a small set, a first-come-first-served scheduler (admission by `full_sequence_must_fit`, a
-budget of tokens per step, the youngest preempted on a refusal) runs kvref until all have ended.
-The run is deterministic, so this covers every input within the bounds. A run that does not end
-within the bound on steps would be a deadlock or a livelock.
+For each small configuration below and each triple of requests out of a small set, a scheduler
+(admission by `full_sequence_must_fit`, a budget of tokens per step, the last one preempted on a
+refusal) runs kvref until all have ended, or to a bound on steps: that is a deadlock or a livelock.
+The triples of `LOADS` come one by one, the last to come is served first, tokens are loaded, some
+loads fail, a drafter asks for a slot, and frees are deferred.
 
-The requests are all those that an idle pool admits, so that a cap which counts too few blocks shows
-as a run that gets stuck. An idle pool admits each request that fits: the most blocks it ever holds
-at once (`most_blocks`, summed over the groups) are at most num_blocks - 1.
+The requests are all those that an idle pool admits, so a cap that counts too few blocks shows. It
+admits each request that fits: the most blocks it ever holds at once (`most_blocks`, summed over the
+groups) are at most num_blocks - 1.
 
 Assumptions: a step asks for at most `max_num_batched_tokens` tokens of a request; beside a Mamba
-group in mode align, a request fits. Such a group passes through a step with two states, old and
-new, while admission counts one, so without this assumption runs do get stuck.
+group in mode align, and beside loads, a request fits. An align group passes through a step with two
+states, old and new, while admission counts one, so without this assumption runs do get stuck.
 
-Twins, which the same check must find: requests that do not fit but are admitted (align), and a
-window whose cap in kvref lacks the `+ 1`.
+Twins, which the same check must find: requests that do not fit but are admitted (align), a window
+whose cap in kvref lacks the `+ 1`, and requests that cannot be preempted between their load and
+their first step.
 """
 
 from __future__ import annotations
 
 import itertools
 import sys
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 from unittest.mock import patch
 
 import kvref
@@ -55,98 +57,194 @@ MODELS: dict[str, tuple[LayerSpec, ...]] = {
     "full and Mamba": (FULL, ALIGNED),
 }
 POOL_SIZES = (4, 5, 6, 8, 10)
-LENGTHS = ((1, 1), (3, 2), (4, 3), (7, 2), (9, 1))
-"""Prompt and output tokens."""
 MAX_TOKENS_PER_STEP = 3
 MAX_MODEL_LEN_TOKENS = 16
 MAX_STEPS = 300
 
 
+class Job(NamedTuple):
+    """A request to come. `num_stored` tokens of it can be loaded, unless its first load `fails`."""
+
+    num_prompt: int
+    num_output: int
+    num_stored: int = 0
+    fails: bool = False
+
+    @property
+    def num_final(self) -> int:
+        """Tokens that get slots, without those of a drafter."""
+        return self.num_prompt + self.num_output - 1
+
+
+JOBS = (Job(1, 1), Job(3, 2), Job(4, 3), Job(7, 2), Job(9, 1))
+LOADS = (Job(3, 2), Job(4, 3, 4), Job(8, 2, 8), Job(9, 2, 6, fails=True))
+
+
 @dataclass(eq=False)
 class Running:
-    """A request and how many tokens it still has to generate."""
+    """A request, its place in the order of service, and the tokens it has yet to generate."""
 
     request: Request
+    place: int
+    job: Job
     num_left: int
+    num_stored: int
 
 
 class Scheduler:
-    """The driver: `run` says whether all requests ended."""
+    """The scheduler of KV-LIVE-2 and, `with_loads`, of KV-LIVE-4 and KV-LIVE-5."""
 
-    def __init__(self, manager: KVCacheManager) -> None:
+    def __init__(self, manager: KVCacheManager, *, with_loads: bool = False) -> None:
         self.implementation = kvref.implementation()
         self.manager = manager
+        self.with_loads = with_loads
+        self.num_lookahead = self.num_preempted = 0
+        if with_loads and not any(
+            isinstance(g.spec, MambaSpec) for g in manager.config.kv_cache.groups
+        ):
+            self.num_lookahead = 1
+        self.coming: list[Running] = []
         self.waiting: list[Running] = []
+        self.loading: list[Running] = []
         self.running: list[Running] = []
+        self.deferred: list[tuple[int, ...]] = []
 
-    def add(self, name: str, num_prompt: int, num_output: int, *, first_token: int) -> Running:
+    def add(self, name: str, job: Job, *, first_token: int, place: int) -> None:
         """Queue a request whose prompt is a run of ints."""
-        prompt = [first_token + n for n in range(num_prompt)]
+        prompt = [first_token + n for n in range(job.num_prompt)]
         request = self.implementation.make_request(self.manager, RequestInput(name, prompt))
-        self.waiting.append(Running(request, num_output))
-        return self.waiting[-1]
+        self.coming.append(Running(request, place, job, job.num_output, job.num_stored))
 
     def run(self) -> bool:
-        """Step until everything ended, or for MAX_STEPS."""
+        """Step until everything ended, or for MAX_STEPS; return whether it did."""
         for _ in range(MAX_STEPS):
-            if not self.waiting and not self.running:
+            come = self.coming[:1] if self.with_loads else self.coming
+            self.insert(self.waiting, *come)
+            self.coming = self.coming[len(come) :]
+            if not (self.waiting or self.loading or self.running or self.deferred):
                 return True
             self.step()
         return False
 
     def step(self) -> None:
-        """One step: running requests first, then admission, then the computed tokens."""
+        """Serve running requests, admit, compute. What was deferred in the step before is back."""
         self.manager.new_step_starts()
-        budget = MAX_TOKENS_PER_STEP
+        self.end_loads()
         scheduled: dict[Running, int] = {}
-        preempted = False
-        for item in list(self.running):
-            if item not in self.running or budget == 0:
-                continue
-            wanted = item.request.num_tokens - item.request.num_computed_tokens
-            num_new = min(wanted, budget)
-            while item in self.running and not self.allocate(item, num_new):
-                self.preempt(self.running[-1])
-                preempted = True
-            if item in self.running:
-                scheduled[item] = num_new
-                budget -= num_new
-        while not preempted and budget > 0 and self.waiting and self.admit(budget, scheduled):
-            budget -= scheduled[self.running[-1]]
+        deferred, self.deferred = self.deferred, []
+        for blocks in deferred:
+            self.manager.free_blocks(blocks[::-1])
+        refused = self.serve(scheduled)
+        if not refused:
+            while self.waiting and self.room(scheduled) > 0 and self.admit(scheduled):
+                pass
         for item, num_new in scheduled.items():
             self.compute(item, num_new)
 
-    def allocate(self, item: Running, num_new: int) -> bool:
-        return self.manager.allocate_slots(item.request, num_new) is not None
+    def room(self, scheduled: dict[Running, int]) -> int:
+        """Return how many tokens the step has left."""
+        return MAX_TOKENS_PER_STEP - self.num_lookahead - sum(scheduled.values())
 
-    def preempt(self, item: Running) -> None:
-        """Give up everything and wait in front."""
-        self.manager.free(item.request)
+    def serve(self, scheduled: dict[Running, int]) -> bool:
+        """Schedule running requests in their order; return whether one was refused."""
+        refused = False
+        for item in list(self.running):
+            if item not in self.running or self.room(scheduled) == 0:
+                continue
+            wanted = item.request.num_tokens - item.request.num_computed_tokens
+            num_new = min(wanted, self.room(scheduled))
+            while not (is_granted := self.allocate(item, num_new)):
+                refused = True
+                if self.returns_suffice(item, num_new) or self.running == [item]:
+                    break
+                last = self.running[-1]
+                self.give_back(self.running, last)
+                self.num_preempted += 1
+                if last is item:
+                    break
+            if is_granted:
+                scheduled[item] = num_new
+        return refused
+
+    def allocate(self, item: Running, num_new: int) -> bool:
+        lookahead = self.num_lookahead
+        asked = self.manager.allocate_slots(item.request, num_new, num_lookahead_tokens=lookahead)
+        return asked is not None
+
+    def returns_suffice(self, item: Running, num_new: int) -> bool:
+        """Whether free blocks and those on their way back are enough (KV-LIVE-5)."""
+        computed = item.request.num_computed_tokens
+        need = self.manager.get_num_blocks_to_allocate(
+            item.request,
+            num_tokens=min(computed + num_new + self.num_lookahead, MAX_MODEL_LEN_TOKENS),
+            total_computed_tokens=computed,
+            num_tokens_main_model=computed + num_new,
+        )
+        returning = [block for blocks in self.deferred for block in blocks]
+        unshared = [b for b in returning if self.manager.get_block(b).references == 1]
+        return need <= self.manager.num_free_blocks + len(unshared)
+
+    def give_back(self, held: list[Running], item: Running) -> None:
+        """Take a request's blocks away; it waits again."""
+        if self.with_loads:
+            self.deferred.append(self.manager.pop_blocks_for_free(item.request))
+        else:
+            self.manager.free(item.request)
         item.request.num_computed_tokens = 0
         item.request.status = RequestStatus.PREEMPTED
-        self.running.remove(item)
-        self.waiting.insert(0, item)
+        held.remove(item)
+        self.insert(self.waiting, item)
 
-    def admit(self, budget: int, scheduled: dict[Running, int]) -> bool:
-        """Admit the head of the queue, if the whole of it would fit."""
+    def insert(self, queue: list[Running], *items: Running) -> None:
+        """Put requests where they belong in the order of service."""
+        queue.extend(items)
+        queue.sort(key=lambda item: item.place)
+
+    def end_loads(self) -> None:
+        """Let the loads of the step before end. A request whose load failed loads nothing more."""
+        for item in list(self.loading):
+            if item.job.fails and item.num_stored:
+                item.num_stored = 0
+                self.give_back(self.loading, item)
+                continue
+            request = item.request
+            self.manager.cache_blocks(request, request.num_computed_tokens)
+            request.num_computed_tokens = min(request.num_computed_tokens, request.num_tokens - 1)
+            self.loading.remove(item)
+            self.has_loaded(item)
+
+    def has_loaded(self, item: Running) -> None:
+        """Let it run at once (KV-LIVE-4)."""
+        self.insert(self.running, item)
+
+    def admit(self, scheduled: dict[Running, int]) -> bool:
+        """Admit the first that waits, if the whole of it would fit."""
         item = self.waiting[0]
         hit = self.manager.get_computed_blocks(item.request)
-        num_new = min(item.request.num_tokens - hit.hit_length_tokens, budget)
-        answer = self.manager.allocate_slots(
+        external = max(item.num_stored - hit.hit_length_tokens, 0)
+        num_new = item.request.num_tokens - hit.hit_length_tokens
+        num_new = 0 if external else min(num_new, self.room(scheduled))
+        granted = self.manager.allocate_slots(
             item.request,
             num_new,
             num_new_computed_tokens=hit.hit_length_tokens,
             new_computed_blocks=hit.blocks if hit.hit_length_tokens else None,
+            num_external_computed_tokens=external,
+            delay_cache_blocks=external > 0,
+            num_lookahead_tokens=0 if external else self.num_lookahead,
             full_sequence_must_fit=True,
             has_scheduled_reqs=bool(scheduled),
         )
-        if answer is None:
+        if granted is None:
             return False
-        item.request.num_computed_tokens = hit.hit_length_tokens
+        item.request.num_computed_tokens = hit.hit_length_tokens + external
         item.request.status = RequestStatus.RUNNING
         self.waiting.pop(0)
-        self.running.append(item)
-        scheduled[item] = num_new
+        if external:
+            self.loading.append(item)
+        else:
+            self.insert(self.running, item)
+            scheduled[item] = num_new
         return True
 
     def compute(self, item: Running, num_new: int) -> None:
@@ -160,6 +258,26 @@ class Scheduler:
             self.running.remove(item)
         else:
             self.implementation.append_tokens(self.manager, item.request, [999])
+
+
+class ParksLoads(Scheduler):
+    """A request that has loaded waits for its first step with its blocks, and is not preempted."""
+
+    def __init__(self, manager: KVCacheManager, *, with_loads: bool = False) -> None:
+        super().__init__(manager, with_loads=with_loads)
+        self.parked: list[Running] = []
+
+    def has_loaded(self, item: Running) -> None:
+        self.parked.append(item)
+
+    def serve(self, scheduled: dict[Running, int]) -> bool:
+        refused = super().serve(scheduled)
+        while self.parked and not refused and self.room(scheduled) > 0:
+            if refused := not self.allocate(self.parked[0], 1):
+                break
+            scheduled[self.parked[0]] = 1
+            self.insert(self.running, self.parked.pop(0))
+        return refused
 
 
 def configuration(specs: tuple[LayerSpec, ...], num_blocks: int) -> ManagerConfig:
@@ -187,48 +305,56 @@ def most_blocks(spec: LayerSpec, num_tokens: int) -> int:
     return min(-(-num_tokens // spec.block_size), capped)
 
 
-def fits(config: ManagerConfig, num_prompt: int, num_output: int) -> bool:
+def fits(config: ManagerConfig, job: Job) -> bool:
     """Whether an idle pool has room for the most the request ever holds."""
     specs = [group.spec for group in config.kv_cache.groups]
-    needed = sum(most_blocks(spec, num_prompt + num_output - 1) for spec in specs)
+    num_tokens = job.num_final + (job in LOADS and ALIGNED not in specs)
+    needed = sum(most_blocks(spec, num_tokens) for spec in specs)
     return needed <= config.kv_cache.num_blocks - 1
 
 
-def is_admitted_alone(config: ManagerConfig, num_prompt: int, num_output: int) -> bool:
+def is_admitted_alone(config: ManagerConfig, job: Job) -> bool:
     """Whether an idle pool takes the request at its final length."""
     implementation = kvref.implementation()
     manager = implementation.create(config, check_invariants=False)
-    whole = RequestInput("whole", list(range(num_prompt + num_output - 1)))
+    whole = RequestInput("whole", list(range(job.num_final)))
     request = implementation.make_request(manager, whole)
     first = min(request.num_tokens, MAX_TOKENS_PER_STEP)
     return manager.allocate_slots(request, first, full_sequence_must_fit=True) is not None
 
 
 def first_stuck_run(
-    config: ManagerConfig, is_taken: Callable[[ManagerConfig, int, int], bool]
+    config: ManagerConfig,
+    jobs: Sequence[Job],
+    scheduler_class: type[Scheduler] = Scheduler,
 ) -> tuple[int, str | None]:
-    """Runs made with the requests that `is_taken`, and the first that did not end, in words."""
+    """Return how many runs were made with these, and the first that did not end, in words."""
     implementation = kvref.implementation()
-    taken = [lengths for lengths in LENGTHS if is_taken(config, *lengths)]
     num_runs = 0
-    for triple in itertools.product(taken, repeat=3):
+    for triple in itertools.product(jobs, repeat=3):
         for shared in (True, False):
             manager = implementation.create(config, check_invariants=False)
-            scheduler = Scheduler(manager)
-            for number, lengths in enumerate(triple):
+            scheduler = scheduler_class(manager, with_loads=set(jobs) <= set(LOADS))
+            for number, job in enumerate(triple):
                 first_token = 0 if shared else 100 * number
-                scheduler.add(f"r{number}", *lengths, first_token=first_token)
+                place = -number if scheduler.with_loads else number
+                scheduler.add(f"r{number}", job, first_token=first_token, place=place)
             num_runs += 1
             if not scheduler.run():
                 return num_runs, f"{triple}, {'equal' if shared else 'different'} prefixes"
     return num_runs, None
 
 
-def some_run_is_stuck(model: str) -> bool:
+def some_run_is_stuck(
+    model: str,
+    jobs: Sequence[Job] = JOBS,
+    scheduler_class: type[Scheduler] = Scheduler,
+) -> bool:
     """Return whether admission alone lets something in that never ends."""
     return any(
-        first_stuck_run(configuration(MODELS[model], num_blocks), is_admitted_alone)[1] is not None
-        for num_blocks in POOL_SIZES
+        first_stuck_run(config, taken, scheduler_class)[1]
+        for config in (configuration(MODELS[model], num_blocks) for num_blocks in POOL_SIZES)
+        if (taken := [job for job in jobs if is_admitted_alone(config, job)])
     )
 
 
@@ -246,18 +372,23 @@ def main() -> int:
     for name, specs in MODELS.items():
         for num_blocks in POOL_SIZES:
             config = configuration(specs, num_blocks)
-            for lengths in LENGTHS:  # KV-LIVE-1
+            for job in JOBS:  # KV-LIVE-1
                 num_checks += 1
-                if fits(config, *lengths) and not is_admitted_alone(config, *lengths):
-                    problems.append(f"{name}, {num_blocks} blocks: refuses {lengths} when idle")
+                if fits(config, job) and not is_admitted_alone(config, job):
+                    problems.append(f"{name}, {num_blocks} blocks: refuses {job} when idle")
             taken = fits if ALIGNED in specs else is_admitted_alone
-            runs, stuck = first_stuck_run(config, taken)  # KV-LIVE-2
-            num_runs, num_checks = num_runs + runs, num_checks + 1
-            if stuck is not None:
-                problems.append(f"{name}, {num_blocks} blocks: never ends: {stuck}")
+            for jobs in (  # KV-LIVE-2, and KV-LIVE-4
+                [job for job in JOBS if taken(config, job)],
+                [job for job in LOADS if fits(config, job)],
+            ):
+                runs, stuck = first_stuck_run(config, jobs)
+                num_runs, num_checks = num_runs + runs, num_checks + 1
+                if stuck is not None:
+                    problems.append(f"{name}, {num_blocks} blocks: never ends: {stuck}")
     twins = {
         "align without room for two states": some_run_is_stuck("full and Mamba"),
         "a window's cap without the + 1": cap_without_plus_one_is_caught(),
+        "what has loaded is not preempted": some_run_is_stuck("full", LOADS, ParksLoads),
     }
     problems += [f"twin not caught: {name}" for name, caught in twins.items() if not caught]
     for problem in problems:

@@ -205,10 +205,10 @@ keys_of_one_place == KeysOfPlaces(m)
 \* A hit stands for the tokens of the request that it serves.
 blocks_carry_the_text_of_their_requests == \A r \in Requests : KeysOfText(m, r, m.seats[r].tokens)
 
-\* Who runs or loads has a slot for every such token; who does not holds nothing.
+\* Who runs, loads or has loaded has a slot for every such token; who does not holds nothing.
 slots_are_there ==
   \A r \in Requests : \A g \in Groups :
-    IF m.seats[r].phase \in {"running", "loading"}
+    IF m.seats[r].phase \in {"running", "loading", "loaded"}
     THEN Len(m.lists[r][g]) >= Cdiv(m.seats[r].computed, BlockSizes[g])
     ELSE m.lists[r][g] = <<>> /\ ~HasEntry(m, r, g)
 

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from kvspec.invariants import INVARIANTS
-from proofs.models._formal._bounds import SCHEDULER, SCHEDULERS, compared, deep, grown, larger
+from proofs.models._formal._bounds import compared, deep, grown, larger, schedulers
 from proofs.models._formal._checker import FOLDER, invariants_of, read, source_of
 from proofs.models._formal._twins import GROWN, TWINS, UNFAIR, Twin, small
 from proofs.models._formal._values import Move, text_of
@@ -55,7 +55,7 @@ def test_a_configuration_gives_every_constant_a_value(module: str) -> None:
     config = (FOLDER / f"{module}.cfg").read_text(encoding="utf-8")
     given = set(re.findall(r"^  (\w+) (?:=|<-) ", config, re.MULTILINE))
     everything = {**{each.module: each.constants for each in {**compared(), **deep()}.values()}}
-    expected = SCHEDULER if module == "Scheduler" else everything[module]
+    expected = schedulers()["scheduler"] if module == "Scheduler" else everything[module]
     assert given == set(expected)
 
 
@@ -91,4 +91,4 @@ def test_every_rule_that_a_module_names_exists(module: str) -> None:
 @pytest.mark.parametrize("twin", [*TWINS, *UNFAIR, *GROWN], ids=lambda twin: twin.name)
 def test_a_mistake_changes_its_module(twin: Twin) -> None:
     assert twin.text() != read(twin.module)
-    assert twin.bounds in {*small(), *SCHEDULERS, *grown()}
+    assert twin.bounds in {*small(), *schedulers(), *grown()}

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import MappingProxyType
+from dataclasses import replace
 
 from proofs.models._formal._cache import CacheBounds
 from proofs.models._formal._groups import GroupsSide
 from proofs.models._formal._manager import ManagerBounds, ManagerSide
 from proofs.models._formal._pool import PoolBounds
 from proofs.models._formal._search import Bounds
+
+Constants = Mapping[str, object]
 
 SMALL_POOL = PoolBounds(num_blocks=3, num_keys=2)
 SMALL_GROUPS = CacheBounds(
@@ -19,36 +21,37 @@ SMALL_MANAGER = ManagerBounds(num_blocks=3, num_tokens=1)
 TWO_TEXTS = ManagerBounds(num_blocks=3, num_requests=1, min_prompt=2)
 ADMISSION = ManagerBounds(num_blocks=3, num_tokens=1, watermark=1, must_fit=True)
 
-SCHEDULER: Mapping[str, object] = MappingProxyType(
-    {
-        **ManagerBounds(num_blocks=4, num_requests=3, num_tokens=1, max_tokens=3).constants,
-        "MustFit": True,
-        "Endless": False,
-    }
-)
-"""Three requests of three tokens over three blocks: each fits, two at once do not."""
 
-SMALL_SCHEDULER: Mapping[str, object] = MappingProxyType(
-    {
-        **ManagerBounds(num_blocks=3, num_tokens=1, max_prompt=1).constants,
-        "MustFit": True,
-        "Endless": False,
-    }
-)
-"""Two requests of two tokens over two blocks, for seeded mistakes."""
+def scheduler(
+    bounds: ManagerBounds, *, endless: bool = False, any_order: bool = False
+) -> Constants:
+    """Return the constants of Scheduler."""
+    return {**bounds.constants, "Endless": endless, "AnyOrder": any_order}
 
-ENDLESS: Mapping[str, object] = MappingProxyType(
-    {
-        **ManagerBounds(num_blocks=3, num_requests=3, num_tokens=1, max_prompt=1).constants,
-        "MustFit": True,
-        "Endless": True,
-    }
-)
-"""Three seats over two blocks: a request holds one or both, and whoever ends may come again."""
 
-SCHEDULERS = MappingProxyType({"scheduler": SCHEDULER, "endless arrivals": ENDLESS})
-UNFAIR_SCHEDULERS = MappingProxyType({"scheduler": SMALL_SCHEDULER, "endless arrivals": ENDLESS})
-"""What is checked, and where the mistakes are looked for."""
+ONE_TEXT = ManagerBounds(num_blocks=3, num_tokens=1, must_fit=True)
+
+
+def schedulers() -> dict[str, Constants]:
+    """Return what is checked by name.
+
+    Three requests of three tokens over three blocks: each fits, two at once do not. Three seats
+    over two blocks, with a new request in a seat that is free. Two requests over four blocks that
+    load two tokens each and then need one block more, for a drafter.
+    """
+    seats = replace(ONE_TEXT, num_requests=3, max_prompt=1)
+    loads = replace(ONE_TEXT, num_blocks=5, min_prompt=2, lookahead=1, max_loaded=2)
+    return {
+        "scheduler": scheduler(replace(ONE_TEXT, num_blocks=4, num_requests=3, max_tokens=3)),
+        "any order": scheduler(seats, any_order=True),
+        "endless arrivals": scheduler(seats, endless=True),
+        "parked loads": scheduler(replace(loads, max_tokens=3), any_order=True),
+    }
+
+
+def unfair_schedulers() -> dict[str, Constants]:
+    """Return where the mistakes are looked for; "scheduler": two requests over two blocks."""
+    return {**schedulers(), "scheduler": scheduler(replace(ONE_TEXT, max_prompt=1))}
 
 
 def compared() -> dict[str, Bounds]:

@@ -183,7 +183,8 @@ UNFAIR = (
         "scheduler",
         "Scheduler",
         "ELSE IF Youngest(Running(tried)) = r THEN PreemptedIn(tried, r)",
-        "ELSE IF TRUE THEN PreemptedIn(tried, Oldest(Running(tried)))",
+        "ELSE IF TRUE THEN"
+        " PreemptedIn(tried, Head(SelectSeq(order, LAMBDA o : IsRunning(tried, o))))",
         "the_oldest_run",
     ),
     Twin(
@@ -198,9 +199,24 @@ UNFAIR = (
         "who comes goes before those who wait",
         "endless arrivals",
         "Scheduler",
-        "/\\ order' = Append(order, r)",
-        "/\\ order' = SelectSeq(order, LAMBDA o : Runs(o)) \\o <<r>>"
-        " \\o SelectSeq(order, LAMBDA o : Waits(o))",
+        "Places == IF AnyOrder THEN 0 .. Len(order) ELSE {Len(order)}",
+        "Places == {Len(SelectSeq(order, LAMBDA o : Runs(o)))}",
+        "liveness",
+    ),
+    Twin(
+        "who has loaded cannot be preempted",
+        "parked loads",
+        "Scheduler",
+        's.seats[r].phase \\in {"running", "loaded"}',
+        's.seats[r].phase = "running"',
+        "liveness",
+    ),
+    Twin(
+        "others are admitted while one that runs is refused",
+        "parked loads",
+        "Scheduler",
+        "  /\\ ~refused\n",
+        "",
         "liveness",
     ),
 )
