@@ -71,8 +71,7 @@ class Job(NamedTuple):
     fails: bool = False
 
     @property
-    def num_final(self) -> int:
-        """Tokens that get slots, without those of a drafter."""
+    def num_final(self) -> int:  # tokens that get slots, without those of a drafter
         return self.num_prompt + self.num_output - 1
 
 
@@ -98,11 +97,11 @@ class Scheduler:
         self.implementation = kvref.implementation()
         self.manager = manager
         self.with_loads = with_loads
-        self.num_lookahead = self.num_preempted = 0
+        self.lookahead = 0
         if with_loads and not any(
             isinstance(g.spec, MambaSpec) for g in manager.config.kv_cache.groups
         ):
-            self.num_lookahead = 1
+            self.lookahead = 1
         self.coming: list[Running] = []
         self.waiting: list[Running] = []
         self.loading: list[Running] = []
@@ -143,7 +142,7 @@ class Scheduler:
 
     def room(self, scheduled: dict[Running, int]) -> int:
         """Return how many tokens the step has left."""
-        return MAX_TOKENS_PER_STEP - self.num_lookahead - sum(scheduled.values())
+        return MAX_TOKENS_PER_STEP - self.lookahead - sum(scheduled.values())
 
     def serve(self, scheduled: dict[Running, int]) -> bool:
         """Schedule running requests in their order; return whether one was refused."""
@@ -159,7 +158,6 @@ class Scheduler:
                     break
                 last = self.running[-1]
                 self.give_back(self.running, last)
-                self.num_preempted += 1
                 if last is item:
                     break
             if is_granted:
@@ -167,7 +165,7 @@ class Scheduler:
         return refused
 
     def allocate(self, item: Running, num_new: int) -> bool:
-        lookahead = self.num_lookahead
+        lookahead = self.lookahead
         asked = self.manager.allocate_slots(item.request, num_new, num_lookahead_tokens=lookahead)
         return asked is not None
 
@@ -176,7 +174,7 @@ class Scheduler:
         computed = item.request.num_computed_tokens
         need = self.manager.get_num_blocks_to_allocate(
             item.request,
-            num_tokens=min(computed + num_new + self.num_lookahead, MAX_MODEL_LEN_TOKENS),
+            num_tokens=min(computed + num_new + self.lookahead, MAX_MODEL_LEN_TOKENS),
             total_computed_tokens=computed,
             num_tokens_main_model=computed + num_new,
         )
@@ -231,7 +229,7 @@ class Scheduler:
             new_computed_blocks=hit.blocks if hit.hit_length_tokens else None,
             num_external_computed_tokens=external,
             delay_cache_blocks=external > 0,
-            num_lookahead_tokens=0 if external else self.num_lookahead,
+            num_lookahead_tokens=0 if external else self.lookahead,
             full_sequence_must_fit=True,
             has_scheduled_reqs=bool(scheduled),
         )
