@@ -72,7 +72,7 @@ def serve(
         given = RequestInput(f"r{number}", prompt)
         engine.add(implementation.make_request(batched.manager, given), length)
     served = Served()
-    while engine.running or engine.waiting:
+    while engine.running or engine.loading or engine.waiting:
         for request in engine.step():
             generated = request.token_ids[request.num_prompt_tokens :]
             served.tokens[request.request_id] = list(generated)

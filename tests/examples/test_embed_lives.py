@@ -1,0 +1,169 @@
+"""Random lives of the engine of examples/embed, with loads, failures and aborts: none stands still.
+
+Each engine serves prompts of up to some thousand tokens over a pool in which few of them fit, and
+must end all of them with the tokens that a model without any cache samples (KV-LIVE-4).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from random import Random
+
+import numpy as np
+import pytest
+
+import kvfast
+import kvref
+from examples.embed.engine import Engine, Sequence
+from examples.embed.workers import Store, Workers, sampled
+from kvspec.batched import StepPlan
+from kvspec.config import KVCacheConfig, KVCacheGroup, ManagerConfig
+from kvspec.interface import Implementation
+from kvspec.request import Request, RequestInput
+from kvspec.sequential import batched_of
+from kvspec.specs import FullAttentionSpec
+
+NUM_ENGINES, NUM_DEEP = 60, 10_000
+MAX_STEPS_WITHOUT_PROGRESS = 60
+MAX_RUNNING = 6
+
+
+class Life:
+    """One engine, with what is drawn for it. `seen` counts what happened."""
+
+    def __init__(
+        self,
+        seed: int,
+        implementation: Implementation,
+        engine_class: type[Engine] = Engine,
+        seen: Counter[str] | None = None,
+    ) -> None:
+        self.random, self.seen = Random(seed), Counter[str]() if seen is None else seen
+        draw = self.random
+        self.size = draw.choice((4, 16, 64))
+        self.num_blocks = draw.randint(6, 60)
+        self.most = (self.num_blocks - 1) * self.size
+        spec = FullAttentionSpec(self.size, num_kv_heads=1, head_size=8, dtype="bfloat16")
+        cache = KVCacheConfig(self.num_blocks, (KVCacheGroup(("layer.0",), spec),))
+        config = ManagerConfig(cache, max_model_len_tokens=self.most, hash_seed="0")
+        self.implementation = implementation
+        manager = implementation.create(config, check_invariants=False)
+        self.batched = batched_of(implementation, manager)
+        workers = Workers(self.num_blocks, self.size, 4 * MAX_RUNNING)
+        texts = [[draw.randrange(1000) for _ in range(self.most)] for _ in range(3)]
+        self.texts = texts
+        store = Store(workers, texts[:2], num_steps=draw.randint(1, 6), fails=self.fails)
+        num_drafts = draw.choice((0, 0, 1, 3))
+        self.engine = engine_class(
+            self.batched,
+            workers,
+            max_running=MAX_RUNNING,
+            max_tokens=max(self.most // draw.randint(1, 8), MAX_RUNNING * (1 + num_drafts)),
+            num_drafts=num_drafts,
+            store=store,
+        )
+        self.requests: dict[str, tuple[Request, int]] = {}
+
+    def fails(self) -> bool:
+        """Whether the load that ends fails."""
+        does = self.random.random() < 0.25
+        self.seen["loads that failed" if does else "loads"] += 1
+        return does
+
+    def arrive(self) -> None:
+        """Add a request: a beginning of a text, most often one that the store has."""
+        text = self.random.choice(self.texts)
+        cut = self.random.randint(1, max(self.most - 8, 1))
+        cut -= self.random.choice((0, cut % self.size)) if cut > self.size else 0
+        prompt = text[:cut] + [self.random.randrange(1000)] * self.random.randint(0, 3)
+        num_new = self.random.randint(1, self.most - len(prompt))
+        name = f"r{self.engine.num_added}"
+        request = self.implementation.make_request(self.batched.manager, RequestInput(name, prompt))
+        num_new = min(num_new, 12)
+        self.engine.add(request, num_new)
+        self.requests[name] = (request, num_new)
+
+    def live(self) -> None:
+        """Serve until all have ended; AssertionError where nothing moves or a token is wrong."""
+        num_coming, idle_steps = self.random.randint(3, 10), 0
+        engine = self.engine
+        while num_coming or engine.running or engine.loading or engine.waiting:
+            if num_coming and self.random.random() < 0.5:
+                self.arrive()
+                num_coming -= 1
+            if self.requests and self.random.random() < 0.03:
+                self.abort(self.random.choice(list(self.requests)))
+            before = self.progress()
+            self.seen["preempted"] -= sum(r.num_preemptions for r, _ in self.requests.values())
+            ended = engine.step()
+            self.seen["preempted"] += sum(r.num_preemptions for r, _ in self.requests.values())
+            for request in ended:
+                self.expect_its_tokens(request)
+            idle_steps = 0 if ended or self.progress() != before else idle_steps + 1
+            assert idle_steps < MAX_STEPS_WITHOUT_PROGRESS, "the engine stands still"
+        engine.batched.step(StepPlan())
+        assert self.batched.manager.num_free_blocks == self.num_blocks - 1
+
+    def progress(self) -> tuple[int, int]:
+        """Return what grows while an engine serves."""
+        return self.engine.num_added, sum(r.num_tokens for r, _ in self.requests.values())
+
+    def abort(self, name: str) -> None:
+        """Take a request back, wherever it is."""
+        request, _ = self.requests.pop(name)
+        where = [self.engine.running, self.engine.loading, self.engine.waiting]
+        names = ("running", "loading", "waiting")
+        for part, queue in zip(names, where, strict=True):
+            self.seen[f"aborted {part}"] += any(one.request is request for one in queue)
+        self.engine.abort(request)
+
+    def expect_its_tokens(self, request: Request) -> None:
+        """The tokens are those that the model samples without a cache."""
+        kept, num_new = self.requests.pop(request.request_id, (None, 0))
+        if kept is None:  # aborted
+            return
+        tokens = list(request.token_ids[: request.num_prompt_tokens])
+        for _ in range(num_new):
+            tokens.append(sampled(np.array(tokens, np.int64)))
+        assert list(request.token_ids) == tokens, "other tokens than without a cache"
+
+
+@pytest.mark.parametrize("make", [kvref.implementation, kvfast.implementation, kvfast.uncompiled])
+def test_no_engine_stands_still(make: type[Implementation]) -> None:
+    seen = Counter[str]()
+    for seed in range(NUM_ENGINES):
+        Life(seed, make(), seen=seen).live()
+    drawn = {"loads", "loads that failed", "preempted", "aborted running", "aborted loading"}
+    assert all(seen[name] > 0 for name in drawn | {"aborted waiting"}), seen
+
+
+@pytest.mark.deep
+def test_no_engine_of_very_many_stands_still() -> None:
+    for seed in range(NUM_DEEP):
+        Life(seed, kvfast.implementation()).live()
+
+
+class KeepsWhatHasLoaded(Engine):
+    """A request is not preempted before its first step behind a load (KV-LIVE-4)."""
+
+    def end_loads(self) -> None:
+        before = list(self.running)
+        super().end_loads()
+        for one in self.running:
+            if one not in before:
+                one.loaded = one.request.num_computed_tokens  # type: ignore[attr-defined]
+
+    def planned(self, finished: list[int]) -> tuple[StepPlan, list[Sequence]]:
+        last = self.running[-1] if self.running else None
+        if last and getattr(last, "loaded", -1) == last.request.num_computed_tokens:
+            self.was_refused = False
+        return super().planned(finished)
+
+
+def test_an_engine_that_keeps_what_has_loaded_stands_still() -> None:
+    def all_lives() -> None:
+        for seed in range(NUM_ENGINES):
+            Life(seed, kvfast.implementation(), KeepsWhatHasLoaded).live()
+
+    with pytest.raises(AssertionError, match="stands still"):
+        all_lives()
