@@ -24,7 +24,7 @@ from kvcheck.play.checks import CompareCheck
 from kvcheck.play.fit import policy_of
 from kvcheck.play.performing import perform
 from kvcheck.play.runner import Runner
-from kvcheck.play.steps import Break, Program
+from kvcheck.play.steps import Admit, Program
 from kvcheck.play.verdicts import Level, first_violation
 from kvcheck.records.trace import replay_trace
 from kvspec.config import KVCacheConfig, KVCacheGroup, ManagerConfig
@@ -42,8 +42,7 @@ from kvspec.specs import (
 )
 from kvspec.stats import PrefixCacheStats
 from tests.adapters.twins import STEPS, Step, compare_twins
-from tests.programs.hybrid import OWN
-from tests.programs.inside import INSIDE_SCENARIOS
+from tests.programs import INSIDE_SCENARIOS, SCENARIOS
 
 TRACES = (
     "admission-00024",
@@ -159,7 +158,11 @@ def test_the_view_of_the_scheduler_shows_what_a_skipped_read_leaves(vectors: Pat
     assert mismatch.what.startswith("operation 8, ")
 
 
-LOADED = tuple(p for p in OWN if not any(isinstance(step, Break) for step in p.steps))
+LOADED = tuple(
+    program
+    for program in SCENARIOS
+    if any(isinstance(step, Admit) and step.own_hits for step in program.steps)
+)
 
 
 @pytest.mark.parametrize("program", LOADED, ids=lambda program: str(program.name))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +17,7 @@ from kvcheck.explore.state import BATCHED_STEP, Move, State, World
 from kvcheck.play.scheduler import LOADING, PREEMPTED, RUNNING, WAITING, Seat
 from kvcheck.rules.specs import full
 from kvspec.snapshot import RequestState
+from tests.cases import Case, cases, words
 from tests.explore.exploring import configuration
 from tests.judge.test_performing import arguments_of
 
@@ -45,152 +47,7 @@ AT_TWO = Seat(RUNNING, TOKENS, 3, 2)
 AT_ALL = Seat(RUNNING, TOKENS, 3, 3)
 AGAIN = Seat(PREEMPTED, TOKENS, 3)
 LOADS = Seat(LOADING, TOKENS, 3, 2, 2)
-CAME = "new_request r0 prompt_token_ids=[0, 1, 0]"
-LOOKED = "get_computed_blocks r0 num_preemptions=0"
-FIRST = "allocate_slots r0 num_computed_tokens=0, status='WAITING', num_new_tokens="
-NEXT = "allocate_slots r0 num_computed_tokens=2, status='RUNNING', num_new_tokens="
-IDLE = "has_scheduled_reqs=False"
-HIT = {"blocks": [[4]], "num_computed_tokens": 2}
-MISS = {"blocks": [[]], "num_computed_tokens": 0}
-OWN = {"blocks": [[4], []], "hit_lengths": [2, 0]}
-
-Case = tuple[Seat, Move, Mapping[str, Any], Sequence[str], Seat | None]
-ADMISSIONS: Mapping[str, Case] = {
-    "a request without a hit": (
-        Seat(), ("admit", 0, TOKENS, 0, 1), {"get_computed_blocks": MISS, "allocate_slots": [[]]},
-        (CAME, LOOKED, f"{FIRST}2, {IDLE}"), AT_TWO,
-    ),
-    "one with a hit": (
-        Seat(), ("admit", 0, TOKENS, 0, 0), {"get_computed_blocks": HIT, "allocate_slots": [[]]},
-        (
-            CAME, LOOKED,
-            f"{FIRST}1, num_new_computed_tokens=2, new_computed_blocks=[[4]], {IDLE}",
-        ),
-        AT_ALL,
-    ),
-    "one that comes again": (
-        AGAIN, ("admit", 0, None, 0, 2), {"get_computed_blocks": MISS, "allocate_slots": [[]]},
-        (
-            LOOKED.replace("=0", "=1"),
-            f"{FIRST}1, {IDLE}".replace("WAITING", "PREEMPTED"),
-        ),
-        AT_ALL._replace(num_computed=1),
-    ),
-    "one that is refused": (
-        AGAIN, ("admit", 0, None, 0, 0), {"get_computed_blocks": MISS, "allocate_slots": None},
-        (
-            LOOKED.replace("=0", "=1"),
-            f"{FIRST}3, {IDLE}".replace("WAITING", "PREEMPTED"),
-        ),
-        AGAIN,
-    ),
-    "all that may be asked": (
-        Seat(), ("admit", 0, TOKENS, 1, 0), {"get_computed_blocks": MISS, "allocate_slots": [[]]},
-        (
-            CAME, LOOKED,
-            f"{FIRST}2, num_external_computed_tokens=1, delay_cache_blocks=True,"
-            " num_lookahead_tokens=1, full_sequence_must_fit=True, reserved_blocks=2",
-        ),
-        AT_ALL,
-    ),
-    "no look-up": (
-        Seat(), ("admit", 0, TOKENS, 2, 0), {"allocate_slots": [[]]},
-        (CAME, f"{FIRST}3, {IDLE}"), AT_ALL,
-    ),
-    "own hits": (
-        Seat(), ("admit", 0, TOKENS, 3, 0),
-        {"find_longest_cache_hit_per_group": OWN, "allocate_slots": [[], []]},
-        (
-            CAME, "find_longest_cache_hit_per_group r0 max_cache_hit_length=2",
-            f"{FIRST}1, num_new_computed_tokens=2, new_computed_blocks=[[4], []], {IDLE}",
-        ),
-        AT_ALL,
-    ),
-    "a load that comes later": (
-        Seat(), ("admit", 0, TOKENS, 4, 0), {"get_computed_blocks": MISS, "allocate_slots": [[]]},
-        (
-            CAME, LOOKED,
-            f"{FIRST}0, num_external_computed_tokens=2, delay_cache_blocks=True, {IDLE}",
-        ),
-        LOADS,
-    ),
-    "a load beyond the prompt is not possible": (
-        Seat(), ("admit", 0, TOKENS, 4, 0), {"get_computed_blocks": HIT}, (CAME, LOOKED), None,
-    ),
-    "nor is nothing at all": (
-        Seat(), ("admit", 0, TOKENS, 0, 1), {"get_computed_blocks": HIT}, (CAME, LOOKED), None,
-    ),
-}  # fmt: skip
-
-OTHERS: Mapping[str, Case] = {
-    "what is pending": (
-        AT_TWO, ("compute", 0, None, 0, 0), {"allocate_slots": [[]]}, (f"{NEXT}1",), AT_ALL,
-    ),
-    "a part of it": (
-        AT_ALL._replace(num_computed=0), ("compute", 0, None, 0, 1), {"allocate_slots": [[]]},
-        (f"{NEXT}2".replace("tokens=2, s", "tokens=0, s"),), AT_TWO,
-    ),
-    "refused, a token is there all the same": (
-        AT_ALL, ("compute", 0, 1, 0, 0), {"allocate_slots": None},
-        ("append_tokens r0 token_ids=[1]", f"{NEXT}1".replace("tokens=2, s", "tokens=3, s")),
-        Seat(RUNNING, (*TOKENS, 1), 3, 3),
-    ),
-    "drafts, one of them right": (
-        AT_TWO, ("compute", 0, None, 1, 0), {"allocate_slots": [[]]},
-        (
-            f"{NEXT}3, num_lookahead_tokens=1, delay_cache_blocks=True",
-            "append_tokens r0 token_ids=[0]",
-        ),
-        Seat(RUNNING, (*TOKENS, 0), 3, 4),
-    ),
-    "drafts up to the longest sequence": (
-        Seat(RUNNING, (0,) * 4, 3, 3), ("compute", 0, None, 1, 0), {"allocate_slots": [[]]},
-        (
-            f"{NEXT}3, num_lookahead_tokens=1, delay_cache_blocks=True".replace(
-                "tokens=2, s", "tokens=3, s"
-            ),
-            "append_tokens r0 token_ids=[0]",
-        ),
-        Seat(RUNNING, (0,) * 5, 3, 5),
-    ),
-    "drafts beyond it are not possible": (
-        Seat(RUNNING, (0,) * 5, 3, 4), ("compute", 0, None, 1, 0), {}, (), None,
-    ),
-    "a load that is done": (
-        LOADS, ("finish_load", 0), {}, ("cache_blocks r0 num_computed_tokens=2",), AT_TWO,
-    ),
-    "the end": (AT_TWO, ("free", 0), {}, ("free r0",), Seat()),
-    "the end of one that waits": (AGAIN, ("give_up", 0), {}, ("free r0",), Seat()),
-    "preempted": (AT_TWO, ("preempt", 0), {}, ("free r0",), AGAIN),
-    "what fell out": (
-        AT_TWO, ("skip", 0), {}, ("remove_skipped_blocks r0 total_computed_tokens=2",), AT_TWO,
-    ),
-    "registered": (
-        AT_TWO, ("cache", 0), {}, ("cache_blocks r0 num_computed_tokens=2",), AT_TWO,
-    ),
-    "evicted": (AT_TWO, ("evict", (1, 3)), {}, ("evict_blocks - block_ids=[1, 3]",), AT_TWO),
-    "reset": (AT_TWO, ("reset",), {}, ("reset_prefix_cache -",), AT_TWO),
-    "a step": (AT_TWO, ("step",), {}, ("new_step_starts -",), AT_TWO),
-    "asked": (
-        AT_TWO, ("ask", 0), {},
-        (
-            "get_block_ids r0",
-            "get_num_common_prefix_blocks r0",
-            *(
-                "get_num_blocks_to_allocate r0 num_tokens=6, total_computed_tokens=2,"
-                f" num_tokens_main_model=6{more}"
-                for more in ("", ", apply_admission_cap=True")
-            ),
-        ),
-        AT_TWO,
-    ),
-    "an illegal call": (
-        AT_TWO, ("illegal", 0, "no tokens"), {}, (f"{NEXT}0 !KV-MGR-3",), AT_TWO,
-    ),
-    "one that would be legal": (AGAIN, ("illegal", 0, "no tokens"), {}, (), None),
-    "one about nobody": (Seat(), ("illegal", 0, "no tokens"), {}, (), None),
-}  # fmt: skip
-CASES = {**ADMISSIONS, **OTHERS}
+CASES = cases(__file__, "moves.txt")
 
 
 class Asked:
@@ -222,13 +79,17 @@ def played(what: Configuration, world: World, move: Move, answers: Any) -> tuple
     return play(what, State(snapshot, world), move, do), do.calls
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_a_move_asks_this_and_leaves_the_request_so(name: str) -> None:
-    seat, move, answers, expected, after = CASES[name]
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_a_move_asks_this_and_leaves_the_request_so(case: Case) -> None:
+    """The answers behind the move are those that its calls get."""
+    (_, *seat), move = (words(line)[0] for line in case.given[:2])
+    told = (line.partition(" ") for line in case.given[2:])
+    answers = {name: json.loads(answer) for name, _, answer in told}
     other = Seat(WAITING, (1,), 1)
-    world, calls = played(WHAT, World((seat, other), ((5,),)), move, answers)
-    assert calls == list(expected)
-    assert world == (None if after is None else World((after, other), ((5,),)))
+    world, calls = played(WHAT, World((Seat(*seat), other), ((5,),)), tuple(move), answers)
+    after = "not possible" if world is None else str(tuple(world.seats[0]))
+    case.expect([*calls, after])
+    assert world is None or world == World((world.seats[0], other), ((5,),))
 
 
 def test_popped_blocks_come_back_in_reverse_whole_or_in_part() -> None:

@@ -20,7 +20,7 @@ from kvcheck.play.state import View
 from kvcheck.play.steps import Admit, Arrive, Program
 from kvspec.errors import UnknownBlockError
 from kvspec.snapshot import RequestState, Snapshot
-from tests.programs.single import CFG, A
+from tests.programs import CFG, A
 
 
 def view() -> View:

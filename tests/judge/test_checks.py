@@ -22,7 +22,7 @@ from kvspec.events import AllBlocksCleared
 from kvspec.interface import Feature
 from tests.judge.test_performing import Lacks
 from tests.judge.test_verdicts import ran
-from tests.programs.single import CFG, A
+from tests.programs import CFG, A
 
 REFERENCE = kvref.implementation()
 ITEM = Arrive((1, 2, 3, 4), items=(("i", 1, 2), ("j", 2, 1)))

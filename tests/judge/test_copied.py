@@ -13,7 +13,7 @@ from kvspec.errors import InvariantViolation
 from kvspec.snapshot import Snapshot
 from kvspec.specs import ChunkedLocalAttentionSpec, RSWASpec, SlidingWindowSpec
 from tests.judge.test_contents import LONGEST, OTHER, TEXT, states
-from tests.programs.single import configure, full
+from tests.programs import configure, full
 
 BLOCKS = [3, 4, 5, 6, 7, 8]
 OTHERWISE = Content(b"r", (*range(100, 108), 1, 2, 3))

@@ -8,39 +8,31 @@ import pytest
 
 import kvref
 from kvcheck.play.illegal_operations import ILLEGAL_OPERATIONS
-from kvcheck.play.steps import Admit, Arrive, Break, Program, Release, Run
+from kvcheck.play.steps import Program
 from kvcheck.play.verdicts import Level, first_violation
 from kvspec.profile import find_profile
-from kvspec.specs import LayerSpec
-from tests.programs.groups import chunked, mamba, window
-from tests.programs.single import configure, full
+from tests.programs import configured, steps_of
 
-SPECS: dict[str, LayerSpec] = {
-    "full": full(1),
+GROUPS = (
+    "full of 1",
     # Null is a legal hit in these two: the next token reads nothing of the first block.
-    "window of one token": window(1, block_size=1),
-    "chunk of one block": chunked(2, block_size=2),
-    "window": window(3),
-    "state": mamba("all", block_size=1),
-}
+    "window 1 of 1",
+    "chunk 2 of 2",
+    "window 3 of 2",
+    "mamba all of 1",
+)
+STORY = (
+    "arrive 0 0 1; break call=(N); admit; run; break call=(N)",
+    "arrive 0 0 1 1; break who=1 call=(N); release; break call=(N)",
+)
 
 
-@pytest.mark.parametrize("name", SPECS)
+@pytest.mark.parametrize("group", GROUPS)
 @pytest.mark.parametrize("number", range(len(ILLEGAL_OPERATIONS)))
-def test_the_reference_refuses_every_illegal_operation(name: str, number: int) -> None:
+def test_the_reference_refuses_every_illegal_operation(group: str, number: int) -> None:
     """A request that waits, one that runs, one that ended: an error, and nothing changes."""
-    steps = (
-        Arrive((0, 0, 1)),
-        Break(call=number),
-        Admit(),
-        Run(),
-        Break(call=number),
-        Arrive((0, 0, 1, 1)),
-        Break(who=1, call=number),
-        Release(),
-        Break(call=number),
-    )
-    config = configure(12, SPECS[name])
+    steps = tuple(steps_of(*(line.replace("N", str(number)) for line in STORY)))
+    config = configured(f"pool 12; {group}")
     for policy in (config.policy, find_profile("vllm-0.33").policy):
         program = Program(replace(config, policy=policy), steps)
         assert first_violation(program, kvref.implementation(), Level.SAFETY) is None

@@ -25,8 +25,7 @@ from kvspec.policy import Policy
 from kvspec.requirements import lacking
 from kvspec.specs import FullAttentionSpec, LayerSpec, MambaSpec, SlidingWindowSpec
 from tests.mistakes import mistaken
-from tests.programs.inside import INSIDE_SCENARIOS
-from tests.programs.single import configure
+from tests.programs import INSIDE_SCENARIOS, configure
 
 RIGHT = kvref.implementation()
 CHOSEN = Policy(hits_inside_blocks=True)

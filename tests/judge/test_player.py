@@ -17,7 +17,7 @@ from kvspec.errors import InvalidArgumentError
 from kvspec.interface import Capabilities, Feature
 from kvspec.snapshot import Snapshot
 from tests.judge.test_performing import Lacks, asked
-from tests.programs.single import CFG, A, configure, full
+from tests.programs import CFG, A, configure, full
 
 GIVEN = replace(CFG, hash_function="given_8")
 PROMPT = [1, 2, 3, 4, 5]

@@ -16,8 +16,7 @@ from kvcheck.rules.example import Example, example_violation
 from kvspec.interface import Implementation
 from kvspec.policy import Policy
 from tests.mistakes import mistaken
-from tests.programs import SCENARIOS
-from tests.programs.single import CFG, A
+from tests.programs import CFG, SCENARIOS, A
 
 TWINS: tuple[tuple[str, Implementation], ...] = (
     ("eviction keeps the key", mistaken("KeepsKeysOfTakenBlocks", audits=True)),

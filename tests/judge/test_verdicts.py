@@ -23,7 +23,7 @@ from kvcheck.play.watchdog import Hang
 from kvspec.errors import InvariantViolation, KVSpecError, RemoteError
 from kvspec.interface import Feature
 from tests.judge.test_performing import Lacks
-from tests.programs.single import CFG, A
+from tests.programs import CFG, A
 
 REFERENCE = kvref.implementation()
 PROGRAM = Program(CFG, (Arrive(A), Admit()))

@@ -32,8 +32,7 @@ from kvspec.errors import InvariantViolation
 from kvspec.interface import Implementation
 from tests.machines.test_mixed import enumerated_hit
 from tests.mistakes import mistaken
-from tests.programs import SCENARIOS
-from tests.programs.single import configure, full
+from tests.programs import SCENARIOS, configure, full
 
 A = (1, 2, 3, 4, 5)
 
