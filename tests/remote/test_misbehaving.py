@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,87 +14,12 @@ from kvcheck.play.elsewhere import foresee
 from kvcheck.remote.client import RemoteImplementation
 from kvspec.errors import KVSpecError, RemoteError
 from kvspec.interface import KVCacheManager
-from kvspec.request import Request
+from tests.cases import Case, cases
 from tests.remote.configs import config, request_input
 from tests.remote.servers import connect, count_waits, ends, is_running, script
 
 TIMEOUT_S = 0.5
 """For servers that hang; the others get more, a busy machine must not look like a hang."""
-
-# Name: what the server does after it has read get_usage, and words of the error.
-FAULTS = {
-    "hangs": ("time.sleep(60)", "no answer within 0.5 s"),
-    "spins": ("while True: pass", "no answer within 0.5 s"),
-    "drips": (
-        "while True: sys.stdout.write(' '); sys.stdout.flush(); time.sleep(0.05)",
-        "no answer within 0.5 s",
-    ),
-    "ignores being asked to end": (
-        "signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(60)",
-        "no answer within 0.5 s",
-    ),
-    "exits": ("print('out of luck', file=sys.stderr); sys.exit(3)", "ended with exit status 3"),
-    "exits well": ("sys.exit(0)", "ended with exit status 0"),
-    "raises": ("raise IndexError('no such block')", "IndexError: no such block"),
-    "dies": ("os.kill(os.getpid(), signal.SIGSEGV)", "was killed by SIGSEGV"),
-    "dies in an answer": (
-        "sys.stdout.write('{\"id\"'); sys.stdout.flush(); sys.exit(4)",
-        "exit status 4, after 5 bytes of an answer",
-    ),
-    "closes stdout": ("os.close(1); time.sleep(60)", "closed its stdout"),
-    "prints garbage": ("print('hello world', flush=True)", "not JSON at column 1"),
-    "prints bytes": ("os.write(1, bytes(range(128, 256)) + b'\\n')", "not UTF-8"),
-    "prints a list": ("print('[]', flush=True)", "[] is not an object"),
-    "prints an empty line": ("print(flush=True)", "empty line"),
-    "floods": ("while True: os.write(1, b'x' * 65536)", "a line of at least"),
-    "floods with lines": ("while True: os.write(1, b'{}\\n' * 1000)", "more than one answer"),
-    "floods stderr": (
-        "for _ in range(2000): os.write(2, b'noise ' * 1000)\nsys.exit(5)",
-        "ended with exit status 5",
-    ),
-    "floods stderr without end": (
-        "while True: os.write(2, b'noise ' * 1000)",
-        "no answer within 0.5 s",
-    ),
-    "answers twice": (
-        "text = json.dumps({'id': m['id'], 'result': {'num_free_blocks': 1, 'usage': 0.5}})\n"
-        "os.write(1, (text + '\\n' + text + '\\n').encode()); time.sleep(60)",
-        "more than one answer",
-    ),
-    "answers another message": (
-        "write({'id': 99, 'result': {'num_free_blocks': 1, 'usage': 0.5}})",
-        "field 'id': 99, not 2",
-    ),
-    "answers without id": ("write({'result': 1})", "field 'id': missing"),
-    "answers true for its id": ("write({'id': True, 'result': None})", "field 'id': True, not 2"),
-    "answers result and error": (
-        "write({'id': m['id'], 'result': 1, 'error': 2})",
-        "field 'result': unknown",
-    ),
-    "answers neither": ("write({'id': m['id']})", "field 'result': missing"),
-    "answers more": ("write({'id': m['id'], 'result': 1, 'more': 2})", "field 'more': unknown"),
-    "answers a text": ("answer(m, 'many')", "'many' is not an object"),
-    "answers null": ("answer(m, None)", "None is not an object"),
-    "answers a float count": (
-        "answer(m, {'num_free_blocks': 3.0, 'usage': 0.5})",
-        "num_free_blocks': 3.0 is not an int",
-    ),
-    "answers true for one": (
-        "answer(m, {'num_free_blocks': True, 'usage': 0.5})",
-        "True is not an int",
-    ),
-    "answers nan": ('os.write(1, b\'{"id":2,"result":NaN}\\n\')', "NaN is not JSON"),
-    "answers an unknown error": (
-        "write({'id': m['id'], 'error': {'class': 'Oops', 'message': '', 'fields': {}}})",
-        "unknown class 'Oops'",
-    ),
-    "answers an error without fields": (
-        "write({'id': m['id'], 'error': {'class': 'StaleHitError', 'message': '', 'fields': {}}})",
-        "field 'error.fields.field': missing",
-    ),
-    "answers too deep": ("os.write(1, b'[' * 100000 + b'\\n')", "nested too deeply"),
-    "answers an endless number": ("os.write(1, b'{\"id\":' + b'9' * 9999 + b'}\\n')", "digits"),
-}
 
 
 def hurry(remote: RemoteImplementation) -> None:
@@ -104,26 +28,46 @@ def hurry(remote: RemoteImplementation) -> None:
     remote.connection.options = replace(options, timeout_s=TIMEOUT_S)
 
 
-@pytest.mark.parametrize(("fault", "words"), FAULTS.values(), ids=FAULTS.keys())
-def test_a_fault_is_one_clear_error_in_time(tmp_path: Path, fault: str, words: str) -> None:
-    remote = connect(tmp_path, f"m = until('get_usage')\n{fault}\ntime.sleep(60)\n")
+def call(remote: RemoteImplementation, manager: KVCacheManager, code: str) -> None:
+    """Call what the server does not answer rightly."""
+    if "pipelining" in code:
+        foresee(manager, "get_usage")
+        manager.new_step_starts()
+    if "get_usage" in code or "pipelining" in code:
+        _ = manager.usage
+        return
+    (op,) = re.findall(r"^answer\(until\('(\w+)'\)", code)
+    request = remote.make_request(manager, request_input())
+    if op == "append_tokens":
+        remote.append_tokens(manager, request, [6])
+    given = {"allocate_slots": (request, 5), "free": (request,)}.get(op, ())
+    getattr(manager, op)(*given)
+
+
+@pytest.mark.parametrize("case", cases(__file__, "faults.txt"), ids=str)
+def test_a_fault_is_one_clear_error_in_time(tmp_path: Path, case: Case) -> None:
+    """It names the command and the call; the child is reaped at once; later calls say the same."""
+    code = "\n".join(case.given)
+    remote = connect(tmp_path, f"{code}\ntime.sleep(60)\n")
     process_id = remote.connection.process_id
     manager = remote.create(config())
-    if "no answer" in words:
+    if any("no answer" in line for line in case.said):
         hurry(remote)
     started = time.monotonic()
     with pytest.raises(RemoteError) as caught:
-        _ = manager.usage
-    assert time.monotonic() - started < 10
+        call(remote, manager, code)
     error = caught.value
-    assert words in str(error)
+    assert time.monotonic() - started < 10
+    problem = re.sub(r"at least \d+ bytes", "at least … bytes", error.problem)
+    told = [error.stderr.rpartition(" | ")[2]] if "noise" not in error.stderr else []
+    case.expect(filter(None, [f"{error.last}: {problem}", *told]))
+    assert error.problem in str(error)
     assert "\n" not in str(error)
-    assert error.last == "get_usage, number 2"
     assert "server.py" in error.command
-    assert not is_running(process_id), "the child is reaped at once"
+    assert not is_running(process_id)
     with pytest.raises(RemoteError) as again:
         manager.snapshot()
-    assert str(again.value) == str(error), "later calls say the same"
+    assert str(again.value) == str(error)
 
 
 def test_a_server_that_stops_reading_is_a_time_out_and_no_hang(tmp_path: Path) -> None:
@@ -141,42 +85,6 @@ def test_a_message_that_is_too_long_is_not_sent_and_harms_nothing(tmp_path: Path
     with pytest.raises(KVSpecError, match="a message has at most"):
         remote.make_request(manager, request_input(num_tokens=4_000_000))
     assert remote.make_request(manager, request_input()).num_tokens == 5
-
-
-NONSENSE = {
-    "hashes that are none": ("make_request", "{'num_tokens': 5, 'block_hashes': ['xyz']}"),
-    "no hash at all": ("make_request", "{'num_tokens': 5, 'block_hashes': [None]}"),
-    "one list too many": ("allocate_slots", "[[1], [2]]"),
-    "ids as texts": ("allocate_slots", "[['1']]"),
-    "true for null": ("allocate_slots", "True"),
-    "an answer where there is none": ("free", "0"),
-    "one for true": ("reset_prefix_cache", "1"),
-    "events without type": ("take_events", "[{}]"),
-    "stats without members": ("make_prefix_cache_stats", "{}"),
-    "a snapshot of nothing": ("snapshot", "{}"),
-    "hashes that do not add up": (
-        "append_tokens",
-        "{'num_tokens': 6, 'num_block_hashes': 9, 'new_block_hashes': []}",
-    ),
-}
-
-
-@pytest.mark.parametrize(("op", "answer"), NONSENSE.values(), ids=NONSENSE.keys())
-def test_answers_of_the_wrong_shape_are_errors(tmp_path: Path, op: str, answer: str) -> None:
-    remote = connect(tmp_path, f"m = until({op!r})\nanswer(m, {answer})\ntime.sleep(60)\n")
-    manager = remote.create(config())
-    calls: dict[str, Callable[[Request], object]] = {
-        "make_request": lambda _: None,
-        "allocate_slots": lambda request: manager.allocate_slots(request, 5),
-        "free": manager.free,
-        "append_tokens": lambda request: remote.append_tokens(manager, request, [6]),
-        "reset_prefix_cache": lambda _: manager.reset_prefix_cache(),
-        "take_events": lambda _: manager.take_events(),
-        "make_prefix_cache_stats": lambda _: manager.make_prefix_cache_stats(),
-        "snapshot": lambda _: manager.snapshot(),
-    }
-    with pytest.raises(RemoteError, match="nonsense"):
-        calls[op](remote.make_request(manager, request_input()))
 
 
 @pytest.mark.parametrize(
@@ -210,45 +118,6 @@ answer(read(), {"num_free_blocks": 3, "usage": 0.25})
     manager.new_step_starts()
     assert manager.num_free_blocks == 3
     assert waits == [1, 1]
-
-
-@pytest.mark.parametrize(
-    ("code", "words", "last"),
-    [
-        ("answer(first, None); sys.exit(0)", "exit status 0", "get_usage, number 3"),
-        ("answer(first, None); time.sleep(60)", "no answer within", "get_usage, number 3"),
-        ("answer(second, usage); answer(first, None)", "3, not 2", "new_step_starts, number 2"),
-        (
-            "text = ''.join(json.dumps({'id': m['id'], 'result': r}) + '\\n' for m, r in"
-            " ((first, None), (second, usage), (second, usage)))\nos.write(1, text.encode())",
-            "more than one answer",
-            "get_usage, number 3",
-        ),
-        ("answer(first, None); answer(second, 7)", "7 is not an object", "get_usage, number 3"),
-    ],
-)
-def test_foreseen_questions_are_answered_in_order_and_in_time(
-    tmp_path: Path, code: str, words: str, last: str
-) -> None:
-    head = """
-HELLO["pipelining"] = True
-usage = {"num_free_blocks": 3, "usage": 0.25}
-first = until("new_step_starts")
-second = read()
-"""
-    remote = connect(tmp_path, head + code + "\ntime.sleep(60)")
-    manager = remote.create(config())
-    if "no answer" in words:
-        hurry(remote)
-    foresee(manager, "get_usage")
-    with pytest.raises(RemoteError, match=words) as caught:
-        step_and_usage(manager)
-    assert caught.value.last == last
-
-
-def step_and_usage(manager: KVCacheManager) -> int:
-    manager.new_step_starts()
-    return manager.num_free_blocks
 
 
 def test_a_refused_version_says_why(tmp_path: Path) -> None:

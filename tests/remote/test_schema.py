@@ -23,10 +23,11 @@ from kvcheck.remote.operations import MESSAGES, check_hello
 from kvcheck.remote.planner import ANSWERS
 from kvspec._json import Where
 from kvspec.errors import FormatError
+from tests.cases import Case
 from tests.remote.configs import config
 from tests.remote.schema import PATH
 from tests.remote.servers import serve
-from tests.remote.test_server import NO_MESSAGES, talk
+from tests.remote.test_server import NO_MESSAGES, no_message, talk
 from tests.source import ROOT
 
 jsonschema = pytest.importorskip("jsonschema", reason="the package jsonschema is not installed")
@@ -213,12 +214,12 @@ def test_the_schema_takes_an_answer_where_the_client_does(few: list[Exchange]) -
     assert refused > 100
 
 
-@pytest.mark.parametrize("name", NO_MESSAGES)
-def test_what_a_server_refuses_as_no_message_is_none(name: str) -> None:
-    message, _, _ = NO_MESSAGES[name]
-    _, (answer,) = talk({"id": 3, **message})
+@pytest.mark.parametrize("case", NO_MESSAGES, ids=str)
+def test_what_a_server_refuses_as_no_message_is_none(case: Case) -> None:
+    message = no_message(case)
+    _, (answer,) = talk(message)
     assert problem("answer", answer) is None
-    assert (problem("message", {"id": 3, **message}) is None) == (name in ELSEWHERE)
+    assert (problem("message", message) is None) == (case.name in ELSEWHERE)
 
 
 def test_the_example_in_the_protocol_is_in_the_schema() -> None:

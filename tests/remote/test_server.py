@@ -16,6 +16,7 @@ from kvcheck.remote.operations import MESSAGES
 from kvcheck.remote.server import serve
 from kvref import implementation
 from kvspec.codec import encode_manager_config
+from tests.cases import Case, cases
 from tests.remote.configs import config
 from tests.remote.servers import SERVE
 from tests.source import ROOT
@@ -50,83 +51,20 @@ def last_error(*messages: dict[str, Any]) -> dict[str, Any]:
     return error
 
 
-NO_MESSAGES: dict[str, tuple[dict[str, Any], str, str]] = {
-    "an unknown op": ({"op": "fly"}, "unknown_op", "'fly'"),
-    "no op": ({}, "bad_message", "field 'op': missing"),
-    "an op that is no text": ({"op": 3}, "bad_message", "op"),
-    "an unknown member": ({"op": "snapshot", "manager": 1, "x": 1}, "bad_message", "'x': unknown"),
-    "no handle": ({"op": "snapshot"}, "bad_message", "'manager': missing"),
-    "an unknown handle": ({"op": "snapshot", "manager": 9}, "unknown_handle", "manager"),
-    "a handle that is no int": ({"op": "snapshot", "manager": "1"}, "bad_message", "manager"),
-    "a handle too many": (
-        {"op": "snapshot", "manager": 1, "request": 2},
-        "bad_message",
-        "'request': snapshot names none",
-    ),
-    "an unknown argument": (
-        {"op": "snapshot", "manager": 1, "args": {"all": True}},
-        "bad_message",
-        "'args.all': unknown",
-    ),
-    "a missing argument": (
-        {"op": "evict_blocks", "manager": 1},
-        "bad_message",
-        "'args.block_ids': missing",
-    ),
-    "a handle in use": ({**CREATE}, "bad_message", "handle 1 is in use"),
-    "handle 0": ({**CREATE, "manager": 0}, "bad_message", "at least 1"),
-    "a configuration that is none": (
-        {**CREATE, "manager": 5, "args": {"config": {}, "check_invariants": True}},
-        "bad_message",
-        "args.config",
-    ),
-    "an attribute that is none": (
-        {"op": "free", "manager": 1, "request": 2, "set": {"priority": 1}},
-        "bad_message",
-        "'set.priority': unknown",
-    ),
-    "attributes of no request": (
-        {"op": "snapshot", "manager": 1, "set": {"status": "WAITING"}},
-        "bad_message",
-        "set",
-    ),
-    "handles that are no list": (
-        {"op": "drop", "args": {"managers": 5, "requests": [], "windows": []}},
-        "bad_message",
-        "args.managers",
-    ),
-    "a handle that is a list": (
-        {"op": "drop", "args": {"managers": [[1]], "requests": [], "windows": []}},
-        "bad_message",
-        "args.managers",
-    ),
-    "an attribute as an argument": (
-        {
-            "op": "cache_blocks",
-            "manager": 1,
-            "request": 2,
-            "args": {"num_computed_tokens": 4, "junction_tokens": 4},
-        },
-        "bad_message",
-        "'args.junction_tokens': unknown",
-    ),
-    "an unknown planning function": (
-        {"op": "plan", "args": {"fn": "guess", "input": {}}},
-        "unknown_op",
-        "'guess'",
-    ),
-}
+NO_MESSAGES = cases(__file__, "messages.txt")
 
 
-@pytest.mark.parametrize(
-    ("message", "reason", "words"), NO_MESSAGES.values(), ids=NO_MESSAGES.keys()
-)
-def test_what_is_no_message_is_answered_and_the_conversation_goes_on(
-    message: dict[str, Any], reason: str, words: str
-) -> None:
-    error = last_error(HELLO, CREATE, MAKE, {**message, "id": 3})
-    assert error["fields"] == {"reason": reason}
-    assert words in error["message"]
+def no_message(case: Case) -> dict[str, Any]:
+    """Behind `create` stands what is otherwise than in a right message."""
+    _, created, members = case.given[0].rpartition("create ")
+    return {**(CREATE if created else {}), **json.loads(members), "id": 3}
+
+
+@pytest.mark.parametrize("case", NO_MESSAGES, ids=str)
+def test_what_is_no_message_is_answered_and_the_conversation_goes_on(case: Case) -> None:
+    error = last_error(HELLO, CREATE, MAKE, no_message(case))
+    assert error["fields"].keys() == {"reason"}
+    case.expect([f"{error['fields']['reason']}: {error['message']}"])
 
 
 def test_messages_before_the_handshake_are_refused() -> None:
