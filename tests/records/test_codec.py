@@ -27,6 +27,7 @@ from kvspec.planning import PlanningConfig
 from kvspec.policy import OLDER, Policy
 from kvspec.specs import SPEC_TYPES, FullAttentionSpec, LayerSpec, SlidingWindowSpec
 from kvspec.stats import PrefixCacheStats
+from tests.cases import Case, cases
 from tests.records import strategies
 
 HERE = Where("some.jsonl", 7)
@@ -171,57 +172,27 @@ def test_custom_specs_cannot_be_written() -> None:
         codec.encode_manager_config(config)
 
 
-MALFORMED_SPECS: list[tuple[Any, str | None, str]] = [
-    ([], "type", "missing"),
-    ({"block_size": 16}, "type", "missing"),
-    ({"type": "Nonsense"}, "type", "unknown type 'Nonsense'; known: FullAttentionSpec"),
-    ({"type": 3}, "type", "not a string"),
-    (FULL, "dtype", "missing"),
-    ({**FULL, "dtype": "float17"}, "dtype", "'float17': must be one of float64"),
-    ({**FULL, "dtype": "int8", "window": 3}, "window", "unknown; known members: block_size"),
-    ({**FULL, "dtype": "int8", "block_size": "16"}, "block_size", "'16' is not an int"),
-    ({**FULL, "dtype": "int8", "block_size": True}, "block_size", "True is not an int"),
-    ({**FULL, "dtype": "int8", "block_size": 0}, "block_size", "0: must be an int in 1"),
-    ({**FULL, "dtype": "int8", "non_causal": 1}, "non_causal", "1 is not true or false"),
-    ({**FULL, "dtype": "int8", "kv_quant_mode": None}, "kv_quant_mode", "None is not a string"),
-    (
-        {**FULL, "dtype": "int8", "type": "SlidingWindowSpec"},
-        "sliding_window",
-        "missing; must be an int in 1",
-    ),
-    (
-        {"type": "MambaSpec", "block_size": 4, "shapes": [[1], ["a"]], "dtypes": []},
-        "shapes[1][0]",
-        "'a' is not an int",
-    ),
-    (
-        {"type": "MambaSpec", "block_size": 4, "shapes": [[1]], "dtypes": []},
-        "dtypes",
-        "one per shape",
-    ),
-    (
-        {
-            "type": "UniformTypeKVCacheSpecs",
-            "block_size": 4,
-            "kv_cache_specs": [["a", {**FULL, "dtype": "int8"}], ["b", FULL]],
-        },
-        "kv_cache_specs[1][1].dtype",
-        "missing",
-    ),
-    (
-        {"type": "UniformTypeKVCacheSpecs", "block_size": 4, "kv_cache_specs": [["a"]]},
-        "kv_cache_specs[0]",
-        "not a list of layer name and spec",
-    ),
-]
+def changed_config(value: Any, where: Where) -> object:
+    config = ManagerConfig(KVCacheConfig(4, ()), 8, policy=Policy.vllm_0_24())
+    changed = {**codec.encode_manager_config(config), **value}
+    return codec.decode_manager_config(changed, where.member("config"))
 
 
-@pytest.mark.parametrize(("value", "field", "problem"), MALFORMED_SPECS)
-def test_malformed_specs_are_refused_by_name(value: Any, field: str, problem: str) -> None:
+DECODE: dict[str, Callable[[Any, Where], object]] = {
+    "spec": codec.decode_spec,
+    "config": changed_config,
+    "event": lambda value, where: event_codec.decode_event(value, where, int_hashes=False),
+    "int": lambda value, where: event_codec.decode_event(value, where, int_hashes=True),
+}
+
+
+@pytest.mark.parametrize("case", cases(__file__, "malformed.txt"), ids=str)
+def test_what_is_malformed_is_refused_by_name(case: Case) -> None:
+    """With file and line."""
+    kind, _, _ = case.name.partition(":")
     with pytest.raises(FormatError) as caught:
-        codec.decode_spec(value, HERE)
-    assert (caught.value.file, caught.value.line, caught.value.field) == ("some.jsonl", 7, field)
-    assert problem in caught.value.problem
+        DECODE[kind](json.loads(case.given[0]), HERE)
+    case.expect([str(caught.value)])
 
 
 def test_a_layer_given_twice_is_refused() -> None:
@@ -229,72 +200,3 @@ def test_a_layer_given_twice_is_refused() -> None:
     spec = {**FULL, "dtype": "int8"}
     with pytest.raises(FormatError, match="layer 'a' is given twice"):
         codec.decode_layers([["a", spec], ["a", spec]], HERE)
-
-
-@pytest.mark.parametrize(
-    ("changed", "field", "problem"),
-    [
-        ({"num_blocks": 0}, "config.num_blocks", "0: must be an int in 1"),
-        ({"max_model_len": None}, "config.max_model_len", "None is not an int"),
-        ({"watermark": 2.0}, "config.watermark", "2.0: must be a number in 0"),
-        ({"watermark": "a"}, "config.watermark", "'a' is not a number"),
-        ({"dcp_world_size": 0}, "config.dcp_world_size", "0: must be an int in 1"),
-        ({"scheduler_block_size": -1}, "config.scheduler_block_size", "-1: must be"),
-        ({"hash_function": "md5"}, "config.hash_function", "'md5': must be one of"),
-        ({"policy": {"unhashed_freed_to": "up"}}, "config.policy.unhashed_freed_to", "'up'"),
-        ({"tensors": [{"size": 1}]}, "config.tensors[0].shared_by", "missing"),
-        (
-            {"tensors": [{"size": 1, "shared_by": [], "offset": 4}]},
-            "config.tensors[0].offset",
-            "4 although block_stride is 0",
-        ),
-        ({"groups": {}}, "config.groups", "{} is not a list"),
-        ({"what": 1}, "config.what", "unknown"),
-    ],
-)
-def test_malformed_configurations_are_refused_by_name(
-    changed: dict[str, Any], field: str, problem: str
-) -> None:
-    config = ManagerConfig(KVCacheConfig(4, ()), 8, policy=Policy.vllm_0_24())
-    value = {**codec.encode_manager_config(config), **changed}
-    with pytest.raises(FormatError) as caught:
-        codec.decode_manager_config(value, HERE.member("config"))
-    assert caught.value.field == field
-    assert problem in caught.value.problem
-
-
-STORED = {
-    "type": "BlockStored",
-    "block_hashes": ["aa"],
-    "parent_block_hash": None,
-    "token_ids": [1],
-    "block_size": 1,
-    "lora_id": None,
-    "lora_name": None,
-    "medium": "GPU",
-    "extra_keys": [None],
-    "group_idx": 0,
-    "kv_cache_spec_kind": "full_attention",
-    "kv_cache_spec_sliding_window": None,
-}
-
-
-@pytest.mark.parametrize(
-    ("value", "int_hashes", "field"),
-    [
-        ({}, False, "type"),
-        ({"type": "BlockMoved"}, False, "type"),
-        ({"type": "AllBlocksCleared", "group_idx": 0}, False, "group_idx"),
-        ({**STORED, "block_hashes": ["AA"]}, False, "block_hashes[0]"),
-        ({**STORED, "block_hashes": ["a"]}, False, "block_hashes[0]"),
-        ({**STORED, "block_hashes": ["aa"]}, True, "block_hashes[0]"),
-        ({**STORED, "block_hashes": [str(2**64)]}, True, "block_hashes[0]"),
-        ({**STORED, "block_hashes": [12]}, True, "block_hashes[0]"),
-        ({**STORED, "extra_keys": [[1]]}, False, "extra_keys[0][0]"),
-        ({**STORED, "extra_keys": [[["a", "b"]]]}, False, "extra_keys[0][0][1]"),
-    ],
-)
-def test_malformed_events_are_refused_by_name(value: Any, int_hashes: bool, field: str) -> None:
-    with pytest.raises(FormatError) as caught:
-        event_codec.decode_event(value, HERE, int_hashes=int_hashes)
-    assert caught.value.field == field
