@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from kvcheck.cli import main
 from tests.source import ROOT
 
 LEAKS = """
@@ -38,3 +42,10 @@ def python(*args: str, folder: Path = ROOT, **options: Any) -> subprocess.Comple
 def kvspec(folder: Path, *args: str) -> subprocess.CompletedProcess[str]:
     """Run `kvspec ARGS…` in a folder."""
     return python("-m", "kvcheck.cli", *args, folder=folder)
+
+
+def said_by(command: str, capsys: pytest.CaptureFixture[str]) -> list[str]:
+    """What `kvspec COMMAND` prints, on both streams, and its exit code."""
+    code = main(shlex.split(command))
+    shown = capsys.readouterr()
+    return [*shown.out.splitlines(), *shown.err.splitlines(), f"exit code {code}"]

@@ -190,27 +190,3 @@ def test_unequal_work_ends_the_command(capsys: pytest.CaptureFixture[str]) -> No
     assert shown.out == ""
     assert "times of unequal work are not compared" in shown.err
     assert len(shown.err.splitlines()) == 1
-
-
-@pytest.mark.parametrize(
-    ("args", "says"),
-    [
-        (["--impl", "kvref", "--impl", "kvref"], "--impl kvref: given twice"),
-        (["--impl", "nowhere"], "unknown implementation 'nowhere'"),
-        (["--impl", "tests.bench.test_command:Hashless"], "no hash function sha256_cbor"),
-        (["--peer", "nobody"], "'nobody' is not"),
-        (["--impl", "kvref", "--json", "no/such/folder/f.json"], "there is no folder"),
-        (["--impl", "kvref", "--plot", "no/such/folder/f.svg"], "there is no folder"),
-        (["--impl", "kvref", "--plot", "f.pdf"], "the name must end in .png or .svg"),
-        (["--impl", "kvref", "--only", "replay"], "--only replay needs --trace"),
-        (["--impl", "kvref", "--only", "replay", "--trace", "nowhere.gz"], "nowhere.gz"),
-    ],
-)
-def test_what_cannot_be_measured_is_said_in_one_line_beforehand(
-    args: list[str], says: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["bench", *args]) == 2
-    shown = capsys.readouterr()
-    assert shown.out == ""
-    assert says in shown.err
-    assert len(shown.err.splitlines()) == 1

@@ -61,20 +61,6 @@ sys.exit(f"imported: {loaded | commands}" if loaded | commands else 0)
         assert entry.summary in " ".join(done.stdout.split())
 
 
-@pytest.mark.parametrize(
-    ("args", "message"),
-    [
-        (["no-such-command"], "No such command 'no-such-command' (see: kvspec --help)"),
-        (["doctor", "--nope"], "No such option '--nope' (see: kvspec doctor --help)"),
-    ],
-)
-def test_a_wrong_call_is_one_line_and_exit_code_2(
-    args: list[str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(args) == 2
-    assert capsys.readouterr().err == f"kvspec: error: {message}\n"
-
-
 def test_without_a_command_the_help_is_shown_and_the_exit_code_is_2(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

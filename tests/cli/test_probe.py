@@ -153,10 +153,3 @@ def test_a_double_may_be_written_as_an_int(
         _, said = probed(script(tmp_path, code + "\nread()"), capsys, "--json")
         (asked,) = (each for each in json.loads(said) if each["message"]["op"] == "get_usage")
         assert asked["verdict"] == verdict
-
-
-def test_a_name_that_is_no_program_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["probe", "kvref"]) == 2
-    assert "'kvref' is not a server; name a program" in capsys.readouterr().err
-    assert main(["probe", "cmd:/nonexistent/server"]) == 2
-    assert "can't be started: No such file" in capsys.readouterr().err

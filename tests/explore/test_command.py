@@ -77,22 +77,3 @@ def test_the_list_names_every_configuration(tmp_path: Path) -> None:
     assert [line.partition(":")[0] for line in done.stdout.splitlines()] == [
         each.name for each in CONFIGURATIONS
     ]
-
-
-@pytest.mark.parametrize(
-    ("args", "words"),
-    [
-        (("--config", "none"), "no configuration 'none'; known: pool, "),
-        (("--impl", "nowhere"), "unknown implementation 'nowhere'"),
-        (("--jobs", "0"), "--jobs"),
-        (("--resume", "bad.json"), "bad.json"),
-    ],
-)
-def test_what_cannot_run_ends_with_one_line_and_code_2(
-    tmp_path: Path, args: tuple[str, ...], words: str
-) -> None:
-    (tmp_path / "bad.json").write_text("{", encoding="utf-8")
-    done = explore(tmp_path, *args)
-    assert done.returncode == 2
-    assert words in done.stderr
-    assert "Traceback" not in done.stderr

@@ -128,56 +128,6 @@ def test_bad_input_leaves_nothing_half_written(
     assert (tmp_path / "r.json").read_text() == "as before"
 
 
-def test_a_request_larger_than_the_pool_is_named(capsys: pytest.CaptureFixture[str]) -> None:
-    error = failure(capsys, "demo", *FAST, "--num-blocks", "20")
-    assert "demo, line 2, field 'input_length'" in error
-    assert "--num-blocks" in error
-
-
-@pytest.mark.parametrize(
-    ("args", "message"),
-    [
-        (["missing.jsonl", *FAST], "missing.jsonl: cannot be read: No such file"),
-        (["demo", "--impl", "nothing"], "unknown implementation 'nothing'"),
-        (["demo"], "Missing option '--impl'"),
-        (["demo", *FAST, "--num-blocks", "1"], "'--num-blocks'"),
-        (["demo", *FAST, "--sample", "0"], "sample = 0.0"),
-        (["demo", *FAST, "--sample", "1e-9"], "--sample kept no request"),
-        (["demo", *FAST, "--seed", "1"], "unless the trace is generated"),
-        (["synth:poem", *FAST], "synth:chat, synth:agent, synth:rag"),
-        (["demo", *FAST, "--plot", "p.jpg"], "must end in .png or .svg"),
-        (["demo", *FAST, "--plot", "no/such/p.png"], "there is no folder"),
-        (["demo", *FAST, "--json", "."], "is a folder"),
-    ],
-)
-def test_what_cannot_run_is_one_line_and_exit_code_2(
-    args: list[str],
-    message: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert message in failure(capsys, *args)
-    assert os.listdir(tmp_path) == []
-
-
-def test_an_empty_trace_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "empty.jsonl"
-    path.write_text("\n\n")
-    assert "holds no requests; nothing was replayed" in failure(capsys, str(path), *FAST)
-
-
-def test_timestamps_that_go_backwards_stop_only_a_replay_by_timestamp(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = tmp_path / "t.jsonl"
-    path.write_text("\n".join(json.dumps(line(timestamp=each)) for each in (9, 3)))
-    error = failure(capsys, str(path), *FAST, "--arrival", "timestamp")
-    assert "line 2, field 'timestamp'" in error
-    assert replay_json(capsys, str(path))["requests"] == 2
-
-
 def test_an_implementation_that_breaks_a_rule_is_exit_code_1(
     capsys: pytest.CaptureFixture[str], root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,7 +19,6 @@ from kvcheck.tools.replay.trace import TraceRecord
 from kvfast.fleet.index import FastIndex
 from kvspec.errors import InvalidArgumentError
 from kvspec.events import EventHash
-from tests.replay.records import line
 
 NUM_REQUESTS = 60
 FAST = ["--impl", "kvfast", "--no-check", "--quiet"]
@@ -110,30 +109,3 @@ def test_the_command_shows_a_row_for_each_route(
     assert [each["requests"] for each in content["routes"]] == [20] * 4
     assert main([*args, "--route", "prefix", "--json", "-"]) == 0
     assert json.loads(capsys.readouterr().out)["routes"] == [content["routes"][2]]
-
-
-@pytest.mark.parametrize(
-    ("args", "said"),
-    [
-        (["demo", "--engines", "2", "--plot", "a.svg"], "--plot works with one pool only"),
-        (["demo", "--engines", "2", "--record", "a.jsonl"], "--record works with one pool only"),
-        (["-", "--engines", "2"], "standard input can be read only once"),
-        (["demo", "--engines", "0"], "0 is not in the range"),
-        (["demo", "--engines", "2", "--route", "shortest"], "'shortest' is not one of"),
-        (["demo", "--route", "prefix"], "--route needs --engines"),
-    ],
-)
-def test_what_cannot_be_is_said(
-    capsys: pytest.CaptureFixture[str], args: list[str], said: str
-) -> None:
-    assert main(["replay", *args, *FAST]) == 2
-    assert said in capsys.readouterr().err
-
-
-def test_a_request_that_no_engine_can_hold_is_said(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    path = tmp_path / "large.jsonl"
-    path.write_text(json.dumps(line(input_length=64 * 400, hash_ids=list(range(50)))) + "\n")
-    assert main(["replay", str(path), *FAST, "--engines", "2"]) == 2
-    assert "use --num-blocks 402 or more" in capsys.readouterr().err

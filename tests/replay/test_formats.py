@@ -91,18 +91,6 @@ def test_a_replay_through_several_engines_says_it_too(capsys: pytest.CaptureFixt
     assert "  note: no prefixes in the data" in capsys.readouterr().out
 
 
-def test_an_unknown_sample_and_an_unknown_file_are_errors(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["whatif", "sample:parquet"]) == 2
-    assert "sample:bailian" in capsys.readouterr().err
-    (tmp_path / "t").write_text('{"question": 1}\n')
-    assert main(["whatif", str(tmp_path / "t")]) == 2
-    error = capsys.readouterr().err
-    assert "--format" in error
-    assert "vllm-log" in error
-
-
 @pytest.mark.parametrize("form", TEXT_FORMATS)
 def test_without_times_nothing_can_arrive_at_them(
     form: str, capsys: pytest.CaptureFixture[str]
@@ -147,15 +135,8 @@ def test_a_tokenizer_counts(
         assert any("estimates" in note for note in report["notes"]) == (not more)
 
 
-def test_what_is_no_tokenizer_or_needs_none_is_an_error(
-    tokenizer: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_a_tokenizer_that_is_not_needed_is_an_error(
+    tokenizer: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    bad = tmp_path / "bad.json"
-    bad.write_text("{")
-    for name, path, problem in (
-        ("sample:prompts", bad, "the path of a tokenizer.json"),
-        ("sample:prompts", tmp_path / "no", "the path of a tokenizer.json"),
-        ("sample:azure", tokenizer, "leave out --tokenizer"),
-    ):
-        assert main(["whatif", name, "--tokenizer", str(path)]) == 2
-        assert problem in capsys.readouterr().err
+    assert main(["whatif", "sample:azure", "--tokenizer", str(tokenizer)]) == 2
+    assert "leave out --tokenizer" in capsys.readouterr().err

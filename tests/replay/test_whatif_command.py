@@ -46,19 +46,3 @@ def test_of_what_an_endless_pool_hits_nothing_is_a_part(
         row for row in capsys.readouterr().out.splitlines() if f"for {ENOUGH_PERCENT} %" in row
     )
     assert OF_NOTHING in last
-
-
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        (("demo", "--num-blocks", "2", "--block-size", "64"), "the largest request of demo needs"),
-        (("demo", "--block-size", "48"), "a divisor or a multiple of 512"),
-        (("demo", "--plot", "x.txt"), "must end in .png or .svg"),
-        (("/no/such/trace",), "cannot be read"),
-    ],
-)
-def test_what_cannot_be_run_is_said(
-    arguments: tuple[str, ...], says: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run(*arguments) == 2
-    assert says in " ".join(capsys.readouterr().err.split())
