@@ -4,39 +4,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tests.judge.accuracy import Row
 
-HEAD = """\
-# Which rule is blamed
-
-Written by `python -m tests.judge.accuracy`. Each mistake of the registry
-([kvref/mistakes](../kvref/mistakes), [kvfast/mistakes](../kvfast/mistakes)) is checked at level
-identity by the directed suite, which every profile of `kvspec check` runs. Then the
-rules are ranked (`kvcheck/judge/blame.py`): by how their checks went, by what violations name, and
-by the known mistakes that fail the same checks (`kvcheck/data/outcomes.json`, written by
-`python -m tests.judge.outcomes`). Random programs find more, and do not change the
-ranking unless a known mistake shows every story.
-
-- *checks alone*: no known mistake is looked at.
-- *known mistakes without it*: all but the very mistake. This is what the author of a new bug sees.
-- *all known mistakes*: with the very mistake among them. It says that a known bug is recognized.
-
-The weights were fitted on half of the mistakes, by a checksum of the id; what to weigh was decided
-with both halves in view. The directed checks were written by people who knew these mistakes; of
-bugs that nobody wrote a check for the figures are under *Hold-out*. A mistake that no directed
-check sees counts as blamed wrongly. After a first measurement the rules of three mistakes
-(`AnswersInReverse`, `CountsNoNullBlock`, `SkipsAtTheEnd`) and of the reversed release in the
-examples (KV-MGR-12, now KV-POOL-8) were corrected by what the rules say.
-"""
-DRAWN = """\
-Changes of a line of kvref that mutmut made and chance drew (`tests/judge/drawn.py`), each behind
-the directed suite as a server. Nobody wrote a check for them. Right is a rule that the changed
-function names, or its class or module where it names none. Planning, tiers, fleets, checks of
-configurations, words of errors and values changed to None are left out.
-"""
+HEAD, DRAWN = (
+    (Path(__file__).parent / "blame.md")
+    .read_text(encoding="utf-8")
+    .split("\n<!-- of mutants that were drawn -->\n\n")
+)
+"""What the page says before its tables, and before those of drawn mutants, written by hand."""
 
 
 def text(

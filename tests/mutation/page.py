@@ -17,26 +17,8 @@ from tests.source import ROOT
 DRAWS = Path(__file__).parent / "draws.json"
 EXPLAINED = Path(__file__).parent / "explained.toml"
 PAGE = "docs/MUTATION.md"
-HEAD = """\
-# Mutation
-
-Small changes that [mutmut](https://mutmut.readthedocs.io) makes, drawn by chance from all of a
-part, and how many of them the tests of the part see
-([tests/mutation/parts.py](../tests/mutation/parts.py)): the quickest that are right for it, not all
-there are. *raw*: before anything was changed because of the draw, with the tests that were there
-and were chosen then: of kvfast with seed 1 the directed suite and small programs in lockstep alone,
-of the judge with seed 1 eleven files that are quick, which left out most of tests/judge. Before
-each other draw of the judge its tests were widened by kinds of lines that they did not look at,
-without a look at which mutants it would draw.
-*mended*: the survivors of that draw, each put into the code by hand after tests were widened, and
-no new draw; one whose line is gone is left out. What errors say in words is not mutated. *Dead* are
-killed mutants, and those that ran out of time or ended the process. *Explained* are survivors that
-nobody can tell from the code as it is: the reasons are below, and `python -m tests.mutation again
-PART` tries them once more. The interval is Wilson's, of 95 %.
-
-Written by `python -m tests.regenerate mutation`; one draw again:
-`python -m tests.mutation draw kvref --seed 1 --number 120 --commit COMMIT`.
-"""
+HEAD = (Path(__file__).parent / "head.md").read_text(encoding="utf-8")
+"""What the page says before its tables, written by hand."""
 
 
 @dataclass(frozen=True)

@@ -1,14 +1,15 @@
 """kvfast refines kvref: which check discharges which part of which action, and what it assumes.
 
 Modules of `proofs` say in `ASSUMES` and `GUARANTEES` what they take for granted and what they show;
-of other checks `OTHERS` says it. A part is discharged by a guarantee, an assumption by one of
-somebody else, or it is in `TRUSTED`. `python -m tests.regenerate refinement` writes
+of other checks `refinement.toml` says it. A part is discharged by a guarantee, an assumption by one
+of somebody else, or it is in `TRUSTED`. `python -m tests.regenerate refinement` writes
 proofs/REFINEMENT.md of that.
 """
 
 from __future__ import annotations
 
 import ast
+import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,174 +33,17 @@ class Source:
     guarantees: tuple[str, ...]
 
 
-OTHERS = (
-    Source(
-        "kvcheck/explore",
-        EXPLORED,
-        (),
-        ("every state and answer is the same in small configurations",),
-    ),
-    Source(
-        "tests/lockstep/test_small_lists.py",
-        EXPLORED,
-        (),
-        ("both take and release the same blocks in every small list",),
-    ),
-    Source(
-        "tests/lockstep",
-        SAMPLED,
-        (),
-        (
-            "answers and snapshots are the same after random calls and steps",
-            "hashes are the same bytes in both",
-        ),
-    ),
-    Source(
-        "tests/machines/test_twins.py",
-        SAMPLED,
-        (),
-        ("snapshots, events and statistics are the same after random stories",),
-    ),
-    Source("tests/contract", SAMPLED, (), (
-        "both refuse the same hits, slots and types",
-        "arguments are as the rules allow",
-        "hits carry the keys of their places",
-        "sizes are multiples as a configuration demands",
-        "there are less than 2^31 blocks",
-    )),
-    Source("tests/kvfast", SAMPLED, (), (
-        "the compiled build does as the uncompiled one",
-        "half of the slots are empty",
-        "kvfast's arrays are lists of numbers",
-    )),
-    Source("spec/kvspec/invariants.py", SAMPLED, (), (
-        "no block is twice among hits",
-        "a block that is put into the queue is not in it",
-    )),
-    Source("tests/kvfast/test_requests.py", SAMPLED, (), ("requests keep what they are given",)),
-)  # fmt: skip
+_TOLD = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 
-HYPOTHESIS = "the hypothesis of the induction: snapshots are equal before the call"
-TRUSTED: Mapping[str, str] = {
-    "no two texts have one hash": "of SHA-256; of xxHash only among tenants that trust each other",
-    "besides full attention at most one group drops a block, a window only one of the"
-    " alignment": "a condition: beyond it only small caches and samples compare the twins",
-    "both see the same blocks free, in use and cached": HYPOTHESIS,
-    "both let the same states wait": HYPOTHESIS,
-    "a request fits an idle pool": "a condition of KV-LIVE-1",
-}
+OTHERS = tuple(
+    Source(told["path"], told["how"], (), tuple(told["guarantees"])) for told in _TOLD["others"]
+)
+TRUSTED: Mapping[str, str] = _TOLD["trusted"]
 """What nobody discharges, and why it is taken."""
-
-SAMPLES = "answers and snapshots are the same after random calls and steps"
-EVERYWHERE = (
-    "every state and answer is the same in small configurations",
-    SAMPLES,
-    "the compiled build does as the uncompiled one",
-)
-"""What speaks of every action."""
-
-ACTIONS: Mapping[str, Mapping[str, Sequence[str]]] = {
-    "allocate_slots": {
-        "arguments": ("both refuse the same counts, ids of blocks and tokens",
-                      "both refuse the same hits, slots and types"),
-        "granted, refused, or refused by the gate": (
-            "both refuse or grant the same calls, and cache, remove and need at the same numbers",),
-        "the need": ("both need the same number of blocks for the same demand",
-                     "an allocation takes what its need counts, and makes the slots"),
-        "which blocks fall out": (
-            "both skip the same blocks, and count the same caps and runs",
-            "what is skipped is read by no token to come"),
-        "taking hits": ("hits are copied to their places and touched from what is skipped on",
-                        "both take and release the same blocks in every small list"),
-        "taking new blocks": (
-            "the ring is the free queue, and each operation does what the rule says",
-            "one call on a pool of three blocks ends in the same snapshot"),
-        "which blocks are cached": ("both hand the same blocks to the cache",),
-        "in mode align, which states move": (
-            "both take and release the same blocks in every small list",),
-    },
-    "find hits": {
-        "each type": ("each type's look-up answers its longest hit",),
-        "several groups": ("the hit of several groups is the longest common one",),
-        "under a key": ("a search finds the entry that was added first under a key, and no other",),
-        "statistics of it": (
-            "snapshots, events and statistics are the same after random stories",),
-    },
-    "touch": {
-        "references and the queue": (
-            "the ring is the free queue, and each operation does what the rule says",
-            "one call on a pool of three blocks ends in the same snapshot"),
-    },
-    "cache_blocks": {
-        "which blocks": ("both hand the same blocks to the cache",),
-        "registering one": ("one call on a pool of three blocks ends in the same snapshot",
-                            "a search finds the entry that was added first under a key, and no"
-                            " other"),
-        "registering runs": (SAMPLES,),
-    },
-    "cache_partial_block": {
-        "the entry": ("one call on a pool of three blocks ends in the same snapshot",),
-        "its bounds": (SAMPLES,),
-    },
-    "evict_blocks": {
-        "the keys of one block": (
-            "one call on a pool of three blocks ends in the same snapshot",
-            "the same removals are told of one call on a pool of three blocks"),
-        "eviction of runs": (SAMPLES,),
-    },
-    "withdraw": {
-        "the keys of its blocks": (
-            "one call on a pool of three blocks ends in the same snapshot",),
-        "which blocks, and who holds them": (SAMPLES,),
-    },
-    "reset_prefix_cache": {
-        "when it may": (SAMPLES,),
-        "all keys": (SAMPLES,),
-    },
-    "remove_skipped_blocks": {
-        "which blocks": ("both skip the same blocks, and count the same caps and runs",),
-        "their release": ("the ring is the free queue, and each operation does what the rule says",
-                          "both take and release the same blocks in every small list"),
-    },
-    "free, pop_blocks_for_free, free_blocks": {
-        "the order": ("the ring is the free queue, and each operation does what the rule says",
-                      "both take and release the same blocks in every small list"),
-        "references handed out": (SAMPLES,),
-    },
-    "get_num_blocks_to_allocate": {
-        "the number": ("both need the same number of blocks for the same demand",),
-    },
-    "get_num_common_prefix_blocks": {"the number": (SAMPLES,)},
-    "make_request, append": {
-        "bytes of keys": ("two different keys never have the same bytes",
-                          "heads of values are the shortest"),
-        "extra keys": ("extra keys are the same for two items and three blocks",),
-        "tokens and chains of hashes": ("requests keep what they are given",
-                                        "hashes are the same bytes in both"),
-    },
-    "events": {
-        "Removed": ("the same removals are told of one call on a pool of three blocks",),
-        "Stored, and the order": (
-            "snapshots, events and statistics are the same after random stories",),
-    },
-    "statistics": {
-        "windows and lives": (
-            "snapshots, events and statistics are the same after random stories",),
-        "what counts": ("snapshots, events and statistics are the same after random stories",),
-    },
-    "take_new_block_ids, new_step_starts": {"all": (SAMPLES,)},
-    "whole steps": {"as the single calls one after another": (SAMPLES,)},
-    "snapshot, restore": {"all": (SAMPLES,)},
-}  # fmt: skip
+EVERYWHERE: Sequence[str] = _TOLD["everywhere"]
+ACTIONS: Mapping[str, Mapping[str, Sequence[str]]] = _TOLD["actions"]
 """The parts of each action, and the guarantees that discharge them."""
-
-
-EXPLORING = (
-    "proofs/code/key_map.py",
-    "proofs/code/liveness.py",
-    "proofs/code/look_ups.py",
-    "proofs/models/formal.py",
-)
+EXPLORING: Sequence[str] = _TOLD["exploring"]
 
 
 def how_of(path: str) -> str:

@@ -25,6 +25,7 @@ from tests.mistakes import mistaken
 from tests.view.records import LARGE, SMALL, renamed, with_wrong_answer
 
 KVREF = find_implementation("kvref")
+SCRIPT = Path(__file__).with_name("browser.js").read_text(encoding="utf-8")
 PNG = b"\x89PNG\r\n\x1a\n"
 
 
@@ -34,7 +35,7 @@ def opened(
     file = folder / "page.html"
     text = page(recording)
     end = text.rindex("</body>")
-    file.write_text(f"{text[:end]}<script>{script}</script>{text[end:]}", "utf-8")
+    file.write_text(f"{text[:end]}<script>{SCRIPT}{script}</script>{text[end:]}", "utf-8")
     return browse(program, folder, f"{file.as_uri()}{fragment}", "--dump-dom")
 
 
@@ -42,37 +43,10 @@ def answer_of(document: str) -> Any:
     return json.loads(text_of(document, "answer"))
 
 
-LEAVE = """
-function leave(value) {
-  const answer = document.createElement("pre");
-  answer.id = "answer";
-  answer.textContent = JSON.stringify(value);
-  document.body.append(answer);
-}
-"""
-
-# Everything that the tables say, step by step.
-READ_ALL = f"""{LEAVE}
-const cells = (id) => [...document.querySelectorAll(`#${{id}} tr`)].slice(1)
-  .map((row) => [...row.cells].map((cell) => cell.textContent));
-const seen = [];
-for (let at = 0; at < frames.length; at++) {{
-  if (at === 0) show(0); else document.getElementById("next").click();
-  seen.push({{
-    title: document.getElementById("operation-title").textContent,
-    queue: [...document.querySelectorAll("#queue .chip")].map((chip) => Number(chip.textContent)),
-    blocks: cells("blocks"),
-    requests: cells("requests"),
-  }});
-}}
-leave(seen);
-"""
-
-
 @pytest.mark.parametrize("path", [SMALL, LARGE], ids=lambda path: path.stem)
 def test_every_step_shows_the_state_of_its_frame(chromium: str, tmp_path: Path, path: Path) -> None:
     recording = load(path, KVREF)
-    seen = answer_of(opened(chromium, tmp_path, recording, script=READ_ALL))
+    seen = answer_of(opened(chromium, tmp_path, recording, script="readAll();"))
     assert len(seen) == len(recording.frames)
     for shown, frame in zip(seen, recording.frames, strict=True):
         fields = frame.state.fields
@@ -109,45 +83,9 @@ def test_a_step_by_its_address(chromium: str, tmp_path: Path) -> None:
         assert words in legend[1]
 
 
-# Keys, buttons and the picture: where each leads.
-WALK = f"""{LEAVE}
-const steps = [];
-const note = () => steps.push(frames[current].i);
-const press = (key, more) => {{
-  document.body.dispatchEvent(new KeyboardEvent("keydown", {{ key, bubbles: true, ...more }}));
-  note();
-}};
-const click = (name) => {{
-  document.querySelector(name).click();
-  note();
-}};
-press("ArrowRight"); press("ArrowRight"); press("ArrowLeft");
-press("r"); press("r"); press("R", {{ shiftKey: true }});
-press("e"); press("P", {{ shiftKey: true }}); press("h", {{ shiftKey: true }}); press("v");
-press("End"); press("Home");
-click("#next"); click("#to-end"); click("#back"); click("#to-start");
-click("[aria-label='Next eviction']"); click("[aria-label='Previous hit']"); click("button.bad");
-const slider = document.getElementById("slider");
-slider.value = 5;
-slider.dispatchEvent(new Event("input"));
-note();
-const number = document.getElementById("number");
-number.value = 33;
-number.dispatchEvent(new Event("change"));
-note();
-const grid = shownColumns;
-const box = document.getElementById("time").getBoundingClientRect();
-const clientX = box.left + grid.left + (21 - grid.first) * grid.column + 3;
-const at = {{ clientX, clientY: box.top + grid.top + 3, bubbles: true }};
-document.getElementById("time").dispatchEvent(new MouseEvent("click", at));
-note();
-leave(steps);
-"""
-
-
 def test_keys_buttons_and_the_picture_lead_where_they_should(chromium: str, tmp_path: Path) -> None:
     recording = load(with_wrong_answer(tmp_path), KVREF)
-    steps = answer_of(opened(chromium, tmp_path, recording, script=WALK))
+    steps = answer_of(opened(chromium, tmp_path, recording, script="walk();"))
     keys = [0, 1, 0, 16, 19, 16, 23, 17, 12, 12, 33, -1]
     buttons = [0, 33, 32, -1, 23, 12, 12]
     assert steps == [*keys, *buttons, 4, 33, 20]
@@ -183,7 +121,7 @@ def test_a_page_that_begins_later_counts_as_the_record_does(chromium: str, tmp_p
 @pytest.mark.shared
 def test_several_groups_have_a_column_each(chromium: str, tmp_path: Path, shared: Path) -> None:
     recording = load(shared / "golden" / "manager" / "full_two_sw-00058.jsonl.gz")
-    seen = answer_of(opened(chromium, tmp_path, recording, script=READ_ALL))
+    seen = answer_of(opened(chromium, tmp_path, recording, script="readAll();"))
     for shown, frame in zip(seen, recording.frames, strict=True):
         held = {row[0]: row[2:5] for row in shown["requests"] if row[2:5] != ["–"] * 3}
         assert held == {
@@ -200,19 +138,6 @@ def test_odd_request_ids_are_texts(chromium: str, tmp_path: Path, name: str) -> 
     assert "<img>" not in document.partition('id="record"')[0]
 
 
-# What the frames of the stories show, once they are there.
-READ_STORIES = f"""{LEAVE}
-setTimeout(() => leave([...document.querySelectorAll(".story")].map((story) => {{
-  const inner = story.querySelector("iframe")?.contentDocument;
-  return inner ? {{
-    title: inner.getElementById("operation-title").textContent,
-    differs: [...inner.querySelectorAll(".differs")].map((cell) => cell.textContent),
-    fits: story.querySelector("iframe").clientHeight >= inner.body.scrollHeight,
-  }} : null;
-}})), 1500);
-"""
-
-
 def test_the_first_story_of_a_check_is_drawn_open(chromium: str, tmp_path: Path) -> None:
     subject = mistaken("TakesFromTheBack")
     options = Options(Level.IDENTITY, Budget(0.0, 0, 0.5), rules=("KV-POOL-3",), name="mine")
@@ -222,7 +147,7 @@ def test_the_first_story_of_a_check_is_drawn_open(chromium: str, tmp_path: Path)
     text = report_html(replace(report, violations=tuple(found)), (), stories)
     file = tmp_path / "report.html"
     end = text.rindex("</body>")
-    file.write_text(f"{text[:end]}<script>{READ_STORIES}</script>{text[end:]}", "utf-8")
+    file.write_text(f"{text[:end]}<script>{SCRIPT}readStories();</script>{text[end:]}", "utf-8")
     document = browse(chromium, tmp_path, f"{file.as_uri()}#KV-POOL-3", "--dump-dom")
     first, *others = answer_of(document)
     assert first["title"].startswith("Operation ")
