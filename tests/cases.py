@@ -41,7 +41,7 @@ class Case:
 
     def expect(self, said: Iterable[str]) -> None:
         """Compare what came of it, or write it."""
-        found = replace(self, said=tuple(line.rstrip() for line in said))
+        found = replace(self, said=tuple("\n".join(map(str.rstrip, said)).rstrip().split("\n")))
         if os.environ.get("KVSPEC_BLESS"):
             whole = self.path.read_text("utf-8")
             self.path.write_text(whole.replace(self.text, found.text, 1), "utf-8")

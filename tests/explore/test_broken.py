@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,64 +18,13 @@ from kvspec.interface import Implementation
 from kvspec.record_file import read_trace
 from kvspec.request import Request
 from kvspec.snapshot import Snapshot
+from tests.cases import Case, cases
 from tests.explore.exploring import configuration, explored
 from tests.explore.test_copies import made_with
 from tests.mistakes import mistaken, mistakes, of_kvfast
 
-
-@dataclass(frozen=True)
-class Planted:
-    """A mistake, where it is looked for, and what the shortest way there ends with."""
-
-    mistake: str
-    name: str
-    num_moves: int
-    last_move: str
-    rule: str
-
-
-ORDER = Planted("TakesFromTheBack", "pool", 1, "admit", "KV-MGR-7")
-LEAK = Planted("LeaksUnhashedBlocks", "pool", 2, "free", "KV-POOL-15")
-
-PLANTED = (
-    ORDER,
-    Planted("UnhashedRunReversed", "pool", 2, "free", "KV-POOL-6"),
-    LEAK,
-    Planted("GivesABlockTwice", "pool", 1, "admit", "KV-POOL-15"),
-    Planted("TouchLeavesTheBlockFree", "pool", 3, "admit", "KV-POOL-15"),
-    Planted("KeepsKeysOfTakenBlocks", "pool", 3, "admit", "KV-POOL-13"),
-    Planted("NewestDuplicateFirst", "pool", 2, "admit", "KV-POOL-13"),
-    Planted("EvictingOneDuplicateForgetsAll", "pool", 3, "evict", "KV-POOL-13"),
-    Planted("ResetsWhileInUse", "pool", 2, "reset", "KV-POOL-11"),
-    Planted("SilentEviction", "pool", 2, "evict", "KV-EVT-1"),
-    Planted("ReturnedOneByOne", "pool", 3, "illegal", "KV-ERR-2"),
-    Planted("OneBlockMustStay", "pool", 2, "admit", "KV-MGR-7"),
-    Planted("EvictsUpToTheWrongId", "manager", 2, "illegal", "KV-ERR-2"),
-    Planted("TellsOfErrors", "manager", 1, "illegal", "KV-ERR-2"),
-    Planted("LastTokenMayHit", "manager", 2, "admit", "KV-MGR-1"),
-    Planted("SkipsOneTokenMore", "window", 2, "compute", "KV-POOL-6"),
-    Planted("SkipsOneTokenMore", "hybrid", 2, "compute", "KV-MGR-7"),
-    Planted("SkipsTheChunkItself", "chunked", 2, "admit", "KV-MGR-1"),
-    Planted("FullKeepsTheEagleBlock", "eagle", 2, "admit", "KV-MGR-1"),
-    Planted("LookaheadIsForgotten", "eagle", 1, "admit", "KV-MGR-7"),
-    Planted("LoadsAreCachedAtOnce", "external", 1, "admit", "KV-POOL-13"),
-    Planted("WatermarkForAll", "admission", 3, "compute", "KV-MGR-7"),
-    Planted("ReservedBlocksAreTaken", "admission", 3, "admit", "KV-MGR-7"),
-    Planted("FreeHitsCostNothing", "mamba", 5, "admit", "KV-ERR-1"),
-    Planted("FastPathKeepsPartialKeys", "no-events", 4, "admit", "KV-HASH-6"),
-    Planted("LooksNoFurther", "unequal", 3, "admit", "KV-MGR-1"),
-    Planted("StatesOfGeneratedTokens", "mamba-retention", 4, "admit", "KV-POOL-13"),
-    Planted("WholeFitsWithoutWatermark", "gate", 1, "admit", "KV-MGR-7"),
-    Planted("GoesOnAfterARefusal", "refusals", 1, "batch", "KV-BATCH-1"),
-    Planted("ReservesForEverybody", "refusals", 1, "batch", "KV-BATCH-1"),
-    Planted("NoBoundaryBehindTheRun", "inside-batched", 2, "batch", "KV-BATCH-1"),
-    Planted("NeedWithoutTheCopy", "inside-batched", 3, "batch", "KV-ERR-1"),
-    Planted("SourceIsLetGo", "inside-batched", 2, "batch", "KV-POOL-16"),
-    Planted("CopyIsNotAnswered", "inside-batched", 2, "batch", "KV-MAMBA-9"),
-    Planted("CopiesAreNotOwed", "inside-batched", 3, "batch", "KV-POOL-16"),
-    Planted("MovedKeysAreUsedAtOnce", "inside-batched", 2, "batch", "KV-MAMBA-2"),
-    Planted("NoStateInside", "inside-states", 1, "admit", "KV-MGR-7"),
-)
+PLANTED = cases(__file__, "planted.txt")
+ORDER, LEAK = "TakesFromTheBack in pool", "LeaksUnhashedBlocks in pool"
 
 
 def by(mistake: str) -> Implementation:
@@ -85,10 +33,11 @@ def by(mistake: str) -> Implementation:
     return made
 
 
-def violation_of(planted: Planted) -> tuple[Violation, Pair]:
-    """What is found, and between whom."""
-    subject = by(planted.mistake)
-    violation = explored(configuration(planted.name), subject).violation
+def violation_of(planted: str) -> tuple[Violation, Pair]:
+    """What is found of a mistake in a configuration, and between whom."""
+    mistake, _, name = planted.partition(" in ")
+    subject = by(mistake)
+    violation = explored(configuration(name), subject).violation
     assert violation is not None
     return violation, Pair(kvref.implementation(), subject)
 
@@ -113,32 +62,21 @@ def test_what_only_options_together_show_is_not_found_where_one_is_missing(
     assert exploration.violation is None
 
 
-@pytest.mark.parametrize("planted", PLANTED, ids=lambda each: f"{each.mistake}-{each.name}")
-def test_a_planted_bug_is_found_by_the_shortest_way(planted: Planted) -> None:
-    violation, pair = violation_of(planted)
-    assert violation.broken.rule == planted.rule
-    assert [len(violation.path), violation.path[-1][0]] == [planted.num_moves, planted.last_move]
+@pytest.mark.parametrize("case", PLANTED, ids=str)
+def test_a_planted_bug_is_found_by_the_shortest_way(case: Case) -> None:
+    """And told in words: every call, and what is wrong after the last."""
+    violation, pair = violation_of(case.name)
     told = list(trace.lines(violation, pair))
-    assert told[0].startswith(f"{planted.rule} (")
+    assert told[0].startswith(f"{violation.broken.rule} (")
     assert violation.broken.operations[-1][0] in told[-2]
+    rule, _, _ = told[0].partition("  ")  # behind it stands its sentence
+    last = f"the last of {len(violation.path)} moves: {violation.path[-1][0]}"
+    case.expect([last, rule, *told[1:]])
 
 
-def test_the_words_tell_every_call_and_what_is_wrong_after_the_last() -> None:
-    violation, pair = violation_of(LEAK)
-    assert [line.strip() for line in list(trace.lines(violation, pair))[1:]] == [
-        "broken in 'pool' by the last of 2 moves; fewer do not show it",
-        f"pool: {configuration('pool').summary}",
-        "1  new_request('r0', prompt_token_ids=[0])",
-        "2  allocate_slots('r0', num_new_tokens=1, delay_cache_blocks=True,"
-        " has_scheduled_reqs=False)  → [[1]]",
-        ">   3  free('r0')",
-        "free_means_unreferenced: block 1 has no reference but is not free: leaked",
-    ]
-
-
-@pytest.mark.parametrize("planted", [ORDER, LEAK], ids=lambda each: each.mistake)
+@pytest.mark.parametrize("planted", [ORDER, LEAK])
 def test_the_record_is_passed_by_the_reference_and_failed_at_its_end(
-    planted: Planted, tmp_path: Path
+    planted: str, tmp_path: Path
 ) -> None:
     violation, pair = violation_of(planted)
     path, reason = trace.write_record(violation, pair, tmp_path / "records")
@@ -149,7 +87,7 @@ def test_the_record_is_passed_by_the_reference_and_failed_at_its_end(
     lines = path.read_text(encoding="utf-8").splitlines()
     assert mismatch is not None
     assert mismatch.line == len(lines) - 1
-    assert [planted.rule in line for line in lines[1:]][-2]
+    assert [violation.broken.rule in line for line in lines[1:]][-2]
 
 
 def test_a_reference_that_is_broken_itself_is_found_by_its_invariants() -> None:

@@ -16,8 +16,7 @@ class NotingManager(ReferenceManager):
     def __init__(self, *parts: Any) -> None:
         super().__init__(*parts)
         self.steps = 0
-        self.looked_up: list[tuple[str, int]] = []
-        self.allocations: list[tuple[str, int, bool]] = []
+        self.noted: list[str] = []
         self.refuse_all = False
         self.overlong_hit = False
 
@@ -27,14 +26,14 @@ class NotingManager(ReferenceManager):
 
     def get_computed_blocks(self, request: Request) -> PrefixHit:
         hit = super().get_computed_blocks(request)
-        self.looked_up.append((request.request_id, hit.hit_length_tokens))
+        self.noted.append(f"look {request.request_id} {hit.hit_length_tokens}")
         return PrefixHit(hit.blocks, request.num_tokens) if self.overlong_hit else hit
 
     def allocate_slots(
         self, request: Request, num_new_tokens: int, **options: Any
     ) -> KVCacheBlocks | None:
         has_scheduled = options.get("has_scheduled_reqs", True)
-        self.allocations.append((request.request_id, num_new_tokens, has_scheduled))
+        self.noted.append(f"ask {request.request_id} {num_new_tokens} {has_scheduled}")
         return (
             None if self.refuse_all else super().allocate_slots(request, num_new_tokens, **options)
         )

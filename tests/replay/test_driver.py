@@ -16,6 +16,7 @@ from kvcheck.tools.replay.trace import TraceError, TraceRecord
 from kvspec.errors import InvalidArgumentError
 from kvspec.interface import KVCacheManager
 from kvspec.request import Request, RequestInput
+from tests.cases import Case, cases, words
 from tests.replay.noted import Noted, NotingManager
 from tests.replay.records import record
 
@@ -29,96 +30,31 @@ def replay(
     return driver.run(), noted.manager
 
 
-def test_a_prompt_is_computed_in_chunks_and_the_rest_of_the_budget_admits_the_next() -> None:
-    """Budget 512 a step. A: 1,000 in, 2 out. B: 512 in (A's first run), 1 out.
+COUNTS = (
+    *("requests", "steps", "tokens_queried", "tokens_hit", "tokens_computed", "tokens_generated"),
+    *("evictions", "preemptions", "preempted_requests", "preempted_tokens_queried"),
+    *("preempted_tokens_hit", "peak_usage", "mean_usage"),
+)
 
-    Step 0: A 512. Step 1: A 488, B hits 256 (never its last block) and computes 24; A generates.
-    Step 2: A 1, B 232; A generates its second token and ends, so does B.
-    """
-    options = ReplayOptions(11, 256, max_tokens_per_step=512)
-    result, manager = replay([record(1, [0, 1], 1000, 2), record(2, [0], 512, 1)], options)
-    counts = result.counts
-    assert manager.allocations == [
-        ("line-1", 512, False),
-        ("line-1", 488, True),
-        ("line-2", 24, True),
-        ("line-1", 1, True),
-        ("line-2", 232, True),
+
+@pytest.mark.parametrize("case", cases(__file__, "driver.txt"), ids=str)
+def test_what_the_driver_asks_and_counts(case: Case) -> None:
+    given = [words(line) for line in case.given if not line.startswith("#")]
+    (_, *sizes), options = given[0]
+    scene = [
+        record(number, *rest[:3], timestamp_ms=sum(rest[3:]))
+        for number, ((_, *rest), _) in enumerate(given[1:], 1)
     ]
-    assert (counts.requests, counts.tokens_queried, counts.tokens_hit) == (2, 1512, 256)
-    assert (counts.steps, manager.steps) == (3, 3)
-    assert counts.tokens_computed == 512 + 488 + 24 + 1 + 232
-    assert counts.tokens_generated == 3
-    assert counts.peak_usage == pytest.approx(0.5)  # A 4 blocks, B 1 more
-    assert counts.mean_usage == pytest.approx((0.2 + 0.5 + 0.5) / 3)
-    assert (counts.evictions, counts.preemptions) == (0, 0)
+    noted = Noted()
+    try:
+        result, manager = replay(scene, ReplayOptions(*sizes, **options), noted)
+    except TraceError as error:
+        case.expect([str(error)])
+        return
+    assert manager.steps == result.counts.steps
     assert manager.snapshot().requests == {}
-
-
-def test_the_youngest_gives_way_and_comes_back_first() -> None:
-    """Four blocks. A and B: 512 in, 3 out; their first step fills the pool.
-
-    Step 1: A needs a block, B is preempted, B's tail is evicted. Step 2: B (hit 256) does not fit.
-    A ends. Step 3: B computes 257 and evicts A's tail. Steps 3 and 4: B generates its last two.
-    """
-    scene = [record(1, [0], 512, 3), record(2, [1], 512, 3)]
-    result, manager = replay(scene, ReplayOptions(5, 256))
-    counts = result.counts
-    assert manager.looked_up == [("line-1", 0), ("line-2", 0), ("line-2", 256), ("line-2", 256)]
-    assert (counts.preemptions, counts.evictions, counts.steps) == (1, 2, 5)
-    assert (counts.requests, counts.tokens_queried, counts.tokens_hit) == (2, 1024, 0)
-    assert counts.preempted_requests == 1
-    assert counts.preempted_tokens_queried == 513
-    assert counts.preempted_tokens_hit == 256
-    assert counts.tokens_computed == 1024 + 1 + 1 + 257 + 1
-    assert counts.tokens_generated == 6
-
-
-def test_the_youngest_may_be_the_one_that_was_refused() -> None:
-    """Four blocks. A: 600 in, 9 out (3 blocks). B: 256 in, 9 out needs a second block: refused."""
-    scene = [record(1, [0, 1], 600, 9), record(2, [2], 256, 9)]
-    result, manager = replay(scene, ReplayOptions(5, 256))
-    assert result.counts.preemptions == 1
-    assert manager.allocations[2:5] == [
-        ("line-1", 1, True),
-        ("line-2", 1, True),
-        ("line-1", 1, True),
-    ]
-    assert result.counts.tokens_generated == 18
-
-
-def test_nobody_is_admitted_in_a_step_that_preempts() -> None:
-    """As before, and C is refused in step 0. In step 1 B's block would do for C, but C waits.
-
-    B was admitted before, so it stands in front of C, and C runs only after it.
-    """
-    scene = [record(1, [0, 1], 600, 9), record(2, [2], 256, 9), record(3, [3], 100, 1)]
-    _, manager = replay(scene, ReplayOptions(5, 256))
-    assert manager.allocations[:7] == [
-        ("line-1", 600, False),
-        ("line-2", 256, True),
-        ("line-3", 100, True),  # step 0: refused
-        ("line-1", 1, True),
-        ("line-2", 1, True),  # step 1: refused, preempted
-        ("line-1", 1, True),
-        ("line-2", 1, True),  # step 2: refused at the head of the queue
-    ]
-    waited = [request for request, _ in manager.looked_up]
-    assert waited == ["line-1", "line-2", "line-3"] + ["line-2"] * 8 + ["line-3"]
-
-
-def test_at_most_so_many_requests_run_at_once() -> None:
-    scene = [record(line, [line], 100, 3) for line in range(1, 6)]
-    result, manager = replay(scene, ReplayOptions(100, 16, max_running=2))
-    assert result.counts.steps == 3 * 3
-    assert result.counts.peak_usage == pytest.approx(14 / 99)
-    assert [request for request, _ in manager.looked_up] == [f"line-{line}" for line in range(1, 6)]
-
-
-def test_a_request_without_output_ends_with_its_prompt() -> None:
-    result, manager = replay([record(1, [0], 100, 0)], ReplayOptions(8, 16))
-    assert (result.counts.steps, result.counts.tokens_generated) == (1, 0)
-    assert manager.snapshot().requests == {}
+    counts = {name: round(getattr(result.counts, name), 6) for name in COUNTS}
+    case.expect([*manager.noted, *(f"{name} {count:,}" for name, count in counts.items() if count)])
 
 
 def test_generated_tokens_are_new_in_the_whole_replay() -> None:
@@ -133,58 +69,6 @@ def test_generated_tokens_are_new_in_the_whole_replay() -> None:
     noted.append_tokens = remember  # type: ignore[method-assign]  # a spy
     replay([record(1, [0], 10, 4), record(2, [0], 10, 3)], ReplayOptions(8, 16), noted)
     assert made == list(range(65_536, 65_536 + 7))
-
-
-def test_requests_arrive_when_the_clock_reaches_them() -> None:
-    """25 ms a step. A (at 0, 4 out) runs in steps 0 … 75 ms. B (at 30) joins at 50. C comes alone.
-
-    The steps between B's end and C's arrival are not counted.
-    """
-    scene = [
-        record(1, [0], 10, 4),
-        record(2, [1], 10, 1, timestamp_ms=30),
-        record(3, [2], 10, 2, timestamp_ms=10_001),
-    ]
-    options = ReplayOptions(8, 16, arrival="timestamp", step_ms=25)
-    result, manager = replay(scene, options)
-    assert [request for request, _, _ in manager.allocations] == [
-        "line-1",
-        "line-1",
-        "line-1",
-        "line-2",
-        "line-1",
-        "line-3",
-        "line-3",
-    ]
-    assert result.counts.steps == 4 + 2
-
-
-def test_a_clock_that_is_late_does_not_go_back() -> None:
-    scene = [record(1, [0], 10, 50)] + [
-        record(line, [line], 10, 1, timestamp_ms=line) for line in (2, 3)
-    ]
-    options = ReplayOptions(8, 16, arrival="timestamp", max_running=1)
-    assert replay(scene, options)[0].counts.steps == 52
-
-
-@pytest.mark.parametrize(
-    ("input_length", "output_length", "field"),
-    [(65, 0, "input_length"), (65, 9, "input_length"), (60, 6, "output_length")],
-)
-def test_a_request_larger_than_the_pool_is_an_error_of_the_trace(
-    input_length: int, output_length: int, field: str
-) -> None:
-    scene = [record(1, [0], 10), record(2, [0], input_length, output_length)]
-    with pytest.raises(TraceError, match="needs 5 blocks of 16 tokens") as caught:
-        replay(scene, ReplayOptions(5, 16))
-    assert (caught.value.file, caught.value.line, caught.value.field) == ("scene", 2, field)
-    assert "--num-blocks 6" in caught.value.problem
-
-
-def test_a_request_as_large_as_the_pool_runs() -> None:
-    result, _ = replay([record(1, [0], 60, 5)], ReplayOptions(5, 16))
-    assert result.counts.peak_usage == 1.0
-    assert result.counts.tokens_generated == 5
 
 
 def test_an_implementation_that_refuses_everything_ends_the_replay() -> None:

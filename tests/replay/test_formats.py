@@ -13,17 +13,16 @@ from kvcheck.cli import main
 from kvcheck.tools.replay.file import TraceFile
 from kvcheck.tools.replay.formats.choice import FORMATS, TEXT_FORMATS, recognised
 from kvcheck.tools.replay.source import open_trace
-from tests.replay import samples
 from tests.replay.reading import lines_of, read
+from tests.source import ROOT
 
-SAMPLES = {name.partition(".")[0]: text for name, text in samples.samples().items()}
+FOLDER = ROOT / "kvcheck" / "data" / "traces"
+"""Samples of each format, made up, taken from no data set."""
+SAMPLES = {path.stem: path.read_text(encoding="utf-8") for path in sorted(FOLDER.iterdir())}
 
 
-def test_the_samples_are_current_and_there_is_one_of_each_format() -> None:
-    assert set(SAMPLES) == set(FORMATS)
-    for name, content in samples.samples().items():
-        assert (samples.FOLDER / name).read_text(encoding="utf-8") == content, name
-    assert len(list(samples.FOLDER.iterdir())) == len(FORMATS)
+def test_there_is_a_sample_of_each_format() -> None:
+    assert SAMPLES.keys() == set(FORMATS)
 
 
 @pytest.mark.parametrize("form", FORMATS)
