@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from inspect import Parameter, isfunction, signature
 from itertools import product
 from typing import Any
 
@@ -17,6 +18,7 @@ from kvcheck.rules.managed import Managed
 from kvcheck.rules.specs import chunked, cross, full, mamba, sliding
 from kvspec.blocks import KVCacheBlocks
 from kvspec.errors import InvariantViolation, KVSpecError
+from kvspec.interface import KVCacheManager
 from kvspec.request import Request
 
 WATCHED: dict[str, Any] = {
@@ -80,6 +82,19 @@ BAD_HITS: tuple[Any, ...] = (
 )
 
 
+BAD: Mapping[str, tuple[Any, ...]] = {
+    "int": BAD_COUNTS,
+    "bool": BAD_FLAGS,
+    "Request": BAD_REQUESTS,
+    "Sequence[int]": BAD_IDS,
+    "KVCacheBlocks | None": BAD_HITS,
+}
+"""By the type that an argument has in the interface."""
+BEYOND = {"group": (9,), "block_id": (20,)}
+LEGAL = {"group": 0, "block_id": 1, "num_tokens": 4, "total_computed_tokens": 0}
+"""Of arguments that have no default; others may be 1."""
+
+
 @dataclass(frozen=True)
 class EntryPoint:
     """A call with legal arguments, and the bad values that each argument may get."""
@@ -89,73 +104,22 @@ class EntryPoint:
     bad: dict[str, tuple[Any, ...]]
 
 
-ENTRY_POINTS = (
-    EntryPoint("get_computed_blocks", {}, {"request": BAD_REQUESTS}),
-    EntryPoint(
-        "allocate_slots",
-        {"num_new_tokens": 1},
-        {
-            "request": BAD_REQUESTS,
-            "num_new_tokens": BAD_COUNTS,
-            "num_new_computed_tokens": BAD_COUNTS,
-            "new_computed_blocks": BAD_HITS,
-            "num_lookahead_tokens": BAD_COUNTS,
-            "num_external_computed_tokens": BAD_COUNTS,
-            "delay_cache_blocks": BAD_FLAGS,
-            "num_encoder_tokens": BAD_COUNTS,
-            "full_sequence_must_fit": BAD_FLAGS,
-            "reserved_blocks": BAD_COUNTS,
-            "has_scheduled_reqs": BAD_FLAGS,
-        },
-    ),
-    EntryPoint(
-        "cache_blocks",
-        {"num_computed_tokens": 1},
-        {"request": BAD_REQUESTS, "num_computed_tokens": BAD_COUNTS},
-    ),
-    EntryPoint(
-        "withdraw",
-        {"num_computed_tokens": 1},
-        {"request": BAD_REQUESTS, "num_computed_tokens": BAD_COUNTS},
-    ),
-    EntryPoint(
-        "cache_partial_block",
-        {"group": 0, "num_tokens": 4},
-        {"request": BAD_REQUESTS, "group": (*BAD_COUNTS, 9), "num_tokens": BAD_COUNTS},
-    ),
-    EntryPoint(
-        "find_longest_cache_hit_per_group",
-        {"max_hit_length_tokens": 4},
-        {"request": BAD_REQUESTS, "max_hit_length_tokens": BAD_COUNTS},
-    ),
-    EntryPoint("free", {}, {"request": BAD_REQUESTS}),
-    EntryPoint("pop_blocks_for_free", {}, {"request": BAD_REQUESTS}),
-    EntryPoint("free_blocks", {}, {"block_ids": BAD_IDS}),
-    EntryPoint("hold_blocks", {}, {"block_ids": BAD_IDS}),
-    EntryPoint("get_block", {"block_id": 1}, {"block_id": (*BAD_COUNTS, 20, b"1", [1])}),
-    EntryPoint("evict_blocks", {}, {"block_ids": BAD_IDS}),
-    EntryPoint(
-        "remove_skipped_blocks",
-        {"total_computed_tokens": 1},
-        {"request": BAD_REQUESTS, "total_computed_tokens": BAD_COUNTS},
-    ),
-    EntryPoint("get_num_common_prefix_blocks", {}, {"request": BAD_REQUESTS}),
-    EntryPoint("get_blocks", {}, {"request": BAD_REQUESTS}),
-    EntryPoint("get_unhashed_block_ids", {}, {"request": BAD_REQUESTS}),
-    EntryPoint(
-        "get_num_blocks_to_allocate",
-        {"num_tokens": 1, "total_computed_tokens": 0, "num_tokens_main_model": 1},
-        {
-            "request": BAD_REQUESTS,
-            "num_tokens": BAD_COUNTS,
-            "total_computed_tokens": BAD_COUNTS,
-            "num_tokens_main_model": BAD_COUNTS,
-            "num_encoder_tokens": BAD_COUNTS,
-            "apply_admission_cap": BAD_FLAGS,
-        },
-    ),
-)
+def entry_point(name: str) -> EntryPoint:
+    """A call as the interface declares it."""
+    legal, bad = {}, {}
+    for parameter in list(signature(getattr(KVCacheManager, name)).parameters.values())[1:]:
+        bad[parameter.name] = (*BAD[parameter.annotation], *BEYOND.get(parameter.name, ()))
+        if parameter.annotation == "int" and parameter.default is Parameter.empty:
+            legal[parameter.name] = LEGAL.get(parameter.name, 1)
+    return EntryPoint(name, legal, bad)
 
+
+ENTRY_POINTS = tuple(
+    entry
+    for name, call in vars(KVCacheManager).items()
+    if isfunction(call) and not name.startswith("_")
+    if (entry := entry_point(name)).bad
+)
 BAD_ARGUMENTS = [
     pytest.param(entry, name, id=f"{entry.name}-{name}")
     for entry in ENTRY_POINTS

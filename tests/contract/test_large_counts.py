@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from inspect import Parameter, signature
 from itertools import product
 from typing import Any
 
@@ -19,6 +20,7 @@ from kvcheck.rules.specs import chunked, cross, encoder_only, full, mamba, slidi
 from kvspec.batched import StepPlan
 from kvspec.blocks import KVCacheBlocks
 from kvspec.errors import InvariantViolation, KVSpecError
+from kvspec.interface import KVCacheManager
 from kvspec.policy import Policy
 from kvspec.request import Request
 from kvspec.sequential import batched_of
@@ -45,27 +47,19 @@ GROUPS: dict[str, Sequence[LayerSpec]] = {
     "many_drafts": [mamba(2**40, "all", speculative=2**12)],
 }
 
+LEGAL = {"group": 0, "num_tokens": 2, "total_computed_tokens": 0}
+"""Of counts that have no default; others may be 1."""
 LARGE = (2**20, 2**31 - 1, 2**31, 2**32, 2**40, 2**53 - 1)
 COUNTS: dict[str, dict[str, int]] = {
-    "allocate_slots": {
-        "num_new_tokens": 1,
-        "num_new_computed_tokens": 0,
-        "num_lookahead_tokens": 0,
-        "num_external_computed_tokens": 0,
-        "num_encoder_tokens": 0,
-        "reserved_blocks": 0,
-    },
-    "get_num_blocks_to_allocate": {
-        "num_tokens": 1,
-        "total_computed_tokens": 0,
-        "num_tokens_main_model": 1,
-        "num_encoder_tokens": 0,
-    },
-    "find_longest_cache_hit_per_group": {"max_hit_length_tokens": 1},
-    "cache_blocks": {"num_computed_tokens": 1},
-    "cache_partial_block": {"group": 0, "num_tokens": 2},
-    "withdraw": {"num_computed_tokens": 1},
-    "remove_skipped_blocks": {"total_computed_tokens": 0},
+    name: {
+        parameter.name: LEGAL.get(parameter.name, 1) if parameter.default is Parameter.empty else 0
+        for parameter in signature(getattr(KVCacheManager, name)).parameters.values()
+        if parameter.annotation == "int"
+    }
+    for name in (
+        *("allocate_slots", "get_num_blocks_to_allocate", "find_longest_cache_hit_per_group"),
+        *("cache_blocks", "cache_partial_block", "withdraw", "remove_skipped_blocks"),
+    )
 }
 PLANNED = ("token_budget", "num_lookahead_tokens", "reserved_blocks")
 
