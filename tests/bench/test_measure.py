@@ -26,9 +26,7 @@ from kvcheck.tools.bench.scenarios import (
     ADMIT,
     ALLOCATE,
     APPEND,
-    CHUNK,
     DECODE,
-    FIND,
     FREE,
     HASH,
     LOOK_UP,
@@ -60,6 +58,8 @@ from tests.bench.toy import (
     shorter_hits,
     shorter_lengths,
 )
+from tests.cases import Case as Told
+from tests.cases import cases
 
 
 def measured(*slowness: int) -> Measured:
@@ -67,68 +67,15 @@ def measured(*slowness: int) -> Measured:
     return measure(PLAN, [Subject(str(slow), Toy(clock, slow)) for slow in slowness], clock=clock)
 
 
-def times(name: str) -> dict[tuple[Case, str], tuple[int, list[float]]]:
-    return {
-        (each.case, each.phase): (each.units_per_round, each.rounds_ns[name])
+@pytest.mark.parametrize("told", cases(__file__, "times.txt"), ids=str)
+def test_a_phase_has_the_time_of_its_own_calls_and_of_nothing_else(told: Told) -> None:
+    names = {SMALL: "SMALL", FRESH: "FRESH", COLD: "COLD", STEPS: "STEPS"}
+    name = told.given[-1]
+    told.expect(
+        f"{names[each.case]}, {each.phase}: {each.units_per_round} units, {each.rounds_ns[name]}"
         for each in measured(1).measurements
         if name in each.rounds_ns
-    }
-
-
-def test_a_phase_has_the_time_of_its_own_calls_and_of_nothing_else() -> None:
-    assert times("1") == {
-        (SMALL, HASH): (8, [7 / 4] * 3),
-        (SMALL, LOOK_UP): (2, [13.0] * 3),
-        (SMALL, FIND): (2, [20.0] * 3),
-        (SMALL, LOOK_UP_AGAIN): (2, [13.0] * 3),
-        (SMALL, ALLOCATE): (8, [19 / 4] * 3),
-        (SMALL, ADMIT): (8, [(13 + 19) / 4] * 3),
-        (SMALL, FREE): (8, [23 / 4] * 3),
-        (FRESH, HASH): (8, [7 / 4] * 3),
-        (FRESH, LOOK_UP): (2, [13.0] * 3),
-        (FRESH, FIND): (2, [20.0] * 3),
-        (FRESH, LOOK_UP_AGAIN): (2, [13.0] * 3),
-        (FRESH, ALLOCATE): (8, [19 / 4] * 3),
-        (FRESH, ADMIT): (8, [(13 + 19) / 4] * 3),
-        (FRESH, CHUNK): (6, [17 / 3] * 3),
-        (FRESH, FREE): (8, [23 / 4] * 3),
-        (COLD, HASH): (16, [7 / 8] * 3),
-        (COLD, LOOK_UP): (2, [13.0] * 3),
-        (COLD, FIND): (2, [20.0] * 3),
-        (COLD, LOOK_UP_AGAIN): (2, [13.0] * 3),
-        (COLD, ALLOCATE): (16, [19 / 8] * 3),
-        (COLD, ADMIT): (16, [(13 + 19) / 8] * 3),
-        (COLD, FREE): (16, [23 / 8] * 3),
-        (STEPS, APPEND): (3 * 16, [11.0] * 3),
-        (STEPS, DECODE): (3 * 16, [17.0] * 3),
-    }
-
-
-def test_by_batched_calls_a_phase_is_one_call_for_all_requests() -> None:
-    """Nothing is allocated without a look-up there, so that phase is not."""
-    assert times("1, batched") == {
-        (SMALL, HASH): (8, [(7 + 3) / 4] * 3),
-        (SMALL, LOOK_UP): (2, [130 / 2] * 3),
-        (SMALL, FIND): (2, [(7 + 3) + 130 / 2] * 3),
-        (SMALL, LOOK_UP_AGAIN): (2, [130 / 2] * 3),
-        (SMALL, ADMIT): (8, [190 / 8] * 3),
-        (SMALL, FREE): (8, [(230 + 5) / 8] * 3),
-        (FRESH, HASH): (8, [(7 + 3) / 4] * 3),
-        (FRESH, LOOK_UP): (2, [130 / 2] * 3),
-        (FRESH, FIND): (2, [(7 + 3) + 130 / 2] * 3),
-        (FRESH, LOOK_UP_AGAIN): (2, [130 / 2] * 3),
-        (FRESH, ADMIT): (8, [190 / 8] * 3),
-        (FRESH, CHUNK): (6, [170 / 6] * 3),
-        (FRESH, FREE): (8, [(230 + 5) / 8] * 3),
-        (COLD, HASH): (16, [(7 + 3) / 8] * 3),
-        (COLD, LOOK_UP): (2, [130 / 2] * 3),
-        (COLD, FIND): (2, [(7 + 3) + 130 / 2] * 3),
-        (COLD, LOOK_UP_AGAIN): (2, [130 / 2] * 3),
-        (COLD, ADMIT): (16, [190 / 16] * 3),
-        (COLD, FREE): (16, [(230 + 5) / 16] * 3),
-        (STEPS, APPEND): (3 * 16, [110 / 3] * 3),
-        (STEPS, DECODE): (3 * 16, [170 / 3] * 3),
-    }
+    )
 
 
 def test_every_subject_has_its_own_times() -> None:
