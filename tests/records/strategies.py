@@ -1,10 +1,26 @@
-"""Random specs, configurations and events, of every kind that a record can hold."""
+"""Random specs, configurations and events, of every kind that a record can hold.
+
+Each member is drawn by its type, or by its name if not every value of the type is legal.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any
+
 from hypothesis import strategies as st
 
-from kvspec.config import HASH_FUNCTIONS, KVCacheConfig, KVCacheGroup, KVCacheTensor, ManagerConfig
+from kvcheck.judge.choices import OTHERS
+from kvspec.config import (
+    HASH_FUNCTIONS,
+    KVCacheConfig,
+    KVCacheGroup,
+    KVCacheTensor,
+    ManagerConfig,
+    SpecRegistry,
+)
+from kvspec.errors import KVSpecError
 from kvspec.events import AllBlocksCleared, BlockRemoved, BlockStored, Event
 from kvspec.planning import AUTO_FIT, PlanningConfig
 from kvspec.policy import Policy
@@ -12,152 +28,101 @@ from kvspec.specs import (
     DTYPES,
     MAMBA_CACHE_MODES,
     SPEC_TYPES,
-    AttentionSpec,
-    FullAttentionSpec,
     LayerSpec,
     MambaSpec,
-    SinkFullAttentionSpec,
-    SlidingWindowSpec,
     UniformTypeKVCacheSpecs,
 )
 
 positive = st.integers(1, 2**53 - 1)
+few = st.integers(0, 9)
 small = st.integers(1, 64)
-maybe = st.none() | positive
 names = st.text(max_size=8)
-dtypes = st.sampled_from(DTYPES)
+shape = st.lists(st.integers(0, 99), max_size=3).map(tuple)
+some_names = st.lists(names, max_size=3).map(tuple)
+tokens = st.lists(st.integers(0, 2**31), max_size=4).map(tuple)
+
+BY_TYPE: Mapping[str, st.SearchStrategy[Any]] = {
+    "int": positive,
+    "int | None": st.none() | positive,
+    "bool": st.booleans(),
+    "bool | None": st.none() | st.booleans(),
+    "str": names,
+    "str | None": st.none() | names,
+    "float": st.floats(0, 1),
+    "bytes": st.binary(max_size=8),
+    "tuple[str, ...]": some_names,
+    "tuple[int, ...]": tokens,
+}
+BY_NAME: Mapping[str, st.SearchStrategy[Any]] = {
+    **dict.fromkeys(("block_size", "dcp_world_size", "pcp_world_size", "lora_id"), small),
+    **dict.fromkeys(("extra_retained_tokens", "num_speculative_blocks", "group", "sink_len"), few),
+    "hash_lookahead_tokens": few,
+    # Records hold neither states inside chunks nor where tokens of an event are kept.
+    "num_prefill_checkpoint_blocks": st.just(0),
+    **dict.fromkeys(("prefill_checkpoint_alignment", "source"), st.none()),
+    "dtype": st.sampled_from(DTYPES),
+    "mamba_cache_mode": st.sampled_from(MAMBA_CACHE_MODES),
+    "hash_function": st.sampled_from(HASH_FUNCTIONS),
+    "trusted_tenants": st.just(True),
+    "original_max_model_len_tokens": st.sampled_from((None, AUTO_FIT, 4096)),
+    **{name: st.sampled_from((getattr(Policy(), name), other)) for name, other in OTHERS.items()},
+}
+
+
+def made(cls: type[Any], **given: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    """Draw every member as it is given, by its name or by its type; not what the class refuses."""
+    known: Mapping[str, st.SearchStrategy[Any]] = {**BY_NAME, **given}
+    members = {
+        each.name: known[each.name] if each.name in known else BY_TYPE[str(each.type)]
+        for each in fields(cls)
+    }
+    return st.fixed_dictionaries(members).map(lambda drawn: legal(cls, drawn)).filter(is_there)
+
+
+def is_there(value: object) -> bool:
+    return value is not None
+
+
+def legal(cls: type[Any], members: Mapping[str, Any]) -> Any:
+    try:
+        return cls(**members)
+    except KVSpecError:
+        return None
 
 
 def specs_of(cls: type[LayerSpec]) -> st.SearchStrategy[LayerSpec]:
     if cls is UniformTypeKVCacheSpecs:
-        named = st.dictionaries(names, st.deferred(_plain_specs), min_size=1, max_size=3)
-        return st.builds(_uniform, small, named)
-    members: dict[str, st.SearchStrategy[object]] = {"block_size": small}
+        named = st.dictionaries(names, st.deferred(lambda: plain_specs), min_size=1, max_size=3)
+        return made(cls, kv_cache_specs=named.map(lambda found: tuple(found.items())))
     if cls is MambaSpec:
-        shape = st.lists(st.integers(0, 99), max_size=3).map(tuple)
-        return st.lists(st.tuples(shape, dtypes), max_size=3).flatmap(
-            lambda pairs: st.builds(
-                MambaSpec,
-                block_size=small,
-                shapes=st.just(tuple(shape for shape, _ in pairs)),
-                dtypes=st.just(tuple(dtype for _, dtype in pairs)),
-                page_size_padded=maybe,
-                mamba_type=names,
-                mamba_cache_mode=st.sampled_from(MAMBA_CACHE_MODES),
-                num_speculative_blocks=st.integers(0, 9),
+        pairs = st.lists(st.tuples(shape, st.sampled_from(DTYPES)), max_size=3)
+        return pairs.flatmap(
+            lambda drawn: made(
+                cls,
+                shapes=st.just(tuple(shape for shape, _ in drawn)),
+                dtypes=st.just(tuple(dtype for _, dtype in drawn)),
             )
         )
-    if issubclass(cls, AttentionSpec):
-        members |= {
-            "num_kv_heads": positive,
-            "head_size": positive,
-            "dtype": dtypes,
-            "kv_quant_mode": names,
-            "page_size_padded": maybe,
-            "indexes_kv_by_block_stride": st.booleans(),
-        }
-    fields = cls.__dataclass_fields__
-    if issubclass(cls, FullAttentionSpec):
-        members |= {"sliding_window": maybe, "attention_chunk_size": maybe}
-        members |= {"head_size_v": maybe, "non_causal": st.booleans()}
-    elif issubclass(cls, SlidingWindowSpec):
-        members |= {"sliding_window": positive, "head_size_v": maybe}
-    elif "attention_chunk_size" in fields:
-        members |= {"attention_chunk_size": positive}
-    if "cache_dtype_str" in fields:
-        members |= {"cache_dtype_str": st.none() | names, "model_version": st.none() | names}
-        members |= {"alignment": maybe, "compress_ratio": positive}
-    if "rswa_window" in fields:
-        members |= {"rswa_window": positive}
-    if "extra_retained_tokens" in fields:
-        members |= {"extra_retained_tokens": st.integers(0, 9)}
-    if "tq_slot_size" in fields:
-        members |= {"tq_slot_size": st.integers(0, 99)}
-    if cls is SinkFullAttentionSpec:
-        members |= {"block_size": st.sampled_from((1, 2, 4)), "sink_len": st.sampled_from((0, 4))}
-    return st.builds(cls, **members)
+    return made(cls)
 
 
-def _uniform(block_size: int, named: dict[str, LayerSpec]) -> UniformTypeKVCacheSpecs:
-    return UniformTypeKVCacheSpecs(block_size, tuple(named.items()))
-
-
-def _plain_specs() -> st.SearchStrategy[LayerSpec]:
-    return st.sampled_from(PLAIN_TYPES).flatmap(specs_of)
-
-
-PLAIN_TYPES = tuple(cls for cls in SPEC_TYPES if cls is not UniformTypeKVCacheSpecs)
+plain_types = [each for each in SPEC_TYPES if each is not UniformTypeKVCacheSpecs]
+plain_specs = st.sampled_from(plain_types).flatmap(specs_of)
 specs = st.sampled_from(SPEC_TYPES).flatmap(specs_of)
 layers = st.dictionaries(names, specs, max_size=4).map(lambda named: tuple(named.items()))
-groups = st.lists(
-    st.builds(KVCacheGroup, st.lists(names, max_size=3).map(tuple), specs, st.booleans()),
+groups = st.lists(made(KVCacheGroup, spec=specs), max_size=3).map(tuple)
+places = ("offset_bytes", "block_stride_bytes")
+tensors = st.lists(
+    made(KVCacheTensor, **dict.fromkeys(places, st.none()))
+    | made(KVCacheTensor, **dict.fromkeys(places, positive)),
     max_size=3,
 ).map(tuple)
-
-unpacked_tensors = st.builds(
-    KVCacheTensor, st.integers(0, 2**50), st.lists(names, max_size=3).map(tuple)
+kv_caches = made(KVCacheConfig, groups=groups, tensors=tensors)
+policies = st.just(Policy.vllm_0_24()) | made(Policy)
+manager_configs = made(
+    ManagerConfig, kv_cache=kv_caches, policy=policies, registry=st.just(SpecRegistry())
 )
-packed_tensors = st.builds(
-    KVCacheTensor,
-    st.integers(0, 2**50),
-    st.lists(names, max_size=3).map(tuple),
-    st.integers(0, 2**50),
-    positive,
-)
-tensors = st.lists(unpacked_tensors | packed_tensors, max_size=3).map(tuple)
-kv_caches = st.builds(KVCacheConfig, st.integers(0, 2**40), groups, tensors)
-
-policies = st.builds(
-    Policy,
-    unhashed_freed_to=st.sampled_from(("front", "back")),
-    removed_event_per=st.sampled_from(("copy", "last_copy")),
-    chunked_null_prefix_is_hit=st.booleans(),
-    capacity_counts_null_block=st.booleans(),
-    chunk_must_align=st.booleans(),
-    exact_block_ids=st.booleans(),
-    extra_keys=st.sampled_from(("tagged", "plain")),
-)
-manager_configs = st.builds(
-    ManagerConfig,
-    kv_cache=st.builds(KVCacheConfig, positive, groups, tensors),
-    max_model_len_tokens=positive,
-    scheduler_block_size_tokens=maybe,
-    hash_block_size_tokens=maybe,
-    max_num_batched_tokens=maybe,
-    enable_caching=st.booleans(),
-    use_eagle=st.booleans(),
-    log_stats=st.booleans(),
-    enable_events=st.booleans(),
-    int_event_hashes=st.booleans(),
-    dcp_world_size=small,
-    pcp_world_size=small,
-    watermark=st.floats(0, 1),
-    retention_interval_tokens=st.none() | st.integers(-5, 2**40),
-    hash_function=st.sampled_from(HASH_FUNCTIONS),
-    trusted_tenants=st.just(True),
-    hash_seed=st.none() | names,
-    residency_sample_rate=st.floats(0, 1),
-    policy=st.just(Policy.vllm_0_24()) | policies,
-)
-planning_configs = st.builds(
-    PlanningConfig,
-    max_model_len_tokens=positive,
-    max_num_batched_tokens=positive,
-    original_max_model_len_tokens=st.sampled_from((None, AUTO_FIT, 4096)),
-    max_encoder_tokens=st.integers(0, 2**40),
-    dcp_world_size=small,
-    pcp_world_size=small,
-    disable_hybrid=st.booleans(),
-    num_blocks_override=maybe,
-    mamba_cache_mode=st.sampled_from(MAMBA_CACHE_MODES),
-    block_size=small,
-    hash_block_size=maybe,
-    enable_caching=st.booleans(),
-    has_connector=st.booleans(),
-    packed_layout=st.booleans(),
-    use_eagle=st.none() | st.booleans(),
-    policy=st.just(Policy.vllm_0_24()) | policies,
-)
+planning_configs = made(PlanningConfig, policy=policies)
 
 extra_key = names | st.binary(max_size=4) | st.tuples(names, st.integers(-99, 99))
 extra_keys = st.none() | st.lists(extra_key, max_size=3).map(tuple)
@@ -166,19 +131,11 @@ extra_keys = st.none() | st.lists(extra_key, max_size=3).map(tuple)
 def events(int_hashes: bool) -> st.SearchStrategy[Event]:
     block_hash = st.integers(0, 2**64 - 1) if int_hashes else st.binary(max_size=32)
     hashes = st.lists(block_hash, max_size=3).map(tuple)
-    stored = st.builds(
+    stored = made(
         BlockStored,
         block_hashes=hashes,
         parent_block_hash=st.none() | block_hash,
-        token_ids=st.lists(st.integers(0, 2**31), max_size=4).map(tuple),
-        block_size_tokens=small,
-        lora_id=st.none() | small,
-        lora_name=st.none() | names,
-        medium=names,
         extra_keys=st.none() | st.lists(extra_keys, max_size=3).map(tuple),
-        group=st.integers(0, 9),
-        spec_kind=names,
-        sliding_window_tokens=st.none() | small,
+        lookahead_token_ids=st.none() | st.lists(tokens, max_size=3).map(tuple),
     )
-    removed = st.builds(BlockRemoved, hashes, names, st.integers(0, 9))
-    return stored | removed | st.just(AllBlocksCleared())
+    return stored | made(BlockRemoved, block_hashes=hashes) | st.just(AllBlocksCleared())
