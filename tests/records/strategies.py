@@ -57,9 +57,7 @@ BY_NAME: Mapping[str, st.SearchStrategy[Any]] = {
     **dict.fromkeys(("block_size", "dcp_world_size", "pcp_world_size", "lora_id"), small),
     **dict.fromkeys(("extra_retained_tokens", "num_speculative_blocks", "group", "sink_len"), few),
     "hash_lookahead_tokens": few,
-    # Records hold neither states inside chunks nor where tokens of an event are kept.
-    "num_prefill_checkpoint_blocks": st.just(0),
-    **dict.fromkeys(("prefill_checkpoint_alignment", "source"), st.none()),
+    "source": st.none(),  # records don't hold where an engine keeps tokens
     "dtype": st.sampled_from(DTYPES),
     "mamba_cache_mode": st.sampled_from(MAMBA_CACHE_MODES),
     "hash_function": st.sampled_from(HASH_FUNCTIONS),
@@ -96,11 +94,16 @@ def specs_of(cls: type[LayerSpec]) -> st.SearchStrategy[LayerSpec]:
         return made(cls, kv_cache_specs=named.map(lambda found: tuple(found.items())))
     if cls is MambaSpec:
         pairs = st.lists(st.tuples(shape, st.sampled_from(DTYPES)), max_size=3)
-        return pairs.flatmap(
+        plain = st.tuples(st.sampled_from(MAMBA_CACHE_MODES), st.just(0), st.none())
+        inside = st.tuples(st.just("align"), st.just(1), positive)
+        return st.tuples(pairs, plain | inside).flatmap(
             lambda drawn: made(
                 cls,
-                shapes=st.just(tuple(shape for shape, _ in drawn)),
-                dtypes=st.just(tuple(dtype for _, dtype in drawn)),
+                shapes=st.just(tuple(shape for shape, _ in drawn[0])),
+                dtypes=st.just(tuple(dtype for _, dtype in drawn[0])),
+                mamba_cache_mode=st.just(drawn[1][0]),
+                num_prefill_checkpoint_blocks=st.just(drawn[1][1]),
+                prefill_checkpoint_alignment=st.just(drawn[1][2]),
             )
         )
     return made(cls)
