@@ -22,6 +22,7 @@ from kvcheck.play.verdicts import SENTENCES, Violation, made_smaller, violation_
 from kvcheck.play.watchdog import Hang
 from kvspec.errors import InvariantViolation, KVSpecError, RemoteError
 from kvspec.interface import Feature
+from tests.cases import Case, cases
 from tests.judge.test_performing import Lacks
 from tests.programs import CFG, A
 
@@ -31,66 +32,38 @@ CALLS: tuple[tuple[str, str | None, dict[str, Any]], ...] = (
     ("new_request", "r0", {}),
     ("free", "r0", {"n": 1}),
 )
-ANSWER = "an answer, or a typed error for an illegal call"
 REMOTE = RemoteError("cmd", "free", "ProtocolError version: 3")
 INVARIANT = next(iter(SENTENCES))
 WRONG = WrongAnswer(AS_THE_REFERENCE, "KV-POOL-6", "free answers", {"a": [1]}, {"a": [2]})
 
 
-@pytest.mark.parametrize(
-    ("error", "expected"),
-    [
-        (
-            ValueError("no"),
-            ("KV-ERR-2", "errors_are_typed", "ValueError: no", ANSWER, "free ValueError"),
-        ),
-        (
-            SystemExit(0),
-            ("KV-ERR-2", "errors_are_typed", "SystemExit: 0", ANSWER, "free SystemExit"),
-        ),
-        (
-            KVSpecError("no"),
-            ("KV-ERR-1", "legal_calls_succeed", "KVSpecError: no", ANSWER, "free KVSpecError"),
-        ),
-        (Hang("late"), ("KV-ERR-1", "calls_answer", "Hang: late", ANSWER, "free Hang")),
-        (
-            REMOTE,
-            (
-                "protocol", "speaks_the_protocol", f"RemoteError: {REMOTE}",
-                "a message as spec/protocol.md has it", "free RemoteError",
-            ),
-        ),
-        (
-            RemoteError("cmd", "free", "died"),
-            (
-                "KV-ERR-1", "legal_calls_succeed",
-                f"RemoteError: {RemoteError('cmd', 'free', 'died')}", ANSWER, "free RemoteError",
-            ),
-        ),
-        (
-            InvariantViolation(INVARIANT, "KV-EVT-2", "is so"),
-            (
-                "KV-EVT-2", INVARIANT, "is so", SENTENCES[INVARIANT],
-                f"{INVARIANT} free InvariantViolation",
-            ),
-        ),
-        (
-            InvariantViolation("another", "KV-EVT-2", "is so"),
-            ("KV-EVT-2", "another", "is so", "", "another free InvariantViolation"),
-        ),
-        (WRONG, ("KV-POOL-6", AS_THE_REFERENCE, WRONG.detail, WRONG.expected, WRONG.place)),
-    ],
-    ids=lambda each: type(each).__name__,
-)  # fmt: skip
-def test_an_error_is_a_violation_of_a_rule_by_a_check(error: Any, expected: Any) -> None:
+ERRORS: Mapping[str, Exception | SystemExit | Hang] = {
+    "another": ValueError("no"),
+    "an end": SystemExit(0),
+    "a typed one": KVSpecError("no"),
+    "a hang": Hang("late"),
+    "one of the protocol": REMOTE,
+    "a death": RemoteError("cmd", "free", "died"),
+    "an invariant": InvariantViolation(INVARIANT, "KV-EVT-2", "is so"),
+    "an unknown invariant": InvariantViolation("another", "KV-EVT-2", "is so"),
+    "an answer": WRONG,
+}
+
+
+@pytest.mark.parametrize("case", cases(__file__, "verdicts.txt"), ids=str)
+def test_an_error_is_a_violation_of_a_rule_by_a_check(case: Case) -> None:
     """With what was expected, and the call that it came from."""
+    error = ERRORS[case.name]
     found = violation_of(error, PROGRAM, list(CALLS))
-    told = (found.rule, found.name, found.detail, found.expected, found.place)
-    assert told == expected
+    case.expect([f"{found.rule} {found.name}", found.detail, found.expected, found.place])
     assert (found.program, found.operations) == (PROGRAM, CALLS)
     assert found.observed == (WRONG.observed if error is WRONG else found.detail)
     assert found.first_at == (WRONG.first_at if error is WRONG else "")
     assert (found.kind, found.way) == ((found.rule, found.name), (found.rule, found.place))
+
+
+def test_every_error_has_its_case() -> None:
+    assert [case.name for case in cases(__file__, "verdicts.txt")] == list(ERRORS)
 
 
 def test_an_error_behind_another_is_named_and_so_is_a_call_that_nobody_listed() -> None:

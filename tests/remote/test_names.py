@@ -11,41 +11,23 @@ import pytest
 from kvcheck.cli import main
 from kvcheck.discovery import find_implementation
 from kvcheck.remote.client import parse_name
-from kvcheck.remote.connection import Options
 from kvspec.errors import RemoteError, UnknownImplementationError
+from tests.cases import Case, cases
 from tests.remote.servers import serve
 
 
-@pytest.mark.parametrize(
-    ("name", "options"),
-    [
-        ("cmd:./server --fast", Options(("./server", "--fast"))),
-        ("cmd+json:a", Options(("a",), "json")),
-        ("cmd+cbor:a", Options(("a",), "cbor")),
-        ("cmd+timeout=2.5:a", Options(("a",), timeout_s=2.5)),
-        ("cmd+json+timeout=5:a 'b c' d:e", Options(("a", "b c", "d:e"), "json", 5.0)),
-    ],
-)
-def test_a_name_is_a_command_and_its_options(name: str, options: Options) -> None:
-    assert parse_name(name) == options
-
-
-@pytest.mark.parametrize(
-    ("name", "reason"),
-    [
-        ("cmd:", "no program"),
-        ("cmd+json:  ", "no program"),
-        ("cmd+jsn:a", "unknown option 'jsn'; known: json, cbor, timeout=SECONDS"),
-        ("cmd+timeout=soon:a", "timeout=soon is not a number of seconds"),
-        ("cmd+timeout=0:a", "above 0"),
-        ("cmd+timeout=inf:a", "above 0"),
-        ("cmd:'a", "No closing quotation"),
-    ],
-)
-def test_a_name_that_cannot_be_read_says_why(name: str, reason: str) -> None:
-    with pytest.raises(UnknownImplementationError) as caught:
-        find_implementation(name)
-    assert reason in caught.value.reason
+@pytest.mark.parametrize("case", cases(__file__, "names.txt"), ids=str)
+def test_a_name_is_a_command_and_its_options_or_says_why_not(case: Case) -> None:
+    try:
+        options = parse_name(case.name)
+    except UnknownImplementationError as error:
+        case.expect([error.reason])
+        with pytest.raises(UnknownImplementationError):
+            find_implementation(case.name)
+    else:
+        case.expect(
+            [" ".join(map(repr, options.command)), f"{options.framing} {options.timeout_s}"]
+        )
 
 
 def test_a_program_that_is_not_there_or_no_program_is_named(tmp_path: Path) -> None:
