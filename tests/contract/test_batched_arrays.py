@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from array import array
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +11,7 @@ from kvcheck.rules.bench import Bench
 from kvcheck.rules.steps import Steps, slots_of
 from kvspec.batched import StepOutput
 from kvspec.errors import InvalidArgumentError
+from tests.fuzz.values import Tensor
 
 
 @pytest.mark.rule("KV-BATCH-3")
@@ -46,22 +46,8 @@ def test_no_row_fits_an_array_without_rows(bench: Bench) -> None:
     assert (result.num_deltas, result.num_deltas_left) == (0, 3)
 
 
-class Tensor:
-    """As PyTorch has them: no memory to be seen, but an array that shares it."""
-
-    def __init__(self, shared: Any) -> None:
-        self.shared = shared
-
-    def __len__(self) -> int:
-        return len(self.shared)
-
-    def tolist(self) -> Any:
-        return self.shared.tolist()
-
-    def numpy(self) -> Any:
-        if self.shared is None:
-            raise TypeError("can't convert device memory")
-        return self.shared
+def out_of_reach() -> None:
+    raise TypeError("can't convert device memory")
 
 
 @pytest.mark.rule("KV-BATCH-3")
@@ -73,7 +59,7 @@ def test_what_shares_its_memory_with_an_array_is_one(bench: Bench) -> None:
     assert steps.batched.admit(handles, output=output).num_deltas == 3
     assert rows[:, 3].tolist() == steps.lists(0)[0]
     assert slots[0] == steps.lists(0)[0][0] * 4
-    on_a_device = Tensor(None)
+    on_a_device = Tensor(np.zeros(1, np.int32), out_of_reach)
     for call in (steps.batched.decode, steps.batched.take_deltas):
         with pytest.raises(InvalidArgumentError):
             call(on_a_device)

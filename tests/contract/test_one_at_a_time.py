@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -20,66 +20,14 @@ from kvspec.policy import Policy
 from kvspec.turn import Turn
 from tests.commands import python
 from tests.contract.builders import admit, make_config, new_request
+from tests.fuzz.values import Acting, Moody, Tensor
 
 pytestmark = pytest.mark.rule("KV-ERR-7")
 
 
-class Asking(Sequence[int]):
+def asking(values: Sequence[int], back: Callable[[], None]) -> Moody:
     """Ints that call `back` whenever one looks at them."""
-
-    def __init__(self, values: Sequence[int], back: Callable[[], None]) -> None:
-        self.values, self.back = list(values), back
-
-    def __len__(self) -> int:
-        self.back()
-        return len(self.values)
-
-    def __getitem__(self, index: Any) -> Any:
-        self.back()
-        return self.values[index]
-
-    def __iter__(self) -> Iterator[int]:
-        self.back()
-        return iter(self.values)
-
-
-class Number(int):
-    """An int that calls `back` when it is compared or converted."""
-
-    back: Callable[[], None]
-
-    def __index__(self) -> int:
-        self.back()
-        return int.__index__(self)
-
-    __int__ = __index__
-
-    def __ge__(self, other: Any) -> bool:
-        self.back()
-        return int.__ge__(self, other)
-
-    def __le__(self, other: Any) -> bool:
-        self.back()
-        return int.__le__(self, other)
-
-
-class Array:
-    """An array that calls `back` before it shows its memory."""
-
-    def __init__(self, values: Any, back: Callable[[], None]) -> None:
-        self.values, self.back = values, back
-
-    def numpy(self) -> Any:
-        self.back()
-        return self.values
-
-    def tolist(self) -> Any:
-        self.back()
-        return self.values.tolist()
-
-
-def memory(values: Any, back: Callable[[], None]) -> Any:
-    return Array(values, back)
+    return Moody(values, "acts", back)
 
 
 class Scene:
@@ -122,17 +70,19 @@ class Scene:
 
 
 CALLS: dict[str, Callable[[Scene], object]] = {
-    "evict_blocks": lambda s: s.manager.evict_blocks(Asking([1, 2], s.back)),
-    "free_blocks": lambda s: s.manager.free_blocks(Asking([], s.back)),
-    "hold_blocks": lambda s: s.manager.hold_blocks(Asking([], s.back)),
+    "evict_blocks": lambda s: s.manager.evict_blocks(asking([1, 2], s.back)),
+    "free_blocks": lambda s: s.manager.free_blocks(asking([], s.back)),
+    "hold_blocks": lambda s: s.manager.hold_blocks(asking([], s.back)),
     "hits": lambda s: s.manager.allocate_slots(
-        s.request, 9, new_computed_blocks=KVCacheBlocks((Asking([], s.back),))
+        s.request, 9, new_computed_blocks=KVCacheBlocks((asking([], s.back),))
     ),
     "tokens": lambda s: s.implementation.append_tokens(
-        s.manager, s.request, Asking([1, 2], s.back)
+        s.manager, s.request, asking([1, 2], s.back)
     ),
     "tokens of an array": lambda s: s.implementation.append_tokens(
-        s.manager, s.request, memory(slots_of(1)[:0], s.back)
+        s.manager,
+        s.request,
+        Tensor(slots_of(1)[:0], s.back),  # type: ignore[arg-type]  # no sequence by its class
     ),
     "the clock": lambda s: s.ticking().allocate_slots(s.request, 9),
     "the clock again": lambda s: s.ticking().evict_blocks([1]),
@@ -153,8 +103,7 @@ def test_what_a_callback_calls_is_refused(implementation: Implementation, name: 
 
 def test_a_count_runs_no_code_of_its_own(implementation: Implementation) -> None:
     scene = Scene(implementation)
-    count = Number(2)
-    count.back = scene.back
+    count = Acting(2, scene.back)
     scene.manager.remove_skipped_blocks(scene.other, count)
     scene.manager.cache_blocks(scene.other, count)
     assert not scene.refused
@@ -170,11 +119,11 @@ def test_what_a_callback_raises_ends_the_call_and_changes_nothing(
         raise ZeroDivisionError
 
     for call in (
-        lambda: scene.manager.evict_blocks(Asking([1, 2], fails)),
+        lambda: scene.manager.evict_blocks(asking([1, 2], fails)),
         lambda: scene.manager.allocate_slots(
-            scene.request, 9, new_computed_blocks=KVCacheBlocks((Asking([], fails),))
+            scene.request, 9, new_computed_blocks=KVCacheBlocks((asking([], fails),))
         ),
-        lambda: scene.request.append(Asking([1], fails)),
+        lambda: scene.request.append(asking([1], fails)),
     ):
         with pytest.raises(ZeroDivisionError):
             call()
@@ -185,16 +134,16 @@ def test_what_a_callback_raises_ends_the_call_and_changes_nothing(
 
 def batched_calls(steps: Steps, handle: int, back: Callable[[], None]) -> list[Callable[[], Any]]:
     batched = steps.batched
-    rows = memory(rows_of(9), back)
-    slots = StepOutput(slot_mappings=[memory(slots_of(9), back)])
+    rows = Tensor(rows_of(9), back)
+    slots = StepOutput(slot_mappings=[Tensor(slots_of(9), back)])
     return [
-        lambda: batched.decode(Asking([handle], back)),
+        lambda: batched.decode(asking([handle], back)),
         lambda: batched.decode([handle], output=StepOutput(block_deltas=rows)),
         lambda: batched.step(StepPlan(decoding=[handle]), slots),
-        lambda: batched.append([handle], Asking([5], back)),
-        lambda: batched.rewind([handle], Asking([1], back)),
-        lambda: batched.lookup(Asking([handle], back)),
-        lambda: batched.list_lengths(Asking([handle], back)),
+        lambda: batched.append([handle], asking([5], back)),
+        lambda: batched.rewind([handle], asking([1], back)),
+        lambda: batched.lookup(asking([handle], back)),
+        lambda: batched.list_lengths(asking([handle], back)),
         lambda: batched.take_deltas(rows),
     ]
 
@@ -247,7 +196,7 @@ def test_outputs_are_opened_before_it_is_decided_what_is_legal(
         except BusyError:
             raise ZeroDivisionError from None
 
-    output = StepOutput(slot_mappings=[memory(slots, gives_back)])
+    output = StepOutput(slot_mappings=[Tensor(slots, gives_back)])
     with pytest.raises((InvalidArgumentError, ZeroDivisionError)):
         steps.batched.decode([handle], output=output)
     check_snapshot(manager.config, manager.snapshot())
@@ -269,7 +218,7 @@ def test_a_request_is_appended_to_by_one_caller_at_a_time(implementation: Implem
             assert (caught.value.thing, caught.value.name) == ("request", "a")
             refused.append(1)
 
-    request.append(Asking([1, 2, 3], back))
+    request.append(asking([1, 2, 3], back))
     assert refused
     assert list(request.token_ids) == [*range(9), 1, 2, 3]
     again = new_request(implementation, scene.manager, "again", list(request.token_ids))
@@ -288,7 +237,7 @@ def test_a_tier_shares_the_turn_of_its_manager(implementation: Implementation) -
             tier.reset()
         refused.append(1)
 
-    tier.taken(Asking([1, 2], back))
+    tier.taken(asking([1, 2], back))
     assert refused
     tier.reset()
 

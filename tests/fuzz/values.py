@@ -147,6 +147,8 @@ class Moody(Sequence[Any]):
         return self.values[index]
 
     def __iter__(self) -> Iterator[Any]:
+        if self.mood == "acts":
+            self._asked()
         for value in list(self.values):
             yield value
             self._asked()

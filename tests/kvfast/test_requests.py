@@ -15,25 +15,10 @@ from kvref.hashing import Hasher as ReferenceHasher
 from kvref.request import make_request as make_reference_request
 from kvspec.errors import InvalidArgumentError
 from kvspec.request import Request, RequestInput, RequestStatus
+from tests.fuzz.values import Tensor
 from tests.kvfast.hash_cores import BOUNDARIES, BUILDS, core, everything, functions, words_of
 
 pytestmark = pytest.mark.parametrize("build", BUILDS)
-
-
-class Tensor:
-    """What a request uses of a PyTorch tensor on the host: `numpy` and `tolist`."""
-
-    def __init__(self, values: Sequence[int]) -> None:
-        self.values = numpy.array(values, dtype="int64")
-
-    def numpy(self) -> Any:
-        return self.values
-
-    def tolist(self) -> Any:
-        return self.values.tolist()
-
-    def __len__(self) -> int:
-        return len(self.values)
 
 
 class DeviceTensor(Tensor):
@@ -47,8 +32,10 @@ class Buffer(Tensor):
     tolist = None  # type: ignore[assignment]  # the point of the class
 
 
+TENSORS = (Tensor, DeviceTensor, Buffer)
 FORMS: tuple[Callable[[Any], Any], ...] = (
-    *(list, tuple, Tensor, DeviceTensor),
+    *(list, tuple),
+    *(lambda values, kind=kind: kind(numpy.array(values, dtype="int64")) for kind in TENSORS),
     *(lambda values, kind=kind: array(kind, values) for kind in "ilqHBd"),
     *(
         lambda values, kind=kind: numpy.array(values, dtype=kind)
@@ -58,7 +45,7 @@ FORMS: tuple[Callable[[Any], Any], ...] = (
     lambda values: numpy.array(values, dtype="int64").reshape(-1, 1),
     lambda values: memoryview(array("q", values)).toreadonly(),
     lambda values: [numpy.int64(value) for value in values],
-    *(bytes, set, iter, str, Buffer),
+    *(bytes, set, iter, str),
 )
 
 WRONG = (-1, -(2**63), -(2**70), 2**63, 2**64, True, 1.0, "1", None, b"1", numpy.int32(1))
