@@ -31,6 +31,7 @@ COMMANDS: tuple[Entry, ...] = (
     Entry("examples", "Run the rules' examples on an implementation and show each failure."),
     Entry("explore", "Explore every state of small configurations, and try every operation there."),
     Entry("golden", "Replay records against an implementation and show every difference."),
+    Entry("hazards", "Check a record of copies and steps for accesses in the wrong order."),
     Entry("plan", "Show how a model's cache is laid out and how many tokens it holds."),
     Entry("probe", "Check a server's replies one message at a time, while it is being written."),
     Entry("redact", "Replace the tokens and names in a record so that it can be shared."),

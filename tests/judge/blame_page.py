@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from tests.judge.accuracy import Row
 
 HEAD, DRAWN = (
-    (Path(__file__).parent / "blame.md")
+    (Path(__file__).parent / "blame.txt")
     .read_text(encoding="utf-8")
     .split("\n<!-- of mutants that were drawn -->\n\n")
 )

@@ -17,7 +17,7 @@ from tests.source import ROOT
 DRAWS = Path(__file__).parent / "draws.json"
 EXPLAINED = Path(__file__).parent / "explained.toml"
 PAGE = "docs/MUTATION.md"
-HEAD = (Path(__file__).parent / "head.md").read_text(encoding="utf-8")
+HEAD = (Path(__file__).parent / "head.txt").read_text(encoding="utf-8")
 """What the page says before its tables, written by hand."""
 
 

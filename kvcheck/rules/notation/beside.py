@@ -1,4 +1,4 @@
-"""Words of an example about what stands beside a manager: a fleet's index, and a host tier."""
+"""Words of an example about what is beside a manager: a fleet's index, a host tier, copies."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from kvcheck.hazards.checker import HazardChecker
+from kvcheck.hazards.lines import line_of
 from kvcheck.play.left_out import LeftOut
 from kvcheck.rules.judging import NotationError
 from kvcheck.rules.notation.values import Name
@@ -70,6 +72,45 @@ class Beside:
         self.hand = hand
         self.index: Any = None
         self.tier: Any = None
+        self.hazards: HazardChecker | None = None
+
+    def do_hazards(self, **sizes_tokens: int) -> None:
+        """Begin a record of copies between pools with blocks of so many tokens.
+
+        Managers have no part in it, so it is played once, with the reference.
+        """
+        if self.hand.bench.subject.capabilities.name not in ("kvref", "kvfast"):
+            raise LeftOut("copies, which `kvspec hazards` checks in a record of an engine")
+        self.hazards = HazardChecker()
+        self._issue("pools", **sizes_tokens)
+
+    def _issue(self, op: str, **members: Any) -> list[str]:
+        """Take in a line of that record; return the rules it breaks, each with the block."""
+        if self.hazards is None:
+            raise NotationError("no record of copies: it is begun by `hazards`")
+        given = {name: _word(value) for name, value in members.items()}
+        line = line_of({"op": op, **given}, self.hazards.sizes_tokens)
+        return [str(hazard) for hazard in self.hazards.take(line)]
+
+    def do_give(self, places: str, to: Any) -> list[str]:
+        return self._issue("give", request=to, places=places)
+
+    def do_share(self, places: str, to: Any) -> list[str]:
+        return self._issue("hit", request=to, places=places)
+
+    def do_back(self, places: str, of: Any) -> list[str]:
+        return self._issue("back", request=of, places=places)
+
+    def do_work(self, name: Any, stream: Any, **members: Any) -> list[str]:
+        after = [_word(each) for each in members.pop("after", ())]
+        owner = members.pop("for", None)
+        return self._issue("run", id=name, stream=stream, after=after, request=owner, **members)
+
+    def do_zero(self, name: Any, stream: Any, places: str) -> list[str]:
+        return self._issue("zero", id=name, stream=stream, writes=places)
+
+    def do_ended(self, name: Any, **members: Any) -> list[str]:
+        return self._issue("ended", id=name, **members)
 
     def do_fleet(self, **options: Any) -> None:
         """Make an empty index of engines."""

@@ -1,0 +1,57 @@
+"""`kvspec hazards`: check a record of copies and steps for accesses in the wrong order."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import click
+
+from kvcheck.cli._options import json_option
+from kvcheck.cli._support import fail, output_console, write_json
+from kvcheck.hazards.checker import Hazard, HazardChecker
+from kvcheck.hazards.drawing import drawn
+from kvcheck.hazards.lines import HazardRecordError, lines_of
+from kvspec.errors import InvalidArgumentError
+
+MAX_DRAWN = 5
+
+
+@click.command()
+@click.argument(
+    "record", metavar="RECORD", type=click.Path(exists=True, dir_okay=False, path_type=Path)
+)
+@json_option()
+def command(record: Path, json_path: Path | None) -> int:
+    """Check a record of copies and steps for accesses in the wrong order.
+
+    RECORD has one JSON object per line: which request has which block, what each copy and each step
+    reads and writes, on which stream, and when the host knew that it had ended. docs/hazards.md
+    describes it. The first hazards are drawn, with the work that touches the block on each stream.
+
+    Exit code 0: no hazard, 1: hazards were found, 2: RECORD cannot be read.
+    """
+    checker, found, num_lines = HazardChecker(), list[Hazard](), 0
+    try:
+        lines = list(lines_of(record.read_text(encoding="utf-8").splitlines()))
+        for number, line in lines:
+            found += checker.take(line, number)
+            num_lines += 1
+    except (HazardRecordError, InvalidArgumentError, UnicodeDecodeError) as error:
+        fail(f"{record}: {error}")
+    shown = []
+    for hazard in found[:MAX_DRAWN]:
+        upto = [(number, line) for number, line in lines if number <= hazard.lines[-1]]
+        shown += [*drawn(hazard, upto), ""]
+    by_rule = Counter(hazard.rule for hazard in found)
+    counts = ", ".join(f"{rule} {num}" for rule, num in sorted(by_rule.items()))
+    num_found = f"{len(found):,} hazard{'' if len(found) == 1 else 's'}"
+    shown.append(f"{num_lines:,} lines, {num_found}{counts and ': '}{counts}")
+    output_console().print(
+        "\n".join(each.rstrip() for each in shown), markup=False, soft_wrap=True, highlight=False
+    )
+    if json_path is not None:
+        keys = ("rule", "place", "what", "lines")
+        rows = [(h.rule, str(h.place), h.what, list(h.lines)) for h in found]
+        write_json([dict(zip(keys, row, strict=True)) for row in rows], json_path)
+    return 1 if found else 0
