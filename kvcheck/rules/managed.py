@@ -110,7 +110,7 @@ class Managed:
             self._need(FEATURE_OF_CALL[name])
         return getattr(self.calls, name)
 
-    def allocate_slots(self, request: Request, num_new_tokens: Any, **arguments: Any) -> Any:
+    def allocate_slots(self, request: Request, num_new_tokens: Any = 1, **arguments: Any) -> Any:
         """The call, if the subject has what its arguments ask for."""
         for name, feature in FEATURE_OF_ARGUMENT.items():
             if arguments.get(name, 0) != 0:

@@ -4,7 +4,10 @@
 
 An example that holds as well for a neighbour of its numbers can't tell its rule from an off-by-one.
 Numbers of answers and of sums must all matter (exit 1 if one does not). Of those of configurations
-and calls some don't, such as the values of tokens: their share is shown.
+and calls some don't, and the bound of `refused at 5, granted at 4` has a neighbour on one side
+that does not: shown are the share of neighbours, and of numbers with any that fails. Tokens
+written as a text, `"abc."`, are changed, too: one more dot, the last sign gone, and another letter
+for the first that a second text has as well, so that what looks equal is not.
 """
 
 from __future__ import annotations
@@ -12,8 +15,10 @@ from __future__ import annotations
 import fnmatch
 import re
 import sys
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from string import ascii_letters
 
 import kvref
 from kvcheck.play.left_out import LeftOut
@@ -25,6 +30,7 @@ from kvspec.policy import Policy
 
 NUMBER = re.compile(r'(?<![\w.#"…])\d+(?![\w"…]|\.\d)|(?<=#)\d+|(?<=/)\d+|(?<=\.\.)\d+|\d+(?=\.\.)')
 TEXT = re.compile(r'"[^"]*"')
+TOKENS = re.compile(r'(?:^(?:new|start|append) [^"=]*?|^)(?P<text>"[A-Za-z.]+")')
 
 
 @dataclass(frozen=True)
@@ -32,28 +38,33 @@ class Neighbour:
     """An example with one number changed, the line as it is then, and of which kind the number is.
 
     `is_answer`: behind an arrow, what a sum gives, or in a column that is nothing but an answer.
+    `spot`: the place of the number, the same for all its neighbours.
     """
 
     story: Story
     line: str
     is_answer: bool
+    spot: tuple[str, ...]
 
 
 def neighbours(story: Story) -> Iterator[Neighbour]:
     """Yield the example with each number one less and one more."""
+    signs = Counter("".join(_texts(story)))
     for place, line in enumerate(story.lines):
         arrow = line.text.find("=" if sums_in(line.text) else "->")
-        for text, start in _changed(line.text):
+        for text, start in (*_changed(line.text), *_retold(line.text, signs)):
             lines = (*story.lines[:place], Line(line.number, text), *story.lines[place + 1 :])
             is_answer = 0 <= arrow < start
-            yield Neighbour(replace(story, lines=lines), f"{line.number}: {text}", is_answer)
+            spot = (story.name, f"{line.number}", f"{start}")
+            yield Neighbour(replace(story, lines=lines), f"{line.number}: {text}", is_answer, spot)
     for number, row in enumerate(story.rows):
         for cell, (name, value) in enumerate(row):
-            for text, _ in _changed(value):
+            for text, start in (*_changed(value), *_retold(value, signs)):
                 changed = (*row[:cell], (name, text), *row[cell + 1 :])
                 rows = (*story.rows[:number], changed, *story.rows[number + 1 :])
                 words = f"{story.lines[0].number}: {name} = {text} for {value}"
-                yield Neighbour(replace(story, rows=rows), words, _answers(story, name))
+                spot = (story.name, f"{name} {number}", f"{start}")
+                yield Neighbour(replace(story, rows=rows), words, _answers(story, name), spot)
 
 
 def _changed(text: str) -> Iterator[tuple[str, int]]:
@@ -64,6 +75,28 @@ def _changed(text: str) -> Iterator[tuple[str, int]]:
         if not is_bound and not any(begin <= match.start() < end for begin, end in quoted):
             for other in (int(match[0]) - 1, int(match[0]) + 1):
                 yield f"{text[: match.start()]}{other}{text[match.end() :]}", match.start()
+
+
+def _texts(story: Story) -> Iterator[str]:
+    """Yield the tokens that are written as texts, in lines and in the table."""
+    cells = (value for row in story.rows for _, value in row)
+    for text in (*(line.text for line in story.lines), *cells):
+        if match := TOKENS.match(text):
+            yield match["text"][1:-1]
+
+
+def _retold(line: str, signs: Counter[str]) -> Iterator[tuple[str, int]]:
+    """Yield the line with its tokens changed where they are a text, and where that stands.
+
+    `signs`: how often each sign is in the texts of the example.
+    """
+    if match := TOKENS.match(line):
+        text, place = match["text"][1:-1], match.start("text")
+        shared = [sign for sign in text if sign != "." and signs[sign] > text.count(sign)]
+        new = next(letter for letter in ascii_letters if letter not in signs)
+        others = [text.replace(sign, new, 1) for sign in shared[:1]]
+        for other in (text[:-1], f"{text}.", *others):
+            yield f"{line[: place + 1]}{other}{line[match.end('text') - 1 :]}", place
 
 
 def _answers(story: Story, name: str) -> bool:
@@ -102,8 +135,11 @@ def main(patterns: Sequence[str]) -> int:
         if not patterns or any(fnmatch.fnmatch(story.rules[0], each) for each in patterns)
     ]
     counts = {True: [0, 0], False: [0, 0]}
+    matters: dict[bool, dict[tuple[str, ...], bool]] = {True: {}, False: {}}
     for each, survives in survivors(wanted):
         counts[each.is_answer][survives] += 1
+        spots = matters[each.is_answer]
+        spots[each.spot] = spots.get(each.spot, False) or not survives
         if survives and (each.is_answer or patterns):
             kind = "answer" if each.is_answer else "call"
             print(f"{kind} survives: {each.story.name} ({each.story.path}:{each.line})")
@@ -111,6 +147,9 @@ def main(patterns: Sequence[str]) -> int:
         kind = "answers and sums" if is_answer else "configurations and calls"
         share = 100 * found / max(found + left, 1)
         print(f"{kind}: {found + left} neighbours, {found} fail ({share:.1f} %), {left} pass")
+        spots = matters[is_answer]
+        share = 100 * sum(spots.values()) / max(len(spots), 1)
+        print(f"  {len(spots)} numbers; of {share:.1f} % at least one neighbour fails")
     return int(counts[True][1] > 0)
 
 

@@ -130,6 +130,15 @@ def test_words_are_read() -> None:
     ]
 
 
+def test_letters_are_blocks_and_dots_are_tokens() -> None:
+    text = '== KV-SW-1\npool; full of 8; window 5\nstart a "ab.."\nappend a "."\nnew b "abc"\n'
+    text += "a.num_tokens -> 19\nb.num_tokens -> 24\nhit b -> 16 [1 2] [- - - 7]\n"
+    assert outcome(text).violation is None
+    changed = {each.line: passes for each, passes in survivors(stories_of(text, "x.kv"))}
+    assert [line for line, passes in changed.items() if passes] == ["2: pool; full of 8; window 4"]
+    assert {'3: start a "ab."', '3: start a "ab..."', '3: start a "db.."'} <= set(changed)
+
+
 def test_a_table_is_played_for_each_row() -> None:
     text = "== KV-SW-1\nfor C LEFT in 8 [1 2]; 9 [- 2]\npool; window 6 of 4\nstart r 0..7\n"
     text += "remove_skipped_blocks r C\nblocks r -> LEFT\n"

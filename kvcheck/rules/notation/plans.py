@@ -37,6 +37,10 @@ class Tensor:
     stride_bytes: int | None
 
 
+ROOMY = 2**30
+"""Bytes of a worker whose memory does not matter: `make`."""
+
+
 class Planning:
     """The layers of the last `plan`, and the layouts made of them.
 
@@ -141,7 +145,7 @@ class Planning:
             return self.bench.planner.scheduler_config(self.caches).groups
         return self.caches[worker].groups
 
-    def do_config_from_groups(self, memory_bytes: int) -> KVCacheConfig:
+    def do_config_from_groups(self, memory_bytes: int = ROOMY) -> KVCacheConfig:
         """The layout of the groups in this memory."""
         planner = self.bench.planner
         cache = planner.config_from_groups(self._groups(None), self.config, memory_bytes)
@@ -150,7 +154,8 @@ class Planning:
 
     def do_make(self, *memory_bytes: int) -> Made:
         """The whole way: a layout for each worker, in the memory of each."""
-        plan = self.bench.planner.plan(tuple(self.workers), self.config, memory_bytes)
+        given = memory_bytes or (ROOMY,) * len(self.workers)
+        plan = self.bench.planner.plan(tuple(self.workers), self.config, given)
         self.caches = plan.configs
         blocks = tuple(cache.num_blocks for cache in plan.configs)
         return Made(blocks, plan.max_model_len_tokens, plan.warnings)

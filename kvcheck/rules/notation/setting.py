@@ -87,18 +87,25 @@ WITHOUT_SIZES = frozenset({"mamba", "foreign"})
 
 
 def spec_of(words: Sequence[Any], sizes: Sizes) -> tuple[LayerSpec, bool]:
-    """Return the spec of `window 6 of 4 eagle`, and whether it is an eagle group."""
+    """Return the spec of `window 6 of 4 eagle`, and whether it is an eagle group.
+
+    Without `of` blocks have 4 tokens; in a plan 16, and windows and chunks 128.
+    """
     plain, members = parted(words)
     if plain and isinstance(plain[0], Name) and plain[0].word in KINDS:
         word = plain[0].word
         make, member = KINDS[word]
         # `none` is a mode of states here.
         rest = [getattr(each, "word", "none" if each is None else each) for each in plain[1:]]
-        if member and rest and rest[0] != "of":
+        if member and rest and rest[0] not in ("of", "eagle"):
             members = {member: rest.pop(0), **members}
+        elif sizes is PLANNED and member in ("sliding_window", "attention_chunk_size"):
+            members.setdefault(member, 128)
         if word not in WITHOUT_SIZES:
             members = {**sizes.get(word, sizes[""]), **members}
-        if rest[:1] == ["of"] and rest[2:] in ([], ["eagle"]):
+        if rest[:1] != ["of"]:
+            rest = ["of", 16 if sizes is PLANNED else 4, *rest]
+        if rest[2:] in ([], ["eagle"]):
             return make(rest[1], **members), len(rest) == 3
     raise NotationError(f"no group: {' '.join(map(str, words))}")
 

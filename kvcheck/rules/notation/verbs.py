@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -29,34 +30,19 @@ ANSWERS_WITH_BLOCKS = frozenset(
 """Calls whose answers are block ids, equal at level identity and null or not below it."""
 
 QUESTIONS = frozenset(
-    {
-        *(
-            "queue",
-            "references",
-            "cached",
-            "cached_ids",
-            "keys",
-            "lookup",
-            "covered",
-            "written",
-            "popped",
-        ),
-        *(
-            "reserved",
-            "counts",
-            "has_taken",
-            "step_keys",
-            "entries",
-            "need",
-            "own_hits",
-            "take_events",
-            "num_free_blocks",
-        ),
-        *("take_new_block_ids", "get_unhashed_block_ids", "make_prefix_cache_stats"),
-        *("get_num_common_prefix_blocks", "take_residency_samples"),
-    }
+    (
+        "queue references cached cached_ids keys lookup covered written popped reserved counts "
+        "has_taken step_keys entries need own_hits take_events num_free_blocks take_new_block_ids "
+        "get_unhashed_block_ids make_prefix_cache_stats get_num_common_prefix_blocks "
+        "take_residency_samples"
+    ).split()
 )
 """Lines that are left out alone where the subject lacks them: the others go on without."""
+
+
+SIGNS = re.compile(r"[A-Za-z.]+")
+DOT = ord(".") << 16
+"""The token that a dot is; those of a letter begin at its number, too."""
 
 
 class Verbs:
@@ -178,6 +164,18 @@ class Verbs:
 
     # Words of the notation: what a scheduler does.
 
+    def _tokens(self, words: Sequence[Any]) -> list[Any]:
+        """Return the tokens of `"ab."`: a block of group 0 for each letter, one token for a dot."""
+        found: list[Any] = []
+        for word in _flat(words):
+            if isinstance(word, str) and SIGNS.fullmatch(word):
+                size = self.on.config.kv_cache.groups[0].spec.block_size
+                for first in (ord(sign) << 16 for sign in word):
+                    found += range(first, first + (1 if first == DOT else size))
+            else:
+                found.append(word)
+        return found
+
     def do_new(self, name: Name, *tokens: Any, **content: Any) -> None:
         """Make a request of these prompt tokens.
 
@@ -193,7 +191,7 @@ class Verbs:
             data, bytes_per_token = content.pop("embeddings")
             embeddings = PromptEmbeddings(bytes.fromhex(data), bytes_per_token)
             content["prompt_embeddings"] = embeddings
-        made = self.on.request(name.word, _flat(tokens), **content)
+        made = self.on.request(name.word, self._tokens(tokens), **content)
         self.requests[name.word] = made
 
     def do_start(self, name: Name, *tokens: Any, **content: Any) -> None:
@@ -207,7 +205,7 @@ class Verbs:
         self.time_ns = time_ns
 
     def do_append(self, name: Name, *tokens: Any) -> None:
-        self.on.append(self.request(name), _flat(tokens))
+        self.on.append(self.request(name), self._tokens(tokens))
 
     def do_admit(self, name: Name, num_new_tokens: int | None = None, **members: Any) -> Any:
         return self.on.admit(self.request(name), num_new_tokens, **members)
@@ -238,6 +236,8 @@ class Verbs:
         """Evict all blocks of the request's list but those at these positions."""
         blocks = self.entries(name.word, group)
         kept = set(_flat(positions))
+        if not kept <= set(range(len(blocks))):
+            raise NotationError(f"no such places: {name.word} has {len(blocks)} blocks")
         self.on.evict_blocks([block for i, block in enumerate(blocks) if block and i not in kept])
 
     def do_clone(self, name: Name) -> None:
