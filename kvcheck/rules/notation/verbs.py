@@ -29,14 +29,12 @@ ANSWERS_WITH_BLOCKS = frozenset(
 )
 """Calls whose answers are block ids, equal at level identity and null or not below it."""
 
-QUESTIONS = frozenset(
-    (
-        "queue references cached cached_ids keys lookup covered written popped reserved counts "
-        "has_taken step_keys entries need own_hits take_events num_free_blocks take_new_block_ids "
-        "get_unhashed_block_ids make_prefix_cache_stats get_num_common_prefix_blocks "
-        "take_residency_samples"
-    ).split()
-)
+ASKED = """
+queue references cached cached_ids keys lookup covered written popped reserved counts has_taken
+step_keys entries need own_hits take_events num_free_blocks take_new_block_ids
+get_unhashed_block_ids make_prefix_cache_stats get_num_common_prefix_blocks take_residency_samples
+"""
+QUESTIONS = frozenset(ASKED.split())
 """Lines that are left out alone where the subject lacks them: the others go on without."""
 
 
