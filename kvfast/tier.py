@@ -161,7 +161,7 @@ class FastTier:
                     keys.append((group.number, bytes(hashes[number])))
             if legal:
                 return keys
-        raise InvalidArgumentError("num_external_tokens", external, "what lookup answered")
+        raise InvalidArgumentError("num_external_tokens", external, "what lookup returned")
 
     @_in_turn
     def drop(self, request: Request) -> None:

@@ -46,7 +46,7 @@ class ReferenceManager:
         self.config, specs = checked(config)
         if clock is not None and not callable(clock):
             raise InvalidArgumentError(
-                "clock", clock, "a function that answers nanoseconds, or None"
+                "clock", clock, "a function that returns nanoseconds, or None"
             )
         self.hasher = hasher_of(self.config)
         self.event_log = parts.events(config.enable_events, config.int_event_hashes)

@@ -70,7 +70,7 @@ class ReferenceTier:
                 needed = self._needed(request, num_local_tokens, total)
         if needed is None or not all(self._on_host(key) for key, _, _ in needed):
             raise InvalidArgumentError(
-                "num_external_tokens", num_external_tokens, "what lookup answered"
+                "num_external_tokens", num_external_tokens, "what lookup returned"
             )
         for key, _, _ in reversed(needed):
             self._use(key)

@@ -315,7 +315,7 @@ def problems(
     known = {rule.id: rule for rule in rules}
     for rule in rules:
         if sum(other.id == rule.id for other in rules) > 1:
-            found.append(f"{rule.chapter}: {rule.id} stands more than once")
+            found.append(f"{rule.chapter}: {rule.id} is defined more than once")
         if rule.name and sum(other.name == rule.name for other in rules) > 1:
             found.append(f"{rule.chapter}: {rule.id} shares its name, {rule.name!r}")
         found += [f"{rule.chapter}: {rule.id} {flaw}" for flaw in rule.flaws()]
@@ -374,7 +374,7 @@ def _fails(shown: Shown, rule: str, place: str) -> str:
 
 def main(args: list[str]) -> int:
     parser = argparse.ArgumentParser(description="Show one rule, or write the file of all.")
-    parser.add_argument("rule", nargs="?", help="show who cites this one")
+    parser.add_argument("rule", nargs="?", help="show what cites this one")
     parser.add_argument("--check", action="store_true", help="change nothing; exit 1 on a misfit")
     options = parser.parse_args(args)
     rules = find_rules()

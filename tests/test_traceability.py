@@ -189,7 +189,7 @@ def test_a_mark_without_a_rule_is_found(tmp_path: Path) -> None:
 def test_a_rule_that_stands_twice_is_found(tmp_path: Path) -> None:
     again = rule("KV-POOL-1", "Again.")
     folder = small_repository(tmp_path, **{"spec/rules/zoo.md": again})
-    assert "spec/rules/zoo.md: KV-POOL-1 stands more than once" in found_in(folder)
+    assert "spec/rules/zoo.md: KV-POOL-1 is defined more than once" in found_in(folder)
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ def with_trace_options(command: _Command) -> _Command:
         "--run-length",
         type=click.IntRange(min=1),
         metavar="N",
-        help="Tokens that each id of a trace in Mooncake's format stands for.  [default: 512]",
+        help="Tokens per id of a trace in Mooncake's format.  [default: 512]",
     )
     tokenizer = click.option(
         "--tokenizer",

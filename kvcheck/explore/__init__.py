@@ -1,5 +1,5 @@
 """Exhaustive exploration: every state that a small configuration can reach, every operation there.
 
-`kvcheck.explore.configurations` says what is explored, `kvcheck.explore.search` does it, and
-`kvspec explore` is the command.
+`kvcheck.explore.configurations` lists the configurations, `kvcheck.explore.search` explores them,
+and `kvspec explore` is the command.
 """

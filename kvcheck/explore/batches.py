@@ -1,11 +1,11 @@
-"""Whole engine steps as moves: who is in the plan, and what is known after it (KV-BATCH-*).
+"""Whole engine steps as moves: the requests of the plan, and the world after it (KV-BATCH-*).
 
 A move is `("batch", option, entries)`, where `option` is the number of a `Step` of the
 configuration. An entry is `(kind, number, given, count)`, in the order of the plan:
 
 - `finished` and `preempted`: nothing is given.
 - `running`: `given` is a token that is appended first, or None; `count` tokens are asked for.
-- `new`: `given` is the prompt of a request that comes, None of one that comes again.
+- `new`: `given` is the prompt of an arriving request, None of a returning one.
 
 `("wrong_batch", kind)` is a plan that must be refused, whole (KV-BATCH-2).
 """
@@ -23,13 +23,13 @@ from kvcheck.play.scheduler import EMPTY, PREEMPTED, RUNNING, Seat
 from kvspec.inside import looks_inside
 
 KINDS = ("finished", "preempted", "running", "new")
-"""In the order in which a step handles them (KV-BATCH-1)."""
+"""Kinds of entries in the order in which a step handles them (KV-BATCH-1)."""
 
 Entry: TypeAlias = tuple[str, int, Any, int]
 
 
 def batches(configuration: Configuration, state: State) -> Iterator[Move]:
-    """Every plan: each request in each role or none, and each order of those of one kind."""
+    """Yield every plan: each request in each role or none, and each order within a role."""
     if not configuration.steps:
         return
     roles = [
@@ -47,7 +47,7 @@ def batches(configuration: Configuration, state: State) -> Iterator[Move]:
 
 
 def _roles(configuration: Configuration, number: int, seat: Seat) -> Iterator[Entry]:
-    """The entries that a request may be in a plan."""
+    """Yield the entries that a request may be in a plan."""
     if seat.phase == EMPTY:
         yield from (("new", number, prompt, 0) for prompt in configuration.prompts)
     elif seat.phase == PREEMPTED:
@@ -63,7 +63,7 @@ def _roles(configuration: Configuration, number: int, seat: Seat) -> Iterator[En
 
 
 def play_batch(configuration: Configuration, state: State, move: Move, do: Do) -> World:
-    """Requests come or grow, then the step."""
+    """Let requests arrive or grow, then make the step."""
     _, option, entries = move
     seats = list(state.world.seats)
     for kind, number, given, _ in entries:
@@ -94,7 +94,7 @@ def play_batch(configuration: Configuration, state: State, move: Move, do: Do) -
 
 
 def return_copies(configuration: Configuration, do: Do) -> None:
-    """The step is over: its copies are taken, and their references given back (KV-INSIDE-4)."""
+    """Take the copies of the finished step and return their references (KV-INSIDE-4)."""
     if not looks_inside(configuration.config):
         return
     retained = do("take_block_copies")["retained"]
@@ -103,7 +103,7 @@ def return_copies(configuration: Configuration, do: Do) -> None:
 
 
 def plan_of(configuration: Configuration, step: Step, entries: tuple[Entry, ...]) -> dict[str, Any]:
-    """The plan, requests by name; members that say nothing are left out."""
+    """Return the plan with requests by name, without empty members."""
     names: dict[str, list[str]] = {kind: [] for kind in KINDS}
     for kind, number, _, _ in entries:
         names[kind].append(configuration.name_of(number))
@@ -124,7 +124,7 @@ def plan_of(configuration: Configuration, step: Step, entries: tuple[Entry, ...]
 def play_wrong_batch(
     configuration: Configuration, state: State, move: Move, do: Do
 ) -> World | None:
-    """A step that no caller may ask for, if somebody is running."""
+    """Make an illegal step, if a request is running."""
     running = [number for number, seat in enumerate(state.world.seats) if seat.phase == RUNNING]
     if not running:
         return None
@@ -135,12 +135,12 @@ def play_wrong_batch(
 
 
 def _twice(configuration: Configuration, running: list[int]) -> tuple[Entry, ...]:
-    """All go on, and the last one is finished, too."""
+    """Return a plan that runs all and also finishes the last one."""
     return (("finished", running[-1], None, 0), *(_one(number) for number in running))
 
 
 def _too_long(configuration: Configuration, running: list[int]) -> tuple[Entry, ...]:
-    """All go on, the last one beyond the longest text."""
+    """Return a plan that runs all, the last one beyond the longest text."""
     count = configuration.config.max_model_len_tokens + 1
     return (*(_one(number) for number in running[:-1]), ("running", running[-1], None, count))
 

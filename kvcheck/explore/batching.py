@@ -1,4 +1,4 @@
-"""A whole engine step performed: handles for the requests, memory for what it writes."""
+"""Perform a whole engine step: handles for the requests, memory for its outputs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from kvspec.sequential import batched_of
 def batched_step(
     implementation: Implementation, player: Player, given: Mapping[str, Any]
 ) -> Outcome:
-    """The step with the fields of `given`; requests are registered for it, by their names.
+    """Make the step with the fields of `given`; register requests for it, by their names.
 
     So nothing of them is reported before (KV-BATCH-10): the rows are the whole lists.
     """
@@ -36,12 +36,12 @@ def batched_step(
             for name, request in requests
         }
         return Outcome({**answer(output, result), "requests": told})
-    except Exception as error:  # whatever an implementation does is its answer
+    except Exception as error:  # whatever an implementation does is its result
         return Outcome(error=error)
 
 
 def outputs(config: ManagerConfig, num_requests: int) -> Outputs:
-    """Memory for the slots and rows of a step."""
+    """Allocate the slots and rows of a step."""
     num_tokens = num_requests * config.max_model_len_tokens
     num_rows = num_requests * len(config.managed_specs) * (config.max_model_len_tokens + ROOM)
     lengths = [
@@ -51,7 +51,7 @@ def outputs(config: ManagerConfig, num_requests: int) -> Outputs:
 
 
 def answer(output: Outputs, result: StepResult) -> dict[str, Any]:
-    """What the step granted and wrote."""
+    """Return what the step granted and wrote."""
     slots = [
         None if each is None else list(each[: result.num_slots]) for each in output.slots or ()
     ]

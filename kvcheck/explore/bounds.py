@@ -1,4 +1,4 @@
-"""What bounds an exploration: a manager, who comes to it, and what may be asked of it."""
+"""The bounds of an exploration: a manager, its requests, and the calls that are made."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from kvspec.config import ManagerConfig
 
 
 class Call(StrEnum):
-    """What may be asked of a manager besides admitting, computing and freeing."""
+    """Calls of a manager besides admitting, computing and freeing."""
 
     PREEMPT = "preempt"
-    """A request is freed and comes again with the tokens it has."""
+    """A request is freed and returns with the tokens it has."""
     POP = "pop"
     """Deferred frees: a request's blocks are popped, and returned later, whole or in part."""
     EVICT = "evict"
@@ -24,14 +24,14 @@ class Call(StrEnum):
     """What was computed without being registered is registered."""
     PARTIAL = "partial"
     ASK = "ask"
-    """Everything that must change nothing."""
+    """Every call that must change nothing."""
     ILLEGAL = "illegal"
     """Calls that no caller may make (KV-ERR-2)."""
 
 
 @dataclass(frozen=True)
 class Admission:
-    """How a request asks for its first slots.
+    """The arguments with which a request asks for its first slots.
 
     `external_tokens` are brought by another store, by a later load if `load_later`; with `own_hits`
     each group brings its own hit. `delayed`: nothing is registered now. `must_fit`,
@@ -51,7 +51,7 @@ class Admission:
 
 @dataclass(frozen=True)
 class Computation:
-    """How a running request asks for its next slots: with drafts, of which some are accepted."""
+    """The arguments with which a running request asks for slots, some drafts accepted."""
 
     num_drafts: int = 0
     num_accepted: int = 0
@@ -61,7 +61,7 @@ class Computation:
 
 @dataclass(frozen=True)
 class Step:
-    """How a whole engine step is asked for; see `kvspec.batched.StepPlan`."""
+    """The options of a whole engine step; see `kvspec.batched.StepPlan`."""
 
     token_budget: int
     num_lookahead_tokens: int = 0
@@ -75,9 +75,9 @@ class Configuration:
 
     - `num_requests` at once. One that has ended makes place for another, with its name.
     - `prompts`: what a request may begin with; it grows by `tokens` up to the manager's
-      `max_model_len_tokens`.
+    `max_model_len_tokens`.
     - `steps`: whole engine steps, of every plan over the requests (`kvcheck.explore.batches`).
-    - `in_chunks`: a step computes any number of the tokens that are left, or else all of them.
+    - `in_chunks`: a step computes any number of the tokens that are left; otherwise all of them.
     - `max_popped`: deferred frees that may be under way at once.
     - `up_to_names`: states that differ only in the names of blocks and requests are one.
     """
@@ -98,9 +98,9 @@ class Configuration:
     is_deep: bool = False
 
     def name_of(self, number: int) -> str:
-        """The name of a request."""
+        """Return the name of a request."""
         return f"r{number}"
 
     def names(self) -> tuple[str, ...]:
-        """The requests' names."""
+        """Return the requests' names."""
         return tuple(map(self.name_of, range(self.num_requests)))

@@ -1,4 +1,4 @@
-"""The configurations that are explored, by name: small, and each about something else."""
+"""The configurations to explore, by name: small, and each about something else."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ BATCHED = Configuration(
 
 NO_EVENTS = Configuration(
     "no-events",
-    "as partial, with events off and resets: nobody hears of what is stored and removed",
+    "as partial, with events off and resets: stored and removed keys are not reported",
     replace(PARTIAL.config, enable_events=False),
     PARTIAL.prompts,
     calls=frozenset({Call.PREEMPT, Call.RESET, Call.PARTIAL}),
@@ -238,7 +238,7 @@ REFUSALS = Configuration(
 
 
 def _deep(like: Configuration, name: str, summary: str, **changes: Any) -> Configuration:
-    """A larger one, explored only when asked for."""
+    """Return a larger configuration, explored only when asked for."""
     return replace(like, name=name, summary=summary, is_deep=True, **changes)
 
 
@@ -371,4 +371,4 @@ CONFIGURATIONS: tuple[Configuration, ...] = (
     REFUSALS,
     *DEEP,
 )
-"""Those of the default run first, with some 1,120,000 edges; the larger ones take hours."""
+"""The default ones run first, with some 1,120,000 edges; the larger ones take hours."""

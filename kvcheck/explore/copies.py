@@ -1,6 +1,6 @@
-"""Copies of a manager by pickle, several times faster than restoring it.
+"""Copy a manager by pickle, several times faster than restoring it.
 
-What cannot change is left in place, and shared by all copies: classes, and frozen dataclasses such
+Objects that cannot change are shared by all copies: classes, and frozen dataclasses such
 as the configuration. Of the reference's manager that is more than half.
 """
 
@@ -15,14 +15,14 @@ from kvspec.interface import KVCacheManager
 
 
 class _Pickler(pickle.Pickler):
-    """`shared`: what is left in place."""
+    """`shared`: objects that are not copied."""
 
     def __init__(self, file: BytesIO) -> None:
         super().__init__(file, pickle.HIGHEST_PROTOCOL)
         self.shared: list[Any] = []
 
     def persistent_id(self, value: Any) -> int | None:
-        """Where a shared value stands among them, None for what is copied."""
+        """Return the index of a shared value, None for one that is copied."""
         if not isinstance(value, type) and not _is_frozen(value):
             return None
         self.shared.append(value)
@@ -35,17 +35,17 @@ class _Unpickler(pickle.Unpickler):
         self.shared = shared
 
     def persistent_load(self, place: int) -> Any:
-        """What stands there."""
+        """Return the shared value."""
         return self.shared[place]
 
 
 def copies(manager: KVCacheManager) -> Callable[[], KVCacheManager] | None:
-    """A function that answers a new manager in this state; None if pickle cannot copy this one."""
+    """Return a function that makes a manager in this state, or None if pickle cannot copy it."""
     file = BytesIO()
     pickler = _Pickler(file)
     try:
         pickler.dump(manager)
-    except (pickle.PicklingError, TypeError, AttributeError):  # as pickle says that it cannot
+    except (pickle.PicklingError, TypeError, AttributeError):  # pickle cannot copy it
         return None
     packed, shared = file.getvalue(), pickler.shared
 

@@ -1,4 +1,4 @@
-"""Every edge of a state: each move is made, checked, and its end told apart from all others."""
+"""Every edge of a state: make each move, check it, and identify the state it ends in."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from kvspec.transitions import Transition, check_transition
 class Broken:
     """A rule that does not hold after the last of `operations`, which are those of one move.
 
-    `before`: moves of the same state that changed nothing to be seen, and yet have to go before it.
+    `before`: moves of the same state that have no visible effect, and yet must come before it.
     """
 
     rule: str
@@ -56,10 +56,10 @@ class Broken:
 
 @dataclass
 class Found:
-    """What there is to say of one state, or of several: their edges.
+    """The edges of one state, or of several.
 
     `ends`: the move and the fingerprint of each edge that leads to another state, with that state
-    (pickled) where it has not been told before.
+    (pickled) if it was not returned before.
     """
 
     edges: Counter[str] = field(default_factory=Counter)
@@ -73,7 +73,7 @@ class Edges:
     """Makes the moves of states on one implementation, or on two side by side.
 
     The state is the oracle's, restored from its snapshot wherever a move has changed it. A subject
-    besides it goes every path from the start, so nothing is asked of its own `restore`.
+    beside it follows every path from the start, so its own `restore` is not needed.
     """
 
     def __init__(
@@ -92,11 +92,11 @@ class Edges:
         self.told: set[bytes] = set()
 
     def first(self) -> State:
-        """The state in which everything begins."""
+        """Return the state in which everything begins."""
         return State(self.oracle.player.manager.snapshot(), start(self.configuration.num_requests))
 
     def name_of(self, state: State) -> bytes:
-        """Its fingerprint."""
+        """Return the state's fingerprint."""
         if self.configuration.up_to_names:
             names = self.configuration.names()
             return renamed_fingerprint(state, names, prompt_matters=self.prompt_matters)
@@ -104,7 +104,7 @@ class Edges:
         return fingerprint(manager, state.world, prompt_matters=self.prompt_matters)
 
     def of(self, state: State, path: Sequence[Move]) -> Found:
-        """All edges of a state that this path leads to; up to the first broken rule."""
+        """Return all edges of a state that this path leads to, up to the first broken rule."""
         found = Found()
         turn = Turn(self, state)
         own = self.name_of(state)
@@ -156,22 +156,22 @@ class Turn:
         self.before: list[Move] = []
 
     def attempt(self, move: Move, fresh: Fresh, beside: Fresh | None) -> World | Broken | None:
-        """The move, or the rule that it shows to be broken."""
+        """Make the move; return the rule that it shows to be broken, if any."""
         try:
             return self.make(move, fresh, beside)
         except InvariantViolation as error:
             return self._broken(move, error.rule, error.invariant, error.detail)
-        except Exception as error:  # in what is no operation: a snapshot, a copy
+        except Exception as error:  # outside of operations: a snapshot, a copy
             return self._broken(move, "KV-ERR-1", "answers", repr(error))
 
     def _broken(self, move: Move, rule: str, name: str, detail: str) -> Broken:
-        """What was found wrong after the last operation."""
+        """Return what was wrong after the last operation."""
         return Broken(rule, name, detail, move, tuple(self.operations), tuple(self.before[:-1]))
 
     def make(self, move: Move, fresh: Fresh, beside: Fresh | None) -> World | None:
-        """One move from the state; None where it is not possible."""
+        """Make one move from the state; return None where it is not possible."""
         edges, oracle, subject = self.edges, self.edges.oracle, self.edges.subject
-        # A manager that is as it was serves the next move, too.
+        # An unchanged manager serves the next move too.
         is_old = not self.has_changed
         oracle.place(oracle.player.manager if is_old else fresh(), self.state.world)
         if subject is not None and beside is not None:
@@ -191,7 +191,7 @@ class Turn:
         *,
         illegal: str | None = None,
     ) -> Any:
-        """One operation on each side, checked."""
+        """Perform and check one operation on each side."""
         given = dict(arguments or {})
         self.operations.append((name, request_id, given))
         oracle, subject = self.edges.oracle, self.edges.subject
@@ -201,7 +201,7 @@ class Turn:
                 require_same_outcome(name, outcome, subject.write(name, request_id or "", given))
             return outcome.result
         before, had_changed = self.after, self.has_changed
-        self.has_changed = True  # for all we know
+        self.has_changed = True  # as far as is known
         expected = oracle.do(name, request_id, given)
         if subject is not None:
             seen = subject.do(name, request_id, given)
@@ -216,10 +216,10 @@ class Turn:
         return expected.outcome.result
 
     def _check(self, before: Snapshot, seen: Seen, illegal: str | None) -> bool:
-        """The outcome, the transition, and the state unless it is known to be sound.
+        """Check the outcome, the transition, and the state unless it is known to be sound.
 
-        Whether anything has changed. If not, the state was checked before, and no invariant of
-        transitions can be broken: each is about a difference.
+        Returns whether anything has changed. If not, the state was checked before, and no invariant
+        of transitions can be broken: each is about a difference.
         """
         name, error = seen.name, seen.outcome.error
         if isinstance(error, InvariantViolation):
@@ -236,7 +236,7 @@ class Turn:
         if after == before:
             return False
         if name != BATCHED_STEP or error is not None:
-            # What holds of one call does not of many.
+            # What holds of one call need not hold of many.
             call = PURE.get(name, name)
             check_transition(self.edges.config, Transition(call, seen.ending, before, after))
         data = manager_bytes(after)
@@ -247,7 +247,7 @@ class Turn:
 
 
 def require_agreement(expected: Seen, got: Seen) -> None:
-    """The same answer, the same state, the same events and blocks to be zeroed."""
+    """Require the same result, state, events and blocks to be zeroed."""
     name, when = got.name, f"after {got.name}"
     require_same_outcome(name, expected.outcome, got.outcome)
     theirs, ours = expected.snapshot, got.snapshot
@@ -261,7 +261,7 @@ def require_agreement(expected: Seen, got: Seen) -> None:
 
 
 RULES_OF_QUEUES = ("KV-EVT-1", "KV-MGR-16")
-"""Of events, and of blocks to be zeroed."""
+"""The rules of events, and of blocks to be zeroed."""
 
 PURE: Mapping[str, str] = {"get_block_ids": "get_blocks"}
-"""Operations of records under the name of the call that they are."""
+"""Record operations, mapped to the call that they are."""

@@ -1,4 +1,4 @@
-"""What a configuration asks for that an implementation may lack."""
+"""Features that a configuration needs and an implementation may lack."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ FEATURES_OF_CALL: Mapping[Call, tuple[Feature, ...]] = MappingProxyType(
         Call.ILLEGAL: (Feature.DEFERRED_FREE, Feature.EVICTION_BY_ID, Feature.DELAYED_CACHING),
     }
 )
-"""What a call needs that is not part of the base."""
+"""Features beyond the base that a call needs."""
 
 
 def lacks(configuration: Configuration, can: Capabilities) -> list[str]:
-    """What an implementation would need for this configuration and does not have."""
+    """Return what this configuration needs and the implementation lacks."""
     found = requirements.lacking(configuration.config, can, hashes_matter=True)
     needed = {feature for call in configuration.calls for feature in FEATURES_OF_CALL.get(call, ())}
     needed |= _features_of_options(configuration)
-    # Every move asks for them.
+    # Every move needs them.
     needed |= {Feature.SNAPSHOT, Feature.NEW_BLOCK_IDS}
     return sorted({*found, *(feature.value for feature in needed - can.features)})
 

@@ -1,4 +1,4 @@
-"""The graph as far as it is known: which states were reached, and how first."""
+"""The known part of the graph: the reached states, and the first path to each."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Graph:
     """States by number, the start being 0.
 
     `numbers`: fingerprint -> number. State n was first reached from `parents[n]` by the move
-    `table[made[n]]`; since states are expanded in the order of their numbers, that way is shortest.
+    `table[made[n]]`; states are expanded in the order of their numbers, so that path is shortest.
     """
 
     numbers: dict[bytes, int] = field(default_factory=dict)
@@ -25,7 +25,7 @@ class Graph:
         return len(self.numbers)
 
     def add(self, name: bytes, parent: int, move: Move) -> int | None:
-        """The number of a state that is new, None of one that is known."""
+        """Return the number of a new state, None for a known one."""
         if name in self.numbers:
             return None
         number = self.numbers[name] = len(self.numbers)
@@ -34,7 +34,7 @@ class Graph:
         return number
 
     def path(self, number: int) -> tuple[Move, ...]:
-        """The moves from the start to a state."""
+        """Return the moves from the start to a state."""
         moves = tuple(self.table)
         path: list[Move] = []
         while number:
@@ -43,7 +43,7 @@ class Graph:
         return tuple(reversed(path))
 
     def cut(self, num_states: int) -> Graph:
-        """The graph as it was when it had so many states."""
+        """Return the graph as it was with this number of states."""
         names = list(self.numbers)[:num_states]
         return Graph(
             {name: number for number, name in enumerate(names)},

@@ -16,7 +16,7 @@ Arguments: TypeAlias = dict[str, Any]
 
 @dataclass(frozen=True)
 class IllegalCall:
-    """`arguments` answers None where the call would be legal, or was asked for another request."""
+    """`arguments` returns None where the call would be legal, or is made for another request."""
 
     rule: str
     operation: str
@@ -30,7 +30,7 @@ def _nothing_asked(config: ManagerConfig, state: State, number: int) -> Argument
 
 
 def _beyond_slots(config: ManagerConfig, state: State, number: int) -> Arguments | None:
-    """More computed tokens than any list has slots, lookahead included."""
+    """Return more computed tokens than any list has slots, lookahead included."""
     seat = state.world.seats[number]
     if seat.phase != RUNNING:
         return None
@@ -40,7 +40,7 @@ def _beyond_slots(config: ManagerConfig, state: State, number: int) -> Arguments
 
 
 def _hit_while_running(config: ManagerConfig, state: State, number: int) -> Arguments | None:
-    """A request that holds blocks takes no hits; here its own first one."""
+    """Return a hit for a request that holds blocks, which may take none: its own first block."""
     seat = state.world.seats[number]
     if seat.phase != RUNNING or len(config.kv_cache.groups) != 1:
         return None
@@ -49,7 +49,7 @@ def _hit_while_running(config: ManagerConfig, state: State, number: int) -> Argu
 
 
 def _stale_hit(config: ManagerConfig, state: State, number: int) -> Arguments | None:
-    """A block that was evicted since the look-up. A preempted request has a second token."""
+    """Return a block that was evicted since the look-up. A preempted request has a second token."""
     seat = state.world.seats[number]
     if seat.phase in (RUNNING, LOADING) or len(config.kv_cache.groups) != 1 or not seat.tokens:
         return None
@@ -69,7 +69,7 @@ def _too_much_to_cache(config: ManagerConfig, state: State, number: int) -> Argu
 
 
 def _not_popped(config: ManagerConfig, state: State, number: int) -> Arguments | None:
-    """The first request's business, so that it is asked once."""
+    """Return blocks that were not popped; only once, for the first request."""
     if number > 0:
         return None
     popped = state.snapshot.popped_blocks
@@ -78,7 +78,7 @@ def _not_popped(config: ManagerConfig, state: State, number: int) -> Arguments |
 
 
 def _evict_outside(config: ManagerConfig, state: State, number: int) -> Arguments | None:
-    """With a block before it that could be evicted: gone is what goes before the error is seen."""
+    """Return a cached block and one outside; evicting the first before the error is a fault."""
     if number > 0:
         return None
     cached = [block for block, keys in enumerate(state.snapshot.block_keys) if keys]

@@ -1,4 +1,4 @@
-"""The configurations that are explored about hits inside a block (KV-INSIDE-*)."""
+"""The configurations to explore about hits inside a block (KV-INSIDE-*)."""
 
 from __future__ import annotations
 

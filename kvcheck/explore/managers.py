@@ -1,4 +1,4 @@
-"""The managers that are explored: groups, pools, and texts."""
+"""The managers to explore: groups, pools, and texts."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ from kvspec.specs import LayerSpec, MambaSpec
 
 
 def aligned_mamba(block_size: int) -> MambaSpec:
-    """A state at each block boundary."""
+    """Return a spec with a state at each block boundary."""
     return MambaSpec(block_size, ((2,),), ("float32",), mamba_cache_mode="align")
 
 
 def inside(config: ManagerConfig) -> ManagerConfig:
-    """Of which hits end at every token."""
+    """Return the configuration with hits that end at every token."""
     policy = Policy(hits_inside_blocks=True)
     return replace(config, hash_block_size_tokens=1, policy=policy)
 
 
 def checkpoints(spec: MambaSpec) -> MambaSpec:
-    """The same with a state inside a chunk, wherever one can be."""
+    """Return the spec with a state inside a chunk, wherever one can be."""
     return replace(spec, num_prefill_checkpoint_blocks=1, prefill_checkpoint_alignment=1)
 
 
 def texts(*lengths: int, alphabet: tuple[int, ...] = (0, 1)) -> tuple[tuple[int, ...], ...]:
-    """All texts of these lengths."""
+    """Return all texts of these lengths."""
     return tuple(text for n in lengths for text in itertools.product(alphabet, repeat=n))
 
 
 def cache(
     num_blocks: int, *specs: LayerSpec, max_tokens: int, use_eagle: bool = False
 ) -> ManagerConfig:
-    """A manager of one group per spec, whose events are told and whose hashes are always equal."""
+    """Return a manager of one group per spec, with events and always equal hashes."""
     groups = tuple(KVCacheGroup((f"layer.{n}",), spec) for n, spec in enumerate(specs))
     return ManagerConfig(
         KVCacheConfig(num_blocks, groups),

@@ -1,8 +1,8 @@
-"""Every move that is possible in a state. A move is a tuple: its name, then plain values.
+"""Every possible move of a state. A move is a tuple: its name, then plain values.
 
 A scheduler's move is one decision, such as admitting a request: a look-up and an allocation. Moves
-that turn out impossible (more external tokens than there is room for) are found out when they are
-made (`kvcheck.explore.play`).
+that turn out impossible (more external tokens than there is room for) are found when they are made
+(`kvcheck.explore.play`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from kvspec.snapshot import Snapshot
 
 
 def moves(configuration: Configuration, state: State) -> Iterator[Move]:
-    """All moves; those that change nothing first, since they leave the manager for the next."""
+    """Yield all moves, first those that change nothing, since the manager serves the next too."""
     calls = configuration.calls
     for number, seat in enumerate(state.world.seats):
         if Call.ASK in calls and seat.phase in (RUNNING, LOADING):
@@ -32,7 +32,7 @@ def moves(configuration: Configuration, state: State) -> Iterator[Move]:
 
 
 def _of_request(configuration: Configuration, number: int, seat: Seat) -> Iterator[Move]:
-    """What one request may do next."""
+    """Yield the next moves of one request."""
     if seat.phase == EMPTY:
         for prompt in configuration.prompts:
             yield from _admissions(configuration, number, prompt, len(prompt))
@@ -51,7 +51,7 @@ def _of_request(configuration: Configuration, number: int, seat: Seat) -> Iterat
 def _admissions(
     configuration: Configuration, number: int, prompt: tuple[int, ...] | None, num_tokens: int
 ) -> Iterator[Move]:
-    """`left`: so many tokens are left for later steps."""
+    """Yield admissions; `left`: so many tokens are left for later steps."""
     for option, admission in enumerate(configuration.admissions):
         in_chunks = configuration.in_chunks and not admission.load_later
         for left in range(num_tokens if in_chunks else 1):
@@ -80,7 +80,7 @@ def _ends(configuration: Configuration, number: int) -> Iterator[Move]:
 
 
 def _registrations(configuration: Configuration, number: int, seat: Seat) -> Iterator[Move]:
-    """What a running request may register or let go between two allocations."""
+    """Yield what a running request may register or release between two allocations."""
     if Call.SKIP in configuration.calls:
         yield "skip", number
     if Call.CACHE in configuration.calls:
@@ -92,7 +92,7 @@ def _registrations(configuration: Configuration, number: int, seat: Seat) -> Ite
 
 
 def _of_pool(configuration: Configuration, state: State) -> Iterator[Move]:
-    """What is asked of the manager itself."""
+    """Yield the moves of the manager itself."""
     calls, snapshot = configuration.calls, state.snapshot
     for number, blocks in enumerate(state.world.popped):
         yield "return", number, len(blocks)
@@ -110,5 +110,5 @@ def _of_pool(configuration: Configuration, state: State) -> Iterator[Move]:
 
 
 def cached_blocks(snapshot: Snapshot) -> tuple[int, ...]:
-    """Every block that a look-up could answer."""
+    """Return every block that a look-up could return."""
     return tuple(block for block, keys in enumerate(snapshot.block_keys) if keys)

@@ -1,4 +1,4 @@
-"""Making a move: which operations a scheduler's decision is, and what it knows afterwards."""
+"""Make a move: convert a scheduler's decision to operations, and return its world afterwards."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kvcheck.play.scheduler import EMPTY, Seat
 
 
 def play(configuration: Configuration, state: State, move: Move, do: Do) -> World | None:
-    """The world after the move; None where the move is not possible."""
+    """Return the world after the move; None where the move is not possible."""
     return PLAYS[move[0]](configuration, state, move, do)
 
 
@@ -93,7 +93,7 @@ def _finish_load(configuration: Configuration, state: State, move: Move, do: Do)
 
 
 def _free(configuration: Configuration, state: State, move: Move, do: Do) -> World:
-    """Also of a preempted request, which holds nothing (KV-ERR-4)."""
+    """Free a request, or a preempted one that holds nothing (KV-ERR-4)."""
     do("free", configuration.name_of(move[1]))
     return state.world.with_seat(move[1], Seat())
 
@@ -113,7 +113,7 @@ def _pop(configuration: Configuration, state: State, move: Move, do: Do) -> Worl
 
 
 def _return(configuration: Configuration, state: State, move: Move, do: Do) -> World:
-    """The last ones, in reverse order."""
+    """Return the last popped blocks, in reverse order."""
     _, number, count = move
     popped = state.world.popped
     blocks, kept = popped[number][-count:], popped[number][:-count]
@@ -153,7 +153,7 @@ def _evict(configuration: Configuration, state: State, move: Move, do: Do) -> Wo
 
 
 def _ask(configuration: Configuration, state: State, move: Move, do: Do) -> World:
-    """Everything that changes nothing (KV-MGR-2)."""
+    """Make every call that changes nothing (KV-MGR-2)."""
     name, seat = configuration.name_of(move[1]), state.world.seats[move[1]]
     config = configuration.config
     do("get_block_ids", name)
@@ -186,14 +186,14 @@ def _illegal(configuration: Configuration, state: State, move: Move, do: Do) -> 
 
 
 def _step(configuration: Configuration, state: State, move: Move, do: Do) -> World:
-    """A step begins; until then the copies of the one before keep their references."""
+    """Begin a step; until then the copies of the one before keep their references."""
     return_copies(configuration, do)
     do("new_step_starts")
     return state.world
 
 
 def _plain(operation: str) -> Callable[[Configuration, State, Move, Do], World]:
-    """A move that is one operation without arguments."""
+    """Return a move that is one operation without arguments."""
 
     def plain(configuration: Configuration, state: State, move: Move, do: Do) -> World:
         do(operation)
@@ -224,4 +224,4 @@ PLAYS: Mapping[str, Callable[[Configuration, State, Move, Do], World | None]] = 
         "wrong_batch": play_wrong_batch,
     }
 )
-"""How each move is made."""
+"""The function that makes each move."""

@@ -1,11 +1,11 @@
-"""One form for all states that differ only in how blocks and requests are called.
+"""One form for all states that differ only in the names of blocks and requests.
 
-Blocks are numbered anew in the order in which they are met: in the lists of the requests, among the
+Blocks are renumbered in the order in which they are met: in the lists of the requests, among the
 popped ones, among those to be copied, in the free queue. Every block is at one of these places
 (KV-POOL-15, KV-POOL-16; sinks apart, which no configuration has), so the order of requests decides
-all new numbers. They are sorted by what the scheduler knows of each; where that leaves several
+all new numbers. They are sorted by their scheduler's data; where that leaves several
 orders, the one with the least form counts. So two states have one form exactly when a renaming of
-blocks and requests makes one of the other.
+blocks and requests turns one into the other.
 
 A manager treats both alike when it uses numbers and names as such and nothing more. The reference
 does; of a subject it is an assumption, and `kvspec explore --whole` does without it.
@@ -27,7 +27,7 @@ NOTHING = RequestState((), ())
 
 
 class Naming(NamedTuple):
-    """A state's form, and how it calls what the state has.
+    """A state's form, and the names in it.
 
     `seats`: seat n of the form is that of request `seats[n]`. `blocks`: block -> its number there.
     """
@@ -38,17 +38,17 @@ class Naming(NamedTuple):
 
     @property
     def fingerprint(self) -> bytes:
-        """Of the form."""
+        """Return the fingerprint of the form."""
         return blake2b(self.form, digest_size=FINGERPRINT_BYTES).digest()
 
 
 def renamed_fingerprint(state: State, names: tuple[str, ...], *, prompt_matters: bool) -> bytes:
-    """The fingerprint of a state's form; `names` are those of its requests."""
+    """Return the fingerprint of a state's form; `names` are those of its requests."""
     return naming(state, names, prompt_matters=prompt_matters).fingerprint
 
 
 def naming(state: State, names: tuple[str, ...], *, prompt_matters: bool) -> Naming:
-    """The form of a state, with the first order of its requests that gives it."""
+    """Return the form of a state, with the first order of its requests that gives it."""
     seats = seats_of(state.world, prompt_matters=prompt_matters)
     lists = [state.snapshot.requests.get(name, NOTHING) for name in names]
     return min(
@@ -61,7 +61,7 @@ def naming(state: State, names: tuple[str, ...], *, prompt_matters: bool) -> Nam
 
 
 def _sorting(seats: Sequence[Any]) -> Iterator[tuple[int, ...]]:
-    """The orders that sort the seats: several where some are equal."""
+    """Yield the orders that sort the seats: several where some are equal."""
     for order in itertools.permutations(range(len(seats))):
         if all(seats[one] <= seats[other] for one, other in itertools.pairwise(order)):
             yield order
@@ -70,7 +70,7 @@ def _sorting(seats: Sequence[Any]) -> Iterator[tuple[int, ...]]:
 def _named(
     state: State, order: tuple[int, ...], seats: list[Any], requests: list[RequestState]
 ) -> Naming:
-    """The state with its requests in this order, its blocks numbered as they are met."""
+    """Return the state with its requests in this order, its blocks numbered as they are met."""
     snapshot, popped = state.snapshot, state.world.popped
     met: dict[int, int] = {NULL_BLOCK: NULL_BLOCK}
     places = [blocks for request in requests for blocks in request.block_ids]
@@ -100,5 +100,5 @@ def _named(
 
 
 def marks_of(request: RequestState) -> tuple[bool | None, ...]:
-    """Of each group, as plain values."""
+    """Return the mark of each group as plain values."""
     return tuple(None if mark is None else mark.has_allocated for mark in request.mamba)

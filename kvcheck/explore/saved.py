@@ -1,4 +1,4 @@
-"""How far a run is, as JSON: what is done, and the graph of the configuration under way.
+"""The progress of a run as JSON: what is done, and the graph of the current configuration.
 
 States are not written: those of the last level are made again along their paths.
 """
@@ -35,7 +35,7 @@ class Unfinished:
 
 @dataclass(frozen=True)
 class Saved:
-    """What a run needs to go on. `run`: what it was about, which must be the same.
+    """What a run needs to resume. `run`: what must be the same.
 
     `done`: the counts of each configuration that is done, and its seconds.
     """
@@ -45,7 +45,7 @@ class Saved:
     unfinished: Unfinished | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """The file."""
+        """Return the content of the file."""
         now = self.unfinished
         return {
             "format": FORMAT,
@@ -60,7 +60,7 @@ class Saved:
 
     @classmethod
     def from_json(cls, value: object, where: Where) -> Saved:
-        """The other way. Raises FormatError."""
+        """Decode the content of a file. Raises FormatError."""
         found = checked_members(
             value,
             where,
@@ -89,12 +89,12 @@ class Saved:
 
 
 def counts_json(counts: Counts) -> dict[str, Any]:
-    """Counts as JSON."""
+    """Encode counts as JSON."""
     return {**asdict(counts), "by_move": dict(counts.by_move)}
 
 
 def counts_of(value: Mapping[str, Any]) -> Counts:
-    """The other way."""
+    """Decode counts."""
     return Counts(**{**value, "by_move": tuple(sorted(value["by_move"].items()))})
 
 
@@ -152,5 +152,5 @@ def _numbers(encoded: str) -> array[int]:
 
 
 def _frozen(value: Any) -> Any:
-    """Lists as the tuples that moves have."""
+    """Convert lists to the tuples that moves have."""
     return tuple(map(_frozen, value)) if isinstance(value, list) else value

@@ -1,4 +1,4 @@
-"""Breadth first over a configuration: level by level, in one process or in several."""
+"""Breadth-first search of a configuration, level by level, in one process or in several."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from kvcheck.tasks import Workers, in_order
 from kvspec.interface import Implementation
 
 CHUNK_STATES = 64
-"""States a process takes at once: some seconds of work for a slow implementation."""
+"""States per call to a process: some seconds of work for a slow implementation."""
 
 START: Move = ("start",)
 
 
 class Item(NamedTuple):
-    """A state to be expanded; with its path where there is a subject, which goes it."""
+    """A state to be expanded, with its path if there is a subject, which follows it."""
 
     number: int
     packed: bytes
@@ -33,9 +33,9 @@ class Item(NamedTuple):
 
 @dataclass(frozen=True)
 class Counts:
-    """What an exploration counts; equal for equal configurations, however many processes.
+    """The counts of an exploration; equal for equal configurations and any number of processes.
 
-    `depth`: moves to the state that is farthest away. `refused` and `errors` are edges, too.
+    `depth`: moves to the state that is farthest away. `refused` and `errors` are edges too.
     """
 
     states: int = 1
@@ -46,7 +46,7 @@ class Counts:
     by_move: tuple[tuple[str, int], ...] = ()
 
     def plus(self, found: Found) -> Counts:
-        """With the edges of some more states."""
+        """Add the edges of more states."""
         by_move = Counter(dict(self.by_move)) + found.edges
         return replace(
             self,
@@ -59,7 +59,7 @@ class Counts:
 
 @dataclass(frozen=True)
 class Violation:
-    """A broken rule, and the shortest way there: `path` ends with the move that shows it."""
+    """A broken rule, and the shortest path to it: `path` ends with the move that shows it."""
 
     configuration: Configuration
     path: tuple[Move, ...]
@@ -83,12 +83,12 @@ Find: TypeAlias = Callable[[str], Implementation]
 
 
 def _nobody(name: str) -> Implementation:
-    raise LookupError(f"nobody was named who finds {name!r} in another process")
+    raise LookupError(f"no function was given that finds {name!r} in another process")
 
 
 @dataclass(frozen=True)
 class Pair:
-    """Who is explored, and for more than one process the names and who finds them there."""
+    """The implementations, and for several processes their names and how to find them."""
 
     oracle: Implementation
     subject: Implementation | None = None
@@ -110,10 +110,10 @@ def explore(
     heard: Heard = lambda exploration: None,
     level_ends: Heard = lambda exploration: None,
 ) -> Exploration:
-    """Go on until everything is explored, a rule is broken, or there are `max_edges` edges.
+    """Explore until all is explored, a rule is broken, or there are `max_edges` edges.
 
-    `heard` is told after some states, `level_ends` after each level: only there may an exploration
-    be written down (`kvcheck.explore.saved`). Without `workers` all is done in this process.
+    `heard` is called after some states, `level_ends` after each level: only then may an exploration
+    be saved (`kvcheck.explore.saved`). Without `workers` all is done in this process.
     """
     begin(exploration, pair)
     expand = expanding(exploration.configuration, pair, workers)
@@ -146,7 +146,7 @@ def _level(
     max_edges: int | None,
     heard: Heard,
 ) -> bool:
-    """One level; `below` gets the next. False where the exploration ends within it."""
+    """Expand one level into `below`; return False where the exploration ends within it."""
     items = iter(exploration.level)
     graph = exploration.graph
     for chunk in expand(exploration.level):
@@ -171,7 +171,7 @@ def _level(
 
 
 def expanding(configuration: Configuration, pair: Pair, workers: Workers | None) -> Expand:
-    """A function that expands states, here or by workers that find the implementations by name."""
+    """Return a function that expands states, here or by workers that find the sides by name."""
     if workers is None:
         edges = Edges(configuration, pair.oracle, pair.subject)
         return lambda level: (_expand(edges, chunk) for chunk in _chunks(level))
@@ -186,7 +186,7 @@ def _chunks(level: Sequence[Item]) -> Iterator[Sequence[Item]]:
 
 
 def _expand(edges: Edges, chunk: Sequence[Item]) -> list[Found]:
-    """The edges of some states, up to a broken rule."""
+    """Return the edges of some states, up to a broken rule."""
     all_found = []
     for item in chunk:
         all_found.append(edges.of(pickle.loads(item.packed), item.path))
@@ -207,12 +207,12 @@ def _expand_elsewhere(
 
 @functools.lru_cache(maxsize=1)
 def _edges(configuration: Configuration, find: Find, oracle: str, subject: str | None) -> Edges:
-    """Of this process, which keeps what it has told already."""
+    """Return the edges of this process, which remember the states already returned."""
     return Edges(configuration, find(oracle), None if subject is None else find(subject))
 
 
 def items_of(configuration: Configuration, graph: Graph, first: int, pair: Pair) -> list[Item]:
-    """The states from number `first` on, to be expanded, made anew along their paths."""
+    """Return the states from number `first` on, to be expanded, made anew along their paths."""
     items = []
     side = Side(pair.oracle, configuration)
     for number in range(first, len(graph)):

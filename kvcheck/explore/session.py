@@ -1,4 +1,4 @@
-"""A run over several configurations, which may stop and go on later."""
+"""A run over several configurations, which may stop and resume later."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from kvcheck.tasks import Workers
 from kvspec.errors import KVSpecError
 
 SAVE_SECONDS = 30.0
-"""At most so often is a state written."""
+"""Least seconds between two saved states."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """One configuration: what was counted, and whether that was all of it."""
+    """One configuration: its counts, and whether they are complete."""
 
     configuration: Configuration
     counts: Counts
@@ -31,14 +31,14 @@ class Result:
 
     @property
     def as_recorded(self) -> bool | None:
-        """Whether the counts are those that kvspec brings along; None where there are none."""
+        """Whether the counts equal those shipped with kvspec; None where there are none."""
         recorded = recorded_counts().get(self.configuration.name)
         if not self.is_complete or recorded is None or not self.configuration.up_to_names:
             return None
         return self.counts == recorded
 
     def to_json(self) -> dict[str, Any]:
-        """For machines."""
+        """Return the result as JSON."""
         return {
             "name": self.configuration.name,
             "up_to_names": self.configuration.up_to_names,
@@ -51,7 +51,7 @@ class Result:
 
 @dataclass
 class Report:
-    """What a run found. `left_out`: configurations, each with what the subject lacks for it."""
+    """The result of a run. `left_out`: configurations, each with what the subject lacks for it."""
 
     results: list[Result] = field(default_factory=list)
     violations: list[Violation] = field(default_factory=list)
@@ -61,7 +61,7 @@ class Report:
 
 @dataclass
 class Session:
-    """A run. `heard` is told how far it is, `save` gets what is needed to go on."""
+    """A run. `heard` receives its progress, `save` what is needed to resume."""
 
     pair: Pair
     configurations: Sequence[Configuration]
@@ -76,7 +76,7 @@ class Session:
 
     @property
     def about(self) -> dict[str, Any]:
-        """What must be the same for a run to go on."""
+        """Return what must be the same for a run to resume."""
         whole = not all(configuration.up_to_names for configuration in self.configurations)
         return {
             "impl": self.pair.subject_name or self.pair.oracle_name,
@@ -86,7 +86,7 @@ class Session:
         }
 
     def run(self, saved: Saved | None = None) -> Report:
-        """All configurations, from where `saved` was; Ctrl-C ends it with what was found."""
+        """Explore all configurations, from where `saved` was; Ctrl-C ends it with a report."""
         unfinished = None
         if saved is not None:
             if dict(saved.run) != self.about:
@@ -116,7 +116,7 @@ class Session:
         return Exploration(configuration, now.counts, now.graph, level, seconds=now.seconds)
 
     def _one(self, exploration: Exploration, report: Report) -> bool:
-        """One configuration; False where the run was interrupted."""
+        """Explore one configuration; return False where the run was interrupted."""
         began = time.monotonic() - exploration.seconds
         mark = Mark.of(exploration) if exploration.level else None
 
@@ -162,7 +162,7 @@ class Session:
 
 @dataclass(frozen=True)
 class Mark:
-    """Where a level began: what comes after it is explored again."""
+    """The beginning of a level: what comes after it is explored again."""
 
     first: int
     num_states: int
@@ -171,19 +171,19 @@ class Mark:
 
     @classmethod
     def of(cls, exploration: Exploration) -> Mark:
-        """At the end of a level, with the next one to come."""
+        """Return the mark at the end of a level, with the next one to come."""
         num_states = len(exploration.graph)
         counts = replace(exploration.counts, states=num_states)
         return cls(exploration.level[0].number, num_states, counts, exploration.seconds)
 
     def unfinished(self, exploration: Exploration) -> Unfinished:
-        """The exploration as it was then."""
+        """Return the exploration as it was then."""
         graph = exploration.graph.cut(self.num_states)
         name = exploration.configuration.name
         return Unfinished(name, self.counts, graph, self.first, self.seconds)
 
 
 def recorded_counts() -> Mapping[str, Counts]:
-    """What each configuration counts, as found with the reference of this version."""
+    """Return the counts of each configuration, as found with the reference of this version."""
     text = files("kvcheck").joinpath("data/explore.json").read_text(encoding="utf-8")
     return {name: counts_of(value) for name, value in json.loads(text).items()}

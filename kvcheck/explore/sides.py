@@ -1,4 +1,4 @@
-"""Implementations put into any state of the graph, and their answers as records show them."""
+"""Implementations put into any state of the graph, and their results as in records."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from kvspec.snapshot import Snapshot
 
 
 class Seen(NamedTuple):
-    """One operation: what came of it, what was queued by it, and the state after it."""
+    """One operation: its outcome, what it queued, and the state after it."""
 
     name: str
     outcome: Outcome
@@ -29,7 +29,7 @@ class Seen(NamedTuple):
 
     @property
     def ending(self) -> str:
-        """As a transition names it."""
+        """Return its ending as a transition names it."""
         if self.outcome.error is not None:
             return "error"
         result = self.outcome.result
@@ -55,7 +55,7 @@ class Side:
         self.made: dict[tuple[str, int, tuple[int, ...]], Request] = {}
 
     def place(self, manager: KVCacheManager, world: World) -> None:
-        """Go on with this manager, and with the requests of its state."""
+        """Continue with this manager, and with the requests of its state."""
         self.player.manager = manager
         for name, seat in zip(self.names, world.seats, strict=True):
             if seat.phase == EMPTY:
@@ -67,7 +67,7 @@ class Side:
             request.num_preemptions = int(seat.phase == PREEMPTED)
 
     def request(self, name: str, seat: Seat) -> Request:
-        """The request with this content."""
+        """Return the request with this content."""
         key = (name, seat.num_prompt, seat.tokens)
         if key not in self.made:
             content = RequestInput(name, seat.tokens[: seat.num_prompt])
@@ -78,7 +78,7 @@ class Side:
         return self.made[key]
 
     def write(self, name: str, request_id: str, arguments: Mapping[str, Any]) -> Outcome:
-        """A request begins, or grows: no manager changes (KV-REQ-1, KV-REQ-2)."""
+        """Make or extend a request: no manager changes (KV-REQ-1, KV-REQ-2)."""
         old = None if name == "new_request" else self.player.requests[request_id]
         try:
             if old is None:
@@ -89,7 +89,7 @@ class Side:
                 new = self.request(
                     request_id, Seat(tokens=tokens, num_prompt=old.num_prompt_tokens)
                 )
-        except Exception as error:  # whatever an implementation does is its answer
+        except Exception as error:  # whatever an implementation does is its result
             return Outcome(error=error)
         new.num_computed_tokens = 0 if old is None else old.num_computed_tokens
         new.num_preemptions = 0 if old is None else old.num_preemptions
@@ -98,7 +98,7 @@ class Side:
         return Outcome([block_hash.hex() for block_hash in new.block_hashes])
 
     def do(self, name: str, request_id: str | None, arguments: Mapping[str, Any]) -> Seen:
-        """One operation, after which all queues are emptied."""
+        """Perform one operation, and empty all queues."""
         outcome = self.perform(name, request_id, arguments)
         manager = self.player.manager
         events = manager.take_events()
@@ -106,7 +106,7 @@ class Side:
         return Seen(name, outcome, queued, manager.snapshot())
 
     def perform(self, name: str, request_id: str | None, arguments: Mapping[str, Any]) -> Outcome:
-        """One operation, and what came of it."""
+        """Perform one operation and return its outcome."""
         if name == BATCHED_STEP:
             return batched_step(self.implementation, self.player, arguments)
         return self.player.perform(name, request_id, arguments)
@@ -119,7 +119,7 @@ Fresh = Callable[[], KVCacheManager]
 
 
 def restored(side: Side, state: State) -> Fresh:
-    """Managers in this state, made from its snapshot. Unaudited: every edge is checked anyway.
+    """Return managers in this state, made from its snapshot. Unaudited: every edge is checked.
 
     One is restored, and the others are copies of it where it can be pickled: that is faster.
     """
@@ -131,7 +131,7 @@ def restored(side: Side, state: State) -> Fresh:
 
 
 def grown(side: Side, path: Sequence[Move]) -> Fresh:
-    """Managers that went the path from the start: one that is cloned, where that can be."""
+    """Return managers that followed the path from the start, cloned from one where possible."""
 
     def go() -> KVCacheManager:
         manager = side.implementation.create(side.configuration.config, check_invariants=False)
@@ -150,7 +150,7 @@ def follow(
     path: Sequence[Move],
     heard: Callable[[str, str | None, Mapping[str, Any], Outcome], None] | None = None,
 ) -> World:
-    """Make these moves on the manager, from the start; `heard` is told of every operation."""
+    """Make these moves on the manager, from the start; `heard` receives every operation."""
     configuration = side.configuration
     world = start(configuration.num_requests)
 

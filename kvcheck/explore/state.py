@@ -1,8 +1,8 @@
-"""A state of the graph: what the manager shows, and what its scheduler knows.
+"""A state of the graph: the manager's snapshot, and its scheduler's data.
 
 Two states are equal exactly when their fingerprints are (128 bits, so that a collision among 10^7
-states has a chance below 10^-24). Nothing is left out of a fingerprint that decides a later
-answer: queues are drained after every call, so they are empty in every state.
+states has a chance below 10^-24). Nothing that decides a later result is left out of a fingerprint:
+queues are drained after every call, so they are empty in every state.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from kvspec.snapshot import RequestState, Snapshot
 FINGERPRINT_BYTES = 16
 
 MARSHAL_VERSION = 2
-"""Later ones write an object that is used twice as a reference: equal values, different bytes."""
+"""Later versions write an object used twice as a reference: equal values, different bytes."""
 
 BATCHED_STEP = "batched_step"
 """A whole engine step as an operation: the fields of a `StepPlan`, requests by their names."""
@@ -31,13 +31,13 @@ class World(NamedTuple):
     popped: tuple[tuple[int, ...], ...] = ()
 
     def with_seat(self, number: int, seat: Seat) -> World:
-        """The same with one request as it is now."""
+        """Return the same world with one seat replaced."""
         seats = (*self.seats[:number], seat, *self.seats[number + 1 :])
         return World(seats, self.popped)
 
 
 def start(num_requests: int) -> World:
-    """Nobody is there."""
+    """Return a world without requests."""
     return World((Seat(),) * num_requests)
 
 
@@ -49,11 +49,11 @@ class State(NamedTuple):
 
 
 Move: TypeAlias = tuple[Any, ...]
-"""One edge: the name of what a scheduler decides, then plain values (`kvcheck.explore.moves`)."""
+"""One edge: the name of a scheduler's decision, then plain values (`kvcheck.explore.moves`)."""
 
 
 class Do(Protocol):
-    """Performs one operation of a record, checks it and answers its result (None for an error)."""
+    """Performs one operation of a record, checks it and returns its result (None for an error)."""
 
     def __call__(
         self,
@@ -63,11 +63,11 @@ class Do(Protocol):
         *,
         illegal: str | None = None,
     ) -> Any:
-        """`illegal`: the rule by which it must end with an error."""
+        """Perform it; `illegal`: the rule by which it must end with an error."""
 
 
 def fingerprint(manager: bytes, world: World, *, prompt_matters: bool) -> bytes:
-    """A state by the fingerprint of its manager, and by its world."""
+    """Return the fingerprint of a state, from that of its manager and from its world."""
     plain = (seats_of(world, prompt_matters=prompt_matters), world.popped)
     return blake2b(
         marshal.dumps(plain, MARSHAL_VERSION), digest_size=FINGERPRINT_BYTES, key=manager
@@ -75,10 +75,10 @@ def fingerprint(manager: bytes, world: World, *, prompt_matters: bool) -> bytes:
 
 
 def seats_of(world: World, *, prompt_matters: bool) -> tuple[tuple[Any, ...], ...]:
-    """The requests as plain values.
+    """Return the requests as plain values.
 
-    Where no rule reads the length of a prompt (it decides what retention keeps), tokens that were
-    generated are like those of a prompt.
+    Where no rule reads the length of a prompt (it decides what retention keeps), generated tokens
+    are like those of a prompt.
     """
     if prompt_matters:
         return tuple(map(tuple, world.seats))
@@ -86,7 +86,7 @@ def seats_of(world: World, *, prompt_matters: bool) -> tuple[tuple[Any, ...], ..
 
 
 def manager_bytes(snapshot: Snapshot) -> bytes:
-    """A fingerprint of all that a snapshot says, so that equal ones need to be checked once."""
+    """Return a fingerprint of a whole snapshot, so that equal ones need to be checked once."""
     plain = (
         snapshot.num_blocks,
         snapshot.free_queue,

@@ -1,4 +1,4 @@
-"""The way to a broken rule: as operations, in words, and as a record."""
+"""The path to a broken rule: as operations, in words, and as a record."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from kvspec.record_file import read_trace, write_trace
 
 @dataclass(frozen=True)
 class Told:
-    """One operation, and what the reference answered; of the last one nothing is told."""
+    """One operation and the reference's result; none for the last one."""
 
     name: str
     request_id: str | None
@@ -30,7 +30,7 @@ class Told:
 
 
 def operations(violation: Violation, pair: Pair) -> tuple[Told, ...]:
-    """Every operation from the start to the one after which the rule is broken."""
+    """Return every operation from the start to the one after which the rule is broken."""
     told: list[Told] = []
 
     def heard(
@@ -62,7 +62,7 @@ def _answer(name: str, outcome: Outcome) -> str:
 
 
 def lines(violation: Violation, pair: Pair) -> Iterator[str]:
-    """The violation in words: the rule, the calls that lead there, what is wrong after them."""
+    """Yield the violation in words: the rule, the calls that lead there, what is wrong."""
     broken = violation.broken
     yield stated(broken.rule)
     way = f"the last of {len(violation.path)} moves; fewer do not show it"
@@ -82,7 +82,7 @@ def lines(violation: Violation, pair: Pair) -> Iterator[str]:
 
 
 def to_json(violation: Violation, pair: Pair) -> dict[str, Any]:
-    """The violation for machines."""
+    """Return the violation as JSON."""
     broken = violation.broken
     return {
         "configuration": violation.configuration.name,
@@ -99,10 +99,10 @@ def to_json(violation: Violation, pair: Pair) -> dict[str, Any]:
 
 
 def write_record(violation: Violation, pair: Pair, folder: Path) -> tuple[Path | None, str]:
-    """The record of a violation, or the reason why there is none.
+    """Write the record of a violation; return it, or the reason why there is none.
 
-    It holds what the reference answers, so that the subject fails it at the last operation, where
-    the finding stands. Without a subject it holds what the broken implementation itself does.
+    It holds the reference's results, so that the subject fails it at the last operation, which has
+    the finding. Without a subject it holds what the broken implementation itself does.
     """
     if any(told.name == BATCHED_STEP for told in operations(violation, pair)):
         return None, "records hold single calls, and this way has whole steps"
@@ -126,7 +126,7 @@ def write_record(violation: Violation, pair: Pair, folder: Path) -> tuple[Path |
         header = replace(recorder.header, version=START_VERSION)
         write_trace(path, header, listed, recorder.coverage())
         for _ in read_trace(path):
-            pass  # what is broken may be what no record may say, such as a negative count
+            pass  # a broken state may not fit a record, such as a negative count
     except OSError:
         raise
     except (KVSpecError, ValueError, TypeError, LookupError, AttributeError) as error:

@@ -1,6 +1,6 @@
-"""What the rules say by arithmetic of hashes, the pool and the statistics, whatever the groups.
+"""Expected hash counts, queue order and statistics, for any groups.
 
-Everything is worked out from the snapshots around an operation, under the default policy.
+All are computed from the snapshots before and after an operation, under the default policy.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from kvspec.stats import PrefixCacheStats
 
 
 class AccountCheck:
-    """Keeps the books of one run; what is told of an operation must agree with them."""
+    """Keep the accounts of one run and compare each operation with them."""
 
     def __init__(self) -> None:
         self.stats = PrefixCacheStats()
 
     def after_operation(self, runner: Runner, done: Performed) -> None:
-        """The operation's own account, and that free and used blocks are all blocks."""
+        """Check the operation's own account, and that free and used blocks add up to all blocks."""
         account = ACCOUNTS.get(done.name)
         if account is not None and done.outcome.error is None:
             account(self, runner, done)
@@ -36,7 +36,7 @@ class AccountCheck:
         expect_equal("KV-POOL-12", "usage", usage, done.after.usage)
 
     def after_step(self, runner: Runner) -> None:
-        """Once nobody holds anything, the pool is whole again."""
+        """Check that all blocks are free once no request holds any."""
         if runner.subject.popped or any(request.seat.holds_blocks for request in runner.requests):
             return
         total = runner.config.kv_cache.num_blocks - 1
@@ -44,7 +44,7 @@ class AccountCheck:
         expect_equal("KV-POOL-15", "free once idle", whole, runner.view.num_free_blocks)
 
     def new_request(self, runner: Runner, done: Performed) -> None:
-        """One hash per full block of the prompt."""
+        """Check that the prompt has one hash per full block."""
         self._count_hashes(
             runner,
             len(done.arguments["prompt_token_ids"]),
@@ -52,7 +52,7 @@ class AccountCheck:
         )
 
     def append_tokens(self, runner: Runner, done: Performed) -> None:
-        """And as the request grows."""
+        """Check the same count after the request grew."""
         result = done.outcome.result
         self._count_hashes(runner, result["num_tokens"], result["num_block_hashes"])
 
@@ -94,13 +94,13 @@ class AccountCheck:
         )
 
     def make_prefix_cache_stats(self, runner: Runner, done: Performed) -> None:
-        """What was counted since the last time."""
+        """Compare the statistics with the look-ups counted since the last call."""
         expected = encode_stats(self.stats) if runner.config.log_stats else None
         expect_equal("KV-STAT-1", "statistics", expected, done.outcome.result)
         self.stats = PrefixCacheStats()
 
     def reset_prefix_cache(self, runner: Runner, done: Performed) -> None:
-        """Only an idle pool is reset, and that leaves no key."""
+        """Check that only an idle pool is reset, and that no key remains."""
         whole = runner.config.kv_cache.num_blocks - 1 - len(done.before.snapshot.reserved_blocks)
         idle = done.before.num_free_blocks == whole
         expect_equal("KV-POOL-11", "reset succeeds", idle, done.outcome.result)
@@ -110,7 +110,7 @@ class AccountCheck:
             self.stats = replace(self.stats, reset=True)
 
     def allocate_slots(self, runner: Runner, done: Performed) -> None:
-        """A refused request that holds nothing has nothing that could have been released."""
+        """Check that a refused request without blocks had none that could have been released."""
         if done.outcome.result is not None or done.request is None:
             return
         before = done.before.snapshot
@@ -119,31 +119,31 @@ class AccountCheck:
             expect_equal(rule, "state after a refusal", before, done.after.snapshot)
 
     def free(self, runner: Runner, done: Performed) -> None:
-        """One release call per group, each list backwards."""
+        """Check for one release call per group, each list in reverse order."""
         lists = _lists(done)
         expected = queue_after_release(done.before.snapshot, [blocks[::-1] for blocks in lists])
         _expect_queue("KV-POOL-7", done.after, expected)
 
     def pop_blocks_for_free(self, runner: Runner, done: Performed) -> None:
-        """The lists one after another; nothing moves."""
+        """Check that the lists are popped one after another and the queue is unchanged."""
         popped = list(chain.from_iterable(_lists(done)))
         expect_equal("KV-MGR-13", "popped blocks", popped, done.outcome.result)
         _expect_queue("KV-MGR-13", done.after, done.before.snapshot.free_queue)
 
     def free_blocks(self, runner: Runner, done: Performed) -> None:
-        """One release call for all."""
+        """Check for a single release call."""
         expected = queue_after_release(done.before.snapshot, [done.arguments["block_ids"]])
         _expect_queue("KV-POOL-6", done.after, expected)
 
     def evict_blocks(self, runner: Runner, done: Performed) -> None:
-        """The blocks lose their keys; nothing moves."""
+        """Check that the blocks have no keys and the queue is unchanged."""
         keys = done.after.snapshot.block_keys
         left = [key for block in done.arguments["block_ids"] for key in keys[block]]
         expect_equal("KV-POOL-10", "keys of evicted blocks", [], left)
         _expect_queue("KV-POOL-10", done.after, done.before.snapshot.free_queue)
 
     def withdraw(self, runner: Runner, done: Performed) -> None:
-        """What is not computed to its end has no key; those who hold some of it are named."""
+        """Check that incomplete blocks have no key, and that their holders are named."""
         tokens, after = done.arguments["num_computed_tokens"], done.after.snapshot
         behind = [
             block
@@ -159,12 +159,12 @@ class AccountCheck:
             if name != getattr(done.request, "name", None)
             and any(block in behind for blocks in state.block_ids for block in blocks)
         ]
-        expect_equal("KV-MGR-23", "who holds it", sorted(others), done.outcome.result)
+        expect_equal("KV-MGR-23", "its holders", sorted(others), done.outcome.result)
         _expect_queue("KV-MGR-23", done.after, done.before.snapshot.free_queue)
 
 
 def _lists(done: Performed) -> tuple[tuple[int, ...], ...]:
-    """What the request held before."""
+    """Return the blocks that the request held before the operation."""
     state = None if done.request is None else done.before.snapshot.requests.get(done.request.name)
     return () if state is None else state.block_ids
 

@@ -1,8 +1,8 @@
-"""Which rules apply to a subject, and what a run found of each: counts that add up.
+"""Which rules apply to a subject, and the verdict of a run on each; the counts add up.
 
-A rule has checks: the examples about it. It does not
-apply if each of them needs what the subject does not declare, or says of a configuration that it
-does not support it. So a check must not need more than its rule does; where one did, it was split.
+A rule is checked by the examples about it. It does not apply if each of them needs a feature that
+the subject does not declare, or is of a configuration that the subject does not support. So an
+example must need no more than its rule does; where one did, it was split.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Lacks = tuple[str, ...]
 
 
 def chosen_rules(report: Report) -> dict[str, str]:
-    """The rules that the run was about."""
+    """Return the rules selected by the options of the run."""
     return {
         rule: sentence
         for rule, sentence in rule_sentences().items()
@@ -39,7 +39,7 @@ def chosen_rules(report: Report) -> dict[str, str]:
 
 
 def rule_outcomes(report: Report) -> dict[str, RuleOutcome]:
-    """What the run found of each rule that it was about."""
+    """Return the verdict on each selected rule and on each broken one."""
     broken = {violation.rule for violation in report.violations}
     lacks = _lacks_of_checks(report)
     rules = dict.fromkeys((*chosen_rules(report), *(v.rule for v in report.violations)))
@@ -64,18 +64,18 @@ def rule_outcomes(report: Report) -> dict[str, RuleOutcome]:
 
 
 def verdicts(report: Report) -> dict[str, str]:
-    """What the run found of each rule, in a word."""
+    """Return the verdict on each rule as a word."""
     return {rule: found.verdict for rule, found in rule_outcomes(report).items()}
 
 
 def counts_of(outcomes: Mapping[str, RuleOutcome]) -> dict[str, int]:
-    """How many rules have each verdict; they add up to all rules."""
+    """Count the rules per verdict; the counts add up to all rules."""
     counts = Counter(found.verdict for found in outcomes.values())
     return {verdict: counts[verdict] for verdict in VERDICTS}
 
 
 def grouped(outcomes: Mapping[str, RuleOutcome], verdict: str) -> dict[str, list[str]]:
-    """The rules of one verdict by its reason, the reason of most rules first."""
+    """Group the rules of one verdict by reason, the most frequent first."""
     found: dict[str, list[str]] = {}
     for rule, each in outcomes.items():
         if each.verdict == verdict:
@@ -84,7 +84,7 @@ def grouped(outcomes: Mapping[str, RuleOutcome], verdict: str) -> dict[str, list
 
 
 def _lacks_of_checks(report: Report) -> dict[str, list[Lacks | None]]:
-    """For each rule and each check of this run about it: why it was left out, or None."""
+    """Return for each rule and each check about it why the check was left out, or None."""
     found: dict[str, list[Lacks | None]] = {}
     for rules, lacks in _checks(report):
         for rule in rules:
@@ -93,7 +93,7 @@ def _lacks_of_checks(report: Report) -> dict[str, list[Lacks | None]]:
 
 
 def _checks(report: Report) -> Iterator[tuple[tuple[str, ...], Lacks | None]]:
-    """The checks that were part of the run, each with what it needs and the subject lacks."""
+    """Yield the checks of the run, each with what it needs and the subject lacks."""
     options = report.options
     if options.budget.directed:
         for example in EXAMPLES:
@@ -102,7 +102,7 @@ def _checks(report: Report) -> Iterator[tuple[tuple[str, ...], Lacks | None]]:
 
 
 def _why_not_exercised(report: Report) -> str:
-    """Why nothing that was run decided about a rule that applies."""
+    """Say why nothing that ran decided a rule that applies."""
     options = report.options
     if report.interrupted or report.gave_up:
         return "the run ended before its checks did"

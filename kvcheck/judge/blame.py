@@ -1,9 +1,9 @@
-"""Which rule is broken: every check that fails or passes is evidence about the rules it is about.
+"""Find the broken rule: each check that fails or passes is evidence about its rules.
 
-A difference shows in the call that happens to tell of it: a window that frees one token early shows
-in the order of the free queue. So a rule is blamed by all directed checks about it, failed and
-passed (Ochiai's coefficient, as in spectrum-based fault localization), and by the known mistakes
-that fail the same checks, never by the call alone.
+A difference shows in whichever call happens to reveal it: a window that frees one token early
+shows in the order of the free queue. So a rule is blamed by all directed checks about it, failed
+and passed (Ochiai's coefficient, as in spectrum-based fault localization), and by the known
+mistakes that fail the same checks, never by the call alone.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ DIFFERENCES = (AS_THE_REFERENCE, AS_RECORDED)
 CRASHES = ("errors_are_typed", "legal_calls_succeed", HANG)
 
 Kind = tuple[str, str]
-"""The rule and the check that a violation names by itself: what counts as one finding."""
+"""The rule and the check that a violation names by itself: the identity of a finding."""
 
 
 def cause_of(kind: Kind) -> str:
-    """A finding's name between runs: blame may differ with time and other findings, this not."""
+    """Return the finding's name, which unlike blame is the same in every run."""
     return " ".join(kind)
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """What came of one directed check. `kind`: of the violation that ended it; None: it passed."""
+    """The outcome of one directed check. `kind`: of the violation that ended it; None: passed."""
 
     check: str
     rules: tuple[str, ...]
@@ -40,7 +40,7 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Suspect:
-    """A rule with failed checks. `suspicion`: 1 if they are all that failed and none passed."""
+    """A rule with failed checks. `suspicion`: 1 if all failures are its own and it passed none."""
 
     rule: str
     suspicion: float
@@ -58,22 +58,22 @@ class Neighbour:
 
 
 OF_OCHIAI, OF_FIRST, OF_NAMED, OF_OWN, OF_NEIGHBOURS, OF_A_TWIN = 5.0, 1.0, 2.5, 2.0, 4.0, 10.0
-"""Weights of what speaks against a rule: chosen on half of the known mistakes (docs/BLAME.md)."""
+"""Weights of the evidence against a rule, fitted on half of the known mistakes (docs/BLAME.md)."""
 LATER = 0.5
-"""What each further rule of a mistake counts, beside the one before it."""
+"""Weight of each further rule of a mistake, relative to the rule before it."""
 CLOSE = 4
-"""The power of likeness: one close neighbour says more than many distant ones."""
+"""Power of likeness: one close neighbour counts more than many distant ones."""
 SAME = 0.999
-"""Likeness of a mistake that fails the same checks in the same way."""
+"""Likeness from which a mistake fails the same checks in the same way."""
 
 
 def suspects(
     evidence: Sequence[Evidence], neighbours: Sequence[Neighbour] = ()
 ) -> tuple[Suspect, ...]:
-    """The rules that failed checks are about or name, the most suspicious first.
+    """Rank the rules that failed checks are about or name, the most suspicious first.
 
-    What speaks against a rule: how its checks went (Ochiai), those first that are written for it;
-    how many violations name it; and the known mistakes that fail the same checks.
+    The evidence against a rule: its failed checks (Ochiai), most of all those written for it; the
+    violations that name it; and the known mistakes that fail the same checks.
     """
     failed: Counter[str] = Counter()
     passed: Counter[str] = Counter()
@@ -91,14 +91,14 @@ def suspects(
 
 
 def _written_for(evidence: Sequence[Evidence]) -> dict[str, float]:
-    """Of the checks whose first rule it is, how many fail."""
+    """Score the share of failures among the checks that have the rule as their first."""
     failed = Counter(each.rules[0] for each in evidence if each.rules and each.kind is not None)
     number = Counter(each.rules[0] for each in evidence if each.rules)
     return {rule: OF_FIRST * failed[rule] / number[rule] for rule in failed}
 
 
 def _named(evidence: Sequence[Evidence]) -> dict[str, float]:
-    """Rules that violations name by themselves; a crash names whatever was called."""
+    """Score the rules that violations name by themselves; a crash names whatever was called."""
     kinds = [each.kind for each in evidence if each.kind is not None]
     named = [kind for kind in kinds if kind[1] not in CRASHES and kind[0] != PROTOCOL]
     score = {rule: OF_NAMED * n / len(kinds) for rule, n in Counter(r for r, _ in named).items()}
@@ -108,7 +108,7 @@ def _named(evidence: Sequence[Evidence]) -> dict[str, float]:
 
 
 def _of_neighbours(neighbours: Sequence[Neighbour]) -> dict[str, float]:
-    """Rules of known mistakes, by how like they are."""
+    """Score the rules of known mistakes by likeness."""
     votes: dict[str, float] = defaultdict(float)
     twins: dict[str, float] = defaultdict(float)
     for each in neighbours:
@@ -128,9 +128,9 @@ def blamed(
     ranked: Sequence[Suspect],
     known: Mapping[Kind, tuple[str, str]] = MappingProxyType({}),
 ) -> tuple[Violation, ...]:
-    """The violations, each under the most suspicious rule of the checks that show it, worst first.
+    """Return the violations, each under the most suspicious rule of its checks, worst first.
 
-    `known`: the rule of the known mistake that shows a finding just so, and what is wrong there.
+    `known`: the rule of the known mistake that shows exactly this finding, and what is wrong there.
     Only a difference has no rule of its own: an invariant names one, and a check of a rule does. A
     difference that only random programs show stays under the rule of its call.
     """
@@ -156,5 +156,5 @@ def blamed(
 
 
 def in_doubt(evidence: Iterable[Evidence]) -> frozenset[str]:
-    """Rules with a check that failed or did not come to its end: nobody may call them unbroken."""
+    """Return rules with a check that failed or did not finish; they may not be called unbroken."""
     return frozenset(rule for each in evidence if each.kind is not None for rule in each.rules)

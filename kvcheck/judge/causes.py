@@ -1,4 +1,4 @@
-"""The ways in which a rule is broken: each made small, few of them told, the smallest first."""
+"""Shrink the ways in which a rule is broken, and report a few, the smallest first."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from kvcheck.play.verdicts import (
 from kvspec.interface import Implementation
 
 SHRINK_SECONDS, MORE_SECONDS = 5.0, 0.5
-"""At most so long for the first violation of a kind, and for one in another way;
-`Budget.shrink_seconds` for all of them."""
+"""Seconds allowed for the first violation of a kind and for one in another way;
+`Budget.shrink_seconds` limits all of them together."""
 
 SHRINK_ATTEMPTS, MORE_ATTEMPTS = 1000, 100
-"""The same, where no clock is to decide: as many as these seconds have room for."""
+"""The same limits in attempts, where no clock may decide: about as many as fit these seconds."""
 
 MOST_WAYS = 3
-"""So many of a rule are told; more only where several checks name it, each of which is told."""
+"""Ways reported per rule; where several checks name the rule, each is reported."""
 
 
 @dataclass
 class Shrinker:
-    """Makes smaller what was `found`, while there are `seconds`. `compared`: with what, if with
-    anything. `is_counted`: not while there are seconds, but in so many attempts."""
+    """Shrinks what was `found`, while `seconds` last. `compared`: the oracle to compare with, if
+    any. `is_counted`: limit attempts, not seconds."""
 
     found: Ledger
     subject: Implementation
@@ -45,14 +45,14 @@ class Shrinker:
     is_counted: bool = False
 
     def keep(self, violation: Violation) -> None:
-        """The first of its kind, made small."""
+        """Shrink the violation and keep it as the first of its kind."""
         with self._spending():
             seconds, attempts = self._limits()
             small = made_smaller(violation, self._verdict, seconds, attempts=attempts)
             self.found.violations[violation.kind] = small
 
     def more(self) -> None:
-        """Of what is broken in other ways, too, few of each rule are made small and stay."""
+        """Shrink and keep a few violations per rule that differ in their way."""
         told = {each.way for each in self.found.listed}
         number = Counter(rule for rule, _ in self.found.violations)
         for way, violation in self.found.more.items():
@@ -73,7 +73,7 @@ class Shrinker:
     def _limits(
         self, seconds: float = SHRINK_SECONDS, attempts: int = SHRINK_ATTEMPTS
     ) -> tuple[float, float]:
-        """Seconds and attempts for one violation; one of them is without limit."""
+        """Return the seconds and attempts for one violation; one of them is unlimited."""
         if self.is_counted:
             return math.inf, attempts
         return min(seconds, self.seconds), math.inf
@@ -94,10 +94,10 @@ def ways_told(
     further: Sequence[Violation],
     others: Iterable[Violation],
 ) -> tuple[tuple[Violation, ...], Mapping[str, int]]:
-    """What is told of each rule, and of which rules more ways were found: how many.
+    """Return the violations to report per rule, and the number left out of each rule.
 
-    `violations`: the first of each kind, all of them told. `further`: in other ways, told while
-    there are few. `others`: not made small.
+    `violations`: the first of each kind, all reported. `further`: in other ways, reported up to a
+    limit. `others`: not shrunk.
     """
     number = Counter(each.rule for each in violations)
     told, left = list(violations), Counter(each.rule for each in others)
@@ -111,7 +111,7 @@ def ways_told(
 
 
 def smallest_first(violations: Sequence[Violation]) -> tuple[Violation, ...]:
-    """Rule by rule as they come, of each the shortest story first; the same story once."""
+    """Order by rule as given, within a rule the fewest operations first, without repeats."""
     by_rule: dict[str, dict[object, Violation]] = {each.rule: {} for each in violations}
     for each in sorted(violations, key=lambda one: len(one.operations)):
         name = each.program.name if not each.operations else ""

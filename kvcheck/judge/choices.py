@@ -1,8 +1,8 @@
-"""What an engine sets once and for all, or of each request, since the first rules were written.
+"""Draw options that were added after the first rules, per configuration or per request.
 
-Single choices of policy, hashes of every function and seed, the size that hits are aligned to,
-tokens in flight, and requests whose hits are reported. Drawn besides what programs and engines
-draw, so that those stay as they are.
+Single choices of policy, hashes of every function and seed, the alignment of hits, tokens in
+flight, and requests whose hits are reported. They are drawn apart from programs and engines, so
+that those stay as they are.
 """
 
 from __future__ import annotations
@@ -40,25 +40,25 @@ OTHERS: Mapping[str, object] = MappingProxyType(
         if isinstance(field.default, bool) and field.name != "exact_block_ids"
     }
 )
-"""Of each choice the one that the rules do not make by themselves; without ids nothing is equal.
-What programs name, their retention, is no choice any more."""
+"""The non-default value of each choice; without ids nothing is equal.
+The retention that programs name is no longer a choice."""
 
 IN_FLIGHT_TOKENS = (0, 0, 1, 2, 5, 16, 33, 70)
 REPORTING = 0.5
 SEEDS = ("0", "", "another seed", "ß")
 CHOICES_AT_ONCE = 3
 DISTANCE = 7
-"""Between those that are made at once: after so many configurations each was made."""
+"""Step between choices made together: after as many configurations each was made."""
 
 
 def functions() -> list[str]:
-    """Those that can be computed here."""
+    """Return the hash functions that can be computed here."""
     has_xxhash = importlib.util.find_spec("xxhash") is not None
     return [name for name in HASH_FUNCTIONS if name != "xxhash_cbor" or has_xxhash]
 
 
 def with_policy(config: ManagerConfig, names: Iterable[str]) -> ManagerConfig:
-    """The configuration under these choices alone."""
+    """Return the configuration with only these choices changed."""
     policy: dict[str, Any] = {name: OTHERS[name] for name in names}
     return replace(config, policy=replace(config.policy, **policy))
 
@@ -76,7 +76,7 @@ def with_unaligned_chunks(config: ManagerConfig, random: Random) -> ManagerConfi
 
 
 def chosen(config: ManagerConfig, number: int, random: Random) -> ManagerConfig:
-    """Some choices, each in its turn; where a seed is left out, hashes begin with a fixed one."""
+    """Apply some choices in turn; where a seed is left out, hashes begin with a fixed one."""
     every = list(OTHERS)
     names = [every[(number + d * DISTANCE) % len(every)] for d in range(CHOICES_AT_ONCE)]
     function = config.hash_function if config.given_hash_bytes else random.choice(functions())
@@ -97,7 +97,7 @@ def chosen(config: ManagerConfig, number: int, random: Random) -> ManagerConfig:
 
 
 def in_flight(program: Program, random: Random) -> Program:
-    """Running requests have tokens in flight (KV-MGR-21)."""
+    """Give running requests tokens in flight (KV-MGR-21)."""
     steps = tuple(
         replace(step, in_flight_tokens=random.choice(IN_FLIGHT_TOKENS))
         if isinstance(step, st.Run)
@@ -108,7 +108,7 @@ def in_flight(program: Program, random: Random) -> Program:
 
 
 def reporting(program: Program, random: Random) -> Program:
-    """Where there are events, hits of some requests are reported (KV-EVT-11)."""
+    """Report the hits of some requests if events are on (KV-EVT-11)."""
     if not program.config.enable_events:
         return program
     steps = tuple(
@@ -121,7 +121,7 @@ def reporting(program: Program, random: Random) -> Program:
 
 
 def under_choices(programs: Iterable[Program], random: Random) -> Iterator[Program]:
-    """The programs, each under some choices and with tokens in flight."""
+    """Yield the programs, each under some choices and with tokens in flight."""
     for number, program in enumerate(programs):
         config = chosen(program.config, number, random)
         told = in_flight(replace(program, config=config), random)
@@ -129,7 +129,7 @@ def under_choices(programs: Iterable[Program], random: Random) -> Iterator[Progr
 
 
 def chosen_programs(seed: int, max_steps: int) -> Iterator[Program]:
-    """Programs of production sizes under such choices, without end."""
+    """Yield programs of production sizes under such choices, without end."""
     random = Random(seed)
     programs = (production_program(random, max_steps) for _ in itertools.count())
     return under_choices(programs, Random(seed))

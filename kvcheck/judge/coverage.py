@@ -1,4 +1,4 @@
-"""Which rules a run can say something about: what was asked, and what its level decides."""
+"""Which rules a run can decide: by what it tried, and by its level."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ FROM_OUTSIDE = frozenset(
         *("HASH-1", "MGR-1", "POOL-1", "POOL-15"),
     )
 )
-"""Rules that level safety checks in every program, without a snapshot too."""
+"""Rules that level safety checks in every program, even without a snapshot."""
 
 WHERE_IT_COMES_UP = frozenset(
     {"KV-POOL-11", "KV-EVT-7"}
     | {"KV-MAMBA-1", "KV-MAMBA-2", "KV-MAMBA-4", "KV-MAMBA-5", "KV-CROSS-1"}
     | {call.rule for call in ILLEGAL_OPERATIONS}
 )
-"""Rules that level safety checks in the programs that come to them."""
+"""Rules that level safety checks in programs that reach them."""
 
 
 NEEDED: Mapping[str, Callable[[Capabilities], bool]] = MappingProxyType(
@@ -42,11 +42,11 @@ NEEDED: Mapping[str, Callable[[Capabilities], bool]] = MappingProxyType(
         },
     }
 )
-"""Rules that hold of whoever lacks this, since there is nothing to break."""
+"""Rules that hold trivially of a subject that lacks this."""
 
 
 def always_checked(can: Capabilities) -> frozenset[str]:
-    """Rules that level safety looks at in every program, whatever it is about."""
+    """Return the rules that level safety checks in every program, whatever it is about."""
     if Feature.SNAPSHOT not in can.features:
         return FROM_OUTSIDE
     found = {each.rule for each in INVARIANTS} | {each.rule for each in TRANSITION_INVARIANTS}
@@ -54,16 +54,16 @@ def always_checked(can: Capabilities) -> frozenset[str]:
 
 
 def decided(rules: Iterable[str]) -> frozenset[str]:
-    """Those of a program's rules that it decides without a comparison, where it comes to them."""
+    """Return those of a program's rules that it decides without a comparison if it reaches them."""
     return frozenset(rules) & WHERE_IT_COMES_UP
 
 
 def exercised(
     about: Iterable[str], level: Level, can: Capabilities, *, by_programs: bool = True
 ) -> frozenset[str]:
-    """Rules that were looked at, where checks of the rules `about` came to their end.
+    """Return the rules that were checked, given that the checks of the rules `about` finished.
 
-    `by_programs`: some program was run, with what is checked in every one.
+    `by_programs`: some program ran, with the checks of every program.
     """
     always = always_checked(can) if by_programs else frozenset()
     if level is Level.SAFETY:

@@ -1,4 +1,4 @@
-"""The story of a violation, to be drawn as `kvspec view` draws records."""
+"""Draw the operations of a violation as `kvspec view` draws records."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from kvcheck.view.marks import life_of_requests
 from kvspec.interface import Feature, Implementation
 
 MOST_CELLS = 20_000
-"""Blocks × operations of one story; a page holds many."""
+"""Most blocks × operations of one recording; a page holds many."""
 
 
 def story(
     violation: Violation, subject: Implementation, oracle: Implementation | None, options: Options
 ) -> model.Recording | None:
-    """The reference's frames, and below them the subject's; those of the subject alone below level
-    identity, where block ids are its own. None for what cannot be drawn."""
+    """Return the reference's frames above the subject's, or None if they cannot be drawn.
+    Below level identity, where block ids are the subject's own, it has only the subject's."""
     config, operations = violation.program.config, violation.operations
     size = len(operations) * config.kv_cache.num_blocks
     shows = Feature.SNAPSHOT in subject.capabilities.features

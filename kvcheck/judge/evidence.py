@@ -1,6 +1,6 @@
 """A violation as a record: for `kvspec golden`, `kvspec view` and `kvspec shrink`.
 
-The record holds what the oracle answers to the operations that led to the violation, so that the
+The record holds the oracle's results of the operations that led to the violation, so that the
 oracle passes it and the subject fails it at the last operation. Below level identity the subject
 may differ from the oracle long before, in block ids; then the record holds what the subject did.
 Either way the last operation carries the finding.
@@ -26,7 +26,7 @@ from kvspec.record_file import read_trace, write_trace
 
 @dataclass(frozen=True)
 class Written:
-    """What became of a violation: its record, or the reason why there is none.
+    """The record of a violation, or the reason why there is none.
 
     `is_replayable`: the subject fails the record at its last operation, and the oracle passes.
     """
@@ -40,7 +40,7 @@ class Written:
 def write_records(
     report: Report, subject: Implementation, oracle: Implementation | None, folder: Path
 ) -> tuple[Written, ...]:
-    """One record per violation, named by its rule: KV-POOL-6.jsonl, KV-POOL-6-2.jsonl, …"""
+    """Write one record per violation, named by its rule: KV-POOL-6.jsonl, KV-POOL-6-2.jsonl, …"""
     folder.mkdir(parents=True, exist_ok=True)
     taken: dict[str, int] = {}
     written = []
@@ -55,7 +55,7 @@ def write_records(
 def write_record(
     violation: Violation, subject: Implementation, oracle: Implementation | None, path: Path
 ) -> Written:
-    """The record of one violation."""
+    """Write the record of one violation."""
     if not violation.operations:
         return Written(violation, reason="it is not shown by operations")
     with tempfile.TemporaryDirectory() as folder:
@@ -76,7 +76,7 @@ def write_record(
 
 
 def _record(violation: Violation, implementation: Implementation, path: Path) -> str:
-    """Write what the implementation does; the reason why that cannot be, or nothing."""
+    """Record what the implementation does; return why that is impossible, or an empty string."""
     for name, *_ in violation.operations:
         if name not in OPERATIONS:
             return f"records cannot hold it ({name})"
@@ -100,24 +100,24 @@ def _record(violation: Violation, implementation: Implementation, path: Path) ->
     except FormatError as error:
         path.unlink(missing_ok=True)
         return f"records cannot hold it ({error})"
-    except (Exception, SystemExit) as error:  # whatever an implementation raises outside of records
+    except (Exception, SystemExit) as error:  # a subject may raise anything
         path.unlink(missing_ok=True)
         return f"{implementation.capabilities.name} cannot be recorded: {error}"
     return ""
 
 
 def _read_back(path: Path) -> None:
-    """A subject may show what no record may say, such as a negative count; refused here."""
+    """Raise FormatError if the subject shows what no record may hold, such as a negative count."""
     for _ in read_trace(path):
         pass
 
 
 def _fails_at_the_end(path: Path, subject: Implementation) -> bool:
-    """Whether the subject follows the record up to its last operation, and parts from it there."""
+    """Whether the subject follows the record and differs at its last operation."""
     try:
         result = replay_trace(path, subject)
     except (KVSpecError, SystemExit):  # a subject may quit
         return False
     lines = path.read_bytes().count(b"\n")
-    # The header is line 1, the footer the last; between them stand the operations.
+    # Line 1 is the header, the last line the footer, the lines between are operations.
     return result.mismatch is not None and result.mismatch.line == lines - 1

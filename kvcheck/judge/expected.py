@@ -1,8 +1,8 @@
-"""Known differences: the findings that a file lists, and what another run makes of them.
+"""Known differences: compare the findings of a run with those that a file lists.
 
-A finding is told by its cause, which is the rule of the call that shows it and the name of the
-check, and by the directed checks that show it. Blame and the likeness to a mistake
-depend on the time that a machine has: they are written for the reader, and never compared.
+A finding is identified by its cause (the rule of the call that shows it and the name of the check)
+and by the directed checks that show it. Blame and the likeness to a mistake depend on a machine's
+speed: they are written for the reader and never compared.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from kvspec._toml import parse_toml
 MOST_BYTES, MOST_LINE_BYTES, MOST_TEXT = 2**18, 2**12, 500
 
 HEAD = """\
-# What kvspec check found here, and why that is so. Give each a reason: they are kept.
+# Findings of kvspec check, each with a reason; write it where it is empty: it is kept.
 # Written by kvspec check --write-expect; read by kvspec check --expect.
 """
 
 
 @dataclass(frozen=True)
 class Asked:
-    """What a run was about; all but the subject must be the same as in the file."""
+    """The options of a run; all but the subject must equal those in the file."""
 
     subject: str
     level: str
@@ -39,12 +39,12 @@ class Asked:
 
     @classmethod
     def of(cls, options: Options, profile: str) -> Asked:
-        """As the command line has it."""
+        """Return these of the command line's options."""
         return cls(options.name, str(options.level), profile, options.oracle, options.rules)
 
 
 def findings(report: Report) -> tuple[Finding, ...]:
-    """What a run found, the worst first; once what is found in several ways."""
+    """Return a run's findings, worst first; one that is found in several ways is listed once."""
     found: dict[str, Finding] = {}
     for each in report.violations:
         places = report.shown_by.get(each.cause, (RANDOM,))
@@ -54,7 +54,7 @@ def findings(report: Report) -> tuple[Finding, ...]:
 
 
 def compare(file: Path, listed: Sequence[Finding], report: Report) -> Compared:
-    """The findings of a run beside those of a file."""
+    """Compare the findings of a run with those of a file."""
     seen = {each.cause: each for each in findings(report)}
     wanted = {each.cause: each for each in listed}
     known, new, gone, not_seen = [], [], [], []
@@ -77,13 +77,13 @@ def compare(file: Path, listed: Sequence[Finding], report: Report) -> Compared:
 
 
 def _without(finding: Finding, places: Sequence[str]) -> Finding | None:
-    """As far as other places show it."""
+    """Return the finding as other places show it, or None."""
     left = tuple(each for each in finding.shown_by if each not in places)
     return replace(finding, shown_by=left) if left else None
 
 
 def renewed(listed: Sequence[Finding], report: Report) -> tuple[Finding, ...]:
-    """What the file says after this run: reasons are kept, and so is what it did not look for."""
+    """Return the file's findings after this run; keep reasons and what the run did not look for."""
     before = {each.cause: each for each in listed}
     found = []
     for one in findings(report):
@@ -97,14 +97,14 @@ def renewed(listed: Sequence[Finding], report: Report) -> tuple[Finding, ...]:
 
 
 def _unsought(finding: Finding, report: Report) -> tuple[str, ...]:
-    """What shows it and was not run whole; random programs never are."""
+    """Return what shows the finding and did not run completely; random programs never do."""
     return tuple(
         each for each in finding.shown_by if each.partition(" ")[0] not in report.looked_at
     )
 
 
 def read_expected(path: Path, asked: Asked) -> tuple[Finding, ...]:
-    """The findings of a file. Raises FormatError for a damaged one and for that of another run."""
+    """Return a file's findings. Raises FormatError if it is damaged or of another run."""
     where = Where(str(path))
     data = read_bounded(path, most_bytes=MOST_BYTES)
     if max(map(len, data.split(b"\n"))) > MOST_LINE_BYTES:
@@ -119,12 +119,12 @@ def read_expected(path: Path, asked: Asked) -> tuple[Finding, ...]:
             raise where.member(name).error(f"of another run: {was!r} there, {given!r} here")
     listed = tuple(found.get("known", ()))
     if len({each.cause for each in listed}) < len(listed):
-        raise where.member("known").error("a cause stands there twice")
+        raise where.member("known").error("a cause is listed twice")
     return listed
 
 
 def expected_text(asked: Asked, listed: Iterable[Finding]) -> str:
-    """The file."""
+    """Return the text of the file."""
     lines = [f"{name} = {_toml(value)}" for name, value in asdict(asked).items()]
     for each in listed:
         lines += ["", "[[known]]"]
@@ -135,14 +135,14 @@ def expected_text(asked: Asked, listed: Iterable[Finding]) -> str:
 
 
 def _toml(value: str | tuple[str, ...]) -> str:
-    """A text, or a list with a line for each; JSON's escapes are TOML's but for one character."""
+    """Encode a string, or a list with one line per item; JSON escapes are TOML but for DEL."""
     if isinstance(value, str):
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
     return "[" + "".join(f"\n  {_toml(each)}," for each in value) + "\n]"
 
 
 def _short(value: object, where: Where) -> str:
-    """A text that a line has room for."""
+    """Return a text that fits a line."""
     found = text(value, where)
     if len(found) > MOST_TEXT:
         raise where.error(f"longer than {MOST_TEXT} characters")

@@ -1,8 +1,8 @@
-"""The fault dictionary: known mistakes that behave just as the subject does.
+"""The fault dictionary: known mistakes that behave exactly as the subject does.
 
-A story that the subject fails is played on the reference with one mistake each, those first that
-fail the same directed checks (`kvcheck.judge.outcomes`). One that gives the same wrong answers,
-story after story, says more than any rule: what is wrong.
+Operations that the subject fails are played on the reference with one mistake each, first those
+that fail the same directed checks (`kvcheck.judge.outcomes`). A mistake that gives the same wrong
+results in each of them says more than any rule: it shows the defect.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ MOST_STORIES = 8
 MOST_MISTAKES, MOST_ALIKE = 80, 40
 SECONDS = 20.0
 IMPLEMENTATIONS = ("manager", "planner", "steps")
-"""Kinds of mistakes that are made as an implementation."""
+"""Kinds of mistakes that are built as an implementation."""
 
 
 @dataclass(frozen=True)
 class Likeness:
-    """A mistake, and the findings that it shows just as they were seen, of those it was shown."""
+    """A mistake, and the findings that it reproduces exactly, of those that were tried."""
 
     mistake: Mistake
     shared: tuple[Kind, ...]
@@ -43,9 +43,9 @@ def likenesses(
     oracle: Implementation,
     options: Options,
 ) -> tuple[Likeness, ...]:
-    """The mistakes that share a story, those that share most first, as far as the time reaches.
+    """Return mistakes that reproduce a finding, best first, as far as the time allows.
 
-    `violations` as they were found, under the rule that each names by itself.
+    `violations`: as they were found, under the rule that each names by itself.
     """
     stories = stories_of(violations)
     deadline = math.inf if options.budget.is_counted else time.monotonic() + SECONDS
@@ -61,12 +61,12 @@ def likenesses(
 
 
 def alike(found: Iterable[Likeness], kind: Kind) -> Likeness | None:
-    """The mistake that shows this finding, and most of the others."""
+    """Return the mistake that shows this finding and most of the others."""
     return next((each for each in found if kind in each.shared), None)
 
 
 def stories_of(violations: Iterable[Violation]) -> tuple[Violation, ...]:
-    """The shortest that can be played again: no protocol."""
+    """Return the shortest violations that can be played again (no violation of the protocol)."""
     playable = list(violations)
     playable = [each for each in playable if each.is_example or each.program.steps]
     return tuple(sorted(playable, key=lambda each: len(each.operations))[:MOST_STORIES])
@@ -75,7 +75,7 @@ def stories_of(violations: Iterable[Violation]) -> tuple[Violation, ...]:
 def candidates(
     mistakes: Iterable[Mistake], near: Sequence[Neighbour], violations: Iterable[Violation]
 ) -> list[Mistake]:
-    """Those that fail the same checks, the likest first, then those about a rule that is named."""
+    """Return mistakes that fail the same checks, the likest first, then those about named rules."""
     among = {mistake.id: mistake for mistake in mistakes}
     like = [among[each.mistake] for each in near if each.mistake in among][:MOST_ALIKE]
     named = {violation.rule for violation in violations}
@@ -84,7 +84,7 @@ def candidates(
 
 
 def known_of(oracle: str) -> tuple[Mistake, ...]:
-    """The mistakes that are made from the oracle, and that somebody can see."""
+    """Return the mistakes made from the oracle whose effect can be observed."""
     return tuple(
         each
         for each in installed()
@@ -95,7 +95,7 @@ def known_of(oracle: str) -> tuple[Mistake, ...]:
 def shows(
     violation: Violation, made: Implementation, oracle: Implementation, options: Options
 ) -> bool:
-    """Whether the mistake gives the same wrong answer at the same place of the story."""
+    """Whether the mistake gives the same wrong result at the same operation."""
     again = played(violation, made, oracle, options)
     if again is None or len(again.operations) != len(violation.operations):
         return False
@@ -110,7 +110,7 @@ def shows(
 def played(
     violation: Violation, made: Implementation, oracle: Implementation, options: Options
 ) -> Violation | None:
-    """What the story shows of an implementation."""
+    """Play the violation's operations on an implementation and return what they show."""
     compared = None if options.level is Level.SAFETY else oracle
     try:
         if not violation.is_example:
@@ -122,7 +122,7 @@ def played(
 
 
 def by_likeness(ranked: Sequence[Suspect], found: Sequence[Likeness]) -> tuple[Suspect, ...]:
-    """The suspects, before them the rules of the mistakes that show every story, if there are."""
+    """Put the rules of mistakes that reproduce every finding before the other suspects."""
     twins = [each.mistake for each in found if len(each.shared) == each.num_stories]
     votes: dict[str, float] = {}
     for mistake in twins:

@@ -1,4 +1,4 @@
-"""Findings: a rule that is broken, its cause, what shows it, and whether a file knows it."""
+"""Findings: a broken rule, its cause, what shows it, and whether a file knows it."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from kvcheck.judge.blame import Evidence, Kind, cause_of
 
 DIRECTED, RANDOM = "directed", "random"
-"""What shows a finding; `RANDOM` only where nothing else does."""
+"""What shows a finding; `RANDOM` only if no example does."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One of them. `rule`: blamed when it was written. `shown_by`: part of the run, and its name.
+    """A finding. `rule`: blamed when it was written. `shown_by`: part of the run, and its name.
 
-    `like`: which known mistake behaves so.
+    `like`: the known mistake that behaves so.
     """
 
     rule: str
@@ -27,7 +27,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Compared:
-    """A run beside a file. `gone`: looked for and not found; `not_seen`: nobody could tell."""
+    """A run compared with a file. `gone`: looked for and not found; `not_seen`: not looked for."""
 
     file: str
     known: tuple[Finding, ...]
@@ -37,11 +37,11 @@ class Compared:
 
     @property
     def agrees(self) -> bool:
-        """Nothing is new, and nothing is gone."""
+        """Whether no finding is new and none is gone."""
         return not self.new and not self.gone
 
     def known_as(self, cause: str) -> Finding | None:
-        """The known finding, if all that shows it is known."""
+        """Return the known finding of this cause if everything that shows it is known."""
         return next((each for each in self.known if each.cause == cause), None)
 
 

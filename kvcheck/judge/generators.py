@@ -1,4 +1,4 @@
-"""Random steps, as Hypothesis strategies: what state machines draw.
+"""Random steps, as Hypothesis strategies for state machines.
 
 Weighted so that sharing, eviction, refusal, preemption and windows happen within a few dozen steps:
 one token most of the time, small pools, requests that come back.

@@ -1,4 +1,4 @@
-"""Random programs about hits that end inside a block, and states that are left inside a chunk.
+"""Random programs about hits that end inside a block, and states saved inside a chunk.
 
 Texts share beginnings of every length, pools are ample, and requests come and go within few steps.
 Those at real sizes have prompts of thousands of tokens, blocks of 16 to 256, and pools of up to
@@ -23,14 +23,14 @@ OTHERS = (("full",), ("full",), ("full", "mamba"), ("mla",), ("full", "mla"))
 
 
 def inside_programs(run_seed: int, batch: int, max_steps: int) -> Iterator[Program]:
-    """Batch number `batch` of the programs of a run; the same for equal arguments."""
+    """Yield batch number `batch` of the programs of a run; equal arguments give equal programs."""
     random = Random(run_seed * 1_000_003 + batch + 500_000)
     for _ in range(BATCH):
         yield _program(random, max_steps)
 
 
 def large_inside_program(random: Random, max_steps: int) -> Program:
-    """One at real sizes. One of 500 has twenty times as many steps, and hundreds of requests."""
+    """Draw one at real sizes; one of 500 has twenty times the steps and hundreds of requests."""
     has_many = random.random() < 0.002
     config = inside_config(random, is_large=True, room=20 if has_many else 2)
     draw = LongInsideDraw(random, config)
@@ -42,7 +42,7 @@ def large_inside_program(random: Random, max_steps: int) -> Program:
 
 
 class LongInsideDraw(LongDraw):
-    """Prompts end at a few places of the texts, or near them: others begin where one ended."""
+    """Prompts end at or near a few places of the texts, so that others begin where one ended."""
 
     def __init__(self, random: Random, config: ManagerConfig) -> None:
         super().__init__(random, config)
@@ -58,7 +58,7 @@ class LongInsideDraw(LongDraw):
         self.texts = (first, shared[0], shared[1])
 
     def length_of(self, text: Sequence[int]) -> int:
-        """At one of the places, up to two blocks behind it, or anywhere."""
+        """Draw a length at one of the places, up to two blocks behind it, or anywhere."""
         place = self.random.choice(self.places)
         behind = (0, 1, 2, self.h // 2, self.h, self.h + 1, self.sizes[-1], 2 * self.sizes[-1] + 1)
         if self.chance(0.1):
@@ -67,16 +67,16 @@ class LongInsideDraw(LongDraw):
 
 
 def _crowd(draw: Draw) -> list[Step]:
-    """Many come, and go on."""
+    """Let many requests arrive and run."""
     come = [each for _ in range(20) for each in (_arrival(draw), st.Admit(LAST))]
     return [*come, *[draw.run() for _ in range(20)], st.NewStep()]
 
 
 def inside_config(random: Random, *, is_large: bool = False, room: int = 1) -> ManagerConfig:
-    """Full attention beside states, hashes finer than the blocks of states or, with states inside
-    chunks, as large.
+    """Draw full attention beside states, hashes finer than the blocks of states or as large.
 
-    `room`: if it is large, how many of the longest requests the pool holds, more or less.
+    Hashes are as large with states inside chunks. `room`: about how many of the longest requests
+    fit a large pool.
     """
     h = random.choice((8, 16, 16, 32, 64) if is_large else (1, 2))
     size = min(h * random.choice((2, 4, 8) if is_large else (2, 4)), 256)
@@ -134,14 +134,14 @@ def _program(random: Random, max_steps: int) -> Program:
 
 def _habit(draw: Draw) -> list[Step]:
     number = draw.random.randrange(12)
-    if number < 4:  # somebody comes, and mostly goes on at once
+    if number < 4:  # a request arrives, and mostly runs at once
         follows = [draw.run() for _ in range(draw.random.choice((0, 0, 1, 2)))]
         return [_arrival(draw), st.Admit(LAST, chunk_tokens=draw.chunk()), *follows]
     if number < 6:
         return [draw.run(), st.NewStep()]
     if number < 8:
         return [draw.release(), *[draw.eviction()] * draw.chance(0.2)]
-    if number < 10:  # several begin in one step, all that they have or a part
+    if number < 10:  # several begin in one step, with all their tokens or a part
         arrivals = [_arrival(draw) for _ in range(draw.random.choice((2, 2, 3)))]
         admissions = [st.Admit(chunk_tokens=draw.chunk()) for _ in arrivals]
         return [*[st.NewStep()] * draw.chance(0.8), *arrivals, *admissions]

@@ -1,4 +1,4 @@
-"""The longest hit, checked against a statement of it that shares no code with an implementation."""
+"""Check the longest hit against an independent statement of it."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ HitOracle: TypeAlias = Callable[
 
 
 class LongestHitCheck:
-    """A look-up answers the hit that `oracle` states, to the block (KV-MGR-1)."""
+    """Check that a look-up returns the hit that `oracle` states, to the block (KV-MGR-1)."""
 
     def __init__(self, oracle: HitOracle, *, rule: str) -> None:
         self.oracle = oracle
         self.rule = rule
 
     def after_operation(self, runner: Runner, done: Performed) -> None:
-        """Compare a look-up; nothing is found with caching off, or for who must not read."""
+        """Compare a look-up; no hit may be found with caching off or reading skipped."""
         if done.name != "get_computed_blocks" or done.request is None or done.outcome.error:
             return
         config = runner.config
@@ -43,4 +43,4 @@ class LongestHitCheck:
         expect_equal("KV-MGR-1", "hit length in tokens", length, hit["num_computed_tokens"])
 
     def after_step(self, runner: Runner) -> None:
-        """Only look-ups are looked at."""
+        """Check nothing: only look-ups matter."""

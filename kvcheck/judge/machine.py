@@ -1,13 +1,13 @@
 """State machines: Hypothesis draws step after step, and a runner performs and checks each.
 
-    run_state_machine_as_test(mixed_machine(implementation, longest_hit))
+run_state_machine_as_test(mixed_machine(implementation, longest_hit))
 
-Other than a program, a machine sees what came of a step before it draws the next one, so that it
+Unlike a program, a machine sees the result of a step before it draws the next one, so that it
 rarely draws a step that fits no request; and Hypothesis shrinks it.
 
-`mixed_machine` draws one to four groups of any types, its `LaterMachine` those that came later, and
-hits inside a block. Besides safety, accounts and events every hit is checked, to the block, against
-a statement of it by the caller.
+`mixed_machine` draws one to four groups of any types, its `LaterMachine` later types and hits
+inside a block. Besides safety, accounts and events every hit is checked, to the block, against
+the caller's statement of it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from kvspec.config import ManagerConfig
 from kvspec.interface import Feature, Implementation
 
 MAX_REQUESTS = 6
-# What the statements of a longest hit know of hits that end inside a block.
+# The statements of a longest hit cover hits that end inside a block to this extent.
 WITHOUT_DROPS = INSIDE_CONFIGS.map(lambda config: replace(config, use_eagle=False))
 # Runs are short: most requests are alike and plain, so that some share, revive and evict.
 PLAIN_ARRIVALS = st.builds(
@@ -60,7 +60,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     """Rules draw steps; `implementation` and `audit` are set by the functions below.
 
     `audit`: the implementation checks itself, and the named invariants are checked too; without it,
-    answers and content have to tell.
+    only results and content are.
     """
 
     implementation: ClassVar[Implementation]
@@ -68,7 +68,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     reports_hits = False
 
     def start(self, config: ManagerConfig, *more: Check) -> None:
-        """A fresh manager, watched by the usual checks and `more`."""
+        """Create a manager, watched by the usual checks and `more`."""
         self.runner = Runner(steps.Program(config, ()), self.implementation, audit=self.audit)
         self.situations: Counter[str] = Counter()
         invariants: list[Check] = [InvariantCheck()] if self.audit else []
@@ -82,14 +82,14 @@ class SchedulerMachine(RuleBasedStateMachine):
         ]
 
     def num_in(self, *phases: str) -> int:
-        """How many requests are in one of these phases."""
+        """Count the requests in one of these phases."""
         return sum(request.seat.phase in phases for request in self.runner.requests)
 
     def do(self, step: steps.Step) -> None:
         perform_step(self.runner, self.as_reported(step))
 
     def as_reported(self, step: steps.Step) -> steps.Step:
-        """The step; hits of whoever arrives are reported if that is on."""
+        """Return the step, with hit reports for an arriving request if they are on."""
         can = Feature.HIT_REPORTS in self.implementation.capabilities.features
         if isinstance(step, steps.Arrive) and self.reports_hits and can:
             return replace(step, reports_hits=True)
@@ -97,12 +97,12 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     @rule()
     def report_hits(self) -> None:
-        """From now on, hits of those who arrive are reported, or no longer (KV-EVT-11)."""
+        """Turn hit reports on or off for requests that arrive later (KV-EVT-11)."""
         self.reports_hits = not self.reports_hits
 
     @rule(arrival=ARRIVALS, admission=ADMISSIONS)
     def arrive(self, arrival: steps.Arrive, admission: steps.Admit) -> None:
-        """A new request asks for admission; too many, and the oldest waiting one gives up."""
+        """Let a request arrive and ask for slots; if there are too many, the oldest gives up."""
         if len(self.runner.requests) >= MAX_REQUESTS:
             if not self.num_in(WAITING, PREEMPTED):
                 return
@@ -113,25 +113,25 @@ class SchedulerMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.num_in(WAITING, PREEMPTED) > 0)
     @rule(admission=ADMISSIONS)
     def retry(self, admission: steps.Admit) -> None:
-        """A request that was refused or preempted asks again."""
+        """Let a refused or preempted request ask again."""
         self.do(admission)
 
     @precondition(lambda self: self.num_in(RUNNING) > 0)
     @rule(step=generators.RUNS)
     def run_on(self, step: steps.Run) -> None:
-        """A chunk, or a decode step with drafts of which some are accepted."""
+        """Compute a chunk, or a decode step with drafts of which some are accepted."""
         self.do(step)
 
     @precondition(lambda self: self.num_in(LOADING) > 0)
     @rule(who=generators.WHO)
     def finish_load(self, who: int) -> None:
-        """The external tokens arrived: register their blocks."""
+        """Register the blocks of external tokens that have arrived."""
         self.do(steps.FinishLoad(who))
 
     @precondition(lambda self: self.num_in(RUNNING, LOADING) > 0)
     @rule(step=generators.RELEASES)
     def release(self, step: steps.Release) -> None:
-        """Finish or preempt a request; at once, or with its blocks returned later."""
+        """Finish or preempt a request and return its blocks at once or later."""
         self.do(step)
 
     @precondition(lambda self: bool(self.runner.subject.popped))
@@ -142,17 +142,17 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     @rule(step=MAINTENANCE)
     def maintain(self, step: steps.Step) -> None:
-        """What engines do now and then besides running requests."""
+        """Do what engines do now and then besides running requests."""
         self.do(step)
 
     @precondition(lambda self: bool(self.runner.requests))
     @rule(step=generators.BREAKS)
     def break_rules(self, step: steps.Break) -> None:
-        """An illegal call raises a typed error and changes nothing."""
+        """Make an illegal call, which must raise a typed error and change nothing."""
         self.do(step)
 
     def teardown(self) -> None:
-        """Once everything is released, the pool is whole; Hypothesis' statistics say what came."""
+        """Release everything and check that the pool is whole; report situations to Hypothesis."""
         if hasattr(self, "runner"):
             for situation in self.situations:
                 event(situation)
@@ -160,22 +160,22 @@ class SchedulerMachine(RuleBasedStateMachine):
 
 
 class MixedMachine(SchedulerMachine):
-    """One to four groups of any types that may stand together."""
+    """One to four groups of any types that may be combined."""
 
     hit_oracle: ClassVar[HitOracle]
 
     @initialize(config=mixed_configs())
     def create(self, config: ManagerConfig) -> None:
-        """Hits are checked against the caller's statement of them."""
+        """Start with a check of hits against the caller's statement of them."""
         self.start(config, LongestHitCheck(type(self).hit_oracle, rule="KV-COORD-5"))
 
 
 class Withdrawing(SchedulerMachine):
-    """Steps that do not run, beside all others (KV-MGR-24)."""
+    """Take requests out of planned steps, beside all others (KV-MGR-24)."""
 
     @rule(step=generators.WITHDRAWALS)
     def withdraw(self, step: steps.Withdraw) -> None:
-        """Take a request out of the step that is planned."""
+        """Take a request out of the planned step."""
         self.do(step)
 
 
@@ -184,7 +184,7 @@ class LaterMachine(Withdrawing, MixedMachine):
 
     @initialize(config=st.one_of(later_configs(), WITHOUT_DROPS))
     def create(self, config: ManagerConfig) -> None:
-        """Hits are checked against the caller's statement of them."""
+        """Start with a check of hits against the caller's statement of them."""
         super().create(config)
 
 
@@ -195,7 +195,7 @@ def mixed_machine(
     kind: type[MixedMachine] = MixedMachine,
     **attributes: Any,
 ) -> type[MixedMachine]:
-    """The machine over mixed groups for one implementation and one statement of the longest hit."""
+    """Return the machine over mixed groups for an implementation and a statement of hits."""
     return type(
         f"{kind.__name__}For{implementation.capabilities.name}",
         (kind,),

@@ -1,4 +1,4 @@
-"""Random configurations of one to four groups, of any types that may stand together."""
+"""Random configurations of one to four groups, of any types that may be combined."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ KINDS = ("full", "full", "mla", "window", "window", "chunked", "mamba", "cross",
 
 @st.composite
 def mixed_configs(draw: st.DrawFn) -> ManagerConfig:
-    """A configuration that every implementation with these types must accept.
+    """Draw a configuration that every implementation with these types must accept.
 
     Chunked local attention rules out drafting and unequal block sizes (KV-CHUNK-3); cross attention
     rules out caching (KV-CROSS-4); several cached groups need two different specs (KV-COORD-3).
@@ -70,7 +70,7 @@ def mixed_configs(draw: st.DrawFn) -> ManagerConfig:
 
 @st.composite
 def later_configs(draw: st.DrawFn) -> ManagerConfig:
-    """Such a one with R-SWA for full attention, windows that retain more, or hash look-ahead."""
+    """Draw one with R-SWA for full attention, windows that retain more, or hash look-ahead."""
     config = draw(mixed_configs())
     small = st.sampled_from([1, 2, 3, 5])
     window, retained = draw(st.none() | small), draw(st.just(0) | small)
@@ -94,11 +94,11 @@ def _later(spec: LayerSpec, window: int | None, retained: int) -> LayerSpec:
 
 
 INSIDE_CONFIGS = st.builds(inside_config, st.randoms(use_true_random=False))
-"""Of hits that end inside a block, as programs about them have them."""
+"""Configurations with hits that end inside a block, as in programs about them."""
 
 
 def draw_spec(draw: st.DrawFn, kind: str, base: int, *, equal_sizes: bool) -> LayerSpec:
-    """A small spec of one kind."""
+    """Draw a small spec of one kind."""
     size = base if equal_sizes else base * draw(st.sampled_from([1, 1, 2, 4]))
     if kind == "full":
         return FullAttentionSpec(size, 1, 8, "float16")

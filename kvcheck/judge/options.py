@@ -1,4 +1,4 @@
-"""What a run of the suite is asked for: how much must be equal, how long it may look, at what."""
+"""Options of a run of the suite: the level, the budget and the rules."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kvspec.interface import Feature, Implementation
 from kvspec.policy import Policy
 
 ENDLESS = 1e9
-"""Seconds of a budget that ends when somebody stops it."""
+"""Seconds of a budget that ends only when the run is stopped."""
 
 
 HASHES_COMPARED = "sha256_cbor"
@@ -25,10 +25,9 @@ HASHES_COMPARED = "sha256_cbor"
 class Budget:
     """How long to look: random programs for `seconds`, at most `max_steps` steps each.
 
-    `shrink_seconds`: how long to make what was found smaller, in all. `directed`: whether the
-    examples are played before. `programs`: so many
-    random programs whatever time they take, and no clock decides what is found: equal runs have
-    equal reports on any machine, as long as nothing hangs.
+    `shrink_seconds`: seconds for shrinking, in all. `directed`: play the examples first.
+    `programs`: run as many random programs whatever time they take, and let no clock decide what is
+    found: equal runs have equal reports on any machine, as long as nothing hangs.
     """
 
     seconds: float
@@ -43,7 +42,7 @@ class Budget:
         return self.programs is not None
 
     def counted(self, programs: int) -> Budget:
-        """So many random programs in place of the seconds."""
+        """Return a budget of so many random programs instead of seconds."""
         return replace(self, seconds=ENDLESS if programs else 0.0, programs=programs)
 
 
@@ -57,11 +56,11 @@ BUDGETS = (
 
 @dataclass(frozen=True)
 class Options:
-    """What to check.
+    """The options of a run.
 
-    `rules`: patterns of rule ids; `policy`: the subject's declared choices; `name`, `oracle`: how
-    subject and oracle are found again. `self_checks_only`: they are the same code (`same_code`), so
-    nothing is compared, and records, examples and invariants decide.
+    `rules`: patterns of rule ids; `policy`: the subject's declared choices; `name`, `oracle`: names
+    by which subject and oracle are found again. `self_checks_only`: they are the same code
+    (`same_code`), so nothing is compared, and records, examples and invariants decide.
     """
 
     level: Level
@@ -75,15 +74,15 @@ class Options:
 
 
 def same_code(subject: Implementation, oracle: Implementation) -> bool:
-    """Whether both are one class with the same parts: such a comparison finds nothing.
+    """Whether both are one class with the same parts, so that a comparison finds nothing.
 
-    One behind the protocol is another program, whatever it calls itself.
+    A subject behind the protocol is another program, whatever name it gives.
     """
     return type(subject) is type(oracle) and _parts(subject) == _parts(oracle)
 
 
 def _parts(implementation: Implementation) -> Mapping[str, object]:
-    """What it was made with; nothing that was worked out since."""
+    """Return the values it was built with, without those derived since."""
     kept = getattr(implementation, "__dict__", {})
     derived = {
         name for name in kept if isinstance(getattr(type(implementation), name, 0), cached_property)
@@ -110,7 +109,7 @@ def level_for(level: Level | None, subject: Implementation) -> Level:
 
 
 def judged(options: Options, subject: Implementation) -> Options:
-    """The options with the policy that the subject has (`policy_of`).
+    """Return the options with the subject's policy (`policy_of`).
 
     Raises UnsupportedError for a level that the subject cannot show (`level_for`).
     """
@@ -119,7 +118,7 @@ def judged(options: Options, subject: Implementation) -> Options:
 
 
 def run_of(subject: Implementation, options: Options) -> dict[str, Any]:
-    """What two runs must have in common for one to go on with the other."""
+    """Return what two runs must have in common for one to continue the other."""
     return {
         "subject": subject.capabilities.name,
         "level": str(options.level),

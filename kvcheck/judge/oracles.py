@@ -1,4 +1,4 @@
-"""What the answer must be, computed from a snapshot and the rules by plain enumeration.
+"""Expected results, computed from a snapshot and the rules by plain enumeration.
 
 Nothing here shares code with an implementation.
 """
@@ -12,13 +12,13 @@ from kvspec.snapshot import Snapshot
 
 
 def expect_equal(rule: str, what: str, expected: object, got: object) -> None:
-    """Raise WrongAnswer unless the implementation answered what the rule says."""
+    """Raise WrongAnswer unless the result is what the rule says."""
     if expected != got:
         raise WrongAnswer("answers_as_the_rule_says", rule, what, expected, got)
 
 
 def queue_after_release(before: Snapshot, lists: Iterable[Sequence[int]]) -> tuple[int, ...]:
-    """The free queue after one release call per list (KV-POOL-6, KV-POOL-7)."""
+    """Return the free queue after one release call per list (KV-POOL-6, KV-POOL-7)."""
     counts = list(before.ref_counts)
     queue = list(before.free_queue)
     for blocks in lists:

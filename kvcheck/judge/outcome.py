@@ -1,4 +1,4 @@
-"""What came of a run of the suite."""
+"""The result of a run of the suite."""
 
 from __future__ import annotations
 
@@ -22,14 +22,15 @@ UNBROKEN, BROKEN, IN_DOUBT, NOT_EXERCISED, NOT_APPLICABLE, HIDDEN = VERDICTS = (
     "does not apply",
     "cannot be checked",
 )
-"""What a run finds of a rule. Nothing it did was about one that is not exercised; one in doubt has
-checks that failed, and another rule is more suspicious of each of them. One does not apply if all
-its checks need what the subject does not declare. The first four are the rules that apply."""
+"""Verdicts on a rule. Not exercised: nothing that ran was about it. In doubt: checks of it failed,
+and for each of them another rule is more suspicious. Not applicable: all its checks need what the
+subject lacks. The first four are the verdicts on rules that apply.
+"""
 
 
 @dataclass(frozen=True)
 class RuleOutcome:
-    """What a run found of one rule. `reason`: why it is neither broken nor unbroken."""
+    """The verdict on one rule. `reason`: why it is neither broken nor unbroken."""
 
     rule: str
     verdict: str
@@ -37,13 +38,13 @@ class RuleOutcome:
 
     @property
     def applies(self) -> bool:
-        """It can be checked of this subject."""
+        """Whether it can be checked of this subject."""
         return self.verdict not in (NOT_APPLICABLE, HIDDEN)
 
 
 @dataclass(frozen=True)
 class Reached:
-    """How far a run is. `share` of the phase is done; None: nobody knows. `note`: at what."""
+    """The progress of a run. `share` of the phase is done; None: unknown. `note`: what it does."""
 
     phase: str
     share: float | None
@@ -52,19 +53,18 @@ class Reached:
 
 @dataclass(frozen=True)
 class Report:
-    """What came of it.
+    """The result of a run.
 
-    `violations`: the first, shrunk, of each kind, and few in other ways, under the rule that is
-    most suspicious, worst first, and of each rule the smallest. `suspects`: rules with failed
-    checks, and those of mistakes that behave so, ranked. `in_doubt`: rules with a check that
-    failed. `directed`, `random`: examples and programs run.
-    `left_out`: those that need what the subject does not have, and what that is. `unseen`: what
-    could not be checked for lack of a snapshot. `situations`: how often each came up; `missed`:
-    never. `exercised`: rules that something was about which came to its end, or that every program
-    checks. `gave_up`: too many programs hung. `shown_by`: which examples show each
-    cause. `looked_at`: whether they were run whole. `expected`: beside the findings that a
-    file knows. `version`: of the subject; `edition`: that it was written for. `more`: in how many
-    ways rules are broken beside those that are told.
+    `violations`: the first, shrunk, of each kind, and few in other ways, under the most suspicious
+    rule, worst first, and of each rule the smallest first. `suspects`: rules with failed checks and
+    those of mistakes that behave so, ranked. `in_doubt`: rules with a failed check. `directed`,
+    `random`: numbers of examples and programs that ran. `left_out`: those for which the subject
+    lacks something, and what. `unseen`: what could not be checked for lack of a snapshot.
+    `situations`: how often each occurred; `missed`: never. `exercised`: rules with a check that
+    finished, or that every program checks. `gave_up`: too many programs hung. `shown_by`: which
+    examples show each cause. `looked_at`: parts that ran completely. `expected`: compared with
+    the file of known findings. `version`: of the subject; `edition`: the one it was written for.
+    `more`: number of ways per broken rule beside those reported.
     """
 
     subject: str
@@ -90,10 +90,10 @@ class Report:
 
     @property
     def conforms(self) -> bool:
-        """No rule was broken."""
+        """Whether no rule is broken."""
         return not self.violations
 
     @property
     def missed(self) -> tuple[str, ...]:
-        """Situations that never came up."""
+        """Return the situations that never occurred."""
         return missed(self.situations)

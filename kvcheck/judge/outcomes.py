@@ -1,8 +1,8 @@
-"""What the directed suite finds of every known mistake, and which of them a subject is like.
+"""Results of the directed suite for every known mistake, and which of them a subject is like.
 
 `kvcheck/data/outcomes.json` is written by `python -m tests.judge.outcomes`: for each mistake of the
 reference and of its twin the checks that fail, and what each violation names by itself. A subject
-that fails the same checks in the same way breaks, most likely, the same rule.
+that fails the same checks in the same way most likely breaks the same rule.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from kvcheck.judge.blame import Evidence, Kind, Neighbour
 
 FILE = "data/outcomes.json"
 OF_ANOTHER_KIND = 0.2
-"""What a check that both fail counts if the violations name different rules."""
+"""Weight of a check that both fail if the violations name different rules."""
 
 
 @dataclass(frozen=True)
 class Outcomes:
-    """Of each mistake, by its id: the `rules` that it breaks, and the checks that it `failed`.
+    """The `rules` that each mistake (by its id) breaks, and the checks that it `failed`.
 
-    `checks`: those that all of them were shown.
+    `checks`: those that ran on all of them.
     """
 
     checks: tuple[str, ...]
@@ -35,14 +35,14 @@ class Outcomes:
 
     @cached_property
     def rarity(self) -> Mapping[str, float]:
-        """How much it says that a check fails: little where it fails for many mistakes."""
+        """Return the weight of each check: low where it fails for many mistakes."""
         times = Counter(check for failed in self.failed.values() for check in failed)
         most = len(self.failed) + 1
         return {check: log(most / max(times[check], 1)) for check in self.checks}
 
 
 def to_text(outcomes: Outcomes) -> str:
-    """A line for each mistake: its rules, and by the kind of violation the numbers of checks."""
+    """Encode a line per mistake: its rules, and the numbers of checks by kind of violation."""
     number = {check: n for n, check in enumerate(outcomes.checks)}
     kinds = sorted({kind for failed in outcomes.failed.values() for kind in failed.values()})
     place = {kind: n for n, kind in enumerate(kinds)}
@@ -60,7 +60,7 @@ def to_text(outcomes: Outcomes) -> str:
 
 
 def from_text(text: str) -> Outcomes:
-    """What `to_text` wrote."""
+    """Decode the text that `to_text` writes."""
     told = json.loads(text)
     checks = tuple(told["checks"])
     kinds = [(rule, name) for rule, _, name in (each.partition(" ") for each in told["kinds"])]
@@ -73,7 +73,7 @@ def from_text(text: str) -> Outcomes:
 
 
 def _ranges(numbers: Sequence[int]) -> str:
-    """`3 5-8`"""
+    """Encode as `3 5-8`."""
     runs: list[list[int]] = []
     for number in numbers:
         if runs and number == runs[-1][1] + 1:
@@ -84,7 +84,7 @@ def _ranges(numbers: Sequence[int]) -> str:
 
 
 def _numbers(ranges: str) -> Iterator[int]:
-    """What `_ranges` wrote."""
+    """Yield the numbers that `_ranges` encoded."""
     for each in ranges.split():
         first, _, last = each.partition("-")
         yield from range(int(first), int(last or first) + 1)
@@ -92,17 +92,17 @@ def _numbers(ranges: str) -> Iterator[int]:
 
 @cache
 def known() -> Outcomes:
-    """What was written."""
+    """Return the outcomes in the package's data."""
     return from_text(files("kvcheck").joinpath(FILE).read_text(encoding="utf-8"))
 
 
 def neighbours(
     evidence: Sequence[Evidence], outcomes: Outcomes | None = None
 ) -> tuple[Neighbour, ...]:
-    """The known mistakes that fail some of the same checks, the likest first.
+    """Return the known mistakes that fail some of the same checks, the likest first.
 
-    The likeness is the cosine of what they fail, rare failures first. Only checks count that the
-    subject was shown, too.
+    The likeness is the cosine of their failures, rare ones weighted most. Only checks that also ran
+    on the subject count.
     """
     outcomes = outcomes or known()
     shown = [each for each in evidence if each.check in outcomes.rarity]
@@ -127,7 +127,7 @@ def neighbours(
 def evidence_of(
     mistake: str, outcomes: Outcomes, rules: Mapping[str, tuple[str, ...]]
 ) -> tuple[Evidence, ...]:
-    """What the directed suite has against a known mistake. `rules`: of each check."""
+    """Return the directed suite's evidence against a known mistake. `rules`: of each check."""
     failed = outcomes.failed[mistake]
     checks = (check for check in outcomes.checks if check in rules)
     return tuple(Evidence(check, rules[check], failed.get(check)) for check in checks)

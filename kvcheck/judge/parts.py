@@ -1,7 +1,7 @@
-"""The parts of a check that need nothing of each other, as calls for `kvcheck.tasks`.
+"""The independent parts of a check, as calls for `kvcheck.tasks`.
 
-An answer is what the subject did. What that means for the run depends on what was found before, and
-is the business of who takes the answers, in their order (`kvcheck.judge.suite`).
+An answer holds what the subject did. Its meaning for the run depends on earlier findings and is
+decided by the caller that takes the answers in order (`kvcheck.judge.suite`).
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from kvcheck.rules.directed import Example, example_violation, find_example
 from kvcheck.tasks import Call
 
 PROGRAMS_OF_A_CALL = 10
-"""Random programs that a worker takes at once: about a tenth of a second."""
+"""Random programs per call to a worker: about a tenth of a second."""
 
 SLOW_SECONDS = 2.0
-"""A failing program that takes longer hangs somewhere; others take milliseconds."""
+"""A failing program that takes longer is taken to hang; others take milliseconds."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What came of a program or an example, in how many seconds.
+    """The outcome of a program or an example, and its seconds.
 
-    `left_out`: it was not run. `situations` that came up.
+    `left_out`: it did not run. `situations` that occurred.
     """
 
     violation: Violation | None = None
@@ -41,14 +41,14 @@ class Answer:
 
     @property
     def lost_seconds(self) -> float:
-        """Those of a failure that hangs somewhere."""
+        """Return the seconds of a failure that hangs somewhere."""
         return self.seconds if self.violation and self.seconds > SLOW_SECONDS else 0.0
 
 
 @dataclass(frozen=True)
 class Drawn:
-    """What came of some random programs or plans of a batch, those that were run; `drawn` programs
-    were there. `is_last`: the batch is done."""
+    """The outcomes of the programs or plans of a batch that ran, of `drawn` programs. `is_last`:
+    the batch is done."""
 
     batch: int
     answers: tuple[Answer, ...]
@@ -57,7 +57,7 @@ class Drawn:
 
 
 def program_answer(sides: Sides, program: Program) -> Answer:
-    """Run a program that fits."""
+    """Run a program that fits the subject."""
     situations: Counter[str] = Counter()
     found: Violation | None = None
     left_out: LeftOut | None = None
@@ -71,12 +71,12 @@ def program_answer(sides: Sides, program: Program) -> Answer:
 
 
 def example(sides: Sides, name: str) -> Answer:
-    """An example, or a random model to plan for, by its name."""
+    """Run an example, or a random model to plan for, by its name."""
     return example_answer(sides, find_example(name))
 
 
 def example_answer(sides: Sides, example: Example) -> Answer:
-    """Try an example."""
+    """Run an example."""
     found: Violation | None = None
     left_out: LeftOut | None = None
     options, begin = sides.options, time.monotonic()
@@ -89,17 +89,17 @@ def example_answer(sides: Sides, example: Example) -> Answer:
 
 
 def plans(sides: Sides, batch: int, names: Sequence[str]) -> Drawn:
-    """Random models to plan for, beside a batch of programs."""
+    """Run random models to plan for, beside a batch of programs."""
     return Drawn(batch, tuple(example(sides, name) for name in names))
 
 
 def programs(sides: Sides, batch: int, is_last: bool, drawn: Sequence[Program]) -> Drawn:
-    """Random programs, as far as the subject can do them."""
+    """Run random programs, as far as the subject supports them."""
     return Drawn(batch, tuple(_run(sides, drawn)), len(drawn), is_last)
 
 
 def _run(sides: Sides, drawn: Sequence[Program]) -> Iterator[Answer]:
-    """As far as there is patience: whoever takes the answers will ask for no more."""
+    """Run until patience ends: the caller that takes the answers will then ask for no more."""
     hashes_matter, oracle, lost = sides.hashes_matter, sides.oracle, 0.0
     for program in drawn:
         asked = (program, sides.subject.capabilities, sides.options.policy)
@@ -113,7 +113,7 @@ def _run(sides: Sides, drawn: Sequence[Program]) -> Iterator[Answer]:
 def calls_of(
     sides: Sides, batch: int, drawn: Sequence[Program], is_whole: bool, at_once: int
 ) -> Iterator[Call]:
-    """The programs of a batch, so many a call; the last call of a whole batch is marked."""
+    """Yield a batch's programs, `at_once` per call, and mark the last call of a whole batch."""
     for first in range(0, len(drawn), at_once):
         is_last = is_whole and first + at_once >= len(drawn)
         yield programs, (sides, batch, is_last, drawn[first : first + at_once])

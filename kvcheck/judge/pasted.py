@@ -1,4 +1,4 @@
-"""A violation as a test to paste: values written as the Python that makes them."""
+"""A violation as a test to paste, with values written as the Python that makes them."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from kvspec.policy import Policy
 
 WIDTH = 88
 LONG = 16
-"""Numbers in a row that are written by their runs."""
+"""Length from which a sequence of numbers is written by its runs."""
 
 
 def program_test(rule: str, program: Program, name: str, oracle: str, level: str) -> str:
-    """A test that fails as long as the program shows a violation at this level."""
+    """Return a test that fails as long as the program shows a violation at this level."""
     body = [
         f"program = {source(program)}",
         f"subject = find_implementation({source(name)})",
@@ -32,7 +32,7 @@ def program_test(rule: str, program: Program, name: str, oracle: str, level: str
 def example_test(
     rule: str, example: str, name: str, policy: Policy, oracle: str, level: str
 ) -> str:
-    """A test that fails as long as the subject breaks this example at this level."""
+    """Return a test that fails as long as the subject breaks this example at this level."""
     body = [
         f"example = find_example({source(example)})",
         f"subject = find_implementation({source(name)})",
@@ -54,7 +54,7 @@ def _test(rule: str, body: list[str], names: set[tuple[str, str]], value: object
 
 
 def source(value: object) -> str:
-    """Python that makes this value: members at their defaults left out, one per line if long."""
+    """Return Python that makes this value, without default members, one per line if long."""
     if isinstance(value, Enum):
         return repr(value.value)
     if is_dataclass(value) and not isinstance(value, type):
@@ -71,7 +71,7 @@ def source(value: object) -> str:
 
 
 def _long(numbers: tuple[int, ...]) -> str:
-    """Thousands of tokens by their runs: equal ones, or one more each time."""
+    """Write thousands of tokens by their runs, each of equal or of consecutive numbers."""
     runs: list[str] = []
     start = 0
     while start < len(numbers):
@@ -99,14 +99,14 @@ def _in_brackets(opening: str, parts: list[str], closing: str) -> str:
 
 
 def _said(value: Any) -> list[Any]:
-    """The members to write: those of the program's own use, not what only its report needs."""
+    """Return the members to write: those that the program uses, not its report's."""
     hidden = {"name", "rules"} if isinstance(value, Program) else set()
     changed = {member.name for member in changed_members(value)} - hidden
     return [member for member in fields(value) if member.name in changed]
 
 
 def _classes(value: object) -> Iterator[tuple[str, str]]:
-    """(module, name) of every class that `source` names."""
+    """Yield (module, name) of every class that `source` names."""
     if isinstance(value, Policy) or (is_dataclass(value) and not isinstance(value, (type, Enum))):
         yield type(value).__module__, type(value).__name__
         for member in _said(value):

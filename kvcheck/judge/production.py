@@ -1,4 +1,4 @@
-"""Random programs at the sizes that engines run: what small pools and short texts never reach.
+"""Random programs at the sizes of production, which small pools and short texts never reach.
 
 Prompts of thousands of tokens, blocks of 1 to 512 tokens, pools of up to 100,000 blocks,
 events, statistics and samples off as often as on. Lengths are drawn around multiples of the block
@@ -32,31 +32,31 @@ LONGEST_TOKENS = 20_000
 EDGES = (
     1, 2, 3, 8, 16, 31, 32, 33, 63, 64, 65, 127, 128, 255, 256, 257, 511, 512, 1023, 1024, 1025,
 )  # fmt: skip
-"""Numbers of blocks, or of tokens, at which something may change hands in an implementation."""
+"""Numbers of blocks or tokens around which an implementation may switch its method."""
 
 MOST_BLOCKS_OF_A_TEXT = 1100
-"""Of most: so that the reference, which takes microseconds for a block, does hundreds of calls a
-second."""
+"""Limit for most texts: the reference, which takes microseconds per block, then does hundreds of
+calls a second."""
 
 
 def production_programs(seed: int, batch: int, max_steps: int) -> Iterator[Program]:
-    """Batch number `batch`, the same for equal arguments."""
+    """Yield batch number `batch`; equal arguments give equal programs."""
     random = Random(seed * 1_000_003 + batch)
     for _ in range(BATCH):
         yield production_program(random, max_steps)
 
 
 def production_program(random: Random, max_steps: int) -> Program:
-    """One program: texts that share beginnings, then the habits of schedulers.
+    """Draw one program: texts that share beginnings, then the habits of schedulers.
 
-    Of mixtures some begin with holes in what is cached, with each group's own hit, or with many
+    Some with mixtures begin with holes in the cache, with each group's own hit, or with many
     boundaries inside of blocks.
     """
     return program_under(production_config(random), random, max_steps)
 
 
 def unequal_program(random: Random, max_steps: int) -> Program:
-    """Of groups whose blocks differ in size, each asked for its own hit first."""
+    """Draw groups whose blocks differ in size, each asked for its own hit first."""
     config = production_config(random)
     while not config.enable_caching or len({s.block_size for s in config.managed_specs}) < 2:
         config = production_config(random)
@@ -64,7 +64,7 @@ def unequal_program(random: Random, max_steps: int) -> Program:
 
 
 def later_program(random: Random, max_steps: int) -> Program:
-    """Of a ring, R-SWA or a window that retains more, as long as texts are, or of look-ahead."""
+    """Draw a ring, R-SWA, a window that retains more, as long as texts are, or look-ahead."""
     config = production_config(random)
     while not _has_later(config):
         config = production_config(random)
@@ -84,7 +84,7 @@ def _has_later(config: ManagerConfig) -> bool:
 
 
 def _longer(random: Random, spec: LayerSpec) -> LayerSpec:
-    """With a window of many blocks, or as many tokens before it."""
+    """Give the spec a window of many blocks, or as many retained tokens before it."""
     many = random.choice((1, spec.block_size - 1, 4 * spec.block_size, 1024)) or 1
     if isinstance(spec, RSWASpec):
         return replace(spec, rswa_window=many)
@@ -99,7 +99,7 @@ def program_under(
     max_steps: int,
     *begin: Callable[[LongDraw], list[Step]],
 ) -> Program:
-    """A program under a configuration; `begin`: how, if that is not drawn."""
+    """Draw a program under a configuration; `begin`: its first steps, drawn if left out."""
     draw = LongDraw(random, config)
     boundaries = many_boundaries if draw.has_finer_hashes else _nothing
     usual: tuple[Callable[[LongDraw], list[Step]], ...] = (
@@ -122,14 +122,14 @@ def program_under(
 
 
 def flood(draw: LongDraw) -> list[Step]:
-    """A text of its own takes all blocks that are free; then somebody comes again."""
+    """Take all free blocks for one text; then let a request arrive."""
     text = tuple(range(2**20, 2**20 + draw.filling))
     whole = (st.Arrive(text), st.Admit(LAST, look_up=False, must_fit=False), st.Release(LAST))
     return [*whole, draw.arrival(), st.Admit(LAST)]
 
 
 def coming_back(draw: LongDraw) -> list[Step]:
-    """A text that fills the pool gives way and comes again while somebody else has a few blocks."""
+    """Let a text that fills the pool be preempted and return while another holds a few blocks."""
     whole = st.Arrive(tuple(range(draw.filling)))
     other = st.Arrive((2**20,) * min(3 * draw.sizes[0], draw.longest))
     way: tuple[Step, ...] = (st.Release(LAST, again=True), other, st.Admit(LAST))
@@ -137,20 +137,20 @@ def coming_back(draw: LongDraw) -> list[Step]:
 
 
 def holding(draw: LongDraw) -> list[Step]:
-    """Blocks are held while somebody comes or goes; some go back at once, others at the end."""
+    """Hold blocks while requests come or go; return some at once, others at the end."""
     between: list[Step] = [draw.release(), draw.admission(), draw.eviction(), draw.hold()]
     back = [st.ReturnPopped(draw.random.choice((1, 3, 99)))] if draw.chance(0.6) else []
     return [draw.hold(), draw.random.choice(between), *back]
 
 
 def retelling(draw: LongDraw) -> list[Step]:
-    """A followed request, which may have given way, is shorter, or a longer prompt."""
+    """Replace tokens of a request, which may be preempted, by fewer or by a longer prompt."""
     way: list[Step] = [st.Release(draw.who(), again=True)] if draw.chance(0.4) else []
     return [*way, draw.retelling(), draw.admission(), draw.run()]
 
 
 def asked_first(draw: LongDraw) -> list[Step]:
-    """Each group is asked for its own hit of a long text before anybody looks up a common one."""
+    """Ask each group for its own hit of a long text before any look-up of a common one."""
     again: list[Step] = [st.Release(again=True), st.Ask(), st.Admit()]
     whole: list[Step] = [
         st.Arrive(tuple(draw.texts[0])),
@@ -165,7 +165,7 @@ def _nothing(draw: Draw) -> list[Step]:
 
 
 def many_boundaries(draw: LongDraw) -> list[Step]:
-    """A text, more and more boundaries inside of its blocks, and others that take its place."""
+    """Cache a text, more and more boundaries inside of its blocks, and others that replace it."""
     random = draw.random
     group = random.choice((0, 0, 0, 1, 2))
     count = random.choice((3, 30, 63, 66, 70))
@@ -184,7 +184,7 @@ def many_boundaries(draw: LongDraw) -> list[Step]:
 
 
 def production_config(random: Random, *, is_quick: bool = False) -> ManagerConfig:
-    """The mixtures and options of `random_config`, as large as engines have them.
+    """Draw the mixtures and options of `random_config`, at the sizes of engines.
 
     `is_quick`: no pool is larger than the smallest large one, and few are as large; the reference's
     time for a call grows with them.
@@ -231,7 +231,7 @@ def production_config(random: Random, *, is_quick: bool = False) -> ManagerConfi
 
 
 def _wider(random: Random, specs: Sequence[LayerSpec]) -> list[LayerSpec]:
-    """Where sizes of blocks differ, the largest may be many times the smallest."""
+    """Make the largest of unequal block sizes many times the smallest."""
     largest = max((spec.block_size for spec in specs), default=1)
     factor = random.choice((1, 1, 4, 8))
     if all(spec.block_size == largest for spec in specs):
@@ -243,12 +243,12 @@ def _wider(random: Random, specs: Sequence[LayerSpec]) -> list[LayerSpec]:
 
 
 def _finer(random: Random, sizes: Sequence[int]) -> int | None:
-    """A size of hashes that divides all sizes, which are powers of two; None: the largest."""
+    """Draw a hash size that divides all sizes, which are powers of two; None: the largest."""
     return random.choice((None, max(min(sizes) // 2, 1), max(min(sizes) // 4, 1)))
 
 
 def _scaled(random: Random, spec: LayerSpec, base: int) -> LayerSpec:
-    """The same kind of group, with larger blocks and a window of many."""
+    """Return the same kind of group with larger blocks and a window of many."""
     size = spec.block_size * base
     if isinstance(spec, SlidingWindowSpec):
         window = random.choice((base, 4 * base, 33 * base, 1024, 4096)) + random.choice(
@@ -283,7 +283,7 @@ class LongDraw(Draw):
         self.texts = (first, first[:cut] + tail, [3] * self.length())
 
     def length(self) -> int:
-        """Tokens; mostly within one of a number of blocks that may matter."""
+        """Draw a number of tokens, mostly within one of an edge."""
         size = self.random.choice(self.sizes)
         length = self.random.choice(EDGES) * size + self.random.choice((-1, 0, 1))
         if self.chance(0.2):
@@ -293,11 +293,11 @@ class LongDraw(Draw):
         return max(length, 1)
 
     def length_of(self, text: Sequence[int]) -> int:
-        """All of a text, or its beginning."""
+        """Draw all of a text, or a beginning of it."""
         return len(text) if self.chance(0.6) else min(self.length(), len(text))
 
     def arrival(self) -> st.Arrive:
-        """A request for much of a text; embeddings stand for any number of its first tokens."""
+        """Draw a request for much of a text; embeddings replace any number of its first tokens."""
         plain = super().arrival()
         if plain.embedded is None:
             return plain
@@ -305,15 +305,15 @@ class LongDraw(Draw):
         return replace(plain, embedded=tuple(place % 251 for place in range(count)))
 
     def longest_item(self, num_tokens: int) -> int:
-        """As long as the prompt, which ends before it."""
+        """Return the length of the prompt, which ends before the item."""
         return num_tokens
 
     def chunk(self) -> int | None:
-        """Tokens of a step; mostly all there are."""
+        """Draw the tokens of a step; None, in most cases, for all that are left."""
         return self.random.choice((None, None, None, 1, 512, 2048, self.length()))
 
     def admission(self) -> st.Admit:
-        """A waiting request asks for slots; some of its tokens may come from elsewhere."""
+        """Draw an admission; some of the request's tokens may come from elsewhere."""
         plain = super().admission()
         external = self.length() if plain.external_tokens else 0
         return replace(
@@ -324,7 +324,7 @@ class LongDraw(Draw):
         )
 
     def rest(self) -> Step:
-        """As in short programs, anywhere in a text."""
+        """Draw as in short programs, anywhere in a text."""
         plain = super().rest()
         if isinstance(plain, st.Ask) and plain.num_tokens is not None:
             return replace(plain, num_tokens=self.length())
@@ -333,20 +333,20 @@ class LongDraw(Draw):
         return plain
 
     def hold(self) -> st.Hold:
-        """Of blocks by content, of a request, or anywhere in the free queue."""
+        """Draw blocks by content, of a request, or anywhere in the free queue."""
         named = self.eviction()
         free = self.chance(0.4)
         index = self.random.choice((0, 0, 1, named.index)) if free else named.index
         return st.Hold(named.who, named.group, index, named.count, named.held, free)
 
     def retelling(self) -> st.Retell:
-        """Of a followed request other tokens than those that are not computed yet."""
+        """Draw other tokens for those of a request that are not computed yet."""
         new = [4] * self.random.choice((0, 0, 1, self.length()))
         fewer = self.random.choice((0, 1, self.length()))
         return st.Retell(self.who(), fewer, tuple(new), self.chance(0.4))
 
     def eviction(self) -> st.Evict:
-        """Of some blocks, anywhere in a text."""
+        """Draw some blocks, anywhere in a text."""
         plain = super().eviction()
         most = max(len(self.texts[0]) // self.sizes[0], 1)
         count = self.random.choice((1, 1, 3, 32, 33, 70))

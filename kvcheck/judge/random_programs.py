@@ -1,9 +1,9 @@
-"""Random programs, weighted so that every situation comes up many times within seconds.
+"""Random programs, weighted so that every situation occurs many times within seconds.
 
 A program draws a few texts that share beginnings, and then mixes single steps with short habits of
-schedulers (a request comes again, holes are evicted into the cache, a request is decoded). Plain
-`random.Random`: drawing a program must cost less than running it, and nobody shrinks the draws;
-programs are made smaller as such.
+schedulers (a request returns, holes are evicted into the cache, a request is decoded). Plain
+`random.Random`: drawing a program must cost less than running it, and the draws are not shrunk;
+programs are.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ LAST = -1
 
 
 def random_programs(run_seed: int, batch: int, max_steps: int) -> Iterator[Program]:
-    """Batch number `batch` of the random programs of a run; the same for equal arguments."""
+    """Yield batch number `batch` of a run's random programs, the same for equal arguments."""
     random = Random(run_seed * 1_000_003 + batch)
     for _ in range(BATCH):
         yield random_program_of(random, max_steps)
 
 
 def random_program_of(random: Random, max_steps: int) -> Program:
-    """One program; it begins with a few requests. Some are about the search for a common hit."""
+    """Draw a program that begins with a few requests; some search for a common hit."""
     about_hits = random.random() < 0.2
     config = random_config(random, hybrid=about_hits)
     draw = Draw(random, config.max_model_len_tokens, long_texts=about_hits)
@@ -46,9 +46,9 @@ def random_program_of(random: Random, max_steps: int) -> Program:
 
 
 def withdrawing(random: Random, steps: Sequence[Step]) -> tuple[Step, ...]:
-    """Take requests out of steps that are planned for them, once or twice in every other program.
+    """Take requests out of planned steps, once or twice in every other program.
 
-    Before that others with the same prompt may come. What comes of `random` later is the same as
+    Others with the same prompt may arrive before that. Later draws of `random` are the same as
     without.
     """
     own, found = copy(random), list(steps)
@@ -65,7 +65,7 @@ def withdrawing(random: Random, steps: Sequence[Step]) -> tuple[Step, ...]:
 
 
 class Draw:
-    """What one program is drawn from: texts that share beginnings."""
+    """The texts, which share beginnings, that a program is drawn from."""
 
     def __init__(self, random: Random, max_tokens: int, *, long_texts: bool) -> None:
         self.random = random
@@ -75,15 +75,15 @@ class Draw:
         self.texts = (first, first[:cut] + [2] * (longest - cut), [3] * longest)
 
     def chance(self, share: float) -> bool:
-        """True so often."""
+        """Return true with this probability."""
         return self.random.random() < share
 
     def who(self) -> int:
-        """A number for a request; the first ones more often."""
+        """Draw a number for a request; the first ones more often."""
         return min(self.random.randrange(6), self.random.randrange(6))
 
     def arrival(self) -> st.Arrive:
-        """A request for one of the texts, mostly a long part of it."""
+        """Draw a request for one of the texts, mostly a long part of it."""
         text = self.random.choices(self.texts, (6, 3, 1))[0]
         length = self.length_of(text)
         items = ((("a", 0, 2),), (("a", 1, 2), ("b", 3, self.longest_item(length))))
@@ -97,19 +97,19 @@ class Draw:
         )
 
     def length_of(self, text: Sequence[int]) -> int:
-        """How much of a text a request has."""
+        """Draw how much of a text a request has."""
         return max(self.random.randint(1, len(text)), self.random.randint(1, len(text)))
 
     def longest_item(self, num_tokens: int) -> int:
-        """Tokens of an item in a prompt of so many."""
+        """Return the most tokens of an item in a prompt of this length."""
         return 1
 
     def chunk(self) -> int | None:
-        """Tokens of a step; mostly all there are."""
+        """Draw the tokens of a step; None, in most cases, for all that are left."""
         return self.random.choice((None, None, None, 1, 2, 3, 5))
 
     def admission(self) -> st.Admit:
-        """A waiting request asks for slots, plainly in most cases."""
+        """Draw an admission, plain in most cases."""
         return st.Admit(
             self.who(),
             look_up=self.chance(0.85),
@@ -125,7 +125,7 @@ class Draw:
         )
 
     def run(self) -> Step:
-        """A running request computes."""
+        """Draw a step of a running request."""
         drafts = (0, 1) if self.chance(0.2) else ()
         return st.Run(
             self.who(),
@@ -140,17 +140,17 @@ class Draw:
         )
 
     def release(self) -> Step:
-        """A request ends, or gives way."""
+        """Draw the end of a request, or its preemption."""
         return st.Release(self.who(), again=self.chance(0.7), later=self.chance(0.2))
 
     def eviction(self) -> st.Evict:
-        """Of a few blocks by content, or of what a request holds."""
+        """Draw a few blocks by content, or of what a request holds."""
         index, count = self.random.randrange(8), self.random.choice((1, 1, 2, 3))
         held = self.chance(0.2)
         return st.Evict(self.who(), self.random.randrange(4), index, count, held)
 
     def rest(self) -> Step:
-        """Everything that is done now and then."""
+        """Draw any step that is made now and then."""
         who, index = self.who(), self.random.randrange(4)
         call = self.random.randrange(len(ILLEGAL_OPERATIONS))
         choices: tuple[Step, ...] = (
@@ -172,7 +172,7 @@ def _decoding(draw: Draw) -> list[Step]:
 
 
 def _return(draw: Draw) -> list[Step]:
-    """A request gives way and comes again, some of it gone."""
+    """Preempt a request and admit it again with some of its blocks gone."""
     gone = [draw.eviction() for _ in range(draw.random.choice((0, 1, 1, 2)))]
     step: list[Step] = [st.NewStep()] if draw.chance(0.7) else []
     way = st.Release(draw.who(), again=True, later=draw.chance(0.1))
@@ -180,12 +180,12 @@ def _return(draw: Draw) -> list[Step]:
 
 
 def holes(draw: Draw) -> list[Step]:
-    """A long text is cached, holes are made in every group, and it is looked up again."""
+    """Cache a long text, make holes in every group, and look it up again."""
     text = tuple(draw.texts[0])
     steps: list[Step] = [st.Arrive(text), st.Admit(LAST, look_up=False), st.NewStep()]
     steps.append(st.Release(LAST, again=True))
     for group in range(3):
-        # At equal distances: windows of several lengths then disagree for several rounds.
+        # At equal distances windows of several lengths disagree for several rounds.
         distance = draw.random.choice((3, 4, 5, 6, 7, 99))
         last = len(text) // draw.random.choice((1, 2, 2)) - 1
         holes = range(last - draw.random.randrange(distance), -1, -distance)
@@ -198,7 +198,7 @@ def holes(draw: Draw) -> list[Step]:
 
 
 def _load(draw: Draw) -> list[Step]:
-    """Tokens come from elsewhere, behind what is there, and may turn out void."""
+    """Load tokens from elsewhere behind the cached ones; some may turn out void."""
     loading = st.Admit(
         LAST,
         external_tokens=draw.random.choice((1, 2, 4)),
@@ -212,7 +212,7 @@ def _load(draw: Draw) -> list[Step]:
 
 
 def _boundaries(draw: Draw) -> list[Step]:
-    """Boundaries inside a block that is not full yet."""
+    """Cache boundaries inside a block that is not full yet."""
     group = draw.random.randrange(3)
     steps: list[Step] = [draw.arrival(), st.Admit(LAST, chunk_tokens=draw.random.choice((3, 5, 7)))]
     for _ in range(draw.random.choice((1, 2, 3))):
@@ -221,7 +221,7 @@ def _boundaries(draw: Draw) -> list[Step]:
 
 
 def _drafting(draw: Draw) -> list[Step]:
-    """Drafts of one request, of which few are accepted."""
+    """Draft tokens for one request, and accept few of them."""
     who, accepted = draw.who(), draw.random.randrange(2)
     return [st.Run(who, drafts=(1, 0), accepted=accepted), st.Run(who), draw.run()]
 
@@ -240,4 +240,4 @@ HABITS: tuple[Callable[[Draw], list[Step]], ...] = (
     lambda draw: [draw.rest()],
 )
 WEIGHTS = (5, 5, 4, 1, 2, 1, 2, 3, 3, 1, 6)
-"""How often each habit is followed."""
+"""Relative frequency of each habit."""

@@ -1,4 +1,4 @@
-"""Who is judged beside whom: in this process, or found again in another one."""
+"""The subject and the oracle: of this process, or found again in another one."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ Find: TypeAlias = Callable[[str], Implementation]
 
 @dataclass(frozen=True, eq=False)
 class Sides:
-    """Who is judged, beside whom, as what. `find` finds both by the names of the options, which is
-    how they get to another process."""
+    """Subject, oracle and options. `find` finds both by the names of the options, which is how they
+    get to another process."""
 
     subject: Implementation
     oracle: Implementation | None
@@ -26,21 +26,21 @@ class Sides:
 
     @property
     def hashes_matter(self) -> bool:
-        """Whether what keys are is compared."""
+        """Whether the values of keys are compared."""
         return self.options.level is not Level.SAFETY
 
     @property
     def compared(self) -> Implementation | None:
-        """The oracle, at a level that compares, unless it is the subject itself."""
+        """Return the oracle, unless the level compares nothing or it is the subject itself."""
         return self.oracle if self.hashes_matter and not self.options.self_checks_only else None
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self.find is None:
-            raise TypeError("nobody was named who finds the implementations in another process")
+            raise TypeError("no function was given that finds implementations in another process")
         return _found, (self.options, self.oracle is not None, self.find)
 
 
 @functools.lru_cache(maxsize=1)
 def _found(options: Options, has_oracle: bool, find: Find) -> Sides:
-    """Of this process, which makes them once."""
+    """Return the sides of this process, which creates them once."""
     return Sides(find(options.name), find(options.oracle) if has_oracle else None, options, find)

@@ -10,7 +10,7 @@ from kvspec.specs import FullAttentionSpec
 
 @st.composite
 def single_group_configs(draw: st.DrawFn) -> ManagerConfig:
-    """Small pools, where eviction and refusal happen within a few calls."""
+    """Draw small pools, where eviction and refusal happen within a few calls."""
     block_size = draw(st.sampled_from([1, 2, 2, 3]))
     group = KVCacheGroup(
         ("layer",),

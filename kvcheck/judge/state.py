@@ -1,7 +1,7 @@
-"""How far a run of the suite is, as JSON: to go on later where it was stopped.
+"""The progress of a run as JSON, to resume it where it was stopped.
 
-Violations are kept as the programs that show them; a run that goes on tries them again, so that a
-defect mended in between is gone from its report.
+Violations are kept as the programs that show them; a resumed run tries them again, so that a
+defect repaired in between is gone from its report.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ STEP_TYPES: Mapping[str, type[st.Step]] = {cls.__name__: cls for cls in get_args
 
 @dataclass(frozen=True)
 class State:
-    """What a run needs to go on.
+    """What a run needs to resume.
 
-    `run`: what it was about, which must be the same: subject, level, seed, rules, policy, steps.
+    `run`: what must be the same: subject, level, seed, rules, policy, steps.
     `batch`: the next batch of random programs. `programs`, `examples`: what shows a violation.
-    `about`: rules that what was run so far is about. `evidence`: what came of
+    `about`: rules that what ran so far is about. `evidence`: the outcome of
     each directed check. `drawn`: random programs, of which `random` could be run.
     """
 
@@ -56,7 +56,7 @@ class State:
     drawn: int = 0
 
     def to_json(self) -> dict[str, Any]:
-        """The file."""
+        """Return the content of the file."""
         plain = {member.name: getattr(self, member.name) for member in fields(self)}
         plain["left_out"] = {name: list(lacks) for name, lacks in self.left_out.items()}
         plain["situations"] = dict(self.situations)
@@ -70,7 +70,7 @@ class State:
 
     @classmethod
     def from_json(cls, value: object, where: Where) -> State:
-        """The other way. Raises FormatError."""
+        """Decode the content of a file. Raises FormatError."""
         found = checked_members(
             value,
             where,
@@ -101,7 +101,7 @@ class State:
 
 
 def _evidence(value: object, where: Where) -> Evidence:
-    """A check, the rules it is about, and the rule and the name of what it found."""
+    """Decode a check, its rules, and the rule and name of its finding."""
     found = _EVIDENCE(value, where)
     if len(found["kind"]) not in (0, 2):
         raise where.member("kind").error("not a rule and a name, and not empty")
@@ -113,7 +113,7 @@ _EVIDENCE = structure({"check": text, "rules": list_of(text), "kind": list_of(te
 
 
 def encode_program(program: st.Program) -> dict[str, Any]:
-    """A program as JSON; custom specs are code and cannot be written (ConfigError)."""
+    """Encode a program as JSON; custom specs are code and cannot be encoded (ConfigError)."""
     return {
         "name": program.name,
         "rules": list(program.rules),
@@ -123,7 +123,7 @@ def encode_program(program: st.Program) -> dict[str, Any]:
 
 
 def decode_program(value: object, where: Where) -> st.Program:
-    """The other way."""
+    """Decode a program."""
     found = _PROGRAM(value, where)
     return st.Program(
         found["config"], tuple(found["steps"]), name=found["name"], rules=tuple(found["rules"])
@@ -152,5 +152,5 @@ _PROGRAM = structure(
 
 
 def _frozen(value: Any) -> Any:
-    """Lists as the tuples that steps have."""
+    """Convert lists to the tuples that steps have."""
     return tuple(map(_frozen, value)) if isinstance(value, list) else value

@@ -39,18 +39,18 @@ from kvspec.interface import Feature, Implementation
 BATCH = 100
 
 UNSEEN = ("the order of the free queue", "cached keys and counts", "events against keys")
-"""What nobody sees of a subject without Feature.SNAPSHOT."""
+"""What cannot be observed of a subject without Feature.SNAPSHOT."""
 
 PLANS = 20
-"""Random models to plan for, beside each batch of random programs."""
+"""Random models to plan for per batch of random programs."""
 
 
 class Suite:
-    """One run of the suite. `progress` hears how far it is, `save` what is needed to go on.
+    """One run of the suite. `progress` receives its progress, `save` the state to resume from.
 
-    `workers` do the parts that need nothing of each other, if there are any; they `find` subject
-    and oracle by the names of the options. The report is the same, times aside, if they are counted
-    (`Budget.programs`). Raises UnsupportedError for a level that the subject cannot show.
+    `workers`, if any, run the independent parts; they `find` subject and oracle by the names of the
+    options. The report is the same, times aside, if programs are counted (`Budget.programs`).
+    Raises UnsupportedError for a level that the subject cannot show.
     """
 
     def __init__(
@@ -81,9 +81,9 @@ class Suite:
         self.can_be_resumed = False  # only after the examples, which are not run again
 
     def run(self, state: State | None = None) -> Report:
-        """Examples, then random programs until the budget is spent or Ctrl-C.
+        """Play the examples, then random programs until the budget is spent or Ctrl-C.
 
-        `state`: where an earlier run stopped; only random programs are still to come. Raises
+        `state`: where an earlier run stopped; only random programs remain. Raises
         InvalidArgumentError if the state is that of another run.
         """
         start, before = time.monotonic(), 0.0 if state is None else state.seconds
@@ -131,7 +131,7 @@ class Suite:
         )
 
     def _looked_up(self) -> tuple[Likeness, ...]:
-        """The known mistakes that behave as what was found."""
+        """Return the known mistakes that show the same findings."""
         raw = self.found.listed
         if not raw or self.oracle is None:
             return ()
@@ -142,7 +142,7 @@ class Suite:
     def _blamed(
         self, found: tuple[Likeness, ...]
     ) -> tuple[tuple[Suspect, ...], tuple[Violation, ...], Mapping[str, int]]:
-        """The rules that are suspicious, the violations under theirs, and how many are not told."""
+        """Return the suspects, the violations under their rules, and how many are not reported."""
         raw = self.found.listed
         known = {}
         for violation in raw:
@@ -156,7 +156,7 @@ class Suite:
         return ranked, *ways_told(*told)
 
     def _examples(self) -> None:
-        """Play the examples of the rules; there is nothing to make smaller."""
+        """Play the examples of the rules, which are not shrunk."""
         level = self.options.level
         chosen = [e for e in EXAMPLES if self._is_wanted(e.rules) and e.binds_at(level)]
         for example, answer in zip(
@@ -171,7 +171,7 @@ class Suite:
             yield parts.example, (self.sides, example.name)
 
     def _take(self, example: Example, answer: Answer) -> None:
-        """What came of an example."""
+        """Take the outcome of an example."""
         self._note_answer(answer)
         if answer.left_out is not None:
             self.found.leave_out(example.name, answer.left_out)
@@ -197,7 +197,7 @@ class Suite:
                 return
 
     def _random_calls(self, begin: float) -> Iterator[Call]:
-        """Batch after batch: plans, then programs. Each call is told before it is made."""
+        """Yield each batch's plans, then its programs; report progress before each call."""
         budget, drawn = self.options.budget, self.num_drawn
         at_once = 1 if self.workers is None else parts.PROGRAMS_OF_A_CALL
         for batch in itertools.count(self.state.batch):
@@ -219,7 +219,7 @@ class Suite:
                 return
 
     def _programs(self, batch: int) -> Iterator[Program]:
-        """A batch; about hits inside a block, too, if the subject has and declares them."""
+        """Yield a batch, with programs about hits inside a block if the subject declares them."""
         asked = (self.options.seed, batch, self.options.budget.max_steps)
         yield from random_programs(*asked)
         has_them = Feature.HITS_INSIDE_BLOCKS in self.can.features
@@ -227,14 +227,14 @@ class Suite:
             yield from inside_programs(*asked)
 
     def _plans(self, batch: int) -> Iterator[Call]:
-        """A few random models beside each batch of programs."""
+        """Yield a few random models beside each batch of programs."""
         numbers = range(batch * PLANS, (batch + 1) * PLANS)
         plans = [random_plan(self.options.seed, number) for number in numbers]
         if Feature.PLANNING in self.can.features and self._is_wanted(plans[0].rules):
             yield parts.plans, (self.sides, batch, [plan.name for plan in plans])
 
     def _take_random(self, answer: Answer) -> None:
-        """What came of a random program or plan; a plan is not made smaller."""
+        """Take the outcome of a random program or plan; a plan is not shrunk."""
         self._note_answer(answer)
         if answer.left_out is not None:
             return
@@ -247,7 +247,7 @@ class Suite:
                 self._keep(violation)
 
     def _note(self, batch: int, start: float, before: float) -> None:
-        """A whole batch is done: what a later run goes on from."""
+        """Note that a batch is done, so that a later run resumes behind it."""
         self.can_be_resumed = True
         self.state = replace(
             self.state,
@@ -283,7 +283,7 @@ class Suite:
         self.can_be_resumed = True
 
     def _tell(self, phase: str, share: float | None, note: str) -> None:
-        """Say how far the run is. Raises OutOfPatienceError when it is not worth going on."""
+        """Report the progress. Raises OutOfPatienceError when it is not worth continuing."""
         self._have_patience()
         self.progress(Reached(phase, share, note))
 
@@ -292,9 +292,9 @@ class Suite:
             raise OutOfPatienceError
 
     def _note_answer(self, answer: Answer) -> None:
-        """Situations, and the seconds of a failure, if more than any takes that does not hang.
+        """Count situations, and the seconds of a failure that hangs.
 
-        Raises OutOfPatienceError: without workers, this one would not have been asked for.
+        Raises OutOfPatienceError: without workers, this call would not have been made.
         """
         self._have_patience()
         self.situations.update(answer.situations)
@@ -306,9 +306,9 @@ class Suite:
         return not rules or PROTOCOL in rules or any(itertools.starmap(fnmatch.fnmatchcase, pairs))
 
     def _keep(self, violation: Violation) -> None:
-        """The first of each kind, made small as long as there is time for that."""
+        """Keep the first violation of each kind, shrunk while there is time."""
         is_first = violation.kind not in self.found.violations
         if is_first or not self.is_slow:
             self.found.add(violation)
-        if is_first and not self.is_slow:  # each attempt to make it smaller would take as long
+        if is_first and not self.is_slow:  # each attempt to shrink it would take as long
             self.shrinker.keep(violation)

@@ -1,7 +1,7 @@
-"""What was found, told: the calls that an example made, and messages as a server gets them.
+"""Complete a violation: the calls that an example made, and messages as a server gets them.
 
-A program's violation has its operations. An example is run once more with somebody who listens, so
-that it has its configuration and calls, too: they can be recorded, drawn and sent.
+A program's violation has its operations. An example runs once more with a listener, so that it
+also has its configuration and calls: they can be recorded, drawn and sent.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ Operations = tuple[tuple[str, str | None, dict[str, Any]], ...]
 def told(
     violation: Violation, subject: Implementation, oracle: Implementation | None, options: Options
 ) -> Violation:
-    """The violation with all that a report tells of it."""
-    if violation.name == HANG:  # asked once more, it hangs once more
+    """Return the violation with all that a report shows."""
+    if violation.name == HANG:  # it would hang once more
         return violation
     if violation.is_example and not violation.operations:
         violation = _retold(violation, subject, oracle, options)
@@ -54,7 +54,7 @@ def told(
 def _retold(
     violation: Violation, subject: Implementation, oracle: Implementation | None, options: Options
 ) -> Violation:
-    """An example with the last manager that it made, and what it asked of it until it failed."""
+    """Add an example's last manager and the calls to it up to the failure."""
     listener = Listener(subject)
     compared = None if options.level is Level.SAFETY else oracle
     with suppress(LeftOut, KeyError):
@@ -64,7 +64,7 @@ def _retold(
         return violation
     last = listener.heard[-1]
     operations = tuple(last.operations) if last.is_whole else ()
-    if compared is None:  # the lists are asked for by what watches the calls
+    if compared is None:  # the lists are asked for by those who watch the calls
         operations = tuple(each for each in operations if each[0] != "get_block_ids")
     if compared is not None and options.level is Level.IDENTITY:
         operations = operations[: _parting(last.config, operations, subject, compared)]
@@ -75,14 +75,14 @@ def _retold(
 def _parting(
     config: ManagerConfig, operations: Operations, subject: Implementation, oracle: Implementation
 ) -> int | None:
-    """How many operations it takes until an answer or a state differs; None: it never does."""
+    """Return how many operations it takes until a result or state differs, or None."""
     try:
         sides = [_player(each, config) for each in (subject, oracle)]
         for number, operation in enumerate(operations, 1):
             ours, theirs = (_seen(side, side.perform(*operation)) for side in sides)
             if ours != theirs:
                 return number
-    except Exception:  # whatever a subject raises, when it is made or shows itself
+    except Exception:  # a subject may raise anything, when it is made or takes a snapshot
         return None
     return None
 
@@ -99,7 +99,7 @@ def _seen(side: Player, outcome: Outcome) -> object:
 
 
 def _messages(violation: Violation, subject: Implementation) -> tuple[str, ...]:
-    """The whole conversation with a fresh server up to the violation, and its last answer."""
+    """Return all messages to a fresh server up to the violation, and its last reply."""
     if not isinstance(subject, RemoteImplementation) or not violation.operations:
         return ()
     lines: list[str] = []
@@ -124,14 +124,14 @@ def _messages(violation: Violation, subject: Implementation) -> tuple[str, ...]:
 
 
 def _ask_state(player: Player) -> None:
-    """What shows that the last call left something wrong."""
+    """Ask for what shows that the last call left a wrong state."""
     if Feature.SNAPSHOT in player.implementation.capabilities.features:
         player.manager.snapshot()
 
 
 @dataclass
 class Heard:
-    """One manager, and what was asked of it; not `is_whole` if records have no place for some."""
+    """One manager and the calls to it; not `is_whole` if records have no place for some."""
 
     config: ManagerConfig
     operations: list[tuple[str, str | None, dict[str, Any]]] = field(default_factory=list)
@@ -156,7 +156,7 @@ class Heard:
         return make_call()
 
     def note(self, name: str, request: str | None, given: Callable[[], dict[str, Any]]) -> None:
-        """One operation more, if its arguments can be told."""
+        """Note one more operation, if its arguments can be encoded."""
         try:
             self.operations.append((name, request, given()))
         except (AttributeError, TypeError, ValueError, KVSpecError):
@@ -164,7 +164,7 @@ class Heard:
 
 
 class Listener:
-    """An implementation, and what is asked of the managers that it makes."""
+    """An implementation that notes the calls to the managers it creates."""
 
     def __init__(self, inner: Implementation) -> None:
         self.inner = inner
@@ -172,18 +172,18 @@ class Listener:
 
     @property
     def capabilities(self) -> Capabilities:
-        """Those of `inner`."""
+        """Return those of `inner`."""
         return self.inner.capabilities
 
     def batched(self, manager: KVCacheManager) -> BatchedManager:
-        """Whole steps, which are not heard."""
+        """Return a manager of whole steps, which are not noted."""
         for heard in self.heard:
             heard.is_whole = False
         return cast(BatchedImplementation, self.inner).batched(unwrapped(manager))
 
     @property
     def planner(self) -> Planner | None:
-        """That of `inner`."""
+        """Return that of `inner`."""
         return self.inner.planner
 
     def create(
@@ -193,16 +193,16 @@ class Listener:
         check_invariants: bool = True,
         clock: Callable[[], int] | None = None,
     ) -> KVCacheManager:
-        """A manager that is listened to."""
+        """Create a manager whose calls are noted."""
         manager = self.inner.create(config, check_invariants=check_invariants, clock=clock)
         return self._listened(config, manager, is_whole=True)
 
     def restore(self, config: ManagerConfig, snapshot: Snapshot) -> KVCacheManager:
-        """A manager in that state; how it came there is not known."""
+        """Restore a manager; the calls that led to its state are unknown."""
         return self._listened(config, self.inner.restore(config, snapshot), is_whole=False)
 
     def clone(self, manager: KVCacheManager) -> KVCacheManager:
-        """A copy; what the original was asked is not told again."""
+        """Return a copy; its call log starts empty."""
         copy = self.inner.clone(unwrapped(manager))
         return self._listened(manager.config, copy, is_whole=False)
 
@@ -213,7 +213,7 @@ class Listener:
         return Forwarding(manager, self.heard[-1].perform)
 
     def make_request(self, manager: KVCacheManager, request: RequestInput) -> Request:
-        """A request of the last manager."""
+        """Make a request, noted for the last manager."""
         made = self.inner.make_request(unwrapped(manager), request)
         if self.heard:
             self.heard[-1].note(
@@ -229,7 +229,7 @@ class Listener:
     def append_tokens(
         self, manager: KVCacheManager, request: Request, token_ids: Sequence[int]
     ) -> None:
-        """More tokens."""
+        """Append tokens."""
         before = request.num_tokens
         self.inner.append_tokens(unwrapped(manager), request, token_ids)
         if self.heard:
@@ -237,5 +237,5 @@ class Listener:
             self.heard[-1].note("append_tokens", request.request_id, lambda: given)
 
     def make_hit_rate_window(self, max_requests: int = 1000) -> HitRateWindow:
-        """That of `inner`."""
+        """Return that of `inner`."""
         return self.inner.make_hit_rate_window(max_requests)

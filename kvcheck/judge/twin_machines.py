@@ -1,13 +1,13 @@
-"""State machines over two implementations at once: every answer, event and state is the same.
+"""State machines over two implementations at once: compare every result, event and state.
 
-    run_state_machine_as_test(twin_machine(subject, oracle))
+run_state_machine_as_test(twin_machine(subject, oracle))
 
 | machine                   | calls       | sizes                                                |
 |---------------------------|-------------|------------------------------------------------------|
 | `twin_machine`            | single      | small, where everything happens often                |
 | its `LaterTwinMachine`    | single      | small: later types of groups, hits inside a block    |
 | `production_twin_machine` | single      | of production: long texts, large pools, options off  |
-| `step_machine`            | whole steps | what the engine draws, that `engine` makes           |
+| `step_machine`            | whole steps | those of the engine that `engine` makes              |
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ HOLDS = st.builds(
     free=st.booleans(),
 )
 CHOICES = st.sampled_from([None, None, None, *OTHERS])
-"""Of one policy that the rules do not make by themselves."""
+"""Mostly None, else one policy that the rules do not choose by default."""
 RETELLINGS = st.builds(
     steps.Retell,
     who=generators.WHO,
@@ -67,18 +67,18 @@ RETELLINGS = st.builds(
 
 
 FEW_BLOCKS = 256
-"""With so many a hundred calls take tenths of a second, each compared to the block."""
+"""Pools up to this size allow a hundred compared calls within tenths of a second."""
 
 
 class TwinMachine(SchedulerMachine):
-    """The same steps on both, at small sizes; `oracle` is right."""
+    """Perform the same steps on both, at small sizes; `oracle` is right."""
 
     oracle: ClassVar[Implementation]
     failed: ClassVar[list[steps.Program]]
-    """The stories that showed a difference; Hypothesis tells the smallest last."""
+    """The programs that showed a difference; Hypothesis runs the smallest last."""
 
     def do(self, step: steps.Step) -> None:
-        """Perform it, and remember the story if it fails."""
+        """Perform the step, and keep the program if it fails."""
         step = self.as_reported(step)
         self.told.append(step)
         try:
@@ -89,11 +89,11 @@ class TwinMachine(SchedulerMachine):
 
     @property
     def story(self) -> steps.Program:
-        """What was done so far."""
+        """Return the steps so far as a program."""
         return steps.Program(self.config, tuple(self.told))
 
     def teardown(self) -> None:
-        """The end is compared, too."""
+        """Compare the end as well."""
         try:
             super().teardown()
         except Exception:
@@ -101,7 +101,7 @@ class TwinMachine(SchedulerMachine):
             raise
 
     def start(self, config: ManagerConfig, *more: Check) -> None:
-        """Two fresh managers, compared to the block after each operation."""
+        """Create two managers, compared to the block after each operation."""
         program = steps.Program(config, ())
         self.config, self.told = config, list[steps.Step]()
         self.runner = Runner(program, self.implementation, self.oracle, audit=self.audit)
@@ -113,64 +113,64 @@ class TwinMachine(SchedulerMachine):
         config=st.one_of(mixed_configs(), single_group_configs()), options=OPTIONS, choice=CHOICES
     )
     def create(self, config: ManagerConfig, options: dict[str, Any], choice: str | None) -> None:
-        """Any mixture, with the options that engines set on or off."""
+        """Start with any mixture, with the options that engines set on or off."""
         self.start(replace(with_policy(config, [choice] if choice else []), **options))
 
     @rule(run=generators.RUNS, in_flight=st.sampled_from([1, 2, 5]))
     def run_with_tokens_in_flight(self, run: steps.Run, in_flight: int) -> None:
-        """A running request computes while steps before are under way."""
+        """Compute while steps before are in flight."""
         self.do(replace(run, in_flight_tokens=in_flight))
 
     @rule(boundary=st.builds(steps.CachePartial, generators.WHO, st.integers(0, 2), generators.WHO))
     def cache_partial(self, boundary: steps.CachePartial) -> None:
-        """A boundary inside of a block."""
+        """Cache a boundary inside of a block."""
         self.do(boundary)
 
     @rule(held=HOLDS)
     def hold(self, held: steps.Hold) -> None:
-        """An engine holds some blocks, and returns them like popped ones."""
+        """Hold some blocks for an engine, and return them like popped ones."""
         self.do(held)
 
     @rule(restored=st.booleans())
     def copy(self, restored: bool) -> None:
-        """A copy goes on."""
+        """Continue on a copy."""
         self.do(steps.Copy(restored))
 
     @precondition(lambda self: self.config.given_hash_bytes > 0)
     @rule(told=RETELLINGS)
     def retell(self, told: steps.Retell) -> None:
-        """An engine that keeps the tokens takes some back, and goes on with others."""
+        """Take some tokens back and continue with others, as an engine that keeps the tokens."""
         self.do(told)
 
 
 class LaterTwinMachine(Withdrawing, TwinMachine):
-    """The same under what came later: R-SWA, retained tokens, look-ahead, hits inside a block."""
+    """The same with later features: R-SWA, retained tokens, look-ahead, hits inside a block."""
 
     @initialize(config=st.one_of(later_configs(), INSIDE_CONFIGS), options=OPTIONS, choice=CHOICES)
     def create(self, config: ManagerConfig, options: dict[str, Any], choice: str | None) -> None:
-        """With the options that engines set on or off."""
+        """Start with the options that engines set on or off."""
         super().create(config, options, choice)
 
 
 class ProductionTwinMachine(TwinMachine):
     """The same at the sizes of production. The whole pool is compared after each call.
 
-    `is_quick`: with few large pools (`production_config`), and a hundred calls in a row on small
-    ones alone.
+    `is_quick`: few pools are large (`production_config`), and only small ones get a hundred calls
+    in a row.
     """
 
     is_quick: ClassVar[bool]
 
     @initialize(random=RANDOMS)
     def create(self, random: Random) -> None:
-        """Pools of thousands of blocks, texts of thousands of tokens."""
+        """Start with a pool of thousands of blocks and texts of thousands of tokens."""
         config = production_config(random, is_quick=self.is_quick)
         self.draw = LongDraw(random, config)
         self.start(config)
 
     @rule(plain=st.booleans())
     def arrive(self, plain: bool) -> None:
-        """A request for much of a text that others ask for, too."""
+        """Let a request arrive for much of a text that others ask for as well."""
         if len(self.runner.requests) >= MAX_REQUESTS:
             if not self.num_in(WAITING, PREEMPTED):
                 return
@@ -181,13 +181,13 @@ class ProductionTwinMachine(TwinMachine):
 
     @rule()
     def evict(self) -> None:
-        """Many blocks at once, anywhere."""
+        """Evict many blocks at once, anywhere."""
         self.do(self.draw.eviction())
 
     @precondition(lambda self: self.draw.has_finer_hashes and self.has_time)
     @rule()
     def cache_many_boundaries(self) -> None:
-        """One block after another with boundaries inside."""
+        """Cache one block after another with boundaries inside."""
         for step in many_boundaries(self.draw):
             self.do(step)
 
@@ -198,44 +198,44 @@ class ProductionTwinMachine(TwinMachine):
 
 
 EngineOf: TypeAlias = Callable[[Random], Engine]
-"""An engine over two implementations; it compares what they do."""
+"""An engine over two implementations that compares what they do."""
 
 
 class StepMachine(RuleBasedStateMachine):
-    """Whole steps: the one side's own, and those of the loop over the other."""
+    """Whole steps: the subject's own, and those of the loop over the oracle."""
 
     engine_of: ClassVar[EngineOf]
 
     @initialize(random=RANDOMS)
     def create(self, random: Random) -> None:
-        """A configuration, and two managers that serve it."""
+        """Draw a configuration and create two managers for it."""
         self.engine = type(self).engine_of(random)
 
     @rule(count=st.integers(1, 3))
     def arrive(self, count: int) -> None:
-        """Requests are registered."""
+        """Register requests."""
         for _ in range(min(count, self.engine.max_requests - len(self.engine.handles))):
             self.engine.arrive()
 
     @rule(ticks=st.integers(1, 9))
     def step(self, ticks: int) -> None:
-        """Whoever is there goes on, ends or gives way, as one plan."""
+        """Perform one plan in which each request continues, finishes or is preempted."""
         self.engine.clock.now += ticks
         self.engine.step(self.engine.plan())
 
     @rule()
     def take_deltas(self) -> None:
-        """The rest of the rows."""
+        """Take the remaining rows."""
         self.engine.take_deltas()
 
     @rule()
     def look_up(self) -> None:
-        """Hits of some, who are not admitted."""
+        """Look up hits of some requests that are not admitted."""
         self.engine.look_up(self.engine.some(self.engine.handles, 0.5))
 
     @rule()
     def break_rules(self) -> None:
-        """Every way in which a plan may be illegal; nothing changes."""
+        """Try every way in which a plan may be illegal; nothing may change."""
         self.engine.try_broken(self.engine.plan())
 
 
@@ -246,7 +246,7 @@ def twin_machine(
     audit: bool = False,
     kind: type[TwinMachine] = TwinMachine,
 ) -> type[TwinMachine]:
-    """At small sizes. `audit`: the subject checks itself after each operation, too."""
+    """Return the machine at small sizes. `audit`: the subject checks itself after each call."""
     members = {"implementation": subject, "oracle": oracle, "audit": audit, "failed": []}
     return type(f"{kind.__name__}For{subject.capabilities.name}", (kind,), members)
 
@@ -254,12 +254,12 @@ def twin_machine(
 def production_twin_machine(
     subject: Implementation, oracle: Implementation, *, is_quick: bool = False
 ) -> type[ProductionTwinMachine]:
-    """At the sizes of production."""
+    """Return the machine at the sizes of production."""
     members = {"implementation": subject, "oracle": oracle, "audit": False, "failed": []}
     name = "ProductionTwinMachineFor" + subject.capabilities.name
     return type(name, (ProductionTwinMachine,), {**members, "is_quick": is_quick})
 
 
 def step_machine(engine: EngineOf) -> type[StepMachine]:
-    """Whole steps, of engines that are made so."""
+    """Return the machine of whole steps over the engines that `engine` makes."""
     return type("StepMachine", (StepMachine,), {"engine_of": staticmethod(engine)})

@@ -67,7 +67,7 @@ def sources(changes: Sequence[Change]) -> dict[str, str]:
         found[name] = changed(source_of(name), own)
         unknown = unknown_names(found[name])
         if unknown:  # every call would fail, which is another mistake
-            raise MistakeError(f"{own[0]}: nobody defines {', '.join(sorted(unknown))}")
+            raise MistakeError(f"{own[0]}: undefined: {', '.join(sorted(unknown))}")
     return found
 
 

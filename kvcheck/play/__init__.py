@@ -1,1 +1,1 @@
-"""Driving a manager: operations, programs of them, and what is checked after each."""
+"""Drive a manager: operations, programs of them, and the checks after each."""

@@ -1,4 +1,4 @@
-"""Why an allocation was refused, as far as it can be told from outside."""
+"""Reasons for a refused allocation, as far as they can be observed from outside."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from kvspec.specs import MambaSpec
 
 
 def refusals(runner: Runner, done: Performed) -> Iterator[str]:
-    """The situations that a refused allocation was."""
+    """Yield the situations that a refused allocation was."""
     if done.before.snapshot.requests != done.after.snapshot.requests:
         yield "removal at refusal"
     asked = done.arguments
@@ -30,7 +30,7 @@ def refusals(runner: Runner, done: Performed) -> Iterator[str]:
 
 
 def _at_most(runner: Runner, num_slots: int, num_encoder_tokens: int) -> int:
-    """At least the blocks that so many slots need, drafted states included."""
+    """Return an upper bound on the blocks that so many slots need, drafted states included."""
     needed = 0
     for spec, size in zip(runner.specs, runner.block_sizes, strict=True):
         tokens = max(num_slots, num_encoder_tokens)

@@ -1,4 +1,4 @@
-"""How a request comes in: it arrives, is looked up, and asks for its first slots."""
+"""Admission of a request: it arrives, is looked up, and asks for its first slots."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def admit(runner: Runner, step: st.Admit) -> None:
     rest = len(request.seat.tokens) - hit_tokens
     external = 0 if runner.ends_inside else min(step.external_tokens, rest)
     if Feature.DELAYED_CACHING not in runner.subject.features:
-        external = min(external, rest - 1)  # a load of everything is registered when it is there
+        external = min(external, rest - 1)  # a load of all tokens is registered when it arrives
     loading = external > 0 and step.load_later
     new = 0 if loading else rest - external
     if step.chunk_tokens is not None:
@@ -96,7 +96,7 @@ def count_look_up(runner: Runner, step: st.Admit, request: Tracked, hit_tokens: 
 def look_up(
     runner: Runner, step: st.Admit, request: Tracked
 ) -> tuple[int, Mapping[int, list[list[int]]]]:
-    """The tokens that the request hits, and its hit blocks on each side."""
+    """Return the tokens that the request hits, and its hit blocks on each side."""
     if not step.look_up:
         return 0, {}
     can_differ = runner.config.enable_caching and len(runner.specs) > 1
@@ -117,7 +117,7 @@ def look_up(
 
 
 def note_junction(runner: Runner, request: Tracked, hit_tokens: int, uncached: int | None) -> None:
-    """With retention its scheduler keeps how far some groups' answers reached (KV-RET-7)."""
+    """Keep, with retention, how far the hits of some groups reached (KV-RET-7)."""
     sides = [side for side in (runner.subject, runner.oracle) if side is not None]
     can = all(Feature.JUNCTIONS in side.features for side in sides)
     if can and runner.config.retention_interval_tokens is not None:

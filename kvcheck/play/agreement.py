@@ -1,4 +1,4 @@
-"""The same answers, states and events on two sides, and the rule that a difference breaks.
+"""Compare results, states and events of two sides, and name the rule that a difference breaks.
 
 `name` is that of the check: whether a reference or a record says what is right.
 """
@@ -66,9 +66,9 @@ RULE_OF_MEMBER: Mapping[str, str] = {
     "reserved_blocks": "KV-FULL-8",
     "pending_copies": "KV-INSIDE-4",
 }
-"""What a snapshot shows besides the state of records, and what differs if the state does not.
+"""Members of a snapshot that records do not show; they may differ while the state does not.
 
-Not `written_from`: others may know in another way what a step writes, and answers show it.
+Not `written_from`: implementations may track a step's writes otherwise, and results show them.
 """
 
 RULE_OF_EVENT: Mapping[str, str] = {
@@ -79,7 +79,7 @@ RULE_OF_EVENT: Mapping[str, str] = {
 
 
 def rule_of(operation: str) -> str:
-    """The rule that an operation breaks with a wrong answer."""
+    """Return the rule that an operation breaks with a wrong result."""
     return RULE_OF_OPERATION.get(operation, "KV-ERR-2")
 
 
@@ -94,7 +94,7 @@ def require_same(
 def require_same_outcome(
     operation: str, expected: Outcome, got: Outcome, *, exact_ids: bool = True
 ) -> None:
-    """The same answer, or both an error; block ids count with `exact_ids` only."""
+    """Require the same result, or an error on both; block ids count with `exact_ids` only."""
     rule = rule_of(operation)
     if (expected.error is None) != (got.error is None):
         what = f"{operation} ends"
@@ -110,7 +110,7 @@ def require_same_outcome(
 def require_same_copies(
     expected: Mapping[str, Any] | None, got: Mapping[str, Any] | None, *, exact_ids: bool = True
 ) -> None:
-    """The same copies before the step, if both were asked for them; their number without ids."""
+    """Require the same copies before the step if both took them; without ids the same number."""
     if expected is None or got is None:
         return
     name = "take_block_copies"
@@ -126,7 +126,7 @@ def require_same_state(
     when: str,
     name: str = AS_THE_REFERENCE,
 ) -> None:
-    """The state fields of records, and the order of the copies of each key, expected first."""
+    """Require the same state fields of records and the same order of copies per key."""
     for member, rule in RULE_OF_STATE.items():
         require_same(rule, f"{member} {when}", expected[member], got[member], name)
     theirs, ours = map(dict, copies)
@@ -134,13 +134,13 @@ def require_same_state(
 
 
 def require_same_members(expected: Snapshot, got: Snapshot, when: str) -> None:
-    """What a snapshot shows besides the state of records."""
+    """Require the same members of a snapshot besides the state of records."""
     for member, rule in RULE_OF_MEMBER.items():
         require_same(rule, f"{member} {when}", getattr(expected, member), getattr(got, member))
 
 
 def require_same_view(expected: View, got: View, when: str) -> None:
-    """The whole state."""
+    """Require the same whole state."""
     if expected.snapshot != got.snapshot:  # then where do they differ?
         copies = (expected.dup_order, got.dup_order)
         require_same_state(expected.state, got.state, copies, when)
@@ -150,14 +150,14 @@ def require_same_view(expected: View, got: View, when: str) -> None:
 def require_same_events(
     expected: Sequence[Any], got: Sequence[Any], name: str = AS_THE_REFERENCE
 ) -> None:
-    """Events one by one, as objects or as records have them."""
+    """Require the same events one by one, as objects or as in records."""
     for number, (theirs, ours) in enumerate(zip(expected, got, strict=False)):
         require_same(_rule_of_event(theirs, ours), f"event {number}", theirs, ours, name)
     require_same("KV-EVT-1", "number of events", len(expected), len(got), name)
 
 
 def _rule_of_event(expected: Any, got: Any) -> str:
-    """The rule that a wrong event breaks; a report says what was hit, in its time."""
+    """Return the rule that a wrong event breaks; a report shows hits in the order they occur."""
     kind, is_report = _kind_of(expected)
     if is_report or _kind_of(got)[1]:
         return "KV-EVT-11" if is_report and _kind_of(got)[1] else "KV-EVT-12"
@@ -165,14 +165,14 @@ def _rule_of_event(expected: Any, got: Any) -> str:
 
 
 def _kind_of(event: Any) -> tuple[str, bool]:
-    """Its type, and whether it is a report; as an object or as records have it."""
+    """Return an event's type and whether it is a report; events are objects or as in records."""
     if isinstance(event, Mapping):
         return event["type"], event.get("is_report", False)
     return type(event).__name__, getattr(event, "is_report", False)
 
 
 def _ending(outcome: Outcome) -> str:
-    """How a call ended, in words."""
+    """Describe in words how a call ended."""
     error = outcome.error
     if error is None:
         return "with an answer"
@@ -181,7 +181,7 @@ def _ending(outcome: Outcome) -> str:
 
 
 def without_ids(name: str, result: Any) -> Any:
-    """What stays of an answer when block ids are a policy: which blocks are null, how many."""
+    """Reduce a result to what holds if block ids are a policy: which are null, and how many."""
     if name == "get_computed_blocks":
         return {**result, "blocks": _null_pattern(result["blocks"])}
     if name == "find_longest_cache_hit_per_group":
@@ -195,11 +195,11 @@ def without_ids(name: str, result: Any) -> Any:
         return len(result)
     if name == "take_block_copies":
         return len(result["pairs"]), len(result["retained"])
-    if name == "take_residency_samples":  # which blocks are taken again is a policy
+    if name == "take_residency_samples":  # which blocks are reused is a policy
         return None
     return result
 
 
 def _null_pattern(lists: Sequence[Sequence[int]]) -> list[list[bool]]:
-    """Where null stands."""
+    """Return where the lists have null."""
     return [[block == NULL_BLOCK for block in blocks] for blocks in lists]

@@ -1,11 +1,11 @@
-"""Every call of a manager by its name: one table for those who play, serve, watch and record them.
+"""All calls of a manager by name, in one table for players, servers, monitors and recorders.
 
-Records and the protocol say a call in plain values (spec/records.md). `make` makes a call of them,
-`ANSWERS` and `decoded` turn answers into plain values and back. Who stands between a caller and a
-manager is `Delegating`, and hears of all calls in one function.
+Records and the protocol give a call in plain values (spec/records.md). `make` makes a call of them,
+`ANSWERS` and `decoded` convert results to plain values and back. A proxy of a manager is a
+`Delegating`, which receives all calls in one method.
 """
 
-# What comes of a call by its name, `_made` knows and no type checker:
+# The type of a result follows from the call's name, which a type checker cannot know:
 # mypy: disable-error-code="no-any-return"
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ DEFAULTS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
         for name in ("allocate_slots", "get_num_blocks_to_allocate")
     }
 )
-"""What stands for an option that is left out, by call."""
+"""The default of each optional argument, by call."""
 
 POSITIONAL: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
@@ -48,13 +48,13 @@ POSITIONAL: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "evict_blocks": ("block_ids",),
     }
 )
-"""Arguments that implementations may call otherwise."""
+"""Arguments that implementations may give another name."""
 
 
 def make(
     manager: KVCacheManager, name: str, request: Request | None, arguments: Mapping[str, Any]
 ) -> Any:
-    """Make the call with plain arguments, as far as they are the manager's; the answer as it is."""
+    """Make the call with plain arguments, those that are the manager's; return its raw result."""
     given = {argument: sequence(value) for argument, value in arguments.items()}
     hit = given.get("new_computed_blocks")
     if isinstance(hit, tuple):
@@ -65,7 +65,7 @@ def make(
 
 
 def sequence(value: Any) -> Any:
-    """A list as a tuple; what is none is for the implementation to refuse."""
+    """Return a list as a tuple; anything else is left for the implementation to refuse."""
     return tuple(value) if isinstance(value, list) else value
 
 
@@ -108,11 +108,11 @@ ANSWERS: Mapping[str, Callable[[Any], Any]] = MappingProxyType(
         "take_events": lambda events: [encode_event(event) for event in events],
     }
 )
-"""The answer of each call that has one, in plain values."""
+"""The encoder of each call's result, for calls that have one."""
 
 
 def plain(name: str, answer: Any) -> Any:
-    """The answer in plain values; None of a call that has none, whatever it returned."""
+    """Encode a result in plain values; None for a call without one, whatever it returned."""
     return ANSWERS[name](answer) if name in ANSWERS else None
 
 
@@ -121,7 +121,7 @@ def _blocks(lists: Sequence[Sequence[int]]) -> KVCacheBlocks:
 
 
 def decoded(name: str, answer: Any, where: Where, *, int_hashes: bool) -> Any:
-    """The other way. Raises FormatError for what is no event and no statistics."""
+    """Decode a result. Raises FormatError if it is not a valid event or statistics."""
     if answer is None:
         return None
     if name == "take_events":
@@ -161,20 +161,20 @@ DECODED: Mapping[str, Callable[[Any], Any]] = MappingProxyType(
 
 
 class Delegating:
-    """The calls of a `KVCacheManager`, each of which comes to `_made`."""
+    """The calls of a `KVCacheManager`, all forwarded to `_made`."""
 
     def _made(self, name: str, request: Request | None, given: dict[str, Any]) -> Any:
         """Make the call `name`. `given`: its arguments by the interface's names, with defaults."""
         raise NotImplementedError
 
     def get_computed_blocks(self, request: Request) -> PrefixHit:
-        """The longest cached prefix."""
+        """Return the longest cached prefix."""
         return self._made("get_computed_blocks", request, {})
 
     def find_longest_cache_hit_per_group(
         self, request: Request, max_hit_length_tokens: int
     ) -> GroupHits:
-        """Every group's own longest hit."""
+        """Return each group's own longest hit."""
         given = {"max_hit_length_tokens": max_hit_length_tokens}
         return self._made("find_longest_cache_hit_per_group", request, given)
 
@@ -193,7 +193,7 @@ class Delegating:
         reserved_blocks: int = 0,
         has_scheduled_reqs: bool = True,
     ) -> KVCacheBlocks | None:
-        """Make room for tokens."""
+        """Allocate slots for tokens."""
         given = {
             "num_new_tokens": num_new_tokens,
             "num_new_computed_tokens": num_new_computed_tokens,
@@ -230,11 +230,11 @@ class Delegating:
         self._made("free_blocks", None, {"block_ids": block_ids})
 
     def hold_blocks(self, block_ids: Sequence[int]) -> None:
-        """Neither records nor messages have it."""
+        """Raise UnsupportedError: neither records nor messages have this call."""
         raise UnsupportedError("hold_blocks", type(self).__name__)
 
     def get_block(self, block_id: int) -> BlockFacts:
-        """Neither records nor messages have it."""
+        """Raise UnsupportedError: neither records nor messages have this call."""
         raise UnsupportedError("get_block", type(self).__name__)
 
     def remove_skipped_blocks(self, request: Request, total_computed_tokens: int) -> None:
@@ -256,15 +256,15 @@ class Delegating:
         return self._made("reset_prefix_cache", None, {})
 
     def get_num_common_prefix_blocks(self, request: Request) -> tuple[int, ...]:
-        """Per group, leading blocks that all running requests share."""
+        """Count per group the leading blocks that all running requests share."""
         return self._made("get_num_common_prefix_blocks", request, {})
 
     def get_blocks(self, request: Request) -> KVCacheBlocks:
-        """The request's block list per group."""
+        """Return the request's block list per group."""
         return self._made("get_blocks", request, {})
 
     def get_unhashed_block_ids(self, request: Request) -> tuple[tuple[int, ...], ...]:
-        """Per group, the request's blocks that are neither null nor cached."""
+        """Return per group the request's blocks that are neither null nor cached."""
         return self._made("get_unhashed_block_ids", request, {})
 
     def get_num_blocks_to_allocate(
@@ -277,7 +277,7 @@ class Delegating:
         num_encoder_tokens: int = 0,
         apply_admission_cap: bool = False,
     ) -> int:
-        """Free blocks the request would take."""
+        """Count the free blocks that the request would take."""
         given = {
             "num_tokens": num_tokens,
             "total_computed_tokens": total_computed_tokens,
@@ -288,19 +288,19 @@ class Delegating:
         return self._made("get_num_blocks_to_allocate", request, given)
 
     def take_events(self) -> tuple[Event, ...]:
-        """Events since the last call."""
+        """Return the events since the last call."""
         return self._made("take_events", None, {})
 
     def take_new_block_ids(self) -> tuple[int, ...]:
-        """Blocks to be zeroed."""
+        """Return the blocks to be zeroed."""
         return self._made("take_new_block_ids", None, {})
 
     def take_block_copies(self) -> BlockCopies:
-        """Copies to be made before the step."""
+        """Return the copies to make before the step."""
         return self._made("take_block_copies", None, {})
 
     def make_prefix_cache_stats(self) -> PrefixCacheStats | None:
-        """Look-up counters since the last call."""
+        """Return the look-up counters since the last call."""
         return self._made("make_prefix_cache_stats", None, {})
 
     def record_prefix_cache_stats(self, request: Request, num_hit_tokens: int) -> None:
@@ -308,9 +308,9 @@ class Delegating:
         self._made("record_prefix_cache_stats", request, {"num_hit_tokens": num_hit_tokens})
 
     def take_residency_samples(self) -> tuple[ResidencySample, ...]:
-        """Lives of sampled blocks."""
+        """Return the residency samples since the last call."""
         return self._made("take_residency_samples", None, {})
 
     def new_step_starts(self) -> None:
-        """A scheduling step begins."""
+        """Begin a scheduling step."""
         self._made("new_step_starts", None, {})

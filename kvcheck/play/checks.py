@@ -1,9 +1,9 @@
-"""What is checked after every operation of a program.
+"""Checks after every operation of a program.
 
 - `ShadowCheck` needs no agreement on policy: shadow memory, conservation, errors without effect.
 - `InvariantCheck`: the named invariants over every snapshot and transition.
-- `CompareCheck`: the answers (level behaviour) and the ids and eviction order (level identity) are
-  those of an oracle.
+- `CompareCheck`: the results (level behaviour) and the ids and eviction order (level identity)
+equal those of an oracle.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from kvspec.transitions import Transition, check_transition
 
 
 class ShadowCheck:
-    """Content: what attention reads is there, and is what was written.
+    """Check content: whatever attention reads is present and is what was written.
 
-    `awaited`: loads that did not arrive yet, as the arguments of their allocations.
+    `awaited`: loads that have not arrived, as the arguments of their allocations.
     """
 
     def __init__(self, runner: Runner) -> None:
@@ -49,7 +49,7 @@ class ShadowCheck:
         self.awaited: dict[str, Mapping[str, Any]] = {}
 
     def after_operation(self, runner: Runner, done: Performed) -> None:
-        """Read hits back, write what was granted, expect errors to change nothing."""
+        """Read hits back, write what was granted, and check that errors change nothing."""
         self._after_operation(runner, done)
         if self.claims is not None:
             if done.request is not None:
@@ -94,10 +94,10 @@ class ShadowCheck:
         elif done.name == "append_tokens" and done.request is not None:
             self._accept_drafts(runner, done.request, done.arguments["token_ids"])
         elif done.name == "follow" and done.request is not None:
-            self.contents.pop(done.request.name, None)  # told again
+            self.contents.pop(done.request.name, None)  # retold
 
     def after_step(self, runner: Runner) -> None:
-        """What every running request will read next is still there."""
+        """Check that the next reads of every running request are still present."""
         for request in runner.requests:
             if request.seat.phase == RUNNING:
                 name, lists = request.name, runner.subject.blocks(request)
@@ -106,7 +106,7 @@ class ShadowCheck:
                 self.check.read_held(name, what, content, lists, length, "KV-HASH-1")
 
     def _content(self, request: Tracked) -> Content:
-        """What the request's tokens are now."""
+        """Return the content of the request's tokens."""
         if request.name not in self.contents:
             root = repr((request.arrival.salt, request.arrival.lora)).encode()
             self.contents[request.name] = Content(root)
@@ -117,7 +117,7 @@ class ShadowCheck:
         return content
 
     def _expect_idle(self, runner: Runner, done: Performed) -> None:
-        """A reset succeeds exactly when nothing is in use, and leaves no key (KV-POOL-11)."""
+        """Check that a reset succeeds only with no block in use, and leaves no key (KV-POOL-11)."""
         before = done.before.snapshot
         in_use = any(before.ref_counts) and set(before.reserved_blocks) != {
             block for block, count in enumerate(before.ref_counts) if count
@@ -135,10 +135,10 @@ class ShadowCheck:
     def _write_granted(
         self, runner: Runner, request: Tracked, arguments: Mapping[str, Any]
     ) -> None:
-        """External and new tokens are in the cache now; a load that comes later is not yet."""
+        """Write external and new tokens, but not a load that arrives later."""
         external = arguments.get("num_external_computed_tokens", 0)
         self._write(runner, request, arguments, arguments["num_new_tokens"])
-        is_first = not request.seat.holds_blocks  # a load under way is there when its step is over
+        is_first = not request.seat.holds_blocks  # a load in flight is complete after its step
         loads = external and not arguments["num_new_tokens"]
         if is_first and loads and arguments.get("delay_cache_blocks"):
             self.awaited[request.name] = arguments
@@ -149,7 +149,7 @@ class ShadowCheck:
     def _write(
         self, runner: Runner, request: Tracked, arguments: Mapping[str, Any], num_new: int
     ) -> None:
-        """What an allocation with these arguments brings and computes."""
+        """Write what an allocation with these arguments loads and computes."""
         num_hit = arguments.get("num_new_computed_tokens", 0)
         self.check.write_granted(
             request.name,
@@ -163,13 +163,13 @@ class ShadowCheck:
         )
 
     def _read_hits(self, request: Tracked, hits: Mapping[str, Any]) -> None:
-        """Each group's own hit holds what it claims."""
+        """Check that each group's own hit holds what it claims."""
         content, what = self._content(request), f"own hit of {request.name}"
         for group, length in enumerate(hits["hit_lengths"]):
             self.check.read_group(what, content, group, hits["blocks"][group], length, "KV-HASH-1")
 
     def _lose(self, runner: Runner, lost: Sequence[int]) -> None:
-        """A load failed: what is before these blocks came, they hold nothing."""
+        """Void a failed load: the blocks before these arrived, these hold nothing."""
         for request in runner.requests:
             if request.name in self.awaited:
                 lists = runner.subject.blocks(request)
@@ -178,12 +178,12 @@ class ShadowCheck:
         self.check.shadow.lose(lost)
 
     def _arrive(self, runner: Runner, request: Tracked) -> None:
-        """A load that was awaited is there now."""
+        """Write a load that was awaited."""
         if request.name in self.awaited:
             self._write(runner, request, self.awaited.pop(request.name), 0)
 
     def _accept_drafts(self, runner: Runner, request: Tracked, tokens: Sequence[int]) -> None:
-        """Accepted drafts were computed as what they are; only a scheduled request has any."""
+        """Write accepted drafts as the tokens they are; only a scheduled request has any."""
         content = self._content(request)
         start = len(content.tokens)
         content.tokens.extend(identities(request, start, tokens))
@@ -192,7 +192,7 @@ class ShadowCheck:
 
 
 def identities(request: Tracked, start: int, tokens: Sequence[int]) -> Iterator[int]:
-    """What tells the tokens from `start` on apart: item and embedding besides the token."""
+    """Yield what identifies the tokens from `start` on: the token, its item and its embedding."""
     if not request.arrival.items and not request.arrival.embedded:
         yield from tokens
         return
@@ -211,23 +211,23 @@ def identities(request: Tracked, start: int, tokens: Sequence[int]) -> Iterator[
 
 
 UNSTABLE_LISTS = frozenset({"a_list_only_grows_or_turns_null", "states_stay_or_move_to_the_end"})
-"""Not promised without Feature.STABLE_LISTS; that the new block holds the same is read back."""
+"""Not promised without Feature.STABLE_LISTS; the content of the new block is read back."""
 
 MOVED_KEYS = frozenset({"blocks_that_stay_keep_their_keys", "lookups_keep_their_order"})
-"""Not promised where a copy on write takes the keys along, and tails are registered anew."""
+"""Not promised where a copy on write moves the keys, and tails are registered anew."""
 
 REFUSALS = (("allocate_slots", None), ("reset_prefix_cache", False))
-"""How an operation says that it refuses."""
+"""Operations that may refuse, each with the result that means so."""
 
 
 class InvariantCheck:
-    """The named invariants, after every operation; from outside if the subject shows no more."""
+    """Check the named invariants after every operation, from outside without a snapshot."""
 
     def __init__(self) -> None:
         self.num_free_at_start: int | None = None
 
     def after_operation(self, runner: Runner, done: Performed) -> None:
-        """Snapshot, transition."""
+        """Check the snapshot and the transition."""
         if self.num_free_at_start is None:
             self.num_free_at_start = done.before.num_free_blocks
         if Feature.SNAPSHOT in runner.subject.features:
@@ -248,17 +248,17 @@ class InvariantCheck:
         check_transition(runner.config, transition, left_out=left_out)
 
     def after_step(self, runner: Runner) -> None:
-        """Steps are made of operations."""
+        """Check nothing: steps consist of operations."""
 
 
 class CompareCheck:
-    """Answers equal to the oracle's; with `identity` ids and order too."""
+    """Check that results equal the oracle's; with `identity` ids and order too."""
 
     def __init__(self, *, exact_ids: bool) -> None:
         self.exact_ids = exact_ids
 
     def after_operation(self, runner: Runner, done: Performed) -> None:
-        """Compare the answer, the number of free blocks, and at identity the state."""
+        """Compare the result, the number of free blocks, and at level identity the state."""
         expected, got = done.oracle_after, done.after
         if done.oracle is None or expected is None:
             return
@@ -271,20 +271,20 @@ class CompareCheck:
             require_same_view(expected, got, when)
 
     def after_step(self, runner: Runner) -> None:
-        """Events are compared by `EventCheck`, which takes them from both sides."""
+        """Check nothing: `EventCheck` takes the events from both sides."""
 
 
 class EventCheck:
-    """The event stream tells what is cached (KV-EVT-7), and is the oracle's if there is one."""
+    """Check that events show what is cached (KV-EVT-7) and equal the oracle's, if there is one."""
 
     def __init__(self) -> None:
         self.fold: EventFold | None = None
 
     def after_operation(self, runner: Runner, done: Performed) -> None:
-        """Events are taken once per step."""
+        """Check nothing: events are taken once per step."""
 
     def after_step(self, runner: Runner) -> None:
-        """Take and compare."""
+        """Take the events and compare them."""
         if not runner.config.enable_events and Feature.EVENTS not in runner.subject.features:
             return
         got = runner.subject.player.manager.take_events()

@@ -1,4 +1,4 @@
-"""Comparing what a record says with what an implementation did, and saying it readably."""
+"""Compare what a record holds with what an implementation did, and describe differences."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ BUILTIN_ERRORS: Mapping[str, type[Exception]] = {
 
 @dataclass(frozen=True)
 class Difference:
-    """One thing that must be equal and isn't.
+    """A value that differs from the one required.
 
-    `place` is where the two values part, e.g. `[0][2]` (empty: at the top).
+    `place` is where the two values differ, e.g. `[0][2]` (empty: at the top).
     """
 
     field: str
@@ -38,7 +38,7 @@ class Difference:
     got_there: Any = None
 
     def lines(self, limit: int | None) -> Iterator[str]:
-        """The readable form; `limit` cuts long values (None: never)."""
+        """Yield the readable form; `limit` cuts long values (None: never)."""
         yield self.field
         yield f"  expected {_show(self.expected, limit)}"
         yield f"  got      {_show(self.got, limit)}"
@@ -51,7 +51,7 @@ class Difference:
 class Mismatch:
     """A record that an implementation does not follow.
 
-    `what` names the record ("operation 17"), `call` what was asked with which `arguments`.
+    `what` names the record ("operation 17"), `call` the call, made with `arguments`.
     `before` and `after` describe the state around it, as the implementation shows it.
     """
 
@@ -65,7 +65,7 @@ class Mismatch:
     after: str = ""
 
     def render(self, *, verbose: bool = False) -> str:
-        """Some lines for a terminal."""
+        """Return a few lines for a terminal."""
         limit = None if verbose else SHOWN_CHARACTERS
         arguments = ", ".join(
             f"{name}={_cut(json.dumps(value), limit)}" for name, value in self.arguments.items()
@@ -79,7 +79,7 @@ class Mismatch:
         return "\n".join(lines)
 
     def to_json(self) -> dict[str, Any]:
-        """The same for programs, uncut."""
+        """Return the same as JSON, uncut."""
         return {
             "file": self.file,
             "line": self.line,
@@ -96,7 +96,7 @@ class Mismatch:
 
 
 def compare_values(field: str, expected: Any, got: Any) -> Iterator[Difference]:
-    """The difference between two JSON values, if there is one."""
+    """Yield the difference between two JSON values, if there is one."""
     parting = first_difference(expected, got)
     if parting is not None:
         place, expected_there, got_there = parting
@@ -104,7 +104,7 @@ def compare_values(field: str, expected: Any, got: Any) -> Iterator[Difference]:
 
 
 def compare_outcome(result: Any, raises: str | None, outcome: Outcome) -> Iterator[Difference]:
-    """What a call should come to against what it came to.
+    """Compare the outcome of a call with the one required.
 
     Only the class of an error counts, not its message: an implementation passes when
     `except ValueError` would catch what it raises.
@@ -121,16 +121,16 @@ def compare_outcome(result: Any, raises: str | None, outcome: Outcome) -> Iterat
 
 
 def compare_usage(expected: Observed, num_free_blocks: int, usage: float) -> Iterator[Difference]:
-    """What every record shows: how many blocks are free."""
+    """Compare the number of free blocks and the usage, which every record shows."""
     yield from compare_values("num_free_blocks", expected.num_free_blocks, num_free_blocks)
     yield from compare_values("usage", expected.usage, usage)
 
 
 def compare_observed(expected: Observed, got: View, before: View | None) -> Iterator[Difference]:
-    """What a record shows of the state against what the implementation shows.
+    """Compare the state that a record shows with that of the implementation.
 
-    `before` is the state that the previous record was found equal to; what a record does not
-    mention must still be as it was there.
+    `before` is the state that the previous record was found equal to; members that a record omits
+    must still be as they were there.
     """
     yield from compare_usage(expected, got.num_free_blocks, got.usage)
     if expected.state_sha256 is not None:
@@ -148,7 +148,7 @@ def compare_observed(expected: Observed, got: View, before: View | None) -> Iter
 
 
 def _compare_hashes(expected: Observed, got: View, before: View | None) -> Iterator[Difference]:
-    """The hash of a large pool's state; the hashes of its parts say which field is wrong."""
+    """Compare the hash of a large pool's state; hashes of its parts show which field is wrong."""
     for name in got.state:
         if name in expected.state_parts:
             wanted = expected.state_parts[name]
@@ -162,14 +162,14 @@ def _compare_hashes(expected: Observed, got: View, before: View | None) -> Itera
 
 
 def describe_error(error: Exception) -> str:
-    """`Class: message (file:line)`, the place where it was raised."""
+    """Return `Class: message (file:line)` with the place where it was raised."""
     frames = traceback.extract_tb(error.__traceback__)
     where = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
     return f"{type(error).__name__}: {error}{where}"
 
 
 def _show(value: Any, limit: int | None) -> str:
-    """Text as it is, its further lines indented; other values as JSON. Cut to `limit`."""
+    """Return text as it is with further lines indented, other values as JSON. Cut to `limit`."""
     if not isinstance(value, str):
         return _cut(json.dumps(value, default=repr), limit)
     printable = value.encode("utf-8", "backslashreplace").decode("utf-8")
@@ -177,7 +177,7 @@ def _show(value: Any, limit: int | None) -> str:
 
 
 def _cut(text: str, limit: int | None) -> str:
-    """The first `limit` characters (None: all), and how many there were."""
+    """Return the first `limit` characters (None: all), and how many there were."""
     if limit is None or len(text) <= limit:
         return text
     return f"{text[:limit]} … ({len(text)} characters)"

@@ -1,4 +1,4 @@
-"""Where two answers or states differ: the one comparison, behind every report."""
+"""Find where two results or states differ: the one comparison behind every report."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from kvcheck.play.text import shown
 from kvspec.errors import InvariantViolation
 
 KEPT_BEFORE, KEPT = 8, 24
-"""Characters shown of long texts: before the place where two part, and in all."""
+"""Characters shown of long texts: before the first difference, and in all."""
 
 ABSENT = "(absent)"
-"""Stands in a difference for a list element or an object member that isn't there."""
+"""Shown in a difference for a missing list element or object member."""
 
 
 class WrongAnswer(InvariantViolation):
-    """An answer or a state is not as it must be: `what` it is, `expected` and `observed`.
+    """A wrong result or state: `what` it is, `expected` and `observed`.
 
-    `first_at`: where inside of them they part, and what stands there; empty of plain values.
-    `place`: the same without what another program has otherwise: numbers, arguments, ids.
+    `first_at`: where inside of them they first differ, and both values there; empty for plain
+    values. `place`: the same without what varies between programs: numbers, arguments, ids.
     """
 
     def __init__(self, name: str, rule: str, what: str, expected: object, observed: object) -> None:
@@ -37,7 +37,7 @@ class WrongAnswer(InvariantViolation):
 
 
 def _without_numbers(what: str, path: str) -> str:
-    """What differs and in which member, as every program has it.
+    """Say what differs and in which member, in words that are the same for every program.
 
     >>> _without_numbers("event 3", ".block_hashes[1]")
     'event .block_hashes'
@@ -48,7 +48,7 @@ def _without_numbers(what: str, path: str) -> str:
 
 
 def shown_apart(expected: object, observed: object) -> tuple[str, str]:
-    """Both values as they are shown; plain ones so that it can be seen where they differ."""
+    """Return both values as shown, plain ones so that the difference can be seen."""
     both = _shown(expected), _shown(observed)
     if both[0] != both[1] or not isinstance(expected, (str, bytes)):
         return both
@@ -65,10 +65,10 @@ def _shown(value: object) -> str:
 
 
 def first_difference(expected: Any, got: Any, place: str = "") -> tuple[str, Any, Any] | None:
-    """Where two values first differ, as `.r0[1][0]`, and both values there; None if nowhere.
+    """Return where two values first differ, as `.r0[1][0]`, and both values there, or None.
 
-    Types count: `true` is not 1, and a count of 1.0 is not 1. But where a double is due an int of
-    the same value will do: many languages write 0 for 0.0.
+    Types count: `true` is not 1, and a count of 1.0 is not 1. But an int equals a double of the
+    same value where a double is due: many languages write 0 for 0.0.
     """
     if type(expected) is float and type(got) is int and got == expected:
         return None
@@ -85,9 +85,9 @@ def first_difference(expected: Any, got: Any, place: str = "") -> tuple[str, Any
 
 
 def narrowed(expected: object, observed: object) -> tuple[str, object, object]:
-    """Where two values differ, and what is there: as deep as there is a single difference.
+    """Return where two values differ and both values there, as deep as the difference is single.
 
-    A list of plain values says more as a whole: which block stands where.
+    A list of plain values is shown whole, since the order of its blocks matters.
 
     >>> narrowed({"blocks": [[1, 2]], "n": 4}, {"blocks": [[1, 2]], "n": 6})
     ('.n', 4, 6)
@@ -112,7 +112,7 @@ def _named(key: object) -> str:
 def _members(
     expected: Any, got: Any, named: Callable[[Any], str]
 ) -> list[tuple[str, Any, Any]] | None:
-    """The members of two values of one shape, side by side; None of plain values."""
+    """Return the members of two values of one shape, side by side, or None for plain values."""
     if isinstance(expected, Mapping) and isinstance(got, Mapping):
         keys = dict.fromkeys((*expected, *got))
         return [(f".{named(k)}", expected.get(k, ABSENT), got.get(k, ABSENT)) for k in keys]

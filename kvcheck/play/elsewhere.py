@@ -1,6 +1,6 @@
-"""Subjects in another process, as whoever drives one knows them.
+"""Subjects in another process, as their callers see them.
 
-`kvcheck.remote` makes them. Nothing else here asks where a subject lives.
+`kvcheck.remote` creates them. Nothing else in this package depends on where a subject runs.
 """
 
 from __future__ import annotations
@@ -9,23 +9,23 @@ from kvspec.interface import Implementation, KVCacheManager
 
 
 class ElsewhereImplementation:
-    """Base of implementations whose calls have a time limit of their own."""
+    """Base of implementations whose calls have their own time limit."""
 
 
 class ElsewhereManager:
-    """Base of managers that a question reaches sooner if it is foreseen."""
+    """Base of managers that answer a query sooner if it is announced."""
 
     def foresee(self, *questions: str) -> None:
-        """These calls come right after the next one, so that they go out along with it."""
+        """Announce that these calls follow the next one, so that they are sent along with it."""
         raise NotImplementedError
 
 
 def is_elsewhere(subject: Implementation) -> bool:
-    """Whether it lives in another process: an error's words and values may be others."""
+    """Whether it runs in another process: an error's words and values may differ."""
     return isinstance(subject, ElsewhereImplementation)
 
 
 def foresee(manager: KVCacheManager, *questions: str) -> None:
-    """See `ElsewhereManager.foresee`; nothing happens if the manager lives in this process."""
+    """Announce the calls to a manager in another process; a local one needs no notice."""
     if isinstance(manager, ElsewhereManager):
         manager.foresee(*questions)

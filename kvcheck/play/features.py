@@ -1,4 +1,4 @@
-"""What the operations of a walk need of a subject, and which of them can be left out."""
+"""Features that the operations of a walk need, and which operations can be left out."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ FEATURE_OF_ARGUMENT: Mapping[str, Feature] = MappingProxyType(
         "num_in_flight_tokens": Feature.IN_FLIGHT,
     }
 )
-"""Arguments of `allocate_slots` and `cache_blocks`, where they say something."""
+"""Arguments of `allocate_slots` and `cache_blocks` that need a feature if they are set."""
 
 FEATURE_OF_CONTENT: Mapping[str, Feature] = MappingProxyType(
     {
@@ -54,12 +54,12 @@ FEATURE_OF_CONTENT: Mapping[str, Feature] = MappingProxyType(
         "reports_hits": Feature.HIT_REPORTS,
     }
 )
-"""Arguments of `new_request`, where they say something."""
+"""Arguments of `new_request` that need a feature if they are set."""
 
 OF_OPERATIONS = frozenset(
     {*FEATURE_OF_OPERATION.values(), *FEATURE_OF_ARGUMENT.values(), *FEATURE_OF_CONTENT.values()}
 )
-"""All that operations may need."""
+"""Every feature that operations may need."""
 
 QUESTIONS = frozenset(
     {
@@ -73,16 +73,16 @@ QUESTIONS = frozenset(
         "take_new_block_ids",
     }
 )
-"""Operations without which all others answer the same; an illegal call is one, too."""
+"""Operations that change no later result."""
 
 
 def can_be_left_out(operation: Operation) -> bool:
-    """Whether the rest of the walk is the same without it."""
+    """Whether the rest of the walk is the same without it; an illegal call is a query too."""
     return operation.raises is not None or operation.name in QUESTIONS
 
 
 def needs(operation: Operation) -> set[Feature]:
-    """What an operation needs besides the base."""
+    """Return what an operation needs besides the base."""
     found = {FEATURE_OF_OPERATION.get(operation.name)}
     if operation.name in ("allocate_slots", "cache_blocks"):
         given = operation.arguments
@@ -94,7 +94,7 @@ def needs(operation: Operation) -> set[Feature]:
 
 
 def needed_features(operations: Iterable[Operation]) -> set[Feature]:
-    """What a subject must have for the operations that cannot be left out.
+    """Return what a subject must have for the operations that cannot be left out.
 
     Drafts, which no argument names, are more new tokens than the request has; lists of unequal
     length are those of a look-up per group, beside a load.
@@ -121,7 +121,7 @@ def needed_features(operations: Iterable[Operation]) -> set[Feature]:
 
 
 def _end(arguments: Mapping[str, Any]) -> int:
-    """So many tokens have slots if this is granted, lookahead apart."""
+    """Return how many tokens have slots if this is granted, lookahead aside."""
     names = (
         "num_computed_tokens",
         "num_new_computed_tokens",

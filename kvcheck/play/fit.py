@@ -1,8 +1,8 @@
-"""Programs cut to what a subject has: nobody is judged for what it says it lacks.
+"""Cut programs to a subject's features: none is judged for what it does not declare.
 
-A directed program tells one story. If the story needs what the subject lacks, it is left out, with
-the reason; only questions and switches beside the story (events, statistics) are dropped. Of a
-random program the rest is a program too, so that steps, members of steps, groups and options are
+A directed program needs all of its steps. If they need what the subject lacks, it is left out, with
+the reason; only queries and switches beside them (events, statistics) are dropped. The rest of a
+random program is a program too, so that steps, members of steps, groups and options are
 dropped one by one.
 """
 
@@ -23,7 +23,7 @@ from kvspec.requirements import lacking
 from kvspec.specs import CrossAttentionSpec, FullAttentionSpec, MambaSpec, SlidingWindowSpec
 
 Needs: TypeAlias = Iterator[tuple[Feature, st.Step | None]]
-"""What a step needs, and what is left of it (None: nothing) without."""
+"""Features that a step needs, each with the rest of the step without it (None: nothing)."""
 
 FEATURES_OF_STEP: Mapping[type[st.Step], tuple[Feature, ...]] = {
     st.FinishLoad: (Feature.DELAYED_CACHING,),
@@ -38,11 +38,11 @@ FEATURES_OF_STEP: Mapping[type[st.Step], tuple[Feature, ...]] = {
     st.Copy: (Feature.CLONE, Feature.RESTORE),
     st.Reset: (Feature.RESET,),
 }
-"""Steps that are nothing without a feature."""
+"""Steps that need a feature as a whole."""
 
 
 def policy_of(policy: Policy, can: Capabilities) -> Policy:
-    """The policy with the form of extra keys and the way of counting that the subject has."""
+    """Return the policy with the subject's form of extra keys and way of counting."""
     if can.extra_key_forms and policy.extra_keys not in can.extra_key_forms:
         policy = replace(policy, extra_keys=min(can.extra_key_forms))
     if Feature.LATER_CHOICES not in can.features:  # it has no call that counts at admission
@@ -51,7 +51,7 @@ def policy_of(policy: Policy, can: Capabilities) -> Policy:
 
 
 def without_queues(config: ManagerConfig, features: frozenset[Feature]) -> ManagerConfig:
-    """The configuration without the queues that the subject does not have."""
+    """Return the configuration without the queues that the subject lacks."""
     return replace(
         config,
         enable_events=config.enable_events and Feature.EVENTS in features,
@@ -67,10 +67,10 @@ def random_program(
     hashes_matter: bool,
     oracle: Implementation | None,
 ) -> st.Program | None:
-    """What the subject can do of a random program.
+    """Return the part of a random program that the subject supports.
 
-    None if that is nothing, or if the oracle does not accept what is left of the configuration:
-    then another one is to be drawn.
+    None if that is empty, or if the oracle rejects the rest of the configuration: then another one
+    is to be drawn.
     """
     whole = without_switches(program.config, can, policy, hashes_matter=hashes_matter)
     config = _cut(whole, can)
@@ -82,7 +82,7 @@ def random_program(
 
 
 def _accepts(oracle: Implementation, config: ManagerConfig) -> bool:
-    """Whether the rules allow the configuration, and the oracle has all that it needs."""
+    """Whether the rules allow the configuration and the oracle supports it."""
     try:
         oracle.create(config, check_invariants=False)
     except (ConfigError, UnsupportedError):
@@ -91,7 +91,7 @@ def _accepts(oracle: Implementation, config: ManagerConfig) -> bool:
 
 
 def needs(step: st.Step) -> Needs:
-    """What a step needs beyond the base."""
+    """Yield what a step needs beyond the base."""
     if isinstance(step, st.Arrive):
         yield from _needs_of_arrival(step)
     elif isinstance(step, st.Admit):
@@ -101,7 +101,7 @@ def needs(step: st.Step) -> Needs:
     elif isinstance(step, st.Release) and step.later:
         yield Feature.DEFERRED_FREE, replace(step, later=False)
     elif isinstance(step, st.Evict):
-        yield Feature.SNAPSHOT, None  # which block is evicted is read there
+        yield Feature.SNAPSHOT, None  # the step reads there which block is evicted
     elif isinstance(step, st.Break):
         illegal = ILLEGAL_OPERATIONS[step.call % len(ILLEGAL_OPERATIONS)]
         feature = illegal.feature or FEATURE_OF_OPERATION.get(illegal.operation)
@@ -153,7 +153,7 @@ def _needs_of_running(step: st.Run) -> Needs:
 
 
 def _cut_steps(steps: Iterable[st.Step], can: Capabilities) -> Iterator[st.Step]:
-    """The steps without what is lacking; a step may have to be cut several times."""
+    """Yield the steps without what is lacking; a step may have to be cut several times."""
     for step in _to_the_point(steps, can):
         left: st.Step | None = step
         while left is not None:
@@ -165,7 +165,7 @@ def _cut_steps(steps: Iterable[st.Step], can: Capabilities) -> Iterator[st.Step]
 
 
 def _to_the_point(steps: Iterable[st.Step], can: Capabilities) -> Iterator[st.Step]:
-    """The steps without what means nothing to the subject's types of blocks.
+    """Yield the steps without what has no meaning for the subject's types of blocks.
 
     The beginning of a scheduling step matters to Mamba states, encoder tokens to cross attention.
     """
@@ -181,7 +181,7 @@ def _to_the_point(steps: Iterable[st.Step], can: Capabilities) -> Iterator[st.St
 def without_switches(
     config: ManagerConfig, can: Capabilities, policy: Policy, *, hashes_matter: bool
 ) -> ManagerConfig:
-    """The subject's policy and hash function, and no queue that it does not have."""
+    """Set the subject's policy and hash function, and drop queues that it lacks."""
     function = config.hash_function
     if not hashes_matter and function not in can.hash_functions:
         function = min(can.hash_functions, default=HASH_FUNCTIONS[0])
@@ -197,16 +197,16 @@ def without_switches(
 
 
 def _with_blocks_of(group: KVCacheGroup, min_tokens: int) -> KVCacheGroup:
-    """The group with blocks that are not too small. ConfigError if its spec allows none such."""
+    """Return the group with blocks that are not too small. ConfigError if its spec allows none."""
     if group.spec.block_size >= min_tokens:
         return group
     return replace(group, spec=replace(group.spec, block_size=min_tokens))
 
 
 def _cut(config: ManagerConfig, can: Capabilities) -> ManagerConfig | None:
-    """The configuration without the groups and options that are lacking; None if nothing is left.
+    """Return the configuration without groups and options that are lacking; None if none is left.
 
-    What only made sense with a group that is gone goes too.
+    Options that only made sense with a dropped group are dropped too.
     """
     has = can.features
     groups = _cut_groups(config, can)
@@ -243,7 +243,7 @@ def _unflagged(group: KVCacheGroup) -> KVCacheGroup:
 
 
 def _of_value(group: KVCacheGroup, config: ManagerConfig, can: Capabilities) -> KVCacheGroup:
-    """The group in a mode, of a size and with drafted states that the subject has."""
+    """Return the group in a mode, of a size and with drafted states that the subject supports."""
     spec, changes = group.spec, dict[str, Any]()
     if "different" not in can.values.get("block_sizes", {"different"}):
         changes["block_size"] = config.kv_cache.groups[0].spec.block_size
@@ -257,7 +257,7 @@ def _of_value(group: KVCacheGroup, config: ManagerConfig, can: Capabilities) -> 
 
 
 def _cut_groups(config: ManagerConfig, can: Capabilities) -> list[KVCacheGroup] | None:
-    """The groups that the subject can have, one of full attention if none is left."""
+    """Return the groups that the subject supports, one of full attention if none is left."""
     groups = [
         _of_value(group if Feature.EAGLE in can.features else _unflagged(group), config, can)
         for group in config.kv_cache.groups

@@ -1,4 +1,4 @@
-"""How a request loses what was planned or loaded for it, or all that it holds."""
+"""Loss of planned or loaded tokens of a request, or of all its blocks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kvspec.specs import MambaSpec
 
 
 def fail_load(runner: Runner, step: st.FailLoad) -> None:
-    """What the load should have brought is void, and all that was computed after it."""
+    """Void what the load should have brought, and all that was computed after it."""
     request = runner.pick(step.who, RUNNING, LOADING)
     if request is None or request.fresh_load is None:
         return
@@ -39,7 +39,7 @@ def fail_load(runner: Runner, step: st.FailLoad) -> None:
 
 
 def withdraw(runner: Runner, step: st.Withdraw) -> None:
-    """With a request go all that hit what it planned, as a scheduler must see to (KV-MGR-24)."""
+    """Withdraw a request and all that hit what it planned, as schedulers must (KV-MGR-24)."""
     planned = [r for r in runner.requests if r.seat.phase == RUNNING and r.name in runner.planned]
     if not planned:
         return

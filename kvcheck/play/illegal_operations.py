@@ -1,4 +1,4 @@
-"""Operations that no caller may ask for, as programs make them (KV-ERR-2)."""
+"""Illegal operations, as programs make them (KV-ERR-2)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class IllegalOperation:
-    """An operation that no caller may ask for; `arguments` answers None where it would be legal.
+    """An illegal operation; `arguments` returns None where it would be legal.
 
     `feature`: what a subject must have to be asked, where the operation alone does not say.
     """
@@ -30,7 +30,7 @@ class IllegalOperation:
 
 
 def _hit_of(runner: Runner, request: Tracked, block: int) -> dict[str, Any] | None:
-    """A made-up hit of one block in a single group."""
+    """Return a made-up hit of one block in a single group."""
     if len(runner.config.kv_cache.groups) != 1:
         return None
     size = runner.config.scheduler_block_size_tokens or 1
@@ -46,7 +46,7 @@ def _uncached_hit(runner: Runner, request: Tracked) -> dict[str, Any] | None:
 
 
 def _null_hit(runner: Runner, request: Tracked) -> dict[str, Any] | None:
-    """Legal where nothing of the block is read any more: with a window of 1, say."""
+    """Return a hit of null, unless no token of the block is read again, as with a window of 1."""
     size = runner.config.scheduler_block_size_tokens or 1
     if any(first_token_read(spec, size) >= size for spec in runner.config.managed_specs):
         return None
@@ -59,7 +59,7 @@ def _hit_tokens_alone(runner: Runner, request: Tracked) -> dict[str, Any]:
 
 
 def _short_list(runner: Runner, request: Tracked) -> dict[str, Any] | None:
-    """Own hits of unequal length, and no load that brings what the shorter ones lack."""
+    """Return own hits of unequal length without a load of what the shorter ones lack."""
     config, player = runner.config, runner.subject.player
     if request.seat.holds_blocks or not config.enable_caching or len(config.kv_cache.groups) < 2:
         return None
@@ -86,14 +86,14 @@ def _outside(runner: Runner, request: Tracked) -> dict[str, Any]:
 
 
 def _cached_and_outside(runner: Runner, request: Tracked) -> dict[str, Any]:
-    """A block that could be evicted first: one that goes before the error is seen is gone."""
+    """Return a cached block and one outside; evicting the first before the error is a fault."""
     keys = runner.view.snapshot.block_keys
     cached = [block for block, held in enumerate(keys) if held]
     return {"block_ids": [*cached[:1], runner.config.kv_cache.num_blocks]}
 
 
 def _too_much_to_cache(runner: Runner, request: Tracked) -> dict[str, Any] | None:
-    if not any(runner.subject.blocks(request)):  # then nothing happens, also with too many
+    if not any(runner.subject.blocks(request)):  # then nothing happens, even with too many
         return None
     if runner.config.policy.caching_beyond_tokens == "cut":  # legal then (KV-POL-22)
         return None

@@ -1,7 +1,7 @@
 """Programs of managers whose hits end inside a block: steps, chunks, copies (KV-INSIDE-*).
 
-Such a manager is told more truly when a step begins: no request is scheduled twice in one, and none
-is released in the step that it is scheduled in. Loads are left out.
+For such a manager steps are exact: no request is scheduled twice in one, and none is released in
+the step that it is scheduled in. Loads are left out.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from kvspec.specs import MambaSpec
 
 
 def new_step(runner: Runner) -> None:
-    """A step begins; what the copies of the one before held goes back first (KV-INSIDE-4)."""
+    """Begin a step; return first what the copies of the last one held (KV-INSIDE-4)."""
     retained = list(runner.subject.retained)
     if retained:
         runner.do("free_blocks", None, {"block_ids": retained})
@@ -21,13 +21,13 @@ def new_step(runner: Runner) -> None:
 
 
 def before_scheduling(runner: Runner, request: Tracked) -> None:
-    """A request that is part of this step already is scheduled, or released, in the next one."""
+    """Begin a new step if the request is part of this one already."""
     if runner.ends_inside and request.name in runner.scheduled:
         new_step(runner)
 
 
 def most_drafts(runner: Runner, num_asked: int) -> int:
-    """Drafts of a step that has one token besides: each has a block, and all lie in one hash."""
+    """Limit drafts of a step with one other token: each has a block, and all lie in one hash."""
     if not runner.ends_inside:
         return num_asked
     blocks = (s.num_speculative_blocks for s in runner.specs if isinstance(s, MambaSpec))
@@ -35,14 +35,14 @@ def most_drafts(runner: Runner, num_asked: int) -> int:
 
 
 def chunk_end(runner: Runner, request: Tracked, start: int, end: int) -> int:
-    """Where a chunk from `start` ends that should reach `end` (KV-INSIDE-5)."""
+    """Return where a chunk from `start` to at most `end` must end (KV-INSIDE-5)."""
     if not runner.ends_inside:
         return end
     seat, h = request.seat, hash_block_size(runner.config)
     prefill_end = max(seat.num_prompt, len(seat.tokens) - 1)
     specs = [spec for spec in runner.specs if isinstance(spec, MambaSpec)]
     sizes = [spec.block_size for spec in specs]
-    if start < prefill_end:  # no prompt's chunk ends inside the block that it begins in
+    if start < prefill_end:  # no chunk of a prompt ends inside the block that it begins in
         end = max(end, min(prefill_end, (start // max(sizes) + 1) * max(sizes)))
     while start < prefill_end:
         stops = {
@@ -60,7 +60,7 @@ def chunk_end(runner: Runner, request: Tracked, start: int, end: int) -> int:
 
 
 def _stops(spec: MambaSpec, h: int, chunk: Chunk, request: Tracked) -> set[int]:
-    """Where the chunk must end if no state is left inside it."""
+    """Return where the chunk must end if no state is left inside it."""
     size, seat = chunk.size, request.seat
     last = (len(seat.tokens) - 1) // size * size
     tail = (seat.num_prompt - 1) // h * h

@@ -1,4 +1,4 @@
-"""An engine that keeps tokens and block hashes, for a manager that is given them (KV-HASH-13)."""
+"""An engine that keeps tokens and block hashes for a manager that is given them (KV-HASH-13)."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from kvspec.request import RequestInput
 
 
 class Kept:
-    """What an engine keeps of a request: its tokens, and a hash of each full block.
+    """The tokens that an engine keeps of a request, and the hash of each full block.
 
-    A hash names all tokens up to there, and what else tells the request apart. `config` is that of
-    a manager, with its sizes filled in.
+    A hash identifies all tokens up to its block and the request's extra keys. `config` is that of a
+    manager, with its sizes filled in.
     """
 
     def __init__(self, config: ManagerConfig, given: RequestInput) -> None:
@@ -38,7 +38,7 @@ class Kept:
         """The input of `make_followed`."""
 
     def extend(self, token_ids: Sequence[int]) -> list[bytes]:
-        """More tokens; the hashes of blocks that they fill."""
+        """Append tokens and return the hashes of blocks that they fill."""
         self.tokens.extend(token_ids)
         size, before = self.block_size, len(self.hashes)
         hashed = len(self.tokens) - self.ahead
@@ -49,7 +49,7 @@ class Kept:
         return self.hashes[before:]
 
     def cut(self, num_tokens: int) -> None:
-        """Only so many are left."""
+        """Keep only the first `num_tokens`."""
         del self.tokens[num_tokens:]
         if self.block_size:
             del self.hashes[max(num_tokens - self.ahead, 0) // self.block_size :]

@@ -1,4 +1,4 @@
-"""What is left out for a subject, because it says that it lacks what is needed."""
+"""Checks left out for a subject that does not declare what they need."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from kvspec.interface import Implementation, KVCacheManager
 
 
 class LeftOut(Exception):  # noqa: N818 (nobody erred)
-    """A check or a program needs what the subject says it lacks."""
+    """A check or a program needs what the subject does not declare."""
 
 
 def created(subject: Implementation, config: ManagerConfig, **options: Any) -> KVCacheManager:
-    """A manager. Raises LeftOut if the subject does not support the configuration: that is said,
-    and no rule is broken by it."""
+    """Create a manager. Raises LeftOut if the subject says that it does not support the
+    configuration, which breaks no rule."""
     try:
         return subject.create(config, **options)
     except UnsupportedError as error:

@@ -1,6 +1,6 @@
-"""A manager seen from outside: what its block lists and its number of free blocks tell.
+"""A manager seen from outside: its block lists and its number of free blocks.
 
-For implementations without Feature.SNAPSHOT. The view is a snapshot of what must be so if the lists
+For implementations without Feature.SNAPSHOT. The view is a snapshot of what must hold if the lists
 are right: references are places in lists, and popped ones. Keys, the order of the free queue and
 cached counts are unknown and left empty, so that nothing is concluded from them.
 """
@@ -20,13 +20,13 @@ from kvspec.request import Request
 from kvspec.snapshot import RequestState, Snapshot
 
 NOT_FROM_OUTSIDE = frozenset({"free_means_unreferenced"})
-"""Invariants about what is left empty; `check_conservation` takes their place."""
+"""Invariants about what is left empty; `check_conservation` replaces them."""
 
 
 def look_from_outside(
     manager: KVCacheManager, requests: Mapping[str, Request], popped: Sequence[int]
 ) -> View:
-    """What is known of a manager with these requests and popped blocks, without asking it more."""
+    """Return the view of a manager with these requests and popped blocks."""
     lists = {name: manager.get_blocks(request).to_lists() for name, request in requests.items()}
     held = {name: groups for name, groups in lists.items() if any(groups)}
     references = Counter(block for groups in held.values() for blocks in groups for block in blocks)
@@ -54,7 +54,7 @@ def look_from_outside(
 
 
 def check_from_outside(config: ManagerConfig, view: View, num_free_at_start: int) -> None:
-    """The invariants that can be seen from outside, and KV-POOL-15 by counting.
+    """Check the invariants that can be seen from outside, and KV-POOL-15 by counting.
 
     Raises InvariantViolation.
     """

@@ -1,4 +1,4 @@
-"""Performing steps: what a scheduler does becomes operations, and its bookkeeping follows."""
+"""Perform steps: convert a scheduler's steps to operations and keep its bookkeeping."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from kvspec.interface import Feature
 
 
 def perform(runner: Runner, steps: Sequence[st.Step]) -> None:
-    """All steps, then the end: everything is released and the pool is whole."""
+    """Perform all steps, then release everything and check that the pool is whole."""
     for step in steps:
         perform_step(runner, step)
     finish(runner)
 
 
 def perform_step(runner: Runner, step: st.Step) -> None:
-    """One step, which does nothing if it fits no request."""
+    """Perform one step, which does nothing if it fits no request."""
     STEPS[type(step)](runner, step)
     runner.end_step()
 
 
 def finish(runner: Runner) -> None:
-    """The end: everything is released."""
+    """Release everything."""
     if runner.ends_inside:
         new_step(runner)
     for request in [r for r in runner.requests if r.seat.holds_blocks]:
@@ -92,7 +92,7 @@ def run_on(runner: Runner, step: st.Run) -> None:
 def may_load(runner: Runner, request: Tracked) -> bool:
     """Whether a request under way may get external tokens: it has an entry (KV-GRP-9).
 
-    Not in a group that skips: were it refused, what the tokens skip would be gone (KV-MGR-6).
+    Not in a group that skips: a refusal would lose the skipped tokens (KV-MGR-6).
     """
     state = runner.view.snapshot.requests.get(request.name)
     has_entry = state is not None and any(count is not None for count in state.num_cached_blocks)
@@ -116,7 +116,7 @@ def cache_partial(runner: Runner, step: st.CachePartial) -> None:
     request = runner.pick(step.who, RUNNING)
     if request is None or not runner.config.enable_caching or len(runner.specs) < 2:
         return
-    if runner.ends_inside:  # the boundaries are registered by the manager itself
+    if runner.ends_inside:  # the manager registers the boundaries itself
         return
     group = step.group % len(runner.specs)
     if not runner.specs[group].prefix_cacheable:
@@ -147,7 +147,7 @@ def release(runner: Runner, step: st.Release) -> None:
 
 
 def give_up(runner: Runner, step: st.GiveUp) -> None:
-    """An engine frees whatever it drops, also a request that holds nothing (KV-ERR-4)."""
+    """Free whatever an engine drops, even a request that holds nothing (KV-ERR-4)."""
     request = runner.pick(step.who, WAITING, PREEMPTED)
     if request is not None:
         runner.do("free", request)
@@ -162,7 +162,7 @@ def return_popped(runner: Runner, count: int) -> None:
 
 
 def evict(runner: Runner, step: st.Evict) -> None:
-    """Named by content, since two sides may keep it in different blocks."""
+    """Evict blocks named by content, since two sides may keep it in different blocks."""
     if not runner.requests or not runner.specs:
         return
     if named(runner, runner.subject, step):
@@ -170,7 +170,7 @@ def evict(runner: Runner, step: st.Evict) -> None:
 
 
 def named(runner: Runner, side: Side, step: st.Evict | st.Hold) -> list[int]:
-    """The blocks of a step on one side."""
+    """Return the blocks of a step on one side."""
     request = runner.requests[step.who % len(runner.requests)]
     group = step.group % len(runner.specs)
     places = range(step.index, step.index + step.count)
@@ -181,7 +181,7 @@ def named(runner: Runner, side: Side, step: st.Evict | st.Hold) -> list[int]:
 
 
 def hold(runner: Runner, step: st.Hold) -> None:
-    """Not those that were set aside at start (KV-POOL-19)."""
+    """Hold blocks other than those set aside at start (KV-POOL-19)."""
     if Feature.HOLDING not in runner.subject.features:
         return
     if not step.free and not (runner.requests and runner.specs):
@@ -200,7 +200,7 @@ def hold(runner: Runner, step: st.Hold) -> None:
 
 
 def copy(runner: Runner, step: st.Copy) -> None:
-    """Events were taken with the step before (KV-MGR-20)."""
+    """Continue on a copy; events were taken with the step before (KV-MGR-20)."""
     if not {Feature.CLONE, Feature.RESTORE} <= runner.subject.features:
         return
     for side in (runner.subject, runner.oracle):
@@ -231,7 +231,7 @@ def retell(runner: Runner, step: st.Retell) -> None:
 
 
 def evict_ids(runner: Runner, step: st.EvictIds) -> None:
-    """Ids mean nothing to an oracle that may keep the same content elsewhere."""
+    """Evict by id, without an oracle only: it may keep the same content in other blocks."""
     if runner.oracle is None:
         num_blocks = runner.config.kv_cache.num_blocks
         ids = [block % num_blocks for block in step.blocks]
@@ -241,7 +241,7 @@ def evict_ids(runner: Runner, step: st.EvictIds) -> None:
 def blocks_of_content(
     runner: Runner, side: Side, request: Tracked, group: int, places: Iterable[int]
 ) -> list[int]:
-    """The blocks that are cached for the request's blocks at these places, free or not."""
+    """Return blocks cached for the request's blocks at these places, free or not."""
     hash_size = runner.config.hash_block_size_tokens or 1
     per_block = max(1, runner.block_sizes[group] // hash_size)
     hashes = side.player.requests[request.name].block_hashes
@@ -252,7 +252,7 @@ def blocks_of_content(
 
 
 def break_rules(runner: Runner, step: st.Break) -> None:
-    """An illegal call raises a typed error and changes nothing (KV-ERR-2)."""
+    """Make an illegal call, which must raise a typed error and change nothing (KV-ERR-2)."""
     if not runner.requests:
         return
     request = runner.requests[step.who % len(runner.requests)]

@@ -1,6 +1,6 @@
-"""The one player: an operation by name becomes a call of a manager, and its answer is shown.
+"""The one player: make an operation by name as a call of a manager, and encode its result.
 
-Operations and answers are those of records, and some that only programs have: residency samples,
+Operations and results are those of records, and some that only programs have: residency samples,
 requests with embeddings, copies of blocks, blocks that are held, and following.
 """
 
@@ -34,12 +34,12 @@ OWNED: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "cache_blocks": ("junction_tokens",),
     }
 )
-"""Arguments that are attributes of the request, 0 where they are left out."""
+"""Arguments that are attributes of the request, 0 if left out."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a call: its result in JSON, or the exception it ended with."""
+    """The outcome of a call: its result in JSON, or the exception it ended with."""
 
     result: Any = None
     error: Exception | None = None
@@ -47,10 +47,10 @@ class Outcome:
 
 @dataclass
 class Player:
-    """One manager and the requests that were made for it.
+    """One manager and the requests made for it.
 
-    The requests stand for the scheduler's side: they outlive `free`, as a preempted request does.
-    `kept`: of followed requests, what the engine keeps.
+    The requests are the scheduler's: they outlive `free`, as a preempted request does.
+    `kept`: the engine's own data of followed requests.
     """
 
     implementation: Implementation
@@ -59,10 +59,10 @@ class Player:
     kept: dict[str, Kept] = field(default_factory=dict)
 
     def perform(self, name: str, request_id: str | None, arguments: Mapping[str, Any]) -> Outcome:
-        """Play one operation. Whatever exception the implementation raises is an outcome too.
+        """Play one operation. Any exception of the implementation is an outcome too.
 
-        Raises InvalidArgumentError for what is no operation: an unknown name, or a request that
-        was not made before or that the operation is not about.
+        Raises InvalidArgumentError for an unknown name, an unknown request, or a request that the
+        operation does not take.
         """
         if name not in NAMES:
             raise InvalidArgumentError("op", name, "one of " + ", ".join(NAMES))
@@ -76,7 +76,7 @@ class Player:
             if name in OWN_PLAYS:
                 return Outcome(OWN_PLAYS[name](self, request_id or "", arguments))
             return Outcome(self._call(name, request_id or "", arguments))
-        except Exception as error:  # anything an implementation does is its answer
+        except Exception as error:  # whatever an implementation does is its result
             return Outcome(error=error)
 
     def _new_request(self, name: str, args: Mapping[str, Any]) -> Any:
@@ -105,7 +105,7 @@ class Player:
         }
 
     def _made(self, given: RequestInput) -> Request:
-        """A request; a followed one for a manager whose hashes are given (KV-REQ-6)."""
+        """Make a request, a followed one if the manager's hashes are given (KV-REQ-6)."""
         if not self.manager.config.given_hash_bytes:
             return self.implementation.make_request(self.manager, given)
         kept = self.kept[given.request_id] = Kept(self.manager.config, given)
@@ -116,9 +116,9 @@ class Player:
         return cast(FollowingImplementation, self.implementation)
 
     def _follow(self, name: str, args: Mapping[str, Any]) -> Any:
-        """So many first tokens stay, which is told first, and others follow (KV-REQ-7, KV-REQ-8).
+        """Keep the first tokens, in a call of their own, and append others (KV-REQ-7, KV-REQ-8).
 
-        `num_prompt`: of those that stay, and of all.
+        `num_prompt`: of the tokens kept, and of all.
         """
         kept, request = self.kept[name], self.requests[name]
         kept.cut(args["num_kept"])
@@ -144,7 +144,7 @@ class Player:
         }
 
     def _call(self, name: str, request_id: str, args: Mapping[str, Any]) -> Any:
-        """A call of the manager; what its scheduler owns of the request is set before."""
+        """Call the manager after setting what its scheduler owns of the request."""
         given, request = dict(args), self.requests.get(request_id)
         if request is not None:
             if name in ("get_computed_blocks", "record_prefix_cache_stats"):
@@ -166,7 +166,7 @@ class Player:
         return {"blocks": blocks, "unhashed": unhashed}
 
     def _hold_blocks(self, name: str, args: Mapping[str, Any]) -> Any:
-        """Hold blocks; what is known of each before and after (KV-POOL-19, KV-POOL-20)."""
+        """Hold blocks; return the facts of each before and after (KV-POOL-19, KV-POOL-20)."""
         blocks = args["block_ids"]
         before = self._facts(blocks)
         self.manager.hold_blocks(tuple(blocks))
@@ -179,7 +179,7 @@ class Player:
         return [(each.references, each.block_hash, each.group) for each in facts]
 
     def _take_residency_samples(self, name: str, args: Mapping[str, Any]) -> Any:
-        """How often each life was touched: times are those of a real clock."""
+        """Return how often each life was touched; times would be those of a real clock."""
         samples = self.manager.take_residency_samples()
         return [len(sample.reuse_gaps_ns) for sample in samples]
 
@@ -196,7 +196,7 @@ OWN_PLAYS: Mapping[str, Play] = MappingProxyType(
         "take_residency_samples": Player._take_residency_samples,
     }
 )
-"""How operations are played that are not one call of a manager."""
+"""Players of operations that are not one call of a manager."""
 
 NAMES = tuple(dict.fromkeys((*OPERATIONS, *OWN_PLAYS)))
 """Every operation."""

@@ -1,4 +1,4 @@
-"""Random configurations for programs: mixtures of groups that may stand together, small pools."""
+"""Random configurations for programs: mixtures of groups that may be combined, small pools."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ HYBRIDS: tuple[tuple[str, ...], ...] = (
     ("full", "window", "window", "window"), ("window", "window", "window"), ("full", "window"),
     ("full", "mla", "window", "window"),
 )  # fmt: skip
-"""Whose groups may disagree about a hit, and must search."""
+"""Mixtures whose groups may disagree about a hit and must search."""
 
 
 def random_config(random: Random, *, hybrid: bool = False) -> ManagerConfig:
-    """A configuration that every implementation with these types must accept.
+    """Draw a configuration that every implementation with these types must accept.
 
-    Later types and switches are drawn aside, so that all else stays what it was.
+    Later types and switches are drawn separately, so that all other draws stay as they were.
     """
     config = _usual_config(random, hybrid=hybrid)
     aside = Random(copy(random).random())  # Hypothesis's random numbers have no state to set
@@ -74,7 +74,7 @@ def with_switches(random: Random, config: ManagerConfig) -> ManagerConfig:
 
 
 def with_later_types(random: Random, config: ManagerConfig) -> ManagerConfig:
-    """Mostly as it is; else with a circular buffer more, R-SWA, or windows that retain more."""
+    """Add, now and then, a circular buffer, R-SWA, or windows that retain more."""
     chance, cache = random.random(), config.kv_cache
     if chance < 0.08:
         later = tuple(_later_group(random, group) for group in cache.groups)
@@ -90,7 +90,7 @@ def with_later_types(random: Random, config: ManagerConfig) -> ManagerConfig:
 
 
 def _later_group(random: Random, group: KVCacheGroup) -> KVCacheGroup:
-    """R-SWA for full attention, and a window that retains more (KV-RSWA-1, KV-SW-9)."""
+    """Replace full attention by R-SWA, and let a window retain more (KV-RSWA-1, KV-SW-9)."""
     spec = group.spec
     if type(spec) is FullAttentionSpec:
         window = random.choice((1, 2, 3, 5))
@@ -101,9 +101,9 @@ def _later_group(random: Random, group: KVCacheGroup) -> KVCacheGroup:
 
 
 def _usual_config(random: Random, *, hybrid: bool) -> ManagerConfig:
-    """A configuration of the usual types.
+    """Draw a configuration of the usual types.
 
-    `hybrid`: with caching, and a pool in which a long text stays.
+    `hybrid`: with caching, and a pool that holds a long text.
 
     Chunked local attention rules out drafting and unequal block sizes (KV-CHUNK-3); groups of
     encoder tokens rule out caching (KV-CROSS-4); several cached groups need two different specs
@@ -136,7 +136,7 @@ def _usual_config(random: Random, *, hybrid: bool) -> ManagerConfig:
 def _options(
     random: Random, specs: list[LayerSpec], *, caching: bool, drafting: bool
 ) -> dict[str, Any]:
-    """The switches, at their defaults most of the time."""
+    """Draw the switches, at their defaults most of the time."""
     windowed = any(isinstance(spec, (SlidingWindowSpec, MambaSpec)) for spec in specs)
     alignment = max(spec.block_size for spec in specs)  # sizes are powers of two times the base
     options: dict[str, Any] = {
@@ -167,7 +167,7 @@ def _set_aside(spec: LayerSpec) -> int:
 
 
 def _spec(random: Random, kind: str, size: int, windows: Sequence[int]) -> LayerSpec:
-    """A small spec of one kind."""
+    """Draw a small spec of one kind."""
     full = FullAttentionSpec(size, 1, 8, "float16")
     window = SlidingWindowSpec(size, 1, 8, "float16", sliding_window=random.choice(windows))
     if kind == "window":

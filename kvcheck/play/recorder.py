@@ -1,4 +1,4 @@
-"""Making records: play operations on an implementation and keep what it did."""
+"""Make records: play operations on an implementation and keep the results."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from kvspec.snapshot import Snapshot
 
 
 class Recorder:
-    """One manager whose every operation is recorded, in JSON terms.
+    """Records every operation of one manager, in JSON terms.
 
     >>> recorder = Recorder(implementation, config)          # doctest: +SKIP
     >>> recorder.play("new_request", "r0", prompt_token_ids=[1, 2, 3, 4])
@@ -68,10 +68,9 @@ class Recorder:
         )
 
     def play(self, name: str, request_id: str | None = None, /, **arguments: Any) -> Any:
-        """Play one operation and record it; returns its result.
+        """Play one operation and record it; return its result.
 
-        An error that records can hold is recorded (the result is None then); any other goes on
-        to the caller.
+        An error that records can hold is recorded (the result is then None); any other is raised.
         """
         if name in OPERATIONS:
             check_arguments(OPERATIONS[name], arguments, Where("arguments"))
@@ -96,11 +95,11 @@ class Recorder:
 
     @property
     def snapshot(self) -> Snapshot:
-        """The manager's state after the last operation."""
+        """Return the manager's state after the last operation."""
         return self._view.snapshot
 
     def coverage(self) -> Mapping[str, int]:
-        """How often each operation was played, for the footer."""
+        """Count how often each operation was played, for the footer."""
         return dict(sorted(Counter(f"op:{op.name}" for op in self.operations).items()))
 
     def write(self, path: Path) -> Footer:
@@ -109,7 +108,7 @@ class Recorder:
 
 
 def _recordable(error: Exception) -> str:
-    """The name under which a record shows this error; raises it again if there is none."""
+    """Return the name under which records show this error; raise it again if there is none."""
     for name, cls in BUILTIN_ERRORS.items():
         if isinstance(error, cls):
             return name

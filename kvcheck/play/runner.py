@@ -1,6 +1,6 @@
-"""Running a program: every operation is performed, and its answer is checked.
+"""Run a program: perform every operation and check its result.
 
-The seats of the scheduler (`kvcheck.play.scheduler`) follow the answers of the *subject*;
+The seats of the scheduler (`kvcheck.play.scheduler`) follow the results of the *subject*;
 `kvcheck.play.performing` makes operations of steps. With an
 *oracle* the same operations run on it too; block ids in arguments (hits, popped blocks, evicted
 blocks) are then each side's own.
@@ -28,11 +28,11 @@ from kvspec.transitions import PURE_CALLS
 
 @dataclass(eq=False)
 class Tracked:
-    """A request of a program: its seat now, and what it consists of (`arrival`).
+    """A request of a program: its current seat, and its content (`arrival`).
 
-    `fresh_load`: the first and the end of the external tokens of an admission that nothing
+    `fresh_load`: the first and the end of the external tokens of an admission that nothing has
     followed yet. `num_lost`: tokens that were computed when it was preempted. `junction_tokens`:
-    that of its last look-up, where it is told.
+    from its last look-up, where the manager returns it.
     """
 
     name: str
@@ -45,15 +45,15 @@ class Tracked:
 
     @property
     def told(self) -> dict[str, int]:
-        """What its scheduler says with each call that caches (KV-RET-7)."""
+        """Return the arguments that its scheduler adds to calls that cache (KV-RET-7)."""
         return {"junction_tokens": self.junction_tokens} if self.junction_tokens else {}
 
 
 @dataclass(frozen=True)
 class Planned:
-    """A request's part of a plan: the tokens that it had computed before, hits included.
+    """A request's part of a plan: its computed tokens before it, hits included.
 
-    `may_stay`: whether it can go on from there if the step does not run.
+    `may_stay`: whether it can continue from there if the step does not run.
     """
 
     num_computed: int
@@ -61,14 +61,14 @@ class Planned:
 
 
 GO_ON = PURE_CALLS | {"get_block_ids", "new_request", "append_tokens", "allocate_slots", "withdraw"}
-"""Calls after which a plan goes on; any other one ends it."""
+"""Calls that keep a plan valid; any other ends it."""
 
 
 @dataclass
 class Side:
-    """One implementation that the operations run on.
+    """An implementation that the operations run on.
 
-    `popped`, `retained`: references that are owed, of popped lists and of copies.
+    `popped`, `retained`: references to return, from popped lists and from copies.
     """
 
     player: Player
@@ -78,17 +78,17 @@ class Side:
 
     @classmethod
     def of(cls, implementation: Implementation, program: st.Program, *, audit: bool) -> Side:
-        """A fresh manager for the program's configuration. Raises LeftOut if that is lacking."""
+        """Create a manager for the program's configuration. Raises LeftOut if it is unsupported."""
         manager = created(implementation, program.config, check_invariants=audit)
         player = Player(implementation, manager)
         return cls(player, features=implementation.capabilities.features)
 
     def blocks(self, request: Tracked) -> list[list[int]]:
-        """The request's block lists."""
+        """Return the request's block lists."""
         return self.player.manager.get_blocks(self.player.requests[request.name]).to_lists()
 
     def perform(self, name: str, request_id: str | None, asked: Mapping[str, Any]) -> Outcome:
-        """One operation; what is popped after it is known before anybody looks."""
+        """Perform one operation and note what it popped, before any look at the state."""
         outcome = self.player.perform(name, request_id, asked)
         if name == "pop_blocks_for_free" and outcome.error is None:
             self.popped.extend(outcome.result)
@@ -106,12 +106,12 @@ class Side:
         return bool(self.retained) and list(asked["block_ids"]) == self.retained
 
     def will_look(self) -> None:
-        """The state is looked at after the next operation: it may be asked along with that."""
+        """Announce a look at the state after the next operation: both may be sent together."""
         if Feature.SNAPSHOT in self.features:
             foresee(self.player.manager, "snapshot", "get_usage")
 
     def look(self) -> View:
-        """The state now; without Feature.SNAPSHOT what is seen of it from outside."""
+        """Return the current state; without Feature.SNAPSHOT what is seen of it from outside."""
         if Feature.SNAPSHOT in self.features:
             return look(self.player.manager)
         owed = [*self.popped, *self.retained]
@@ -120,10 +120,10 @@ class Side:
 
 @dataclass(frozen=True)
 class Performed:
-    """One operation on the subject: what was asked, what came, and the state around it.
+    """An operation on the subject: its arguments, its outcome, and the state around it.
 
-    `lost`: the subject's blocks whose content, as the scheduler has heard, never came. `copies`:
-    what was asked to be copied after it, by the subject and by the oracle.
+    `lost`: the subject's blocks whose content never arrived, as the scheduler knows. `copies`:
+    those requested after it, by the subject and by the oracle.
     """
 
     name: str
@@ -143,20 +143,20 @@ Copies: TypeAlias = tuple[Mapping[str, Any] | None, Mapping[str, Any] | None]
 
 
 class Check(Protocol):
-    """Looks at every operation; raises InvariantViolation."""
+    """A check of every operation; raises InvariantViolation."""
 
     def after_operation(self, runner: Runner, done: Performed) -> None:
-        """One operation was performed."""
+        """Check an operation after it was performed."""
 
     def after_step(self, runner: Runner) -> None:
-        """A whole step was performed: what was scheduled is computed now."""
+        """Check after a whole step: what was scheduled is now computed."""
 
 
 class Runner:
-    """Performs steps. `operations` lists what was asked, for a record.
+    """Performs steps. `operations` lists the calls made, for a record.
 
-    `ends_inside`: hits may end inside a block; `scheduled`: the requests of the step, if so.
-    `planned`: the requests that got slots in the plan at hand.
+    `ends_inside`: hits may end inside a block; `scheduled`: then, the requests of the step.
+    `planned`: the requests that got slots in the current plan.
     """
 
     def __init__(
@@ -186,22 +186,22 @@ class Runner:
 
     @property
     def view(self) -> View:
-        """The subject's state now."""
+        """Return the subject's current state."""
         if self._view is None:
             self._view = self.subject.look()
         return self._view
 
     @property
     def has_view(self) -> bool:
-        """Whether somebody looked since the last operation."""
+        """Whether the state was looked at since the last operation."""
         return self._view is not None
 
     def look_again(self) -> None:
-        """Something happened to the subject outside of `do`: what was seen is past."""
+        """Drop the view after the subject changed outside of `do`."""
         self._view = None
 
     def state_of(self, side: Side) -> View:
-        """The state of one of the two sides now; the subject's was mostly seen already."""
+        """Return the current state of one side; the subject's was mostly seen already."""
         return self.view if side is self.subject else side.look()
 
     def do(
@@ -214,7 +214,7 @@ class Runner:
         may_fail: bool = False,
         lost: Sequence[int] = (),
     ) -> tuple[Any, Any]:
-        """One operation on both sides; the subject's result and the oracle's.
+        """Perform one operation on both sides; return the subject's result and the oracle's.
 
         `own` gives the arguments that hold block ids, for each side. An error that the scheduler
         did not ask for is the implementation's fault.
@@ -248,9 +248,9 @@ class Runner:
         return outcome.result, None if expected is None else expected.result
 
     def copies_after(self, name: str, request: Tracked | None, outcome: Outcome) -> Copies:
-        """What is to be copied before the step, asked before anybody looks at the references.
+        """Take the copies to make before the step, before any look at the references.
 
-        On the subject and on the oracle.
+        Returns those of the subject and of the oracle.
         """
         if not self.ends_inside or name != "allocate_slots" or outcome.result is None:
             return None, None
@@ -268,10 +268,10 @@ class Runner:
         arguments: Mapping[str, Any],
         own: Callable[[Side], Mapping[str, Any]],
     ) -> tuple[Mapping[str, Any], Outcome, Outcome | None]:
-        """What the subject was asked, its answer and the oracle's; nobody looks at the state."""
+        """Return the subject's arguments, its outcome and the oracle's, and look at no state."""
         request_id = request.name if request is not None else None
         asked = {**arguments, **own(self.subject)}
-        self.operations.append((name, request_id, asked))  # first: it may never come back
+        self.operations.append((name, request_id, asked))  # first: it may never return
         outcome, expected = self.subject.perform(name, request_id, asked), None
         self.look_again()
         if self.oracle is not None:
@@ -279,7 +279,7 @@ class Runner:
         return asked, outcome, expected
 
     def end_step(self) -> None:
-        """A whole step is over."""
+        """Run the checks that follow a whole step."""
         for check in self.checks:
             check.after_step(self)
 
@@ -288,17 +288,17 @@ class Runner:
         self.planned[request.name] = Planned(num_computed, may_stay)
 
     def pick(self, who: int, *phases: str) -> Tracked | None:
-        """Request number `who` among those in one of these phases."""
+        """Return request number `who` among those in one of these phases."""
         fitting = [request for request in self.requests if request.seat.phase in phases]
         return fitting[who % len(fitting)] if fitting else None
 
 
 def raise_as_violation(name: str, error: Exception) -> None:
-    """A legal call ended with an error: that is the implementation's fault."""
+    """Raise a violation: a legal call that ends with an error is the implementation's fault."""
     if isinstance(error, InvariantViolation):
         raise error
     if isinstance(error, RemoteError) and error.is_of_protocol:
-        raise error  # no answer to judge
+        raise error  # no result to judge
     kind = "a typed error" if isinstance(error, KVSpecError) else type(error).__name__
     raise InvariantViolation(
         "legal_calls_succeed", "KV-ERR-1", f"{name} raised {kind}: {error}"

@@ -1,11 +1,11 @@
-"""The one model of a scheduler: what an engine knows of a request, and what may happen to it.
+"""The one model of a scheduler: an engine's knowledge of a request, and its transitions.
 
-A manager hears of it by the arguments of its calls alone. Whoever drives one keeps a `Seat` for
-each request, as the formal model (spec/tla) does, asks for slots with `Seat.asks`, and goes on with
-the seat that the answer makes of it. A seat is a value: explorations keep many.
+A manager learns of it only by the arguments of its calls. A driver keeps a `Seat` for each request,
+as the formal model (spec/tla) does, asks for slots with `Seat.asks`, and continues with the seat
+that follows from the result. A seat is a value: explorations keep many.
 
-The driver of `kvspec replay` and `kvspec bench` are timed and see prompts of 100,000 tokens: they
-keep their counts in the manager's own requests, and move those by `admitted` and `preempted`.
+The drivers of `kvspec replay` and `kvspec bench` are timed and see prompts of 100,000 tokens: they
+keep their counts in the manager's own requests, and change those by `admitted` and `preempted`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from kvspec.errors import KVSpecError
 from kvspec.request import Request, RequestStatus
 
 EMPTY, WAITING, PREEMPTED, RUNNING, LOADING = "empty", "waiting", "preempted", "running", "loading"
-"""Nobody is there; new; freed and comes again; computes; waits for external tokens."""
+"""No request; new; freed and to return; computing; waiting for external tokens."""
 
 STATUS_OF_PHASE: Mapping[str, str] = MappingProxyType(
     {
@@ -43,7 +43,7 @@ class TransitionError(KVSpecError):
 class Seat(NamedTuple):
     """A request as its scheduler sees it.
 
-    `num_prompt`: tokens that it came with. `num_loading`: tokens that are computed once its load
+    `num_prompt`: tokens that it arrived with. `num_loading`: tokens that are computed once its load
     is done.
     """
 
@@ -55,12 +55,12 @@ class Seat(NamedTuple):
 
     @classmethod
     def of(cls, prompt: Sequence[int]) -> Seat:
-        """A request that arrives."""
+        """Return the seat of an arriving request."""
         return cls(WAITING, tuple(prompt), len(prompt))
 
     @property
     def status(self) -> str:
-        """What the scheduler says of the request."""
+        """Return the status that the scheduler gives the request."""
         return STATUS_OF_PHASE[self.phase]
 
     @property
@@ -70,11 +70,11 @@ class Seat(NamedTuple):
 
     @property
     def num_pending(self) -> int:
-        """Tokens that it has and that are not computed."""
+        """Count its tokens that are not computed."""
         return len(self.tokens) - self.num_computed
 
     def asks(self, num_new_tokens: int, **more: Any) -> dict[str, Any]:
-        """The arguments with which it asks for slots, legal or not."""
+        """Return the arguments with which it asks for slots, legal or not."""
         return {
             "num_computed_tokens": self.num_computed,
             "status": self.status,
@@ -83,21 +83,21 @@ class Seat(NamedTuple):
         }
 
     def appended(self, tokens: Sequence[int]) -> Seat:
-        """With more tokens: sampled ones, or drafts that were right."""
+        """Append tokens: sampled ones, or accepted drafts."""
         self._must_be("given tokens", WAITING, PREEMPTED, RUNNING)
         return self._replace(tokens=(*self.tokens, *tokens))
 
     def told_again(self, tokens: Sequence[int], num_prompt: int) -> Seat:
-        """With other tokens behind those that are computed."""
-        self._must_be("told again", WAITING, PREEMPTED, RUNNING)
+        """Replace the tokens behind those that are computed."""
+        self._must_be("given other tokens", WAITING, PREEMPTED, RUNNING)
         return self._replace(tokens=tuple(tokens), num_prompt=num_prompt)
 
     def granted(
         self, num_new: int, *, num_hit: int = 0, num_external: int = 0, later: bool = False
     ) -> Seat:
-        """It got its slots, and has computed the new tokens. `later`: external ones are to come.
+        """Grant slots and compute the new tokens. `later`: external ones will arrive.
 
-        After a load of everything the last token is still computed again.
+        After a load of all tokens the last one is still computed again.
         """
         self._must_be("granted slots", WAITING, PREEMPTED, RUNNING)
         computed = self.num_computed + num_hit + num_external + num_new
@@ -108,17 +108,17 @@ class Seat(NamedTuple):
         )
 
     def loaded(self) -> Seat:
-        """The external tokens came."""
+        """Note that the external tokens arrived."""
         self._must_be("loaded", LOADING)
         return self._replace(phase=RUNNING, num_loading=0)
 
     def set_back(self, num_computed: int) -> Seat:
-        """Tokens turned out void, and are computed again in the blocks it has."""
+        """Set back void tokens, which are computed again in the same blocks."""
         self._must_be("set back", RUNNING, LOADING)
         return self._replace(phase=RUNNING, num_computed=num_computed, num_loading=0)
 
     def preempted(self) -> Seat:
-        """It gave everything back and comes again, with the tokens it has."""
+        """Release everything and wait, with the same tokens."""
         self._must_be("preempted", RUNNING, LOADING)
         return Seat(PREEMPTED, self.tokens, self.num_prompt)
 
@@ -128,13 +128,13 @@ class Seat(NamedTuple):
 
 
 def admitted(request: Request, num_hit_tokens: int) -> None:
-    """The engine's own request starts behind its hit."""
+    """Start the engine's own request behind its hit."""
     request.num_computed_tokens = num_hit_tokens
     request.status = RequestStatus.RUNNING
 
 
 def preempted(request: Request) -> None:
-    """The engine's own request begins anew."""
+    """Reset the engine's own request."""
     request.num_computed_tokens = 0
     request.status = RequestStatus.PREEMPTED
     request.num_preemptions += 1

@@ -1,4 +1,4 @@
-"""The search for a common hit, recounted from what is cached (KV-COORD-4 … KV-COORD-10).
+"""Recount the search for a common hit from what is cached (KV-COORD-4 … KV-COORD-10).
 
 For the situations of a run: how many rounds it took, and whether blocks were dropped. Plain loops
 over the sentences of the rules; nothing here shares code with an implementation.
@@ -22,7 +22,7 @@ from kvspec.specs import (
 
 @dataclass
 class Search:
-    """What a search came to.
+    """The result of a search.
 
     `rounds`: how often the groups were asked in turn. `dropped`: a look-up gave up a block.
     `looked_further`: one that drops asked for a block more than the length, and kept the length.
@@ -36,7 +36,7 @@ class Search:
 
 @dataclass(frozen=True)
 class Look:
-    """What one look-up of an attention group is about."""
+    """The input of one look-up of an attention group."""
 
     spec: LayerSpec
     is_cached: Callable[[int], bool]
@@ -87,7 +87,7 @@ def search(
 def attention_groups(
     config: ManagerConfig, specs: Sequence[LayerSpec]
 ) -> list[tuple[LayerSpec, list[int], bool]]:
-    """Spec, members and whether it is an eagle group, full attention first (KV-COORD-4)."""
+    """Return spec, members and whether it is an eagle group, full attention first (KV-COORD-4)."""
     flags = [group.is_eagle_group for group in config.kv_cache.groups]
     if config.use_eagle and not any(flags):
         flags = [True] * len(flags)
@@ -108,7 +108,7 @@ def _cached(
     size: int,
     members: Sequence[int],
 ) -> Callable[[int], bool]:
-    """Whether block i is cached in every member."""
+    """Return a test of whether block i is cached in every member."""
     per_block = size // (config.hash_block_size_tokens or 1)
 
     def is_cached(index: int) -> bool:
@@ -121,7 +121,7 @@ def _cached(
 
 
 def _longest(look: Look, config: ManagerConfig) -> int:
-    """Blocks of the longest hit of one attention group."""
+    """Count the blocks of the longest hit of one attention group."""
     size, most = look.spec.block_size, look.within // look.spec.block_size
     if isinstance(look.spec, MambaSpec):
         ends = (end for end in range(most, 0, -1) if end * size % look.alignment == 0)
@@ -142,7 +142,7 @@ def _longest(look: Look, config: ManagerConfig) -> int:
 
 
 def _from_the_start(look: Look, most: int) -> int:
-    """The run from block 0 on, cut to the alignment (KV-FULL-2 … KV-FULL-4, KV-SW-4, KV-SW-5)."""
+    """Count the run from block 0 cut to the alignment (KV-FULL-2 … KV-FULL-4, KV-SW-4, KV-SW-5)."""
     size = look.spec.block_size
     end = 0
     while end < most and look.is_cached(end):

@@ -1,6 +1,6 @@
-"""Making what fails smaller: the one search, and what it tries of programs.
+"""Shrink failing input: the one search, and its candidates for programs.
 
-Other stories bring their own candidates: records (`kvcheck.records.smaller`), lines of the fuzzer.
+Other input has its own candidates: records (`kvcheck.records.smaller`), lines of the fuzzer.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ def smallest(
     seconds: float,
     attempts: float = math.inf,
 ) -> T:
-    """The smallest story found in this time, and in so many attempts, that still fails.
+    """Return the smallest failing input found within the time and the attempts.
 
-    Greedy: `smaller` gives candidates, those that save most first; every one that fails starts
-    over. `tried` answers a candidate that fails, perhaps cut after the failure, and None of others.
+    Greedy: `smaller` yields candidates, the smallest first, and starts over from each that fails.
+    `tried` returns a candidate that fails, perhaps cut after the failure, and None for others.
     """
     deadline = time.monotonic() + seconds
     found: T | None = story
@@ -44,7 +44,7 @@ def smallest(
 
 
 def without_runs(operations: Sequence[T]) -> Iterator[tuple[T, ...]]:
-    """The operations without a run of them: half, at every quarter, then runs of halving length."""
+    """Yield the operations without a run: half, at every quarter, then runs of halving length."""
     listed = tuple(operations)
     length = max(1, len(listed) // 2)
     while listed and length >= 1:
@@ -60,13 +60,13 @@ def shrink(
     seconds: float = 20.0,
     attempts: float = math.inf,
 ) -> Program:
-    """The smallest program found within the time, and in so many attempts, that still `fails`."""
+    """Return the smallest program found within the time and the attempts that still `fails`."""
     limits = {"seconds": seconds, "attempts": attempts}
     return smallest(program, _smaller, lambda one: one if fails(one) else None, **limits)
 
 
 def _smaller(program: Program) -> Iterator[Program]:
-    """Programs a little smaller: without a run of steps, or with one plainer step."""
+    """Yield programs that are a little smaller: without a run of steps, or with a plainer step."""
     steps = program.steps
     for fewer in without_runs(steps):
         yield replace(program, steps=fewer)
@@ -76,7 +76,7 @@ def _smaller(program: Program) -> Iterator[Program]:
 
 
 def _plainer(step: Step) -> Iterator[Step]:
-    """The step with one member at its default, or a prompt of fewer or equal tokens."""
+    """Yield the step with one member at its default, or a prompt of fewer or equal tokens."""
     for member in fields(step):
         value: Any = getattr(step, member.name)
         if member.default is not MISSING and value != member.default:

@@ -1,4 +1,4 @@
-"""Which situations a run really reached: who never saw an eviction has checked none."""
+"""Situations that a run really reached: a run without an eviction has checked none."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SITUATIONS: Mapping[str, str] = MappingProxyType(
         "pool full": "no block was free",
         "freed for another": "a refused request was served after another gave way",
         "hit": "a look-up found something",
-        "shared block": "a hit took a block that somebody else holds",
+        "shared block": "a hit took a block that another request holds",
         "revived block": "a hit took a block out of the free queue",
         "eviction": "an allocation took a block that was cached",
         "duplicates": "two blocks carried the same key",
@@ -58,7 +58,7 @@ SITUATIONS: Mapping[str, str] = MappingProxyType(
 
 
 class SituationCounter:
-    """Counts situations; a check that never complains."""
+    """Counts situations; a check that never fails."""
 
     def __init__(self, counts: Counter[str]) -> None:
         self.counts = counts
@@ -67,10 +67,10 @@ class SituationCounter:
         self.gave_way = False
 
     def after_step(self, runner: Runner) -> None:
-        """Nothing happens between operations."""
+        """Count nothing between operations."""
 
     def after_operation(self, runner: Runner, done: Performed) -> None:
-        """See what this operation was an instance of."""
+        """Count the situations that this operation is an instance of."""
         if done.outcome.error is not None:
             return
         seen: Mapping[str, Callable[[Runner, Performed], None]] = {
@@ -167,7 +167,7 @@ class SituationCounter:
         self._lists(runner, done, request.name)
 
     def _taken(self, done: Performed) -> None:
-        """What became of hits, and of what was cached."""
+        """Count situations of hits, and of cached blocks that were taken."""
         before, after, request = done.before.snapshot, done.after.snapshot, done.request
         hits = [b for blocks in done.arguments.get("new_computed_blocks") or () for b in blocks]
         taken = [block for block in hits if block != NULL_BLOCK]
@@ -183,7 +183,7 @@ class SituationCounter:
             self._count("eviction")
 
     def _lists(self, runner: Runner, done: Performed, name: str) -> None:
-        """What happened to the lists of the request."""
+        """Count situations of the request's lists."""
         new = done.after.snapshot.requests.get(name)
         if new is None:
             return
@@ -214,5 +214,5 @@ class SituationCounter:
 
 
 def missed(counts: Counter[str]) -> tuple[str, ...]:
-    """Situations that never came up."""
+    """Return the situations that never occurred."""
     return tuple(name for name in SITUATIONS if not counts[name])

@@ -1,6 +1,6 @@
-"""Runs in which the whole state is looked at now and then: at the sizes of production it is large.
+"""Runs that compare the whole state only now and then: at production sizes it is large.
 
-Every answer is compared, the ids in it too, the number of free blocks and every event; the state
+Every result is compared, including ids, the number of free blocks and every event; the state
 after every so many operations, and at the end.
 """
 
@@ -23,7 +23,7 @@ from kvspec.interface import Implementation
 
 
 class SparseRunner(Runner):
-    """A subject beside an oracle, which look at their states every `looks_every` operations."""
+    """A subject beside an oracle, whose states are compared every `looks_every` operations."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class SparseRunner(Runner):
         may_fail: bool = False,
         lost: Sequence[int] = (),
     ) -> tuple[Any, Any]:
-        """One operation on both sides; the whole state is compared if it is its turn."""
+        """Perform one operation on both sides, and compare the whole state when it is due."""
         _, outcome, expected = self.ask(name, request, arguments or {}, own)
         copies, expected_copies = self.copies_after(name, request, outcome)
         if outcome.error is not None and not may_fail:
@@ -64,6 +64,6 @@ class SparseRunner(Runner):
         return outcome.result, expected.result
 
     def compare_states(self, when: str = "at the end") -> None:
-        """The whole state now."""
+        """Compare the whole current state."""
         if self.oracle is not None:
             require_same_view(self.oracle.look(), self.view, when)

@@ -1,4 +1,4 @@
-"""The abstract state of records, made from a snapshot."""
+"""The abstract state of records, computed from a snapshot."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ PART_DIGITS = 16
 
 @dataclass(frozen=True)
 class View:
-    """Everything a record says about a manager at one moment.
+    """A manager's state at one moment, as records show it.
 
-    `seen`: as much of the state as is known of a manager that shows no snapshot. `is_later`: with
-    the fields of version 3.
+    `seen`: the known part of the state of a manager without a snapshot. `is_later`: with the fields
+    of version 3.
     """
 
     num_free_blocks: int
@@ -33,7 +33,7 @@ class View:
 
     @cached_property
     def state(self) -> Mapping[str, Any]:
-        """The state fields of records; worked out when they are asked for."""
+        """Return the state fields of records, computed on demand."""
         if self.seen is not None:
             return self.seen
         state = abstract_state(self.snapshot)
@@ -41,18 +41,18 @@ class View:
 
     @cached_property
     def dup_order(self) -> Mapping[str, list[int]]:
-        """The order of the copies of each key."""
+        """Return the order of the copies of each key."""
         return duplicate_order(self.snapshot) if self.seen is None else {}
 
 
 def look(manager: KVCacheManager, *, is_later: bool = False) -> View:
-    """The manager's state now."""
+    """Return the manager's current state."""
     snapshot = manager.snapshot()
     return View(manager.num_free_blocks, manager.usage, snapshot, is_later=is_later)
 
 
 def abstract_state(snapshot: Snapshot) -> dict[str, Any]:
-    """The five state fields: only requests that hold something are listed."""
+    """Return the five state fields; only requests that hold something are listed."""
     requests = snapshot.requests
     return {
         "free_queue": list(snapshot.free_queue),
@@ -72,7 +72,7 @@ def abstract_state(snapshot: Snapshot) -> dict[str, Any]:
 
 
 def later_fields(snapshot: Snapshot) -> dict[str, Any]:
-    """The two fields of version 3; the order of further keys is not one of lists."""
+    """Return the two fields of version 3; the order of further keys is not that of lists."""
     keys = snapshot.block_keys
     return {
         "hash_tokens": [
@@ -87,24 +87,24 @@ def later_fields(snapshot: Snapshot) -> dict[str, Any]:
 
 
 def duplicate_order(snapshot: Snapshot) -> dict[str, list[int]]:
-    """The blocks of every key that at least two blocks carry, first answered first."""
+    """Return the blocks of every key that at least two blocks carry, in look-up order."""
     return {
         key.hex(): list(blocks) for key, blocks in snapshot.lookup_order.items() if len(blocks) > 1
     }
 
 
 def canonical_json(value: object) -> bytes:
-    """One text for equal values: members sorted, no spaces, ASCII."""
+    """Encode equal values as equal text: members sorted, no spaces, ASCII."""
     return json.dumps(value, sort_keys=True, separators=(",", ":")).encode("ascii")
 
 
 def digest(value: object) -> str:
-    """SHA-256 of the canonical JSON, as hex digits."""
+    """Return the SHA-256 of the canonical JSON as hex digits."""
     return hashlib.sha256(canonical_json(value)).hexdigest()
 
 
 def changed(before: View | None, after: View) -> dict[str, Any]:
-    """The state fields whose value differs (all of them without a `before`)."""
+    """Return the state fields whose value differs (all of them without a `before`)."""
     return {
         name: after.state[name]
         for name in after.state
@@ -113,12 +113,12 @@ def changed(before: View | None, after: View) -> dict[str, Any]:
 
 
 def parts(fields: Mapping[str, Any]) -> dict[str, str]:
-    """The short hash of each of these state fields."""
+    """Return the short hash of each of these state fields."""
     return {name: digest(value)[:PART_DIGITS] for name, value in fields.items()}
 
 
 def observed(after: View, before: View | None, *, is_small: bool) -> Observed:
-    """What a record shows after a call; `before` is None for the initial state."""
+    """Return what a record shows after a call; `before` is None for the initial state."""
     if not is_small:
         return Observed(
             num_free_blocks=after.num_free_blocks,

@@ -1,4 +1,4 @@
-"""Programs: what a scheduler does, as data that can be generated, shrunk, written down.
+"""Programs: the steps of a scheduler, as data that can be generated, shrunk, written down.
 
 A step names requests by a number that is taken modulo the requests it fits (`who`), so that any
 part of a program is a program: a step that fits no request does nothing. Running a program on an
@@ -18,8 +18,7 @@ class Arrive:
     """A new request starts to wait.
 
     `items`: (identifier, offset, length) of multimodal items. `embedded`: one byte of embeddings
-    for each of the first tokens, None without embeddings. `reports_hits`: events tell what
-    it hits.
+    for each of the first tokens, None without embeddings. `reports_hits`: events report its hits.
     """
 
     prompt: tuple[int, ...]
@@ -58,10 +57,10 @@ class Admit:
 class Run:
     """A running request computes: what is pending, or one new token `token`, and `drafts`.
 
-    `accepted` of the drafts turn out right and become tokens. `ahead`: the slots are asked for
-    before the token of the step before is sampled. `external_tokens`: so many of what is pending
-    are brought by another store. `delayed`: full blocks are registered by a later call.
-    `in_flight_tokens`: of the computed tokens the last ones are still in flight (KV-MGR-21).
+    `accepted` of the drafts become tokens. `ahead`: the slots are asked for before the previous
+    step's token is sampled. `external_tokens`: number of pending tokens that another store brings.
+    `delayed`: full blocks are registered by a later call. `in_flight_tokens`: the last computed
+    tokens that are still in flight (KV-MGR-21).
     """
 
     who: int = 0
@@ -79,7 +78,7 @@ class Run:
 
 @dataclass(frozen=True)
 class FinishLoad:
-    """External tokens arrived: their blocks are registered, the request runs."""
+    """External tokens arrive: register their blocks and run the request."""
 
     who: int = 0
 
@@ -88,8 +87,8 @@ class FinishLoad:
 class FailLoad:
     """External tokens, just admitted, turn out void from block `index` of the load on.
 
-    What holds them is evicted by id. With full attention alone the request computes them in place,
-    else it is preempted. Nothing happens if another request shares the blocks.
+    Their blocks are evicted by id. With full attention alone the request computes them in place,
+    otherwise it is preempted. Nothing happens if another request shares the blocks.
     """
 
     who: int = 0
@@ -100,8 +99,8 @@ class FailLoad:
 class Withdraw:
     """The part of a request in the step that is being planned does not run (KV-MGR-23).
 
-    All requests that hit what it planned are withdrawn with it, and preempted. The request goes on
-    from where it was, unless it has states, or is preempted (`again`), too.
+    All requests that hit what it planned are withdrawn with it, and preempted. The request
+    continues from where it was, unless it has states, or is also preempted (`again`).
     """
 
     who: int = 0
@@ -151,8 +150,8 @@ class ReturnPopped:
 class Evict:
     """Drop the identity of what is cached for block `index` of a request, in one group.
 
-    `count` blocks in one call, the null block before them if it is more than one. `held`: those of
-    the request's list, cached or not, in place of those that a look-up answers.
+    `count` blocks in one call, the null block before them if it is more than one. `held`: the
+    blocks of the request's list, cached or not, instead of those that a look-up returns.
     """
 
     who: int = 0
@@ -190,10 +189,10 @@ class Hold:
 
 @dataclass(frozen=True)
 class Retell:
-    """Of a followed request `fewer` tokens are taken back, as far as they are not computed yet.
+    """Take back `fewer` tokens of a followed request, as far as they are not computed yet.
 
-    Then come `tokens`. `is_prompt`: all of them count as its prompt. Where the manager computes the
-    hashes nothing happens.
+    Then append `tokens`. `is_prompt`: all of them count as its prompt. Nothing happens where the
+    manager computes the hashes.
     """
 
     who: int = 0
@@ -204,7 +203,7 @@ class Retell:
 
 @dataclass(frozen=True)
 class Copy:
-    """A copy goes on in the manager's place: a clone, or one that a snapshot restores."""
+    """Continue on a copy: a clone, or one that a snapshot restores."""
 
     restored: bool = False
 
@@ -216,7 +215,7 @@ class Reset:
 
 @dataclass(frozen=True)
 class NewStep:
-    """A scheduling step begins."""
+    """Begin a scheduling step."""
 
 
 @dataclass(frozen=True)
@@ -226,9 +225,9 @@ class Take:
 
 @dataclass(frozen=True)
 class Ask:
-    """Ask what changes nothing: common prefix, blocks, hits per group, need.
+    """Make queries that change nothing: common prefix, blocks, hits per group, need.
 
-    `num_tokens`: how many slots and how long a hit are asked about (None: what the request has).
+    `num_tokens`: the number of slots and the length of a hit to ask about (None: the request's).
     """
 
     who: int = 0
@@ -270,7 +269,7 @@ Step: TypeAlias = (
 
 @dataclass(frozen=True)
 class Program:
-    """A configuration and what happens under it. `rules`: what a directed program is about."""
+    """A configuration and the steps under it. `rules`: what a directed program is about."""
 
     config: ManagerConfig
     steps: tuple[Step, ...]

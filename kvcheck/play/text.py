@@ -1,4 +1,4 @@
-"""What went wrong, in words short enough to read: values, differences, calls."""
+"""Short readable text of values, differences and calls."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from kvcheck.play.calls import DEFAULTS
 from kvspec.config import NOT_NAMED
 
 HASH_DIGITS = 8
-"""Digits that a hash is shown with: enough to tell two apart in one report."""
+"""Digits shown of a hash: enough to tell two apart in one report."""
 
 LONG = 8
-"""Numbers in a row that are written by their first and last."""
+"""Length from which a run of numbers is written by its first and last."""
 
 LIMIT = 200
-"""Characters that a value is shown with."""
+"""Most characters shown of a value."""
 
 DEFAULT_ARGUMENTS: Mapping[str, object] = MappingProxyType(
     {
@@ -30,11 +30,11 @@ DEFAULT_ARGUMENTS: Mapping[str, object] = MappingProxyType(
         "num_preemptions": 0,
     }
 )
-"""Arguments of operations that say nothing while they are so."""
+"""Values of arguments that are not shown."""
 
 
 def shown(value: object, limit: int = LIMIT) -> str:
-    """Like `repr`, but hashes with their first digits, members at their defaults left out, cut."""
+    """Return `repr` with hashes cut to their first digits and without default members, cut."""
     text = _shown(value)
     return text if len(text) <= limit else f"{text[:limit]}… ({len(text)} characters)"
 
@@ -58,12 +58,12 @@ def _shown(value: object) -> str:
 
 
 def changed_members(value: Any) -> list[Field[Any]]:
-    """The members of a dataclass that are not at their defaults."""
+    """Return the members of a dataclass that are not at their defaults."""
     return [f for f in fields(value) if getattr(value, f.name) != default_of(value, f)]
 
 
 def default_of(value: Any, field: Field[Any]) -> object:
-    """What this member of a dataclass is if it is not named."""
+    """Return the default of this member of a dataclass."""
     if field.default_factory is not MISSING:
         return field.default_factory()
     if field.default is NOT_NAMED:  # KV-POL-26: the only one that is taken from the policy
@@ -72,7 +72,7 @@ def default_of(value: Any, field: Field[Any]) -> object:
 
 
 def shortened(text: str, limit: int = 2 * LIMIT) -> str:
-    """Words that quote values: byte strings and hashes with their first digits, the rest cut."""
+    """Cut a text that quotes values: bytes and hashes to their first digits, then the rest."""
     text = _BYTES.sub(lambda quoted: shown(ast.literal_eval(quoted[0])), text)
     text = _DIGITS.sub(lambda digits: _shown_hash(digits[0]), text)
     return text if len(text) <= limit else f"{text[:limit]}… ({len(text)} characters)"
@@ -83,7 +83,7 @@ _DIGITS = re.compile(rf"\b(?=[0-9]*[a-f])[0-9a-f]{{{2 * HASH_DIGITS},}}\b")
 
 
 def _is_hash(text: str) -> bool:
-    """A text of hexadecimal digits, as long as the shortest hash or key."""
+    """Whether the text is hexadecimal and as long as the shortest hash or key."""
     return len(text) >= 2 * HASH_DIGITS and set(text) <= set(string.hexdigits)
 
 
@@ -92,7 +92,7 @@ def _shown_hash(digits: str) -> str:
 
 
 def operation_text(name: str, request: str | None, arguments: Mapping[str, Any]) -> str:
-    """One operation as a call, with the arguments that say something."""
+    """Return one operation as a call, without default arguments."""
     said = [
         f"{key}={_run(value) or shown(value)}" for key, value in said_arguments(arguments).items()
     ]
@@ -100,9 +100,9 @@ def operation_text(name: str, request: str | None, arguments: Mapping[str, Any])
 
 
 def said_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Those that are not at their defaults.
+    """Return the arguments that are not at their defaults.
 
-    A status that the number of computed tokens tells is left out, too: WAITING at 0, else RUNNING.
+    A status that follows from the computed tokens is left out too: WAITING at 0, then RUNNING.
     """
     computed = arguments.get("num_computed_tokens")
     told = set()
@@ -116,7 +116,7 @@ def said_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _run(value: object) -> str:
-    """Tokens of which many in a row grow by one, or all are equal, in short; else nothing."""
+    """Abbreviate tokens that grow by one or are all equal; return an empty string for others."""
     if not isinstance(value, list) or len(value) < LONG or {type(item) for item in value} != {int}:
         return ""
     if len(set(value)) == 1:

@@ -1,4 +1,4 @@
-"""From a program to a verdict: what a level checks, and what went wrong."""
+"""From a program to a verdict: the checks of a level, and the violation found."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ from kvspec.invariants import INVARIANTS
 from kvspec.transitions import TRANSITION_INVARIANTS
 
 HANG = "calls_answer"
-"""What is checked by a time limit."""
+"""The name of the check by a time limit."""
 
 PROTOCOL = "protocol"
-"""Stands in place of a rule where a server did not speak spec/protocol.md."""
+"""Replaces the rule where a server violated spec/protocol.md."""
 
 
 class Level(StrEnum):
@@ -48,14 +48,13 @@ class Level(StrEnum):
 class Violation:
     """A rule that an implementation broke, and the program that shows it.
 
-    `operations` are those performed up to the offence: (name, request id, arguments). `expected`
-    and `observed` say in words what was wrong after the last of them, `first_at` where inside of
-    both. `messages`: the operations as they were sent to a server (`kvcheck.judge.telling`).
-    `is_example`: it was an example (`kvcheck.rules.directed`) of the program's name and rules,
-    and there is nothing to replay. `like`: what is wrong
-    with the reference where it behaves just so, with the mistake's id. `cause`: what the same
-    finding of another run has, too (`kvcheck.judge.blame.cause_of`). `place`: the call and what of
-    it was wrong, in words that every program has.
+    `operations`: those performed up to the offence: (name, request id, arguments). `expected` and
+    `observed` say in words what was wrong after the last of them, `first_at` where inside of both.
+    `messages`: the operations as sent to a server (`kvcheck.judge.telling`). `is_example`: it was
+    an example (`kvcheck.rules.directed`) of the program's name and rules, and there is nothing to
+    replay. `like`: the known mistake, with its id, that makes the reference behave so. `cause`:
+    equal for the same finding of another run (`kvcheck.judge.blame.cause_of`). `place`: the call
+    and what of it was wrong, in words that are the same for every program.
     """
 
     rule: str
@@ -74,12 +73,12 @@ class Violation:
 
     @property
     def kind(self) -> tuple[str, str]:
-        """Violations of one kind break the same rule, found by the same check."""
+        """Return rule and check; violations with both equal are of one kind."""
         return self.rule, self.name
 
     @property
     def way(self) -> tuple[str, str]:
-        """A rule may be broken in several ways; a kind has one or more of them."""
+        """Return rule and place: a rule may be broken in several ways; a kind has one or more."""
         return self.rule, self.place
 
 
@@ -90,9 +89,9 @@ def first_violation(
     oracle: Implementation | None = None,
     situations: Counter[str] | None = None,
 ) -> Violation | None:
-    """Run a program; the first rule that is broken, or None.
+    """Run a program and return the first rule that is broken, or None.
 
-    Levels above safety compare with `oracle`. Whatever exception the subject raises is its fault.
+    Levels above safety compare with `oracle`. Any exception of the subject is its fault.
     `situations` are counted up. Raises LeftOut if the subject refuses the configuration as one that
     it does not support.
     """
@@ -125,7 +124,7 @@ def made_smaller(
     *,
     attempts: float = math.inf,
 ) -> Violation:
-    """The same kind of violation by the smallest program found in this time and these attempts."""
+    """Return the same kind of violation by the smallest program found within these limits."""
 
     def fails(program: Program) -> bool:
         try:
@@ -143,7 +142,7 @@ def violation_of(
     program: Program,
     operations: Sequence[tuple[str, str | None, dict[str, Any]]],
 ) -> Violation:
-    """The violation that an exception stands for: one of a check, or any of the subject."""
+    """Convert an exception to a violation: one of a check, or any of the subject."""
     first_at = ""
     call = operations[-1][0] if operations else _call_of(found)
     place = f"{call} {type(found.__cause__ or found).__name__}"
@@ -171,14 +170,14 @@ def violation_of(
 
 
 def _words(found: BaseException) -> str:
-    """What an exception says; of a message its name, not how many a program was sent before."""
+    """Return what an exception says; of a message its name, not how many were sent before."""
     if isinstance(found, RemoteError):
         return str(found).replace(found.last, found.last.partition(",")[0])
     return str(found)
 
 
 def _call_of(found: BaseException) -> str:
-    """The call of the contract that an exception came from, where nobody listed the calls."""
+    """Return the call of the contract that raised an exception, where no calls were listed."""
     names = (frame.f_code.co_name for frame, _ in walk_tb(found.__traceback__))
     return next((name for name in names if name in RULE_OF_OPERATION), "")
 
@@ -188,4 +187,4 @@ SENTENCES: Mapping[str, str] = MappingProxyType(
     | {invariant.name: invariant.sentence for invariant in TRANSITION_INVARIANTS}
     | dict(content_check.SENTENCES)
 )
-"""What an invariant or a check of content says, by its name."""
+"""The sentence of an invariant or a check of content, by its name."""

@@ -1,7 +1,7 @@
-"""Implementations that do not answer: a program that runs for too long is a finding, not our end.
+"""Interrupt implementations that hang: a program that runs too long is a finding.
 
 An implementation in a child process has a time limit for each call (`cmd+timeout=S:`). One in this
-process is interrupted by a timer of the system, where there is one and this is the main thread.
+process is interrupted by a timer of the system, if there is one and this is the main thread.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from kvcheck.play.elsewhere import is_elsewhere
 from kvspec.interface import Implementation
 
 PROGRAM_SECONDS = 30.0
-"""For one program or example, which take milliseconds."""
+"""Seconds for one program or example, which take milliseconds."""
 
 PATIENCE_SECONDS = 60.0
-"""For slow failures in all: whoever hangs once hangs in most programs."""
+"""Seconds for all slow failures: a subject that hangs once hangs in most programs."""
 
 
 class Hang(BaseException):
-    """No answer in time. No Exception: a subject's `except Exception` must not swallow it."""
+    """No result in time. No Exception: a subject's `except Exception` must not swallow it."""
 
 
 class OutOfPatienceError(Exception):
-    """So many programs failed so slowly that the rest is not run."""
+    """Too many programs failed too slowly to run the rest."""
 
 
 @contextmanager
@@ -51,7 +51,7 @@ def time_limit(subject: Implementation) -> Iterator[None]:
 
 
 def _can_be_interrupted() -> bool:
-    """Whether signals reach this thread, and nobody else uses the timer."""
+    """Whether signals reach this thread and the timer is not in use."""
     return (
         hasattr(signal, "setitimer")
         and threading.current_thread() is threading.main_thread()

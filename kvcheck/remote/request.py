@@ -104,7 +104,7 @@ class RemoteRequest:
         if len(self._block_hashes) != answer["num_block_hashes"]:
             raise self.connection.nonsense(
                 f"num_block_hashes {answer['num_block_hashes']}"
-                f" where {len(self._block_hashes)} hashes were answered so far"
+                f" where {len(self._block_hashes)} hashes were returned so far"
             )
 
 

@@ -1,1 +1,1 @@
-"""The directed suite: what each rule says, as programs and examples for any implementation."""
+"""The directed suite: every rule as programs and examples for any implementation."""

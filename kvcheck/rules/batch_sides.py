@@ -1,4 +1,4 @@
-"""One side of a comparison of batches: an implementation, its manager, and what steps wrote."""
+"""One side of a comparison of batches: an implementation, its manager, and its outputs."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from kvspec.interface import Feature, Implementation, KVCacheManager
 from kvspec.request import Request, RequestInput
 
 UNTOUCHED = -7
-"""What outputs hold before a step: what is not written stays."""
+"""Content of outputs before a step; slots that are not written keep it."""
 
 
 class Clock:
-    """Nanoseconds that pass between calls only."""
+    """Nanoseconds that pass only between calls."""
 
     now = 0
 
     def __call__(self) -> int:
-        """The time."""
+        """Return the time."""
         return self.now
 
 
 class Outputs:
-    """The outputs of one step: `num_rows` rows, and a mapping of each length but None."""
+    """The outputs of one step: `num_rows` rows, and a mapping per length that is not None."""
 
     def __init__(self, num_rows: int = 0, lengths: Sequence[int | None] | None = None) -> None:
         self.rows = array("i", [UNTOUCHED]) * (4 * num_rows)
@@ -41,13 +41,13 @@ class Outputs:
         self.given = StepOutput(view, self.slots)
 
     def row(self, number: int) -> tuple[int, ...]:
-        """Handle, group, index, block."""
+        """Return handle, group, index, block."""
         return tuple(self.rows[4 * number : 4 * number + 4])
 
 
 @dataclass
 class Side:
-    """One implementation, its manager, whole steps on it, and where they write."""
+    """One implementation, its manager, whole steps on it, and their outputs."""
 
     implementation: Implementation
     manager: KVCacheManager
@@ -55,7 +55,7 @@ class Side:
     outputs: Outputs
 
     def made(self, given: RequestInput, kept: Kept | None) -> Request:
-        """A request; of what the engine keeps a followed one."""
+        """Make a request, a followed one if the engine keeps its tokens."""
         if kept is None:
             return self.implementation.make_request(self.manager, given)
         return cast(FollowingImplementation, self.implementation).make_followed(
@@ -63,7 +63,7 @@ class Side:
         )
 
     def state(self, handles: Sequence[int] = ()) -> dict[str, object]:
-        """Everything that a caller may see of the manager; queues are emptied.
+        """Return everything a caller may observe of the manager; this empties the queues.
 
         `handles`: of the registered requests.
         """
@@ -85,11 +85,11 @@ class Side:
         return shown
 
     def members(self, handle: int) -> tuple[object, ...]:
-        """What a registered request says of itself, and its blocks."""
+        """Return the members of a registered request, and its blocks."""
         r = self.batched.request_of(handle)
         owned = (r.num_computed_tokens, r.num_preemptions, r.status)
         return (r.request_id, r.num_tokens, *owned, self.manager.get_blocks(r).to_lists())
 
 
 Batch: TypeAlias = Callable[[Implementation, KVCacheManager], BatchedManager]
-"""How whole steps on a manager are made."""
+"""Makes the batched manager of a manager."""

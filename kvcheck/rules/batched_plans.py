@@ -1,4 +1,4 @@
-"""Whole engine steps: random ones are their single calls (KV-BATCH-1 … KV-BATCH-13)."""
+"""Whole engine steps: random ones equal their single calls (KV-BATCH-1 … KV-BATCH-13)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NUM_RANDOM_STEPS = 12
 
 @example(*(f"KV-BATCH-{number}" for number in range(1, 14)))
 def random_steps_are_their_single_calls(bench: Bench) -> None:
-    """In every configuration that the subject serves."""
+    """Check in every configuration that the subject supports."""
     bench.need(Feature.BATCHED)
     for seed in range(NUM_RANDOM_ENGINES):
         random = Random(seed)

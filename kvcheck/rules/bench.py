@@ -27,7 +27,7 @@ from kvspec.specs import LayerSpec
 
 @dataclass(frozen=True)
 class Asked:
-    """A planner for whose calls a check is left out where it says that it does not support them."""
+    """A planner whose calls leave a check out if the subject does not support them."""
 
     planner: Planner
 
@@ -47,10 +47,10 @@ class Asked:
 class Bench:
     """An implementation under its declared choices.
 
-    `oracle`: what random examples compare with, if anything. `level`: what is to be equal.
+    `oracle`: for random examples to compare with, if any. `level`: how much must be equal.
     `audits`: whether invariants are checked after each call of a subject that shows its state.
     `guards`: at level safety, all that can be seen from outside (`kvcheck.rules.guard`).
-    `watches`: nothing else is judged, since the answers are free at this level.
+    `watches`: nothing else is judged, since results are free at this level.
     """
 
     subject: Implementation
@@ -63,7 +63,7 @@ class Bench:
 
     @property
     def exact(self) -> bool:
-        """Whether block ids are those that checks write down: queued as usual, and to be equal."""
+        """Whether block ids must be those that checks spell out: usual queues, level identity."""
         usual = self.policy.exact_block_ids and self.policy.unhashed_freed_to == "front"
         return usual and self.level is Level.IDENTITY
 
@@ -81,22 +81,22 @@ class Bench:
                 raise LeftOut(f"{choice} {usual}")
 
     def has(self, feature: Feature) -> bool:
-        """Whether the subject has this."""
+        """Whether the subject has this feature."""
         return feature in self.subject.capabilities.features
 
     @property
     def is_remote(self) -> bool:
-        """Whether the subject is in another process: an error's words and values may be others."""
+        """Whether the subject is in another process: an error's words and values may differ."""
         return is_elsewhere(self.subject)
 
     def here(self, why: str) -> None:
-        """Leave the check out if the subject is in another process: what it is about stays here."""
+        """Leave the check out if the subject is in another process; `why`: what cannot travel."""
         if self.is_remote:
             raise LeftOut(why)
 
     @property
     def planner(self) -> Planner:
-        """The subject's planning functions."""
+        """Return the subject's planning functions."""
         self.need(Feature.PLANNING)
         planner = self.subject.planner
         if planner is None:
@@ -112,11 +112,11 @@ class Bench:
         eagle_groups: Sequence[int] = (),
         **options: Any,
     ) -> ManagerConfig:
-        """One group for each layer; a number is full attention with blocks of that size.
+        """Return a config of one group per layer; a number is full attention of that size.
 
-        Without any: one full-attention group with blocks of `block_size` tokens. Hashes are
-        reproducible. `eagle_groups`: the numbers of the groups that are flagged; where a flag does
-        not count alone, `use_eagle` is set, too. Retention is dense, whatever is chosen.
+        Without layers: one full-attention group with blocks of `block_size` tokens. Hashes are
+        reproducible. `eagle_groups`: the numbers of the flagged groups; where a flag alone does not
+        count, `use_eagle` is set too. Retention is dense, whatever is chosen.
         """
         listed = list(layers or (block_size,)) if specs is None else list(specs)
         groups = tuple(
@@ -141,9 +141,9 @@ class Bench:
         check_invariants: bool = True,
         hashes_matter: bool = True,
     ) -> Managed:
-        """A manager; the check is left out if the subject says that it cannot serve this.
+        """Create a manager; leave the check out if the subject does not support the configuration.
 
-        `hashes_matter`: otherwise it is one with any function that the subject has.
+        `hashes_matter`: otherwise any hash function of the subject will do.
         """
         can = self.subject.capabilities
         hashes_matter = hashes_matter and not self.watches
@@ -157,12 +157,12 @@ class Bench:
             lacks.append(f"{form} extra keys")
         if lacks:
             raise LeftOut(", ".join(lacks))
-        # With a clock only where one is given: it cannot travel to another process.
+        # The clock is passed only if given: it cannot travel to another process.
         options = {} if clock is None else {"clock": clock}
         real = created(self.subject, config, check_invariants=check_invariants, **options)
         audits = check_invariants and self.audits and self.has(Feature.SNAPSHOT)
         guards = self.guards and self.level is Level.SAFETY
-        # Content is not known of followed requests, nor what other choices make of it.
+        # The content of followed requests is unknown, as is the effect of other choices on it.
         guards = guards and not config.given_hash_bytes and config.policy == self.policy
         return Managed(self.subject, real, exact=self.exact, audits=audits, guards=guards)
 
@@ -173,16 +173,16 @@ class Bench:
         clock: Any = None,
         **options: Any,
     ) -> Managed:
-        """A manager for `config` of the same arguments."""
+        """Create a manager for `config` of the same arguments."""
         return self.create(self.config(num_blocks, *layers, **options), clock)
 
     def restore(self, config: ManagerConfig, snapshot: Any) -> Managed:
-        """A manager in the state of a snapshot."""
+        """Restore a manager from a snapshot."""
         self.need(Feature.RESTORE, Feature.SNAPSHOT)
         return Managed(self.subject, self.subject.restore(config, snapshot), exact=self.exact)
 
     def through_file(self, manager: Managed) -> Managed:
-        """A manager that is loaded from a file of this one."""
+        """Save a manager to a file and load it."""
         self.need(Feature.RESTORE, Feature.SNAPSHOT)
         with TemporaryDirectory() as folder:
             path = Path(folder) / "state"
@@ -191,7 +191,7 @@ class Bench:
         return Managed(self.subject, real, exact=self.exact)
 
     def story(self, **options: Any) -> tuple[Managed, Any, Any]:
-        """The running example of the chapter on the pool.
+        """Play the running example of the chapter on the pool.
 
         Six blocks of four tokens. Request a, tokens 1 … 10, took 1, 2, 3; request b, tokens 1 … 8
         and 20, hit 1 and 2 and took 4. The free queue is 5.

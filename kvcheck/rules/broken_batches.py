@@ -32,7 +32,7 @@ MEMBERS: tuple[dict[str, Any], ...] = (
     {"max_new_tokens": 0},
     {"max_new_tokens": [1] * 99},
 )
-"""Members that are wrong in every plan, whatever else it says."""
+"""Members that are wrong in every plan."""
 
 
 def broken_plans(

@@ -1,4 +1,4 @@
-"""KV-CFG: what can be configured, what is derived, and what is refused."""
+"""KV-CFG: configuration, derived members, and refusals."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kvspec.specs import FullAttentionSpec, LayerSpec, MLAAttentionSpec
 
 @example("KV-CFG-1")
 def specs_are_equal_values_of_one_type(bench: Bench) -> None:
-    """Equal fields make one specification; another field, or another type, makes two."""
+    """Check that equal fields make equal specs; another field or type makes them differ."""
     equal(full(16), full(16))
     equal(hash(full(16)), hash(full(16)))
     holds(full(16) != full(16, head_size=16))
@@ -24,7 +24,7 @@ def specs_are_equal_values_of_one_type(bench: Bench) -> None:
 
 @example("KV-CFG-1", level=Level.SAFETY)
 def specs_are_frozen(bench: Bench) -> None:
-    """A spec cannot be changed after it was made, and is checked when it is made."""
+    """Check that a spec cannot be changed, and is validated when it is made."""
     with raises(dataclasses.FrozenInstanceError):
         full().block_size = 8  # type: ignore[misc]  # the point
     with raises(ConfigError, field="block_size"):

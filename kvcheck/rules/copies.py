@@ -16,7 +16,7 @@ from kvspec.snapshot import RequestState, Snapshot
 
 @example("KV-MGR-20")
 def the_mark_of_a_state_may_be_left_out(bench: Bench) -> None:
-    """None for a group in mode align: the request is restored as one that took no block yet."""
+    """Check None for a group in mode align: the request is restored as if it took no block yet."""
     manager = bench.manager(6, mamba(4, "align"))
     request = manager.started("r", range(4))
     holds(manager.has_taken_blocks(request))

@@ -38,7 +38,7 @@ class TunedFullSpec(FullAttentionSpec):
 
 
 def managed_as(*pairs: tuple[type[LayerSpec], LayerSpec]) -> SpecRegistry:
-    """A registry that manages each class as the spec beside it."""
+    """Return a registry that manages each class as the spec beside it."""
 
     def answer(answered: LayerSpec, _: LayerSpec) -> LayerSpec:
         return answered
@@ -48,7 +48,7 @@ def managed_as(*pairs: tuple[type[LayerSpec], LayerSpec]) -> SpecRegistry:
 
 @example("KV-CFG-9", "KV-CFG-1")
 def a_custom_spec_is_managed_as_its_answer(bench: Bench) -> None:
-    """A custom spec is managed as its answer, and stays what it is in the configuration."""
+    """Check that a custom spec is managed as its answer, and keeps its type in the config."""
     registry = managed_as((RingSpec, sliding(4, 6)), (StateSpec, mamba(4)))
     manager = bench.manager(20, RingSpec(4), StateSpec(8), registry=registry, enable_events=True)
     equal(manager.config.scheduler_block_size_tokens, 4)
@@ -63,7 +63,7 @@ def a_custom_spec_is_managed_as_its_answer(bench: Bench) -> None:
 
 @example("KV-CFG-9")
 def the_function_sees_the_spec(bench: Bench) -> None:
-    """Two rings of different size become two different block sizes."""
+    """Check that two rings of different size get two different block sizes."""
     asked: list[LayerSpec] = []
 
     def answer(spec: LayerSpec) -> LayerSpec:
@@ -82,7 +82,7 @@ def the_function_sees_the_spec(bench: Bench) -> None:
 
 @example("KV-CFG-9", "KV-COORD-3", "KV-COORD-4")
 def a_custom_spec_equals_what_it_is_managed_as(bench: Bench) -> None:
-    """A custom spec equals what it is managed as: a flag counts for both."""
+    """Check that a custom spec equals what it is managed as: a flag counts for both."""
     registry = managed_as((RingSpec, full(4)))
     make = partial(bench.manager, 20, full(4), RingSpec(8), registry=registry)
     with raises(ConfigError, field="kv_cache.groups"):
@@ -96,7 +96,7 @@ def a_custom_spec_equals_what_it_is_managed_as(bench: Bench) -> None:
 
 @example("KV-CFG-9", "KV-CFG-7", "KV-CROSS-4")
 def checks_see_what_a_spec_is_managed_as(bench: Bench) -> None:
-    """Checks see what a spec is managed as: retention of a window, no caching of an encoder."""
+    """Check that retention and caching are decided by what a spec is managed as."""
     ring, encoder = managed_as((RingSpec, sliding(4, 5))), managed_as((RingSpec, cross(4)))
     manager = bench.manager(20, RingSpec(4), registry=ring, retention_interval_tokens=8)
     request = manager.started("r", range(20))
@@ -109,7 +109,7 @@ def checks_see_what_a_spec_is_managed_as(bench: Bench) -> None:
 
 @example("KV-CFG-9")
 def a_registry_holds_for_its_configuration_only(bench: Bench) -> None:
-    """A registry holds for its configuration only, and the first pair that fits counts."""
+    """Check that a registry holds for its configuration only, and its first fitting pair counts."""
     for size in (4, 16, 4):
         registry = managed_as((RingSpec, full(size)), (RingSpec, full(32)))
         config = bench.manager(20, RingSpec(8), registry=registry).config
@@ -118,7 +118,7 @@ def a_registry_holds_for_its_configuration_only(bench: Bench) -> None:
 
 @example("KV-CFG-9", level=Level.SAFETY)
 def a_class_without_a_pair_is_not_supported(bench: Bench) -> None:
-    """A class without a pair is not supported, nor one whose answer needs another."""
+    """Check that a class without a pair is unsupported, and one whose answer needs another."""
     bench.need(Feature.CUSTOM_SPECS)
     ring = managed_as((RingSpec, full(4)))
     chain = ((RingSpec, StateSpec(8)), (StateSpec, full(4)))

@@ -1,4 +1,4 @@
-"""The hashes that requests must have: by hashlib, and an encoder apart from any implementation."""
+"""Expected hashes of requests, by hashlib and an encoder that no implementation shares."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ Value: TypeAlias = "int | str | bytes | Sequence[Value] | None"
 NONE_HASH = "4e1195df020de59e0d65a33a4279f1183e7ae4e5d980e309f8b55adff2e61c3e"
 HASH_0 = "c9d58ba695280d69b243e1e0df813136ca9196b286fb1a021e0b2e028ef071cb"
 HASH_1 = "24125b23e68883b5c2141db2959d48433fe6bde2f26bd914efad121d154ab2d6"
-"""Of tokens 1 … 4 and 5 … 8 under the seed "0"."""
+"""Hashes of tokens 1 … 4 and 5 … 8 under the seed "0"."""
 
 
 def encode(value: Value) -> bytes:
-    """The one deterministic encoding of `value` in CBOR (RFC 8949, section 4.2.1)."""
+    """Return the one deterministic CBOR encoding of `value` (RFC 8949, section 4.2.1)."""
     if value is None:
         return b"\xf6"
     if isinstance(value, int):
@@ -31,7 +31,7 @@ def encode(value: Value) -> bytes:
 
 
 def _head(major: int, n: int) -> bytes:
-    """Major type and argument, in the fewest bytes."""
+    """Encode major type and argument in the fewest bytes."""
     if n < 24:
         return bytes([major << 5 | n])
     size = next(size for size in (1, 2, 4, 8) if n < 256**size)
@@ -39,12 +39,12 @@ def _head(major: int, n: int) -> bytes:
 
 
 def sha256(parent: bytes, tokens: Sequence[int], extra: Sequence[Value] | None = None) -> bytes:
-    """The `sha256_cbor` of one block."""
+    """Return the `sha256_cbor` of one block."""
     argument = [parent, list(tokens), None if extra is None else list(extra)]
     return hashlib.sha256(encode(argument)).digest()
 
 
 def hashes_of(bench: Bench, tokens: Sequence[int], **content: Any) -> list[str]:
-    """The block hashes of a request with block size 4 and seed "0", in hex."""
+    """Return the block hashes of a request with block size 4 and seed "0", in hex."""
     request = bench.manager(6).request("r", tokens, **content)
     return [block_hash.hex() for block_hash in request.block_hashes]

@@ -27,7 +27,7 @@ CHAPTERS = (
     liveness,
     batched_plans, copies, real_sizes,
 )  # fmt: skip
-"""In the order in which they run."""
+"""Chapters in the order in which they run."""
 
 EXAMPLES: tuple[Example, ...] = (
     *examples_from(shipped_stories()),
@@ -39,7 +39,7 @@ __all__ = ["EXAMPLES", "Example", "example_violation", "find_example"]
 
 
 def find_example(name: str) -> Example:
-    """The example of this name, for a test that was pasted from a report."""
+    """Return the example of this name, for a test that was pasted from a report."""
     if name.startswith(NAME):
         return plan_of_name(name)
     return {example.name: example for example in EXAMPLES}[name]

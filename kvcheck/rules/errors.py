@@ -1,4 +1,4 @@
-"""KV-ERR-2, KV-ERR-5: errors about what the notation cannot write down."""
+"""KV-ERR-2, KV-ERR-5: errors about what the notation cannot express."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from kvspec.specs import LayerSpec
 def every_error_is_of_the_contract(
     bench: Bench, error: type[Exception], also: type[Exception]
 ) -> None:
-    """Each is a KVSpecError, and the built-in error that a caller would catch."""
+    """Check that each is a KVSpecError, and the built-in error that a caller would catch."""
     holds(issubclass(error, KVSpecError))
     holds(issubclass(error, also))
 
@@ -46,7 +46,7 @@ def every_error_is_of_the_contract(
 @cases(None, 7, [], (("layer",),))
 @example("KV-ERR-5", level=Level.SAFETY)
 def groups_are_a_tuple_of_groups(bench: Bench, groups: tuple[KVCacheGroup, ...]) -> None:
-    """Anything else is refused."""
+    """Check that anything else is refused."""
     with raises(ConfigError, field="groups"):
         KVCacheConfig(6, groups)
 
@@ -57,7 +57,7 @@ class UnheardOfSpec(LayerSpec):
 
 @example("KV-ERR-5")
 def a_spec_that_is_lacking_is_named(bench: Bench) -> None:
-    """The UnsupportedError names the spec and the implementation."""
+    """Check that the UnsupportedError names the spec and the implementation."""
     with raises(UnsupportedError) as caught:
         bench.subject.create(bench.config(6, UnheardOfSpec(4)))
     holds("UnheardOfSpec" in caught.value.capability)
@@ -72,7 +72,7 @@ def a_spec_that_is_lacking_is_named(bench: Bench) -> None:
 def what_the_scheduler_says_of_a_request_is_checked(
     bench: Bench, member: str, value: object
 ) -> None:
-    """The error names the member and what it was, whether it shows when set or when used."""
+    """Check that the error names the member and its value, when it is set or when it is used."""
     manager, a, _ = bench.story()
     needed = {"junction_tokens": Feature.JUNCTIONS, "num_in_flight_tokens": Feature.IN_FLIGHT}
     bench.need(*(feature for name, feature in needed.items() if name == member))

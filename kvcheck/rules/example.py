@@ -1,4 +1,4 @@
-"""Directed checks that are no programs: a function over a bench says what the rules say."""
+"""Directed checks that are no programs: functions that test a rule on a bench."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ from kvspec.interface import Implementation
 from kvspec.policy import Policy
 
 NOTHING = ManagerConfig(KVCacheConfig(1, ()), max_model_len_tokens=1)
-"""What a violation shows in place of a program's configuration."""
+"""Replaces a program's configuration in a violation."""
 
 IDS = ("unhashed_freed_to",)
-"""The choices on which block ids depend: taken as usual at level identity, unless it is said."""
+"""Choices that determine block ids: required as usual at level identity, unless stated."""
 
 
 @dataclass(frozen=True)
 class Example:
-    """A check of `rules`, whose first is what a wrong answer breaks.
+    """A check of `rules`; a wrong result breaks the first of them.
 
     `check` raises InvariantViolation, or LeftOut if the subject lacks what it needs; it is tried
     with the arguments of each of `cases`. `level`: the first level at which it binds. `choices`:
-    members of the policy that it takes for those of `Policy()`. `since`: the edition of the
-    contract that first asked it (`kvspec.editions`). `is_watched`: it is played at level safety,
-    too, where its calls are watched from outside and answers end it that are free there.
+    members of the policy that must equal those of `Policy()`. `since`: the edition of the contract
+    that introduced it (`kvspec.editions`). `is_watched`: it also runs at level safety, where its
+    calls are watched from outside and a result that is free there ends it.
     """
 
     name: str
@@ -83,7 +83,7 @@ def example(
     choices: tuple[str, ...] | None = None,
     since: str = FIRST,
 ) -> Callable[[Callable[..., None]], Example]:
-    """The decorator that makes an example of a function, whose name is the sentence."""
+    """Return the decorator that makes an example of a function, named as the sentence."""
 
     def made(check: Callable[..., None]) -> Example:
         usual = IDS if level is Level.IDENTITY else ()
@@ -95,13 +95,13 @@ def example(
 
 
 def cases(*cases: Any) -> Callable[[Example], Example]:
-    """The arguments that an example is tried with; a tuple each, or one that is no tuple."""
+    """Return the arguments to try an example with; a tuple each, or one that is no tuple."""
     tuples = tuple(case if isinstance(case, tuple) else (case,) for case in cases)
     return partial(replace, cases=tuples)
 
 
 def examples_of(chapter: ModuleType) -> tuple[Example, ...]:
-    """The examples of a chapter, in the order in which they are written."""
+    """Return the examples of a chapter, in the order in which they are written."""
     return tuple(found for found in vars(chapter).values() if isinstance(found, Example))
 
 
@@ -112,11 +112,11 @@ def example_violation(
     oracle: Implementation | None = None,
     level: Level = Level.IDENTITY,
 ) -> Violation | None:
-    """Try the example; how the subject breaks it, or None. Raises LeftOut.
+    """Try the example; return how the subject breaks it, or None. Raises LeftOut.
 
-    `oracle`: what random examples compare with; None where only what always holds is checked.
+    `oracle`: for random examples to compare with; None if only what always holds is checked.
 
-    Whatever exception the subject raises is its fault.
+    Any exception of the subject is its fault.
     """
     try:
         with time_limit(subject):

@@ -1,7 +1,7 @@
-"""A manager that a check calls, watched from outside: owners, content, slots, conservation.
+"""Watch a manager that a check calls from outside: owners, content, slots, conservation.
 
-What the monitor of a live engine checks (`kvcheck.watch`), without its records. At level safety
-this is all that is judged.
+It checks what the monitor of a live engine does (`kvcheck.watch`), without its records. At level
+safety nothing else is judged.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from kvspec.snapshot import Snapshot
 class Guard(Forwarding):
     """`inner`, with all that can be seen checked after each call; raises InvariantViolation.
 
-    `shows_state`: whether it has snapshots. `describe`: from a request to what it was made from.
+    `shows_state`: whether it has snapshots. `describe`: from a request to its input.
     """
 
     def __init__(self, inner: KVCacheManager, describe: Describe, *, shows_state: bool) -> None:

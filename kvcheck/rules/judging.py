@@ -1,4 +1,4 @@
-"""How an answer is judged: equal, so, or refused. What was asked is read from the source."""
+"""Judge a result: equal, true, or refused. The words of a failure are read from the source."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from kvcheck.play.left_out import LeftOut
 from kvspec.errors import InvalidArgumentError, InvariantViolation, RemoteError
 
 ANSWERS, HOLDS = "answers_as_the_rule_says", "the_rule_holds"
-"""How a check calls what it found."""
+"""Names of these checks in findings."""
 
 ILLEGAL_CALL = "KV-ERR-2"
-"""Of a refused call that left something behind, whatever its check is about."""
+"""The rule of a refused call that left a change behind, whatever its check is about."""
 
 UNSAID = ""
-"""The rule of a wrong answer that does not say which: the first of its check."""
+"""Default rule of a wrong result: the first of its check."""
 
 
 class NotationError(ValueError):
-    """A line is none of the notation: `line` number, `reason`."""
+    """A line that is not in the notation: `line` number, `reason`."""
 
     def __init__(self, reason: str, line: int = 0) -> None:
         self.line, self.reason = line, reason
@@ -41,18 +41,18 @@ class Caught:
 
 
 def wrong(what: str, expected: object, got: object, rule: str = UNSAID) -> WrongAnswer:
-    """The violation that an answer is."""
+    """Return the violation for a wrong result."""
     return WrongAnswer(ANSWERS, rule, what, expected, got)
 
 
 def equal(got: object, expected: object, what: str = "", *, rule: str = UNSAID) -> None:
-    """The answer is what the rule says. `what`: other words than the source of `got`."""
+    """Check that the result is what the rule says. `what`: replaces the source of `got`."""
     if got != expected:
         raise wrong(what or source_of_call(sys._getframe(1)), expected, got, rule)
 
 
 def holds(fact: object, what: str = "", *, rule: str = UNSAID) -> None:
-    """The rule says that this is so."""
+    """Check that a fact holds."""
     if not fact:
         asked = what or source_of_call(sys._getframe(1))
         raise InvariantViolation(HOLDS, rule, f"not so: {asked}")
@@ -65,7 +65,7 @@ def raises(
     unchanged: Callable[[], object] | None = None,
     **members: object,
 ) -> Iterator[Caught]:
-    """The body ends with this error, with these members; then what is `unchanged` is as before."""
+    """Check that the body raises this error with these members, and what is `unchanged` is."""
     wanted = error if isinstance(error, tuple) else (error,)
     names = " or ".join(cls.__name__ for cls in wanted)
     before = unchanged() if unchanged is not None else None
@@ -77,7 +77,7 @@ def raises(
         caught.value = found
     except (LeftOut, NotationError, InvariantViolation):
         raise
-    except Exception as other:  # of another type: the wrong answer
+    except Exception as other:  # of another type: the wrong error
         travels(other)
         raise wrong("how the call ends", names, other) from other
     else:
@@ -91,7 +91,7 @@ def raises(
 
 
 def _listed(value: object) -> object:
-    """The value with its tuples as lists, which is how they come from another process."""
+    """Return the value with tuples as lists, as it arrives from another process."""
     if isinstance(value, dict):
         return {name: _listed(member) for name, member in value.items()}
     if isinstance(value, (list, tuple)):
@@ -100,7 +100,7 @@ def _listed(value: object) -> object:
 
 
 def travels(error: BaseException) -> None:
-    """Leave the check out if a value of it cannot be sent to another process."""
+    """Leave the check out if one of its values cannot be sent to another process."""
     if isinstance(error, InvalidArgumentError) and "the protocol can carry" in error.allowed:
         raise LeftOut(error.allowed) from None
     if isinstance(error, RemoteError) and error.is_of_protocol and "unknown type" in str(error):
@@ -108,7 +108,7 @@ def travels(error: BaseException) -> None:
 
 
 def source_of_call(frame: FrameType) -> str:
-    """The first argument of the call that a frame is at, as it is written."""
+    """Return the source of the first argument of the call that a frame is at."""
     positions = list(frame.f_code.co_positions())[frame.f_lasti // 2]
     first, last, begin, end = positions
     if first is None or last is None or begin is None or end is None:
@@ -118,6 +118,6 @@ def source_of_call(frame: FrameType) -> str:
     lines[0] = lines[0].encode()[begin:].decode()
     try:
         call = ast.parse("".join(lines).strip(), mode="eval").body
-    except SyntaxError:  # the source is not there
+    except SyntaxError:  # the source is missing
         return "the answer"
     return ast.unparse(call.args[0]) if isinstance(call, ast.Call) else "the answer"

@@ -1,4 +1,4 @@
-"""Examples of the chapter on liveness: what must happen in the end."""
+"""Examples of the chapter on liveness: what must eventually happen."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def a_request_that_fits_is_admitted_when_enough_others_were_freed(bench: Bench) 
 
 @example("KV-LIVE-2", level=Level.SAFETY)
 def all_end(bench: Bench) -> None:
-    """Served oldest first, with the youngest preempted on a refusal, every request ends."""
+    """Check that every request ends, served oldest first with the youngest preempted."""
     manager = bench.manager(7)
     requests = [manager.request(f"r{number}", (number,) * 8) for number in range(4)]
     running: list[Request] = []
@@ -46,7 +46,7 @@ def all_end(bench: Bench) -> None:
 
 
 def serve(bench: Bench, manager: Managed, running: list[Request]) -> bool:
-    """One token for each running request, oldest first; whether nobody was preempted."""
+    """Run one token of each request, oldest first; return whether none was preempted."""
     num_running = len(running)
     for request in list(running):
         if request not in running:

@@ -1,4 +1,4 @@
-"""A manager on the bench: asked only for what its implementation has, with the usual questions."""
+"""A manager on the bench, called only for features of its implementation, with helpers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ FEATURE_OF_CALL: Mapping[str, Feature] = {
     "snapshot": Feature.SNAPSHOT,
     "take_residency_samples": Feature.RESIDENCY,
 }
-"""Calls that are not part of the base; events and statistics are asked for by the configuration."""
+"""Calls that are not part of the base; events and statistics follow from the configuration."""
 
 FEATURE_OF_CONTENT: Mapping[str, Feature] = {
     "cache_salt": Feature.CACHE_SALT,
@@ -48,7 +48,7 @@ FEATURE_OF_CONTENT: Mapping[str, Feature] = {
 
 @dataclass(frozen=True)
 class Everything:
-    """All that a caller can see; taking it empties the queues."""
+    """Everything that a caller can observe; taking it empties the queues."""
 
     snapshot: Snapshot
     events: tuple[Event, ...]
@@ -57,12 +57,12 @@ class Everything:
 
 
 class Managed:
-    """A manager of `subject`; every call of `kvspec.interface.KVCacheManager` goes to `real`.
+    """A manager of `subject`; every call of `kvspec.interface.KVCacheManager` is passed to `real`.
 
-    A call that the subject says it lacks leaves the check out. `exact`: whether block ids are those
-    that a check writes down, or only null is told from others. `audits`: whether invariants are
-    checked after each call. `guards`: whether all that can be seen from outside is checked, too.
-    `is_shared`: others call the manager between these calls.
+    A call that the subject does not support leaves the check out. `exact`: whether block ids must
+    be those that a check spells out; otherwise only null differs from others. `audits`: whether
+    invariants are checked after each call. `guards`: whether all that can be seen from outside is
+    checked too. `is_shared`: others call the manager between these calls.
     """
 
     is_shared = False
@@ -92,7 +92,7 @@ class Managed:
 
     @property
     def calls(self) -> KVCacheManager:
-        """The manager, with what watches it around it."""
+        """Return the manager, wrapped by what watches it."""
         if self.guard is not None and not self.is_shared:
             return self.guard
         if self.audit is None:
@@ -111,7 +111,7 @@ class Managed:
         return getattr(self.calls, name)
 
     def allocate_slots(self, request: Request, num_new_tokens: Any = 1, **arguments: Any) -> Any:
-        """The call, if the subject has what its arguments ask for."""
+        """Allocate, if the subject supports what the arguments ask for."""
         for name, feature in FEATURE_OF_ARGUMENT.items():
             if arguments.get(name, 0) != 0:
                 self._need(feature)
@@ -119,14 +119,14 @@ class Managed:
             self._need(Feature.DRAFTING)
         return self.calls.allocate_slots(request, num_new_tokens, **arguments)
 
-    # What a scheduler does.
+    # Calls of a scheduler.
 
     def request(self, name: str, tokens: Sequence[int], **content: Any) -> Any:
-        """A request with these prompt tokens; `content`: further members of `RequestInput`."""
+        """Make a request with these prompt tokens; `content`: further members of `RequestInput`."""
         return self.make_request(RequestInput(name, list(tokens), **content))
 
     def make_request(self, made_from: Any) -> Any:
-        """A request, if the subject has what identifies its content."""
+        """Make a request, if the subject supports what identifies its content."""
         for name, feature in FEATURE_OF_CONTENT.items():
             if getattr(made_from, name, None):
                 self._need(feature)
@@ -135,11 +135,11 @@ class Managed:
         return made
 
     def append(self, request: Request, tokens: Sequence[int]) -> None:
-        """Generated tokens."""
+        """Append generated tokens."""
         self.subject.append_tokens(self.real, request, tokens)
 
     def look_up(self, request: Request) -> PrefixHit:
-        """The hit, and its look-up counted."""
+        """Look up the hit and count the look-up."""
         hit: PrefixHit = self.get_computed_blocks(request)
         self._count(request, hit)
         return hit
@@ -152,7 +152,7 @@ class Managed:
     def admit(
         self, request: Request, num_new_tokens: int | None = None, **arguments: Any
     ) -> KVCacheBlocks | None:
-        """Look up, allocate (all that is left unless told otherwise), count it as computed."""
+        """Look up, allocate (by default all that is left), and count it as computed."""
         hit = self.get_computed_blocks(request)
         rest = request.num_tokens - hit.hit_length_tokens
         new = rest if num_new_tokens is None else num_new_tokens
@@ -169,7 +169,7 @@ class Managed:
         return granted
 
     def run(self, request: Request, num_new_tokens: int = 1, rejected: int = 0) -> list[list[int]]:
-        """A step that must not be refused, of whose tokens the last were rejected; its blocks."""
+        """Run a step that must be granted, and reject its last tokens; return its blocks."""
         granted = self.allocate_slots(request, num_new_tokens)
         holds(granted is not None, f"{num_new_tokens} more tokens of {request.request_id} fit")
         request.num_computed_tokens += num_new_tokens - rejected
@@ -177,14 +177,14 @@ class Managed:
         return lists
 
     def started(self, name: str, tokens: Sequence[int], **content: Any) -> Any:
-        """A request that is admitted with all its tokens."""
+        """Make a request and admit it with all its tokens."""
         request = self.request(name, tokens, **content)
         granted = self.admit(request)
         holds(granted is not None, f"the {len(tokens)} tokens of {name} fit")
         return request
 
     def preempt(self, request: Request) -> None:
-        """What a scheduler does to a request that has to give way (KV-MGR-17)."""
+        """Preempt a request as a scheduler does (KV-MGR-17)."""
         self.free(request)
         request.num_computed_tokens = 0
         request.num_preemptions += 1
@@ -192,57 +192,57 @@ class Managed:
     def keep_cached(
         self, request: Request, positions: Collection[int], group: int = 0
     ) -> list[int]:
-        """Drop the keys of all other blocks of the request's list in this group; the list."""
+        """Drop the keys of all other blocks of the request's list in this group; return it."""
         blocks = self.blocks(request, group)
         self.evict_blocks([block for i, block in enumerate(blocks) if i not in positions])
         return blocks
 
     def clone(self) -> Managed:
-        """An independent copy."""
+        """Return an independent copy."""
         self._need(Feature.CLONE)
         return self.copy_of(self.subject.clone(self.real))
 
     def copy_of(self, real: KVCacheManager) -> Managed:
-        """Another manager of the same subject, seen in the same way."""
+        """Return another manager of the same subject, wrapped in the same way."""
         audits = self.audit is not None
         found = Managed(self.subject, real, exact=self.exact, audits=audits, guards=self.guards)
         found.inputs = self.inputs
         return found
 
-    # What is asked.
+    # Queries.
 
     def lists(self, request: Request) -> list[list[int]]:
-        """The request's block list in every group."""
+        """Return the request's block list in every group."""
         return [list(blocks) for blocks in self.real.get_blocks(request).to_lists()]
 
     def blocks(self, request: Request, group: int = 0) -> list[int]:
-        """The request's block list in one group."""
+        """Return the request's block list in one group."""
         return self.lists(request)[group]
 
     def hit(self, request: Request) -> list[int]:
-        """The blocks that a look-up answers in group 0."""
+        """Return the blocks that a look-up hits in group 0."""
         return list(self.real.get_computed_blocks(request).blocks.to_lists()[0])
 
     def queue(self) -> list[int]:
-        """The free queue, front first."""
+        """Return the free queue, front first."""
         return list(self.snapshot().free_queue)
 
     def references(self) -> dict[int, int]:
-        """Block to references, those without any left out."""
+        """Return the references of each block that has any."""
         return {b: count for b, count in enumerate(self.snapshot().ref_counts) if count}
 
     def cached(self) -> set[int]:
-        """The blocks that carry a key."""
+        """Return the blocks that carry a key."""
         return {block for block, keys in enumerate(self.snapshot().block_keys) if keys}
 
     def counts(self, request: Request) -> tuple[int | None, ...]:
-        """Per group, leading blocks handed to the cache; None without an entry (KV-GRP-1)."""
+        """Count per group the leading blocks handed to the cache; None: no entry (KV-GRP-1)."""
         state: RequestState | None = self.snapshot().requests.get(request.request_id)
         none = (None,) * len(self.real.config.kv_cache.groups)
         return none if state is None else tuple(state.num_cached_blocks)
 
     def cached_count(self, request: Request) -> int | None:
-        """The same in group 0."""
+        """Return the same for group 0."""
         return self.counts(request)[0]
 
     def has_taken_blocks(self, request: Request, group: int = 0) -> bool:
@@ -251,11 +251,11 @@ class Managed:
         return state is not None and bool(state.has_allocated)
 
     def null_positions(self, request: Request, group: int = 0) -> list[int]:
-        """The positions of the request's list where null stands."""
+        """Return the positions of null in the request's list."""
         return [i for i, block in enumerate(self.blocks(request, group)) if block == 0]
 
     def cached_positions(self, request: Request, group: int = 0) -> list[int]:
-        """The positions of the request's list whose block carries a key."""
+        """Return the positions in the request's list whose block carries a key."""
         cached = self.cached()
         return [i for i, block in enumerate(self.blocks(request, group)) if block in cached]
 
@@ -268,7 +268,7 @@ class Managed:
         encoder: int = 0,
         capped: bool = False,
     ) -> int:
-        """Free blocks the request would take to have slots for these tokens (KV-MGR-18)."""
+        """Return the free blocks that the request needs for slots of these tokens (KV-MGR-18)."""
         needed: int = self.get_num_blocks_to_allocate(
             request,
             num_tokens=num_tokens,
@@ -280,17 +280,17 @@ class Managed:
         return needed
 
     def visible(self) -> object:
-        """What a caller sees without changing it."""
+        """Return what a caller observes without changing it."""
         if Feature.SNAPSHOT in self.subject.capabilities.features:
             return self.real.snapshot()
         return self.real.num_free_blocks
 
-    # How lists of blocks are judged.
+    # Comparison of block lists.
 
     def same(self, got: Any, expected: Any, what: str = "") -> None:
-        """Lists of blocks: their ids if they are `exact`, else only how many and where null stands.
+        """Compare block lists: their ids if `exact`, otherwise only their length and null entries.
 
-        So a check whose worked example names ids binds at level behaviour, too.
+        So a check whose worked example names ids also binds at level behaviour.
         """
         what = what or source_of_call(sys._getframe(1))
         told, wanted = plain(got), plain(expected)
@@ -299,12 +299,12 @@ class Managed:
         equal(told, wanted, what)
 
     def queues(self, expected: Sequence[int]) -> None:
-        """The free queue, if ids are `exact`."""
+        """Compare the free queue, if ids are `exact`."""
         if self.exact:
             equal(self.queue(), list(expected), "the free queue")
 
     def everything(self) -> Everything:
-        """State, queued events, statistics and samples."""
+        """Return state, queued events, statistics and samples."""
         return Everything(
             self.snapshot(),
             self.take_events(),
@@ -315,27 +315,27 @@ class Managed:
     def refuses(
         self, error: type[BaseException] | tuple[type[BaseException], ...], **members: object
     ) -> AbstractContextManager[Caught]:
-        """The body ends with this error and members, and the state is as it was (KV-ERR-2)."""
+        """Check that the body raises this error and leaves the state as it was (KV-ERR-2)."""
         return raises(error, unchanged=partial(self.visible), **members)
 
 
 def _is_draft(request: Request, num_new_tokens: Any, num_hit: Any) -> bool:
-    """Tell whether slots are asked for tokens that the request does not have yet."""
+    """Whether slots are asked for tokens that the request does not have yet."""
     try:
         return bool(request.num_computed_tokens + num_hit + num_new_tokens > request.num_tokens)
-    except (AttributeError, TypeError):  # no request, no number: the manager's business
+    except (AttributeError, TypeError):  # no request, no number: the manager checks that
         return False
 
 
 def plain(blocks: Any) -> Any:
-    """Lists of lists, whatever they were."""
+    """Convert to lists of lists."""
     if isinstance(blocks, KVCacheBlocks):
         return blocks.to_lists()
     return [plain(each) for each in blocks] if isinstance(blocks, list | tuple) else blocks
 
 
 def without_ids(blocks: Any) -> Any:
-    """Where null stands."""
+    """Return where the lists have blocks other than null."""
     if isinstance(blocks, list):
         return [without_ids(each) for each in blocks]
     return blocks if blocks is None else blocks != NULL_BLOCK

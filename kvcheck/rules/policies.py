@@ -1,4 +1,4 @@
-"""KV-POL: what may be chosen, and that it is done as it was chosen."""
+"""KV-POL: the choices, and that each has its effect."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def without_a_seed_first_parents_are_random_or_fixed(
 
 @example("KV-POL-18", "KV-BATCH-7")
 def a_whole_step_counts_whom_it_admits(bench: Bench) -> None:
-    """Two ask, and there is room for one of them."""
+    """Check with two that ask and room for one of them."""
     policy = replace(bench.policy, lookups_counted="admitted")
     steps = Steps(bench, 4, policy=policy, log_stats=True)
     steps.batched.admit(steps.register(range(9), range(20, 31)))

@@ -1,4 +1,4 @@
-"""Random engine steps, told to two batched managers at once: every answer and effect is compared.
+"""Random engine steps on two batched managers at once: compare every result and effect.
 
 The first side is right by definition (`kvspec.sequential.SequentialManager`), the second is
 examined. Both get the same calls, so that their handles, tables and states are equal.
@@ -37,11 +37,11 @@ from kvspec.specs import (
 
 WITHOUT_SLOTS = (MambaSpec, CrossAttentionSpec, EncoderOnlyAttentionSpec, CircularBufferSpec)
 TOKEN_IDS = range(2)
-"""So few that texts share prefixes."""
+"""Few enough that texts share prefixes."""
 
 
 def listed(values: object) -> list[int]:
-    """The numbers of a plan's member."""
+    """Return the numbers of a plan's member."""
     return ints_of("values", values).tolist()
 
 
@@ -50,19 +50,19 @@ SAVED_EVERY = 7
 
 
 class Engine:
-    """Tells two managers the same steps. Raises WrongAnswer at the first difference.
+    """Make the same steps on two managers. Raises WrongAnswer at the first difference.
 
-    `sides`: an implementation and how whole steps on its manager are made; the first is right.
+    `sides`: an implementation and the maker of its batched manager; the first is right.
     `table`: block lists as rows have reported them so far (KV-BATCH-10); it cannot be whole for a
-    request of `freed_alone`, which a single call freed. `kept`: of followed requests, what the
-    engine keeps. `drew`: how often each option was drawn.
+    request of `freed_alone`, which a single call freed. `kept`: what the engine keeps of followed
+    requests. `drew`: how often each option was drawn.
     """
 
     max_requests = 6
     arrivals = 0.8
-    """How often one more request arrives before a step, while there is room."""
+    """Probability that one more request arrives before a step, while there is room."""
     is_saved = True
-    """Whether it goes on from saved states now and then."""
+    """Whether to continue from saved states now and then."""
 
     def __init__(
         self, config: ManagerConfig, sides: Sequence[tuple[Implementation, Batch]], random: Random
@@ -85,7 +85,7 @@ class Engine:
         self.num_granted = self.num_refused = self.num_illegal = 0
 
     def play(self, num_steps: int) -> None:
-        """So many rounds of an engine."""
+        """Play so many rounds of an engine."""
         for _ in range(num_steps):
             self.clock.now += self.random.randint(1, 9)
             while len(self.handles) < self.max_requests and self.random.random() < self.arrivals:
@@ -101,10 +101,10 @@ class Engine:
             if self.random.random() < 0.2:
                 self.look_up(self.some(self.handles, 0.5))
 
-    # What the engine does.
+    # Moves of the engine.
 
     def look_up(self, handles: list[int]) -> None:
-        """Ask for hits, and admit nobody."""
+        """Look up hits without admission."""
         self.both("KV-BATCH-12", "hit lengths", lambda s: s.batched.lookup(handles))
 
     def call_alone(self) -> None:
@@ -118,7 +118,7 @@ class Engine:
             self.compare("KV-BATCH-1", f"after a request was {name}")
 
     def save_and_load(self) -> None:
-        """Go on from saved states, by turns from a file; all is registered and reported again."""
+        """Continue from saved states, in turn from a file; all is registered and reported again."""
         self.compare("KV-MGR-20", "before it was saved")
         from_file = self.drew["saved alone"] > self.drew["saved to a file alone"]
         for side in self.sides:
@@ -147,7 +147,7 @@ class Engine:
             self.kept[handle] = kept
 
     def step(self, plan: StepPlan) -> None:
-        """A legal step; then tokens are sampled, and some of what ended is forgotten."""
+        """Make a legal step; then sample tokens, and forget some of the requests that ended."""
         self.new_outputs(plan)
         result = self.both("KV-BATCH-1", f"{plan}", lambda s: s.batched.step(plan, s.outputs.given))
         first, second = (side.outputs for side in self.sides)
@@ -171,7 +171,7 @@ class Engine:
         self.compare("KV-BATCH-12", "after sampling")
 
     def sample(self, handle: int) -> None:
-        """The step's tokens come back: some drafts were right, and the next token is known."""
+        """Sample the step's tokens: accept some drafts, and append the next token."""
         request = self.sides[0].batched.request_of(handle)
         drafts = request.num_computed_tokens - request.num_tokens
         if drafts < 0:
@@ -184,7 +184,7 @@ class Engine:
         self.append([handle], tokens, len(tokens))
 
     def append(self, handles: list[int], tokens: list[int], count: int = 1) -> None:
-        """So many tokens for each request; of followed ones their hashes (KV-BATCH-14).
+        """Append so many tokens to each request; to followed ones their hashes (KV-BATCH-14).
 
         Every third time by single calls.
         """
@@ -205,7 +205,7 @@ class Engine:
         self.both("KV-BATCH-14", "follow", lambda s: s.batched.follow(handles, lengths, hashes))
 
     def take_deltas(self) -> None:
-        """Ask for the rest, with room for all or not, and read the table if it is whole."""
+        """Take the remaining rows, with room for all or not, and check the table if it is whole."""
         num_rows = self.random.choice((1, 3, 1000))
         for side in self.sides:
             side.outputs = Outputs(num_rows)
@@ -223,7 +223,7 @@ class Engine:
                     self.check_table(handle)
 
     def try_broken(self, plan: StepPlan) -> None:
-        """Every mistake: an error of the same type and field, and no effect."""
+        """Make every mistake: an error of the same type and field, and no effect."""
         for side in self.sides:
             side.state()  # the queues are empty now
         before = [side.state() for side in self.sides]
@@ -242,7 +242,7 @@ class Engine:
             self.equal("KV-BATCH-2", f"state after variants of {plan}", state, side.state())
 
     def fails(self, plan: StepPlan) -> None:
-        """The plan is illegal: the same error on both sides."""
+        """Check for the same error on both sides, since the plan is illegal."""
 
         def error_of(side: Side) -> object:
             try:
@@ -253,10 +253,10 @@ class Engine:
         self.both("KV-BATCH-2", f"the error of {plan}", error_of)
         self.num_illegal += 1
 
-    # What it plans.
+    # Its plans.
 
     def standing(self) -> tuple[list[int], list[int]]:
-        """Handles of requests that hold nothing, and of those under way."""
+        """Return the handles of requests that hold nothing, and of those under way."""
         first = self.sides[0]
         idle = []
         for handle in self.handles:
@@ -266,7 +266,7 @@ class Engine:
         return idle, [handle for handle in self.handles if handle not in idle]
 
     def plan(self) -> StepPlan:
-        """A legal one, with all kinds of entries and options."""
+        """Draw a legal plan, with all kinds of entries and options."""
         random = self.random
         idle, running = self.standing()
         random.shuffle(running)
@@ -297,7 +297,7 @@ class Engine:
         )
 
     def next_tokens(self, handle: int) -> int:
-        """New tokens for a request under way: a chunk, or the last token and drafts; 0 if full."""
+        """Draw a running request's new tokens: a chunk, or the last token and drafts; 0 if full."""
         request = self.sides[0].batched.request_of(handle)
         left = request.num_tokens - request.num_computed_tokens
         drafts = self.random.choice((0, 0, 1, 3)) if Feature.DRAFTING in self.features else 0
@@ -306,7 +306,7 @@ class Engine:
         return max(0, min(wanted, room))
 
     def lengths(self, plan: StepPlan, *, missing: int = 0) -> list[int | None]:
-        """For each group how long its mapping must be, less `missing`; None where it has none."""
+        """Return the length of each group's mapping, less `missing`; None where it has none."""
         certain = sum(listed(plan.decode_tokens)) + sum(listed(plan.prefill_tokens))
         new = listed(plan.new)
         most = plan.max_new_tokens
@@ -320,7 +320,7 @@ class Engine:
         ]
 
     def new_outputs(self, plan: StepPlan) -> None:
-        """Outputs for a step: rows that suffice or not, mappings for some groups."""
+        """Allocate outputs for a step: rows that suffice or not, mappings for some groups."""
         num_rows = self.random.choice((0, 2, 7, 400))
         lengths: list[int | None] | None = None
         if self.random.random() < 0.7:
@@ -333,39 +333,39 @@ class Engine:
             side.outputs = Outputs(num_rows, lengths)
 
     def request(self, name: str) -> RequestInput:
-        """What arrives next; hits of every second one are reported (KV-EVT-11)."""
+        """Draw the next request; hits of every second one are reported (KV-EVT-11)."""
         reports = self.num_requests % 2 == 1 and Feature.HIT_REPORTS in self.features
         return RequestInput(name, self.prompt(), reports_hits=reports)
 
     def prompt(self) -> list[int]:
-        """A text to begin with."""
+        """Draw a prompt."""
         longest = self.config.max_model_len_tokens
         return self.tokens(self.random.choice((1, 3, 5, 9, 14, longest - 1, longest)))
 
     def tokens(self, num_tokens: int) -> list[int]:
-        """Some text."""
+        """Draw some text."""
         return [self.random.choice(TOKEN_IDS) for _ in range(num_tokens)]
 
     def some(self, values: Sequence[int], share: float) -> list[int]:
-        """About this share of the values, in their order."""
+        """Draw about this share of the values, in their order."""
         return [value for value in values if self.random.random() < share]
 
-    # What is compared.
+    # Comparisons.
 
     @property
     def features(self) -> frozenset[Feature]:
-        """What both sides have."""
+        """Return the features of both sides."""
         first, second = (side.implementation.capabilities.features for side in self.sides)
         return first & second
 
     def both(self, rule: str, what: str, call: Callable[[Side], Any]) -> Any:
-        """The same call on both sides: the first one's answer, which the second one's must be."""
+        """Make the same call on both sides, compare the results, and return the first."""
         first, second = (call(side) for side in self.sides)
         self.equal(rule, what, first, second)
         return first
 
     def compare(self, rule: str, what: str) -> None:
-        """All that can be seen is the same."""
+        """Check that all that can be seen is the same."""
         self.both(rule, f"the state {what}", methodcaller("state", self.handles))
         for handle in self.handles:
             self.both(rule, f"request {handle} {what}", methodcaller("members", handle))
@@ -384,12 +384,12 @@ class Engine:
             self.table[tuple(place)] = block
 
     def forget_rows(self, handle: int) -> None:
-        """Forget the rows of a request that gave everything back."""
+        """Forget the rows of a request that released everything."""
         self.freed_alone.discard(handle)
         self.table = {place: block for place, block in self.table.items() if place[0] != handle}
 
     def check_table(self, handle: int) -> None:
-        """The table is the block lists of both sides, wherever these are not null."""
+        """Check that the table equals both sides' block lists, wherever these are not null."""
         for side in self.sides:
             lists = side.manager.get_blocks(side.batched.request_of(handle)).to_lists()
             for group, blocks in enumerate(lists):

@@ -1,4 +1,4 @@
-"""Random models to plan for: what holds for every plan, and that it is the one of an oracle."""
+"""Random models to plan for: check what holds for every plan, and compare with an oracle's."""
 
 from __future__ import annotations
 
@@ -41,24 +41,24 @@ class Case:
 
     @property
     def layers(self) -> Layers:
-        """The layers of all workers."""
+        """Return the layers of all workers."""
         return tuple(layer for layers in self.workers for layer in layers)
 
 
 def random_plan(seed: int, number: int) -> Example:
-    """Random model `number` of a run with this seed."""
+    """Return random model `number` of a run with this seed."""
     check = partial(check_plan, seed=seed, number=number)
     return Example(f"{NAME} {seed}.{number}", RULES, check, Level.SAFETY)
 
 
 def plan_of_name(name: str) -> Example:
-    """The random model of this name."""
+    """Return the random model of this name."""
     seed, _, number = name.removeprefix(NAME).partition(".")
     return random_plan(int(seed), int(number))
 
 
 def random_case(random: Random, policy: Policy) -> Case:
-    """A model of one to eight layers of a few kinds, on one to three workers."""
+    """Draw a model of one to eight layers of a few kinds, on one to three workers."""
     kinds = [_spec(random) for _ in range(random.choice((1, 2, 2, 3)))]
     mode = random.choice(("none", "all", "align"))
     kinds = [
@@ -90,7 +90,7 @@ def random_case(random: Random, policy: Policy) -> Case:
 
 
 def _spec(random: Random) -> LayerSpec:
-    """A layer with a small page."""
+    """Draw a layer with a small page."""
     size, head = random.choice((2, 4, 8)), random.choice((8, 8, 8, 16))
     makers: tuple[Callable[[], LayerSpec], ...] = (
         lambda: FullAttentionSpec(size, 1, head, "float16"),
@@ -114,7 +114,7 @@ def _spec(random: Random) -> LayerSpec:
 
 
 def planned(planner: Planner, case: Case) -> Plan | None:
-    """The plan, or None if it is refused."""
+    """Return the plan, or None if it is refused."""
     try:
         return planner.plan(case.workers, case.config, case.memory)
     except ConfigError:
@@ -122,7 +122,7 @@ def planned(planner: Planner, case: Case) -> Plan | None:
 
 
 def check_plan(bench: Bench, *, seed: int, number: int) -> None:
-    """One random model: what holds for every plan, then what the oracle answers."""
+    """Check one random model: what holds for every plan, then the oracle's results."""
     case = random_case(Random(f"{seed}.{number}"), bench.policy)
     before, planner = copy.deepcopy(case), bench.planner
     plan = planned(planner, case)
@@ -137,7 +137,7 @@ def check_plan(bench: Bench, *, seed: int, number: int) -> None:
 
 
 def _check_memory(bench: Bench, case: Case, plan: Plan) -> None:
-    """No worker takes more than it has, and all take equally many blocks."""
+    """Check that no worker takes more than it has, and all take equally many blocks."""
     counts = {cache.num_blocks for cache in plan.configs}
     equal(len(counts), 1, "different numbers of blocks", rule="KV-PLAN-15")
     if case.config.num_blocks_override is not None:
@@ -151,7 +151,7 @@ def _check_memory(bench: Bench, case: Case, plan: Plan) -> None:
 
 
 def _check_service(bench: Bench, case: Case, plan: Plan) -> None:
-    """A request of full length is served to its end in the idle pool (KV-PLAN-20)."""
+    """Check that a request of full length is served to its end in the idle pool (KV-PLAN-20)."""
     length = plan.max_model_len_tokens
     groups = bench.planner.scheduler_config(plan.configs).groups
     if not groups or not any(cache.tensors for cache in plan.configs):
@@ -178,7 +178,7 @@ def _check_service(bench: Bench, case: Case, plan: Plan) -> None:
 
 
 def _compare(bench: Bench, oracle: Planner, case: Case, plan: Plan | None) -> None:
-    """Everything that the two planners answer about this model."""
+    """Compare all results of the two planners for this model."""
     expected = planned(oracle, case)
     equal(plan is None, expected is None, "the plan is refused", rule="KV-PLAN-9")
     if expected is not None and plan is not None:
@@ -214,7 +214,7 @@ def _memory(case: Case) -> tuple[Layers, PlanningConfig, int]:
 
 
 def _said(planner: Planner, ask: Callable[[Planner], object]) -> object:
-    """An answer, or that there is none."""
+    """Return the result, or ConfigError if it is refused."""
     try:
         return ask(planner)
     except ConfigError:

@@ -1,4 +1,4 @@
-"""Many requests, and many keys of one block: where an implementation's code changes hands.
+"""Many requests, and many keys of one block: where an implementation may switch its method.
 
 Long lists and texts are in `spec/kvspec/data/examples/long.kv`.
 """
@@ -22,7 +22,7 @@ LONG = 100
 
 @example("KV-PART-2", level=Level.IDENTITY)
 def many_additional_keys_stay_with_their_blocks(bench: Bench) -> None:
-    """Ninety boundaries inside of blocks; the blocks are taken by others, or all is reset."""
+    """Check ninety boundaries inside of blocks, after the blocks are reused or all is reset."""
     manager = bench.manager(250, full(1), sliding(16, 320))
     ends = [n for n in range(1, 96) if n % 16]
     for name in "abc":
@@ -37,7 +37,7 @@ def many_additional_keys_stay_with_their_blocks(bench: Bench) -> None:
         equal(sorted(set(keys) - carried), [], "keys that no block carries")
         manager.free(request)
         if name == "b":
-            holds(manager.reset_prefix_cache(), "nobody holds a block: the cache is reset")
+            holds(manager.reset_prefix_cache(), "no block is held: the cache is reset")
         else:
             other = manager.request(f"other {name}", range(9000, 9234))
             manager.allocate_slots(other, 234, delay_cache_blocks=True)
@@ -49,7 +49,7 @@ def many_additional_keys_stay_with_their_blocks(bench: Bench) -> None:
 
 @example("KV-BATCH-6")
 def a_step_of_many_requests_knows_the_tokens_of_each(bench: Bench) -> None:
-    """Half of them run, half are new."""
+    """Check with half of the requests running and half new."""
     steps = Steps(bench, 3 * LONG, check_invariants=False)
     handles = steps.register(*([number] * 8 for number in range(LONG)))
     running, new = handles[: LONG // 2], handles[LONG // 2 :]
@@ -88,7 +88,7 @@ def requests_remember_their_states_when_many_come(bench: Bench) -> None:
 
 
 def decode(steps: Steps, *handles: int) -> list[int]:
-    """Decode a token more of each; return what was granted."""
+    """Decode one more token of each; return what was granted."""
     steps.batched.append(handles, [7] * len(handles))
     return steps.batched.decode(handles).num_scheduled_tokens.tolist()
 

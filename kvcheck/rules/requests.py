@@ -1,4 +1,4 @@
-"""KV-REQ: what a request is made from, and what may be said of it."""
+"""KV-REQ: the content of a request, and the members that its scheduler sets."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def a_prompt_has_at_least_one_token(bench: Bench) -> None:
 
 @example("KV-REQ-1", level=Level.IDENTITY)
 def making_a_request_changes_no_manager(bench: Bench) -> None:
-    """State, events, statistics and samples are what they were."""
+    """Check that state, events, statistics and samples are unchanged."""
     manager = bench.manager(enable_events=True, log_stats=True, residency_sample_rate=1.0)
     before = manager.everything()
     manager.request("r", range(100))
@@ -55,7 +55,7 @@ HALF_A_PAIR = "\ud83d"
 )
 @example("KV-REQ-1", "KV-HASH-2", "KV-ERR-2", level=Level.SAFETY)
 def a_request_has_no_other_content(bench: Bench, members: dict[str, object], field: str) -> None:
-    """What has another type, or a text that has no hash, is refused when the value is made."""
+    """Check that another type, or a text that has no hash, is refused when the value is made."""
     content: dict[str, Any] = {"request_id": "r", "prompt_token_ids": [1], **members}
     with raises(InvalidArgumentError, field=field):
         RequestInput(**content)
@@ -76,7 +76,7 @@ def a_request_has_no_other_content(bench: Bench, members: dict[str, object], fie
 def the_parts_of_a_request_are_checked(
     bench: Bench, part: Callable[..., object], arguments: tuple[object, ...], field: str
 ) -> None:
-    """Adapters, items and embeddings are refused as the request itself is."""
+    """Check that adapters, items and embeddings are refused as the request itself is."""
     with raises(InvalidArgumentError, field=field):
         part(*arguments)
 
@@ -94,7 +94,7 @@ class ForeignRequest:
 @cases(ForeignRequest(), "r", None)
 @example("KV-REQ-1", "KV-ERR-2")
 def a_foreign_request_is_refused(bench: Bench, foreign: object) -> None:
-    """What this implementation did not make is no request, and nothing is changed."""
+    """Check that a request of another implementation is refused and nothing is changed."""
     bench.here("requests that were not made by the subject")
     manager = bench.manager()
     before = manager.visible()

@@ -1,4 +1,4 @@
-"""Go on from a snapshot or a file in the midst of whole steps (KV-MGR-20).
+"""Continue from a snapshot or a file in the midst of whole steps (KV-MGR-20).
 
 A saved state has the block lists under the ids of their requests, and none of what whole steps
 keep of registered ones. So a manager that is restored gets new requests under the same ids,
@@ -28,7 +28,7 @@ OWNED = ("num_computed_tokens", "num_preemptions", "status", "num_in_flight_toke
 
 
 def can_be_saved(engine: Engine) -> bool:
-    """Whether both sides can; lives of blocks (KV-STAT-6) would begin anew."""
+    """Whether both sides support it; lives of blocks (KV-STAT-6) would begin anew."""
     needed = {Feature.SNAPSHOT, Feature.RESTORE}
     return needed <= engine.features and not engine.config.residency_sample_rate
 
@@ -40,7 +40,7 @@ def load_again(
     *,
     from_file: bool = False,
 ) -> None:
-    """Put a manager in the place of the side's that was loaded from its state.
+    """Replace the side's manager by one that is loaded from its state.
 
     `inputs`: of all registered requests, by their handles, which they keep.
     """

@@ -1,7 +1,7 @@
 """Single calls about registered requests between whole steps, as engines mix both (KV-BATCH-1).
 
-What a twin keeps of a registered request from step to step must follow what single calls change:
-the list that became longer, the request that was freed and admitted again, the count set back.
+A twin's own data of a registered request must follow the changes that single calls make: the list
+that became longer, the request that was freed and admitted again, the count set back.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from kvspec.request import Request, RequestStatus
 from kvspec.specs import FullAttentionSpec
 
 MOST_BACK = 3
-"""Computed tokens that are taken back at the most."""
+"""Most computed tokens that are taken back."""
 
 
 class Engine(Protocol):
-    """What these calls need of an engine: `random_batches.Engine`."""
+    """The part of `random_batches.Engine` that these calls need."""
 
     config: ManagerConfig
     random: Random
@@ -49,7 +49,7 @@ def free(engine: Engine, handle: int) -> None:
 
 
 def pop(engine: Engine, handle: int) -> None:
-    """Forget a request and return its blocks later, which here is at once (KV-MGR-13)."""
+    """Forget a request and return its blocks in a later call, made here at once (KV-MGR-13)."""
 
     def popped(side: Side) -> tuple[int, ...]:
         return side.manager.pop_blocks_for_free(request_of(side, handle))
@@ -91,7 +91,7 @@ def admit(engine: Engine, handle: int) -> None:
 
 
 def extend(engine: Engine, handle: int) -> None:
-    """Allocate for a running request, which goes on or only has slots in advance."""
+    """Allocate for a running request, which computes or only gets slots in advance."""
     num_tokens = engine.next_tokens(handle)
     if num_tokens == 0:
         return
@@ -113,7 +113,7 @@ def extend(engine: Engine, handle: int) -> None:
 
 
 def set_back(engine: Engine, handle: int) -> None:
-    """Set the computed tokens back by a few, where all that was computed is still there."""
+    """Set the computed tokens back by a few, where all that was computed is still present."""
     count = engine.random.randint(1, MOST_BACK)
     for side in engine.sides:
         request = request_of(side, handle)
@@ -121,7 +121,7 @@ def set_back(engine: Engine, handle: int) -> None:
 
 
 def withdraw(engine: Engine, handle: int) -> None:
-    """Take back some of a request; it goes on from there, or gives its blocks back."""
+    """Withdraw some of a request, which continues from there or releases its blocks."""
     first = engine.sides[0]
     request = request_of(first, handle)
     if first.manager.get_blocks(request).is_empty:
@@ -140,7 +140,7 @@ def withdraw(engine: Engine, handle: int) -> None:
 
 
 def can_go_back(engine: Engine) -> bool:
-    """Whether all that was ever computed of a request is still there."""
+    """Whether all that was ever computed of a request is still present."""
     return all(type(spec) is FullAttentionSpec for spec in engine.config.managed_specs)
 
 
@@ -155,7 +155,7 @@ def remove_skipped(engine: Engine, handle: int) -> None:
 
 
 def hold(engine: Engine, handle: int) -> None:
-    """Hold the last blocks of a request and give them back at once."""
+    """Hold the last blocks of a request and release them at once."""
 
     def held(side: Side) -> list[int]:
         lists = side.manager.get_blocks(request_of(side, handle)).to_lists()
@@ -168,7 +168,7 @@ def hold(engine: Engine, handle: int) -> None:
 
 
 def append_alone(engine: Engine, handles: Sequence[int], tokens: Sequence[int], count: int) -> str:
-    """Append `count` tokens to each request, or tell of those that the engine keeps; the name."""
+    """Append `count` tokens to each request, or follow those the engine keeps; return the name."""
     for place, handle in enumerate(handles):
         mine = tokens[count * place : count * (place + 1)]
         kept = engine.kept.get(handle)

@@ -17,18 +17,18 @@ UNTOUCHED = -7
 
 
 def rows_of(num_rows: int) -> Any:
-    """Room for rows (handle, group, index, block), with the standard library alone."""
+    """Allocate rows (handle, group, index, block), with the standard library alone."""
     flat = memoryview(array("i", [UNTOUCHED]) * (4 * num_rows))
     return flat.cast("B").cast("i", [num_rows, 4])
 
 
 def slots_of(length: int) -> array[int]:
-    """Room for a slot mapping."""
+    """Allocate a slot mapping."""
     return array("q", [UNTOUCHED]) * length
 
 
 class Steps:
-    """A manager, and whole steps on it: the implementation's own.
+    """A manager, and the implementation's own whole steps on it.
 
     The arguments are those of `Bench.config`; without any, 12 blocks of 4 tokens.
     """
@@ -45,34 +45,34 @@ class Steps:
         self.num_requests = 0
 
     def request(self, tokens: Sequence[int], **content: Any) -> Any:
-        """A request that is not registered."""
+        """Make a request that is not registered."""
         self.num_requests += 1
         return self.manager.request(f"r{self.num_requests}", tokens, **content)
 
     def register(self, *texts: Sequence[int]) -> list[int]:
-        """Handles of new requests with these prompts."""
+        """Register new requests with these prompts; return their handles."""
         return [self.batched.register(self.request(text)) for text in texts]
 
     def admitted(self, *texts: Sequence[int]) -> list[int]:
-        """The same, and all their tokens granted."""
+        """Register and admit, all tokens granted; return the handles."""
         handles = self.register(*texts)
         granted = self.batched.admit(handles).num_scheduled_tokens
         holds(all(granted), "all of them are granted")
         return handles
 
     def of(self, handle: int) -> Request:
-        """The registered request."""
+        """Return the registered request."""
         request: Request = self.batched.request_of(handle)
         return request
 
     def lists(self, handle: int) -> list[list[int]]:
-        """Its block list in every group."""
+        """Return its block list in every group."""
         return self.manager.lists(self.of(handle))
 
     def write(
         self, plan: StepPlan, num_rows: int = 20, **lengths: int
     ) -> tuple[StepResult, Any, Any]:
-        """A step with outputs: its result, the rows written, and the slots of each group.
+        """Make a step with outputs; return its result, the rows written, and each group's slots.
 
         `lengths`: `g0=5` for a mapping of 5 slots of group 0; others have none.
         """
@@ -82,11 +82,11 @@ class Steps:
         result = self.batched.step(plan, StepOutput(rows, slots))
         written = [tuple(row) for row in rows.tolist()[: result.num_deltas]]
         rest = rows.tolist()[result.num_deltas :]
-        equal(rest, [[UNTOUCHED] * 4] * len(rest), "the rows that nothing was told in")
+        equal(rest, [[UNTOUCHED] * 4] * len(rest), "the rows that were not written")
         return result, written, [None if s is None else s.tolist() for s in slots]
 
     def state(self) -> object:
-        """All that can be seen, the queues emptied."""
+        """Return all that can be seen; this empties the queues."""
         members = []
         for handle in range(20):
             try:

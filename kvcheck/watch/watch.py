@@ -171,7 +171,7 @@ class Watch:
             raise violated(
                 "hits_of_what_was_withdrawn_are_given_up",
                 "KV-MGR-24",
-                f"{name} goes on behind a hit that another request was to compute, and did not",
+                f"{name} continues behind a hit that another request was to compute and did not",
             )
         followed = self.requests.follow(request, call.num_tokens)
         external = given["num_external_computed_tokens"]

@@ -241,7 +241,7 @@ INVARIANTS: tuple[Invariant, ...] = (
     Invariant(
         "free_means_unreferenced",
         "KV-POOL-15",
-        "A block is in the free queue exactly when nobody references it.",
+        "A block is in the free queue exactly when it has no references.",
         _free_means_unreferenced,
     ),
     Invariant(
@@ -295,7 +295,7 @@ INVARIANTS: tuple[Invariant, ...] = (
     Invariant(
         "nulls_come_first",
         "KV-GRP-2",
-        "Null stands before all blocks, except in mode align and R-SWA; full attention has none.",
+        "Null comes before all blocks, except in mode align and R-SWA; full attention has none.",
         nulls_come_first,
     ),
     Invariant(

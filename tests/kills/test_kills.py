@@ -180,7 +180,7 @@ def test_nobody_and_what_is_no_mistake_are_errors() -> None:
         list(entries("what is this?"))
     with pytest.raises(MistakeError, match=r"no module kvref\.nothing"):
         sources([Change("kvref.nothing", "", [], ["pass"])])
-    with pytest.raises(MistakeError, match="nobody defines unheard_of"):
+    with pytest.raises(MistakeError, match="undefined: unheard_of"):
         sources([Change("kvref.hashing", "encode", [], ["return unheard_of(value)"])])
 
 

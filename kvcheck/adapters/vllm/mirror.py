@@ -179,7 +179,7 @@ class Mirror:
     def _go_on(self) -> None:
         """Follow from vLLM's state, under the names that the follower has for its hashes."""
         if self.state is None:
-            raise KVSpecError("nobody answers it")
+            raise KVSpecError("no state to continue from")
         taken = self.state(self.popped, self.manager.none_hash)
         made = self.implementation.restore(self.config, renamed(taken, self.hashes.ours))
         self.uncompared = {"take_events", "make_prefix_cache_stats"}  # those before are lost

@@ -1,4 +1,4 @@
-"""Safety seen from outside: what every slot of the pool holds, and who may read it.
+"""Safety seen from outside: the content of every slot of the pool, and who may read it.
 
-Needs nothing but answers of a manager; shared by the conformance suite and the monitor.
+Needs only the results of a manager; shared by the conformance suite and the monitor.
 """

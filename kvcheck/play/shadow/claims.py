@@ -1,4 +1,4 @@
-"""What a key claims is behind it: read back from the shadow as soon as it is there."""
+"""Read back the content that a new key claims, from the shadow."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ GROUP_BYTES = 4
 
 
 class Claims:
-    """The keys of one manager, and which beginning of which text each stands for.
+    """The keys of one manager, and the text prefix that each identifies.
 
     `size`: tokens of a hash.
     """
@@ -27,13 +27,12 @@ class Claims:
         self._kept: Sequence[tuple[bytes, ...]] = ()
 
     def learn(self, content: Content, hashes: Sequence[bytes]) -> None:
-        """The hashes of a request with this content, in order."""
+        """Learn the hashes of a request with this content, in order."""
         for number, each in enumerate(hashes, 1):
             self._texts.setdefault(bytes(each), (content, number * self.size))
 
     def read(self, snapshot: Snapshot, after: str) -> None:
-        """Every key that is new, and every key of a block that was written. Raises
-        InvariantViolation."""
+        """Read every new key, and every key of a written block. Raises InvariantViolation."""
         keys = snapshot.block_keys
         kept, self._kept = self._kept or [()] * len(keys), keys
         changed = {block for block, pair in enumerate(zip(kept, keys, strict=True)) if ne(*pair)}

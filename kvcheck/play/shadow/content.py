@@ -1,4 +1,4 @@
-"""Shadow memory: what every block holds, as the caller wrote it.
+"""Shadow memory: the content of every block, as the caller wrote it.
 
 A token's content is the whole prefix that ends with it. Of that prefix a block keeps the digest of
 all before the block, and its own tokens, so that the memory grows with the pool and not with the
@@ -19,11 +19,11 @@ from kvspec.errors import InvariantViolation
 
 DIGEST_SIZE_BYTES = 16
 NOTHING = -1
-"""Stands for a slot that nobody wrote."""
+"""Marks a slot that was never written."""
 DRAFT = -2
-"""Stands for a token that was computed before anybody knew which it is."""
+"""Marks a token that was computed before it was known."""
 PASSED = "no state, since no step ended at its boundary"
-"""What a block of an align-mode group holds that a step went past."""
+"""Content of an align-mode group's block that a step passed without ending at its boundary."""
 
 
 class Content:
@@ -41,12 +41,12 @@ class Content:
 
     @property
     def size_bytes(self) -> int:
-        """An estimate of the memory in use."""
+        """Estimate the memory in use, in bytes."""
         digests = sum(len(starts) for starts in self._starts.values())
         return 300 + 8 * len(self.tokens) + 60 * digests
 
     def before_block(self, index: int, block_size_tokens: int) -> bytes:
-        """The digest of all tokens before block `index`, which are all there."""
+        """Return the digest of all tokens before block `index`, which must be known."""
         starts = self._starts.setdefault(block_size_tokens, [])
         if not starts:
             starts.append(_digest(self.root))
@@ -57,7 +57,7 @@ class Content:
         return starts[index]
 
     def after(self, num_tokens: int, block_size_tokens: int) -> bytes:
-        """The digest of the first tokens, which are all there; of one block size alone alike."""
+        """Return the digest of the first tokens; digests of different block sizes differ."""
         full = num_tokens // block_size_tokens
         before = self.before_block(full, block_size_tokens)
         rest = self.tokens[full * block_size_tokens : num_tokens]
@@ -70,9 +70,9 @@ def _digest(data: bytes) -> bytes:
 
 @dataclass(slots=True)
 class _Held:
-    """What a block holds: for which group, after which prefix, which tokens.
+    """The content of a block: its group, the prefix before it, its tokens.
 
-    A state: after which prefix, of how many tokens, computed in which step; b"" for a draft's.
+    A state: the prefix before it, its length, the step that computed it; b"" for a draft's.
     """
 
     group: int
@@ -86,7 +86,7 @@ def _image(held: _Held | None) -> _Held | None:
 
 
 class ShadowMemory:
-    """What each block holds. A block serves one group at a time, so one table serves all."""
+    """The content of each block. A block serves one group at a time, so one table serves all."""
 
     def __init__(self, *, copies: bool = False) -> None:
         self._held: dict[int, _Held] = {}
@@ -98,15 +98,15 @@ class ShadowMemory:
         self.copied_early: set[int] = set()
 
     def new_step_starts(self) -> None:
-        """What was computed until now is what copies of the next step read."""
+        """Begin a step, whose copies read what was computed so far."""
         self.step += 1
         self._at_start.clear()
 
     def copy(self, source: int, destination: int) -> None:
-        """A block is copied before the forward pass of the step (KV-INSIDE-6).
+        """Copy a block before the forward pass of the step (KV-INSIDE-6).
 
-        All copies of a step read what was there when it began, whatever it puts there; where that
-        differs, the destination is among `copied_early`.
+        All copies of a step read the content at its beginning, whatever the step writes there;
+        where that differs, the destination is among `copied_early`.
         """
         read = _image(self._at_start.get(source, self._held.get(source)))
         self._changes(destination)
@@ -123,31 +123,31 @@ class ShadowMemory:
             self.copied_early.add(destination)
 
     def _changes(self, block: int) -> None:
-        """The block is about to be changed; what it held when the step began is kept for copies."""
+        """Keep for copies what the block held when the step began, before it changes."""
         self._written.add(block)
         if self._copies and block not in self._at_start:
             self._at_start[block] = _image(self._held.get(block))
 
     def take_written(self) -> set[int]:
-        """The blocks whose content may have changed since the last call."""
+        """Return the blocks whose content may have changed since the last call."""
         written, self._written = self._written, set()
         return written
 
     def forget(self, blocks: Iterable[int]) -> None:
-        """Nobody saw what was written to these blocks: reading them is no offence.
+        """Mark blocks whose writes were not seen: reading them is no offence.
 
         They are known again when they are written from their first slot on.
         """
         self._unknown.update(blocks)
 
     def lose(self, blocks: Iterable[int]) -> None:
-        """What was to be in these blocks never came: they hold nothing."""
+        """Empty these blocks, whose content never arrived."""
         for block in blocks:
             self._changes(block)
             self._held.pop(block, None)
 
     def lose_from(self, block: int, slot: int) -> None:
-        """What was to be in this slot of a block and behind never came."""
+        """Empty a block from this slot on; that content never arrived."""
         held = self._held.get(block)
         if held is None or slot == 0 or slot >= len(held.tokens):
             self.lose([block])
@@ -158,13 +158,13 @@ class ShadowMemory:
 
     @property
     def size_bytes(self) -> int:
-        """An estimate of the memory in use."""
+        """Estimate the memory in use, in bytes."""
         return sum(300 + 8 * len(held.tokens) for held in self._held.values())
 
     def write(
         self, block: int, group: int, size_tokens: int, index: int, span: range, content: Content
     ) -> None:
-        """Tokens `span` of `content` were computed into `block`, entry `index` of its list.
+        """Write tokens `span` of `content` into `block`, entry `index` of its list.
 
         Tokens beyond those that `content` has are drafts.
         """
@@ -181,7 +181,7 @@ class ShadowMemory:
         self._changes(block)
         known = min(span.stop, len(content.tokens))
         if start > len(content.tokens):
-            before = b""  # nobody knows yet what comes before; see `accept`
+            before = b""  # the prefix is not known yet; see `accept`
         else:
             before = content.before_block(index, size_tokens)
         held = self._held.get(block)
@@ -200,7 +200,7 @@ class ShadowMemory:
     def accept(
         self, block: int, group: int, size_tokens: int, index: int, span: range, content: Content
     ) -> None:
-        """Drafts among tokens `span` turned out to be those of `content`."""
+        """Replace drafts among tokens `span` by the tokens of `content`."""
         held = self._held.get(block)
         if block == NULL_BLOCK or held is None or held.group != group:
             return
@@ -217,9 +217,9 @@ class ShadowMemory:
     def first_offence(
         self, block: int, group: int, size_tokens: int, index: int, length: int, content: Content
     ) -> tuple[int, str] | None:
-        """The first slot among `length` that does not hold what `content` has there.
+        """Return the first slot among `length` without the content, and what it holds, in words.
 
-        With what it holds instead, in words. None: all do.
+        None if all hold it.
         """
         if block in self._unknown:
             return None
@@ -242,17 +242,17 @@ class ShadowMemory:
     # States: one for a whole block.
 
     def write_state(self, block: int, group: int, num_tokens: int, after: bytes) -> None:
-        """The state after so many tokens was computed; b"": some are drafts."""
+        """Write the state after so many tokens; b"": some are drafts."""
         self._unknown.discard(block)
         self.copied_early.discard(block)
         held = self._held.get(block)
         if held is not None and (held.group, held.before) == (group, after) and after:
-            return  # as it was, and there before this step
+            return  # as it was, and present before this step
         self._changes(block)
         self._held[block] = _Held(group, after, array("q", [num_tokens]), self.step)
 
     def settle_state(self, block: int, group: int, num_tokens: int, after: bytes) -> None:
-        """Drafts among the first tokens turned out right."""
+        """Note that drafts among the first tokens were accepted."""
         held = self._held.get(block)
         if held is not None and (held.group, held.before, held.tokens[0]) == (
             group,
@@ -263,7 +263,7 @@ class ShadowMemory:
             held.before = after
 
     def holds_state(self, block: int, group: int, after: bytes) -> bool:
-        """Whether this state is in the block."""
+        """Whether the block holds this state."""
         held = self._held.get(block)
         return held is not None and (held.group, held.before) == (group, after)
 
@@ -273,7 +273,7 @@ class ShadowMemory:
         return block not in self._unknown and held is not None and held.step == self.step
 
     def state_offence(self, block: int, group: int, after: bytes) -> str | None:
-        """What the block holds instead of this state, in words. None: it holds it."""
+        """Return what the block holds instead of this state, in words, or None if it holds it."""
         held = self._held.get(block)
         if block in self._unknown or self.holds_state(block, group, after):
             return None

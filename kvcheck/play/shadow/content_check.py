@@ -1,4 +1,4 @@
-"""What a step reads is there, and is what was written.
+"""Check that whatever a step reads is present and is what was written.
 
 Groups of cross attention hold the tokens of a request's own encoder, those of Mamba its states,
 circular buffers what it alone writes.
@@ -46,11 +46,11 @@ SENTENCES: Mapping[str, str] = MappingProxyType(
         "ends_of_copies_are_kept": "Both ends of a copy are kept until its step is over.",
     }
 )
-"""What is expected, by the name of the check."""
+"""The expectation of each check, by name."""
 
 
 def first_token_read(spec: LayerSpec, position: int) -> int:
-    """The first token that the token at `position` attends to."""
+    """Return the first token that the token at `position` attends to."""
     if isinstance(spec, SlidingWindowSpec):
         return max(0, position - spec.sliding_window + 1)
     if isinstance(spec, ChunkedLocalAttentionSpec):
@@ -70,8 +70,8 @@ def is_in_gap(spec: LayerSpec, content: Content, tokens: range, position: int) -
 class ContentCheck:
     """The shadow of one manager's pool. Every method raises InvariantViolation at an offence.
 
-    `name` is how messages call a request, `lists` its block lists, `content` its tokens. `inside`:
-    hits may end inside a block (KV-INSIDE-1).
+    `name` identifies a request in messages; `lists` are its block lists, `content` its tokens.
+    `inside`: hits may end inside a block (KV-INSIDE-1).
     """
 
     def __init__(self, config: ManagerConfig, *, inside: bool = False) -> None:
@@ -100,18 +100,18 @@ class ContentCheck:
                 self.groups[number] = (spec, size)
 
     def new_step_starts(self) -> None:
-        """What was computed until now may be read by others."""
+        """Begin a step, in which others may read what was computed so far."""
         self.shadow.new_step_starts()
 
     def release(self, name: str) -> None:
-        """The request gave back what it held."""
+        """Forget a released request."""
         self.encoded.pop(name, None)
         self.in_rings.pop(name, None)
         for states in self.states.values():
             states.forget(name)
 
     def read_hit(self, name: str, content: Content, lists: Lists, length: int) -> None:
-        """A look-up answered `lists` for the first `length` tokens."""
+        """Check a look-up that returned `lists` for the first `length` tokens."""
         if length >= len(content.tokens):
             raise InvariantViolation(
                 "the_last_token_is_computed", "KV-MGR-1", f"a hit of all {length} tokens"
@@ -126,7 +126,7 @@ class ContentCheck:
     def read_held(
         self, name: str, what: str, content: Content, lists: Lists, length: int, rule: str
     ) -> None:
-        """The next step, behind `length` tokens, reads what is in the blocks of the request."""
+        """Check the reads of the next step, behind `length` tokens, in the request's blocks."""
         for group in self.groups:
             self.read_group(what, content, group, lists[group], length, rule)
         for group, states in self.states.items():
@@ -145,7 +145,7 @@ class ContentCheck:
     def read_group(
         self, what: str, content: Content, group: int, blocks: Sequence[int], length: int, rule: str
     ) -> None:
-        """A hit of one group: the next token, behind `length` ones, reads what is in it."""
+        """Check a hit of one group: the reads of the next token, behind `length` ones."""
         if group in self.states and length:
             self.states[group].read_hit(what, content, blocks, length, rule)
         if group not in self.groups:
@@ -173,7 +173,7 @@ class ContentCheck:
     def _read_block(
         self, what: str, content: Content, group: int, place: tuple[int, int], n: int, rule: str
     ) -> None:
-        """The first `n` slots of a block, given with its index, hold the tokens of its index."""
+        """Check that the first `n` slots of a block, given with its index, hold its tokens."""
         block, index = place
         elsewhere = self.encoders | self.rings
         size = elsewhere[group] if group in elsewhere else self.groups[group][1]
@@ -191,7 +191,7 @@ class ContentCheck:
             )
 
     def offence_at(self, block: int, group: int, content: Content, num_tokens: int) -> str | None:
-        """What a block holds in place of the end of the first tokens, in words; None: it holds it.
+        """Return what a block holds in place of the end of the first tokens, in words, or None.
 
         The end: the state after them, or those of them that lie in one block with the last.
         """
@@ -207,7 +207,7 @@ class ContentCheck:
         return None if offence is None else f"{offence[1]} in slot {offence[0]}"
 
     def copy(self, pairs: Lists, retained: Sequence[int], num_blocks: int) -> None:
-        """What is asked to be copied before the forward pass, and kept until the step is over."""
+        """Copy blocks before the forward pass; check that both ends are held for the step."""
         ends = [block for pair in pairs for block in pair]
         if sorted(ends) != sorted(retained) or not all(0 < block < num_blocks for block in ends):
             raise InvariantViolation(
@@ -230,11 +230,11 @@ class ContentCheck:
         num_encoder: int = 0,
         hits: Lists | None = None,
     ) -> None:
-        """External and new tokens from `start` on are in the cache now, and the encoder's.
+        """Write external and new tokens from `start` on, and the encoder's.
 
-        `hits`: what the request begins with, if anything; where a list is short, the load brings
-        what it lacks, too (KV-MGR-22). What is beyond the tokens that are known is a draft; slots
-        end at the longest sequence.
+        `hits`: the hit that the request begins with, if any; where a list is short, the load also
+        brings what it lacks (KV-MGR-22). Tokens beyond those that are known are drafts; slots end
+        at the longest sequence.
         """
         self._write_encoder(name, lists, num_encoder)
         if self.rings:
@@ -278,7 +278,7 @@ class ContentCheck:
                     self.shadow.write(blocks[index], group, size, index, span, content)
 
     def withdraw(self, lists: Lists, num_computed: int) -> None:
-        """The step that was to write behind the computed tokens does not run (KV-MGR-23)."""
+        """Empty what the withdrawn step was to write behind the computed tokens (KV-MGR-23)."""
         sizes = {group: size for group, (_, size) in self.groups.items()}
         sizes |= {group: states.size for group, states in self.states.items()}
         for group, size in sizes.items():
@@ -288,7 +288,7 @@ class ContentCheck:
             self.shadow.lose(lists[group][index + 1 :])
 
     def _write_encoder(self, name: str, lists: Lists, num_tokens: int) -> None:
-        """What the encoder made of the request's input is in the cache now, all at once."""
+        """Write all encoder tokens of the request at once."""
         if not self.encoders or not num_tokens:
             return
         encoded = self.encoded.setdefault(name, Content(f"encoder of {name}".encode()))
@@ -305,7 +305,7 @@ class ContentCheck:
                 self.shadow.write(blocks[index], group, size, index, span, encoded)
 
     def accept_drafts(self, content: Content, lists: Lists, start: int, end: int) -> None:
-        """Tokens `start` … `end - 1` were computed as drafts, and are those of `content` now."""
+        """Replace drafts `start` … `end - 1` by the tokens of `content`."""
         for group, (_, size) in self.groups.items():
             for index, span in _by_block(start, min(end, len(content.tokens)), size):
                 if index < len(lists[group]):
@@ -313,7 +313,7 @@ class ContentCheck:
 
 
 def _by_block(start: int, end: int, size: int) -> list[tuple[int, range]]:
-    """The blocks that tokens `start` … `end - 1` lie in: index, and which of the tokens."""
+    """Return the blocks of tokens `start` … `end - 1`: index, and which of the tokens."""
     if start >= end:
         return []
     return [

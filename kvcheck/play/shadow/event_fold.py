@@ -1,4 +1,4 @@
-"""The cached keys as the event stream tells them (KV-EVT-7)."""
+"""Fold the event stream into the cached keys (KV-EVT-7)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class EventFold:
     """The keys that are cached if the events are right, counted once per physical block.
 
     Example: stored h, stored h, removed h leaves h once. Memory: one entry per such key.
-    `is_set`: removal is told of the last copy only, and each key counts once (KV-POL-3).
+    `is_set`: only the last copy's removal has an event, and each key counts once (KV-POL-3).
     """
 
     def __init__(self, *, is_set: bool = False) -> None:
@@ -27,7 +27,7 @@ class EventFold:
 
     @classmethod
     def under(cls, policy: Policy) -> EventFold:
-        """As a subject with this policy tells."""
+        """Return the fold for a subject with this policy."""
         return cls(is_set=policy.removed_event_per == "last_copy")
 
     def take_in(self, events: Iterable[Event]) -> None:
@@ -43,7 +43,7 @@ class EventFold:
                 self._add(event.block_hashes, event.group, -1)
 
     def _expect_known(self, report: BlockStored) -> None:
-        """What is hit was stored before. Raises InvariantViolation."""
+        """Raise InvariantViolation if a report names a hit that was not stored before."""
         for shown in report.block_hashes:
             if not self.keys[shown, report.group]:
                 raise InvariantViolation(
@@ -53,11 +53,11 @@ class EventFold:
                 )
 
     def start_from(self, snapshot: Snapshot, *, int_hashes: bool) -> None:
-        """Take what is cached now as told; for a stream whose beginning nobody heard."""
+        """Start from the cached keys, for a stream whose beginning was not received."""
         self.keys = _cached(snapshot, int_hashes=int_hashes, is_set=self.is_set)
 
     def expect_state(self, snapshot: Snapshot, *, int_hashes: bool) -> None:
-        """The fold equals the cached keys. Raises InvariantViolation."""
+        """Check that the fold equals the cached keys. Raises InvariantViolation."""
         cached = _cached(snapshot, int_hashes=int_hashes, is_set=self.is_set)
         for key in [*cached, *self.keys]:
             if cached[key] != self.keys[key]:
@@ -78,12 +78,12 @@ class EventFold:
 
 
 def _text(shown: object) -> object:
-    """A hash as messages show it."""
+    """Return a hash as messages show it."""
     return shown.hex() if isinstance(shown, bytes) else shown
 
 
 def _cached(snapshot: Snapshot, *, int_hashes: bool, is_set: bool) -> Counter[ToldKey]:
-    """What is cached, with hashes as events show them; in a set each key once."""
+    """Count the cached keys with hashes as events show them; in a set each key once."""
     counts: Counter[ToldKey] = Counter()
     for key, blocks in snapshot.lookup_order.items():
         shown: object = int.from_bytes(key[-12:-4], "big") if int_hashes else key[:-4]

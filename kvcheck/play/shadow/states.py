@@ -1,13 +1,13 @@
-"""Mamba states: a step goes on from the last one, which must still be there, and leaves its own.
+"""Mamba states: a step reads the last one, which must still be present, and writes its own.
 
 The engine imagined here does what spec/rules/mamba.md says of one and nothing more:
 
 - A step reads one state, where the step before left it or where a hit or a load ends.
 - It leaves the state after its last token in the running state's entry, and those after drafts
-  in the entries behind, as far as there are blocks for them (KV-MAMBA-4, KV-MAMBA-9).
+in the entries behind, as far as there are blocks for them (KV-MAMBA-4, KV-MAMBA-9).
 - At a block boundary it leaves one if it ends there. In modes none and all it leaves one at every
-  boundary that it passes. In mode align an engine ends its steps on boundaries; where a caller does
-  not, the entry that the step started from is taken as filled on the way.
+boundary that it passes. In mode align an engine ends its steps on boundaries; where a caller does
+not, the entry that the step started from is taken as filled on the way.
 - When drafts turn out right, the states at boundaries among them are copied to their entries.
 
 Where hits may end inside a block, callers keep KV-INSIDE-5, and nothing is taken as filled on the
@@ -29,9 +29,9 @@ from kvspec.specs import MambaSpec
 
 @dataclass(slots=True)
 class _Left:
-    """What a step left: in `blocks` the states after `main`, `main` + 1, … tokens.
+    """The states that a step left in `blocks`, after `main`, `main` + 1, … tokens.
 
-    `entry`: where in the list the first of them was put. `settled`: tokens that are known to be
+    `entry`: place of the first in the list. `settled`: tokens that are known to be
     those of the request. `is_load`: nothing was computed behind the load.
     """
 
@@ -71,13 +71,13 @@ class States:
         self._left: dict[str, _Left] = {}
 
     def forget(self, name: str) -> None:
-        """The request was released."""
+        """Forget a released request."""
         self._left.pop(name, None)
 
     def read_hit(
         self, what: str, content: Content, blocks: Sequence[int], length: int, rule: str
     ) -> int:
-        """A hit of `length` tokens ends with the state after them. Which block it is in."""
+        """Check that a hit ends with the state after `length` tokens; return its block's index."""
         index = (length - 1) // self.size
         if index >= len(blocks) or blocks[index] == NULL_BLOCK:
             raise self._missing(what, length, "KV-MAMBA-3")
@@ -87,7 +87,7 @@ class States:
     def read(
         self, name: str, what: str, content: Content, blocks: Sequence[int], computed: int
     ) -> None:
-        """What the next step goes on from, behind `computed` tokens, and may fall back to."""
+        """Check the state that the next step, behind `computed` tokens, reads or falls back to."""
         left = self._left.get(name)
         if left is None or computed == 0:
             return
@@ -140,7 +140,7 @@ class States:
     def _load(
         self, name: str, content: Content, blocks: Sequence[int], first: int, total: int
     ) -> None:
-        """States at boundaries and the last one come from elsewhere, where there are blocks."""
+        """Write loaded states, at boundaries and the last one, where there are blocks."""
         self._write_boundaries(content, blocks, first, total)
         entry = (total - 1) // self.size
         block = blocks[entry] if entry < len(blocks) else NULL_BLOCK
@@ -149,7 +149,7 @@ class States:
                 raise self._no_slot(name, total, "KV-GRP-6")
             if block == NULL_BLOCK:
                 raise self._missing(f"load of {name}", total, "KV-MAMBA-1")
-            again = len(content.tokens) - 1  # of a load of everything
+            again = len(content.tokens) - 1  # of a load of all tokens
             if 0 < again < total and blocks[(again - 1) // self.size] == NULL_BLOCK:
                 raise self._missing(f"load of {name}", again, "KV-MGR-4")
         if block != NULL_BLOCK:
@@ -166,7 +166,7 @@ class States:
         end: int,
         from_entry: int,
     ) -> None:
-        """Tokens `start` … `end - 1`: one at least is no draft, though it may not be known yet."""
+        """Compute tokens `start` … `end - 1`: at least one is no draft, but maybe unknown yet."""
         known = len(content.tokens)
         main = max(min(end, known), start + 1)
         num_drafted = min(end - main, self.num_drafts)
@@ -206,7 +206,7 @@ class States:
     def _write_inside(
         self, content: Content, blocks: Sequence[int], chunk: Chunk, main: int, num_drafted: int
     ) -> None:
-        """The state inside the chunk, and the one at a boundary that drafts lie behind."""
+        """Write the state inside the chunk, and the one at a boundary before drafts."""
         entry, config = chunk.checkpoint_entry, self.inside
         position = chunk.checkpoint(self.spec, config) if config is not None else 0
         if position and entry < len(blocks) and blocks[entry] != NULL_BLOCK:
@@ -224,7 +224,7 @@ class States:
         end: int,
         among: set[int] | None = None,
     ) -> None:
-        """States at the boundaries in `start` + 1 … `end` whose entry has a block."""
+        """Write the states at boundaries in `start` + 1 … `end` whose entry has a block."""
         for index in range(start // self.size, end // self.size):
             if among is not None and index not in among:
                 continue
@@ -234,7 +234,7 @@ class States:
                 self.shadow.write_state(blocks[index], self.group, position, after)
 
     def _settle(self, left: _Left, content: Content, blocks: Sequence[int], computed: int) -> None:
-        """Tokens up to `computed` are those of `content`: drafts among them were right."""
+        """Note that tokens up to `computed` are `content`'s: drafts among them were right."""
         end = min(computed, len(content.tokens))
         for position in range(left.settled + 1, end + 1):
             number = position - left.main
@@ -247,7 +247,7 @@ class States:
     def _read_before_end(
         self, left: _Left, what: str, blocks: Sequence[int], computed: int
     ) -> None:
-        """After a load of everything the last token is computed once more (KV-MGR-4)."""
+        """Check for the last token, computed once more after a load of all (KV-MGR-4)."""
         entry = (computed - 1) // self.size
         if left.is_load and (entry >= len(blocks) or blocks[entry] == NULL_BLOCK):
             raise self._missing(what, computed, "KV-MAMBA-1")
@@ -260,7 +260,7 @@ class States:
         blocks: Sequence[int],
         place: tuple[int, int],
     ) -> None:
-        """State `number` of a step is still where it was, or moved on, or at its boundary, too."""
+        """Check that a step's state `number` is where it was, moved on, or also at its boundary."""
         number, accepted = place
         block, at = left.blocks[number], left.entry + number
         if block in blocks and blocks[at] in (block, NULL_BLOCK):
@@ -277,7 +277,7 @@ class States:
         raise self._missing(what, position, rule)
 
     def _read(self, what: str, content: Content, block: int, position: int, rule: str) -> None:
-        """The block holds the state after `position` tokens."""
+        """Check that the block holds the state after `position` tokens."""
         after = content.after(position, self.size)
         found = self.shadow.state_offence(block, self.group, after)
         if found is not None:

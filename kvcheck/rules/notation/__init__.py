@@ -1,1 +1,1 @@
-"""Examples as text: the notation of spec/examples.md, read and played on any implementation."""
+"""Examples as text: the notation of spec/examples.md, parsed and played on any implementation."""

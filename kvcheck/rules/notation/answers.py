@@ -1,4 +1,4 @@
-"""Compare an answer with the words behind `->`; what the words leave out does not matter."""
+"""Compare an answer with the words behind `->`; only what the words mention counts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kvspec.blocks import KVCacheBlocks, PrefixHit
 from kvspec.errors import KVSpecError
 
 Resolve = Callable[[Any], Any]
-"""What a word stands for: a block id of an entry, a hash, or itself."""
+"""Resolves a word: to the block id of an entry, a hash, or itself."""
 
 
 def plain(value: Any) -> Any:
@@ -37,7 +37,7 @@ def plain(value: Any) -> Any:
 
 
 def narrowed(got: Any, wanted: Any) -> Any:
-    """Return of `got` what `wanted` says: the named members, a text but for what `…` leaves out."""
+    """Return of `got` what `wanted` mentions: the named members, a text without what `…` omits."""
     if isinstance(wanted, str) and "…" in wanted and isinstance(got, str):
         is_so = re.fullmatch(".*".join(map(re.escape, wanted.split("…"))), got, re.DOTALL)
         return wanted if is_so else got
@@ -53,7 +53,7 @@ def narrowed(got: Any, wanted: Any) -> Any:
 
 
 def worded(words: Sequence[Any], resolve: Resolve) -> Any:
-    """Return what one answer's words stand for: a value, lists, or the members of an object."""
+    """Return the value of one answer's words: a value, lists, or the members of an object."""
     bare, members = parted(words)
     if members or (len(bare) == 1 and isinstance(bare[0], Name) and bare[0].word[0].isupper()):
         kind = {"type": bare[0].word} if bare else {}
@@ -63,7 +63,7 @@ def worded(words: Sequence[Any], resolve: Resolve) -> Any:
 
 
 def resolved(value: Any, resolve: Resolve) -> Any:
-    """Return the value with all that stands for something replaced by that."""
+    """Return the value with every name resolved."""
     if isinstance(value, list):
         return [resolved(each, resolve) for each in value]
     found = resolve(value)
@@ -182,7 +182,7 @@ def _word(value: Any) -> str:
 
 
 def _runs(values: Sequence[Any]) -> Iterator[str]:
-    """Yield the words of a list: of four numbers and more that follow each other a range."""
+    """Yield the words of a list, with four or more consecutive numbers as a range."""
     place = 0
     while place < len(values):
         end = place + 1

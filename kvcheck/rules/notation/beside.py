@@ -1,4 +1,4 @@
-"""Words of an example about what is beside a manager: a fleet's index, a host tier, copies."""
+"""Words of an example about objects beside a manager: a fleet's index, a host tier, copies."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def _stored(hashes: tuple[bytes, ...], medium: str, group: int, *, is_report: bo
 
 
 class Beside:
-    """An index of engines, `fleet`, and a tier of the manager at hand, `tier 4`."""
+    """An index of engines, `fleet`, and a tier of the current manager, `tier 4`."""
 
     def __init__(self, hand: AtHand) -> None:
         self.hand = hand
@@ -126,7 +126,7 @@ class Beside:
     def do_hear(
         self, engine: Any, number: int, events: str = "", time_s: float | None = None
     ) -> Any:
-        """Take in a batch; its time is its number, in seconds, unless said."""
+        """Take in a batch; its time is its number, in seconds, unless given."""
         batch = Batch(number, _time_of(number, time_s), events_of(events))
         return self._index().hear(_word(engine), batch)
 
@@ -159,12 +159,12 @@ class Beside:
         return _State(self._index().state(_word(engine)))
 
     def do_prefixes(self, hashes: str, **options: Any) -> list[list[Any]]:
-        """[engine leading hashes] of each engine that has the first."""
+        """Return [engine leading hashes] of each engine that has the first."""
         found = self._index().prefixes([each.encode() for each in hashes], **options)
         return [[engine, number] for engine, number in found.items()]
 
     def do_hits(self, *groups: Sequence[Any], **options: Any) -> list[list[Any]]:
-        """[engine tokens] for groups `[number "abc" block_size]`, and needed blocks of the last."""
+        """Return [engine tokens] for groups `[number "abc" block_size]`, and blocks of the last."""
         asked = [
             GroupPrefix(group, [each.encode() for each in hashes], *rest)
             for group, hashes, *rest in groups
@@ -172,7 +172,7 @@ class Beside:
         return [[engine, n] for engine, n in self._index().hits(asked, **options).items()]
 
     def do_tier(self, num_blocks: int) -> None:
-        """Make a tier of so many host blocks for the manager at hand."""
+        """Make a tier of so many host blocks for the current manager."""
         if not isinstance(self.hand.bench.subject, TieredImplementation):
             raise LeftOut("a host tier")
         self.tier = self.hand.bench.subject.make_tier(self.hand.on.real, num_blocks)
@@ -190,7 +190,7 @@ class Beside:
 
 
 class _State:
-    """The state of an engine, its keys as `[letter copies]`, with group and medium if not usual."""
+    """The state of an engine: keys as `[letter copies]`, group and medium if not the default."""
 
     def __init__(self, state: EngineState) -> None:
         self.number, self.time_s, self.is_whole = state.number, state.time_s, state.is_whole

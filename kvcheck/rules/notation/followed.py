@@ -13,7 +13,7 @@ from kvspec.stats import PrefixCacheStats
 
 
 def hashes_of(value: Any, size_bytes: int) -> Any:
-    """Return the hashes that `"ab"` stands for, one for each letter; of a list, hex texts as bytes.
+    """Return the hashes of `"ab"`, one for each letter; of a list, hex texts as bytes.
 
     A letter's hash begins with its byte and counts on from 1: `a` is 61 01 02 03 … .
     """
@@ -25,18 +25,18 @@ def hashes_of(value: Any, size_bytes: int) -> Any:
 
 
 class Followed:
-    """Followed requests of the manager at hand, and a hit-rate window."""
+    """Followed requests of the current manager, and a hit-rate window."""
 
     def __init__(self, hand: AtHand) -> None:
         self.hand = hand
         self.rate_window: Any = None
 
     def _given(self, value: Any) -> Any:
-        """Return the hashes that the words stand for, as long as the manager's."""
+        """Return the hashes that the words mean, as long as the manager's."""
         return hashes_of(value, self.hand.on.config.given_hash_bytes or 8)
 
     def do_followed(self, name: Any, num_tokens: Any, hashes: Any = "", **members: Any) -> None:
-        """Make a request of counts and hashes; all of it is the prompt unless said."""
+        """Make a request of counts and hashes; all of it is the prompt by default."""
         self.hand.bench.need(Feature.GIVEN_HASHES)
         called = name.word if isinstance(name, Name) else name
         given = {"num_prompt_tokens": num_tokens, "hashes": self._given(hashes), **members}
@@ -45,7 +45,7 @@ class Followed:
         self.hand.requests[called] = made
 
     def do_follow(self, name: Name, num_tokens: Any, hashes: Any = "", **members: Any) -> None:
-        """Say how many tokens the request has now, and the hashes of its new full blocks."""
+        """Set the request's number of tokens, and pass the hashes of its new full blocks."""
         subject: Any = self.hand.bench.subject
         given = self._given(hashes)
         subject.follow(self.hand.on.real, self.hand.request(name), num_tokens, given, **members)
@@ -61,7 +61,7 @@ class Followed:
         return self.rate_window
 
     def do_observe(self, *stats: Any, **members: Any) -> None:
-        """Take in an update of these counts; anything else as it is."""
+        """Take in an update of these counts; anything else is passed on unchanged."""
         self._window().observe(stats[0] if stats else PrefixCacheStats(**members))
 
     def do_hit_rate(self) -> float:

@@ -1,4 +1,4 @@
-"""What the words of an example do with a planner: layers and memory, then groups and tensors."""
+"""Words of an example about a planner: layers and memory, then groups and tensors."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ ROOMY = 2**30
 class Planning:
     """The layers of the last `plan`, and the layouts made of them.
 
-    `workers`: each worker's layers, named by numbers from 0. `grouped`: the groups that the line
-    gives itself (`group 2 full of 16`), if it does.
+    `workers`: each worker's layers, named by numbers from 0. `grouped`: the groups given in the
+    line itself (`group 2 full of 16`), if any.
     """
 
     def __init__(self, bench: Bench) -> None:
@@ -57,7 +57,7 @@ class Planning:
 
     @property
     def layers(self) -> Layers:
-        """The first worker's layers."""
+        """Return the first worker's layers."""
         return self.workers[0]
 
     def visible(self) -> object:
@@ -97,7 +97,7 @@ class Planning:
     # Of one layer, and of all.
 
     def do_properties(self, number: int = 0) -> Any:
-        """Of one layer's spec, under the settings."""
+        """Return the properties of one layer's spec under the settings."""
         return self.bench.planner.spec_properties(self.layers[number][1], self.config)
 
     def do_merge(self) -> Any:
@@ -127,15 +127,15 @@ class Planning:
     # Groups and layouts.
 
     def do_groups(self, worker: Any = None) -> list[list[int]]:
-        """The layers of each group, by number; of a worker in the layouts made last."""
+        """Return the layers of each group, by number; of a worker in the last layouts."""
         return [list(map(int, group.layer_names)) for group in self._groups(worker)]
 
     def do_specs(self, worker: Any = None) -> tuple[LayerSpec, ...]:
-        """The spec of each group."""
+        """Return the spec of each group."""
         return tuple(group.spec for group in self._groups(worker))
 
     def do_flags(self, worker: Any = None) -> list[bool]:
-        """Whether each group is flagged for eagle."""
+        """Return whether each group is flagged for eagle."""
         return [group.is_eagle_group for group in self._groups(worker)]
 
     def _groups(self, worker: Any) -> tuple[KVCacheGroup, ...]:
@@ -146,14 +146,14 @@ class Planning:
         return self.caches[worker].groups
 
     def do_config_from_groups(self, memory_bytes: int = ROOMY) -> KVCacheConfig:
-        """The layout of the groups in this memory."""
+        """Return the layout of the groups in this memory."""
         planner = self.bench.planner
         cache = planner.config_from_groups(self._groups(None), self.config, memory_bytes)
         self.caches = (cache,)
         return cache
 
     def do_make(self, *memory_bytes: int) -> Made:
-        """The whole way: a layout for each worker, in the memory of each."""
+        """Plan a layout for each worker in its memory."""
         given = memory_bytes or (ROOMY,) * len(self.workers)
         plan = self.bench.planner.plan(tuple(self.workers), self.config, given)
         self.caches = plan.configs
@@ -174,12 +174,12 @@ class Planning:
     # Of a layout.
 
     def do_scheduler_config(self, *workers: int) -> KVCacheConfig:
-        """The scheduler's layout of those made last; of these workers' alone, if any are given."""
+        """Return the scheduler's layout of the last ones, or of these workers' only."""
         caches = tuple(self.caches[worker] for worker in workers) if workers else self.caches
         return self.bench.planner.scheduler_config(caches)
 
     def do_shrink(self, worker: int, num_blocks: int) -> None:
-        """Take a number of blocks for a layout that planning did not give it."""
+        """Set a number of blocks that planning did not give the layout."""
         caches = list(self.caches)
         caches[worker] = replace(caches[worker], num_blocks=num_blocks)
         self.caches = tuple(caches)

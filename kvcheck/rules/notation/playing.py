@@ -31,8 +31,8 @@ from kvspec.errors import KVSpecError, RemoteError, UnsupportedError
 class Play(Verbs):
     """One run of an example, on managers of `bench`.
 
-    `num_judged` answers, sums aside; `skipped`: why the last of those that were not could not be
-    asked; `filled_in`: the answer of the last line that ended with `-> ?`.
+    `num_judged`: answers, sums not counted; `skipped`: why the last unsupported line could not be
+    played; `filled_in`: the answer of the last line that ended with `-> ?`.
     """
 
     def __init__(self, bench: Bench) -> None:
@@ -119,9 +119,9 @@ class Play(Verbs):
         return self.manager.visible(), None if tier is None else tier.snapshot()
 
     def _asked(self, call: Callable[[], Any], wanted: type[BaseException] | None = None) -> Any:
-        """Make a call; leave the line out where the subject says that it lacks what it needs.
+        """Make a call; leave the line out if the subject declares that it lacks what it needs.
 
-        Such as slots for drafts, which no argument names. `wanted`: the error that is the answer.
+        Such as slots for drafts, which no argument names. `wanted`: the expected error.
         """
         try:
             return call()
@@ -168,7 +168,7 @@ def played(story: Story, bench: Bench) -> None:
 
     A line that needs what the subject lacks is left out, with those behind it up to the next
     `pool`. So are those behind an answer that level safety leaves free, once it differs. Raises the
-    violation that a wrong answer is, with `path:line` and the line in its notes; LeftOut if nothing
+    violation of a wrong answer, with `path:line` and the line in its notes; LeftOut if nothing
     could be judged.
     """
     if needs_ids(story) and not bench.exact:
@@ -204,13 +204,13 @@ def played(story: Story, bench: Bench) -> None:
 
 
 def _is_free(found: Exception) -> bool:
-    """Tell whether a line ended in a way that level safety does not ask for."""
+    """Whether a line ended in a way that level safety does not judge."""
     by_the_text = getattr(found, "invariant", "") in (ANSWERS, HOLDS)
     return by_the_text or isinstance(found, IndexError)  # of a list that has become another
 
 
 def place_of(story: Story, line: Line, row: str) -> str:
-    """Return where a line stands, the line, and the row of the table that it was played for."""
+    """Return a line's place and text, and the row of the table that it was played for."""
     return f"{story.path}:{line.number}: {line.text}" + (f"   ({row})" if row else "")
 
 

@@ -23,7 +23,7 @@ OPEN_ANSWER = "-> ?"
 
 @dataclass(frozen=True)
 class Outcome:
-    """How an example ended: passed, left out for a reason, or with a violation.
+    """The outcome of an example: passed, left out for a reason, or a violation.
 
     `place`: file, line number and line of the failure. `state`: the manager's before that line.
     """
@@ -86,7 +86,7 @@ def _answers(story: Story, subject: Implementation) -> Iterator[tuple[int, str]]
 
 
 def _table_of(story: Story, lines: list[str]) -> range:
-    """Return the places of the example's table, which stands before its first line."""
+    """Return the lines of the example's table, which precedes its first line."""
     end = story.lines[0].number - 1
     place = end - 1
     while place >= 0 and not lines[place].startswith(("for ", "==", "```")):
@@ -108,7 +108,7 @@ def drawn_story(story: Story, subject: Implementation) -> Iterator[str]:
                 yield from (f"    {each}" for each in state.split("\n"))
             shown = state
         if row:
-            return  # the first row stands for all
+            return  # the first row is shown for all
 
 
 def _drawn_line(play: Play, line: Line) -> Iterator[str]:

@@ -64,7 +64,7 @@ class Foreign(LayerSpec):
 
 KINDS: Mapping[str, tuple[Callable[..., LayerSpec], str]] = MappingProxyType(
     {
-        # word: what makes its spec of a block size, the member that the word before `of` is
+        # word: the function from a block size to a spec, and the member given before `of`
         "full": (FullAttentionSpec, ""),
         "latent": (MLAAttentionSpec, ""),
         "v4": (MLAAttentionSpec, ""),
@@ -111,9 +111,9 @@ def spec_of(words: Sequence[Any], sizes: Sizes) -> tuple[LayerSpec, bool]:
 
 
 def items_of(bench: Bench, reader: Reader) -> tuple[list[list[Any]], dict[str, Any]]:
-    """Read what a first line has between `;`: layers, and options by name.
+    """Read the parts of a first line between `;`: layers, and options by name.
 
-    Raises LeftOut for a `usual` choice that the subject has not.
+    Raises LeftOut for a `usual` choice that the subject lacks.
     """
     items: list[list[Any]] = []
     options: dict[str, Any] = {}
@@ -139,7 +139,7 @@ def settled(bench: Bench, options: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Setting:
-    """A manager as it is to be made.
+    """A manager to be made.
 
     `has_clock`: `at` sets it (`clock=0`). `hashes_matter`: not with `hash_function=any`.
     """
@@ -153,7 +153,7 @@ class Setting:
 def setting_of(bench: Bench, reader: Reader) -> Setting:
     """Read `10; window 6 of 4; use_eagle=true`.
 
-    Raises LeftOut for a choice that the subject has not.
+    Raises LeftOut for a choice that the subject lacks.
     """
     num_blocks = ROOMY if reader.peek()[1] in (";", "", "->") else reader.value()
     items, options = items_of(bench, reader)

@@ -1,4 +1,4 @@
-"""The examples that are shipped: those of the rules, and the longer ones beside them."""
+"""The examples that are shipped: those of the rules, and longer ones."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ def stories_in(folder: Path) -> Iterator[Story]:
 
 
 def examples_from(stories: Iterable[Story]) -> tuple[Example, ...]:
-    """Make examples of the suite of them; what they ask says the level that first decides them."""
+    """Convert to examples of the suite; their lines determine the level that first decides them."""
     return tuple(map(example_of, stories))
 
 
 def example_of(story: Story) -> Example:
-    """Make an example of the suite."""
+    """Convert to an example of the suite."""
     lines = answered(story)
     level = Level.BEHAVIOUR
     if lines and all(map(is_of_safety, lines)):

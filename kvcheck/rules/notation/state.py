@@ -9,7 +9,7 @@ from kvcheck.rules.managed import Managed
 from kvspec.interface import Feature
 
 SHOWN = 24
-"""Blocks of a list or of the queue that are shown."""
+"""Most blocks shown of a list or of the queue."""
 
 
 def drawn(manager: Managed, requests: Mapping[str, Any]) -> str:

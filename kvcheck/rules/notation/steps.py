@@ -24,7 +24,7 @@ from kvspec.specs import (
 )
 
 ROOM = 64
-"""Rows and slots that there is room for."""
+"""Number of rows and slots allocated for outputs."""
 
 
 class Steps:
@@ -45,7 +45,7 @@ class Steps:
         return self.handles[name.word]
 
     def argument(self, value: Any) -> Any:
-        """Return handles in place of names."""
+        """Return handles for names."""
         if isinstance(value, Name):
             return self.handle(value) if value.word in self.requests else value.word
         return [self.argument(each) for each in value] if isinstance(value, list) else value
@@ -64,9 +64,9 @@ class Steps:
         return got
 
     def step(self, members: Mapping[str, Any], asked: Sequence[str]) -> Any:
-        """Make a step; its result, with `rows` and `slots` where they are asked for.
+        """Make a step; return its result, with `rows` and `slots` where they are asked for.
 
-        `room`: for so many rows. `mappings`: lengths of the slot mappings that it is given.
+        `room`: for so many rows. `mappings`: lengths of the slot mappings passed to it.
         """
         known = {field.name for field in fields(StepPlan)}
         given = {name: self.argument(value) for name, value in members.items() if name in known}
@@ -80,7 +80,7 @@ class Steps:
         room = members.get("room", ROOM)
         rows = rows_of(room)
         groups = self.manager.config.kv_cache.groups
-        # No slots for blocks that have none per token, such as states.
+        # No slots for blocks without tokens, such as states.
         slots = [
             slots_of(ROOM) if "slots" in asked and _has_slots(group.spec) else None
             for group in groups
@@ -94,14 +94,14 @@ class Steps:
         return self._rows(rows, self.batched.take_deltas(rows))
 
     def _rows(self, rows: Any, count: int) -> list[list[Any]]:
-        """Return the rows with names in place of handles, without block ids if they are free."""
+        """Return the rows with names for handles, without block ids if they are free."""
         names = {handle: name for name, handle in self.handles.items()}
         found = [[names[row[0]], *row[1:]] for row in rows.tolist()[:count]]
         return found if self.manager.exact else [row[:3] for row in found]
 
 
 class _WithOutput:
-    """The result of a step and what it wrote."""
+    """The result of a step and its outputs."""
 
     def __init__(self, result: Any, rows: Any, slots: Any) -> None:
         self.rows, self.slots = rows, slots
@@ -112,7 +112,7 @@ class _WithOutput:
 
 
 def _has_slots(spec: LayerSpec) -> bool:
-    """Tell whether each token has a slot in a block (KV-BATCH-9)."""
+    """Whether each token has a slot in a block (KV-BATCH-9)."""
     return isinstance(spec, AttentionSpec) and not isinstance(
         spec, CrossAttentionSpec | EncoderOnlyAttentionSpec | CircularBufferSpec
     )

@@ -15,12 +15,12 @@ ROWS = re.compile(r"^for (.+?) in\b(.*)$")
 SUM = re.compile(r"^(\S.*) = (\S.*)$")
 SAFE = re.compile(r"-> (?:[A-Z]\w*Error\b|at_most )")
 OF_IDS = frozenset({"queue", "references", "cached_ids", "popped", "reserved", "lookup"})
-"""Questions about block ids: they are compared at level identity alone."""
+"""Queries about block ids, compared only at level identity."""
 
 
 @dataclass(frozen=True)
 class Line:
-    """A line of an example, its comment gone. `number`: its place in the file, from 1."""
+    """A line of an example, without its comment. `number`: its place in the file, from 1."""
 
     number: int
     text: str
@@ -28,10 +28,10 @@ class Line:
 
 @dataclass(frozen=True)
 class Story:
-    """One example as text: the rules it shows, the first foremost, and its lines.
+    """One example as text: its rules, the one it shows first, and its lines.
 
     `path`: the file. `rows`: of its table, each a name and its value in words. `since`: the
-    edition that first asked it, if that is later than its rules'.
+    edition that introduced it, if that is later than its rules'.
     """
 
     name: str
@@ -143,7 +143,7 @@ def _rows(names: str, values: str, number: int) -> tuple[tuple[tuple[str, str], 
 
 
 def _cells(row: str) -> list[str]:
-    """Cut a row at spaces outside of brackets; what is in braces is put in as it is, without."""
+    """Cut a row at spaces outside of brackets; braces are removed around what they enclose."""
     cells, depth = [""], 0
     for sign in row.strip():
         depth += {"[": 1, "(": 1, "{": 1, "]": -1, ")": -1, "}": -1}.get(sign, 0)
@@ -166,7 +166,7 @@ def answered(story: Story) -> list[str]:
 
 
 def sums_in(text: str) -> bool:
-    """Tell whether a line claims a sum."""
+    """Whether a line claims a sum."""
     return _sum(text) is not None
 
 
@@ -175,22 +175,22 @@ def _sum(text: str) -> re.Match[str] | None:
 
 
 def is_pool(text: str) -> bool:
-    """Tell whether a line makes a manager, or is the beginning of a plan."""
+    """Whether a line makes a manager, or is the beginning of a plan."""
     return re.match(r"(pool|plan)\b", text) is not None
 
 
 def starts_anew(text: str) -> bool:
-    """Tell whether what was before a line does not matter for it: no manager by a name."""
+    """Whether a line is independent of those before it: it makes a manager without a name."""
     return is_pool(text) and re.match(r"pool [a-z]", text) is None
 
 
 def is_of_safety(text: str) -> bool:
-    """Tell whether every level asks this: an error, or a hit of `at_most` so many tokens."""
+    """Whether every level asks this: an error, or a hit of `at_most` so many tokens."""
     return SAFE.search(text) is not None
 
 
 def is_of_ids(text: str) -> bool:
-    """Tell whether a line asks about block ids alone."""
+    """Whether a line asks about block ids alone."""
     verb, *rest = text.split()
     return (rest[0] == "next_free_blocks") if verb == "batch" and rest else verb in OF_IDS
 
@@ -204,7 +204,7 @@ LITERAL = re.compile(r"(?<![\w.#/-])[1-9]\d*(?![\w.])")
 
 
 def needs_ids(story: Story) -> bool:
-    """Tell whether an example names blocks by ids that a subject might have numbered otherwise."""
+    """Whether an example names blocks by ids that a subject might have numbered otherwise."""
     if any("hash_function=any" in line.text for line in story.lines):
         return False  # for any subject, whatever it numbers its blocks
     for line in story.lines:
@@ -215,12 +215,12 @@ def needs_ids(story: Story) -> bool:
 
 
 def _without_entries(text: str) -> str:
-    """Cut out what names a block by a request's list, `a[2]`, and members, `name=3`."""
+    """Remove entries of a request's list, `a[2]`, and members, `name=3`."""
     return re.sub(r"[A-Za-z][\w.]*\[[^]]*\]|\w+=\d+", "", text)
 
 
 def choices_of(story: Story) -> tuple[str, ...]:
-    """Return the choices that all of the example takes as usual, and those that ids depend on."""
+    """Return the choices required as usual by all of the example, and those that ids depend on."""
     pools = [line.text for line in story.lines if is_pool(line.text)]
     usual = [set(" ".join(re.findall(r"; usual ([a-z_ ]+)", pool)).split()) for pool in pools]
     found = sorted(set.intersection(*usual)) if usual else []

@@ -1,4 +1,4 @@
-"""What the words of an example do: a scheduler's moves, questions, calls by their own names."""
+"""The words of an example: a scheduler's moves, queries, calls by their own names."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from kvspec.request import LoRA, MultimodalItem, PromptEmbeddings, RequestStatus
 ANSWERS_WITH_BLOCKS = frozenset(
     {"blocks", "pop_blocks_for_free", "take_new_block_ids", "get_unhashed_block_ids", "run"}
 )
-"""Calls whose answers are block ids, equal at level identity and null or not below it."""
+"""Calls that return block ids: compared at level identity, null or not below it."""
 
 ASKED = """
 queue references cached cached_ids keys lookup covered written popped reserved counts has_taken
@@ -35,7 +35,7 @@ step_keys entries need own_hits take_events num_free_blocks take_new_block_ids
 get_unhashed_block_ids make_prefix_cache_stats get_num_common_prefix_blocks take_residency_samples
 """
 QUESTIONS = frozenset(ASKED.split())
-"""Lines that are left out alone where the subject lacks them: the others go on without."""
+"""Lines left out on their own if the subject lacks them: the others are still played."""
 
 
 SIGNS = re.compile(r"[A-Za-z.]+")
@@ -44,7 +44,7 @@ DOT = ord(".") << 16
 
 
 class Verbs:
-    """The managers and requests of an example. `asked`: members that the answer at hand names."""
+    """The managers and requests of an example. `asked`: members named by the current answer."""
 
     def __init__(self, bench: Bench) -> None:
         self.bench = bench
@@ -62,7 +62,7 @@ class Verbs:
 
     @property
     def on(self) -> Managed:
-        """The manager at hand."""
+        """Return the current manager."""
         if self.manager is None:
             raise NotationError("an example begins with `pool`")
         return self.manager
@@ -72,7 +72,7 @@ class Verbs:
         return drawn(self.on, self.requests)
 
     def begin(self, reader: Reader) -> None:
-        """Make a manager; by a name, `pool other 6`, beside what there is."""
+        """Make a manager; with a name, `pool other 6`, in addition to the existing ones."""
         reader.take("pool")
         kind, word = reader.peek()
         name = reader.take() if kind == "name" and word not in CONSTANTS else ""
@@ -116,7 +116,7 @@ class Verbs:
                 self.lists[name] = self.on.lists(self.requests[name])
 
     def _need_unequal(self, hits: Any) -> None:
-        """Leave the example out where lists of hits cover unequal tokens and no subject's may."""
+        """Leave the example out where hit lists cover unequal tokens, which no subject supports."""
         groups = self.on.config.kv_cache.groups
         if isinstance(hits, KVCacheBlocks) and len(hits.groups) == len(groups) > 1:
             pairs = zip(hits.groups, groups, strict=True)
@@ -126,7 +126,7 @@ class Verbs:
     # Words.
 
     def argument(self, value: Any, name: str = "") -> Any:
-        """Return what a word stands for in a call; a list of lists of hits as blocks."""
+        """Return the argument that a word means in a call; a list of lists of hits as blocks."""
         found = self.resolve(value)
         if isinstance(found, Name):
             return self.requests.get(found.word, found.word)
@@ -136,7 +136,7 @@ class Verbs:
         return KVCacheBlocks(found) if is_of_hits else found
 
     def resolve(self, value: Any) -> Any:
-        """Return the block id of `a[1]`, the hash `a#0`, the key `a#0/1`; others as they are."""
+        """Return the block id of `a[1]`, the hash `a#0`, the key `a#0/1`; others unchanged."""
         if isinstance(value, Block):
             return self.entries(value.request, value.group)[value.index]
         if isinstance(value, Hash):
@@ -160,7 +160,7 @@ class Verbs:
             raise NotationError(f"no request: {getattr(name, 'word', name)}")
         return self.requests[name.word]
 
-    # Words of the notation: what a scheduler does.
+    # Words of the notation: a scheduler's calls.
 
     def _tokens(self, words: Sequence[Any]) -> list[Any]:
         """Return the tokens of `"ab."`: a block of group 0 for each letter, one token for a dot."""
@@ -239,22 +239,22 @@ class Verbs:
         self.on.evict_blocks([block for i, block in enumerate(blocks) if block and i not in kept])
 
     def do_clone(self, name: Name) -> None:
-        """Make a copy; `on` goes to it and, by the name `pool`, back."""
+        """Make a copy; `on` switches to it and, by the name `pool`, back."""
         self.managers[name.word] = self.on.clone()
 
     def do_restore(self, name: Name, **members: Any) -> None:
-        """Make a manager of the snapshot of this one; `members` are others than there."""
+        """Restore a manager from the snapshot of this one, with `members` replaced."""
         changed = {key: tupled(self.argument(value)) for key, value in members.items()}
         snapshot = self.on.snapshot()
         made = replace(snapshot, **changed) if changed else snapshot
         self.managers[name.word] = self.bench.restore(self.on.config, made)
 
     def do_save(self, name: Name) -> None:
-        """Make a manager of a file of this one."""
+        """Save this manager to a file and load another from it."""
         self.managers[name.word] = self.bench.through_file(self.on)
 
     def do_beside(self, name: Name) -> None:
-        """Give the manager at hand a second name, whose whole steps are made by another batch."""
+        """Give the current manager a second name, whose whole steps another batch makes."""
         self.managers[name.word] = other = self.on.copy_of(self.on.real)
         self.on.is_shared = other.is_shared = True
 
@@ -265,7 +265,7 @@ class Verbs:
 
     @property
     def in_steps(self) -> Steps:
-        """Whole steps on the manager at hand."""
+        """Return the whole steps on the current manager."""
         if id(self.on) not in self.steps:
             self.steps[id(self.on)] = Steps(self.bench, self.on, self.requests)
         return self.steps[id(self.on)]
@@ -274,7 +274,7 @@ class Verbs:
         return [self.in_steps.handle(name) for name in names]
 
     def do_step(self, **members: Any) -> Any:
-        """Make a step of a plan; names stand for handles."""
+        """Make a step of a plan; names are replaced by handles."""
         return self.in_steps.step(members, self.asked)
 
     def do_take_deltas(self, num_rows: int) -> Any:
@@ -284,13 +284,13 @@ class Verbs:
         """Make a call of the BatchedManager by its own name."""
         return self.in_steps.call(call.word, values, members)
 
-    # Questions.
+    # Queries.
 
     def do_hit(self, name: Name) -> Any:
         return self.on.get_computed_blocks(self.request(name))
 
     def do_look_up(self, name: Name) -> Any:
-        """The hit, and its look-up counted."""
+        """Look up the hit and count the look-up."""
         return self.on.look_up(self.request(name))
 
     def do_blocks(self, name: Name) -> Any:
@@ -300,11 +300,11 @@ class Verbs:
         return self.on.queue()
 
     def do_references(self) -> Any:
-        """[block references] of each block that has any."""
+        """Return [block references] of each block that has any."""
         return [[block, count] for block, count in self.on.references().items()]
 
     def do_cached(self, name: Name, group: int = 0) -> Any:
-        """The positions of the request's list whose block carries a key."""
+        """Return the positions in the request's list whose block carries a key."""
         return self.on.cached_positions(self.request(name), group)
 
     def do_cached_ids(self) -> Any:
@@ -314,14 +314,14 @@ class Verbs:
         return self.on.snapshot().block_keys[self.resolve(block)]
 
     def do_lookup(self, key: Any) -> Any:
-        """The blocks that carry a key, in the order in which a look-up takes them."""
+        """Return the blocks that carry a key, in the order in which a look-up takes them."""
         return self.on.snapshot().lookup_order.get(self.resolve(key), ())
 
     def do_covered(self, block: Any) -> Any:
         return self.on.snapshot().covered_tokens[self.resolve(block)]
 
     def do_written(self, block: Any) -> Any:
-        """The token from which on this step writes the block; none if it does not."""
+        """Return the token from which on this step writes the block; none if it does not."""
         return self.on.snapshot().written_from.get(self.resolve(block))
 
     def do_popped(self) -> Any:
@@ -331,26 +331,26 @@ class Verbs:
         return self.on.snapshot().reserved_blocks
 
     def do_counts(self, name: Name) -> Any:
-        """Per group, leading blocks handed to the cache; none without an entry."""
+        """Return per group the leading blocks handed to the cache; none without an entry."""
         return list(self.on.counts(self.request(name)))
 
     def do_has_taken(self, name: Name, group: int = 0) -> Any:
-        """Tell whether a Mamba group in mode align remembers that the request took blocks."""
+        """Return whether a Mamba group in mode align remembers that the request took blocks."""
         return self.on.has_taken_blocks(self.request(name), group)
 
     def do_step_keys(self) -> Any:
-        """The keys that Mamba groups registered in this step."""
+        """Return the keys that Mamba groups registered in this step."""
         return sorted(key for keys in self.on.snapshot().step_keys for key in keys)
 
     def do_entries(self) -> Any:
-        """The requests of which the manager keeps anything."""
+        """Return the requests of which the manager keeps anything."""
         return list(self.on.snapshot().requests)
 
     def do_need(self, name: Name, num_tokens: int, **members: Any) -> Any:
         return self.on.need(self.request(name), num_tokens, **members)
 
     def do_own_hits(self, name: Name, limit: int | None = None) -> Any:
-        """Each group's own hit, in tokens, of at most so many of the request's."""
+        """Return each group's own hit, in tokens, of at most so many of the request's."""
         request = self.request(name)
         longest = request.num_tokens - 1 if limit is None else limit
         found = self.on.find_longest_cache_hit_per_group(request, longest)
@@ -366,7 +366,7 @@ def _flat(values: Sequence[Any]) -> list[Any]:
 
 
 def tupled(value: Any) -> Any:
-    """Return lists as tuples, which is how a snapshot has them."""
+    """Return lists as tuples, as in a snapshot."""
     return tuple(map(tupled, value)) if isinstance(value, list) else value
 
 

@@ -1,4 +1,4 @@
-"""What the parts of an example have in common: what is at hand, and their words."""
+"""Common to the parts of an example: the current manager and requests, and their words."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ class AtHand(Protocol):
 
     @property
     def on(self) -> Managed:
-        """The manager at hand."""
+        """Return the current manager."""
 
     def request(self, name: Name) -> Any:
         """Return the request of this name."""
 
     def argument(self, value: Any, name: str = "") -> Any:
-        """Return what a word stands for in a call."""
+        """Return the argument that a word means in a call."""
 
 
 def verbs_of(part: object) -> Mapping[str, Callable[..., Any]]:

@@ -119,7 +119,7 @@ class TraceFile:
             problem = f"has no texts, as {form} has none; leave out --tokenizer"
             raise TraceError(self.name, None, None, problem)
         if self._run_length is not None and form != "mooncake":
-            problem = f"{form} says how many tokens an id stands for; leave out --run-length"
+            problem = f"{form} gives the tokens per id itself; leave out --run-length"
             raise TraceError(self.name, None, None, problem)
         self._reader = reader_of(form, self._tokenizer, self._run_length)
         if self._ordered and not self._reader.has_times:

@@ -30,7 +30,7 @@ def _body(curves: Sequence[Curve]) -> Iterator[str]:
     yield "<noscript><p>The curves need JavaScript; nothing is loaded from elsewhere. The numbers"
     yield "are below.</p></noscript>"
     yield _CHART
-    yield "<h2>What the lines are</h2>"
+    yield "<h2>The lines</h2>"
     yield f"<dl>{_MEANINGS}</dl>"
     yield "<h2>Numbers</h2>"
     for found, line in zip(curves, headings, strict=True):

@@ -69,10 +69,10 @@ class TextNotes:
         found: list[str] = []
         if self._estimated:
             found.append(
-                "lengths are estimates: 4 bytes of text stand for a token; --tokenizer FILE counts"
+                "lengths are estimates: 4 bytes of text count as a token; --tokenizer FILE counts"
             )
         if self._with_roles:
-            found.append("one token for each message's role stands for the chat template")
+            found.append("one token per message is counted for the chat template")
         if self.assumed:
             found.append(
                 f"outputs not in the data: {self.assumed:,}, taken to be {ASSUMED_OUTPUT_TOKENS}"
