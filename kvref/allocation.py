@@ -72,7 +72,7 @@ class Allocator:
         return self.coordinator.allocate_new(asked.name, demand)
 
     def cache(self, asked: Allocation, demand: Demand) -> None:
-        """Full blocks of finalised tokens; drafts and lookahead are none (KV-MGR-10)."""
+        """Cache full blocks of finalised tokens, not of drafts and lookahead (KV-MGR-10)."""
         total = min(demand.num_computed_tokens, self.longest)
         verified = min(total + asked.num_new_tokens, asked.request.num_tokens, self.longest)
         self.coordinator.cache_blocks(asked.request, verified)

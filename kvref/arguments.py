@@ -1,4 +1,4 @@
-"""Is this call legal? Every check comes before the first change (KV-ERR-2)."""
+"""Check that a call is legal, before its first change (KV-ERR-2)."""
 
 from __future__ import annotations
 
@@ -61,12 +61,12 @@ def check_hashes(request: ReferenceRequest, config: ManagerConfig, hasher: Hashe
 
 
 def check_counts(**counts: int) -> tuple[int, ...]:
-    """Every count is an int of at least 0: the numbers that they store."""
+    """Return the values of counts; each must be an int of at least 0."""
     return tuple(count(name, value) for name, value in counts.items())
 
 
 def check_flags(**flags: bool) -> None:
-    """Every flag is True or False."""
+    """Check that every flag is True or False."""
     for name, value in flags.items():
         boolean(name, value, error=InvalidArgumentError)
 
@@ -263,7 +263,7 @@ def _check_hit_content(
 def check_caching(
     request: ReferenceRequest, num_computed_tokens: int, coordinator: Coordinator
 ) -> None:
-    """`cache_blocks` covers only tokens that exist and have slots (KV-MGR-11)."""
+    """Check that `cache_blocks` covers only tokens that exist and have slots (KV-MGR-11)."""
     if not coordinator.holds_blocks(request.request_id):
         return  # KV-ERR-4: an unknown request has nothing to cache
     most = min([request.num_tokens, *slots_of(coordinator.groups, request)])
@@ -276,7 +276,7 @@ def check_caching(
 
 
 def check_withdrawn(request_id: str, coordinator: Coordinator) -> None:
-    """A request is withdrawn before it is freed: later its blocks are unknown (KV-MGR-23)."""
+    """Check that a request is withdrawn before it is freed; then its blocks are known (KV-MGR-23)."""
     if not coordinator.holds_blocks(request_id):
         raise InvalidArgumentError("request", request_id, "one that holds blocks")
 

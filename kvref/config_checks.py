@@ -20,7 +20,7 @@ from kvspec.specs import (
 )
 
 UNCACHED_SPECS = (CrossAttentionSpec, EncoderOnlyAttentionSpec)
-"""Types whose blocks hold no tokens of the sequence, so nothing of them could be a hit."""
+"""Types whose blocks hold no tokens of the sequence, so that they cannot be hit."""
 
 
 def checked(config: ManagerConfig) -> tuple[ManagerConfig, list[LayerSpec]]:
@@ -56,7 +56,7 @@ def checked(config: ManagerConfig) -> tuple[ManagerConfig, list[LayerSpec]]:
 
 
 def _check_retention_has_an_effect(config: ManagerConfig, specs: list[LayerSpec]) -> None:
-    """Retention without a windowed or Mamba group would do nothing (KV-CFG-7)."""
+    """Refuse retention without a windowed or Mamba group, where it would do nothing (KV-CFG-7)."""
     interval = config.retention_interval_tokens
     if interval is None or any(isinstance(spec, (SlidingWindowSpec, MambaSpec)) for spec in specs):
         return
@@ -70,7 +70,7 @@ def _check_retention_has_an_effect(config: ManagerConfig, specs: list[LayerSpec]
 
 
 def _check_retention_value(config: ManagerConfig) -> None:
-    """Boundaries that hits can end at (KV-CFG-7)."""
+    """Check that boundaries of retention are places where hits can end (KV-CFG-7)."""
     interval, alignment = config.retention_interval_tokens, config.scheduler_block_size_tokens or 1
     if interval is not None and (interval < 0 or interval % alignment):
         raise ConfigError(
@@ -81,7 +81,7 @@ def _check_retention_value(config: ManagerConfig) -> None:
 
 
 def _check_context_parallel(config: ManagerConfig, specs: list[LayerSpec]) -> None:
-    """Context parallelism needs exactly one full-attention group (KV-CFG-6)."""
+    """Check that context parallelism has exactly one full-attention group (KV-CFG-6)."""
     for name in ("dcp_world_size", "pcp_world_size"):
         value = getattr(config, name)
         if value > 1 and not (len(specs) == 1 and isinstance(specs[0], FullAttentionSpec)):
@@ -89,7 +89,7 @@ def _check_context_parallel(config: ManagerConfig, specs: list[LayerSpec]) -> No
 
 
 def _check_chunks(config: ManagerConfig, specs: list[LayerSpec]) -> None:
-    """Chunked local attention is looked up without drop and in its own block size (KV-CHUNK-3)."""
+    """Check that chunks are looked up without drop and in their own block size (KV-CHUNK-3)."""
     eagle = eagle_groups(config, specs)
     for index, spec in enumerate(specs):
         if not isinstance(spec, ChunkedLocalAttentionSpec):

@@ -63,7 +63,7 @@ GROUP_TYPES: tuple[tuple[type[LayerSpec], type[Group]], ...] = (
 ZEROED_SPECS = (
     *(FullAttentionSpec, TQFullAttentionSpec, MLAAttentionSpec, HiddenStateCacheSpec, RSWASpec),
 )
-"""Exactly these types have their new blocks zeroed, subclasses not (KV-GRP-10)."""
+"""Exactly these types, not subclasses, have their new blocks zeroed (KV-GRP-10)."""
 
 
 @dataclass(frozen=True)
@@ -171,7 +171,7 @@ def is_zeroed(config: ManagerConfig, specs: list[LayerSpec], spec: LayerSpec) ->
 
 
 def eagle_groups(config: ManagerConfig, specs: list[LayerSpec]) -> set[int]:
-    """Groups whose hits drop a block: flagged ones, and those with an equal spec (KV-CFG-8)."""
+    """Return the groups whose hits drop a block: flagged, or of an equal spec (KV-CFG-8)."""
     if config.hash_lookahead_tokens > 0:  # KV-HASH-14
         return set()
     flagged = {i for i, group in enumerate(config.kv_cache.groups) if group.is_eagle_group}

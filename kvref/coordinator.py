@@ -106,7 +106,7 @@ class Coordinator:
         )
 
     def allocate_new(self, request_id: str, demand: Demand) -> KVCacheBlocks:
-        """New blocks for the slots asked for, per group."""
+        """Allocate new blocks for the slots asked for, per group."""
         return KVCacheBlocks(tuple(group.allocate_new(request_id, demand) for group in self.groups))
 
     def cache_blocks(self, request: ReferenceRequest, num_tokens: int) -> None:
@@ -160,7 +160,7 @@ class Coordinator:
 
 
 class UnitaryCoordinator(Coordinator):
-    """One group with caching on (KV-COORD-2): no reconciling, no rounding of what is cached."""
+    """One group with caching on (KV-COORD-2): nothing to reconcile, no rounding when it caches."""
 
     def longest_hit(self, request: ReferenceRequest, max_length_tokens: int) -> PrefixHit:
         """Return the group's own longest hit, aligned to its block size."""

@@ -1,4 +1,4 @@
-"""The event queue: what happened to the cached keys, in order (KV-EVT-*)."""
+"""The event queue: changes of the cached keys, in order (KV-EVT-*)."""
 
 from __future__ import annotations
 

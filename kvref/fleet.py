@@ -32,7 +32,7 @@ BEGINNING = EngineState(-1, float("-inf"), {})
 
 @dataclass
 class Told:
-    """One engine: the state to begin from, and every batch heard since, by its number."""
+    """One engine: the state to begin from, and every batch received since, by its number."""
 
     start: EngineState = BEGINNING
     batches: dict[int, Batch] = field(default_factory=dict)
@@ -128,7 +128,7 @@ class ReferenceIndex:
         self.told.pop(check_engine(engine), None)
 
     def missing(self, engine: str) -> tuple[int, int] | None:
-        """Between the last that is applied and the first that waits (KV-FLEET-3)."""
+        """Return the range between the last applied and the first that waits (KV-FLEET-3)."""
         told = self._of(engine)
         return (told.last[0] + 1, told.waiting[0]) if told.waiting else None
 
@@ -150,7 +150,7 @@ class ReferenceIndex:
     def prefixes(
         self, hashes: Sequence[EventHash], *, group: int = 0, medium: str = MEDIUM_GPU
     ) -> Mapping[str, int]:
-        """Engine by engine, hash by hash (KV-FLEET-8)."""
+        """Compare engine by engine, hash by hash (KV-FLEET-8)."""
         check_hashes("hashes", hashes)
         found: dict[str, int] = {}
         for engine in self.engines:
@@ -162,7 +162,7 @@ class ReferenceIndex:
         return found
 
     def hits(self, groups: Sequence[GroupPrefix], *, medium: str = MEDIUM_GPU) -> Mapping[str, int]:
-        """Engine by engine, from the longest length down, group by group (KV-FLEET-17)."""
+        """Compare engine by engine, from the longest length down, group by group (KV-FLEET-17)."""
         check_groups(groups)
         step = math.lcm(*(one.block_size_tokens for one in groups))
         longest = min(len(one.hashes) * one.block_size_tokens for one in groups)

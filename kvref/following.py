@@ -13,7 +13,7 @@ from kvspec.following import FollowedInput, checked_counts, checked_hashes
 
 @dataclass(eq=False)
 class FollowedRequest(ReferenceRequest):
-    """A request without tokens: how many there are, and the hashes, is what the engine says."""
+    """A request without tokens: the engine gives their number and the hashes."""
 
     input: FollowedInput  # type: ignore[assignment]  # no content beside the hashes
     num_followed_tokens: int = 0

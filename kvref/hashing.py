@@ -1,4 +1,4 @@
-"""Block hashes: what identifies the content of a block and of all before it (KV-HASH-*)."""
+"""Block hashes: the identity of a block's content and of all before it (KV-HASH-*)."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Hasher:
         extra: TaggedKeys,
         tokens_behind: Sequence[int] = (),
     ) -> bytes:
-        """H of (parent, tokens, extra keys) (KV-HASH-1)."""
+        """Return H of (parent, tokens, extra keys) (KV-HASH-1)."""
         spelled: object = extra if self.tags else untagged(extra)
         if self.lookahead_tokens > 0:  # KV-HASH-14
             spelled = (spelled, *tokens_behind)
@@ -79,7 +79,7 @@ class Hasher:
 
 
 def encode(value: object) -> bytes:
-    """Deterministic CBOR (RFC 8949): shortest lengths and ints, definite lengths (KV-HASH-2)."""
+    """Encode as deterministic CBOR (RFC 8949): shortest and definite lengths (KV-HASH-2)."""
     return cbor2.dumps(value, canonical=True)
 
 

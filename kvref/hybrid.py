@@ -142,7 +142,7 @@ class HybridCoordinator(Coordinator):
         search.longest = max(search.longest, answer)
 
     def longest_hit_per_group(self, request: ReferenceRequest, max_length_tokens: int) -> GroupHits:
-        """Every attention group's own longest hit, not reconciled (KV-COORD-9)."""
+        """Return every attention group's own longest hit, not reconciled (KV-COORD-9)."""
         lists: dict[int, list[list[int]]] = {}
         lengths = [0] * len(self.groups)
         for number, attention in enumerate(self.attention_groups):
@@ -157,7 +157,7 @@ class HybridCoordinator(Coordinator):
         return GroupHits(self._by_group(lists), tuple(lengths))
 
     def _by_group(self, lists: dict[int, list[list[int]]]) -> KVCacheBlocks:
-        """Lists per attention group and member, put in the order of the groups (KV-COORD-14)."""
+        """Put lists per attention group and member into the order of the groups (KV-COORD-14)."""
         found: dict[int, list[int]] = {g.index: [] for g in self.groups if not g.is_cacheable}
         for number, attention in enumerate(self.attention_groups):
             for group, blocks in zip(attention.members, lists[number], strict=True):
@@ -183,7 +183,7 @@ class HybridCoordinator(Coordinator):
 
 
 def attention_groups_of(groups: Sequence[Group]) -> list[AttentionGroup]:
-    """Groups with equal specs together; full attention first, else in order (KV-COORD-4)."""
+    """Join groups with equal specs; full attention comes first (KV-COORD-4)."""
     found: list[AttentionGroup] = []
     for group in groups:
         if not group.is_cacheable:

@@ -103,7 +103,7 @@ class ReferenceImplementation:
         *,
         num_prompt_tokens: int | None = None,
     ) -> None:
-        """New counts, and the hashes of newly full blocks (KV-REQ-7, KV-REQ-8)."""
+        """Set new counts, and the hashes of newly full blocks (KV-REQ-7, KV-REQ-8)."""
         inner = _reference(manager)
         inner.turn.run(
             lambda: followed(inner.own(request)).follow(num_tokens, hashes, num_prompt_tokens)
@@ -146,7 +146,7 @@ class ReferenceImplementation:
         return audited(manager)
 
     def batched(self, manager: KVCacheManager) -> BatchedManager:
-        """Whole steps, by the loop that defines them (KV-BATCH-1)."""
+        """Return whole steps by the loop that defines them (KV-BATCH-1)."""
         _reference(manager)
         return SequentialManager(self, manager)
 

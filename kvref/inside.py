@@ -13,7 +13,7 @@ from kvspec.blocks import KVCacheBlocks
 
 
 class InsideCoordinator(HybridCoordinator):
-    """A coordinator that does not round what is cached, since hits may end at any hash."""
+    """A coordinator that does not round when it caches, since hits may end at any hash."""
 
     def cache_blocks(self, request: ReferenceRequest, num_tokens: int) -> None:
         """Hand all that is computed to every group (KV-INSIDE-10), unless no hit ends inside."""

@@ -147,7 +147,7 @@ class ReferenceManager:
         reserved_blocks: int = 0,
         has_scheduled_reqs: bool = True,
     ) -> KVCacheBlocks | None:
-        """Room for tokens about to be computed, or None (KV-MGR-3 … KV-MGR-10)."""
+        """Allocate room for tokens to be computed, or return None (KV-MGR-3 … KV-MGR-10)."""
         self._ask_clock()
         reference = self.own(request)
         arguments.check_flags(
@@ -322,11 +322,11 @@ class ReferenceManager:
         prompt = own.num_prompt_tokens
         self.coordinator.remove_skipped_blocks(own.request_id, computed, prompt)
 
-    # Asking.
+    # Queries.
 
     @in_turn
     def get_num_common_prefix_blocks(self, request: Request) -> tuple[int, ...]:
-        """Per group, leading blocks that all running requests share (KV-MGR-15)."""
+        """Count per group leading blocks that all running requests share (KV-MGR-15)."""
         name = self.own(request).request_id
         return self.coordinator.num_common_prefix_blocks(name)
 
@@ -340,7 +340,7 @@ class ReferenceManager:
 
     @in_turn
     def get_unhashed_block_ids(self, request: Request) -> tuple[tuple[int, ...], ...]:
-        """Per group, blocks that are neither null nor cached."""
+        """Return per group the blocks that are neither null nor cached."""
         return tuple(
             tuple(block for block in blocks if block != NULL_BLOCK and not self.pool.keys[block])
             for blocks in self._lists_of(request).groups
@@ -348,7 +348,7 @@ class ReferenceManager:
 
     @in_turn
     def take_events(self) -> tuple[Event, ...]:
-        """Events since the last call (KV-EVT-1)."""
+        """Return the events since the last call (KV-EVT-1)."""
         return self.event_log.take()
 
     @in_turn
@@ -359,7 +359,7 @@ class ReferenceManager:
 
     @in_turn
     def take_block_copies(self) -> BlockCopies:
-        """Copies to be made before the step, and the references they keep (KV-INSIDE-4)."""
+        """Return the copies to make before the step, and the references they keep (KV-INSIDE-4)."""
         self.turn.changes()
         pairs = tuple(pair for group in self.groups for pair in group.take_copies())
         retained = tuple(block for pair in pairs for block in pair)
@@ -368,7 +368,7 @@ class ReferenceManager:
 
     @in_turn
     def make_prefix_cache_stats(self) -> PrefixCacheStats | None:
-        """Look-up counters since the last call (KV-STAT-3)."""
+        """Return the look-up counters since the last call (KV-STAT-3)."""
         return self.lookups.take() if self.config.log_stats else None
 
     @in_turn
@@ -385,12 +385,12 @@ class ReferenceManager:
 
     @in_turn
     def take_residency_samples(self) -> tuple[ResidencySample, ...]:
-        """Lives of sampled blocks that ended (KV-STAT-6)."""
+        """Return the lives of sampled blocks that ended (KV-STAT-6)."""
         return self.residency.take() if self.residency is not None else ()
 
     @in_turn
     def new_step_starts(self) -> None:
-        """States registered in the last step may be used now (KV-MGR-19)."""
+        """Let states registered in the last step be used (KV-MGR-19)."""
         self.turn.changes()
         for group in self.groups:
             group.new_step_starts()

@@ -1,4 +1,4 @@
-"""A request: its tokens, the hashes of its full blocks, and what it asks for (KV-REQ-*)."""
+"""A request: its tokens, the hashes of its full blocks, and its options (KV-REQ-*)."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class ReferenceRequest:
         turn.run(extend)
 
     def extend(self, token_ids: Sequence[int]) -> None:
-        """`append` in a call that uses the request already."""
+        """Append tokens in a call that already uses the request."""
         new_tokens = token_list(token_ids)
         check_token_ids(new_tokens)
         before = self.token_ids, self.block_hashes

@@ -72,7 +72,7 @@ class ResidencyLog:
         self.samples = []
 
     def take(self) -> tuple[ResidencySample, ...]:
-        """Samples since the last call."""
+        """Return the samples since the last call."""
         samples = tuple(self.samples)
         self.samples = []
         return samples

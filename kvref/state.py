@@ -1,4 +1,4 @@
-"""Showing the state as a snapshot, and building a state from one."""
+"""Show the state as a snapshot, and build a state from one."""
 
 from __future__ import annotations
 

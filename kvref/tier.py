@@ -1,4 +1,4 @@
-"""The host tier as the rules say it (KV-TIER-*): lists, searched from one end to the other."""
+"""The host tier exactly as the rules define it (KV-TIER-*): lists, searched from end to end."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ class ReferenceTier:
 
     @in_turn
     def computed(self, request: Request, group: int, first: int, blocks: Sequence[int]) -> None:
-        """Their content is known (KV-TIER-1)."""
+        """Note that the content of these blocks is known (KV-TIER-1)."""
         check_request(request)
         group, first = plain(group), plain(first)
         if not is_int(group) or not 0 <= group < len(self.config.kv_cache.groups):
@@ -173,7 +173,7 @@ class ReferenceTier:
     def _needed(
         self, request: Request, num_local_tokens: int, total: int
     ) -> list[tuple[Key, int, int]] | None:
-        """(key, group, index) of all needed entries; None if one has no hash."""
+        """Return (key, group, index) of all needed entries; None if one has no hash."""
         needed = []
         for number, spec in enumerate(self.config.managed_specs):
             size = spec.block_size

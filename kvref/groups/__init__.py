@@ -1,1 +1,1 @@
-"""One class per block type: how a group uses the blocks of the pool."""
+"""One class per block type: its use of the blocks of the pool."""

@@ -1,4 +1,4 @@
-"""Do what every group does with its block lists (KV-GRP-*); a subclass says what differs."""
+"""Operations of every group on its block lists (KV-GRP-*); a subclass adds what differs."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ class Group:
     # The methods that depend on the attention type.
 
     def num_skipped_tokens(self, num_computed_tokens: int) -> int:
-        """Leading tokens that no later token attends to: s(c) (KV-FULL-1, KV-CIRC-2)."""
+        """Count the leading tokens that no later token attends to: s(c) (KV-FULL-1, KV-CIRC-2)."""
         return 0
 
     def num_unread_tokens(self, num_computed_tokens: int) -> int:
@@ -172,7 +172,7 @@ class Group:
         return lists, len(lists[0]) * self.block_size
 
     def num_common_prefix_blocks(self, request_id: str) -> int:
-        """Leading blocks that all requests of the group share; only full attention has any."""
+        """Count leading blocks that all requests share; only full attention has any."""
         return 0
 
     def max_admission_blocks(self) -> int | None:
@@ -373,7 +373,7 @@ class Group:
         return self.block_lists.pop(request_id, [])
 
     def take_copies(self) -> list[tuple[int, int]]:
-        """Copies asked for since the last call (KV-INSIDE-4)."""
+        """Return the copies requested since the last call (KV-INSIDE-4)."""
         taken = self.pending_copies
         self.pending_copies = []
         return taken

@@ -31,7 +31,7 @@ class ChunkedLocalGroup(Group):
         return cdiv(min(tokens, self.context.max_model_len_tokens), self.block_size)
 
     def longest_hit(self, asked: LookUp) -> list[list[int]]:
-        """Null for earlier chunks, then consecutive hits (KV-CHUNK-2, KV-CHUNK-7).
+        """Return null for earlier chunks, then consecutive hits (KV-CHUNK-2, KV-CHUNK-7).
 
         Example: chunk 8, block size 4, at most 15 tokens: blocks 0 and 1 are null, block 2 is
         looked up.

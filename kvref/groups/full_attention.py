@@ -51,7 +51,7 @@ class FullAttentionGroup(Group):
             self.cache_partial_block(request, tail)
 
     def num_common_prefix_blocks(self, request_id: str) -> int:
-        """Leading blocks referenced once by every request of the group (KV-FULL-7)."""
+        """Count leading blocks referenced once by every request of the group (KV-FULL-7)."""
         if not self.context.counts_common_prefix:  # KV-POL-15
             return 0
         num_requests = sum(1 for blocks in self.block_lists.values() if blocks)

@@ -69,7 +69,7 @@ class InsideAlignedGroup(InsideMambaGroup, AlignedMambaGroup):
         self.state_spec = context.spec
         self.planned: dict[str, PlannedChunk] = {}
 
-    # What is taken.
+    # Needs and allocation.
 
     def state_inside(self, request_id: str, num_hits: int, demand: Demand) -> tuple[int, int]:
         """Return the tokens of the state that the chunk leaves inside, and its entry; 0 if none."""
@@ -100,7 +100,7 @@ class InsideAlignedGroup(InsideMambaGroup, AlignedMambaGroup):
         return blocks[entry]
 
     def num_blocks_needed(self, request_id: str, hits: Sequence[int], demand: Demand) -> int:
-        """Also for a copy, and for a state inside the chunk (KV-INSIDE-14)."""
+        """Count blocks, with those of a copy and of a state inside the chunk (KV-INSIDE-14)."""
         if self.is_hit_too_new(hits):
             return self.pool.num_blocks + 1
         if demand.num_external_tokens > 0 and not self.has_entry(request_id):
@@ -163,10 +163,10 @@ class InsideAlignedGroup(InsideMambaGroup, AlignedMambaGroup):
         chunk = self.planned.get(request_id)
         return num_cached if chunk is None else chunk.num_cached
 
-    # What is registered.
+    # Registration.
 
     def is_worth_caching(self, block_index: int, request: ReferenceRequest) -> bool:
-        """Also the state inside a chunk, if it is a block's and the junction's (KV-INSIDE-12)."""
+        """Also cache the state inside a chunk, if a block's and the junction's (KV-INSIDE-12)."""
         chunk = self.planned.get(request.request_id, NO_CHUNK)
         if chunk.position > 0 and block_index == chunk.entry and self.is_wanted(chunk, request):
             return True
@@ -177,7 +177,7 @@ class InsideAlignedGroup(InsideMambaGroup, AlignedMambaGroup):
         return chunk.position in (self.prompt_boundary(request), exact(request.junction_tokens))
 
     def cache_blocks(self, request: ReferenceRequest, num_tokens: int) -> None:
-        """Full blocks, then the one boundary inside a block (KV-INSIDE-11, KV-INSIDE-12)."""
+        """Cache full blocks, then the one boundary inside a block (KV-INSIDE-11, KV-INSIDE-12)."""
         super().cache_blocks(request, num_tokens)
         chunk = self.planned.get(request.request_id, NO_CHUNK)
         if chunk.position > 0:

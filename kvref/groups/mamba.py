@@ -82,7 +82,7 @@ class MambaGroup(Group):
                 self.step_keys.add(key)
 
     def new_step_starts(self) -> None:
-        """States registered before may be used now (KV-MAMBA-2)."""
+        """Let states registered before be used (KV-MAMBA-2)."""
         self.step_keys = set()
 
     def keys_of_step(self) -> frozenset[bytes]:
@@ -102,7 +102,7 @@ class MambaGroup(Group):
         return replace(demand, num_slots_tokens=demand.num_slots_tokens + extra)
 
     def num_blocks_needed(self, request_id: str, hits: Sequence[int], demand: Demand) -> int:
-        """More than the pool has, if the hit must wait for the next step (KV-MAMBA-2)."""
+        """Return more than the pool has, if the hit must wait for the next step (KV-MAMBA-2)."""
         if self.is_hit_too_new(hits):
             return self.pool.num_blocks + 1
         return super().num_blocks_needed(request_id, hits, self.with_speculative_blocks(demand))
@@ -112,7 +112,7 @@ class MambaGroup(Group):
         return super().allocate_new(request_id, self.with_speculative_blocks(demand))
 
     def remove_skipped_blocks(self, request_id: str, num_computed_tokens: int) -> None:
-        """Drafts may be rejected, so their states count as not computed (KV-MAMBA-5)."""
+        """Count states of drafts, which may be rejected, as not computed (KV-MAMBA-5)."""
         verified = num_computed_tokens
         if self.context.drafts_hold_states:  # KV-POL-21
             verified = max(0, num_computed_tokens - self.num_speculative_blocks)

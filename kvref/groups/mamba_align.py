@@ -27,7 +27,7 @@ class AlignedMambaGroup(MambaGroup):
         self.allocated: set[str] = set()
 
     def num_required_blocks(self, demand: Demand) -> int:
-        """Length of the list after the allocation; lookahead does not count (KV-MAMBA-6)."""
+        """Return the length of the list after the allocation, without lookahead (KV-MAMBA-6)."""
         return cdiv(demand.num_main_tokens, self.block_size) + self.num_speculative_blocks
 
     def num_blocks_needed(self, request_id: str, hits: Sequence[int], demand: Demand) -> int:
@@ -47,7 +47,7 @@ class AlignedMambaGroup(MambaGroup):
         return new + self.num_revived(hits)
 
     def _needed_with_external(self, hits: Sequence[int], demand: Demand) -> int:
-        """Exactly what taking hits, external blocks and new ones will use up (KV-MAMBA-8)."""
+        """Count exactly the blocks that hits, external and new ones will take (KV-MAMBA-8)."""
         skipped = self.num_skipped_tokens(demand.skip_at_tokens) // self.block_size
         taken_hits = hits[skipped:]
         length = skipped + len(taken_hits)

@@ -31,7 +31,7 @@ class SlidingWindowGroup(Group):
         return max(0, num_computed_tokens - self.window + 1 - self.extra)  # KV-SW-9
 
     def num_unread_tokens(self, num_computed_tokens: int) -> int:
-        """Those before the window; extra ones that are retained are not read (KV-SW-9)."""
+        """Count tokens before the window; extra retained ones are not read (KV-SW-9)."""
         return max(0, num_computed_tokens - self.window + 1)
 
     def max_admission_blocks(self) -> int:
@@ -40,7 +40,7 @@ class SlidingWindowGroup(Group):
         return cdiv(min(tokens, self.context.max_model_len_tokens), self.block_size) + 1
 
     def run_length_blocks(self, drop_last_block: bool) -> int:
-        """Contiguous blocks that fill a window, and one more to drop (KV-SW-2)."""
+        """Count contiguous blocks that fill a window, and one more to drop (KV-SW-2)."""
         return cdiv(self.window - 1, self.block_size) + (1 if drop_last_block else 0)
 
     def longest_hit(self, asked: LookUp) -> list[list[int]]:

@@ -50,10 +50,10 @@ def _grouped(layers: Layers, *, use_eagle: bool) -> tuple[KVCacheGroup, ...]:
 
 
 def with_hidden_states(layers: Layers) -> tuple[KVCacheGroup, ...]:
-    """Groups of the other layers, and hidden states in blocks of the same bytes (KV-PLAN-23).
+    """Group the other layers, and hidden states in blocks of the same bytes (KV-PLAN-23).
 
-    Hidden states are small per token and few; were they to decide group size or page size, every
-    other layer would be padded for their sake.
+    Hidden states are small per token and few; if they decided group size or page size, every
+    other layer would be padded for them.
     """
     others = tuple(pair for pair in layers if not isinstance(pair[1], HiddenStateCacheSpec))
     groups = split_by_spec(unify_page_size(others))
@@ -75,7 +75,7 @@ def with_hidden_states(layers: Layers) -> tuple[KVCacheGroup, ...]:
 
 
 def split_by_spec(layers: Layers) -> tuple[KVCacheGroup, ...]:
-    """Groups of at most `group_size` layers with equal specs (KV-PLAN-6)."""
+    """Split into groups of at most `group_size` layers with equal specs (KV-PLAN-6)."""
     by_spec: dict[LayerSpec, list[str]] = {}
     for name, spec in layers:
         by_spec.setdefault(spec, []).append(name)

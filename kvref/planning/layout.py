@@ -36,7 +36,7 @@ def num_blocks_for(
 
 
 def bytes_per_block(groups: Sequence[KVCacheGroup]) -> int:
-    """Bytes that one block takes in all tensors together (KV-PLAN-12); 0 without layers."""
+    """Return the bytes of one block in all tensors together (KV-PLAN-12); 0 without layers."""
     return sum(page for page, _ in tensor_slots(groups))
 
 
@@ -65,7 +65,7 @@ def tensor_slots(groups: Sequence[KVCacheGroup]) -> tuple[tuple[int, tuple[str, 
 
 
 def layer_page(group: KVCacheGroup, name: str) -> int:
-    """Bytes of one page of one layer of the group."""
+    """Return the bytes of one page of one layer of the group."""
     if isinstance(group.spec, UniformTypeKVCacheSpecs):
         return page_size_bytes(dict(group.spec.kv_cache_specs)[name])
     return page_size_bytes(group.spec)

@@ -15,18 +15,18 @@ from kvspec.planning import Layers, PlanningConfig
 from kvspec.specs import LayerSpec, MambaSpec, SinkFullAttentionSpec, UniformTypeKVCacheSpecs
 
 Need = Callable[[PlanningConfig], int]
-"""Bytes that must be there to serve one request of the configuration's full length."""
+"""Bytes needed to serve one request of the configuration's full length."""
 
 
 def layers_bytes(layers: Layers, config: PlanningConfig) -> int:
-    """Bytes of one request of full length, every layer for itself (KV-PLAN-8)."""
+    """Return the bytes of one request of full length, each layer on its own (KV-PLAN-8)."""
     return sum(max_memory_usage_bytes(spec, config) for _, spec in layers)
 
 
 def groups_bytes(
     groups: Sequence[KVCacheGroup], everywhere: Sequence[KVCacheGroup], config: PlanningConfig
 ) -> int:
-    """Bytes a worker's pool must have to serve one request of full length (KV-PLAN-9).
+    """Return the bytes a worker's pool needs to serve one request of full length (KV-PLAN-9).
 
     A block of any group takes a page of every tensor, also of those that its layers don't use.
     `everywhere`: the groups with the layers of all workers; all number their blocks alike, so the

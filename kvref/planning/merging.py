@@ -93,7 +93,7 @@ def _must_fit(specs: Sequence[LayerSpec]) -> None:
 
 
 def _merged_full(specs: Sequence[FullAttentionSpec]) -> FullAttentionSpec:
-    """Full-attention specs that agree in all that counts: windows and causality put together."""
+    """Merge full-attention specs that agree in all that counts; combine windows and causality."""
     window = _only_one("sliding_window", [spec.sliding_window for spec in specs])
     chunk = _only_one("attention_chunk_size", [spec.attention_chunk_size for spec in specs])
     if window is not None and chunk is not None:

@@ -81,7 +81,7 @@ def normalized(spec: S) -> S:
 
 
 def page_size_bytes(spec: LayerSpec) -> int:
-    """Bytes of one block of one layer, padding included (KV-PLAN-1)."""
+    """Return the bytes of one block of one layer, padding included (KV-PLAN-1)."""
     if isinstance(spec, UniformTypeKVCacheSpecs):
         return sum(page_size_bytes(layer) for _, layer in spec.kv_cache_specs)
     if not isinstance(spec, AttentionSpec | MambaSpec):
@@ -98,7 +98,7 @@ def page_size_bytes(spec: LayerSpec) -> int:
 
 
 def _used_page_size_bytes(spec: AttentionSpec | MambaSpec) -> int:
-    """Bytes of a page before any padding: the content, and scales kept beside it."""
+    """Return the bytes of a page before padding: the content, and scales kept beside it."""
     used = real_page_size_bytes(spec)
     if isinstance(spec, AttentionSpec) and not _is_latent(spec):
         if spec.kv_quant_mode not in QUANT_MODES:
@@ -109,7 +109,7 @@ def _used_page_size_bytes(spec: AttentionSpec | MambaSpec) -> int:
 
 
 def real_page_size_bytes(spec: AttentionSpec | MambaSpec) -> int:
-    """Bytes of the keys and values (or latents, or states) of one block (KV-PLAN-1)."""
+    """Return the bytes of a block's keys and values (or latents, or states) (KV-PLAN-1)."""
     if isinstance(spec, MambaSpec):
         return sum(
             _product(shape) * DTYPE_BYTES[dtype]
@@ -131,7 +131,7 @@ def _is_latent(spec: LayerSpec) -> bool:
 
 
 def _latent_token_bytes(spec: MLAAttentionSpec | SlidingWindowMLASpec) -> int:
-    """Bytes of one token's latent vector."""
+    """Return the bytes of one token's latent vector."""
     if spec.cache_dtype_str == FP8_DS_MLA:
         if spec.model_version == DEEPSEEK_V4:
             return FP8_DS_MLA_V4_TOKEN_BYTES
@@ -140,7 +140,7 @@ def _latent_token_bytes(spec: MLAAttentionSpec | SlidingWindowMLASpec) -> int:
 
 
 def _vector_bytes(spec: AttentionSpec, num_elements: int) -> int:
-    """Bytes of one key or value vector."""
+    """Return the bytes of one key or value vector."""
     if spec.kv_quant_mode == NVFP4:
         return num_elements // 2 + num_elements // 16
     return num_elements * DTYPE_BYTES[spec.dtype]
@@ -188,7 +188,7 @@ def max_blocks(spec: LayerSpec, config: PlanningConfig) -> int:
 
 
 def max_memory_usage_bytes(spec: LayerSpec, config: PlanningConfig) -> int:
-    """Bytes that one request of full length takes in a layer with this spec (KV-PLAN-8)."""
+    """Return the bytes that one request of full length takes in a layer (KV-PLAN-8)."""
     return max_blocks(spec, config) * page_size_bytes(spec)
 
 

@@ -1,4 +1,4 @@
-"""The whole way: from each worker's layers and memory to its layout (KV-PLAN-11 … KV-PLAN-16)."""
+"""Plan from each worker's layers and memory to its layout (KV-PLAN-11 … KV-PLAN-16)."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def make_plan(
 
 
 def _check_context_parallel(groups: Groups, config: PlanningConfig) -> None:
-    """Context parallelism needs exactly one group, of full attention (KV-CFG-6, KV-PLAN-21)."""
+    """Check that context parallelism has one group, of full attention (KV-CFG-6, KV-PLAN-21)."""
     field = "dcp_world_size" if config.dcp_world_size > 1 else "pcp_world_size"
     if getattr(config, field) > 1:
         specs = [_first_spec(group.spec) for group in groups]

@@ -44,11 +44,11 @@ class ReferencePlanner:
         return uniform_type(layers)
 
     def unify_hybrid(self, layers: Layers) -> Layers:
-        """Windowed layers turned into full attention (KV-PLAN-7)."""
+        """Turn windowed layers into full attention (KV-PLAN-7)."""
         return unify_hybrid(layers)
 
     def unify_page_size(self, layers: Layers) -> Layers:
-        """Layers with equal page sizes (KV-PLAN-4)."""
+        """Return layers with equal page sizes (KV-PLAN-4)."""
         return unify_page_size(layers)
 
     def groups(self, layers: Layers, config: PlanningConfig) -> tuple[KVCacheGroup, ...]:
@@ -56,7 +56,7 @@ class ReferencePlanner:
         return group_layers(layers, config)
 
     def max_memory_usage_bytes(self, layers: Layers, config: PlanningConfig) -> int:
-        """Bytes of one request of full length, every layer for itself (KV-PLAN-8)."""
+        """Return the bytes of one request of full length, each layer on its own (KV-PLAN-8)."""
         return layers_bytes(layers, config)
 
     def estimate_max_model_len(

@@ -1,4 +1,4 @@
-"""Layers made alike: one type, one page size (KV-PLAN-3, KV-PLAN-4, KV-PLAN-7)."""
+"""Make layers alike: one type, one page size (KV-PLAN-3, KV-PLAN-4, KV-PLAN-7)."""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ def _type_key(spec: LayerSpec) -> tuple[object, ...]:
 
 
 def unify_hybrid(layers: Layers) -> Layers:
-    """Windowed layers turned into full attention where both occur (KV-PLAN-7).
+    """Turn windowed layers into full attention where both occur (KV-PLAN-7).
 
-    For engines that manage a single type. ConfigError if no single type comes out of it.
+    For engines that manage a single type. ConfigError if more than one type remains.
     """
     layers = tuple((name, normalized(spec)) for name, spec in layers)
     if _is_single(layers):
@@ -117,7 +117,7 @@ def _as_full(spec: LayerSpec, block_size: int) -> LayerSpec:
 
 
 def unify_page_size(layers: Layers) -> Layers:
-    """Layers whose pages all have the size of the largest (KV-PLAN-4)."""
+    """Return layers whose pages all have the size of the largest (KV-PLAN-4)."""
     if not layers:
         return layers
     largest = max(page_size_bytes(spec) for _, spec in layers)

@@ -1,4 +1,4 @@
-"""Arrays that callers pass: read into arrays of the library, or opened for writing (KV-BATCH-3)."""
+"""Read arrays of callers into arrays of the library, or open them for writing (KV-BATCH-3)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Is this batch legal? Every check of a batch comes before its first change (KV-BATCH-2)."""
+"""Check that a batch is legal, before its first change (KV-BATCH-2)."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def registered(field: str, handle: object, requests: Mapping[int, Request]) -> i
 
 
 def handles_of(field: str, handles: Ints, requests: Mapping[int, Request]) -> array[int]:
-    """Handles of registered requests, each at most once."""
+    """Return handles of registered requests, each at most once."""
     chosen = ints_of(field, beginning(handles, len(requests) + 1))  # one too many is enough
     seen: dict[int, str] = {}
     _check_handles(field, chosen, requests, seen)
@@ -134,7 +134,7 @@ def place_in_queue(queue: Sequence[int], after: int, config: ManagerConfig) -> i
 
 
 def check_follows(config: ManagerConfig, can: Capabilities) -> None:
-    """There are followed requests under this manager (KV-BATCH-14)."""
+    """Check that this manager has followed requests (KV-BATCH-14)."""
     if Feature.GIVEN_HASHES not in can.features:
         raise UnsupportedError(Feature.GIVEN_HASHES, can.name)
     if not config.given_hash_bytes:
@@ -195,7 +195,7 @@ def rewinds_of(
 
 
 def check_scheduling(where: str, request: Request) -> None:
-    """Counts and status are what `get_computed_blocks` accepts."""
+    """Check that counts and status are legal for `get_computed_blocks`."""
     count(f"{where}.num_preemptions", request.num_preemptions)
     in_flight = getattr(request, "num_in_flight_tokens", 0)
     count(f"{where}.num_in_flight_tokens", in_flight)

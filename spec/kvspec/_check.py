@@ -14,7 +14,7 @@ HELD_MAX = 2**16
 
 
 def is_int(value: object) -> bool:
-    """True for a real int, whatever `__class__` says; `True` and `1.0` are not block counts."""
+    """Return True for a real int, whatever `__class__` says; `True` and `1.0` are no counts."""
     return issubclass(type(value), int) and type(value) is not bool
 
 

@@ -58,7 +58,7 @@ def check_state(state: EngineState) -> None:
 
 
 def check_hashes(field: str, hashes: Sequence[EventHash]) -> None:
-    """Hashes as events show them."""
+    """Check hashes as events show them."""
     if not isinstance(hashes, Sequence) or isinstance(hashes, str | bytes):
         raise InvalidArgumentError(field, hashes, "a sequence of hashes")
     for one in hashes:

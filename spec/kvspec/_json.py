@@ -117,7 +117,7 @@ def checked_members(
     required: Mapping[str, Check[Any]],
     optional: Mapping[str, Check[Any]],
 ) -> dict[str, Any]:
-    """Like `members`, and every member has passed its own check."""
+    """Return `members`, after each passed its own check."""
     found = members(value, where, required, optional)
     checks = {**optional, **required}
     return {name: checks[name](item, where.member(name)) for name, item in found.items()}
@@ -173,7 +173,7 @@ def anything(value: object, where: Where) -> Any:
 
 
 def hex_bytes(value: object, where: Where) -> bytes:
-    """Bytes written as lower-case hexadecimal digits."""
+    """Decode bytes written as lower-case hexadecimal digits."""
     digits = text(value, where)
     try:
         data = bytes.fromhex(digits)
@@ -185,12 +185,12 @@ def hex_bytes(value: object, where: Where) -> bytes:
 
 
 def hex_text(value: object, where: Where) -> str:
-    """Hexadecimal digits, kept as text."""
+    """Return hexadecimal digits, kept as text."""
     return hex_bytes(value, where).hex()
 
 
 def optional(check: Check[T]) -> Check[T | None]:
-    """Null, or what `check` accepts."""
+    """Return a check that also accepts null."""
 
     def inner(value: Any, where: Where) -> T | None:
         return None if value is None else check(value, where)

@@ -1,4 +1,4 @@
-"""JSON files of bounded size, whole or line by line: streaming in, all or nothing out."""
+"""JSON files of bounded size, whole or line by line: streamed when read, atomic when written."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def _check_texts(value: Any, where: Where) -> None:
 
 @contextmanager
 def object_writer(path: Path) -> Iterator[Callable[[Any], None]]:
-    """Writes one value per line, gzip when the name ends in `.gz`.
+    """Write one value per line, gzip when the name ends in `.gz`.
 
     The file appears under its name when the `with` block ends, and never if it ends with an error.
     Equal values give equal bytes (gzip's time stamp is left out). A device such as /dev/null is

@@ -12,7 +12,7 @@ from typing import BinaryIO, Protocol
 from kvspec.errors import KVSpecError
 
 MAX_LINE_BYTES = 2**24
-"""Longest line that is put together; a longer one comes out as far as it was read.
+"""Longest line that is put together; a longer one is returned as far as it was read.
 
 As long as the longest message of the protocol, which also bounds the values made from it.
 """
@@ -77,7 +77,7 @@ class _Decompressor(Protocol):
 
 
 def _pieces(start: bytes, stream: BinaryIO) -> Iterator[bytes]:
-    """`start`, then the stream's bytes, in pieces of bounded size."""
+    """Yield `start`, then the stream's bytes, in pieces of bounded size."""
     yield start
     while piece := stream.read(_CHUNK_BYTES):
         yield piece
@@ -116,7 +116,7 @@ def _decompressed(
 
 
 def split_lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """Lines without their line feed; one longer than MAX_LINE_BYTES comes out as far as read."""
+    """Yield lines without line feed; one longer than MAX_LINE_BYTES as far as read."""
     pending = bytearray()
     for chunk in chunks:
         first, *others = chunk.split(b"\n")

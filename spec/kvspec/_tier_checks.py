@@ -17,7 +17,7 @@ def plain(value: Any) -> Any:
 
 
 def check_request(request: Request) -> None:
-    """InvalidArgumentError for what has not the members of a request (KV-TIER-8)."""
+    """Raise InvalidArgumentError for an object without the members of a request (KV-TIER-8)."""
     if not isinstance(request, Request):
         raise InvalidArgumentError("request", request, "made by make_request")
 

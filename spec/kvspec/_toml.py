@@ -1,4 +1,4 @@
-"""TOML that a stranger wrote: read, or refused with one error that names the file."""
+"""Parse untrusted TOML, or refuse it with one error that names the file."""
 
 from __future__ import annotations
 

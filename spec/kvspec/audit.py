@@ -26,7 +26,7 @@ _PROPERTIES = frozenset({"config", "none_hash", "num_free_blocks", "usage"})
 
 
 def audited(manager: KVCacheManager) -> KVCacheManager:
-    """`manager`, with all invariants checked now and after every call.
+    """Return `manager` wrapped so that invariants are checked now and after every call.
 
     Raises InvariantViolation as soon as one does not hold.
     """
@@ -34,7 +34,7 @@ def audited(manager: KVCacheManager) -> KVCacheManager:
 
 
 class Wrapper:
-    """A manager around another one, `inner`; what calls do to it they do to the inner one."""
+    """A manager around another one, `inner`; its calls are passed to the inner one."""
 
     inner: KVCacheManager
 
@@ -47,10 +47,10 @@ def unwrapped(manager: KVCacheManager) -> KVCacheManager:
 
 
 def audited_batch(batch: BatchedManager, manager: AuditedManager) -> BatchedManager:
-    """`batch`, which works on the manager inside `manager`, with its state checked after each call.
+    """Return `batch`, which works on the manager inside `manager`, with its state checked per call.
 
     Raises InvariantViolation as soon as an invariant does not hold. A batched call is many single
-    calls, so what holds between the states before and after one call is not asked.
+    calls, so transitions between the states before and after one call are not checked.
     """
     return cast("BatchedManager", _AuditedBatch(batch, manager))
 
@@ -135,7 +135,7 @@ class AuditedManager(Wrapper):
         self._check(self._before)
 
     def _check(self, state: Snapshot) -> None:
-        """Unless it equals the last state that passed: most calls leave it as it was."""
+        """Check the state unless it equals the last that passed: most calls change nothing."""
         if self._sound is None or _shares(state, self._sound) or state != self._sound:
             check_snapshot(self.inner.config, state)
             self._sound = state

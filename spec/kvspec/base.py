@@ -32,7 +32,7 @@ from kvspec.specs import FullAttentionSpec, LayerSpec
 from kvspec.stats import PrefixCacheStats, ResidencySample
 
 MEANINGLESS = frozenset({"has_scheduled_reqs", "num_encoder_tokens"})
-"""Options of `allocate_slots` that say nothing to full attention without a watermark."""
+"""Options of `allocate_slots` without effect on full attention without a watermark."""
 
 
 class BaseRequest:
@@ -65,7 +65,7 @@ class BaseRequest:
 
 
 class BaseManager:
-    """The calls that every small manager answers alike; other calls raise UnsupportedError.
+    """The calls that are the same in every small manager; other calls raise UnsupportedError.
 
     A subclass implements the methods that raise NotImplementedError here, as documented in
     `kvspec.interface.KVCacheManager`. `block_size`: tokens of a block.

@@ -187,7 +187,7 @@ class BatchedManager(Protocol):
         stops_at_refusal: bool = False,
         output: StepOutput | None = None,
     ) -> StepResult:
-        """`step` of a plan with `new=handles`, these options, and `starts_step=False`."""
+        """Make the `step` of a plan with `new=handles`, these options, and `starts_step=False`."""
 
     def decode(
         self,
@@ -197,13 +197,13 @@ class BatchedManager(Protocol):
         num_lookahead_tokens: int = 0,
         output: StepOutput | None = None,
     ) -> StepResult:
-        """`step` of a plan with `decoding=handles`, these options, and `starts_step=False`."""
+        """Make a `step` with `decoding=handles`, these options, and `starts_step=False`."""
 
     def free(self, handles: Ints) -> None:
-        """`step` of a plan with `finished=handles`, `starts_step=False`. They stay registered."""
+        """Make a `step` with `finished=handles`, `starts_step=False`. They stay registered."""
 
     def preempt(self, handles: Ints) -> None:
-        """`step` of a plan with `preempted=handles`, `starts_step=False`."""
+        """Make the `step` of a plan with `preempted=handles`, `starts_step=False`."""
 
     def step(self, plan: StepPlan, output: StepOutput | None = None) -> StepResult:
         """Do what the plan says, write what the output asks for (KV-BATCH-1 … KV-BATCH-10)."""
@@ -226,7 +226,7 @@ class BatchedManager(Protocol):
         """
 
     def list_lengths(self, handles: Ints) -> array[int]:
-        """Entries of each request's block list in each group: [requests, groups] (KV-BATCH-13)."""
+        """Return each request's number of entries per group: [requests, groups] (KV-BATCH-13)."""
 
 
 @runtime_checkable
@@ -234,7 +234,7 @@ class BatchedImplementation(Protocol):
     """The additional methods of an `Implementation` with `Feature.BATCHED`."""
 
     def batched(self, manager: KVCacheManager) -> BatchedManager:
-        """Whole steps on a manager of this implementation, with no request registered yet.
+        """Return whole steps on a manager of this implementation, with no request registered yet.
 
         InvalidArgumentError (`manager`) for a manager made elsewhere.
         """

@@ -59,7 +59,7 @@ class KVCacheBlocks:
         return all(len(ids) == 0 for ids in self.groups)
 
     def to_lists(self) -> list[list[int]]:
-        """Plain lists, for records and comparison."""
+        """Return plain lists, for records and comparison."""
         return [[int(block) for block in ids] for ids in self.groups]
 
     def __eq__(self, other: object) -> bool:

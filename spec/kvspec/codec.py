@@ -44,7 +44,7 @@ D = TypeVar("D", bound=_Dataclass)
 
 
 def encode_spec(spec: LayerSpec) -> JSONObject:
-    """`{"type": class name, …}` with every member of the spec."""
+    """Encode as `{"type": class name, …}` with every member of the spec."""
     values = {name: _plain(value) for name, value in spec_fields(spec).items()}
     if isinstance(spec, UniformTypeKVCacheSpecs):
         values["kv_cache_specs"] = encode_layers(spec.kv_cache_specs)
@@ -64,12 +64,12 @@ def decode_spec(value: object, where: Where) -> LayerSpec:
 
 
 def encode_layers(layers: Layers) -> list[list[Any]]:
-    """`[[layer name, spec], …]` in order."""
+    """Encode as `[[layer name, spec], …]` in order."""
     return [[name, encode_spec(spec)] for name, spec in layers]
 
 
 def decode_layers(value: object, where: Where) -> Layers:
-    """Layers in order; a name may come only once."""
+    """Decode layers in order; a name may come only once."""
     pairs = []
     for index, item in enumerate(list_of(_pair)(value, where)):
         at = where.item(index)
@@ -119,7 +119,7 @@ def decode_groups(value: object, where: Where) -> tuple[KVCacheGroup, ...]:
 
 
 def encode_tensor(tensor: KVCacheTensor) -> JSONObject:
-    """`{"size", "shared_by", "offset", "block_stride"}`; both latter are 0 unless packed."""
+    """Encode as `{"size", "shared_by", "offset", "block_stride"}`; the last two 0 unless packed."""
     return {
         "size": tensor.size_bytes,
         "shared_by": list(tensor.shared_by),
@@ -202,7 +202,7 @@ _RARE_MEMBERS: Mapping[str, tuple[str, Check[Any]]] = {
     "trusted_tenants": ("trusted_tenants", boolean),
     "num_hash_lookahead_tokens": ("hash_lookahead_tokens", integer),
 }
-"""The same of those that are left out where they say nothing."""
+"""The same for members that are omitted at their defaults."""
 
 
 def field_of_member(member: str) -> str:
@@ -338,7 +338,7 @@ def decode_policy(value: object, where: Where) -> Policy:
 
 
 def decode_recorded_policy(value: object, where: Where) -> Policy:
-    """`decode_policy` of a record or message: what lacks a key may be older than it (`OLDER`)."""
+    """Decode the policy of a record or message, where a missing key may mean another (`OLDER`)."""
     members = {**OLDER, **value} if isinstance(value, dict) else value
     return decode_policy(members, where)
 
@@ -375,7 +375,7 @@ def _members_of(cls: type[_Dataclass]) -> tuple[Mapping[str, Check[Any]], Mappin
 
 
 def _build(cls: type[D], where: Where, names: Mapping[str, str], **values: Any) -> D:
-    """`cls(**values)`; a value that it refuses becomes a FormatError under its name in the file."""
+    """Return `cls(**values)`; a value that it refuses becomes a FormatError under its file name."""
     try:
         return cls(**values)
     except ConfigError as error:
@@ -386,10 +386,10 @@ def _build(cls: type[D], where: Where, names: Mapping[str, str], **values: Any) 
 
 
 def _plain(value: Any) -> Any:
-    """Tuples as lists, at any depth."""
+    """Convert tuples to lists, at any depth."""
     return [_plain(item) for item in value] if isinstance(value, tuple) else value
 
 
 def _frozen(value: Any) -> Any:
-    """Lists as tuples, at any depth."""
+    """Convert lists to tuples, at any depth."""
     return tuple(_frozen(item) for item in value) if isinstance(value, list) else value

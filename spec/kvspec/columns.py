@@ -1,9 +1,9 @@
-"""The state of a pool as flat columns: what a file of it holds (`kvspec.saved`).
+"""The state of a pool as flat columns, the content of its file (`kvspec.saved`).
 
-A snapshot of a million blocks is some million tuples. Columns say the same in a few arrays, which
-go to a file and come back as they are. A manager that can show them does so by `columns()`, and an
-implementation that can take them by `restore_columns(config, columns)`; for all others they are
-made of a snapshot, and a snapshot of them.
+A snapshot of a million blocks is some million tuples. Columns hold the same in a few arrays, which
+are written to a file and read back unchanged. A manager that can show them does so by `columns()`,
+and an implementation that can take them by `restore_columns(config, columns)`; for all others
+columns are made of a snapshot, and a snapshot of them.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class ColumnImplementation(Protocol):
     """An implementation that can restore columns directly."""
 
     def restore_columns(self, config: ManagerConfig, columns: Columns) -> KVCacheManager:
-        """`restore` of the same snapshot, without an audit around the manager.
+        """Restore the same snapshot, without an audit around the manager.
 
         InvalidArgumentError where ids, counts, the free queue and references do not fit together;
         the other invariants are the caller's.

@@ -124,7 +124,7 @@ class SpecRegistry:
 
 @dataclass(frozen=True)
 class ManagerConfig:
-    """Everything a manager needs to know; frozen, comparable, writable as a record.
+    """Everything a manager needs; frozen, comparable, writable as a record.
 
     - `max_model_len_tokens`: longest sequence; slots beyond it are never allocated.
     - `scheduler_block_size_tokens`: alignment of hits. None: derived (KV-CFG-4).

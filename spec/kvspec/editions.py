@@ -1,8 +1,8 @@
 """Editions of the contract: the rules that each added.
 
 An implementation names the edition that it was written for (`Capabilities.edition`). Later rules,
-options and calls, and later changes of rules, do not apply to it: so it still conforms to what it
-conformed to before.
+options and calls, and later changes of rules, do not apply to it: so it still conforms wherever it
+conformed before.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ UINT64_MAX = 2**64 - 1
 
 
 def encode_event(event: Event) -> dict[str, Any]:
-    """`{"type": class name, …}`; bytes as hexadecimal digits, 64-bit hashes as decimal strings."""
+    """Encode as `{"type": class name, …}`; bytes as hex digits, 64-bit hashes as decimal texts."""
     if isinstance(event, BlockStored):
         parent = event.parent_block_hash
         ahead = event.lookahead_token_ids
@@ -176,7 +176,7 @@ def _encode_extra_keys(extra_keys: tuple[ExtraKeys, ...] | None) -> list[Any] | 
 
 
 def _encode_extra(key: ExtraKey) -> Any:
-    """Text as text, an item as `[identifier, offset]`, a digest as `{"hex": digits}`."""
+    """Encode text as text, an item as `[identifier, offset]`, a digest as `{"hex": digits}`."""
     if isinstance(key, bytes):
         return {"hex": key.hex()}
     return key if isinstance(key, str) else [key[0], key[1]]

@@ -89,11 +89,11 @@ class Heard(StrEnum):
     WAITING = "waiting"
     """Others are missing before it (KV-FLEET-3)."""
     KNOWN = "known"
-    """It changes nothing: heard before, or left over from before a restart (KV-FLEET-2)."""
+    """It changes nothing: received before, or left over from before a restart (KV-FLEET-2)."""
     RESTARTED = "restarted"
     """The engine restarted: its earlier state was dropped, and the batch applied (KV-FLEET-5)."""
     FULL = "full"
-    """Too many wait already; it has to be brought again (KV-FLEET-3)."""
+    """Too many wait already; it has to be sent again (KV-FLEET-3)."""
 
 
 class PrefixIndex(Protocol):
@@ -116,10 +116,10 @@ class PrefixIndex(Protocol):
         """Drop an engine and its state."""
 
     def missing(self, engine: str) -> tuple[int, int] | None:
-        """Numbers (first, end) of the batches before the lowest that waits (KV-FLEET-3)."""
+        """Return numbers (first, end) of the batches before the lowest that waits (KV-FLEET-3)."""
 
     def last(self, engine: str) -> tuple[int, float]:
-        """Number and time of the last applied batch; -1 and minus infinity before the first."""
+        """Return number and time of the last applied batch; -1, minus infinity before the first."""
 
     def state(self, engine: str) -> EngineState:
         """Return the state of an engine; InvalidArgumentError if it is unknown."""

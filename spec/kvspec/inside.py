@@ -108,7 +108,7 @@ class Chunk:
         return -(-self.end // self.size) - 2
 
     def checkpoint(self, spec: MambaSpec, config: ManagerConfig) -> int:
-        """After how many tokens a state is left inside the chunk; 0 for none (KV-INSIDE-5)."""
+        """Return the tokens before the state left inside the chunk; 0 for none (KV-INSIDE-5)."""
         alignment, h = spec.prefill_checkpoint_alignment, hash_block_size(config)
         position = last_boundary(self.end, config)
         if not spec.has_checkpoints or alignment is None or self.start % h:

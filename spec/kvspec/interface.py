@@ -274,13 +274,13 @@ class KVCacheManager(Protocol):
         """Drop every hash if no block is in use, and return True; else return False."""
 
     def get_num_common_prefix_blocks(self, request: Request) -> tuple[int, ...]:
-        """Per group, leading blocks of this request that all running requests share (KV-MGR-15)."""
+        """Count per group the leading blocks that all running requests share (KV-MGR-15)."""
 
     def get_blocks(self, request: Request) -> KVCacheBlocks:
         """Return the request's block list per group; empty lists if it holds nothing."""
 
     def get_unhashed_block_ids(self, request: Request) -> tuple[tuple[int, ...], ...]:
-        """Per group, the request's blocks that are neither null nor cached, in list order."""
+        """Return per group the request's blocks that are neither null nor cached, in list order."""
 
     def get_num_blocks_to_allocate(
         self,
@@ -299,13 +299,13 @@ class KVCacheManager(Protocol):
         """
 
     def take_events(self) -> tuple[Event, ...]:
-        """Events since the last call, in order; empties the queue (KV-EVT-1)."""
+        """Return the events since the last call, in order, and empty the queue (KV-EVT-1)."""
 
     def take_new_block_ids(self) -> tuple[int, ...]:
         """Return and clear the new blocks that must be zeroed, by group (KV-MGR-16)."""
 
     def make_prefix_cache_stats(self) -> PrefixCacheStats | None:
-        """Look-up counters since the last call, then reset; None when `log_stats` is off."""
+        """Return the look-up counters since the last call, reset; None when `log_stats` is off."""
 
     def record_prefix_cache_stats(self, request: Request, num_hit_tokens: int) -> None:
         """Count the look-up of a request that was admitted with this hit (KV-POL-18).
@@ -314,7 +314,7 @@ class KVCacheManager(Protocol):
         """
 
     def take_residency_samples(self) -> tuple[ResidencySample, ...]:
-        """Lives of sampled blocks that ended since the last call (KV-STAT-6)."""
+        """Return the lives of sampled blocks that ended since the last call (KV-STAT-6)."""
 
     def new_step_starts(self) -> None:
         """Begin a scheduling step: states registered before it may be used (KV-MAMBA-2)."""
@@ -341,7 +341,7 @@ class HitRateWindow(Protocol):
 
 @runtime_checkable
 class Implementation(Protocol):
-    """The factory of managers, and what else an implementation offers."""
+    """The factory of managers and requests, and the other calls of an implementation."""
 
     @property
     def capabilities(self) -> Capabilities: ...

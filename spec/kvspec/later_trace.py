@@ -53,7 +53,7 @@ _USUAL: Mapping[str, Any] = MappingProxyType(
         "tp_replicated": False,
     }
 )
-"""Members of specs that say nothing at this value, and need something otherwise."""
+"""Members of specs without effect at this value, which need a feature otherwise."""
 
 _IGNORED = frozenset({"cache_role", "dcp_sharded", "num_heads"})
 """Members that the manager does not read beside its own; equality of specs does not need them."""

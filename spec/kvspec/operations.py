@@ -41,7 +41,7 @@ def status(value: object, where: Where) -> str:
 
 
 def stats(value: object, where: Where) -> Any:
-    """Look-up counters, checked and left as they are."""
+    """Return look-up counters unchanged, after a check."""
     decode_stats(value, where)
     return value
 

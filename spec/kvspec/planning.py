@@ -123,16 +123,16 @@ class Planner(Protocol):
         """Return all layers as one group of one type with different sizes, or None."""
 
     def unify_hybrid(self, layers: Layers) -> Layers:
-        """Windowed layers turned into full attention, for engines without hybrid support."""
+        """Turn windowed layers into full attention, for engines without hybrid support."""
 
     def unify_page_size(self, layers: Layers) -> Layers:
-        """Layers with equal page sizes: block sizes grown, or pages padded."""
+        """Return layers with equal page sizes: block sizes grown, or pages padded."""
 
     def groups(self, layers: Layers, config: PlanningConfig) -> tuple[KVCacheGroup, ...]:
         """Return the groups of a model (KV-PLAN-5)."""
 
     def max_memory_usage_bytes(self, layers: Layers, config: PlanningConfig) -> int:
-        """Bytes one request of full length needs at most."""
+        """Return the most bytes that one request of full length needs."""
 
     def estimate_max_model_len(
         self, layers: Layers, config: PlanningConfig, available_memory_bytes: int

@@ -145,7 +145,7 @@ def _function(
     expected: Check[Any],
     **others: Check[Any],
 ) -> PlanningFunction:
-    """`inputs`: their names, in order. `others`: inputs that are not as they usually are."""
+    """Return a function. `inputs`: their names, in order. `others`: inputs of unusual types."""
     checks = {**_INPUTS, **others}
     return PlanningFunction(
         method, {name: checks[name] for name in inputs.split()}, answer, expected

@@ -1,7 +1,7 @@
-"""Policies: what a conforming implementation may choose, as one frozen value (KV-POL-*).
+"""Policies: the choices of a conforming implementation, as one frozen value (KV-POL-*).
 
-Safety is never a policy. `Policy()` is what the rules say; `Policy.vllm_0_24()` is the profile
-under which planning was recorded.
+Safety is never a policy. `Policy()` has the choices of the rules; `Policy.vllm_0_24()` is the
+profile under which planning was recorded.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from kvspec.errors import FormatError
 from kvspec.policy import Policy
 
 MOST_BYTES = 2**14
-"""No profile is longer; what a TOML reader takes for thousands of dots grows with their square."""
+"""No profile is longer; the time of a TOML reader for thousands of dots grows with their square."""
 
 RECORDS_PROFILE = "vllm-0.24"
 """The profile of records that do not name their policy."""

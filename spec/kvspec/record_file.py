@@ -1,4 +1,4 @@
-"""Record files: read line by line, refused where they are malformed, written all or nothing."""
+"""Record files: read line by line, refused where malformed, written all or nothing."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def write_trace(
 def trace_writer(
     path: Path, header: Header, coverage: Mapping[str, int] | None = None
 ) -> Iterator[Callable[[Operation], None]]:
-    """Writes a record operation by operation: a long one need not fit into memory.
+    """Write a record operation by operation: a long one need not fit into memory.
 
     The file appears, with its footer, when the `with` block ends, and never if it ends with an
     error. `coverage` None: how often each operation was written. To add an operation that only a

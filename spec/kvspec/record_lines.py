@@ -330,7 +330,7 @@ def encode_operation(operation: Operation) -> dict[str, Any]:
 
 
 def _encode_error(raises: str | None, message: str | None) -> dict[str, Any]:
-    """`raises` and `message`, as far as there are any."""
+    """Return `raises` and `message`, without those that are None."""
     pairs = {"raises": raises, "message": message}
     return {name: value for name, value in pairs.items() if value is not None}
 

@@ -1,4 +1,4 @@
-"""Requests: what a caller gives, and what a manager reads (KV-REQ-*)."""
+"""Requests: the input of a caller, and the request that a manager reads (KV-REQ-*)."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def _length(token_ids: Sequence[int]) -> int:
 
 
 def _check_items(items: tuple[MultimodalItem, ...]) -> None:
-    """Items are sorted by offset and do not overlap (KV-REQ-4)."""
+    """Check that items are sorted by offset and do not overlap (KV-REQ-4)."""
     if not isinstance(items, tuple) or not all(isinstance(i, MultimodalItem) for i in items):
         raise InvalidArgumentError("multimodal", items, "a tuple of MultimodalItem")
     end = 0

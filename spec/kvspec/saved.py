@@ -124,7 +124,7 @@ def _config_in(file: str, value: Any) -> ManagerConfig:
 
 
 def _check_equal(file: str, written: dict[str, Any], config: ManagerConfig) -> None:
-    """SavedStateError that names each member of the configuration that differs."""
+    """Raise SavedStateError that names each member of the configuration that differs."""
     wanted = encode_manager_config(config)
     differing = sorted(
         f"{field_of_member(name)} is {written.get(name)!r} there and {wanted.get(name)!r} here"

@@ -31,9 +31,9 @@ from kvspec.turn import Turn, in_turn
 
 
 def batched_of(implementation: Implementation, manager: KVCacheManager) -> BatchedManager:
-    """Whole steps on `manager`, with no request registered yet.
+    """Return whole steps on `manager`, with no request registered yet.
 
-    The implementation's own with `Feature.BATCHED`, else a `SequentialManager`.
+    The implementation's own with `Feature.BATCHED`, otherwise a `SequentialManager`.
     """
     if Feature.BATCHED in implementation.capabilities.features:
         return cast(BatchedImplementation, implementation).batched(manager)
@@ -41,10 +41,10 @@ def batched_of(implementation: Implementation, manager: KVCacheManager) -> Batch
 
 
 class SequentialManager:
-    """A `kvspec.batched.BatchedManager`, whose docstrings say what each call promises.
+    """A `kvspec.batched.BatchedManager`, whose docstrings specify each call.
 
     - `requests[h]`: the request of handle h; `reported[h][g]`: how many entries of its block list
-      in group g have been reported (KV-BATCH-10).
+    in group g have been reported (KV-BATCH-10).
     - `released`: handles to be given out again, the one released longest ago first (KV-BATCH-4).
     - `turn`: of batched calls; the manager is free between the single calls of one.
     """
@@ -294,7 +294,7 @@ class SequentialManager:
 
     @in_turn
     def num_pending_deltas(self) -> int:
-        """Entries of all requests that were not reported yet."""
+        """Count entries of all requests that were not reported yet."""
         return sum(self.num_unreported(handle) for handle in self.requests)
 
     @in_turn
@@ -309,13 +309,13 @@ class SequentialManager:
 
     @in_turn
     def list_lengths(self, handles: Ints) -> array[int]:
-        """Lengths of block lists, handle after handle, group after group (KV-BATCH-13)."""
+        """Return lengths of block lists, handle after handle, group after group (KV-BATCH-13)."""
         chosen = checks.handles_of("handles", handles, self.requests)
         lists = [self.manager.get_blocks(self.requests[handle]).groups for handle in chosen]
         return array("i", [len(blocks) for groups in lists for blocks in groups])
 
     def num_unreported(self, handle: int) -> int:
-        """Entries of one request's lists that were not reported yet (KV-BATCH-10)."""
+        """Count entries of one request's lists that were not reported yet (KV-BATCH-10)."""
         lists = self.manager.get_blocks(self.requests[handle]).groups
         return sum(
             max(0, len(blocks) - reported)

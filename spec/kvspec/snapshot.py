@@ -97,6 +97,6 @@ class Snapshot:
 
 
 def _shorten(value: object, limit: int = 400) -> str:
-    """`repr`, cut in the middle of a line that would fill a screen."""
+    """Return `repr`, cut where it would fill a screen."""
     text = repr(value)
     return text if len(text) <= limit else f"{text[:limit]} … ({len(text)} characters)"

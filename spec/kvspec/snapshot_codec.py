@@ -37,7 +37,7 @@ def hexes(hashes: Iterable[bytes]) -> list[str]:
 
 
 def encode_snapshot(snapshot: Snapshot) -> dict[str, Any]:
-    """Every member by its name."""
+    """Encode every member by its name."""
     return {
         "num_blocks": index(snapshot.num_blocks),
         "free_queue": ints(snapshot.free_queue),
