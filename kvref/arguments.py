@@ -276,7 +276,7 @@ def check_caching(
 
 
 def check_withdrawn(request_id: str, coordinator: Coordinator) -> None:
-    """Check that a request is withdrawn before it is freed; then its blocks are known (KV-MGR-23)."""
+    """Check that a withdrawn request is not freed yet: its blocks must be known (KV-MGR-23)."""
     if not coordinator.holds_blocks(request_id):
         raise InvalidArgumentError("request", request_id, "one that holds blocks")
 
