@@ -75,7 +75,7 @@ class Configuration:
 
     - `num_requests` at once. One that has ended makes place for another, with its name.
     - `prompts`: what a request may begin with; it grows by `tokens` up to the manager's
-    `max_model_len_tokens`.
+      `max_model_len_tokens`.
     - `steps`: whole engine steps, of every plan over the requests (`kvcheck.explore.batches`).
     - `in_chunks`: a step computes any number of the tokens that are left; otherwise all of them.
     - `max_popped`: deferred frees that may be under way at once.

@@ -1,6 +1,6 @@
 """State machines: Hypothesis draws step after step, and a runner performs and checks each.
 
-run_state_machine_as_test(mixed_machine(implementation, longest_hit))
+    run_state_machine_as_test(mixed_machine(implementation, longest_hit))
 
 Unlike a program, a machine sees the result of a step before it draws the next one, so that it
 rarely draws a step that fits no request; and Hypothesis shrinks it.

@@ -1,6 +1,6 @@
 """State machines over two implementations at once: compare every result, event and state.
 
-run_state_machine_as_test(twin_machine(subject, oracle))
+    run_state_machine_as_test(twin_machine(subject, oracle))
 
 | machine                   | calls       | sizes                                                |
 |---------------------------|-------------|------------------------------------------------------|

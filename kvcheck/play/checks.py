@@ -3,7 +3,7 @@
 - `ShadowCheck` needs no agreement on policy: shadow memory, conservation, errors without effect.
 - `InvariantCheck`: the named invariants over every snapshot and transition.
 - `CompareCheck`: the results (level behaviour) and the ids and eviction order (level identity)
-equal those of an oracle.
+  equal those of an oracle.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ class SequentialManager:
     """A `kvspec.batched.BatchedManager`, whose docstrings specify each call.
 
     - `requests[h]`: the request of handle h; `reported[h][g]`: how many entries of its block list
-    in group g have been reported (KV-BATCH-10).
+      in group g have been reported (KV-BATCH-10).
     - `released`: handles to be given out again, the one released longest ago first (KV-BATCH-4).
     - `turn`: of batched calls; the manager is free between the single calls of one.
     """

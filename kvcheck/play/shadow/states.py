@@ -4,10 +4,10 @@ The engine imagined here does what spec/rules/mamba.md says of one and nothing m
 
 - A step reads one state, where the step before left it or where a hit or a load ends.
 - It leaves the state after its last token in the running state's entry, and those after drafts
-in the entries behind, as far as there are blocks for them (KV-MAMBA-4, KV-MAMBA-9).
+  in the entries behind, as far as there are blocks for them (KV-MAMBA-4, KV-MAMBA-9).
 - At a block boundary it leaves one if it ends there. In modes none and all it leaves one at every
-boundary that it passes. In mode align an engine ends its steps on boundaries; where a caller does
-not, the entry that the step started from is taken as filled on the way.
+  boundary that it passes. In mode align an engine ends its steps on boundaries; where a caller does
+  not, the entry that the step started from is taken as filled on the way.
 - When drafts turn out right, the states at boundaries among them are copied to their entries.
 
 Where hits may end inside a block, callers keep KV-INSIDE-5, and nothing is taken as filled on the
