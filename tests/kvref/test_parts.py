@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 from importlib.metadata import version
-from typing import Any
 
 import pytest
 
@@ -22,7 +21,7 @@ from kvspec.config import HASH_FUNCTIONS
 from kvspec.errors import ConfigError
 from kvspec.events import BlockRemoved
 from kvspec.interface import Feature, Implementation, KVCacheManager
-from tests.contract.builders import make_config, new_manager, new_request
+from tests.contract.builders import make_config, new_request
 
 CONTEXT = GroupContext(
     index=0,
@@ -59,38 +58,6 @@ def test_without_a_policy_unhashed_blocks_go_first_and_each_copy_has_its_event()
     for block in blocks[:2]:
         pool.forget(block)
     assert [type(event) for event in pool.events.take()] == [BlockRemoved, BlockRemoved]
-
-
-@pytest.mark.parametrize("mode", ["all", "align"])
-def test_a_state_of_this_step_is_waited_for_even_if_all_blocks_are_free(mode: str) -> None:
-    """Request a is gone already: 3 of 4 blocks are free, and b needs more than there are."""
-    implementation = kvref.implementation()
-    manager = new_manager(implementation, 4, specs=[mamba(4, mode)])
-    first = new_request(implementation, manager, "a", range(5))
-    manager.allocate_slots(first, 4)
-    manager.free(first)
-    assert manager.num_free_blocks == 3
-    second = new_request(implementation, manager, "b", range(5))
-    hit = manager.get_computed_blocks(second)
-    assert hit.hit_length_tokens == 4
-    arguments: dict[str, Any] = {"num_new_computed_tokens": 4, "new_computed_blocks": hit.blocks}
-    assert manager.allocate_slots(second, 1, **arguments) is None
-    manager.new_step_starts()
-    assert manager.allocate_slots(second, 1, **arguments) is not None
-
-
-def test_a_load_for_a_running_request_takes_nothing_beyond_the_longest_sequence() -> None:
-    """8 tokens at most: only a newcomer has slots for all that is loaded, even if that is 12."""
-    implementation = kvref.implementation()
-    for is_running, num_blocks in ((True, 2), (False, 3)):
-        manager = new_manager(implementation, 9, max_model_len_tokens=8)
-        request = new_request(implementation, manager, "r", range(13))
-        if is_running:
-            manager.allocate_slots(request, 4)
-            request.num_computed_tokens = 4
-        missing = 12 - request.num_computed_tokens
-        assert manager.allocate_slots(request, 0, num_external_computed_tokens=missing) is not None
-        assert len(manager.get_blocks(request).to_lists()[0]) == num_blocks
 
 
 class Clock:
