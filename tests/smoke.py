@@ -69,6 +69,7 @@ CALLS = (
         "34 operations",
         writes=("record.html",),
     ),
+    Call(("hazards", "nowhere.jsonl"), "nowhere.jsonl", exit_code=2),
     Call(("probe", f"cmd:{shlex.quote(sys.executable)} -I -m {SERVE}"), "replies are right"),
     Call(
         ("redact", "identities", "-o", "redacted.jsonl"),

@@ -12,6 +12,7 @@ import pytest
 from kvcheck.cli import main
 from kvcheck.cli._commands import COMMANDS
 from kvcheck.records.select import shipped_records
+from tests.source import ROOT
 
 VALUES = (
     *("9" * 5_000, "1000000000000000", "-1", "0", "1e400", "-inf", "nan", "", "²", "x"),
@@ -19,6 +20,7 @@ VALUES = (
 )
 
 RECORD = str(shipped_records() / "identities.jsonl")
+HISTORY = str(ROOT / "examples/hazards/vllm-52360.jsonl")
 QUICK: Mapping[str, Sequence[str]] = {
     "bench": ["--impl", "nowhere"],
     "check": ["kvref", "--budget", "static", "--level", "safety"],
@@ -26,6 +28,7 @@ QUICK: Mapping[str, Sequence[str]] = {
     "examples": ["kvref", "--rules", "KV-SW-1"],
     "explore": ["--list"],
     "golden": [RECORD, "--impl", "kvref"],
+    "hazards": [HISTORY],
     "plan": ["llama-3.1-8b"],
     "probe": ["nowhere"],
     "redact": [RECORD, "-o", "out"],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -82,7 +83,8 @@ def test_what_is_printed_of_records(
         monkeypatch.setattr(ReferenceImplementation, "capabilities", less)
     monkeypatch.chdir(folder)
     before = sorted(folder.rglob("*"))
-    case.expect(said_by(f"golden {case.given[0]} --impl kvref", capsys))
+    said = said_by(f"golden {case.given[0]} --impl kvref", capsys)
+    case.expect(re.sub(r"dataclasses\.py:\d+", "dataclasses.py:…", line) for line in said)
     assert sorted(folder.rglob("*")) == before
 
 

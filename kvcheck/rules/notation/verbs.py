@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -38,9 +37,8 @@ QUESTIONS = frozenset(ASKED.split())
 """Lines left out on their own if the subject lacks them: the others are still played."""
 
 
-SIGNS = re.compile(r"[A-Za-z.]+")
-DOT = ord(".") << 16
-"""The token that a dot is; those of a letter begin at its number, too."""
+SIGNS = ".abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+"""A dot is token 0; the tokens of a letter begin at its place here, in thousands or blocks."""
 
 
 class Verbs:
@@ -166,10 +164,10 @@ class Verbs:
         """Return the tokens of `"ab."`: a block of group 0 for each letter, one token for a dot."""
         found: list[Any] = []
         for word in _flat(words):
-            if isinstance(word, str) and SIGNS.fullmatch(word):
+            if isinstance(word, str) and word and set(word) <= set(SIGNS):
                 size = self.on.config.kv_cache.groups[0].spec.block_size
-                for first in (ord(sign) << 16 for sign in word):
-                    found += range(first, first + (1 if first == DOT else size))
+                for first in (SIGNS.index(sign) * max(size, 1000) for sign in word):
+                    found += range(first, first + (size if first else 1))
             else:
                 found.append(word)
         return found
