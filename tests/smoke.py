@@ -44,7 +44,7 @@ CALLS = (
     Call(("doctor",), "implementation kvref"),
     Call(("doctor", "--json"), '"implementations"'),
     Call(("examples", "kvref", "--rules", "KV-SW-*"), "0 failed"),
-    Call(("explore", "--config", "retention", "--max-edges", "500"), "no rule is broken"),
+    Call(("explore", "--config", "retention", "--max-edges", "500"), "no rule broken"),
     Call(("golden", "--impl", "kvref"), "0 failed"),
     Call(("plan", "--list"), "llama-3.1-8b"),
     Call(("plan", "llama-3.1-8b"), "concurrency"),
