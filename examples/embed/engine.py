@@ -213,8 +213,9 @@ class Engine:
         for number, is_loaded in self.store.take_ended():
             one = next(one for one in self.loading if one.number == number)
             self.loading.remove(one)
-            if is_loaded or one.length_tokens == 0:
-                self.manager.cache_blocks(one.request, one.request.num_computed_tokens * is_loaded)
+            if is_loaded:
+                self.manager.cache_blocks(one.request, one.request.num_computed_tokens)
+            if is_loaded or one.length_tokens == 0:  # an aborted one ends with the next plan
                 most = one.request.num_tokens - 1  # the last one is computed in any case
                 one.request.num_computed_tokens = min(one.request.num_computed_tokens, most)
                 insort(self.running, one, key=IN_ORDER)

@@ -49,7 +49,7 @@ class Life:
         self.implementation = implementation
         manager = implementation.create(config, check_invariants=False)
         self.batched = batched_of(implementation, manager)
-        workers = Workers(self.num_blocks, self.size, 4 * MAX_RUNNING)
+        workers = Workers(self.num_blocks, self.size, 2 * MAX_RUNNING)
         texts = [[draw.randrange(1000) for _ in range(self.most)] for _ in range(3)]
         self.texts = texts
         store = Store(workers, texts[:2], num_steps=draw.randint(1, 6), fails=self.fails)
@@ -101,7 +101,6 @@ class Life:
                 self.expect_its_tokens(request)
             idle_steps = 0 if ended or self.progress() != before else idle_steps + 1
             assert idle_steps < MAX_STEPS_WITHOUT_PROGRESS, "the engine stands still"
-        engine.batched.step(StepPlan())
         assert self.batched.manager.num_free_blocks == self.num_blocks - 1
 
     def progress(self) -> tuple[int, int]:
