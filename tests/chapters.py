@@ -14,7 +14,7 @@ from pathlib import Path
 import kvref
 from kvcheck.judge.applying import rule_outcomes
 from kvcheck.judge.options import Budget, Options
-from kvcheck.judge.outcome import NOT_APPLICABLE
+from kvcheck.judge.outcome import HIDDEN, NOT_APPLICABLE
 from kvcheck.judge.suite import Suite
 from kvcheck.play.verdicts import Level
 from kvspec.interface import Capabilities, Feature
@@ -61,7 +61,8 @@ def applying(types: Sequence[type[LayerSpec]], rules: Sequence[str] = ("*",)) ->
     options = Options(Level.IDENTITY, Budget(0.0, 0), tuple(rules))
     report = Suite(Declared(declared(types)), kvref.implementation(), options).run()
     outcomes = rule_outcomes(report)
-    return {rule for rule, found in outcomes.items() if found.verdict != NOT_APPLICABLE}
+    unchecked = (NOT_APPLICABLE, HIDDEN)
+    return {rule for rule, found in outcomes.items() if found.verdict not in unchecked}
 
 
 def rows() -> list[str]:

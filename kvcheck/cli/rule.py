@@ -8,7 +8,7 @@ from kvcheck.cli._support import fail, output_console
 from kvcheck.discovery import find_implementation
 from kvcheck.rulebook import rule_sentences, rule_text, stated
 from kvcheck.rules.notation.running import drawn_story
-from kvcheck.rules.notation.shipped import shipped_stories
+from kvcheck.rules.notation.shipped import written_stories
 
 
 @click.command()
@@ -32,7 +32,7 @@ def command(rule: str, name: str) -> int:
     if rule not in rule_sentences():
         fail(f"no rule {rule!r}")
     lines = [stated(rule), "", rule_text(rule)]
-    for story in shipped_stories():
+    for story in written_stories():
         if story.rules[0] == rule:
             where = f"{story.path}:{story.lines[0].number}"
             lines += ["", f"{story.name}   ({where})", ""]

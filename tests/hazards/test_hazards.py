@@ -11,9 +11,13 @@ from pathlib import Path
 import pytest
 
 import kvfast
+import kvref
 from kvcheck.hazards.checker import HazardChecker
 from kvcheck.hazards.lines import HazardRecordError, lines_of
+from kvcheck.rules.notation.running import outcomes_of
+from kvcheck.rules.notation.shipped import written_stories
 from kvspec.errors import InvalidArgumentError
+from kvspec.policy import Policy
 from tests.commands import python, said_by
 from tests.examples.test_embed_lives import Life
 from tests.hazards.recorded import (
@@ -44,6 +48,13 @@ MISTAKES = {
     RunsBeforeTheLoad: "KV-HAZ-1",
     WritesOneSlotOn: "KV-HAZ-1",
 }
+
+
+def test_the_examples_of_the_rules_run() -> None:
+    stories = [story for story in written_stories() if story.is_of_copies]
+    assert {story.rules[0] for story in stories} == {f"KV-HAZ-{number}" for number in range(1, 7)}
+    found = outcomes_of(stories, kvref.implementation(), Policy())
+    assert [outcome.place for outcome in found if outcome.violation or outcome.left_out] == []
 
 
 def test_every_history_has_its_rule_and_every_file_is_a_history() -> None:

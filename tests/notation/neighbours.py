@@ -24,7 +24,7 @@ import kvref
 from kvcheck.play.left_out import LeftOut
 from kvcheck.rules.example import example_violation
 from kvcheck.rules.judging import NotationError
-from kvcheck.rules.notation.shipped import example_of, shipped_stories
+from kvcheck.rules.notation.shipped import example_of, written_stories
 from kvcheck.rules.notation.story import Line, Story, sums_in
 from kvspec.policy import Policy
 
@@ -131,7 +131,7 @@ def main(patterns: Sequence[str]) -> int:
     """Print survivors among answers, and the shares of both kinds that are found."""
     wanted = [
         story
-        for story in shipped_stories()
+        for story in written_stories()
         if not patterns or any(fnmatch.fnmatch(story.rules[0], each) for each in patterns)
     ]
     counts = {True: [0, 0], False: [0, 0]}

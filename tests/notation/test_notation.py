@@ -15,7 +15,7 @@ from kvcheck.play.verdicts import Level
 from kvcheck.rules.bench import Bench
 from kvcheck.rules.judging import NotationError
 from kvcheck.rules.notation.running import Outcome, blessed, drawn_story, outcomes_of
-from kvcheck.rules.notation.shipped import example_of, shipped_stories
+from kvcheck.rules.notation.shipped import example_of, written_stories
 from kvcheck.rules.notation.story import stories_of
 from kvcheck.rules.notation.values import Reader, evaluated
 from kvcheck.rules.notation.verbs import Verbs
@@ -52,7 +52,7 @@ def outcome(text: str, name: str = "kvref") -> Outcome:
 def test_every_rule_has_an_example_that_runs_or_stands_on_the_list() -> None:
     """Under its heading; who writes one takes it off the list."""
     table = load_table()
-    shown = {story.rules[0] for story in shipped_stories() if story.path.endswith(".md")}
+    shown = {story.rules[0] for story in written_stories() if story.path.endswith(".md")}
     listed = {word for words in WITHOUT.values() for word in words.split()}
     rules = {rule.id for rule in table.find_rules() if not rule.withdrawn}
     lacking = {rule for rule in rules - shown if rule.split("-")[1] not in listed}
@@ -198,6 +198,6 @@ def test_an_example_that_an_off_by_one_passes_is_noticed() -> None:
 
 def test_every_word_of_the_notation_is_described() -> None:
     page = (ROOT / "spec/examples.md").read_text(encoding="utf-8")
-    used = {line.text.split()[0] for story in shipped_stories() for line in story.lines}
+    used = {line.text.split()[0] for story in written_stories() for line in story.lines}
     calls = {"".join(word) for word in re.findall(r"`([a-z_]+)", page)}
     assert used & set(Verbs(Bench(REFERENCE, Policy())).verbs) <= calls

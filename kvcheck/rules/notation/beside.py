@@ -75,12 +75,7 @@ class Beside:
         self.hazards: HazardChecker | None = None
 
     def do_hazards(self, **sizes_tokens: int) -> None:
-        """Begin a record of copies between pools with blocks of so many tokens.
-
-        Managers have no part in it, so it is played once, with the reference.
-        """
-        if self.hand.bench.subject.capabilities.name not in ("kvref", "kvfast"):
-            raise LeftOut("copies, which `kvspec hazards` checks in a record of an engine")
+        """Begin a record of copies between pools with blocks of so many tokens."""
         self.hazards = HazardChecker()
         self._issue("pools", **sizes_tokens)
 

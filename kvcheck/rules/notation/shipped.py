@@ -25,7 +25,7 @@ from kvspec.editions import EDITIONS, FIRST, edition_of_rules
 
 
 @cache  # parsed once, when the suite is first asked for
-def shipped_stories() -> tuple[Story, ...]:
+def written_stories() -> tuple[Story, ...]:
     """Return all examples in text: chapter by chapter, then the longer ones."""
     found: list[Story] = []
     for rule, path, line, text in rule_blocks():
@@ -35,6 +35,12 @@ def shipped_stories() -> tuple[Story, ...]:
         path = f"spec/kvspec/data/examples/{file.name}"
         found += stories_of(file.read_text(encoding="utf-8"), path)
     return tuple(found)
+
+
+@cache
+def shipped_stories() -> tuple[Story, ...]:
+    """Return those that an implementation is asked: all but records of copies."""
+    return tuple(story for story in written_stories() if not story.is_of_copies)
 
 
 def stories_in(folder: Path) -> Iterator[Story]:

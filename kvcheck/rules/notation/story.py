@@ -41,6 +41,11 @@ class Story:
     rows: tuple[tuple[tuple[str, str], ...], ...] = ((),)
     since: str = ""
 
+    @property
+    def is_of_copies(self) -> bool:
+        """Whether it is a record of copies (KV-HAZ-*), in which an implementation has no part."""
+        return bool(self.lines) and self.lines[0].text.startswith("hazards ")
+
     def played_lines(self) -> Iterator[tuple[str, Sequence[Line]]]:
         """Yield the lines once for each row of its table, names replaced; "" without a table."""
         for row in self.rows:
