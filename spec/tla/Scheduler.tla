@@ -1,7 +1,7 @@
 ----------------------------- MODULE Scheduler ------------------------------
 (* The scheduler of spec/rules/liveness.md over Manager. In each step it serves those who run,
-   in one order, and preempts the last one on a refusal; then, if no one was refused, it admits
-   who waits, in this order. A request comes, is computed token by token up to MaxTokens tokens,
+   in one order, and preempts the last one on a refusal; then, unless one was refused in the
+   step before, it admits who waits, in this order. A request comes, is computed token by token up to MaxTokens tokens,
    and ends. Each comes once or, with Endless, again and again. A request that waits has the
    phase "preempted", also before it has ever run. One whose load has ended has the phase
    "loaded" until it computes a token. *)
@@ -14,10 +14,11 @@ VARIABLE order           \* the unfinished requests, in the order of service
 VARIABLE failed          \* those of them whose load failed: they load nothing more
 VARIABLE served          \* those that had their turn in this step
 VARIABLE refused         \* whether one of them was refused
+VARIABLE barred          \* whether one was in the step before
 
-vars == <<m, order, failed, served, refused>>
+vars == <<m, order, failed, served, refused, barred>>
 
-SchedulerInit == Init /\ order = <<>> /\ failed = {} /\ served = {} /\ refused = FALSE
+SchedulerInit == Init /\ order = <<>> /\ failed = {} /\ served = {} /\ refused = FALSE /\ barred = FALSE
 
 Waits(r) == m.seats[r].phase = "preempted"
 Runs(r) == m.seats[r].phase = "running"
@@ -33,7 +34,7 @@ Arrive(r, prompt) ==
   /\ m.seats[r].phase = "empty"
   /\ m' = [m EXCEPT !.seats[r] = Seat("preempted", prompt, PromptLength(prompt), 0)]
   /\ \E i \in Places : order' = SubSeq(order, 1, i) \o <<r>> \o SubSeq(order, i + 1, Len(order))
-  /\ UNCHANGED <<failed, served, refused>>
+  /\ UNCHANGED <<failed, served, refused, barred>>
 
 PreemptedIn(s, r) == [FreeAll(s, r) EXCEPT !.seats[r] = Seat("preempted", @.tokens, @.prompt, 0)]
 
@@ -69,7 +70,7 @@ Serve(r) ==
   /\ m' = Served(m, OneMore(m, r), r)
   /\ served' = served \cup {r}
   /\ refused' = (refused \/ IsRefused(r))
-  /\ UNCHANGED <<order, failed>>
+  /\ UNCHANGED <<order, failed, barred>>
 
 Finish(r) ==
   /\ Runs(r)
@@ -78,7 +79,7 @@ Finish(r) ==
   /\ order' = SelectSeq(order, LAMBDA other : other # r)
   /\ failed' = failed \ {r}
   /\ served' = served \ {r}
-  /\ refused' = refused
+  /\ UNCHANGED <<refused, barred>>
 
 \* The first that waits comes through the gate, or stays (KV-MGR-5, KV-LIVE-1). A store may have
 \* tokens for it; look-ahead slots are asked for when these are there.
@@ -92,8 +93,9 @@ TryToAdmit(r, text, loaded) ==
 Stored(r, text) ==
   IF r \in failed THEN 0 ELSE Min(MaxLoaded, Len(text) - HitTokens(LookUp(m, text)))
 
+\* Not behind a step that refused a request; in a step that does it is free to admit or not.
 AdmitOldest ==
-  /\ ~refused
+  /\ ~barred
   /\ HaveHadTheirTurn(Running(m))
   /\ \E r \in Requests :
        /\ Waits(r)
@@ -101,12 +103,15 @@ AdmitOldest ==
        /\ \E loaded \in 0 .. Stored(r, m.seats[r].tokens) :
             m' = TryToAdmit(r, m.seats[r].tokens, loaded)
        /\ served' = served \cup {r}
-  /\ UNCHANGED <<order, failed, refused>>
+  /\ UNCHANGED <<order, failed, refused, barred>>
+
+AdmitUnlessRefused == ~refused /\ AdmitOldest
 
 NextStep ==
   /\ HaveHadTheirTurn(Running(m))
   /\ served' = {}
   /\ refused' = FALSE
+  /\ barred' = refused
   /\ UNCHANGED <<m, order, failed>>
 
 \* A load ends: its tokens are there, or the request waits again and loads nothing more.
@@ -117,7 +122,7 @@ EndLoad(r) ==
                                      Min(@.computed, Len(@.tokens) - 1))]
         /\ failed' = failed
      \/ m' = PreemptedIn(m, r) /\ failed' = failed \cup {r}
-  /\ UNCHANGED <<order, served, refused>>
+  /\ UNCHANGED <<order, served, refused, barred>>
 
 SchedulerNext ==
   \/ \E r \in Requests : \E prompt \in Prompts : Arrive(r, prompt)
@@ -128,7 +133,7 @@ SchedulerNext ==
   \/ \E r \in Requests : EndLoad(r)
 
 Fairness ==
-  /\ WF_vars(AdmitOldest)
+  /\ WF_vars(AdmitUnlessRefused)
   /\ WF_vars(NextStep)
   /\ \A r \in Requests : WF_vars(Serve(r))
   /\ \A r \in Requests : WF_vars(Finish(r))
