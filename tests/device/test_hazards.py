@@ -16,37 +16,33 @@ import pytest
 import torch
 
 from examples.tiny_engine.engine import Engine
-from kvcheck.hazards.checker import Hazard, HazardChecker
-from kvcheck.hazards.lines import Ended, Given, Place, Pools, Run
+from kvcheck.hazards.lines import Ended, Given, Place, Run
 from kvfast.device import HostTier
 from kvfast.device.pages.operations import PageOperations
 from kvfast.device.tier.offload import Offload
 from kvfast.device.tier.swap import Swapper, Transfer
 from tests.examples.generating import Schedule
+from tests.hazards.recorder import Recorder
 
 SIZE = 4
 NUM_SCHEDULES = 8
 MAIN, COPIES = "main", "copies"
 
 
-class Recorder:
-    """Issues the lines of one engine. A place outlives its owner until it is given to another."""
+class TierRecorder(Recorder):
+    """Issues the lines of one engine with a host tier."""
+
+    engine: Engine
+    waits_for_steps = True
+    zeroes_late = False
+    forgotten = ("nothing",)  # the copies, by their pools, that nothing waits for
+    zeroed_late: tuple[Place, ...] = ()
 
     def __init__(self) -> None:
-        self.checker, self.found = HazardChecker(), list[Hazard]()
-        self.num_lines = 0
+        super().__init__(SIZE, "gpu", "host", "spare")
         self.waited = list[str]()
         self.last_step = ""
-        self.held: dict[str, set[int]] = {}
         self.kinds = Counter[str]()
-        self.issue(Pools({"gpu": SIZE, "host": SIZE, "spare": SIZE}))
-
-    def issue(self, line: Any) -> None:
-        self.num_lines += 1
-        self.found += self.checker.take(line, self.num_lines)
-
-    def places(self, pool: str, blocks: Iterable[int], end: int = SIZE) -> tuple[Place, ...]:
-        return tuple(Place(pool, block, 0, end) for block in dict.fromkeys(blocks) if block)
 
     def compute(self, kind: str, **members: Any) -> None:
         """Work on the computing stream, behind the copies that it was made to wait for."""
@@ -65,38 +61,24 @@ class Recorder:
         self.issue(Run(name, COPIES, source, destination, after=after))
         return name
 
-    engine: Engine
-    waits_for_steps = True
-    zeroes_late = False
-    forgotten = ("nothing",)  # the copies, by their pools, that nothing waits for
-    zeroed_late: tuple[Place, ...] = ()
-
-    def owners(self, new: Iterable[int]) -> None:
-        """Issue what changed hands: blocks that are new, hits, and blocks that came back."""
-        engine, fresh = self.engine, set(new)
+    def step_owners(self, new: Iterable[int]) -> None:
+        """Issue what changed hands since the step before."""
         holding = {
             one.request.request_id: {
-                block for group in engine.manager.get_blocks(one.request).groups for block in group
+                block
+                for group in self.engine.manager.get_blocks(one.request).groups
+                for block in group
+                if block
             }
-            - {0}
-            for one in [*engine.running, *engine.waiting]
+            for one in [*self.engine.running, *self.engine.waiting]
         }
-        for name, blocks in self.held.items():
-            if gone := (blocks & fresh) | (blocks - holding.get(name, set())):
-                self.issue(Given(name, self.places("gpu", gone), is_back=True))
-        for name, blocks in holding.items():
-            given = blocks & fresh
-            fresh -= given
-            self.issue(Given(name, self.places("gpu", given)))
-            shared = blocks - self.held.get(name, set()) - given
-            self.issue(Given(name, self.places("gpu", shared), is_hit=True))
-        self.held = holding
+        self.owners(holding, new)
 
 
 class RecordedEvent:
     """The end of a copy, as the host learns it."""
 
-    def __init__(self, recorder: Recorder, name: str, way: tuple[str, ...]) -> None:
+    def __init__(self, recorder: TierRecorder, name: str, way: tuple[str, ...]) -> None:
         self.recorder, self.name, self.way = recorder, name, way
 
     def query(self) -> bool:
@@ -109,7 +91,7 @@ class RecordedEvent:
 class RecordedStreams:
     """Runs work at once, and issues it as a copy of the blocks that `moving` names."""
 
-    def __init__(self, recorder: Recorder) -> None:
+    def __init__(self, recorder: TierRecorder) -> None:
         self.recorder = recorder
         self.moving: tuple[tuple[Place, ...], tuple[Place, ...]] = ((), ())
 
@@ -124,16 +106,16 @@ class RecordedStreams:
 
 
 @contextmanager
-def recorded(num_spare_blocks: int) -> Iterator[Recorder]:
+def recorded(num_spare_blocks: int) -> Iterator[TierRecorder]:
     """Let the engines that are made here issue their lines."""
-    recorder = Recorder()
+    recorder = TierRecorder()
     streams = RecordedStreams(recorder)
     moved, copied, zeroed = Swapper._moved, Offload._copy, PageOperations.zero_blocks
 
     def watched_moved(self: Swapper, source: Any, destination: Any) -> Transfer:
         is_spare = self.device_pools.num_blocks == num_spare_blocks + 1
         pools = {"blocks": "spare" if is_spare else "gpu", "host_blocks": "host"}
-        sides = [recorder.places(pools[name], ids) for name, ids, _ in (source, destination)]
+        sides = [recorder.places(ids, pools[name]) for name, ids, _ in (source, destination)]
         streams.moving = (sides[0], sides[1])
         return moved(self, source, destination)
 
@@ -148,9 +130,9 @@ def recorded(num_spare_blocks: int) -> Iterator[Recorder]:
             def copy_pages(*arguments: Any) -> None:
                 form.copy_pages(*arguments)
                 spare = [1 + (first + number) % self._num_blocks for number in range(num)]
-                recorder.issue(Given("tier", recorder.places("spare", spare)))
-                reads = recorder.places("gpu", blocks)
-                recorder.compute("save", reads=reads, writes=recorder.places("spare", spare))
+                recorder.issue(Given("tier", recorder.places(spare, "spare")))
+                reads = recorder.places(blocks)
+                recorder.compute("save", reads=reads, writes=recorder.places(spare, "spare"))
 
         self._form = Form  # type: ignore[assignment]
         copied(self, blocks, host_blocks)
@@ -159,8 +141,8 @@ def recorded(num_spare_blocks: int) -> Iterator[Recorder]:
     def watched_zeroed(self: PageOperations, blocks: Any, **options: Any) -> None:
         zeroed(self, blocks, **options)
         ids = [int(block) for block in blocks]
-        recorder.owners(ids)  # what was in them is copied out by now
-        places = recorder.places("gpu", ids)
+        recorder.step_owners(ids)  # what was in them is copied out by now
+        places = recorder.places(ids)
         if places and recorder.zeroes_late:
             recorder.zeroed_late += places
         elif places:
@@ -180,7 +162,7 @@ def recorded(num_spare_blocks: int) -> Iterator[Recorder]:
 
 
 @contextmanager
-def steps_of(recorder: Recorder) -> Iterator[None]:
+def steps_of(recorder: TierRecorder) -> Iterator[None]:
     """Issue the steps of an engine."""
     compute, step = Engine._compute, Engine.step
 
@@ -223,7 +205,7 @@ def steps_of(recorder: Recorder) -> Iterator[None]:
         yield
 
 
-def recorders(num_spare_blocks: int, **mistake: Any) -> Iterator[Recorder]:
+def recorders(num_spare_blocks: int, **mistake: Any) -> Iterator[TierRecorder]:
     """Serve random schedules of engines with a tier, a recorder for each."""
     for seed in range(NUM_SCHEDULES):
         schedule = Schedule(seed)

@@ -9,14 +9,14 @@ import numpy as np
 
 from examples.embed.engine import Engine
 from examples.embed.workers import Batch, Store, Workers
-from kvcheck.hazards.checker import Hazard, HazardChecker
-from kvcheck.hazards.lines import Ended, Given, Line, Place, Pools, Run
+from kvcheck.hazards.lines import Ended, Place, Run
+from tests.hazards.recorder import Recorder
 
 MAIN, COPIES = "main", "h2d"
 
 
 class Recorded(Engine):
-    """Issues a line for what its workers and its store do; `found` are the hazards of these lines.
+    """Issues a line for what its workers and its store do; `recorder` has the hazards of these lines.
 
     A step reads all slots of the requests that sample, and writes those of its batch.
     """
@@ -25,19 +25,12 @@ class Recorded(Engine):
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        self.checker, self.found = HazardChecker(), list[Hazard]()
-        self.num_lines = self.num_steps = 0
-        self.held: dict[str, list[int]] = {}
         self.size = self.workers.block_size
-        self.issue(Pools({"gpu": self.size}))
+        self.recorder = Recorder(self.size, "gpu")
+        self.num_steps = 0
         self.started: list[Run] = []
         self.last_step = ""
         self._watch(self.workers, self.store)
-
-    def issue(self, line: Line) -> None:
-        """Check one line more."""
-        self.num_lines += 1
-        self.found += self.checker.take(line, self.num_lines)
 
     def _watch(self, workers: Workers, store: Store) -> None:
         run, start, take_ended, pass_step = workers.run, store.start, store.take_ended, store.run
@@ -49,12 +42,13 @@ class Recorded(Engine):
             self.num_steps += 1
             self.last_step = f"step-{self.num_steps}"
             if batch.zeroed:
-                places = tuple(Place("gpu", block, 0, self.size) for block in batch.zeroed)
-                self.issue(Run(f"zero-{self.num_steps}", MAIN, writes=places, is_zeroing=True))
+                places = self.recorder.places(batch.zeroed)
+                zero = Run(f"zero-{self.num_steps}", MAIN, writes=places, is_zeroing=True)
+                self.recorder.issue(zero)
             run(batch)
             reads = [place for one in self.running for place in self.slots_read(one)]
             writes = self.places(batch.slots.tolist())
-            self.issue(Run(self.last_step, MAIN, tuple(reads), writes))
+            self.recorder.issue(Run(self.last_step, MAIN, tuple(reads), writes))
 
         def watched_start(
             number: int, token_ids: Sequence[int], blocks: Sequence[int], begin: int
@@ -72,8 +66,12 @@ class Recorded(Engine):
         def watched_ended() -> list[tuple[int, bool]]:
             ended = take_ended()
             for number, is_loaded in ended:
-                names = [name for name in self.checker.works if name.startswith(f"load-{number}-")]
-                self.issue(Ended(names[-1], is_loaded))
+                names = [
+                    name
+                    for name in self.recorder.checker.works
+                    if name.startswith(f"load-{number}-")
+                ]
+                self.recorder.issue(Ended(names[-1], is_loaded))
             return ended
 
         workers.run, store.start = watched_run, watched_start  # type: ignore[method-assign]
@@ -83,7 +81,7 @@ class Recorded(Engine):
         """The loads begin, behind the step that zeroes their blocks."""
         for run in self.started:
             after = (self.last_step,) if self.waits_for_zeroing else ()
-            self.issue(Run(run.id, run.stream, (), run.writes, run.request, after))
+            self.recorder.issue(Run(run.id, run.stream, (), run.writes, run.request, after))
         self.started = []
 
     def slots_read(self, one: Any) -> Iterable[Place]:
@@ -106,30 +104,12 @@ class Recorded(Engine):
         )
 
     def owners(self, new: Iterable[int]) -> None:
-        """Issue what changed hands since the step before: first what came back."""
-        fresh = set(new)
+        """Issue what changed hands since the step before."""
         holding = {
-            one.request.request_id: list(self.manager.get_blocks(one.request).groups[0])
+            one.request.request_id: set(self.manager.get_blocks(one.request).groups[0])
             for one in self.running + self.loading
         }
-        for name, blocks in self.held.items():
-            kept = holding.get(name, [])
-            gone = [block for block in blocks if block not in kept or block in fresh]
-            if gone:
-                self.issue(Given(name, self.whole(gone), is_back=True))
-        for name, blocks in holding.items():
-            given = [block for block in blocks if block in fresh]
-            fresh -= set(given)  # who has them, too, has hit them in this step
-            had = self.held.get(name, [])
-            shared = [block for block in blocks if block not in had and block not in given]
-            if given:
-                self.issue(Given(name, self.whole(given)))
-            if shared:
-                self.issue(Given(name, self.whole(shared), is_hit=True))
-        self.held = holding
-
-    def whole(self, blocks: Iterable[int]) -> tuple[Place, ...]:
-        return tuple(Place("gpu", block, 0, self.size) for block in blocks)
+        self.recorder.owners(holding, new)
 
     def batch(self, granted: list[Any], result: Any) -> Batch:
         """Note how many tokens each had computed before this step."""

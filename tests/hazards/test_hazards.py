@@ -91,8 +91,8 @@ def test_an_engine_with_loads_failures_and_aborts_has_no_hazard() -> None:
         life = Life(seed, kvfast.implementation(), Recorded)
         life.live()
         assert isinstance(life.engine, Recorded)
-        assert life.engine.found == [], f"seed {seed}"
-        num_lines += life.engine.num_lines
+        assert life.engine.recorder.found == [], f"seed {seed}"
+        num_lines += life.engine.recorder.num_lines
     assert num_lines > 50 * NUM_LIVES
 
 
@@ -105,7 +105,7 @@ def test_a_mistake_of_the_engine_is_named_by_its_rule(mistake: type[Recorded], r
         with suppress(AssertionError, InvalidArgumentError, KeyError):
             life.live()
         assert isinstance(life.engine, Recorded)
-        first.update(each.rule for each in life.engine.found[:1])
+        first.update(each.rule for each in life.engine.recorder.found[:1])
     assert first.most_common(1)[0][0] == rule, first
 
 
