@@ -1,10 +1,10 @@
 ----------------------------- MODULE Scheduler ------------------------------
 (* The scheduler of spec/rules/liveness.md over Manager. In each step it serves those who run,
    in one order, and preempts the last one on a refusal; then, unless one was refused in the
-   step before, it admits who waits, in this order. A request comes, is computed token by token up to MaxTokens tokens,
-   and ends. Each comes once or, with Endless, again and again. A request that waits has the
-   phase "preempted", also before it has ever run. One whose load has ended has the phase
-   "loaded" until it computes a token. *)
+   step before, it admits who waits, in this order. A request comes, is computed token by
+   token up to MaxTokens tokens, and ends. Each comes once or, with Endless, again and again.
+   A request that waits has the phase "preempted", also before it has ever run. One whose
+   load has ended has the phase "loaded" until it computes a token. *)
 EXTENDS Manager
 
 CONSTANTS Endless,       \* TRUE: when a request has ended another may come in its seat

@@ -16,7 +16,7 @@ MAIN, COPIES = "main", "h2d"
 
 
 class Recorded(Engine):
-    """Issues a line for what its workers and its store do; `recorder` has the hazards of these lines.
+    """Issues a line for what its workers and its store do; `recorder` has the hazards.
 
     A step reads all slots of the requests that sample, and writes those of its batch.
     """
