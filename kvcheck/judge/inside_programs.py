@@ -37,8 +37,16 @@ def large_inside_program(random: Random, max_steps: int) -> Program:
     steps: list[Step] = []
     length = random.randint(max_steps // 2, max_steps) * (20 if has_many else 1)
     while len(steps) < length:
-        steps += _crowd(draw) if has_many and draw.chance(0.2) else _habit(draw)
+        steps += _crowd(draw) if has_many and draw.chance(0.2) else draw.habit()
     return Program(config, withdrawing(random, steps[:length]), name="inside blocks at real sizes")
+
+
+class InsideDraw(Draw):
+    """Requests come and go within few steps."""
+
+    def habit(self) -> list[Step]:
+        """Draw a request that arrives, continues or leaves."""
+        return _habit(self)
 
 
 class LongInsideDraw(LongDraw):
@@ -56,6 +64,10 @@ class LongInsideDraw(LongDraw):
         cuts = random.sample(self.places, 2)
         shared = [first[:cut] + tail[cut:] for cut, tail in zip(cuts, tails, strict=True)]
         self.texts = (first, shared[0], shared[1])
+
+    def habit(self) -> list[Step]:
+        """Draw a request that arrives, continues or leaves."""
+        return _habit(self)
 
     def length_of(self, text: Sequence[int]) -> int:
         """Draw a length at one of the places, up to two blocks behind it, or anywhere."""
@@ -124,11 +136,11 @@ def _spec(random: Random, kind: str, h: int, size: int) -> LayerSpec:
 
 def _program(random: Random, max_steps: int) -> Program:
     config = inside_config(random)
-    draw = Draw(random, config.max_model_len_tokens, long_texts=True)
+    draw = InsideDraw(random, config, long_texts=True)
     steps: list[Step] = []
     length = random.randint(max_steps // 2, max_steps)
     while len(steps) < length:
-        steps += _habit(draw)
+        steps += draw.habit()
     return Program(config, withdrawing(random, steps[:max_steps]))
 
 

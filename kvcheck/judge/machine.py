@@ -1,203 +1,249 @@
-"""State machines: Hypothesis draws step after step, and a runner performs and checks each.
+"""State machines: Hypothesis decides what a `Draw` draws, and a runner performs and checks it.
 
-    run_state_machine_as_test(mixed_machine(implementation, longest_hit))
+    run_state_machine_as_test(machine(implementation, small, longest_hit))
+    run_state_machine_as_test(twin_machine(subject, oracle, small))
 
 Unlike a program, a machine sees the result of a step before it draws the next one, so that it
 rarely draws a step that fits no request; and Hypothesis shrinks it.
 
-`mixed_machine` draws one to four groups of any types, its `LaterMachine` later types and hits
-inside a block. Besides safety, accounts and events every hit is checked, to the block, against
-the caller's statement of it.
+A machine alone is checked by content, accounts, events, and by the caller's statement of the
+longest hit; one of twins compares every result, event and state. Each takes a maker of draws:
+`small`, `inside`, `production`, or any other.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, ClassVar
+from random import Random
+from typing import Any, ClassVar, TypeAlias
 
-from hypothesis import event
+from hypothesis import event, note
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from kvcheck.judge import generators
 from kvcheck.judge.accounts import AccountCheck
+from kvcheck.judge.choices import OTHERS, with_policy
+from kvcheck.judge.inside_programs import InsideDraw, inside_config
 from kvcheck.judge.longest_hit import HitOracle, LongestHitCheck
-from kvcheck.judge.mixed_configs import INSIDE_CONFIGS, later_configs, mixed_configs
+from kvcheck.judge.production import LongDraw, production_config
+from kvcheck.judge.random_programs import LAST, Draw
 from kvcheck.play import steps
-from kvcheck.play.checks import EventCheck, InvariantCheck, ShadowCheck
+from kvcheck.play.checks import CompareCheck, EventCheck, InvariantCheck, ShadowCheck
+from kvcheck.play.illegal_operations import ILLEGAL_OPERATIONS
 from kvcheck.play.performing import finish, perform_step
+from kvcheck.play.random_configs import random_config
 from kvcheck.play.runner import Check, Runner
 from kvcheck.play.scheduler import LOADING, PREEMPTED, RUNNING, WAITING
 from kvcheck.play.situations import SituationCounter
 from kvspec.config import ManagerConfig
 from kvspec.interface import Feature, Implementation
 
+RANDOMS = st.randoms(use_true_random=True)
+"""Seeds that Hypothesis chooses: were each number its own, rare options would be frequent."""
+
 MAX_REQUESTS = 6
-# The statements of a longest hit cover hits that end inside a block to this extent.
-WITHOUT_DROPS = INSIDE_CONFIGS.map(lambda config: replace(config, use_eagle=False))
-# Runs are short: most requests are alike and plain, so that some share, revive and evict.
-PLAIN_ARRIVALS = st.builds(
-    steps.Arrive,
-    prompt=generators.PROMPTS.map(tuple),
-    salt=st.sampled_from([None, None, None, "s"]),
-)
-PLAIN_ADMISSIONS = st.builds(steps.Admit, who=generators.WHO, look_up=generators.OFTEN)
-ARRIVALS = generators.OFTEN.flatmap(lambda plain: PLAIN_ARRIVALS if plain else generators.ARRIVALS)
-ADMISSIONS = st.booleans().flatmap(
-    lambda plain: PLAIN_ADMISSIONS if plain else generators.ADMISSIONS
-)
-MAINTENANCE = st.one_of(
-    st.builds(steps.EvictIds, st.lists(st.integers(0, 31), max_size=3).map(tuple)),
-    generators.EVICTIONS,
-    st.builds(steps.Ask, who=generators.WHO),
-    st.builds(steps.Skip, who=generators.WHO),
-    st.sampled_from([steps.NewStep(), steps.Take(), steps.Take(), steps.Reset()]),
-)
+FEW_BLOCKS = 256
+"""Pools up to this size allow a hundred compared calls within tenths of a second."""
+
+DrawOf: TypeAlias = Callable[[Random], Draw]
+"""Draws a configuration, and makes what the steps under it are drawn from."""
 
 
-class SchedulerMachine(RuleBasedStateMachine):
-    """Rules draw steps; `implementation` and `audit` are set by the functions below.
+def small(random: Random) -> Draw:
+    """Draw small pools, where everything happens often, with groups of any types."""
+    return Draw(random, random_config(random, hybrid=random.random() < 0.2, is_mixed=True))
+
+
+def inside(random: Random) -> Draw:
+    """Draw states beside others, with hits that end inside a block."""
+    return InsideDraw(random, inside_config(random), long_texts=True)
+
+
+def production(random: Random, *, is_quick: bool = True) -> Draw:
+    """Draw pools and texts of thousands; `is_quick`: few pools are large."""
+    return LongDraw(random, production_config(random, is_quick=is_quick))
+
+
+def as_set(random: Random, config: ManagerConfig) -> ManagerConfig:
+    """Set options as engines do, and mostly no policy, else one that is no default of the rules."""
+    choice = random.choice((None, None, None, *OTHERS))
+    return replace(
+        with_policy(config, [choice] if choice else []),
+        enable_events=random.random() < 0.5,
+        log_stats=random.random() < 0.5,
+        residency_sample_rate=random.choice((0.0, 0.0, 0.5)),
+        hash_function=random.choice(("sha256_cbor", "sha256_cbor", "given_8", "given_32")),
+    )
+
+
+class Machine(RuleBasedStateMachine):
+    """Rules draw steps; the attributes are set by the functions below.
 
     `audit`: the implementation checks itself, and the named invariants are checked too; without it,
-    only results and content are.
+    only results and content are. `failed`: the programs that showed an error or a difference;
+    Hypothesis runs the smallest last.
     """
 
     implementation: ClassVar[Implementation]
+    oracle: ClassVar[Implementation | None] = None
+    hit_oracle: ClassVar[HitOracle]
+    draw_of: ClassVar[DrawOf]
     audit: ClassVar[bool] = True
-    reports_hits = False
+    failed: ClassVar[list[steps.Program]]
 
-    def start(self, config: ManagerConfig, *more: Check) -> None:
-        """Create a manager, watched by the usual checks and `more`."""
-        self.runner = Runner(steps.Program(config, ()), self.implementation, audit=self.audit)
+    @initialize(random=RANDOMS)
+    def create(self, random: Random) -> None:
+        """Draw a configuration and create a manager, or two, watched by the usual checks."""
+        self.draw = type(self).draw_of(random)
+        if self.oracle is not None and type(self.draw) is not LongDraw:  # which is set as it is
+            self.draw.config = as_set(random, self.draw.config)
+        self.performed: list[steps.Step] = []
+        self.runner = Runner(self.story, self.implementation, self.oracle, audit=self.audit)
         self.situations: Counter[str] = Counter()
+        self.runner.checks = [*self.checks(), SituationCounter(self.situations)]
+
+    def checks(self) -> list[Check]:
+        """Return the checks of every operation."""
+        if self.oracle is not None:
+            return [CompareCheck(exact_ids=True), EventCheck()]
         invariants: list[Check] = [InvariantCheck()] if self.audit else []
-        self.runner.checks = [
-            ShadowCheck(self.runner),
-            *invariants,
-            AccountCheck(),
-            EventCheck(),
-            *more,
-            SituationCounter(self.situations),
-        ]
+        hits = LongestHitCheck(type(self).hit_oracle, rule="KV-COORD-5")
+        return [ShadowCheck(self.runner), *invariants, AccountCheck(), EventCheck(), hits]
+
+    @property
+    def story(self) -> steps.Program:
+        """Return the steps so far as a program."""
+        return steps.Program(self.draw.config, tuple(self.performed))
 
     def num_in(self, *phases: str) -> int:
         """Count the requests in one of these phases."""
         return sum(request.seat.phase in phases for request in self.runner.requests)
 
-    def do(self, step: steps.Step) -> None:
-        perform_step(self.runner, self.as_reported(step))
+    def do(self, *more: steps.Step) -> None:
+        """Perform the steps."""
+        for step in more:
+            self.performed.append(step)
+            with self.kept():
+                perform_step(self.runner, step)
 
-    def as_reported(self, step: steps.Step) -> steps.Step:
-        """Return the step, with hit reports for an arriving request if they are on."""
-        can = Feature.HIT_REPORTS in self.implementation.capabilities.features
-        if isinstance(step, steps.Arrive) and self.reports_hits and can:
-            return replace(step, reports_hits=True)
-        return step
+    @contextmanager
+    def kept(self) -> Iterator[None]:
+        """Keep the program if it fails here, and do no more with what may be spoilt."""
+        try:
+            yield
+        except Exception:
+            self.failed.append(self.story)
+            note(f"# {self.story}")
+            del self.runner
+            raise
 
     @rule()
-    def report_hits(self) -> None:
-        """Turn hit reports on or off for requests that arrive later (KV-EVT-11)."""
-        self.reports_hits = not self.reports_hits
-
-    @rule(arrival=ARRIVALS, admission=ADMISSIONS)
-    def arrive(self, arrival: steps.Arrive, admission: steps.Admit) -> None:
+    def arrive(self) -> None:
         """Let a request arrive and ask for slots; if there are too many, the oldest gives up."""
         if len(self.runner.requests) >= MAX_REQUESTS:
             if not self.num_in(WAITING, PREEMPTED):
                 return
             self.do(steps.GiveUp())
-        self.do(arrival)
-        self.do(replace(admission, who=self.num_in(WAITING, PREEMPTED) - 1))
+        arrival = self.draw.arrival()
+        if self.draw.chance(0.5):  # alike, so that some share, return and evict
+            arrival = steps.Arrive(arrival.prompt)
+        if Feature.HIT_REPORTS in self.implementation.capabilities.features:
+            arrival = replace(arrival, reports_hits=self.draw.chance(0.5))
+        admission = steps.Admit() if self.draw.chance(0.5) else self.draw.admission()
+        self.do(arrival, replace(admission, who=LAST))
 
     @precondition(lambda self: self.num_in(WAITING, PREEMPTED) > 0)
-    @rule(admission=ADMISSIONS)
-    def retry(self, admission: steps.Admit) -> None:
+    @rule()
+    def retry(self) -> None:
         """Let a refused or preempted request ask again."""
-        self.do(admission)
+        self.do(self.draw.admission())
 
     @precondition(lambda self: self.num_in(RUNNING) > 0)
-    @rule(step=generators.RUNS)
-    def run_on(self, step: steps.Run) -> None:
+    @rule()
+    def run_on(self) -> None:
         """Compute a chunk, or a decode step with drafts of which some are accepted."""
-        self.do(step)
+        run = self.draw.run()
+        if self.oracle is not None:
+            run = replace(run, in_flight_tokens=self.draw.random.choice((0, 0, 0, 1, 2, 5)))
+        self.do(run)
 
     @precondition(lambda self: self.num_in(LOADING) > 0)
-    @rule(who=generators.WHO)
-    def finish_load(self, who: int) -> None:
+    @rule()
+    def finish_load(self) -> None:
         """Register the blocks of external tokens that have arrived."""
-        self.do(steps.FinishLoad(who))
+        self.do(steps.FinishLoad(self.draw.who()))
 
     @precondition(lambda self: self.num_in(RUNNING, LOADING) > 0)
-    @rule(step=generators.RELEASES)
-    def release(self, step: steps.Release) -> None:
+    @rule()
+    def release(self) -> None:
         """Finish or preempt a request and return its blocks at once or later."""
-        self.do(step)
+        self.do(self.draw.release())
 
-    @precondition(lambda self: bool(self.runner.subject.popped))
-    @rule(count=st.integers(1, 9))
-    def return_popped(self, count: int) -> None:
-        """Return some of the popped blocks, the last popped first."""
-        self.do(steps.ReturnPopped(count))
-
-    @rule(step=MAINTENANCE)
-    def maintain(self, step: steps.Step) -> None:
+    @rule()
+    def maintain(self) -> None:
         """Do what engines do now and then besides running requests."""
-        self.do(step)
+        draw, ids = self.draw, range(self.draw.config.kv_cache.num_blocks)
+        blocks = draw.random.choices(ids, k=draw.random.randrange(4))
+        by_id = steps.EvictIds(tuple(blocks))  # nothing beside an oracle
+        self.do(draw.random.choice((draw.rest(), draw.rest(), draw.rest(), draw.eviction(), by_id)))
 
     @precondition(lambda self: bool(self.runner.requests))
-    @rule(step=generators.BREAKS)
-    def break_rules(self, step: steps.Break) -> None:
+    @rule()
+    def break_rules(self) -> None:
         """Make an illegal call, which must raise a typed error and change nothing."""
-        self.do(step)
+        call = self.draw.random.randrange(len(ILLEGAL_OPERATIONS))
+        self.do(steps.Break(self.draw.who(), call))
+
+    @precondition(lambda self: self.num_in(RUNNING) > 0)
+    @rule()
+    def withdraw(self) -> None:
+        """Take a request out of the planned step (KV-MGR-24)."""
+        self.do(steps.Withdraw(self.draw.who(), self.draw.chance(0.25)))
+
+    @precondition(lambda self: self.oracle is not None)  # accounts know nothing of copies
+    @rule()
+    def keep(self) -> None:
+        """Hold blocks, return them, continue on a copy, or take tokens back."""
+        self.do(self.draw.keeping())
+
+    @precondition(lambda self: self.draw.config.kv_cache.num_blocks <= FEW_BLOCKS)
+    @rule()
+    def habit(self) -> None:
+        """Perform a few steps that belong together."""
+        self.do(*self.draw.habit())
 
     def teardown(self) -> None:
         """Release everything and check that the pool is whole; report situations to Hypothesis."""
         if hasattr(self, "runner"):
             for situation in self.situations:
                 event(situation)
-            finish(self.runner)
+            self.do(steps.Take())
+            with self.kept():
+                finish(self.runner)
 
 
-class MixedMachine(SchedulerMachine):
-    """One to four groups of any types that may be combined."""
-
-    hit_oracle: ClassVar[HitOracle]
-
-    @initialize(config=mixed_configs())
-    def create(self, config: ManagerConfig) -> None:
-        """Start with a check of hits against the caller's statement of them."""
-        self.start(config, LongestHitCheck(type(self).hit_oracle, rule="KV-COORD-5"))
-
-
-class Withdrawing(SchedulerMachine):
-    """Take requests out of planned steps, beside all others (KV-MGR-24)."""
-
-    @rule(step=generators.WITHDRAWALS)
-    def withdraw(self, step: steps.Withdraw) -> None:
-        """Take a request out of the planned step."""
-        self.do(step)
-
-
-class LaterMachine(Withdrawing, MixedMachine):
-    """R-SWA, windows that retain more, hash look-ahead; and hits that end inside a block."""
-
-    @initialize(config=st.one_of(later_configs(), WITHOUT_DROPS))
-    def create(self, config: ManagerConfig) -> None:
-        """Start with a check of hits against the caller's statement of them."""
-        super().create(config)
-
-
-def mixed_machine(
+def machine(
     implementation: Implementation,
+    draw_of: DrawOf,
     hit_oracle: HitOracle,
     *,
-    kind: type[MixedMachine] = MixedMachine,
-    **attributes: Any,
-) -> type[MixedMachine]:
-    """Return the machine over mixed groups for an implementation and a statement of hits."""
-    return type(
-        f"{kind.__name__}For{implementation.capabilities.name}",
-        (kind,),
-        {"implementation": implementation, "hit_oracle": staticmethod(hit_oracle), **attributes},
-    )
+    audit: bool = True,
+) -> type[Machine]:
+    """Return the machine of one implementation, beside a statement of hits."""
+    members = {"hit_oracle": staticmethod(hit_oracle), "audit": audit}
+    return _made(implementation, draw_of, members)
+
+
+def twin_machine(
+    subject: Implementation, oracle: Implementation, draw_of: DrawOf, *, audit: bool = False
+) -> type[Machine]:
+    """Return the machine of two; `oracle` is right. `audit`: the subject checks itself."""
+    return _made(subject, draw_of, {"oracle": oracle, "audit": audit})
+
+
+def _made(subject: Implementation, draw_of: DrawOf, members: dict[str, Any]) -> type[Machine]:
+    own = {"implementation": subject, "draw_of": staticmethod(draw_of), "failed": []}
+    return type(f"MachineFor{subject.capabilities.name}", (Machine,), {**own, **members})

@@ -113,10 +113,8 @@ def program_under(
     first = random.choice(begin or usual)(draw)
     steps: list[Step] = [draw.arrival() for _ in range(random.choice((1, 2, 3)))]
     length = random.randint(max_steps // 2, max_steps)
-    habits: tuple[Callable[[LongDraw], list[Step]], ...] = (*HABITS, flood, holding, retelling)
-    weights = (*WEIGHTS, 2, 2, 8 * (config.given_hash_bytes > 0))
     while len(steps) < length:
-        steps += random.choices(habits, weights)[0](draw)
+        steps += draw.habit()
     whole = withdrawing(random, (*first, *steps[:max_steps]))
     return Program(config, whole, name="random at real sizes")
 
@@ -267,7 +265,7 @@ class LongDraw(Draw):
     """Texts of thousands of tokens; everything else as often as in short programs."""
 
     def __init__(self, random: Random, config: ManagerConfig) -> None:
-        self.random = random
+        self.random, self.config = random, config
         self.sizes = sorted({spec.block_size for spec in config.managed_specs} or {1})
         self.longest = config.max_model_len_tokens - 1
         finest = config.hash_block_size_tokens or self.sizes[0]
@@ -281,6 +279,12 @@ class LongDraw(Draw):
         begin = random.choice((2**32, 2**32, 2**16 - 3, 2**32 - 3))
         tail = list(range(begin, begin + len(first) - cut))
         self.texts = (first, first[:cut] + tail, [3] * self.length())
+
+    def habit(self) -> list[Step]:
+        """Draw as in short programs, or blocks taken, held and retold."""
+        habits: tuple[Callable[[LongDraw], list[Step]], ...] = (*HABITS, flood, holding, retelling)
+        weights = (*WEIGHTS, 2, 2, 8 * (self.config.given_hash_bytes > 0))
+        return self.random.choices(habits, weights)[0](self)
 
     def length(self) -> int:
         """Draw a number of tokens, mostly within one of an edge."""
@@ -331,19 +335,6 @@ class LongDraw(Draw):
         if isinstance(plain, st.CachePartial):
             return replace(plain, index=self.random.randrange(self.longest))
         return plain
-
-    def hold(self) -> st.Hold:
-        """Draw blocks by content, of a request, or anywhere in the free queue."""
-        named = self.eviction()
-        free = self.chance(0.4)
-        index = self.random.choice((0, 0, 1, named.index)) if free else named.index
-        return st.Hold(named.who, named.group, index, named.count, named.held, free)
-
-    def retelling(self) -> st.Retell:
-        """Draw other tokens for those of a request that are not computed yet."""
-        new = [4] * self.random.choice((0, 0, 1, self.length()))
-        fewer = self.random.choice((0, 1, self.length()))
-        return st.Retell(self.who(), fewer, tuple(new), self.chance(0.4))
 
     def eviction(self) -> st.Evict:
         """Draw some blocks, anywhere in a text."""

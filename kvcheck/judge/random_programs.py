@@ -17,6 +17,7 @@ from kvcheck.play import steps as st
 from kvcheck.play.illegal_operations import ILLEGAL_OPERATIONS
 from kvcheck.play.random_configs import random_config
 from kvcheck.play.steps import Program, Step
+from kvspec.config import ManagerConfig
 
 BATCH = 100
 LAST = -1
@@ -34,14 +35,14 @@ def random_program_of(random: Random, max_steps: int) -> Program:
     """Draw a program that begins with a few requests; some search for a common hit."""
     about_hits = random.random() < 0.2
     config = random_config(random, hybrid=about_hits)
-    draw = Draw(random, config.max_model_len_tokens, long_texts=about_hits)
+    draw = Draw(random, config, long_texts=about_hits)
     steps: list[Step] = []
     if about_hits:
         steps += holes(draw)
     steps += [draw.arrival() for _ in range(random.choice((1, 2, 3)))]
     length = random.randint(max_steps // 2, max_steps)
     while len(steps) < length:
-        steps += random.choices(HABITS, WEIGHTS)[0](draw)
+        steps += draw.habit()
     return Program(config, withdrawing(random, steps[:max_steps]))
 
 
@@ -65,11 +66,12 @@ def withdrawing(random: Random, steps: Sequence[Step]) -> tuple[Step, ...]:
 
 
 class Draw:
-    """The texts, which share beginnings, that a program is drawn from."""
+    """Draws the steps of one scheduler, from texts that share beginnings."""
 
-    def __init__(self, random: Random, max_tokens: int, *, long_texts: bool) -> None:
-        self.random = random
-        longest = min(max_tokens - 1, 30 if long_texts else random.choice((9, 13, 20)))
+    def __init__(self, random: Random, config: ManagerConfig, *, long_texts: bool = False) -> None:
+        self.random, self.config = random, config
+        most = 30 if long_texts else random.choice((9, 13, 20))
+        longest = min(config.max_model_len_tokens - 1, most)
         first = [random.choice((0, 0, 0, 1)) for _ in range(longest)]
         cut = random.randrange(longest)
         self.texts = (first, first[:cut] + [2] * (longest - cut), [3] * longest)
@@ -77,6 +79,14 @@ class Draw:
     def chance(self, share: float) -> bool:
         """Return true with this probability."""
         return self.random.random() < share
+
+    def habit(self) -> list[Step]:
+        """Draw a few steps that schedulers make one after another."""
+        return self.random.choices(HABITS, WEIGHTS)[0](self)
+
+    def length(self) -> int:
+        """Draw a number of tokens."""
+        return self.random.randint(1, 9)
 
     def who(self) -> int:
         """Draw a number for a request; the first ones more often."""
@@ -124,7 +134,7 @@ class Draw:
             own_hits=self.chance(0.4),
         )
 
-    def run(self) -> Step:
+    def run(self) -> st.Run:
         """Draw a step of a running request."""
         drafts = (0, 1) if self.chance(0.2) else ()
         return st.Run(
@@ -148,6 +158,27 @@ class Draw:
         index, count = self.random.randrange(8), self.random.choice((1, 1, 2, 3))
         held = self.chance(0.2)
         return st.Evict(self.who(), self.random.randrange(4), index, count, held)
+
+    def hold(self) -> st.Hold:
+        """Draw blocks by content, of a request, or anywhere in the free queue."""
+        named = self.eviction()
+        free = self.chance(0.4)
+        index = self.random.choice((0, 0, 1, named.index)) if free else named.index
+        return st.Hold(named.who, named.group, index, named.count, named.held, free)
+
+    def retelling(self) -> st.Retell:
+        """Draw other tokens for those of a request that are not computed yet."""
+        new = [4] * self.random.choice((0, 0, 1, self.length()))
+        fewer = self.random.choice((0, 1, self.length()))
+        return st.Retell(self.who(), fewer, tuple(new), self.chance(0.4))
+
+    def keeping(self) -> Step:
+        """Draw a step of an engine that keeps blocks, copies and tokens."""
+        restored, count = self.chance(0.5), self.random.choice((1, 3))
+        choices: tuple[Step, ...] = (
+            self.hold(), st.ReturnPopped(count), st.Copy(restored), self.retelling()
+        )  # fmt: skip
+        return self.random.choice(choices)
 
     def rest(self) -> Step:
         """Draw any step that is made now and then."""

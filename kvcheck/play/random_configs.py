@@ -50,12 +50,20 @@ HYBRIDS: tuple[tuple[str, ...], ...] = (
 """Mixtures whose groups may disagree about a hit and must search."""
 
 
-def random_config(random: Random, *, hybrid: bool = False) -> ManagerConfig:
+KINDS = ("full", "full", "mla", "window", "window", "chunked", "mamba", "cross")
+"""Types that may be combined in any way."""
+
+
+def random_config(random: Random, *, hybrid: bool = False, is_mixed: bool = False) -> ManagerConfig:
     """Draw a configuration that every implementation with these types must accept.
 
-    Later types and switches are drawn separately, so that all other draws stay as they were.
+    `hybrid`: with caching, and a pool that holds a long text. `is_mixed`: one to four types, mixed
+    in any way. Later types and switches are drawn apart, so that all other draws stay as they were.
     """
-    config = _usual_config(random, hybrid=hybrid)
+    kinds = random.choice(HYBRIDS if hybrid else MIXTURES)
+    if is_mixed and not hybrid and random.random() < 0.7:
+        kinds = tuple(random.choices(KINDS, k=random.randint(1, 4)))
+    config = _usual_config(random, kinds, hybrid=hybrid)
     aside = Random(copy(random).random())  # Hypothesis's random numbers have no state to set
     return with_switches(aside, with_later_types(aside, config))
 
@@ -100,16 +108,13 @@ def _later_group(random: Random, group: KVCacheGroup) -> KVCacheGroup:
     return replace(group, spec=spec)
 
 
-def _usual_config(random: Random, *, hybrid: bool) -> ManagerConfig:
-    """Draw a configuration of the usual types.
-
-    `hybrid`: with caching, and a pool that holds a long text.
+def _usual_config(random: Random, kinds: Sequence[str], *, hybrid: bool) -> ManagerConfig:
+    """Draw a configuration of these types.
 
     Chunked local attention rules out drafting and unequal block sizes (KV-CHUNK-3); groups of
     encoder tokens rule out caching (KV-CROSS-4); several cached groups need two different specs
     (KV-COORD-3); context parallelism needs one group of full attention (KV-CFG-6).
     """
-    kinds = random.choice(HYBRIDS if hybrid else MIXTURES)
     base = random.choice((1, 2, 2))
     equal_sizes = "chunked" in kinds or random.random() < (0.8 if hybrid else 0.6)
     sizes = [base if equal_sizes else base * random.choice((1, 1, 2, 4)) for _ in kinds]
@@ -117,7 +122,7 @@ def _usual_config(random: Random, *, hybrid: bool) -> ManagerConfig:
     specs = [_spec(random, kind, size, windows) for kind, size in zip(kinds, sizes, strict=True)]
     caching = not ENCODERS & set(kinds) and (hybrid or random.random() < 0.95)
     if caching and len(specs) > 1 and all(spec == specs[0] for spec in specs):
-        specs[-1] = MLAAttentionSpec(sizes[-1], 1, 16, "bfloat16")
+        specs[-1] = MLAAttentionSpec(sizes[-1], 1, 32, "bfloat16")
     drafting = "chunked" not in kinds
     options = _options(random, specs, caching=caching, drafting=drafting)
     flags = [drafting and random.random() < 0.25 for _ in specs]

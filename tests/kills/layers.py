@@ -18,7 +18,7 @@ from hypothesis.stateful import run_state_machine_as_test
 
 import kvref
 from kvcheck.explore.configurations import CONFIGURATIONS
-from kvcheck.judge.machine import LaterMachine, mixed_machine
+from kvcheck.judge.machine import machine
 from kvcheck.judge.random_programs import random_programs
 from kvcheck.mistakes import Mistake
 from kvcheck.play.difference import WrongAnswer
@@ -39,7 +39,7 @@ from tests.lockstep.production import finds_difference
 from tests.lockstep.test_batched import LOOP, own_steps, play
 from tests.lockstep.test_lockstep import run, small_programs
 from tests.machines.planted import planted
-from tests.machines.test_mixed import enumerated_hit
+from tests.machines.test_mixed import enumerated_hit, stated
 from tests.plans.cases import Case, cases
 from tests.plans.properties import CHECKS
 from tests.plans.test_broken import SEARCH, fails
@@ -116,17 +116,10 @@ def production(mistake: Mistake) -> str | None:
 
 
 def machines(mistake: Mistake) -> str | None:
-    """The state machines over mixtures of groups, by answers and content alone."""
-    subject = mistake.make()
-    made = {
-        "mixed groups": mixed_machine(subject, enumerated_hit, audit=False),
-        "later groups": mixed_machine(subject, enumerated_hit, kind=LaterMachine, audit=False),
-    }
-    for name, machine in made.items():
-        found = _raises(name, partial(run_state_machine_as_test, machine, settings=MACHINE))
-        if found is not None:
-            return found
-    return None
+    """The state machine over mixtures of groups, by answers and content alone."""
+    made = machine(mistake.make(), stated, enumerated_hit, audit=False)
+    run = partial(run_state_machine_as_test, made, settings=MACHINE)
+    return _raises("mixed groups", run)
 
 
 def explore(mistake: Mistake) -> str | None:
@@ -265,7 +258,7 @@ LAYERS: Mapping[str, Layer] = MappingProxyType(
         "traces": Layer("the recorded traces that are shipped", ALONE, traces),
         "explore": Layer(f"small configurations, {MAX_EDGES:,} edges each", MANAGERS, explore),
         "machines": Layer(
-            f"two state machines, {MACHINE.max_examples} runs of {MACHINE.stateful_step_count}",
+            f"a state machine, {MACHINE.max_examples} runs of {MACHINE.stateful_step_count}",
             ALONE,
             machines,
         ),

@@ -19,7 +19,7 @@ from pathlib import Path
 from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from kvcheck.judge.twin_machines import TwinMachine
+from kvcheck.judge.machine import Machine
 from kvcheck.play.steps import Program
 from kvcheck.records.trace import replay_trace
 from kvfast._implementation import FastImplementation
@@ -46,7 +46,7 @@ def run(
     `shrinks`: the story is Hypothesis' own, for what is no program.
     """
     machine, max_examples = machines(subject)[name]
-    is_program = issubclass(machine, TwinMachine) and not shrinks
+    is_program = issubclass(machine, Machine) and not shrinks
     # A program is made smaller as such.
     quiet = settings(
         max_examples=max_examples,
@@ -61,7 +61,7 @@ def run(
     try:
         run_state_machine_as_test(seed(number)(machine), settings=quiet)
     except Exception as error:  # whatever a broken subject runs into
-        if is_program and machine.failed:  # type: ignore[attr-defined]  # that of a TwinMachine
+        if is_program and machine.failed:  # type: ignore[attr-defined]  # that of a Machine
             return machine.failed[-1]  # type: ignore[attr-defined, no-any-return]  # the same
         story = "\n".join(getattr(error, "__notes__", ()))
         return f"{type(error).__name__}: {error}\n{story}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from random import Random
 
 import pytest
@@ -9,15 +10,11 @@ from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 
 import kvref
-from kvcheck.judge.twin_machines import (
-    LaterTwinMachine,
-    production_twin_machine,
-    step_machine,
-    twin_machine,
-)
+from kvcheck.judge.machine import inside, production, small, twin_machine
+from kvcheck.judge.step_machine import step_machine
 from kvcheck.play.random_configs import random_config
 from kvcheck.rules.random_batches import Engine
-from kvspec.errors import InvariantViolation
+from kvspec.errors import InvariantViolation, SpoiltError
 from kvspec.interface import Implementation
 from tests.lockstep.engines import LongEngine, sides
 from tests.lockstep.inside import engine as inside_engine
@@ -37,29 +34,24 @@ def machines(
 ) -> dict[str, tuple[type[RuleBasedStateMachine], int]]:
     """Each machine, and how many examples of it each commit has; `is_quick`: of few blocks."""
 
-    def small(random: Random) -> Engine:
+    def small_steps(random: Random) -> Engine:
         return Engine(random_config(random, hybrid=random.random() < 0.2), sides(subject), random)
 
-    def inside(random: Random) -> Engine:
+    def steps_inside(random: Random) -> Engine:
         return inside_engine(random, sides(subject))
 
-    def long(random: Random) -> Engine:
+    def long_steps(random: Random) -> Engine:
         return LongEngine(sides(subject), random)
 
+    large = partial(production, is_quick=is_quick)
     return {
-        "calls": (twin_machine(subject, REFERENCE), 60),
-        "audited calls": (twin_machine(subject, REFERENCE, audit=True), 20),
-        "calls of later groups": (
-            twin_machine(subject, REFERENCE, kind=LaterTwinMachine),
-            40,
-        ),
-        "calls at production sizes": (
-            production_twin_machine(subject, REFERENCE, is_quick=is_quick),
-            12 if is_quick else 6,
-        ),
-        "steps": (step_machine(small), 12),
-        "steps inside blocks": (step_machine(inside), 8),
-        "steps at production sizes": (step_machine(long), 8),
+        "calls": (twin_machine(subject, REFERENCE, small), 50),
+        "audited calls": (twin_machine(subject, REFERENCE, small, audit=True), 20),
+        "calls inside blocks": (twin_machine(subject, REFERENCE, inside), 20),
+        "calls at production sizes": (twin_machine(subject, REFERENCE, large), 4),
+        "steps": (step_machine(small_steps), 12),
+        "steps inside blocks": (step_machine(steps_inside), 8),
+        "steps at production sizes": (step_machine(long_steps), 8),
     }
 
 
@@ -96,7 +88,7 @@ def is_caught(subject: Implementation, name: str, max_examples: int) -> bool:
     plain = planted(max_examples)
     try:
         run_state_machine_as_test(machines(subject, is_quick=False)[name][0], settings=plain)
-    except InvariantViolation:
+    except (InvariantViolation, SpoiltError):
         return True
     return False
 

@@ -79,7 +79,7 @@ class States:
     ) -> int:
         """Check that a hit ends with the state after `length` tokens; return its block's index."""
         index = (length - 1) // self.size
-        if index >= len(blocks) or blocks[index] == NULL_BLOCK:
+        if not 0 <= index < len(blocks) or blocks[index] == NULL_BLOCK:
             raise self._missing(what, length, "KV-MAMBA-3")
         self._read(what, content, blocks[index], length, rule)
         return blocks[index]
