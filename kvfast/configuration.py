@@ -82,7 +82,7 @@ def plan_of(config: ManagerConfig) -> Plan:
     _refuse_context_parallel(config, specs)
     if config.enable_caching:
         _refuse_caching(config, specs, kind_per_group)
-    if any(_export_step(spec) for spec in specs) and not looks_inside(config):
+    if any(spec.has_checkpoints for spec in specs) and not looks_inside(config):
         raise UnsupportedError(
             "states inside a chunk in this configuration (KV-INSIDE-19)", "kvfast"
         )
@@ -107,35 +107,24 @@ def kind_of(spec: LayerSpec) -> Kind:
     """Return how groups of the spec use their blocks; UnsupportedError for other types."""
     if type(spec) not in KIND_OF_TYPE:
         raise UnsupportedError(f"groups of {type(spec).__name__}", "kvfast")
-    if isinstance(spec, MambaSpec) and spec.mamba_cache_mode == "align":
+    if spec.is_aligned:
         return kinds.ALIGNED
     return KIND_OF_TYPE[type(spec)]
 
 
 def reach_of(spec: LayerSpec) -> int:
     """Return the tokens of its window or chunk; 0 if it has neither."""
-    if isinstance(spec, RSWASpec):
-        return spec.rswa_window
-    if isinstance(spec, SlidingWindowSpec):
-        return spec.sliding_window
-    return spec.attention_chunk_size if isinstance(spec, ChunkedLocalAttentionSpec) else 0
-
-
-def extra_of(spec: LayerSpec) -> int:
-    """Return the tokens before its window that are retained, although not read (KV-SW-9)."""
-    return spec.extra_retained_tokens if isinstance(spec, SlidingWindowSpec) else 0
+    return spec.window_tokens or spec.chunk_tokens or spec.rswa_window
 
 
 def _group_plan(config: ManagerConfig, spec: LayerSpec, kind: Kind, drops: bool) -> GroupPlan:
     size = spec.block_size * config.dcp_world_size * config.pcp_world_size
     reach = reach_of(spec)
-    drafted = spec.num_speculative_blocks if isinstance(spec, MambaSpec) else 0
-    longest = config.max_model_len_tokens
+    drafted, longest = spec.num_speculative_blocks, config.max_model_len_tokens
     if max(size, drafted * size) > MOST_TOKENS:
         raise UnsupportedError(f"blocks of {size} tokens, {drafted} of them drafted", "kvfast")
     if kind == kinds.ALIGNED and longest // size + drafted >= MOST_BLOCKS // 2:  # KV-MAMBA-6
         raise UnsupportedError(f"lists for sequences of {longest} tokens in mode align", "kvfast")
-    sinks = spec.sink_len // spec.block_size if isinstance(spec, SinkFullAttentionSpec) else 0
     return GroupPlan(
         spec=spec,
         kind=kind,
@@ -144,21 +133,14 @@ def _group_plan(config: ManagerConfig, spec: LayerSpec, kind: Kind, drops: bool)
         reach_tokens=reach,
         num_drafted=drafted,
         drops_block=drops,
-        extra_tokens=(extra := extra_of(spec)),
+        extra_tokens=spec.extra_retained_tokens,
         is_zeroed=_is_zeroed(config, spec),
-        cap_blocks=_cap_blocks(config, kind, size, reach + extra),
-        num_sink_blocks=sinks,
-        export_step_tokens=_export_step(spec),
+        cap_blocks=_cap_blocks(config, kind, size, reach + spec.extra_retained_tokens),
+        num_sink_blocks=spec.num_sink_blocks,
+        export_step_tokens=spec.checkpoint_step_tokens,
         has_partial_tails=config.policy.full_partial_tails and kind in FULL,
         checkpoints_return=config.policy.checkpoints_return and kind == kinds.ALIGNED,
     )
-
-
-def _export_step(spec: LayerSpec) -> int:
-    """Return the unit of the distance from a chunk's start to a state inside; 0: no state."""
-    if isinstance(spec, MambaSpec) and spec.has_checkpoints:
-        return spec.prefill_checkpoint_alignment or 0
-    return 0
 
 
 def _is_zeroed(config: ManagerConfig, spec: LayerSpec) -> bool:
@@ -168,7 +150,7 @@ def _is_zeroed(config: ManagerConfig, spec: LayerSpec) -> bool:
     specs = config.managed_specs
     attention = [each for each in specs if isinstance(each, AttentionSpec)]
     formats = {(each.dtype, each.kv_quant_mode) for each in attention}
-    has_states = any(isinstance(each, MambaSpec) for each in specs)
+    has_states = any(each.is_state for each in specs)
     is_attention = isinstance(spec, AttentionSpec) and spec.prefix_cacheable
     return is_attention and (has_states or len(formats) > 1)
 
@@ -260,7 +242,7 @@ def _refuse_retention_value(config: ManagerConfig, scheduler: int) -> None:
 
 def _refuse_context_parallel(config: ManagerConfig, specs: Sequence[LayerSpec]) -> None:
     """Refuse context parallelism except with one group of full attention (KV-CFG-6)."""
-    if len(specs) == 1 and isinstance(specs[0], FullAttentionSpec):
+    if len(specs) == 1 and specs[0].is_full_attention:
         return
     if config.dcp_world_size > 1:
         raise ConfigError("dcp_world_size", config.dcp_world_size, "1 but for one full attention")
@@ -290,9 +272,9 @@ def _refuse_chunks(
 ) -> None:
     """Refuse chunks that are unaligned, flagged, or of other blocks (KV-CHUNK-3, KV-POL-6)."""
     for index, spec in enumerate(specs):
-        if not isinstance(spec, ChunkedLocalAttentionSpec):
+        if not spec.chunk_tokens:
             continue
-        chunk, size = spec.attention_chunk_size, spec.block_size
+        chunk, size = spec.chunk_tokens, spec.block_size
         if config.policy.chunk_must_align and chunk % size:
             raise ConfigError("attention_chunk_size", chunk, f"a multiple of {size}, its block")
         if config.enable_caching and index in flagged:

@@ -18,7 +18,6 @@ from kvspec.events import (
     StoredRange,
 )
 from kvspec.request import RequestInput
-from kvspec.specs import SlidingWindowSpec
 
 
 class Hashed(Protocol):
@@ -87,7 +86,7 @@ def _followed(fact: Followed, config: ManagerConfig) -> BlockStored:
         extra_keys=None,
         group=group,
         spec_kind=spec.kind,
-        sliding_window_tokens=spec.sliding_window if isinstance(spec, SlidingWindowSpec) else None,
+        sliding_window_tokens=spec.window_tokens or None,
         source=source,
     )
 
@@ -115,7 +114,7 @@ def _stored(fact: Stored, config: ManagerConfig, extra_keys: KeysOf) -> BlockSto
         lookahead_token_ids=behind if ahead else None,  # KV-EVT-10
         group=group,
         spec_kind=spec.kind,
-        sliding_window_tokens=spec.sliding_window if isinstance(spec, SlidingWindowSpec) else None,
+        sliding_window_tokens=spec.window_tokens or None,
     )
 
 

@@ -15,14 +15,14 @@ from itertools import islice
 from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar, cast
 
 from kvfast._core.kinds import FULL, Kind, first_visible
-from kvfast.configuration import extra_of, kind_of, reach_of
+from kvfast.configuration import kind_of, reach_of
 from kvspec._check import COUNT_MAX, is_int
 from kvspec._tier_checks import block_list, check_blocks, check_request, plain
 from kvspec.blocks import KVCacheBlocks
 from kvspec.config import ManagerConfig
 from kvspec.errors import InvalidArgumentError, UnsupportedError
 from kvspec.request import Request
-from kvspec.specs import FullAttentionSpec, LayerSpec, RSWASpec, SlidingWindowSpec
+from kvspec.specs import LayerSpec
 from kvspec.tier import Copies, Key, TierSnapshot
 
 if TYPE_CHECKING:
@@ -279,8 +279,8 @@ class FastTier:
 
 
 def _group(number: int, spec: LayerSpec, hashed: int) -> _Group:
-    is_known = isinstance(spec, FullAttentionSpec | SlidingWindowSpec)
-    if not is_known or isinstance(spec, RSWASpec) or extra_of(spec):
+    is_full = spec.is_full_attention and spec.keeps_all_blocks
+    if not (is_full or spec.window_tokens) or spec.extra_retained_tokens:
         raise UnsupportedError(f"a host tier for {spec.kind} groups", "kvfast")
     size = spec.block_size
     return _Group(number, size, size // hashed, kind_of(spec), reach_of(spec))

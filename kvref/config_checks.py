@@ -10,13 +10,9 @@ from kvspec.config import ManagerConfig
 from kvspec.errors import ConfigError
 from kvspec.inside import looks_inside
 from kvspec.specs import (
-    ChunkedLocalAttentionSpec,
     CrossAttentionSpec,
     EncoderOnlyAttentionSpec,
-    FullAttentionSpec,
     LayerSpec,
-    MambaSpec,
-    SlidingWindowSpec,
 )
 
 UNCACHED_SPECS = (CrossAttentionSpec, EncoderOnlyAttentionSpec)
@@ -58,7 +54,7 @@ def checked(config: ManagerConfig) -> tuple[ManagerConfig, list[LayerSpec]]:
 def _check_retention_has_an_effect(config: ManagerConfig, specs: list[LayerSpec]) -> None:
     """Refuse retention without a windowed or Mamba group, where it would do nothing (KV-CFG-7)."""
     interval = config.retention_interval_tokens
-    if interval is None or any(isinstance(spec, (SlidingWindowSpec, MambaSpec)) for spec in specs):
+    if interval is None or any(spec.retains_sparsely for spec in specs):
         return
     if interval == 0 and not config.policy.zero_retention_needs_windows:  # KV-POL-11
         return
@@ -84,7 +80,7 @@ def _check_context_parallel(config: ManagerConfig, specs: list[LayerSpec]) -> No
     """Check that context parallelism has exactly one full-attention group (KV-CFG-6)."""
     for name in ("dcp_world_size", "pcp_world_size"):
         value = getattr(config, name)
-        if value > 1 and not (len(specs) == 1 and isinstance(specs[0], FullAttentionSpec)):
+        if value > 1 and not (len(specs) == 1 and specs[0].is_full_attention):
             raise ConfigError(name, value, "1, unless there is exactly one full-attention group")
 
 
@@ -92,12 +88,12 @@ def _check_chunks(config: ManagerConfig, specs: list[LayerSpec]) -> None:
     """Check that chunks are looked up without drop and in their own block size (KV-CHUNK-3)."""
     eagle = eagle_groups(config, specs)
     for index, spec in enumerate(specs):
-        if not isinstance(spec, ChunkedLocalAttentionSpec):
+        if not spec.chunk_tokens:
             continue
-        if config.policy.chunk_must_align and spec.attention_chunk_size % spec.block_size:
+        if config.policy.chunk_must_align and spec.chunk_tokens % spec.block_size:
             raise ConfigError(
                 "attention_chunk_size",
-                spec.attention_chunk_size,
+                spec.chunk_tokens,
                 f"a multiple of block_size {spec.block_size}",
             )
         if not config.enable_caching:

@@ -98,9 +98,9 @@ def spec_types() -> frozenset[type[LayerSpec]]:
 
 def inside_class(spec: LayerSpec) -> type[Group]:
     """Return the class for configurations whose hits may end inside a block."""
-    if isinstance(spec, MambaSpec):
-        return InsideAlignedGroup if spec.mamba_cache_mode == "align" else InsideMambaGroup
-    if isinstance(spec, RSWASpec):
+    if spec.is_state:
+        return InsideAlignedGroup if spec.is_aligned else InsideMambaGroup
+    if spec.rswa_window:
         raise UnsupportedError("R-SWA where hits end inside a block", "kvref")
     found = group_class(spec)
     return InsideFullGroup if found is FullAttentionGroup else found
@@ -108,11 +108,11 @@ def inside_class(spec: LayerSpec) -> type[Group]:
 
 def group_class(spec: LayerSpec) -> type[Group]:
     """Return the class that manages groups of this spec."""
-    if isinstance(spec, MambaSpec) and spec.has_checkpoints:
+    if spec.has_checkpoints:
         raise UnsupportedError(
             "states inside a chunk in this configuration (KV-INSIDE-19)", "kvref"
         )
-    if isinstance(spec, MambaSpec) and spec.mamba_cache_mode == "align":
+    if spec.is_aligned:
         return AlignedMambaGroup
     for spec_type, found in GROUP_TYPES:
         if type(spec) is spec_type:
@@ -156,8 +156,8 @@ def build_groups(
         )
         made = inside_class(spec) if is_inside else parts.group_class(spec)
         built.append(made(context, pool, events))
-        if isinstance(spec, SinkFullAttentionSpec):  # KV-FULL-8
-            pool.set_aside(spec.sink_len // spec.block_size)
+        if spec.num_sink_blocks:  # KV-FULL-8
+            pool.set_aside(spec.num_sink_blocks)
     return built
 
 
@@ -166,7 +166,7 @@ def is_zeroed(config: ManagerConfig, specs: list[LayerSpec], spec: LayerSpec) ->
     if config.policy.zeroed_blocks == "full_attention":
         return type(spec) in ZEROED_SPECS
     formats = {(s.dtype, s.kv_quant_mode) for s in specs if isinstance(s, AttentionSpec)}
-    is_mixed = len(formats) > 1 or any(isinstance(s, MambaSpec) for s in specs)
+    is_mixed = len(formats) > 1 or any(s.is_state for s in specs)
     return is_mixed and isinstance(spec, AttentionSpec) and spec.prefix_cacheable
 
 

@@ -17,7 +17,7 @@ from kvspec.events import (
     EventHash,
     StoredRange,
 )
-from kvspec.specs import LayerSpec, SlidingWindowSpec
+from kvspec.specs import LayerSpec
 
 
 class EventLog:
@@ -61,9 +61,7 @@ class EventLog:
             extra_keys=None,
             group=group,
             spec_kind=spec.kind,
-            sliding_window_tokens=(
-                spec.sliding_window if isinstance(spec, SlidingWindowSpec) else None
-            ),
+            sliding_window_tokens=spec.window_tokens or None,
             is_report=is_report,
         )
         if isinstance(request, FollowedRequest):  # KV-EVT-9

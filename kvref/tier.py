@@ -11,7 +11,6 @@ from kvspec.blocks import NULL_BLOCK, KVCacheBlocks
 from kvspec.config import ManagerConfig
 from kvspec.errors import InvalidArgumentError, UnsupportedError
 from kvspec.request import Request
-from kvspec.specs import FullAttentionSpec, RSWASpec, SlidingWindowSpec
 from kvspec.tier import Copies, Key, TierSnapshot
 from kvspec.turn import Turn, in_turn
 
@@ -23,9 +22,8 @@ class ReferenceTier:
         num_blocks = plain(num_blocks)
         int_at_least("num_blocks", num_blocks, 1, error=InvalidArgumentError)
         for spec in config.managed_specs:
-            is_known = isinstance(spec, FullAttentionSpec | SlidingWindowSpec)
-            has_more = getattr(spec, "extra_retained_tokens", 0) > 0
-            if not is_known or isinstance(spec, RSWASpec) or has_more:
+            is_full = spec.is_full_attention and spec.keeps_all_blocks
+            if not (is_full or spec.window_tokens) or spec.extra_retained_tokens > 0:
                 raise UnsupportedError(f"a host tier for {spec.kind} groups", "kvref")
         if config.dcp_world_size * config.pcp_world_size > 1:
             raise UnsupportedError("a host tier under context parallelism", "kvref")
@@ -178,8 +176,8 @@ class ReferenceTier:
         for number, spec in enumerate(self.config.managed_specs):
             size = spec.block_size
             skipped = 0
-            if isinstance(spec, SlidingWindowSpec):
-                skipped = max(0, total - spec.sliding_window + 1)
+            if spec.window_tokens:
+                skipped = max(0, total - spec.window_tokens + 1)
             for index in range(total // size):
                 if index < num_local_tokens // size or index < skipped // size:
                     continue

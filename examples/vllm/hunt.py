@@ -43,7 +43,6 @@ from kvcheck.play.verdicts import Violation, violation_of
 from kvspec.config import ManagerConfig
 from kvspec.interface import KVCacheManager
 from kvspec.snapshot import Snapshot
-from kvspec.specs import MambaSpec
 
 MAX_STEPS = 40
 MOST_BLOCKS = 5000
@@ -139,7 +138,7 @@ def cause(found: Violation) -> str:
     counted = ("num_computed_tokens", "num_new_computed_tokens", "num_external_computed_tokens")
     num_there = sum(admitted[-1].get(each, 0) for each in counted) if admitted else 0
     specs = found.program.config.managed_specs
-    states = [spec for spec in specs if isinstance(spec, MambaSpec)]
+    states = [spec for spec in specs if spec.is_state]
     if found.rule == "KV-INSIDE-2" and any(spec.has_checkpoints for spec in states):
         return "a state under too long a key"
     if found.rule == "KV-INSIDE-6":

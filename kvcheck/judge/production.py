@@ -77,8 +77,7 @@ def later_program(random: Random, max_steps: int) -> Program:
 
 def _has_later(config: ManagerConfig) -> bool:
     return config.hash_lookahead_tokens > 0 or any(
-        isinstance(spec, RSWASpec | CircularBufferSpec)
-        or (isinstance(spec, SlidingWindowSpec) and spec.extra_retained_tokens)
+        isinstance(spec, RSWASpec | CircularBufferSpec) or spec.extra_retained_tokens
         for spec in config.managed_specs
     )
 
@@ -206,9 +205,7 @@ def production_config(random: Random, *, is_quick: bool = False) -> ManagerConfi
     if is_quick:  # Hypothesis draws 0 most often
         most = LARGE_POOLS[0] if 0 < drawn < 0.08 else MOST_BLOCKS_OF_A_TEXT
         num_blocks = min(num_blocks, most)
-    set_aside = sum(
-        s.sink_len // s.block_size for s in specs if isinstance(s, SinkFullAttentionSpec)
-    )
+    set_aside = sum(s.num_sink_blocks for s in specs)
     groups = [
         replace(group, spec=spec) for group, spec in zip(small.kv_cache.groups, specs, strict=True)
     ]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kvcheck.play.runner import Performed, Runner
-from kvspec.specs import MambaSpec
 
 
 def refusals(runner: Runner, done: Performed) -> Iterator[str]:
@@ -19,9 +18,7 @@ def refusals(runner: Runner, done: Performed) -> Iterator[str]:
     free = done.before.num_free_blocks - asked.get("reserved_blocks", 0)
     if _at_most(runner, slots, asked.get("num_encoder_tokens", 0)) > free:
         return  # there may simply have been no room
-    if any(isinstance(spec, MambaSpec) for spec in runner.specs) and asked.get(
-        "num_new_computed_tokens"
-    ):
+    if any(spec.is_state for spec in runner.specs) and asked.get("num_new_computed_tokens"):
         yield "state too new"
     elif asked.get("full_sequence_must_fit"):
         yield "gate refusal"
@@ -34,6 +31,6 @@ def _at_most(runner: Runner, num_slots: int, num_encoder_tokens: int) -> int:
     needed = 0
     for spec, size in zip(runner.specs, runner.block_sizes, strict=True):
         tokens = max(num_slots, num_encoder_tokens)
-        drafted = spec.num_speculative_blocks if isinstance(spec, MambaSpec) else 0
+        drafted = spec.num_speculative_blocks
         needed += -(-tokens // size) + drafted
     return needed

@@ -10,7 +10,6 @@ from kvcheck.play.inside import before_scheduling, chunk_end
 from kvcheck.play.runner import Runner, Tracked
 from kvcheck.play.scheduler import PREEMPTED, WAITING, Seat
 from kvspec.interface import Feature
-from kvspec.specs import FullAttentionSpec, RSWASpec
 
 
 def arrive(runner: Runner, step: st.Arrive) -> None:
@@ -82,7 +81,7 @@ def admit(runner: Runner, step: st.Admit) -> None:
 def keeps_all(runner: Runner) -> bool:
     """Whether no list ever has null."""
     specs = runner.specs
-    return all(isinstance(s, FullAttentionSpec) and not isinstance(s, RSWASpec) for s in specs)
+    return all(s.is_full_attention and s.keeps_all_blocks for s in specs)
 
 
 def count_look_up(runner: Runner, step: st.Admit, request: Tracked, hit_tokens: int) -> None:

@@ -20,7 +20,7 @@ from kvspec.errors import ConfigError, UnsupportedError
 from kvspec.interface import Capabilities, Feature, Implementation
 from kvspec.policy import OLDER, Policy
 from kvspec.requirements import lacking
-from kvspec.specs import CrossAttentionSpec, FullAttentionSpec, MambaSpec, SlidingWindowSpec
+from kvspec.specs import CrossAttentionSpec, FullAttentionSpec, MambaSpec
 
 Needs: TypeAlias = Iterator[tuple[Feature, st.Step | None]]
 """Features that a step needs, each with the rest of the step without it (None: nothing)."""
@@ -216,7 +216,7 @@ def _cut(config: ManagerConfig, can: Capabilities) -> ManagerConfig | None:
     caching = config.enable_caching and Feature.PREFIX_CACHING in has
     if caching and all(spec == specs[0] for spec in specs):  # KV-COORD-3
         groups, specs = groups[:1], specs[:1]
-    is_retained = any(isinstance(spec, (SlidingWindowSpec, MambaSpec)) for spec in specs)
+    is_retained = any(spec.retains_sparsely for spec in specs)
     is_retained &= Feature.RETENTION in has  # KV-CFG-7
     parallel = can.values.get("context_parallel", frozenset({"decode", "prefill"}))
     parallel = parallel if Feature.CONTEXT_PARALLEL in has else frozenset()

@@ -7,7 +7,6 @@ from kvcheck.play.admitting import keeps_all
 from kvcheck.play.inside import before_scheduling
 from kvcheck.play.runner import Runner, Side, Tracked
 from kvcheck.play.scheduler import LOADING, RUNNING
-from kvspec.specs import MambaSpec
 
 
 def fail_load(runner: Runner, step: st.FailLoad) -> None:
@@ -54,7 +53,7 @@ def withdraw(runner: Runner, step: st.Withdraw) -> None:
             if other.name in names and other.name in runner.planned and other not in gone
         ]
     part = runner.planned[request.name]
-    has_states = any(isinstance(spec, MambaSpec) for spec in runner.specs)
+    has_states = any(spec.is_state for spec in runner.specs)
     if part.may_stay and not has_states and not step.again:
         gone.remove(request)
         request.fresh_load = None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from kvcheck.play.runner import Runner, Tracked
 from kvspec.inside import Chunk, hash_block_size
-from kvspec.specs import MambaSpec
+from kvspec.specs import LayerSpec
 
 
 def new_step(runner: Runner) -> None:
@@ -30,7 +30,7 @@ def most_drafts(runner: Runner, num_asked: int) -> int:
     """Limit drafts of a step with one other token: each has a block, and all lie in one hash."""
     if not runner.ends_inside:
         return num_asked
-    blocks = (s.num_speculative_blocks for s in runner.specs if isinstance(s, MambaSpec))
+    blocks = (s.num_speculative_blocks for s in runner.specs if s.is_state)
     return min(num_asked, hash_block_size(runner.config) - 1, *blocks)
 
 
@@ -40,7 +40,7 @@ def chunk_end(runner: Runner, request: Tracked, start: int, end: int) -> int:
         return end
     seat, h = request.seat, hash_block_size(runner.config)
     prefill_end = max(seat.num_prompt, len(seat.tokens) - 1)
-    specs = [spec for spec in runner.specs if isinstance(spec, MambaSpec)]
+    specs = [spec for spec in runner.specs if spec.is_state]
     sizes = [spec.block_size for spec in specs]
     if start < prefill_end:  # no chunk of a prompt ends inside the block that it begins in
         end = max(end, min(prefill_end, (start // max(sizes) + 1) * max(sizes)))
@@ -59,7 +59,7 @@ def chunk_end(runner: Runner, request: Tracked, start: int, end: int) -> int:
     return end
 
 
-def _stops(spec: MambaSpec, h: int, chunk: Chunk, request: Tracked) -> set[int]:
+def _stops(spec: LayerSpec, h: int, chunk: Chunk, request: Tracked) -> set[int]:
     """Return where the chunk must end if no state is left inside it."""
     size, seat = chunk.size, request.seat
     last = (len(seat.tokens) - 1) // size * size

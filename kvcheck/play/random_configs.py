@@ -142,7 +142,7 @@ def _options(
     random: Random, specs: list[LayerSpec], *, caching: bool, drafting: bool
 ) -> dict[str, Any]:
     """Draw the switches, at their defaults most of the time."""
-    windowed = any(isinstance(spec, (SlidingWindowSpec, MambaSpec)) for spec in specs)
+    windowed = any(spec.retains_sparsely for spec in specs)
     alignment = max(spec.block_size for spec in specs)  # sizes are powers of two times the base
     options: dict[str, Any] = {
         "max_model_len_tokens": random.choice((16, 48, 48)),
@@ -162,13 +162,13 @@ def _options(
     if windowed:
         interval = random.choice((None, None, 0, alignment, 2 * alignment))
         options["retention_interval_tokens"] = interval
-    if len(specs) == 1 and isinstance(specs[0], FullAttentionSpec) and random.random() < 0.2:
+    if len(specs) == 1 and specs[0].is_full_attention and random.random() < 0.2:
         options["dcp_world_size"] = 2
     return options
 
 
 def _set_aside(spec: LayerSpec) -> int:
-    return spec.sink_len // spec.block_size if isinstance(spec, SinkFullAttentionSpec) else 0
+    return spec.num_sink_blocks
 
 
 def _spec(random: Random, kind: str, size: int, windows: Sequence[int]) -> LayerSpec:

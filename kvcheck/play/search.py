@@ -12,11 +12,7 @@ from dataclasses import dataclass
 from kvspec.config import ManagerConfig
 from kvspec.snapshot import Snapshot
 from kvspec.specs import (
-    ChunkedLocalAttentionSpec,
-    FullAttentionSpec,
     LayerSpec,
-    MambaSpec,
-    SlidingWindowSpec,
 )
 
 
@@ -61,11 +57,11 @@ def search(
         before = found.length_tokens
         for number, (spec, members, is_eagle) in enumerate(groups):
             size = spec.block_size
-            if isinstance(spec, FullAttentionSpec) and found.rounds:
+            if spec.is_full_attention and found.rounds:
                 found.length_tokens -= found.length_tokens % size
                 continue
             unverified = is_eagle and number not in verified
-            drop = unverified and not isinstance(spec, MambaSpec)
+            drop = unverified and not spec.is_state
             within = found.length_tokens
             if drop:
                 within = min(within + size, limit_tokens)
@@ -79,7 +75,7 @@ def search(
                 verified.clear()
             found.length_tokens = answer
         found.rounds += 1
-        is_simple = len(groups) == 2 and isinstance(groups[0][0], FullAttentionSpec)
+        is_simple = len(groups) == 2 and groups[0][0].is_full_attention
         if found.length_tokens == before or is_simple:
             return found
 
@@ -98,7 +94,7 @@ def attention_groups(
         if spec.prefix_cacheable:  # KV-COORD-14
             members.setdefault((type(spec), spec), []).append(number)
     found = [(key[1], own, any(flags[n] for n in own)) for key, own in members.items()]
-    return sorted(found, key=lambda group: not isinstance(group[0], FullAttentionSpec))
+    return sorted(found, key=lambda group: not group[0].is_full_attention)
 
 
 def _cached(
@@ -123,17 +119,17 @@ def _cached(
 def _longest(look: Look, config: ManagerConfig) -> int:
     """Count the blocks of the longest hit of one attention group."""
     size, most = look.spec.block_size, look.within // look.spec.block_size
-    if isinstance(look.spec, MambaSpec):
+    if look.spec.is_state:
         ends = (end for end in range(most, 0, -1) if end * size % look.alignment == 0)
         return next((end for end in ends if look.is_cached(end - 1)), 0)
-    if isinstance(look.spec, ChunkedLocalAttentionSpec):
-        chunk = look.spec.attention_chunk_size
+    if look.spec.chunk_tokens:
+        chunk = look.spec.chunk_tokens
         first = end = look.within // chunk * chunk // size
         while end < most and look.is_cached(end):
             end += 1
         return end if end > first or config.policy.chunked_null_prefix_is_hit else 0
-    if isinstance(look.spec, SlidingWindowSpec):
-        run = max(-(-(look.spec.sliding_window - 1) // size) + look.drop, 1)
+    if look.spec.window_tokens:
+        run = max(-(-(look.spec.window_tokens - 1) // size) + look.drop, 1)
         for end in range(most, run - 1, -1):
             aligned = (end - look.drop) * size % look.alignment == 0
             if aligned and all(look.is_cached(index) for index in range(end - run, end)):
@@ -147,7 +143,7 @@ def _from_the_start(look: Look, most: int) -> int:
     end = 0
     while end < most and look.is_cached(end):
         end += 1
-    if isinstance(look.spec, SlidingWindowSpec):
+    if look.spec.window_tokens:
         while end and (end - look.drop) * size % look.alignment:
             end -= 1
         while end * size % look.alignment:

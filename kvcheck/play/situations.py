@@ -10,7 +10,6 @@ from kvcheck.play.admissions import refusals
 from kvcheck.play.runner import Performed, Runner
 from kvcheck.play.search import search
 from kvspec.blocks import NULL_BLOCK
-from kvspec.specs import ChunkedLocalAttentionSpec
 
 SITUATIONS: Mapping[str, str] = MappingProxyType(
     {
@@ -202,7 +201,7 @@ class SituationCounter:
             ]
             if gone:
                 self._count("window passed")
-                if isinstance(spec, ChunkedLocalAttentionSpec):
+                if spec.chunk_tokens:
                     self._count("chunk passed")
             if any(block in now for block in gone):
                 self._count("align move")

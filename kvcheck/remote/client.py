@@ -32,7 +32,7 @@ from kvspec.planning import Planner
 from kvspec.request import Request, RequestInput, has_extra_keys, token_list
 from kvspec.snapshot import Snapshot
 from kvspec.snapshot_codec import encode_snapshot
-from kvspec.specs import SPEC_TYPES, LayerSpec, UniformTypeKVCacheSpecs
+from kvspec.specs import SPEC_TYPES, LayerSpec
 from kvspec.stats import PrefixCacheStats
 
 
@@ -208,9 +208,8 @@ class RemoteImplementation(ElsewhereImplementation):
     def _check_spec(self, spec: LayerSpec) -> None:
         if type(spec) not in SPEC_TYPES:
             raise UnsupportedError(f"spec type {type(spec).__name__}", self.capabilities.name)
-        if isinstance(spec, UniformTypeKVCacheSpecs):
-            for _, inner in spec.kv_cache_specs:
-                self._check_spec(inner)
+        for _, inner in spec.layers:
+            self._check_spec(inner)
 
     def _needs(self, feature: Feature) -> None:
         if feature not in self.capabilities.features:

@@ -8,8 +8,6 @@ from kvref.block_pool import BlockPool
 from kvref.events import EventLog
 from kvref.groups.base import Group, GroupContext, LookUp, cdiv
 from kvspec.blocks import NULL_BLOCK
-from kvspec.errors import ConfigError
-from kvspec.specs import ChunkedLocalAttentionSpec
 
 
 class ChunkedLocalGroup(Group):
@@ -17,9 +15,7 @@ class ChunkedLocalGroup(Group):
 
     def __init__(self, context: GroupContext, pool: BlockPool, events: EventLog) -> None:
         super().__init__(context, pool, events)
-        if not isinstance(context.spec, ChunkedLocalAttentionSpec):
-            raise ConfigError("spec", context.spec, "chunked local attention")
-        self.chunk = context.spec.attention_chunk_size
+        self.chunk = context.spec.chunk_tokens
 
     def num_skipped_tokens(self, num_computed_tokens: int) -> int:
         """Skip all earlier chunks (KV-CHUNK-1): 13 computed tokens and a chunk of 8 skip 8."""

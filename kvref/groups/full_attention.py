@@ -7,8 +7,6 @@ from kvref.events import EventLog
 from kvref.groups.base import Group, GroupContext, LookUp, cdiv
 from kvref.request import ReferenceRequest
 from kvspec.blocks import NULL_BLOCK
-from kvspec.errors import ConfigError
-from kvspec.specs import RSWASpec
 
 
 class FullAttentionGroup(Group):
@@ -68,8 +66,6 @@ class RSWAGroup(FullAttentionGroup):
 
     def __init__(self, context: GroupContext, pool: BlockPool, events: EventLog) -> None:
         super().__init__(context, pool, events)
-        if not isinstance(context.spec, RSWASpec):
-            raise ConfigError("spec", context.spec, "R-SWA")
         self.window = context.spec.rswa_window
 
     def first_read_index(self, request: ReferenceRequest) -> int:

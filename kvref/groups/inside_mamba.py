@@ -15,8 +15,6 @@ from kvref.hashing import make_key
 from kvref.request import ReferenceRequest
 from kvspec._check import exact
 from kvspec.blocks import NULL_BLOCK
-from kvspec.errors import ConfigError
-from kvspec.specs import MambaSpec
 
 
 @dataclass(frozen=True)
@@ -64,9 +62,6 @@ class InsideAlignedGroup(InsideMambaGroup, AlignedMambaGroup):
 
     def __init__(self, context: GroupContext, pool: BlockPool, events: EventLog) -> None:
         super().__init__(context, pool, events)
-        if not isinstance(context.spec, MambaSpec):
-            raise ConfigError("spec", context.spec, "Mamba")
-        self.state_spec = context.spec
         self.planned: dict[str, PlannedChunk] = {}
 
     # Needs and allocation.
@@ -75,13 +70,10 @@ class InsideAlignedGroup(InsideMambaGroup, AlignedMambaGroup):
         """Return the tokens of the state that the chunk leaves inside, and its entry; 0 if none."""
         start, end = demand.num_computed_tokens, demand.num_main_tokens
         position, entry = self.last_boundary(end), cdiv(end, self.block_size) - 2
-        alignment = self.state_spec.prefill_checkpoint_alignment
-        none = (0, 0)
-        if not self.state_spec.has_checkpoints or alignment is None:
+        step, none = self.context.spec.checkpoint_step_tokens, (0, 0)
+        if step == 0 or demand.num_external_tokens > 0 or start % self.hash_size:
             return none
-        if demand.num_external_tokens > 0 or start % self.hash_size:
-            return none
-        if position < start + self.hash_size or (position - start) % alignment:
+        if position < start + self.hash_size or (position - start) % step:
             return none
         if entry <= (start - 1) // self.block_size:
             return none

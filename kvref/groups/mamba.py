@@ -11,8 +11,6 @@ from kvref.groups.base import Demand, Group, GroupContext, LookUp, replay_bounda
 from kvref.hashing import hash_of_block, make_key
 from kvref.request import ReferenceRequest
 from kvspec.blocks import NULL_BLOCK
-from kvspec.errors import ConfigError
-from kvspec.specs import MambaSpec
 
 
 class MambaGroup(Group):
@@ -22,8 +20,6 @@ class MambaGroup(Group):
 
     def __init__(self, context: GroupContext, pool: BlockPool, events: EventLog) -> None:
         super().__init__(context, pool, events)
-        if not isinstance(context.spec, MambaSpec):
-            raise ConfigError("spec", context.spec, "Mamba")
         self.num_speculative_blocks = context.spec.num_speculative_blocks
         self.step_keys: set[bytes] = set()
 

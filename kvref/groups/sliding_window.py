@@ -9,8 +9,6 @@ from kvref.events import EventLog
 from kvref.groups.base import Group, GroupContext, LookUp, cdiv, replay_boundary
 from kvref.request import ReferenceRequest
 from kvspec.blocks import NULL_BLOCK
-from kvspec.errors import ConfigError
-from kvspec.specs import SlidingWindowSpec
 
 
 class SlidingWindowGroup(Group):
@@ -18,9 +16,7 @@ class SlidingWindowGroup(Group):
 
     def __init__(self, context: GroupContext, pool: BlockPool, events: EventLog) -> None:
         super().__init__(context, pool, events)
-        if not isinstance(context.spec, SlidingWindowSpec):
-            raise ConfigError("spec", context.spec, "a sliding window")
-        self.window = context.spec.sliding_window
+        self.window = context.spec.window_tokens
         self.extra = context.spec.extra_retained_tokens
 
     def num_skipped_tokens(self, num_computed_tokens: int) -> int:

@@ -8,7 +8,6 @@ from kvref.planning.pages import cdiv, max_memory_usage_bytes, page_size_bytes
 from kvspec.config import KVCacheConfig
 from kvspec.errors import ConfigError
 from kvspec.planning import BlockSizes, Capacity, PlanningConfig
-from kvspec.specs import MambaSpec
 
 
 def block_sizes(kv_cache: KVCacheConfig, config: PlanningConfig) -> BlockSizes:
@@ -35,7 +34,7 @@ def block_sizes(kv_cache: KVCacheConfig, config: PlanningConfig) -> BlockSizes:
 def _has_long_state(kv_cache: KVCacheConfig, config: PlanningConfig) -> bool:
     """Return whether a state's block differs from the cache's, so that it spans several blocks."""
     return any(
-        isinstance(group.spec, MambaSpec) and group.spec.block_size != config.block_size
+        group.spec.is_state and group.spec.block_size != config.block_size
         for group in kv_cache.groups
     )
 

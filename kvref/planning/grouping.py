@@ -14,7 +14,6 @@ from kvspec.config import KVCacheGroup
 from kvspec.errors import ConfigError, PageSizeError
 from kvspec.planning import Layers, PlanningConfig
 from kvspec.specs import (
-    ChunkedLocalAttentionSpec,
     HiddenStateCacheSpec,
     LayerSpec,
     UniformTypeKVCacheSpecs,
@@ -89,7 +88,7 @@ def split_by_spec(layers: Layers) -> tuple[KVCacheGroup, ...]:
 
 def padding_warnings(groups: Sequence[KVCacheGroup]) -> tuple[str, ...]:
     """Return a sentence for each spec whose layers do not fill its groups (KV-PLAN-24)."""
-    if len(groups) < 2 or any(isinstance(g.spec, UniformTypeKVCacheSpecs) for g in groups):
+    if len(groups) < 2 or any(g.spec.layers for g in groups):
         return ()  # side by side, a slot has only the pages it needs
     size = max(len(group.layer_names) for group in groups)
     missing: dict[LayerSpec, int] = {}
@@ -116,8 +115,8 @@ def project(groups: Sequence[KVCacheGroup], layers: Layers) -> tuple[KVCacheGrou
     for group in groups:
         names = tuple(name for name in group.layer_names if name in mine)
         spec = group.spec
-        if isinstance(spec, UniformTypeKVCacheSpecs) and names:
-            kept = tuple(pair for pair in spec.kv_cache_specs if pair[0] in mine)
+        if spec.layers and names:
+            kept = tuple(pair for pair in spec.layers if pair[0] in mine)
             spec = UniformTypeKVCacheSpecs(spec.block_size, kept)
         projected.append(KVCacheGroup(names, spec, bool(names) and group.is_eagle_group))
     return tuple(projected)
@@ -128,14 +127,12 @@ def _check_chunks(groups: Sequence[KVCacheGroup]) -> None:
     for group in groups:
         spec = group.spec
         specs = [spec]
-        if isinstance(spec, UniformTypeKVCacheSpecs):
-            specs = [layer for _, layer in spec.kv_cache_specs]
+        if spec.layers:
+            specs = [layer for _, layer in spec.layers]
         for layer in specs:
-            if isinstance(layer, ChunkedLocalAttentionSpec) and (
-                layer.attention_chunk_size % layer.block_size
-            ):
+            if layer.chunk_tokens and (layer.chunk_tokens % layer.block_size):
                 raise ConfigError(
                     "attention_chunk_size",
-                    layer.attention_chunk_size,
+                    layer.chunk_tokens,
                     f"a multiple of the block size {layer.block_size}",
                 )

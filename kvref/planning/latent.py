@@ -107,8 +107,8 @@ def profile_bytes_per_block(groups: Sequence[KVCacheGroup]) -> int:
     empty group counts with the layers that other workers have.
     """
     counted = [
-        Counter(page_size_bytes(spec) for _, spec in group.spec.kv_cache_specs)
+        Counter(page_size_bytes(spec) for _, spec in group.spec.layers)
         for group in groups
-        if isinstance(group.spec, UniformTypeKVCacheSpecs)
+        if group.spec.layers
     ]
     return max(max(pages.values()) for pages in counted) * sum(counted[0])

@@ -8,7 +8,6 @@ from dataclasses import replace
 from kvref.planning.pages import page_size_bytes
 from kvspec.config import KVCacheConfig, KVCacheGroup, KVCacheTensor
 from kvspec.planning import PlanningConfig
-from kvspec.specs import UniformTypeKVCacheSpecs
 
 
 def config_from_groups(
@@ -66,8 +65,8 @@ def tensor_slots(groups: Sequence[KVCacheGroup]) -> tuple[tuple[int, tuple[str, 
 
 def layer_page(group: KVCacheGroup, name: str) -> int:
     """Return the bytes of one page of one layer of the group."""
-    if isinstance(group.spec, UniformTypeKVCacheSpecs):
-        return page_size_bytes(dict(group.spec.kv_cache_specs)[name])
+    if group.spec.layers:
+        return page_size_bytes(dict(group.spec.layers)[name])
     return page_size_bytes(group.spec)
 
 

@@ -12,7 +12,7 @@ from kvref.planning.pages import cdiv, max_blocks, max_memory_usage_bytes
 from kvspec.config import KVCacheGroup
 from kvspec.errors import CacheMemoryError, ConfigError
 from kvspec.planning import Layers, PlanningConfig
-from kvspec.specs import LayerSpec, MambaSpec, SinkFullAttentionSpec, UniformTypeKVCacheSpecs
+from kvspec.specs import LayerSpec
 
 Need = Callable[[PlanningConfig], int]
 """Bytes needed to serve one request of the configuration's full length."""
@@ -37,7 +37,7 @@ def groups_bytes(
         blocks += sum(held_blocks(group.spec, config) for group in groups)
         return blocks * bytes_per_block(groups)
     blocks = sum(max_blocks(group.spec, config) for group in groups)
-    beside = all(isinstance(group.spec, UniformTypeKVCacheSpecs) for group in groups)
+    beside = all(group.spec.layers for group in groups)
     is_mixed = beside and len(groups) > 1  # KV-PLAN-22
     return blocks * (profile_bytes_per_block(groups) if is_mixed else bytes_per_block(groups))
 
@@ -48,20 +48,16 @@ def held_blocks(spec: LayerSpec, config: PlanningConfig) -> int:
     This is `max_blocks`, except for a running state whose blocks are shorter than the sequence: a
     manager takes all blocks of the prompt, although it soon releases them.
     """
-    if isinstance(spec, UniformTypeKVCacheSpecs):
-        return max(held_blocks(layer, config) for _, layer in spec.kv_cache_specs)
-    if isinstance(spec, MambaSpec) and config.mamba_cache_mode == "none":
+    if spec.layers:
+        return max(held_blocks(layer, config) for _, layer in spec.layers)
+    if spec.is_state and config.mamba_cache_mode == "none":
         return cdiv(config.max_model_len_tokens, spec.block_size) + spec.num_speculative_blocks
     return max_blocks(spec, config)
 
 
 def set_aside_blocks(spec: LayerSpec) -> int:
     """Return the blocks that a group reserves at start and requests never get (KV-FULL-8)."""
-    if isinstance(spec, SinkFullAttentionSpec):
-        return spec.sink_len // spec.block_size
-    if isinstance(spec, UniformTypeKVCacheSpecs):
-        return max(set_aside_blocks(layer) for _, layer in spec.kv_cache_specs)
-    return 0
+    return max((set_aside_blocks(layer) for _, layer in spec.layers), default=spec.num_sink_blocks)
 
 
 def need_of_layers(layers: Layers, config: PlanningConfig) -> Need:

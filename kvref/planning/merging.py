@@ -50,7 +50,7 @@ def merge(specs: Sequence[LayerSpec]) -> LayerSpec:
         _must_agree(specs, WINDOWED_MUST_AGREE)
         _must_fit(specs)
         return first
-    if isinstance(first, FullAttentionSpec):
+    if first.is_full_attention:
         names = [name for name in spec_fields(first) if name not in FULL_ATTENTION_MAY_DIFFER]
         _must_agree(specs, tuple(names))
         _must_fit(specs)

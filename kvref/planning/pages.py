@@ -10,7 +10,6 @@ from kvspec.planning import PlanningConfig, SpecProperties
 from kvspec.specs import (
     DTYPE_BYTES,
     AttentionSpec,
-    ChunkedLocalAttentionSpec,
     CircularBufferSpec,
     CrossAttentionSpec,
     EncoderOnlyAttentionSpec,
@@ -22,7 +21,6 @@ from kvspec.specs import (
     SlidingWindowMLASpec,
     SlidingWindowSpec,
     TQFullAttentionSpec,
-    UniformTypeKVCacheSpecs,
 )
 
 PLAIN_MODES = ("NONE", "FP8_PER_TENSOR")
@@ -50,7 +48,7 @@ def cdiv(dividend: int, divisor: int) -> int:
 def spec_properties(spec: LayerSpec, config: PlanningConfig) -> SpecProperties:
     """Compute what `spec` implies under `config` (KV-PLAN-1)."""
     spec = normalized(spec)
-    capped = isinstance(spec, SlidingWindowSpec | ChunkedLocalAttentionSpec)
+    capped = spec.window_tokens or spec.chunk_tokens
     return SpecProperties(
         page_size_bytes=page_size_bytes(spec),
         real_page_size_bytes=(
@@ -60,7 +58,7 @@ def spec_properties(spec: LayerSpec, config: PlanningConfig) -> SpecProperties:
         max_memory_usage_bytes=max_memory_usage_bytes(spec, config),
         max_admission_blocks_per_request=max_blocks(spec, config) if capped else None,
         kind=spec.kind,
-        sliding_window_tokens=spec.sliding_window if isinstance(spec, SlidingWindowSpec) else None,
+        sliding_window_tokens=spec.window_tokens or None,
         normalized_spec=spec,
     )
 
@@ -82,8 +80,8 @@ def normalized(spec: S) -> S:
 
 def page_size_bytes(spec: LayerSpec) -> int:
     """Return the bytes of one block of one layer, padding included (KV-PLAN-1)."""
-    if isinstance(spec, UniformTypeKVCacheSpecs):
-        return sum(page_size_bytes(layer) for _, layer in spec.kv_cache_specs)
+    if spec.layers:
+        return sum(page_size_bytes(layer) for _, layer in spec.layers)
     if not isinstance(spec, AttentionSpec | MambaSpec):
         raise ConfigError("spec", type(spec).__name__, "a spec of the contract")
     used = _used_page_size_bytes(spec)
@@ -100,7 +98,7 @@ def page_size_bytes(spec: LayerSpec) -> int:
 def _used_page_size_bytes(spec: AttentionSpec | MambaSpec) -> int:
     """Return the bytes of a page before padding: the content, and scales kept beside it."""
     used = real_page_size_bytes(spec)
-    if isinstance(spec, AttentionSpec) and not _is_latent(spec):
+    if isinstance(spec, AttentionSpec) and not spec.is_latent:
         if spec.kv_quant_mode not in QUANT_MODES:
             raise ConfigError("kv_quant_mode", spec.kv_quant_mode, f"one of {_listed(QUANT_MODES)}")
         if spec.kv_quant_mode in SCALED_MODES:
@@ -124,10 +122,6 @@ def real_page_size_bytes(spec: AttentionSpec | MambaSpec) -> int:
         values = spec.head_size_v or spec.head_size
     token = _vector_bytes(spec, spec.head_size) + _vector_bytes(spec, values)
     return spec.block_size * spec.num_kv_heads * token
-
-
-def _is_latent(spec: LayerSpec) -> bool:
-    return isinstance(spec, MLAAttentionSpec | SlidingWindowMLASpec)
 
 
 def _latent_token_bytes(spec: MLAAttentionSpec | SlidingWindowMLASpec) -> int:
@@ -160,23 +154,22 @@ def storage_block_size(spec: LayerSpec) -> int:
 def max_blocks(spec: LayerSpec, config: PlanningConfig) -> int:
     """Return the most blocks that one request of full length holds (KV-PLAN-8)."""
     length = config.max_model_len_tokens
-    has_more = isinstance(spec, SlidingWindowSpec) and spec.extra_retained_tokens > 0
-    if isinstance(spec, RSWASpec | CircularBufferSpec) or has_more:
+    if isinstance(spec, RSWASpec | CircularBufferSpec) or spec.extra_retained_tokens > 0:
         raise ConfigError(
             "spec", spec, "of a type that planning knows: no R-SWA, ring, extra tokens"
         )
-    if isinstance(spec, UniformTypeKVCacheSpecs):
-        return max(max_blocks(layer, config) for _, layer in spec.kv_cache_specs)
-    if isinstance(spec, FullAttentionSpec):
+    if spec.layers:
+        return max(max_blocks(layer, config) for _, layer in spec.layers)
+    if spec.is_full_attention:
         on_this_rank = cdiv(length, config.dcp_world_size * config.pcp_world_size)
         return cdiv(on_this_rank, spec.block_size)
-    if isinstance(spec, SlidingWindowSpec):
-        tokens = min(spec.sliding_window - 1 + config.max_num_batched_tokens, length)
+    if spec.window_tokens:
+        tokens = min(spec.window_tokens - 1 + config.max_num_batched_tokens, length)
         return cdiv(tokens, spec.block_size) + 1  # a window may start inside a block
-    if isinstance(spec, ChunkedLocalAttentionSpec):
-        tokens = min(spec.attention_chunk_size + config.max_num_batched_tokens, length)
+    if spec.chunk_tokens:
+        tokens = min(spec.chunk_tokens + config.max_num_batched_tokens, length)
         return cdiv(tokens, spec.block_size)
-    if isinstance(spec, MambaSpec):
+    if spec.is_state:
         if config.mamba_cache_mode == "all":
             return cdiv(length, spec.block_size) + spec.num_speculative_blocks
         return {"none": 1, "align": 2}[config.mamba_cache_mode] + spec.num_speculative_blocks

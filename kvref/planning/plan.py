@@ -11,7 +11,7 @@ from kvref.planning.memory import Need, check_fits, groups_bytes, longest_that_f
 from kvspec.config import KVCacheConfig, KVCacheGroup
 from kvspec.errors import ConfigError
 from kvspec.planning import AUTO_FIT, Layers, Plan, PlanningConfig
-from kvspec.specs import FullAttentionSpec, LayerSpec, UniformTypeKVCacheSpecs
+from kvspec.specs import LayerSpec
 
 Groups = tuple[KVCacheGroup, ...]
 
@@ -47,7 +47,7 @@ def _check_context_parallel(groups: Groups, config: PlanningConfig) -> None:
     field = "dcp_world_size" if config.dcp_world_size > 1 else "pcp_world_size"
     if getattr(config, field) > 1:
         specs = [_first_spec(group.spec) for group in groups]
-        if len(specs) != 1 or not isinstance(specs[0], FullAttentionSpec):
+        if len(specs) != 1 or not specs[0].is_full_attention:
             raise ConfigError(
                 field,
                 getattr(config, field),
@@ -118,6 +118,6 @@ def scheduler_config(configs: Sequence[KVCacheConfig]) -> KVCacheConfig:
 
 def _first_spec(spec: LayerSpec) -> LayerSpec:
     """Return any layer's spec as representative of its type: a scheduler needs no sizes."""
-    if isinstance(spec, UniformTypeKVCacheSpecs):
-        return spec.kv_cache_specs[0][1]
+    if spec.layers:
+        return spec.layers[0][1]
     return spec

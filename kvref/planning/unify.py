@@ -14,7 +14,6 @@ from kvspec.specs import (
     CrossAttentionSpec,
     FullAttentionSpec,
     LayerSpec,
-    MambaSpec,
     MLAAttentionSpec,
     SlidingWindowMLASpec,
     SlidingWindowSpec,
@@ -34,13 +33,13 @@ def uniform_type(layers: Layers) -> UniformTypeKVCacheSpecs | None:
 
 def _type_key(spec: LayerSpec) -> tuple[object, ...]:
     """Return the key shared by layers of one type, which hold and release blocks in step."""
-    if isinstance(spec, FullAttentionSpec):
+    if spec.is_full_attention:
         return ("full",)
-    if isinstance(spec, SlidingWindowSpec):
-        return ("sliding window", spec.sliding_window)
-    if isinstance(spec, ChunkedLocalAttentionSpec):
-        return ("chunked", spec.attention_chunk_size)
-    if isinstance(spec, MambaSpec):
+    if spec.window_tokens:
+        return ("sliding window", spec.window_tokens)
+    if spec.chunk_tokens:
+        return ("chunked", spec.chunk_tokens)
+    if spec.is_state:
         return ("mamba", spec.num_speculative_blocks)
     if isinstance(spec, CrossAttentionSpec):
         return ("cross",)
@@ -56,12 +55,10 @@ def unify_hybrid(layers: Layers) -> Layers:
     if _is_single(layers):
         return layers
     specs = [spec for _, spec in layers]
-    has_full = any(isinstance(spec, FullAttentionSpec) for spec in specs)
-    has_windowed = any(
-        isinstance(spec, SlidingWindowSpec | ChunkedLocalAttentionSpec) for spec in specs
-    )
+    has_full = any(spec.is_full_attention for spec in specs)
+    has_windowed = any(spec.window_tokens or spec.chunk_tokens for spec in specs)
     if has_full and has_windowed:
-        longest = max(spec.block_size for spec in specs if isinstance(spec, FullAttentionSpec))
+        longest = max(spec.block_size for spec in specs if spec.is_full_attention)
         layers = tuple((name, _as_full(spec, longest)) for name, spec in layers)
     if not _is_single(layers):
         kinds = sorted({type(spec).__name__ for _, spec in layers})

@@ -98,9 +98,7 @@ class Scheduler:
         self.manager = manager
         self.with_loads = with_loads
         self.lookahead = 0
-        if with_loads and not any(
-            isinstance(g.spec, MambaSpec) for g in manager.config.kv_cache.groups
-        ):
+        if with_loads and not any(g.spec.is_state for g in manager.config.kv_cache.groups):
             self.lookahead = 1
         self.coming: list[Running] = []
         self.waiting: list[Running] = []
@@ -293,12 +291,12 @@ def most_blocks(spec: LayerSpec, num_tokens: int) -> int:
     """The most blocks a request of this final length holds at once in a group of this spec."""
     tokens = num_tokens
     spare = 0
-    if isinstance(spec, MambaSpec):
+    if spec.is_state:
         return 2 + spec.num_speculative_blocks
-    if isinstance(spec, SlidingWindowSpec):
-        tokens, spare = spec.sliding_window - 1 + MAX_TOKENS_PER_STEP, 1
-    elif isinstance(spec, ChunkedLocalAttentionSpec):
-        tokens = spec.attention_chunk_size + MAX_TOKENS_PER_STEP
+    if spec.window_tokens:
+        tokens, spare = spec.window_tokens - 1 + MAX_TOKENS_PER_STEP, 1
+    elif spec.chunk_tokens:
+        tokens = spec.chunk_tokens + MAX_TOKENS_PER_STEP
     capped = -(-min(tokens, MAX_MODEL_LEN_TOKENS) // spec.block_size) + spare
     return min(-(-num_tokens // spec.block_size), capped)
 

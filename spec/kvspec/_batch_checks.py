@@ -18,14 +18,11 @@ from kvspec.following import checked_counts, checked_hashes
 from kvspec.interface import Capabilities, Feature, Implementation, KVCacheManager
 from kvspec.request import Request, RequestStatus, is_status
 from kvspec.specs import (
-    ChunkedLocalAttentionSpec,
     CircularBufferSpec,
     CrossAttentionSpec,
     EncoderOnlyAttentionSpec,
     LayerSpec,
     MambaSpec,
-    RSWASpec,
-    SlidingWindowSpec,
 )
 
 _ELSEWHERE = (CrossAttentionSpec, EncoderOnlyAttentionSpec, CircularBufferSpec)
@@ -235,12 +232,12 @@ def _check_running(batched: Batched, field: str, place: int, handle: int, num_to
 def _first_read_token(spec: LayerSpec, request: Request) -> int:
     """Return the first token that the next one to compute reads (KV-REQ-9); -1 if all are kept."""
     computed = request.num_computed_tokens
-    if isinstance(spec, RSWASpec):
+    if spec.rswa_window:
         return max(request.num_prompt_tokens, computed - spec.rswa_window)
-    if isinstance(spec, SlidingWindowSpec):
-        return max(0, computed - spec.sliding_window + 1)
-    if isinstance(spec, ChunkedLocalAttentionSpec):
-        return computed // spec.attention_chunk_size * spec.attention_chunk_size
+    if spec.window_tokens:
+        return max(0, computed - spec.window_tokens + 1)
+    if spec.chunk_tokens:
+        return computed // spec.chunk_tokens * spec.chunk_tokens
     return -1
 
 

@@ -9,13 +9,6 @@ from __future__ import annotations
 from kvspec.blocks import NULL_BLOCK
 from kvspec.config import ManagerConfig
 from kvspec.snapshot import Snapshot
-from kvspec.specs import (
-    CircularBufferSpec,
-    CrossAttentionSpec,
-    FullAttentionSpec,
-    MambaSpec,
-    RSWASpec,
-)
 
 GROUP_SIZE_BYTES = 4
 
@@ -37,11 +30,11 @@ def nulls_come_first(config: ManagerConfig, snapshot: Snapshot) -> str | None:
             if not num_nulls:
                 continue
             spec = config.managed_specs[group]
-            if isinstance(spec, RSWASpec) and blocks[0] != NULL_BLOCK:
+            if spec.rswa_window and blocks[0] != NULL_BLOCK:
                 continue
-            if isinstance(spec, FullAttentionSpec | CrossAttentionSpec | CircularBufferSpec):
+            if spec.is_full_attention or spec.keeps_all_blocks:
                 return f"group {group} skips nothing, but has null for request {name!r}: {blocks}"
-            is_padded = isinstance(spec, MambaSpec) and spec.mamba_cache_mode == "align"
+            is_padded = spec.is_aligned
             if any(blocks[:num_nulls]) and not is_padded:
                 return f"group {group} has null behind a block for request {name!r}: {blocks}"
     return None
@@ -50,7 +43,7 @@ def nulls_come_first(config: ManagerConfig, snapshot: Snapshot) -> str | None:
 def _is_checkpointed(config: ManagerConfig, group: int) -> bool:
     """Return whether a block of the group may hold a state of the block after its own."""
     spec = config.managed_specs[group]
-    return isinstance(spec, MambaSpec) and spec.has_checkpoints
+    return spec.has_checkpoints
 
 
 def keys_of_one_place(config: ManagerConfig, snapshot: Snapshot) -> str | None:

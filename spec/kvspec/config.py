@@ -115,10 +115,16 @@ class SpecRegistry:
                 raise ConfigError("custom", entry, "a CustomSpec")
 
     def resolve(self, spec: LayerSpec) -> LayerSpec:
-        """Return the built-in spec that `spec` is managed as, by default itself."""
+        """Return the built-in spec that `spec` is managed as, by default itself.
+
+        ConfigError if the entry of its type returns no spec.
+        """
         for entry in self.custom:
             if type(spec) is entry.spec_type:
-                return entry.managed_as(spec)
+                found = entry.managed_as(spec)
+                if not isinstance(found, LayerSpec):
+                    raise ConfigError("managed_as", found, "a function that returns a spec")
+                return found
         return spec
 
 

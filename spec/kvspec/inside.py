@@ -12,7 +12,7 @@ from typing import Protocol, runtime_checkable
 
 from kvspec.config import ManagerConfig
 from kvspec.interface import KVCacheManager
-from kvspec.specs import FullAttentionSpec, MambaSpec
+from kvspec.specs import LayerSpec
 
 
 @dataclass(frozen=True)
@@ -56,11 +56,11 @@ def hits_end_inside(config: ManagerConfig) -> bool:
     if len(specs) < 2 or config.dcp_world_size * config.pcp_world_size > 1:
         return False
     h = hash_block_size(config)
-    states = [spec for spec in specs if isinstance(spec, MambaSpec)]
-    is_finer = any(spec.mamba_cache_mode == "align" and h < spec.block_size for spec in states)
-    fine = (FullAttentionSpec, MambaSpec)
-    others = [spec for spec in specs if spec.prefix_cacheable and not isinstance(spec, fine)]
-    return is_finer and all(spec.block_size == h for spec in others)
+    is_finer = any(spec.is_aligned and h < spec.block_size for spec in specs)
+    return is_finer and all(
+        spec.block_size == h or not spec.prefix_cacheable or spec.is_full_attention or spec.is_state
+        for spec in specs
+    )
 
 
 def leaves_states_inside(config: ManagerConfig) -> bool:
@@ -70,7 +70,7 @@ def leaves_states_inside(config: ManagerConfig) -> bool:
     specs = [spec for spec in config.managed_specs if spec.prefix_cacheable]
     if len(specs) < 2 or config.dcp_world_size * config.pcp_world_size > 1:
         return False
-    has_checkpoints = any(isinstance(spec, MambaSpec) and spec.has_checkpoints for spec in specs)
+    has_checkpoints = any(spec.has_checkpoints for spec in specs)
     return has_checkpoints and all(spec.block_size == hash_block_size(config) for spec in specs)
 
 
@@ -107,13 +107,13 @@ class Chunk:
         """The list entry that a state inside the chunk is left in."""
         return -(-self.end // self.size) - 2
 
-    def checkpoint(self, spec: MambaSpec, config: ManagerConfig) -> int:
+    def checkpoint(self, spec: LayerSpec, config: ManagerConfig) -> int:
         """Return the tokens before the state left inside the chunk; 0 for none (KV-INSIDE-5)."""
-        alignment, h = spec.prefill_checkpoint_alignment, hash_block_size(config)
+        step, h = spec.checkpoint_step_tokens, hash_block_size(config)
         position = last_boundary(self.end, config)
-        if not spec.has_checkpoints or alignment is None or self.start % h:
+        if step == 0 or self.start % h:
             return 0
         is_behind = self.start + h <= position
         is_beyond = self.checkpoint_entry > (self.start - 1) // self.size
-        is_there = is_behind and is_beyond and (position - self.start) % alignment == 0
+        is_there = is_behind and is_beyond and (position - self.start) % step == 0
         return position if is_there else 0

@@ -9,7 +9,7 @@ from kvspec.config import WEAK_HASHES, ManagerConfig
 from kvspec.editions import has_come
 from kvspec.inside import hits_end_inside
 from kvspec.interface import Capabilities, Feature
-from kvspec.specs import LayerSpec, MambaSpec, SlidingWindowSpec
+from kvspec.specs import LayerSpec, MambaSpec
 
 
 def _specs(config: ManagerConfig) -> list[LayerSpec]:
@@ -55,11 +55,11 @@ LIMITS: Mapping[str, Callable[[ManagerConfig], int]] = MappingProxyType(
         "block_size": lambda config: max((spec.block_size for spec in _specs(config)), default=0),
         "max_model_len": lambda config: config.max_model_len_tokens,
         "num_speculative_blocks": lambda config: max(
-            (s.num_speculative_blocks for s in _specs(config) if isinstance(s, MambaSpec)),
+            (s.num_speculative_blocks for s in _specs(config) if s.is_state),
             default=0,
         ),
         "extra_retained_tokens": lambda config: max(
-            (s.extra_retained_tokens for s in _specs(config) if isinstance(s, SlidingWindowSpec)),
+            (s.extra_retained_tokens for s in _specs(config) if s.window_tokens),
             default=0,
         ),
     }
@@ -91,7 +91,7 @@ def features_of_config(config: ManagerConfig) -> set[Feature]:
         Feature.GIVEN_HASHES: config.given_hash_bytes > 0,
         Feature.LATER_CHOICES: bool(config.policy.later_choices - uncounted),
         Feature.HITS_INSIDE_BLOCKS: hits_end_inside(config)
-        or any(isinstance(spec, MambaSpec) and spec.has_checkpoints for spec in _specs(config)),
+        or any(spec.has_checkpoints for spec in _specs(config)),
         Feature.HASH_LOOKAHEAD: config.hash_lookahead_tokens > 0,
     }
     return {feature for feature, wanted in needed.items() if wanted}

@@ -26,7 +26,6 @@ from kvspec.errors import InvalidArgumentError, UnsupportedError
 from kvspec.following import FollowingImplementation
 from kvspec.interface import Feature, Implementation, KVCacheManager
 from kvspec.request import Request, RequestStatus
-from kvspec.specs import MambaSpec
 from kvspec.turn import Turn, in_turn
 
 
@@ -204,7 +203,7 @@ class SequentialManager:
         step = checks.check_step(self, plan, output)
         self.turn.changes()
         if plan.starts_step and any(
-            isinstance(spec, MambaSpec) for spec in self.manager.config.managed_specs
+            spec.is_state for spec in self.manager.config.managed_specs
         ):  # for all other types nothing changes (KV-MGR-19), and a manager may lack the call
             self.manager.new_step_starts()
         for handle in step.finished:

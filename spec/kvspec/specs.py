@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 
 from kvspec._check import boolean, exact_members, int_at_least, one_of
 from kvspec.errors import ConfigError
+from kvspec.traits import Traits
 
 DTYPE_BYTES: Mapping[str, int] = {
     "float64": 8,
@@ -38,20 +39,19 @@ MAMBA_CACHE_MODES: tuple[str, ...] = ("none", "all", "align")
 
 
 @dataclass(frozen=True)
-class LayerSpec:
+class LayerSpec(Traits):
     """The base of all specs, with the number of token slots of a block."""
 
     block_size: int
 
-    kind: ClassVar[str] = "custom"
-    """The word that names the kind of spec in events."""
-
-    prefix_cacheable: ClassVar[bool] = True
-    """Whether groups take part in prefix caching (KV-COORD-14)."""
-
     def __post_init__(self) -> None:
         exact_members(self)
         int_at_least("block_size", self.block_size, 1)
+
+    @property
+    def layers(self) -> tuple[tuple[str, LayerSpec], ...]:
+        """The layers by name where they differ (KV-PLAN-3)."""
+        return ()
 
 
 @dataclass(frozen=True)
@@ -95,6 +95,8 @@ class FullAttentionSpec(AttentionSpec):
     non_causal: bool = False
 
     kind: ClassVar[str] = "full_attention"
+    is_full_attention: ClassVar[bool] = True
+    keeps_all_blocks: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -127,6 +129,7 @@ class MLAAttentionSpec(FullAttentionSpec):
     model_version: str | None = None
 
     kind: ClassVar[str] = "mla_attention"
+    is_latent: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -155,12 +158,18 @@ class SinkFullAttentionSpec(FullAttentionSpec):
                 "sink_len", self.sink_len, f"a multiple of block_size {self.block_size}"
             )
 
+    @property
+    def num_sink_blocks(self) -> int:
+        return self.sink_len // self.block_size
+
 
 @dataclass(frozen=True)
 class RSWASpec(FullAttentionSpec):
     """Full attention over the prompt, and over the last `rswa_window` tokens after it."""
 
     rswa_window: int = 0
+
+    keeps_all_blocks: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -180,6 +189,7 @@ class SlidingWindowSpec(AttentionSpec):
     extra_retained_tokens: int = 0
 
     kind: ClassVar[str] = "sliding_window"
+    retains_sparsely: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -188,6 +198,10 @@ class SlidingWindowSpec(AttentionSpec):
             object.__setattr__(self, "head_size_v", self.head_size)
         int_at_least("head_size_v", self.head_size_v, 1)
         int_at_least("extra_retained_tokens", self.extra_retained_tokens, 0)
+
+    @property
+    def window_tokens(self) -> int:
+        return self.sliding_window
 
 
 @dataclass(frozen=True)
@@ -200,6 +214,7 @@ class SlidingWindowMLASpec(SlidingWindowSpec):
     model_version: str | None = None
 
     kind: ClassVar[str] = "sliding_window_mla"
+    is_latent: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -218,6 +233,10 @@ class ChunkedLocalAttentionSpec(AttentionSpec):
     def __post_init__(self) -> None:
         super().__post_init__()
         int_at_least("attention_chunk_size", self.attention_chunk_size, 1)
+
+    @property
+    def chunk_tokens(self) -> int:
+        return self.attention_chunk_size
 
 
 @dataclass(frozen=True)
@@ -241,6 +260,8 @@ class MambaSpec(LayerSpec):
     prefill_checkpoint_alignment: int | None = None
 
     kind: ClassVar[str] = "mamba"
+    is_state: ClassVar[bool] = True
+    retains_sparsely: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -261,10 +282,13 @@ class MambaSpec(LayerSpec):
         int_at_least("prefill_checkpoint_alignment", alignment, 1, optional=True)
 
     @property
-    def has_checkpoints(self) -> bool:
-        """Whether a step may leave a state inside its chunk, which only mode align uses."""
-        has_block = self.mamba_cache_mode == "align" and self.num_prefill_checkpoint_blocks > 0
-        return has_block and self.prefill_checkpoint_alignment is not None
+    def is_aligned(self) -> bool:
+        return self.mamba_cache_mode == "align"
+
+    @property
+    def checkpoint_step_tokens(self) -> int:
+        has_block = self.is_aligned and self.num_prefill_checkpoint_blocks > 0
+        return (self.prefill_checkpoint_alignment or 0) if has_block else 0
 
 
 @dataclass(frozen=True)
@@ -272,6 +296,7 @@ class CrossAttentionSpec(AttentionSpec):
     """Attention over the encoder's tokens; allocated once, never cached."""
 
     kind: ClassVar[str] = "cross_attention"
+    keeps_all_blocks: ClassVar[bool] = True
 
 
 @dataclass(frozen=True)
@@ -279,6 +304,7 @@ class CircularBufferSpec(AttentionSpec):
     """A ring of `block_size` slots: one block per request, written over and over, never cached."""
 
     kind: ClassVar[str] = "circular_buffer"
+    keeps_all_blocks: ClassVar[bool] = True
     prefix_cacheable: ClassVar[bool] = False
 
 
@@ -303,6 +329,10 @@ class UniformTypeKVCacheSpecs(LayerSpec):
         if not self.kv_cache_specs:
             raise ConfigError("kv_cache_specs", self.kv_cache_specs, "at least one layer")
 
+    @property
+    def layers(self) -> tuple[tuple[str, LayerSpec], ...]:
+        return self.kv_cache_specs
+
 
 SPEC_TYPES: tuple[type[LayerSpec], ...] = (
     FullAttentionSpec,
@@ -326,7 +356,7 @@ SPEC_TYPES: tuple[type[LayerSpec], ...] = (
 def spec_fields(spec: LayerSpec) -> dict[str, Any]:
     """Return the spec's members by name, in declaration order; later ones only if they matter."""
     members = {field.name: getattr(spec, field.name) for field in fields(spec)}
-    if isinstance(spec, MambaSpec) and not spec.has_checkpoints:
+    if spec.is_state and not spec.has_checkpoints:
         return {name: value for name, value in members.items() if "checkpoint" not in name}
     if not members.get("extra_retained_tokens", 1):
         del members["extra_retained_tokens"]

@@ -12,7 +12,6 @@ from kvspec.blocks import NULL_BLOCK
 from kvspec.config import ManagerConfig
 from kvspec.errors import InvariantViolation
 from kvspec.snapshot import Snapshot
-from kvspec.specs import MambaSpec
 
 PURE_CALLS = frozenset(
     {
@@ -128,7 +127,7 @@ def _changed_entry(config: ManagerConfig, t: Transition, *, aligned: bool) -> st
             continue
         for group, old in enumerate(old_state.block_ids):
             spec = config.managed_specs[group]
-            if (isinstance(spec, MambaSpec) and spec.mamba_cache_mode == "align") is not aligned:
+            if (spec.is_aligned) is not aligned:
                 continue
             new = new_state.block_ids[group]
             if len(new) < len(old):

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from kvspec.blocks import GroupHits, KVCacheBlocks, PrefixHit
 from kvspec.config import ManagerConfig
 from kvspec.snapshot import Snapshot
-from kvspec.specs import ChunkedLocalAttentionSpec, FullAttentionSpec, LayerSpec, MambaSpec
+from kvspec.specs import LayerSpec
 from tests.brute_force.statement import Candidate, Question, longest_hit
 
 
@@ -25,11 +25,11 @@ class AttentionGroup:
 
     @property
     def is_full(self) -> bool:
-        return isinstance(self.spec, FullAttentionSpec)
+        return self.spec.is_full_attention
 
     @property
     def is_mamba(self) -> bool:
-        return isinstance(self.spec, MambaSpec)
+        return self.spec.is_state
 
 
 def attention_groups(config: ManagerConfig) -> list[AttentionGroup]:
@@ -77,7 +77,7 @@ class Cache:
 
     def look_up(self, group: AttentionGroup, limit: int, *, drop: bool) -> Candidate:
         """The longest hit of an attention group, found by enumeration; each question once."""
-        if not isinstance(group.spec, ChunkedLocalAttentionSpec):  # only a chunk may end in a block
+        if not group.spec.chunk_tokens:  # only a chunk may end in a block
             limit = limit // group.spec.block_size * group.spec.block_size
         asked = (group.members, limit, drop)
         if asked not in self.known:

@@ -10,24 +10,21 @@ from functools import lru_cache
 
 from kvspec.config import ManagerConfig
 from kvspec.specs import (
-    ChunkedLocalAttentionSpec,
     CircularBufferSpec,
     CrossAttentionSpec,
     EncoderOnlyAttentionSpec,
     LayerSpec,
-    MambaSpec,
-    SlidingWindowSpec,
 )
 from tests.brute_force.agreement import attention_groups
 
 
 def tokens_read(spec: LayerSpec, token: int) -> range:
     """The tokens before it whose KV, or whose state, the computation of `token` reads."""
-    if isinstance(spec, SlidingWindowSpec):
-        return range(max(0, token - spec.sliding_window + 1), token)
-    if isinstance(spec, ChunkedLocalAttentionSpec):
-        return range(token // spec.attention_chunk_size * spec.attention_chunk_size, token)
-    if isinstance(spec, MambaSpec):
+    if spec.window_tokens:
+        return range(max(0, token - spec.window_tokens + 1), token)
+    if spec.chunk_tokens:
+        return range(token // spec.chunk_tokens * spec.chunk_tokens, token)
+    if spec.is_state:
         return range(max(0, token - 1), token)
     return range(token)
 
@@ -35,7 +32,7 @@ def tokens_read(spec: LayerSpec, token: int) -> range:
 def tokens_kept(spec: LayerSpec, token: int) -> range:
     """Those, and what is retained before them (KV-SW-9)."""
     read = tokens_read(spec, token)
-    extra = spec.extra_retained_tokens if isinstance(spec, SlidingWindowSpec) else 0
+    extra = spec.extra_retained_tokens
     return range(max(0, read.start - extra), read.stop)
 
 
@@ -73,11 +70,11 @@ def most_held(config: ManagerConfig, spec: LayerSpec, size: int) -> int | None:
     step = config.max_num_batched_tokens or config.max_model_len_tokens
     seen: set[int] = set()
     more = 0
-    if isinstance(spec, SlidingWindowSpec):  # what the first token of a step reads, and the step
-        seen = set(range(spec.sliding_window - 1 + spec.extra_retained_tokens + step))
+    if spec.window_tokens:  # what the first token of a step reads, and the step
+        seen = set(range(spec.window_tokens - 1 + spec.extra_retained_tokens + step))
         more = 1  # a window may begin inside a block
-    elif isinstance(spec, ChunkedLocalAttentionSpec):
-        seen = set(range(spec.attention_chunk_size + step))
+    elif spec.chunk_tokens:
+        seen = set(range(spec.chunk_tokens + step))
     else:
         return None
     return blocks_of(len(seen & set(range(config.max_model_len_tokens))), size) + more
@@ -120,13 +117,13 @@ def is_worth_caching(
     """Whether a hit that ends where hits are meant to end has a use for the block (KV-RET-*)."""
     size = spec.block_size
     further = junctions(config, size, junction, is_eagle=is_eagle)
-    if isinstance(spec, MambaSpec):
+    if spec.is_state:
         if config.retention_interval_tokens is None:
             return True
         end = tokens_of(block, size).stop
         regular, replay = boundaries(config, num_prompt_tokens, end)
         return end in regular or end == replay or end in further
-    if not isinstance(spec, SlidingWindowSpec):
+    if not spec.window_tokens:
         return True
     step = config.retention_interval_tokens
     step = (config.scheduler_block_size_tokens or 1) if step is None else step

@@ -15,10 +15,8 @@ from kvspec.config import ManagerConfig
 from kvspec.specs import (
     FullAttentionSpec,
     HiddenStateCacheSpec,
-    MambaSpec,
     MLAAttentionSpec,
     RSWASpec,
-    SinkFullAttentionSpec,
     TQFullAttentionSpec,
 )
 from tests.brute_force.agreement import attention_groups
@@ -61,11 +59,7 @@ class History:
             Span(spec, spec.block_size * factor, index, index in eagle)
             for index, spec in enumerate(config.managed_specs)
         )
-        sinks = sum(
-            spec.sink_len // spec.block_size
-            for spec in config.managed_specs
-            if isinstance(spec, SinkFullAttentionSpec)
-        )
+        sinks = sum(spec.num_sink_blocks for spec in config.managed_specs)
         return cls(
             config,
             spans,
@@ -172,7 +166,7 @@ class History:
         name = self.name_of(span, life.text, num_tokens)
         self.blocks.forget(block)
         self.blocks.register(block, name)
-        if isinstance(span.spec, MambaSpec):
+        if span.spec.is_state:
             self.of_this_step[span.index].add(name)
 
     def cache_partial(self, name: str, group: int, num_tokens: int) -> bool:
@@ -241,7 +235,7 @@ class History:
 
     def common_prefix(self, name: str, span: Span) -> int:
         """Leading blocks that every request with a list there holds once (KV-FULL-7)."""
-        if name not in self.lives or not isinstance(span.spec, FullAttentionSpec):
+        if name not in self.lives or not span.spec.is_full_attention:
             return 0
         sharers = sum(bool(life.lists[span.index]) for life in self.lives.values())
         references = self.references()

@@ -9,7 +9,6 @@ from kvspec.blocks import NULL_BLOCK
 from kvspec.config import ManagerConfig
 from kvspec.request import Request
 from kvspec.snapshot import Snapshot
-from kvspec.specs import MambaSpec
 
 
 class Keys:
@@ -29,7 +28,7 @@ class Keys:
         """The group's entries for a hit of so many tokens; None if it does not have it."""
         size, count = self.specs[group].block_size, -(-num_tokens // self.specs[group].block_size)
         equal = [g for g, spec in enumerate(self.specs) if spec == self.specs[group]]
-        if isinstance(self.specs[group], MambaSpec):
+        if self.specs[group].is_state:
             if not all((g, num_tokens) in self.found for g in equal):
                 return None
             return [NULL_BLOCK] * (count - 1) + [self.found[group, num_tokens]]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from kvspec.specs import CircularBufferSpec, LayerSpec, MambaSpec, RSWASpec
+from kvspec.specs import CircularBufferSpec, LayerSpec
 from tests.brute_force.by_token import blocks_of, holds_text, is_read, num_unread, tokens_of
 from tests.brute_force.texts import Text
 
@@ -35,16 +35,16 @@ class Span:
 
     @property
     def num_drafted(self) -> int:
-        return self.spec.num_speculative_blocks if isinstance(self.spec, MambaSpec) else 0
+        return self.spec.num_speculative_blocks
 
     @property
     def is_mamba(self) -> bool:
-        return isinstance(self.spec, MambaSpec)
+        return self.spec.is_state
 
     @property
     def is_aligned(self) -> bool:
         """Whether they are states at boundaries and of the last step alone."""
-        return isinstance(self.spec, MambaSpec) and self.spec.mamba_cache_mode == "align"
+        return self.spec.is_aligned
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ class Life:
             sure = max(0, computed - span.num_drafted)  # KV-MAMBA-5
             if when > entry.since and not is_read(span.spec, tokens, sure):
                 return 0
-            if when > entry.since and isinstance(span.spec, RSWASpec):
+            if when > entry.since and span.spec.rswa_window:
                 gap = range(self.text.num_prompt, computed - span.spec.rswa_window)
                 if all(token in gap for token in tokens):  # KV-RSWA-1
                     return 0

@@ -13,10 +13,7 @@ from itertools import product
 from typing import TypeAlias
 
 from kvspec.specs import (
-    ChunkedLocalAttentionSpec,
-    FullAttentionSpec,
     LayerSpec,
-    MambaSpec,
     SlidingWindowSpec,
 )
 
@@ -80,20 +77,20 @@ def longest_hit(question: Question) -> Candidate:
             longest = max(len(candidate) for candidate in found)
             (answer,) = [candidate for candidate in found if len(candidate) == longest]
             is_hit_of_nulls = question.null_prefix_is_hit or any(answer)  # KV-POL-4
-            is_chunked = isinstance(question.spec, ChunkedLocalAttentionSpec)
+            is_chunked = question.spec.chunk_tokens
             return answer if is_hit_of_nulls or not is_chunked else ()
     return ()
 
 
 def hits_of(q: Question) -> list[Callable[[Candidate], bool]]:
     """What is a hit. With several statements, a later one counts only if none fits an earlier."""
-    if isinstance(q.spec, SlidingWindowSpec):
+    if q.spec.window_tokens:
         return [lambda c: fills_a_window(q, c), lambda c: starts_the_text(q, c)]
-    if isinstance(q.spec, ChunkedLocalAttentionSpec):
+    if q.spec.chunk_tokens:
         return [lambda c: is_in_the_chunk(q, c)]
-    if isinstance(q.spec, MambaSpec):
+    if q.spec.is_state:
         return [lambda c: ends_with_a_state(q, c)]
-    if isinstance(q.spec, FullAttentionSpec):
+    if q.spec.is_full_attention:
         return [lambda c: is_a_prefix(q, c)]
     return []  # KV-CROSS-3
 
@@ -142,8 +139,8 @@ def starts_the_text(q: Question, candidate: Candidate) -> bool:
 
 def is_in_the_chunk(q: Question, candidate: Candidate) -> bool:
     """KV-CHUNK-2, KV-CHUNK-7: null before the chunk of the next token, then cached blocks."""
-    assert isinstance(q.spec, ChunkedLocalAttentionSpec)
-    chunk, size = q.spec.attention_chunk_size, q.spec.block_size
+    assert q.spec.chunk_tokens
+    chunk, size = q.spec.chunk_tokens, q.spec.block_size
     start = len(candidate) * size // chunk * chunk // size
     return candidate == (*[False] * start, *[True] * (len(candidate) - start))
 

@@ -16,7 +16,7 @@ from kvspec.interface import Implementation, KVCacheManager
 from kvspec.policy import Policy
 from kvspec.request import Request, RequestInput
 from kvspec.snapshot import Snapshot
-from kvspec.specs import LayerSpec, MambaSpec, MLAAttentionSpec, SlidingWindowSpec
+from kvspec.specs import LayerSpec, MLAAttentionSpec
 
 MAX_BLOCKS = 10
 """Blocks of the smallest size in a text: enumeration doubles with each."""
@@ -72,7 +72,7 @@ def configs(draw: st.DrawFn, *, min_groups: int = 1, lived: bool = False) -> Man
     alignment = math.lcm(*(spec.block_size for spec in listed))
     common = math.gcd(*(spec.block_size for spec in listed))
     retention = None
-    if lived and any(isinstance(spec, (SlidingWindowSpec, MambaSpec)) for spec in listed):
+    if lived and any(spec.retains_sparsely for spec in listed):
         retention = draw(st.sampled_from((None, None, 0, alignment, 2 * alignment)))
     return ManagerConfig(
         KVCacheConfig(200, groups),

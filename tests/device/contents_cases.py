@@ -12,7 +12,6 @@ from kvspec.specs import (
     FullAttentionSpec,
     LayerSpec,
     MambaSpec,
-    SlidingWindowSpec,
 )
 from tests.device.models import BLOCK_SIZE, cache, full, mamba, mla, window
 
@@ -105,10 +104,10 @@ def packed(config: KVCacheConfig) -> KVCacheConfig:
 
 def first_read(spec: LayerSpec, num_computed: int) -> int:
     """The first token that token number `num_computed` reads in an attention group."""
-    if isinstance(spec, SlidingWindowSpec):
-        return max(0, num_computed - spec.sliding_window + 1)
-    if isinstance(spec, ChunkedLocalAttentionSpec):
-        return num_computed // spec.attention_chunk_size * spec.attention_chunk_size
+    if spec.window_tokens:
+        return max(0, num_computed - spec.window_tokens + 1)
+    if spec.chunk_tokens:
+        return num_computed // spec.chunk_tokens * spec.chunk_tokens
     return 0
 
 

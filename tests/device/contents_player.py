@@ -81,7 +81,7 @@ class Player(States):
             for one in self.running:
                 blocks = self.manager.get_blocks(one.request).groups[group]
                 known = self.prints_of(one)[: one.request.num_computed_tokens]
-                if isinstance(spec, MambaSpec):
+                if spec.is_state:
                     places.append(blocks[entry(spec, len(known))])
                     prints.append(known[-1])
                     continue
@@ -93,7 +93,7 @@ class Player(States):
                     places.append(block * span + position % span)
                 prints += known[first:]
             self.counts["tokens read"] += len(prints)
-            if isinstance(spec, MambaSpec):
+            if spec.is_state:
                 self.contents.check_states(when, group, "state.0", prints, places)
             else:
                 self.contents.check(when, group, prints, places)
@@ -184,7 +184,7 @@ class Player(States):
     def compute(self, granted: list[tuple[One, int]], told: DeviceStep) -> None:
         """Write what the step computes, then read what its attention reads, by the tables."""
         for group, spec in enumerate(self.case.specs):
-            if isinstance(spec, MambaSpec):
+            if spec.is_state:
                 self.compute_states(group, spec, granted)
                 continue
             written, read, slots = list[int](), list[int](), [torch.zeros(0, dtype=torch.int64)]

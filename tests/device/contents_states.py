@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kvspec.specs import LayerSpec, MambaSpec
+from kvspec.specs import LayerSpec
 from tests.device.contents import WrongContentError
 from tests.device.contents_moves import Moves, One
 
 
-def entry(spec: MambaSpec, num_computed: int) -> int:
+def entry(spec: LayerSpec, num_computed: int) -> int:
     return -(-num_computed // spec.block_size) - 1
 
 
 def is_aligned(spec: LayerSpec) -> bool:
-    return isinstance(spec, MambaSpec) and spec.mamba_cache_mode == "align"
+    return spec.is_aligned
 
 
-def states_of(spec: MambaSpec, start: int, main: int, end: int) -> list[tuple[int, int]]:
+def states_of(spec: LayerSpec, start: int, main: int, end: int) -> list[tuple[int, int]]:
     """What a step from `start` to `end` tokens keeps: (entry, tokens of the state in it).
 
     Tokens behind `main` are drafts: their states are behind the running one, one each (KV-MAMBA-4).
@@ -36,7 +36,7 @@ class States(Moves):
     right only if it was carried from block to block.
     """
 
-    def compute_states(self, group: int, spec: MambaSpec, granted: list[tuple[One, int]]) -> None:
+    def compute_states(self, group: int, spec: LayerSpec, granted: list[tuple[One, int]]) -> None:
         carried, before, after = list[tuple[int, int]](), [], []
         for one, num in granted:
             known, end = self.prints_of(one), one.request.num_computed_tokens
@@ -77,7 +77,7 @@ class States(Moves):
         """
         main = one.request.num_tokens
         for group, spec in enumerate(self.case.specs):
-            if not isinstance(spec, MambaSpec) or not num_accepted:
+            if not spec.is_state or not num_accepted:
                 continue
             blocks = self.manager.get_blocks(one.request).groups[group]
             running, size, end = entry(spec, main), spec.block_size, main + num_accepted

@@ -175,7 +175,7 @@ class TableEngine(Engine):
                 assert mine.tolist() == theirs[: len(mine)].tolist()
         assert self.tables.difference(self.batched) is None
         for g, spec in enumerate(self.config.managed_specs):
-            if isinstance(spec, MambaSpec) and spec.mamba_cache_mode == "align":
+            if spec.is_aligned:
                 self.check_rows(g, granted)
 
     def check_rows(self, group: int, handles: list[int]) -> None:

@@ -14,12 +14,9 @@ from kvspec.config import HASH_FUNCTIONS, KVCacheGroup, ManagerConfig
 from kvspec.errors import KVSpecError
 from kvspec.policy import Policy
 from kvspec.specs import (
-    ChunkedLocalAttentionSpec,
     FullAttentionSpec,
     LayerSpec,
-    MambaSpec,
     SinkFullAttentionSpec,
-    SlidingWindowSpec,
 )
 
 LARGE = (2**20, 2**31 - 1, 2**31, 2**40, 2**53 - 1)
@@ -83,11 +80,11 @@ def _other_spec(random: Random, group: KVCacheGroup) -> KVCacheGroup:
     spec: LayerSpec = group.spec
     factor = random.choice((1, 1, 3, 16, 100))
     new: dict[str, Any] = {"block_size": spec.block_size * factor}
-    if isinstance(spec, SlidingWindowSpec):
+    if spec.window_tokens:
         new["sliding_window"] = random.choice((1, 2, 7, 1000, *LARGE))
-    elif isinstance(spec, ChunkedLocalAttentionSpec):
+    elif spec.chunk_tokens:
         new["attention_chunk_size"] = spec.block_size * factor * random.choice((1, 2, 5, 2**20))
-    elif isinstance(spec, MambaSpec):
+    elif spec.is_state:
         new["num_speculative_blocks"] = random.choice((0, 1, 2, 5, 1000, *LARGE))
         new["mamba_cache_mode"] = random.choice(("none", "all", "align", "align"))
     elif isinstance(spec, SinkFullAttentionSpec):

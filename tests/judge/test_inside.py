@@ -108,7 +108,7 @@ def test_programs_keep_what_callers_promise() -> None:
             scheduled.add(request)
             start = given["num_computed_tokens"] + given.get("num_new_computed_tokens", 0)
             for spec in runner.specs:
-                if isinstance(spec, MambaSpec) and start < lengths[request]:
+                if spec.is_state and start < lengths[request]:
                     chunk = Chunk(start, start + given["num_new_tokens"], spec.block_size)
                     has_state = chunk.checkpoint(spec, runner.config) > 0
                     is_inside = start % chunk.size > 0

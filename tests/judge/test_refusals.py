@@ -16,7 +16,6 @@ from kvspec.config import ManagerConfig
 from kvspec.errors import UnsupportedError
 from kvspec.interface import KVCacheManager
 from kvspec.requirements import LIMITS, VALUES
-from kvspec.specs import MambaSpec
 from tests.judge.declared import Declared
 from tests.judge.test_declared import ALL
 
@@ -28,7 +27,7 @@ class Refusing(Declared):
 
     def create(self, config: ManagerConfig, **options: Any) -> KVCacheManager:
         if isinstance(config, ManagerConfig) and any(
-            isinstance(group.spec, MambaSpec) for group in config.kv_cache.groups
+            group.spec.is_state for group in config.kv_cache.groups
         ):
             raise UnsupportedError(WHY, self.capabilities.name)
         return super().create(config, **options)

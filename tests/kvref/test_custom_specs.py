@@ -9,7 +9,7 @@ import pytest
 import kvref
 from kvcheck.rules.specs import full
 from kvspec.config import CustomSpec, SpecRegistry
-from kvspec.errors import ConfigError, UnsupportedError
+from kvspec.errors import ConfigError, KVSpecError, UnsupportedError
 from kvspec.specs import SPEC_TYPES, LayerSpec, UniformTypeKVCacheSpecs
 from tests.contract.builders import make_config
 
@@ -23,11 +23,12 @@ class RingSpec(LayerSpec):
     ring_tokens: int = 8
 
 
-@pytest.mark.parametrize("answer", [None, RingSpec(4), 7])
-def test_what_no_built_in_spec_is_cannot_be_managed(answer: LayerSpec) -> None:
-    """A registry that answers something else is refused as well."""
-    registry = SpecRegistry((CustomSpec(RingSpec, lambda spec: answer),))
-    with pytest.raises(UnsupportedError):
+@pytest.mark.parametrize(
+    ("found", "error"), [(None, ConfigError), (7, ConfigError), (RingSpec(4), UnsupportedError)]
+)
+def test_a_registry_returns_built_in_specs(found: LayerSpec, error: type[KVSpecError]) -> None:
+    registry = SpecRegistry((CustomSpec(RingSpec, lambda spec: found),))
+    with pytest.raises(error):
         KVREF.create(make_config(specs=[RingSpec(4)], registry=registry))
 
 

@@ -5,20 +5,14 @@ from __future__ import annotations
 import inspect
 from importlib.metadata import version
 
-import pytest
-
 import kvref
 from kvcheck.rules.specs import cross, full, mamba
 from kvref.block_pool import BlockPool
 from kvref.events import EventLog
-from kvref.groups.base import Group, GroupContext
-from kvref.groups.chunked_local import ChunkedLocalGroup
-from kvref.groups.mamba import MambaGroup
-from kvref.groups.sliding_window import SlidingWindowGroup
+from kvref.groups.base import GroupContext
 from kvref.implementation import ReferenceImplementation
 from kvref.manager import ReferenceManager
 from kvspec.config import HASH_FUNCTIONS
-from kvspec.errors import ConfigError
 from kvspec.events import BlockRemoved
 from kvspec.interface import Feature, Implementation, KVCacheManager
 from tests.contract.builders import make_config, new_request
@@ -39,13 +33,6 @@ CONTEXT = GroupContext(
 
 def pool_of(num_blocks: int, *, enabled: bool = True) -> BlockPool:
     return BlockPool(num_blocks, events=EventLog(enabled=enabled, int_hashes=False))
-
-
-@pytest.mark.parametrize("group", [ChunkedLocalGroup, MambaGroup, SlidingWindowGroup])
-def test_a_group_refuses_the_spec_of_another(group: type[Group]) -> None:
-    with pytest.raises(ConfigError) as caught:
-        group(CONTEXT, pool_of(4), EventLog(enabled=False, int_hashes=False))
-    assert (caught.value.field, caught.value.value) == ("spec", full(4))
 
 
 def test_without_a_policy_unhashed_blocks_go_first_and_each_copy_has_its_event() -> None:

@@ -62,8 +62,7 @@ OF_CONFIG: Mapping[str, Callable[[ManagerConfig], object]] = MappingProxyType(
         "hash look-ahead": lambda config: config.hash_lookahead_tokens,
         "hits inside a block": hits_end_inside,
         "states inside chunks": lambda config: (
-            hits_end_inside(config)
-            and any(isinstance(s, MambaSpec) and s.has_checkpoints for s in config.managed_specs)
+            hits_end_inside(config) and any(s.has_checkpoints for s in config.managed_specs)
         ),
         "states inside chunks, no finer hashes": leaves_states_inside,
         "watermark": lambda config: config.watermark,
@@ -76,8 +75,7 @@ OF_CONFIG: Mapping[str, Callable[[ManagerConfig], object]] = MappingProxyType(
         "circular buffer": _has(CircularBufferSpec),
         "R-SWA": _has(RSWASpec),
         "retained tokens": lambda config: any(
-            isinstance(s, SlidingWindowSpec) and s.extra_retained_tokens
-            for s in config.managed_specs
+            s.extra_retained_tokens for s in config.managed_specs
         ),
         "sink": _has(SinkFullAttentionSpec),
         "given hashes": lambda config: config.given_hash_bytes,
@@ -124,8 +122,7 @@ BOUNDARIES: Mapping[str, Callable[[ManagerConfig], object]] = MappingProxyType(
         "window of whole blocks": lambda config: 0 in _windows(config, 0, in_blocks=True),
         "window of a token more": lambda config: 0 in _windows(config, -1, in_blocks=True),
         "chunk of 1 block": lambda config: any(
-            isinstance(s, ChunkedLocalAttentionSpec) and s.attention_chunk_size == s.block_size
-            for s in config.managed_specs
+            s.chunk_tokens and s.chunk_tokens == s.block_size for s in config.managed_specs
         ),
         "step shorter than a block": lambda config: (
             0 < (config.max_num_batched_tokens or 0) <= max(_sizes(config), default=0)
@@ -141,9 +138,9 @@ BOUNDARIES: Mapping[str, Callable[[ManagerConfig], object]] = MappingProxyType(
 
 def _windows(config: ManagerConfig, more: int, *, in_blocks: bool = False) -> set[int]:
     """Return the lengths of windows and `more`; `in_blocks`: what is left of whole blocks."""
-    specs = [spec for spec in config.managed_specs if isinstance(spec, SlidingWindowSpec)]
+    specs = [spec for spec in config.managed_specs if spec.window_tokens]
     return {
-        (spec.sliding_window + more) % spec.block_size if in_blocks else spec.sliding_window + more
+        (spec.window_tokens + more) % spec.block_size if in_blocks else spec.window_tokens + more
         for spec in specs
         if not in_blocks or spec.block_size > 1
     }

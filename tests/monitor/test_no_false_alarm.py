@@ -23,7 +23,6 @@ from kvspec.interface import Implementation, KVCacheManager
 from kvspec.record import Header
 from kvspec.record_file import read_header
 from kvspec.request import RequestStatus
-from kvspec.specs import RSWASpec
 from tests.mistakes import POOLS, mistaken
 from tests.monitor.test_monitor import request, watched
 from tests.monitor.twins import config
@@ -79,7 +78,7 @@ def test_no_program_of_what_came_later_raises_an_alarm(tmp_path: Path) -> None:
 
 
 def has_rswa(config: ManagerConfig) -> bool:
-    return any(isinstance(spec, RSWASpec) for spec in config.managed_specs)
+    return any(spec.rswa_window for spec in config.managed_specs)
 
 
 # Order of eviction is a policy, which safety says nothing of.

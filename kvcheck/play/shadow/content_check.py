@@ -15,14 +15,10 @@ from kvspec.blocks import NULL_BLOCK
 from kvspec.config import ManagerConfig
 from kvspec.errors import InvariantViolation
 from kvspec.specs import (
-    ChunkedLocalAttentionSpec,
     CircularBufferSpec,
     CrossAttentionSpec,
     EncoderOnlyAttentionSpec,
     LayerSpec,
-    MambaSpec,
-    RSWASpec,
-    SlidingWindowSpec,
 )
 
 Lists = Sequence[Sequence[int]]
@@ -51,16 +47,16 @@ SENTENCES: Mapping[str, str] = MappingProxyType(
 
 def first_token_read(spec: LayerSpec, position: int) -> int:
     """Return the first token that the token at `position` attends to."""
-    if isinstance(spec, SlidingWindowSpec):
-        return max(0, position - spec.sliding_window + 1)
-    if isinstance(spec, ChunkedLocalAttentionSpec):
-        return position // spec.attention_chunk_size * spec.attention_chunk_size
+    if spec.window_tokens:
+        return max(0, position - spec.window_tokens + 1)
+    if spec.chunk_tokens:
+        return position // spec.chunk_tokens * spec.chunk_tokens
     return 0
 
 
 def is_in_gap(spec: LayerSpec, content: Content, tokens: range, position: int) -> bool:
     """Whether none of the tokens is read from `position` on, though some before them are."""
-    if not isinstance(spec, RSWASpec):
+    if not spec.rswa_window:
         return False
     prompt = content.num_prompt
     in_window = tokens.stop > position - spec.rswa_window
@@ -86,7 +82,7 @@ class ContentCheck:
         factor = config.dcp_world_size * config.pcp_world_size
         for number, spec in enumerate(config.managed_specs):
             size = spec.block_size * factor
-            if isinstance(spec, MambaSpec):
+            if spec.is_state:
                 chosen = config if inside else None
                 holds = config.policy.drafts_hold_states
                 self.states[number] = States(

@@ -24,7 +24,7 @@ from kvspec.blocks import NULL_BLOCK
 from kvspec.config import ManagerConfig
 from kvspec.errors import InvariantViolation
 from kvspec.inside import Chunk
-from kvspec.specs import MambaSpec
+from kvspec.specs import LayerSpec
 
 
 @dataclass(slots=True)
@@ -54,7 +54,7 @@ class States:
         self,
         shadow: ShadowMemory,
         group: int,
-        spec: MambaSpec,
+        spec: LayerSpec,
         size: int,
         inside: ManagerConfig | None = None,
         *,
@@ -65,7 +65,7 @@ class States:
         self.inside = inside
         self.group = group
         self.size = size
-        self.is_aligned = spec.mamba_cache_mode == "align"
+        self.is_aligned = spec.is_aligned
         self.num_drafts = spec.num_speculative_blocks
         self.num_fallbacks = self.num_drafts if drafts_hold else 0
         self._left: dict[str, _Left] = {}

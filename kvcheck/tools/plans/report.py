@@ -21,12 +21,8 @@ from kvspec.planning import (
 )
 from kvspec.specs import (
     AttentionSpec,
-    ChunkedLocalAttentionSpec,
     LayerSpec,
     MambaSpec,
-    SinkFullAttentionSpec,
-    SlidingWindowSpec,
-    UniformTypeKVCacheSpecs,
 )
 
 PROBE_BLOCKS = 64
@@ -187,9 +183,7 @@ def _check_a_manager_accepts(
     """Check that a small manager accepts these groups; passes on its ConfigError."""
     several = len(scheduler.groups) > 1
     blocks = min(scheduler.num_blocks, PROBE_BLOCKS)
-    for group in scheduler.groups:
-        if isinstance(group.spec, SinkFullAttentionSpec):
-            blocks += group.spec.sink_len // group.spec.block_size
+    blocks += sum(group.spec.num_sink_blocks for group in scheduler.groups)
     manager = ManagerConfig(
         KVCacheConfig(max(blocks, 1), scheduler.groups),
         max_model_len_tokens=config.max_model_len_tokens,
@@ -238,13 +232,13 @@ def _group(planner: Planner, plan: Plan, config: PlanningConfig, index: int) -> 
 
 
 def _specs_of(spec: LayerSpec, names: tuple[str, ...]) -> Layers:
-    if isinstance(spec, UniformTypeKVCacheSpecs):
-        return spec.kv_cache_specs
+    if spec.layers:
+        return spec.layers
     return tuple((name, spec) for name in names)
 
 
 def _first(spec: LayerSpec) -> LayerSpec:
-    return spec.kv_cache_specs[0][1] if isinstance(spec, UniformTypeKVCacheSpecs) else spec
+    return spec.layers[0][1] if spec.layers else spec
 
 
 def _content_bytes(planner: Planner, spec: LayerSpec, config: PlanningConfig) -> int:
@@ -255,8 +249,4 @@ def _content_bytes(planner: Planner, spec: LayerSpec, config: PlanningConfig) ->
 
 
 def _window(spec: LayerSpec) -> int | None:
-    if isinstance(spec, SlidingWindowSpec):
-        return spec.sliding_window
-    if isinstance(spec, ChunkedLocalAttentionSpec):
-        return spec.attention_chunk_size
-    return None
+    return spec.window_tokens or spec.chunk_tokens or None

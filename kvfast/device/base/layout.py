@@ -25,7 +25,6 @@ from kvspec.specs import (
     SlidingWindowMLASpec,
     SlidingWindowSpec,
     TQFullAttentionSpec,
-    UniformTypeKVCacheSpecs,
 )
 
 Content: TypeAlias = tuple[str, str, tuple[int, ...]]
@@ -98,8 +97,8 @@ def page_size_bytes(spec: LayerSpec) -> int:
 
 def layer_spec(group: KVCacheGroup, layer: str) -> LayerSpec:
     """Return the spec of one layer of a group."""
-    if isinstance(group.spec, UniformTypeKVCacheSpecs):
-        return dict(group.spec.kv_cache_specs)[layer]
+    if group.spec.layers:
+        return dict(group.spec.layers)[layer]
     return group.spec
 
 

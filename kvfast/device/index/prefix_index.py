@@ -30,7 +30,6 @@ from kvspec.errors import InvalidArgumentError, UnsupportedError
 from kvspec.events import Event
 from kvspec.interface import Implementation, KVCacheManager
 from kvspec.request import RequestInput
-from kvspec.specs import FullAttentionSpec
 
 
 @dataclass(frozen=True)
@@ -181,7 +180,7 @@ def _check_config(config: ManagerConfig) -> None:
         f"a prefix index of {config.hash_function} hashes": config.hash_function == "sha256_cbor",
         "a prefix index of several groups": len(specs) == 1,
         "a prefix index of anything but full attention": all(
-            isinstance(spec, FullAttentionSpec) for spec in specs
+            spec.is_full_attention for spec in specs
         ),
     }
     for what, is_so in needs.items():

@@ -12,13 +12,12 @@ import torch
 
 from kvfast._core import kinds
 from kvfast._core.kinds import first_visible
-from kvfast.configuration import extra_of, kind_of, reach_of
+from kvfast.configuration import kind_of, reach_of
 from kvfast.device.tables.geometry import Geometry
 from kvspec.config import ManagerConfig
 from kvspec.errors import UnsupportedError
 from kvspec.interface import KVCacheManager
 from kvspec.request import Request
-from kvspec.specs import MambaSpec
 
 
 @dataclass(frozen=True)
@@ -54,11 +53,11 @@ class Demand:
 
 def check_groups(config: ManagerConfig) -> None:
     """Runs know lists that grow with the tokens; UnsupportedError for states."""
-    if any(isinstance(spec, MambaSpec) for spec in config.managed_specs):
+    if any(spec.is_state for spec in config.managed_specs):
         raise UnsupportedError("resident decode steps with Mamba groups", "kvfast.device")
     if any(kind_of(spec) in (kinds.CIRCULAR, kinds.RSWA) for spec in config.managed_specs):
         raise UnsupportedError("resident decode steps with rings or R-SWA", "kvfast.device")
-    if any(extra_of(spec) for spec in config.managed_specs):
+    if any(spec.extra_retained_tokens for spec in config.managed_specs):
         raise UnsupportedError("resident decode steps with retained tokens", "kvfast.device")
 
 

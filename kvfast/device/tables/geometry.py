@@ -18,7 +18,7 @@ from kvfast.device.base.arguments import INT32_MAX
 from kvspec._check import is_int
 from kvspec.config import ManagerConfig
 from kvspec.errors import InvalidArgumentError
-from kvspec.specs import LayerSpec, MambaSpec
+from kvspec.specs import LayerSpec
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ def _group_table(
     kind = kind_of(spec)
     span = spec.block_size * config.dcp_world_size * config.pcp_world_size
     most = -(-config.max_model_len_tokens // span)
-    if isinstance(spec, MambaSpec):
+    if spec.is_state:
         most += spec.num_speculative_blocks
     elif kind == kinds.ENCODER_ONLY:
         most = 0
@@ -107,6 +107,6 @@ def _group_table(
     return GroupTable(
         width=most if width is None else width,
         span_tokens=span,
-        has_slots=holds_tokens(kind) and not isinstance(spec, MambaSpec),
+        has_slots=holds_tokens(kind) and not spec.is_state,
         moves=kind == kinds.ALIGNED,
     )

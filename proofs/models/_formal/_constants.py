@@ -6,12 +6,12 @@ from math import lcm
 from typing import Any
 
 from kvspec.config import ManagerConfig
-from kvspec.specs import LayerSpec, SlidingWindowSpec
+from kvspec.specs import LayerSpec
 
 
 def window_of(spec: LayerSpec) -> int:
     """The sliding window; 0 for full attention."""
-    return spec.sliding_window if isinstance(spec, SlidingWindowSpec) else 0
+    return spec.window_tokens
 
 
 def constants_of(config: ManagerConfig, num_requests: int) -> dict[str, Any]:

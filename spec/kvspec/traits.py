@@ -1,0 +1,76 @@
+"""What others ask of a spec, so that a new type need not be known to all of them."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class Traits:
+    """Declared by each type of spec. A value that a type does not have is 0 or empty."""
+
+    kind: ClassVar[str] = "custom"
+    """The word that names the kind of spec in events."""
+
+    prefix_cacheable: ClassVar[bool] = True
+    """Whether groups take part in prefix caching (KV-COORD-14)."""
+
+    is_full_attention: ClassVar[bool] = False
+    """Whether hits are valid from the first block on, and end at the first miss (KV-FULL-2)."""
+
+    keeps_all_blocks: ClassVar[bool] = False
+    """Whether a request keeps each of its blocks until it is freed."""
+
+    is_state: ClassVar[bool] = False
+    """Whether a block holds a state, and not the slots of its tokens."""
+
+    is_latent: ClassVar[bool] = False
+    """Whether a token has one latent vector in place of keys and values."""
+
+    retains_sparsely: ClassVar[bool] = False
+    """Whether a retention interval has an effect (KV-CFG-7)."""
+
+    @property
+    def window_tokens(self) -> int:
+        """The last tokens, with the current one, that a token reads."""
+        return 0
+
+    @property
+    def chunk_tokens(self) -> int:
+        """The tokens of a chunk, beyond which no token reads."""
+        return 0
+
+    @property
+    def extra_retained_tokens(self) -> int:
+        """The tokens before the window whose blocks are kept, too (KV-SW-9)."""
+        return 0
+
+    @property
+    def rswa_window(self) -> int:
+        """The last tokens that a token after the prompt reads besides the prompt (KV-RSWA-1)."""
+        return 0
+
+    @property
+    def num_sink_blocks(self) -> int:
+        """The blocks set aside from the start (KV-FULL-8)."""
+        return 0
+
+    @property
+    def is_aligned(self) -> bool:
+        """Whether states of the past are kept at the ends of blocks, in mode align."""
+        return False
+
+    @property
+    def num_speculative_blocks(self) -> int:
+        """The further blocks for states of drafted tokens."""
+        return 0
+
+    @property
+    def checkpoint_step_tokens(self) -> int:
+        """The tokens that divide the distance of a state inside a chunk from its start; 0: a step
+        leaves none there (KV-INSIDE-5)."""
+        return 0
+
+    @property
+    def has_checkpoints(self) -> bool:
+        """Whether a step may leave a state inside its chunk."""
+        return self.checkpoint_step_tokens > 0
