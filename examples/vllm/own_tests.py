@@ -25,10 +25,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import MappingProxyType
 
-from examples.vllm.models import write_models
-
 REPOSITORY = Path(__file__).resolve().parents[2]
 PAGE = REPOSITORY / "docs" / "vllm.md"
+MODELS = Path(__file__).with_name("made_up_models.json")
+"""Files of tiny models, never run, under the names in vLLM's tests, which read sizes."""
 MARKS = MappingProxyType({"0.24.0": "own tests", "0.33.0": "own tests of 0.33"})
 """The marks around each version's table in the page."""
 NEEDS = ("pytest", "pytest-asyncio", "ray", "tblib", "transformers<5.13")
@@ -238,7 +238,10 @@ def run_file(python: Path, sources: Path, name: str, swapped: bool, limit_s: int
     """Run one file of vLLM's tests in a separate process."""
     with TemporaryDirectory() as made:
         folder, models, report = Path(made), Path(made) / "models", Path(made) / "outcomes.json"
-        write_models(models)
+        for model, files in json.loads(MODELS.read_text("utf-8")).items():
+            (models / model).mkdir(parents=True)
+            for file, content in files.items():
+                (models / model / file).write_text(json.dumps(content), "utf-8")
         # Neither vLLM nor kvfast is to be found beside its sources.
         for name_there, at in (("tests", sources), ("examples", REPOSITORY)):
             (folder / name_there).symlink_to(at / name_there)
