@@ -20,11 +20,15 @@ from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.outputs import DraftTokenIds, ModelRunnerOutput
 
-from examples.vllm.engine import Prompt, Setup, attention, make_scheduler, vllm_config
+from examples.vllm.engine import Prompt, Setup, attention, make_scheduler, states, vllm_config
 from kvfast.engines.vllm import request_block_hasher, schedulers
+from kvfast.engines.vllm.versions import is_since
 
 BLOCK = 16
 FULL = (attention("FullAttentionSpec", BLOCK),)
+WIDE = 33 * BLOCK
+HYBRID = (attention("FullAttentionSpec", WIDE), *[states(WIDE, "align")] * 3)
+"""A layer of full attention to three with states, in pages of one size, as Qwen3-Next's."""
 CHURN = {16: 128, 64: 512, 256: 256, 1024: 512, 4096: 512}
 CONSTANT = {1: 0, 16: 0, 256: 0, 1024: 0}
 """Requests at a time, and `Case.mean_output`."""
@@ -87,6 +91,10 @@ def _running(loads: Mapping[int, int]) -> Iterator[Case]:
                 words = [name, *["2 drafts"] * bool(drafts), *["async"] * is_async]
                 setup = replace(plain, num_drafts=drafts, is_async=is_async)
                 yield Case(", ".join(words), setup, number, mean, is_long=number > 256)
+                if mean and number == 256 and not drafts and is_since(33):
+                    words.insert(1, "states")
+                    hybrid = replace(setup, specs=HYBRID, block_size=WIDE, mamba_mode="align")
+                    yield Case(", ".join(words), hybrid, number, mean)
 
 
 REQUESTS = 100

@@ -281,15 +281,25 @@ def withdraw_what_does_not_run(manager: Any) -> None:
     """
     groups = manager.kv_cache_config.kv_cache_groups
     free, sizes = manager.free, [group.kv_cache_spec.block_size for group in groups]
+    allocate_slots, planned = manager.allocate_slots, dict[str, int]()
+
+    def note_and_allocate(request: Any, new: int, hit: int = 0, *rest: Any, **options: Any) -> Any:
+        hit = options.get("num_new_computed_tokens", hit)
+        granted = allocate_slots(request, new, *rest, **{**options, "num_new_computed_tokens": hit})
+        if granted is not None:
+            end = request.num_computed_tokens + hit + new
+            planned[request.request_id] = min(end, request.num_tokens)
+        return granted
 
     def withdraw_and_free(request: Any) -> None:
         lists = manager.get_blocks(request.request_id).blocks
-        for blocks, size in zip(lists, sizes, strict=False):
-            for block in blocks[request.num_computed_tokens // size :]:
-                manager.evict_blocks({block.block_id})
+        if request.num_computed_tokens < planned.pop(request.request_id, 0):
+            for blocks, size in zip(lists, sizes, strict=False):
+                for block in blocks[request.num_computed_tokens // size :]:
+                    manager.evict_blocks({block.block_id})
         free(request)
 
-    manager.free = withdraw_and_free
+    manager.allocate_slots, manager.free = note_and_allocate, withdraw_and_free
 
 
 def logprobs_of(sampled: Sequence[Sequence[int]]) -> LogprobsLists:

@@ -200,6 +200,13 @@ def states_since_then(full: Any, window: Any) -> dict[str, Setup]:
         "full, window and states": replace(
             plain, specs=(full, window, states(8, "align")), has_events=True
         ),
+        "full and states, async, eagle": replace(
+            plain, specs=(full, drafted), num_drafts=2, use_eagle=True, is_async=True
+        ),
+        "full and states, long prompts": replace(plain, most_of_prompt=5, throttles=True),
+        "full and two states, priority": replace(
+            plain, specs=(full, drafted, states(8, "align")), policy="priority", watermark=0.05
+        ),
         "full and states, items": replace(plain, encoder_cache=24),
         "full and states, inside": replace(plain, specs=(full, inside)),
         "full and states, inside, dense": replace(plain, specs=(full, inside), retention=DENSE),

@@ -11,6 +11,7 @@ cdef class Seats:
     cdef readonly bint has_drafts, has_later
     cdef readonly list requests, names, mine, members, known, sampled, hashes, stops
     cdef readonly object handles
+    cdef public object split
     cdef long long[:, ::1] notes
     cdef long long[::1] computed_at, goal_at, took
     cdef dict last_step

@@ -40,6 +40,12 @@ def ends(request: Any, longest: int) -> bool:
     )
 
 
+def split(request: Any, count: int) -> int:
+    """Tokens up to the last whole block; it must be asked for chunks of what is known alone."""
+    done: int = request.num_computed_tokens
+    return max((done + count) // SIZE * SIZE - done, 0)
+
+
 def stop(request: Any, status: int) -> str:
     request.status = ABORTED
     return f"stopped at {status}"
@@ -50,7 +56,7 @@ class Given:
 
     `ahead`: tokens behind a block that its hash covers. `in_flight`: it counts tokens of steps that
     were planned and not updated, as vLLM does since 0.26; `by_flight`: all others are final, as in
-    0.33.
+    0.33. `splits`: chunks of prompts end where a block does.
     """
 
     def __init__(self, rng: Random) -> None:
@@ -60,6 +66,7 @@ class Given:
         self.num_drafts = rng.choice((0, 2))
         self.has_drafts = self.num_drafts > 0
         self.ahead = rng.choice((0, 0, 1)) if self.in_flight else 0
+        self.splits = rng.random() < 0.4
         self.is_strict = rng.random() < 0.5
         self.caches = self.is_async or (self.by_flight and self.has_drafts)
 
@@ -104,6 +111,8 @@ class Plainly:
             count = min(count, budget, LONGEST - 1 - done)
             if count < 0:
                 return None
+            if self.given.splits and done < max(one.num_prompt_tokens, len(one._all_token_ids) - 1):
+                count = split(one, count)
             if count == 0:
                 continue
             drafts = one.spec_token_ids[: max(0, done + count - goal)]

@@ -32,6 +32,7 @@ from tests.engines.plain_steps import (
     Plainly,
     Told,
     ends,
+    split,
     stop,
     whole_answer,
 )
@@ -47,6 +48,7 @@ class ByLoops:
     def __init__(self, made_of: Any, given: Given) -> None:
         self.made_of, self.given = made_of, given
         self.seats = made_of.Seats(LONGEST, SIZE, given.ahead, given.has_drafts, given.is_async)
+        self.seats.split = split if given.splits else None
         self.fast = made_of.implementation()
         self.manager = self.fast.create(CONFIG)
         self.handles: dict[str, int] = {}
@@ -320,6 +322,8 @@ MISTAKES = (
     ("taking", "if self.by_flight:", "if self.in_flight:"),
     ("loops", "self.longest - 1 - done", "self.longest - done"),
     ("loops", "done + 2 - later >=", "done + 1 - later >="),
+    ("loops", "len(known) - 1)", "len(known))"),
+    ("loops", 'done < max(one["num_prompt_tokens"], len(known) - 1)', "done < len(known) - 1"),
     ("loops", "outputs.append(goal - self.notes[i, PROMPT])", "outputs.append(goal - len(spec))"),
     ("loops", "is_chunk = after < self.goal_at[i]", "is_chunk = after <= self.goal_at[i]"),
     ("loops", "later += len(drafts", "later += -1 + len(drafts"),

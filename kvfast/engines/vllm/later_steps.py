@@ -1,4 +1,4 @@
-"""Batched steps and their updates for the schedulers of vLLM 0.31 to 0.33."""
+"""Batched steps for the schedulers of vLLM 0.31 to 0.33."""
 
 from __future__ import annotations
 
@@ -8,44 +8,26 @@ from time import monotonic
 from typing import Any
 
 from vllm.v1.engine import EngineCoreEventType
-from vllm.v1.request import RequestStatus
 
 from kvfast.engines.vllm.admissions import Admitted, padding_of
 from kvfast.engines.vllm.compiled import Chosen
 from kvfast.engines.vllm.manager import KvfastManager
-from kvfast.engines.vllm.steps import BatchedSteps
-from kvfast.engines.vllm.updates import Update, updated
-from kvfast.engines.vllm.usual import is_usual
-
-RUNNING = RequestStatus.RUNNING
+from kvfast.engines.vllm.middle_steps import MiddleSteps
 
 
-class LaterSteps(BatchedSteps):
-    """The batched path of a scheduler of 0.31 to 0.33.
-
-    Its plans have no copies of blocks: hits end inside a block only where there are Mamba layers.
-    """
-
-    in_flight = True
+class LaterSteps(MiddleSteps):
+    """The batched path of a scheduler of 0.31 to 0.33."""
 
     def __init__(self, scheduler: Any, manager: KvfastManager) -> None:
         super().__init__(scheduler, manager)
-        self.budget = min(self.budget, scheduler.scheduler_config.max_num_batched_tokens)
         self.stagger = getattr(scheduler, "decode_stagger", 1)
-        self.new_options = {"uses_mrope": scheduler.model_uses_mrope}
         self.by_flight = self.release >= 33
+        if scheduler.need_mamba_block_aligned_split:
+            self.seats.split = scheduler._mamba_block_aligned_split
 
     def _never(self) -> str | None:
-        s = self.scheduler
-        spec = s.vllm_config.speculative_config
-        if getattr(s, "local_prefill_interval", 1) > 1:  # since 0.33
+        if getattr(self.scheduler, "local_prefill_interval", 1) > 1:  # since 0.33
             return "prefills that are held back"
-        if s.is_mm_encoder_only or s.observability_config.enable_logging_iteration_details:
-            return "an encoder alone, or details of each step in the log"
-        if s.spec_decode_metrics_level != "none" or s.return_sampling_mask:
-            return "figures of drafts for each request, or masks of samples"
-        if spec is not None and spec.max_num_new_slots_for_drafting > 0:
-            return "drafts that take slots of the step"
         return super()._never()
 
     def _has_experts(self) -> bool:
@@ -82,6 +64,8 @@ class LaterSteps(BatchedSteps):
             "new_block_ids_to_zero": s._get_new_block_ids_to_zero(),
             "ec_manager_metadata": s.encoder_cache_manager.get_manager_metadata(),
         }
+        if s.has_mamba_layers:
+            told["kv_cache_block_copies"] = self._copies()
         if self.release >= 33:
             s.num_executed_steps += bool(scheduled)
             # For requests with images, whose steps are not batched; it examines every request.
@@ -95,6 +79,14 @@ class LaterSteps(BatchedSteps):
             told["num_common_prefix_blocks"] = self._common_prefix()
         return told
 
+    def _copies(self) -> list[Any] | None:
+        """Return the copies of blocks in which a hit ends, None for none; their ends are held."""
+        s = self.scheduler
+        copies, held = s.kv_cache_manager.take_kv_cache_block_copies()
+        if copies:
+            s._free_cow_retained_blocks(held, s.sched_step_seq + 1)
+        return copies or None
+
     def _needs_drafts(self, chosen: Chosen, admitted: Admitted) -> bool:
         """Return whether any request may use the drafts that are made after the step."""
         unused = self.scheduler._drafts_unused
@@ -105,18 +97,11 @@ class LaterSteps(BatchedSteps):
         return not all(unused(one, one.num_computed_tokens, count) for one, count in later)
 
     def _is_usual(self, plan: Any, output: Any) -> bool:
-        s = self.scheduler
         return (
-            is_usual(s, plan, output)
+            super()._is_usual(plan, output)
             and not output.prompt_token_id_logprobs_dict
-            and s.ec_connector is None
-            and not s.grammar_compile_error_reqs
-            and not s.encoder_cache_mismatch_reqs
+            and not self.scheduler.encoder_cache_mismatch_reqs
         )
-
-    def updated(self, plan: Any, output: Any) -> dict[int, Any]:
-        """Apply the model's output by the short way."""
-        return updated(LaterUpdate(self.scheduler), plan, output)
 
 
 class Admission:
@@ -223,47 +208,10 @@ class Admission:
             count = threshold
         if count > budget and not s.scheduler_config.enable_chunked_prefill:
             return 0, False
-        return min(count, budget), is_padded
-
-
-class LaterUpdate(Update):
-    """One update of a scheduler of 0.31 to 0.33.
-
-    From 0.33 on, continued sessions wait after all others.
-    """
-
-    def __init__(self, scheduler: Any) -> None:
-        super().__init__(scheduler)
-        self.going_on: list[Any] = []
-
-    def caches(self) -> bool:
-        """Return whether an update may fill a block that the next step would not cache."""
-        s = self.scheduler
-        return super().caches() or (s.batched_steps.by_flight and s.num_spec_tokens > 0)
-
-    def prefilled(self, request: Any) -> None:
-        """Say what of the prompt is cached now, before its blocks may go."""
-        request.prefill_stats.finalize(
-            self.scheduler.kv_cache_manager.estimate_cached_tokens(request)
-        )
-
-    def stop(self, request: Any, status: Any) -> Any:
-        """Why the request has ended; its blocks go back unless it is a session."""
-        reason = request.get_finished_reason()
-        if self.scheduler._handle_stopped_request(request):
-            self.scheduler._free_request(request)
-        elif self.scheduler.batched_steps.by_flight:
-            self.going_on.append(request)
-        (self.stopped if status is RUNNING else self.stopped_waiting).add(request)
-        return reason
-
-    def remove_stopped(self) -> None:
-        """Take those that ended out of the queues."""
-        s = self.scheduler
-        self.remove_running()
-        if self.stopped_waiting:
-            s.waiting.remove_requests(self.stopped_waiting)
-            s.kv_holding_waiting.remove_requests(self.stopped_waiting)
-            s.deferred_waiting.difference_update(self.stopped_waiting)
-        for request in self.going_on:
-            s._enqueue_waiting_request(request)
+        count = min(count, budget)
+        if s.need_mamba_block_aligned_split:
+            hit = computed - request.num_computed_tokens
+            count = s._mamba_block_aligned_split(request, count, hit)
+            if is_padded and count not in (0, 1 + self.padding.num_tokens):
+                return 1, False
+        return count, is_padded

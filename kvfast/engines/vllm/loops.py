@@ -31,8 +31,9 @@ class Seats:
     whether requests may have drafts, and tokens that are sampled later (async scheduling).
 
     `computed_at`, `goal_at`: of each, computed tokens before the step, and how many it has with
-    those that are sampled later; `took` has the places of those that the step computes. `touched`
-    has no meaning: what is read into it is in the processor's cache when it is needed.
+    those that are sampled later; `took` has the places of those that the step computes. `split`
+    cuts a chunk where a state has to be kept, if any. What is read into `touched` is in the
+    processor's cache when it is needed.
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class Seats:
         self.computed_at = memoryview(bytearray(8)).cast("q")
         self.goal_at = memoryview(bytearray(8)).cast("q")
         self.took = memoryview(bytearray(8)).cast("q")
+        self.split: Any = None
         self.touched = 0
         self.last_step: dict[str, int] = {}
         self.last_count = 0
@@ -203,8 +205,7 @@ class Seats:
         computed: list[int] = []
         outputs: list[int] = []
         drafts: dict[str, list[int]] = {}
-        most = same = num_drafts = later = 0
-        number = 0
+        most = same = num_drafts = later = number = 0
         for i in range(len(self.members)):
             if left == 0:
                 break
@@ -228,10 +229,12 @@ class Seats:
             if 0 < threshold < count:
                 count = threshold
             count = min(count, left, self.longest - 1 - done)
-            if count == 0:
-                continue
             if count < 0:
                 return None
+            if self.split is not None and done < max(one["num_prompt_tokens"], len(known) - 1):
+                count = self.split(self.requests[i], count)
+            if count == 0:
+                continue
             if self.has_drafts and len(spec) > 0 and done + count > goal:
                 num_drafts = done + count - goal
                 drafts[self.names[i]] = spec if len(spec) <= num_drafts else spec[:num_drafts]
@@ -289,8 +292,7 @@ class Seats:
 
     def read(self) -> None:
         """Note what `choose` would have, for requests that were chosen otherwise."""
-        for i in range(len(self.members)):
-            one = self.members[i]
+        for i, one in enumerate(self.members):
             self.took[i] = i
             self.computed_at[i] = one["num_computed_tokens"]
             self.goal_at[i] = len(self.known[i]) + one["num_output_placeholders"]

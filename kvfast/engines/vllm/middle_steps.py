@@ -1,4 +1,4 @@
-"""Batched steps and their updates for the schedulers of vLLM 0.26 to 0.30."""
+"""Batched steps for the schedulers of vLLM 0.26 to 0.30."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ from typing import Any
 
 from kvfast.engines.vllm.admissions import Admitted
 from kvfast.engines.vllm.compiled import Chosen
-from kvfast.engines.vllm.later_steps import LaterUpdate
 from kvfast.engines.vllm.manager import KvfastManager
 from kvfast.engines.vllm.steps import BatchedSteps
-from kvfast.engines.vllm.updates import updated
+from kvfast.engines.vllm.updates import LaterUpdate, updated
 
 
 class MiddleSteps(BatchedSteps):
@@ -57,16 +56,4 @@ class MiddleSteps(BatchedSteps):
 
     def updated(self, plan: Any, output: Any) -> dict[int, Any]:
         """Apply the model's output by the short way."""
-        return updated(MiddleUpdate(self.scheduler), plan, output)
-
-
-class MiddleUpdate(LaterUpdate):
-    """One update of a scheduler of 0.26 to 0.30."""
-
-    def remove_stopped(self) -> None:
-        """Take those that ended out of the queues."""
-        s = self.scheduler
-        self.remove_running()
-        if self.stopped_waiting:
-            s.waiting.remove_requests(self.stopped_waiting)
-            s.skipped_waiting.remove_requests(self.stopped_waiting)
+        return updated(LaterUpdate(self.scheduler), plan, output)

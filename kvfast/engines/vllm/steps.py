@@ -59,8 +59,8 @@ class BatchedSteps:
         self.block_sizes = [group.kv_cache_spec.block_size for group in groups]
         self.smallest = min(self.block_sizes, default=1)
         self.never = self.never_updates = self._never()
-        if self.never is None and scheduler.has_mamba_layers:
-            self.never = "Mamba layers"
+        if self.never is None and scheduler.has_mamba_layers and self.release < 33:
+            self.never = "Mamba layers before 0.33"
         self.budget: int = scheduler.max_num_scheduled_tokens
         self.stagger: int = getattr(scheduler, "pp_size", 1)
         self.nobody = Admitted()
@@ -180,7 +180,7 @@ class BatchedSteps:
         return False
 
     def _is_usual(self, plan: Any, output: Any) -> bool:
-        return is_usual(self.scheduler, plan, output) and output.routed_experts is None
+        return is_usual(self.scheduler, plan, output)
 
     def updated(self, plan: Any, output: Any) -> dict[int, Any]:
         """Apply the model's output by the short way."""
@@ -225,18 +225,29 @@ class BatchedSteps:
         ahead = self.scheduler.num_lookahead_tokens
         num_lists = len(chosen.counts) * len(self.block_sizes)
         free: int = self.manager.fast.num_free_blocks
-        bound: int = num_lists * ((chosen.most + ahead) // self.smallest + 2)
+        rows: int = num_lists * ((chosen.most + ahead) // self.smallest + 2)
+        bound = rows
+        if self.scheduler.has_mamba_layers:
+            bound += num_lists  # a state may be copied before it is overwritten
         if bound > free:
             bound = self._needed(chosen, ahead)
-        if bound > self.num_rows:
-            self._make_rows(2 * bound)
+        if rows > self.num_rows:
+            self._make_rows(2 * rows)
         return bound <= free
 
     def _needed(self, chosen: Chosen, ahead: int) -> int:
-        """Return the most blocks that they may take."""
+        """Return the most blocks that they may take; of states, lengths do not say it."""
+        rows, needed = zip(chosen.computed, chosen.counts, strict=True), 0
+        if self.scheduler.has_mamba_layers:
+            ask, known = self.manager.fast.get_num_blocks_to_allocate, self.manager.requests
+            for one, (done, count) in zip(chosen.requests(), rows, strict=True):
+                end = done + count
+                slots = min(end + ahead, self.scheduler.max_model_len)
+                counts = {"total_computed_tokens": done, "num_tokens_main_model": end}
+                needed += ask(known.current(one), num_tokens=slots, **counts)
+            return needed
         held = iter(self.batched.list_lengths(chosen.handles))
-        needed = 0
-        for computed, count in zip(chosen.computed, chosen.counts, strict=True):
+        for computed, count in rows:
             for size in self.block_sizes:
                 needed += max(0, (computed + count + ahead + size - 1) // size - next(held))
         return needed

@@ -16,6 +16,8 @@ from vllm.v1.request import RequestStatus
 
 from kvfast.engines.vllm.compiled import Taker
 
+QUEUES = ("waiting", "skipped_waiting", "kv_holding_waiting")
+"""Of waiting requests; the second up to 0.30, the third since then."""
 RUNNING, PREEMPTED = RequestStatus.RUNNING, RequestStatus.PREEMPTED
 
 
@@ -95,8 +97,9 @@ class Update:
     def remove_stopped(self) -> None:
         """Take those that ended out of the queues."""
         self.remove_running()
-        if self.stopped_waiting:
-            self.scheduler.waiting.remove_requests(self.stopped_waiting)
+        for queue in QUEUES if self.stopped_waiting else ():
+            if hasattr(self.scheduler, queue):
+                getattr(self.scheduler, queue).remove_requests(self.stopped_waiting)
 
     def remove_running(self) -> None:
         """Take those that ended out of the running ones, and out of their seats."""
@@ -142,3 +145,43 @@ class Update:
             for i in range(num_drafts):
                 stats.num_draft_tokens_per_pos[i] += more
         return stats
+
+
+class LaterUpdate(Update):
+    """One update of a scheduler of 0.26 to 0.33.
+
+    From 0.33 on, continued sessions wait after all others.
+    """
+
+    def __init__(self, scheduler: Any) -> None:
+        super().__init__(scheduler)
+        self.going_on: list[Any] = []
+
+    def caches(self) -> bool:
+        """Return whether an update may fill a block that the next step would not cache."""
+        s = self.scheduler
+        return super().caches() or (s.batched_steps.by_flight and s.num_spec_tokens > 0)
+
+    def prefilled(self, request: Any) -> None:
+        """Say what of the prompt is cached now, before its blocks may go."""
+        request.prefill_stats.finalize(
+            self.scheduler.kv_cache_manager.estimate_cached_tokens(request)
+        )
+
+    def stop(self, request: Any, status: Any) -> Any:
+        """Why the request has ended; its blocks go back unless it is a session."""
+        reason = request.get_finished_reason()
+        if self.scheduler._handle_stopped_request(request):
+            self.scheduler._free_request(request)
+        elif self.scheduler.batched_steps.by_flight:
+            self.going_on.append(request)
+        (self.stopped if status is RUNNING else self.stopped_waiting).add(request)
+        return reason
+
+    def remove_stopped(self) -> None:
+        """Take those that ended out of the queues."""
+        super().remove_stopped()
+        if self.stopped_waiting and self.scheduler.batched_steps.release >= 31:
+            self.scheduler.deferred_waiting.difference_update(self.stopped_waiting)
+        for request in self.going_on:
+            self.scheduler._enqueue_waiting_request(request)

@@ -18,6 +18,7 @@ def is_usual(scheduler: Any, plan: Any, output: Any) -> bool:
         and not output.pooler_output
         and output.kv_connector_output is None
         and not output.num_nans_in_logits
+        and getattr(output, "routed_experts", None) is None
         and scheduler.connector is None
         and scheduler.perf_metrics is None
         and not scheduler.defer_block_free
