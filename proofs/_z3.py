@@ -32,7 +32,6 @@ class Range:
     values: Sequence[int] | None = None
 
     def has(self, x: Term) -> Term:
-        """Whether a number lies in it."""
         return self.low <= x if self.high is None else z3.And(self.low <= x, x < self.high)
 
 
@@ -58,7 +57,7 @@ def forall(
 
 
 def _is_plain(term: Term) -> bool:
-    """Whether a term is made of unknown functions only; z3 takes no other as a pattern."""
+    """Check that a term has unknown functions only; z3 takes no other as a pattern."""
     return term.decl().kind() == z3.Z3_OP_UNINTERPRETED and all(map(_is_plain, term.children()))
 
 
@@ -72,17 +71,15 @@ def cdiv(a: Term, b: Term) -> Term:
 
 
 def smaller(a: Term, b: Term) -> Term:
-    """The smaller of two."""
     return z3.If(a <= b, a, b)
 
 
 def larger(a: Term, b: Term) -> Term:
-    """The larger of two."""
     return z3.If(a >= b, a, b)
 
 
 def function(name: str, arity: int = 1) -> Callable[..., Term]:
-    """An unknown function of ints."""
+    """Return an unknown function of ints."""
     made: Callable[..., Term] = z3.Function(name, *[z3.IntSort()] * (arity + 1))
     return made
 
@@ -106,7 +103,7 @@ class Statement:
 
 
 def is_refuted(statement: Statement) -> bool:
-    """Whether it has a counterexample."""
+    """Check whether the statement has a counterexample."""
     return ask([*statement.assumptions, z3.Not(statement.claim)]) == "sat"
 
 
@@ -119,23 +116,23 @@ class Ledger:
         self.unexpected: list[str] = []
 
     def prove(self, name: str, assumptions: Sequence[Term], claim: Term) -> None:
-        """The claim follows from the assumptions."""
+        """Record whether the claim follows from the assumptions."""
         self._record(name, "unsat", ask([*assumptions, z3.Not(claim)]))
 
     def possible(self, name: str, *formulas: Term) -> None:
-        """The formulas can hold together: what assumes them is not proved for lack of cases."""
+        """Record whether the formulas can hold together, so that no proof from them is empty."""
         self._record(name, "sat", ask(formulas))
 
     def refute(self, name: str, assumptions: Sequence[Term], claim: Term) -> None:
-        """The claim does not follow: there is a counterexample."""
+        """Record whether the claim has a counterexample, as it should."""
         self._record(name, "sat", ask([*assumptions, z3.Not(claim)]))
 
     def prove_and_refute(
         self, statements: Iterable[Statement], *, always_possible: bool = True
     ) -> None:
-        """Each claim holds, its assumptions are possible, and the one close to it does not hold.
+        """Prove each claim, show that its assumptions can hold, and refute the claim next to it.
 
-        A way through code may be one that no numbers take; its user shows what is possible.
+        A path through code may be one that no numbers take; its user shows which are possible.
         """
         for each in statements:
             plain = [term for term in each.assumptions if not z3.is_quantifier(term)]
@@ -146,7 +143,7 @@ class Ledger:
                 self.refute(f"mistake: {each.name}", plain, each.mistake)
 
     def agree(self, name: str, agrees: bool) -> None:
-        """A fact that is found out without z3."""
+        """Record a fact established without z3."""
         self._record(name, "True", str(agrees))
 
     def finish(self) -> int:

@@ -42,12 +42,12 @@ LONGEST, STEP = z3.Ints("longest step")
 
 
 def sizes() -> tuple[Term, ...]:
-    """What the sizes of groups are."""
+    """Return the assumptions on the sizes of groups."""
     return (BLOCK >= 1, REACH >= 1, DRAFTED >= 0, EXTRA >= 0, LONGEST >= 1, STEP >= 1)
 
 
 def group_of(way: Way, kind: str) -> Any:
-    """The group of kvref, without lists."""
+    """Build a group of kvref without block lists."""
     group: Any = object.__new__(GROUPS[kind])
     group.block_size = way.number(BLOCK)
     group.window = group.chunk = way.number(REACH)
@@ -63,7 +63,7 @@ def group_of(way: Way, kind: str) -> Any:
 
 
 def shape_of(way: Way, kind: str, num_groups: int = 1) -> Any:
-    """A `Shape` of kvfast, whose groups are alike."""
+    """Build a `Shape` of kvfast with equal groups."""
     shape: Any = object.__new__(Shape)
     shape.num_groups = num_groups
     shape.drafts_hold_states = True
@@ -101,12 +101,12 @@ def skipped(kind: str, computed: Term) -> Term:
 
 
 def run_length(*, drop: bool) -> Term:
-    """The fewest blocks that hold the W - 1 tokens before one, and one to drop (KV-SW-2)."""
+    """Return the fewest blocks that hold W - 1 tokens, plus one to drop (KV-SW-2)."""
     return cdiv(REACH - 1, BLOCK) + int(drop)
 
 
 def cap(kind: str) -> Term:
-    """The most blocks that admission counts (KV-SW-7, KV-CHUNK-5)."""
+    """Return the most blocks that admission counts (KV-SW-7, KV-CHUNK-5)."""
     if kind == "chunked":
         return cdiv(smaller(REACH + STEP, LONGEST), BLOCK)
     return cdiv(smaller(REACH - 1 + EXTRA + STEP, LONGEST), BLOCK) + 1

@@ -31,7 +31,7 @@ class Way:
     decided: dict[int, tuple[bool, Term]] = field(default_factory=dict)
 
     def decide(self, condition: Term) -> bool:
-        """Whether the condition holds in this run."""
+        """Decide the condition for this run: by what is known, else true first."""
         simple = z3.simplify(condition) if z3.is_expr(condition) else z3.BoolVal(condition)
         if z3.is_true(simple) or z3.is_false(simple):
             return bool(z3.is_true(simple))
@@ -45,7 +45,7 @@ class Way:
         return holds
 
     def number(self, term: Term) -> Unknown:
-        """An unknown int of this run."""
+        """Return an unknown int of this run."""
         return Unknown(term, self)
 
 
@@ -64,7 +64,7 @@ def ways(run: Callable[[Way], T]) -> Iterator[tuple[Way, T]]:
 
 
 def merged(run: Callable[[Way], object]) -> Term:
-    """What the code answers, an int or a bool, as one term for all its ways."""
+    """Return the int or bool that the code returns, as one term over all paths."""
     every = [(way.conditions, term_of(answer)) for way, answer in ways(run)]
     term = every[-1][1]
     for conditions, answer in every[-2::-1]:
@@ -149,12 +149,12 @@ class Repeated:
 
 
 def term_of(number: object) -> Term:
-    """The term of an unknown int, and an int as it is."""
+    """Return the term of an unknown int; return an int unchanged."""
     return number.term if isinstance(number, Unknown) else number
 
 
 def merged_each(run: Callable[[Way], Mapping[str, object]]) -> dict[str, Term]:
-    """What the code notes under each name, as one term for all its ways."""
+    """Return the value noted under each name, as one term over all paths."""
     every = [(way.conditions, noted) for way, noted in ways(run)]
     terms = {name: z3.IntVal(0) + term_of(value) for name, value in every[-1][1].items()}
     for conditions, noted in every[-2::-1]:

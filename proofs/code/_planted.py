@@ -34,14 +34,14 @@ class Planted:
         )
 
     def each(self) -> Iterator[Planted]:
-        """Each change alone; of two also both."""
+        """Yield each change alone, then all together if there are several."""
         yield from (Planted(self.rule, change) for change in self.changes)
         if len(self.changes) > 1:
             yield self
 
     @contextmanager
     def done(self) -> Iterator[None]:
-        """The mistake is made until the end."""
+        """Make the mistake while the context lasts."""
         with ExitStack() as stack:
             for owner, name, old, new in self.changes:
                 stack.enter_context(patch.object(owner, name, changed(owner, name, old, new)))
@@ -49,7 +49,7 @@ class Planted:
 
 
 def changed(owner: type | ModuleType, name: str, old: str, new: str) -> Any:
-    """The function with another text."""
+    """Return the function with `old`, which must occur once in its text, replaced by `new`."""
     code: Any = inspect.unwrap(getattr(owner, name))
     source = textwrap.dedent(inspect.getsource(code))
     if source.count(old) != 1:

@@ -59,7 +59,7 @@ class Case:
 
 
 def needed(of: str, *asked: Term) -> Term:
-    """The blocks that all groups need."""
+    """Return the blocks that all groups need."""
     count: Term = function(of, len(ASKED))(*asked)
     return count
 
@@ -75,7 +75,6 @@ class Notes:
         self.num_free = self.number("free at first")
 
     def number(self, name: str) -> Any:
-        """An unknown count."""
         return self.way.number(z3.Int(name))
 
     def need(self, capped: bool, *asked: object) -> Any:
@@ -173,7 +172,7 @@ def argument_checks() -> Iterator[None]:
 
 
 def of_reference(case: Case) -> dict[str, Term]:
-    """What kvref does."""
+    """Run kvref's `allocate_slots`; return what it noted, by name."""
 
     def run(way: Way) -> dict[str, object]:
         notes = Notes(way, case)
@@ -271,7 +270,7 @@ class NotingCore(core.Core):
 
 
 def of_fast(case: Case) -> dict[str, Term]:
-    """What kvfast does."""
+    """Run kvfast's `allocate_slots`; return what it noted, by name."""
 
     def run(way: Way) -> dict[str, object]:
         notes = Notes(way, case)

@@ -78,12 +78,12 @@ class Number:
 
 
 def value(number: object) -> Term:
-    """The term of a number, and an int as it is."""
+    """Return the term of a number; return an int unchanged."""
     return number.term if isinstance(number, Number) else number
 
 
 def as_int(term: Term) -> int:
-    """An unknown number, for code that is declared to take an int."""
+    """Wrap a term for code that is declared to take an int."""
     return cast(int, Number(term))
 
 
@@ -106,7 +106,7 @@ class Facts:
         self.fields[field] = lambda b: z3.If(b == block, new, old(b))
 
     def place(self, index: Number | int) -> tuple[Term, int]:
-        """The block and the field of an index: those of `INTS * block + field`."""
+        """Split an index `INTS * block + field` into block and field."""
         if isinstance(index, int):
             block, field = divmod(index, record.INTS)
             return z3.IntVal(block), field

@@ -94,7 +94,7 @@ CASES = (
 
 
 def assumed(kind: str, case: Case) -> dict[str, Term]:
-    """What the rules say of arguments, by name; all without quantifiers."""
+    """Return the rules' assumptions on arguments, by name and without quantifiers."""
     known = {
         "sizes": z3.And(*sizes()),
         "counts": z3.And(HELD >= 0, HITS >= 0, SLOTS >= 1, MAIN >= 1, SKIP_AT >= 0),
@@ -122,7 +122,7 @@ def assumed(kind: str, case: Case) -> dict[str, Term]:
 
 
 def free_hits() -> Term:
-    """No hit waits behind the last one."""
+    """State that no hit behind the last one is in the free queue."""
     i = z3.Int("i")
     none = z3.Implies(i >= HITS, revived(i) == 0)
     return z3.ForAll([i], z3.And(revived(i) >= 0, none), patterns=[revived(i)])
@@ -132,13 +132,13 @@ def free_hits() -> Term:
 
 
 def required(kind: str) -> Term:
-    """How many entries the list must have (KV-GRP-7, KV-MAMBA-4, KV-MAMBA-6, KV-CROSS-1)."""
+    """Return the length the list must have (KV-GRP-7, KV-MAMBA-4, KV-MAMBA-6, KV-CROSS-1)."""
     tokens = {"aligned": MAIN, "cross": ENCODER, "encoder_only": NONE}.get(kind, SLOTS)
     return cdiv(tokens, BLOCK) + (DRAFTED if kind in STATES else 0)
 
 
 def begun(kind: str, case: Case) -> Term:
-    """How many it has before new ones: those of hits and of a load (KV-GRP-5, KV-GRP-6)."""
+    """Return its length before new blocks: hits and loaded ones (KV-GRP-5, KV-GRP-6)."""
     before = HELD
     if case.is_first and kind in COPYING:
         before = larger(skipped(kind, SKIP_AT) / BLOCK, HITS)
@@ -149,7 +149,7 @@ def begun(kind: str, case: Case) -> Term:
 
 
 def capped(kind: str, case: Case) -> Term:
-    """The need with the cap of admission (KV-SW-7, KV-CHUNK-5)."""
+    """Return the need with the cap of admission (KV-SW-7, KV-CHUNK-5)."""
     wanted = smaller(required(kind), z3.Int("cap"))
     if case.has_entry:
         return larger(wanted - HELD, NONE)
@@ -158,7 +158,7 @@ def capped(kind: str, case: Case) -> Term:
 
 
 def under_way(case: Case) -> Term:
-    """The need of mode align: one, or the running state and the drafted ones (KV-MAMBA-7)."""
+    """Return the need of mode align: one, or the running state plus drafts (KV-MAMBA-7)."""
     return z3.If(required("aligned") > HELD, 1 if case.was_allocated else 1 + DRAFTED, 0)
 
 
@@ -166,7 +166,7 @@ def under_way(case: Case) -> Term:
 
 
 def allocations(kind: str, case: Case, known: Mapping[str, Term]) -> Iterator[Statement]:
-    """Every way that the need and the allocation of either twin may take."""
+    """Yield the claims for every path through need and allocation, in both twins."""
     before = (*known.values(), free_hits())
     for twin, made_by in TWINS.items():
 
@@ -202,7 +202,7 @@ def allocations(kind: str, case: Case, known: Mapping[str, Term]) -> Iterator[St
 
 
 def cases() -> Iterator[tuple[str, Case]]:
-    """All of them; who took blocks of its own is remembered in mode align alone."""
+    """Yield every case; only mode align remembers that a request took blocks."""
     for kind in GROUPS:
         for case in CASES:
             if kind == "aligned" or not case.was_allocated:
@@ -210,14 +210,14 @@ def cases() -> Iterator[tuple[str, Case]]:
 
 
 def everything() -> Iterator[Statement]:
-    """Of every kind and case, of one hit, and of several groups."""
+    """Yield the claims for one hit, then for every kind and case."""
     yield from one_hit()
     for kind, case in cases():
         yield from allocations(kind, case, assumed(kind, case))
 
 
 def one_hit() -> Iterator[Statement]:
-    """A hit is counted if it is free; touching takes that out of the queue, and is a reference."""
+    """Claim that a free hit is counted, and that touching one unlinks and references it."""
     refs, hit = z3.Ints("refs hit")
     free = z3.If(z3.And(hit != 0, refs == 0), 1, 0)
     for twin, code in (("kvref", one_hit_of_kvref), ("kvfast", one_hit_of_kvfast)):
@@ -239,7 +239,7 @@ class Several(SymbolicAllocator):
 
 
 def check_sum(ledger: Ledger) -> None:
-    """The need of all groups is the sum of theirs, or more than there are blocks, as that is."""
+    """Prove that the need of all groups is their sum, or at least more than the pool has."""
     needs, num_blocks = [z3.Int(f"need {g}") for g in range(3)], z3.Int("num_blocks")
 
     def run(way: Way) -> Term:
@@ -275,7 +275,6 @@ def check_needed(ledger: Ledger) -> None:
 
 
 def of(kind: str, case: int) -> Callable[[], Iterator[Statement]]:
-    """The statements of one kind and case."""
     return partial(allocations, kind, CASES[case], assumed(kind, CASES[case]))
 
 

@@ -108,13 +108,13 @@ class Handed:
         self.noted: dict[str, object] = {"first": -1, "end": -1}
 
     def register(self, block: int, request: object, number: Any, *_: object) -> None:
-        """One block, by the number of its hash."""
+        """Note one block, by the number of its hash."""
         self.noted |= {"first": number, "end": number + 1}
 
     def register_run(
         self, tables: object, start: int, first: object, end: object, *_: object
     ) -> None:
-        """A run."""
+        """Note a run of blocks."""
         self.noted |= {"first": first, "end": end}
 
     def __getitem__(self, place: object) -> int:
@@ -122,7 +122,7 @@ class Handed:
 
 
 def fast_bound(is_hybrid: bool, drops: bool, looks_ahead: bool) -> dict[str, Term]:
-    """The same of kvfast."""
+    """Return the same for kvfast."""
 
     def run(way: Way) -> dict[str, object]:
         handed = Handed()
@@ -152,7 +152,7 @@ def fast_bound(is_hybrid: bool, drops: bool, looks_ahead: bool) -> dict[str, Ter
 
 
 def ruled_bound(is_hybrid: bool, drops: bool) -> dict[str, Term]:
-    """What KV-COORD-13, KV-GRP-11 and KV-HASH-15 say."""
+    """Return the bound of KV-COORD-13, KV-GRP-11 and KV-HASH-15."""
     aligned = TOKENS / z3.Int("alignment") * z3.Int("alignment") if is_hybrid else TOKENS
     further = z3.If(aligned > 0, smaller(TOKENS, aligned + BLOCK), aligned)
     end = smaller((further if is_hybrid and drops else aligned) / BLOCK, HASHES)
@@ -183,7 +183,7 @@ def bounds() -> Iterator[Statement]:
 
 
 def reference_mask(name: str, interval: Term | None, drops: bool) -> Term:
-    """Whether kvref says that a block is worth caching."""
+    """State that kvref takes a block to be worth caching."""
     kind: type[Any] = SlidingWindowGroup if name == "window" else MambaGroup
 
     def run(way: Way) -> object:
@@ -209,7 +209,7 @@ def reference_mask(name: str, interval: Term | None, drops: bool) -> Term:
 
 
 def fast_mask(name: str, interval: Term | None, drops: bool) -> Term:
-    """Whether kvfast does."""
+    """State that kvfast takes a block to be worth caching."""
 
     def run(way: Way) -> object:
         made: Any = object.__new__(Shape)
@@ -229,7 +229,7 @@ def fast_mask(name: str, interval: Term | None, drops: bool) -> Term:
 
 
 def ruled_mask(name: str, interval: Term | None, drops: bool) -> Term:
-    """What KV-RET-1 … KV-RET-5 say."""
+    """State that KV-RET-1 … KV-RET-5 take a block to be worth caching."""
     replayed = z3.If(PROMPT > LAST, PROMPT - LAST, 0)
     replay = replayed / ALIGNMENT * PER  # in blocks: the alignment is a multiple of them
     d = int(drops)

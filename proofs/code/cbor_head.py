@@ -68,12 +68,12 @@ class Word:
 
 
 def bits_of(number: Word | int) -> Term:
-    """The term of a word, and an int as it is."""
+    """Return the term of a word; return an int unchanged."""
     return number.term if isinstance(number, Word) else number
 
 
 def written(major: Term, value: Term) -> tuple[list[Term], Term]:
-    """The nine bytes that `put_head` writes, and where it says that the head ends."""
+    """Return the nine bytes that `put_head` writes, and the end that it returns."""
     message: dict[int, Word] = {}
     end = hashing.put_head(
         cast("memoryview[int]", message), 0, cast(int, Word(major)), cast(int, Word(value))
@@ -82,7 +82,7 @@ def written(major: Term, value: Term) -> tuple[list[Term], Term]:
 
 
 def is_head(data: list[Term], end: Term, major: Term, value: Term, limits: list[int]) -> Term:
-    """The head of RFC 8949; `limits`: the first value that is too large for each length."""
+    """State RFC 8949's head; `limits`: for each length, the first value too large for it."""
     cases = []
     lowest = 0
     for length, limit in zip(LENGTHS, limits, strict=True):

@@ -44,7 +44,7 @@ def heads() -> tuple[list[Term], list[Term], list[Term]]:
 
 
 def check_heads(ledger: Ledger) -> None:
-    """No head is the beginning of another one."""
+    """Prove that no head is a prefix of another."""
     majors, values, known = heads()
     (first, end1), (second, end2) = (written(m, v) for m, v in zip(majors, values, strict=True))
 
@@ -71,7 +71,7 @@ def reading(memory: Term, at: Term, major: Term, value: Term) -> tuple[Term, Ter
 
 
 def check_reading(ledger: Ledger) -> None:
-    """From one place on the same bytes are read in one way."""
+    """Prove that bytes from one place on can be read in one way only."""
     majors, values, known = heads()
     memory = z3.Function("memory", z3.BitVecSort(BITS), z3.BitVecSort(BITS))
     at, pending = z3.BitVecs("at pending", BITS)
@@ -101,7 +101,7 @@ class Places(dict[Any, Any]):
 
 
 def handed_over(num_tokens: int, size: int, extra: bytes) -> Term:
-    """How long a message `hash_blocks` hands over for one block of unknown tokens."""
+    """Return the length of the message that `hash_blocks` hashes for a block of tokens."""
     spans: list[Term] = []
 
     def put(message: object, own: int, start: int, end: Any, *_: object) -> None:
@@ -119,7 +119,7 @@ def handed_over(num_tokens: int, size: int, extra: bytes) -> Term:
 
 
 def unknown_tokens(count: int) -> list[Term]:
-    """Tokens of which nothing is known but that they fit into 64 bits."""
+    """Return unknown tokens of up to 64 bits."""
     return [z3.BitVec(f"token{i}", BITS) for i in range(count)]
 
 
@@ -132,7 +132,7 @@ def head_length(value: Term) -> Term:
 
 
 def check_lengths(ledger: Ledger) -> None:
-    """A message is as long as its parts."""
+    """Prove that a message is as long as its parts together."""
     for size in HASH_SIZES:
         for count in range(MOST_TOKENS + 1):
             for extra in (hashing.NULL, hashing.encode_extra_keys(KEYS)):

@@ -48,14 +48,14 @@ GUARANTEES = ("the hit of several groups is the longest common one",)
 
 
 def premises(world: Groups, search: Search, *more: str) -> list[Term]:
-    """What is assumed of the groups, and of the search what holds between two look-ups."""
+    """Return the assumptions on groups, and the invariants of a search between look-ups."""
     names = dict.fromkeys((*BASIC, *more))
     condition = [world.one_drops()] if "marks" in names else []
     return [*world.holds(), *condition, *(CLAIMS[name](search, world) for name in names)]
 
 
 def check_claim(ledger: Ledger, name: str) -> None:
-    """What holds between two look-ups holds at the start and of a new round, and is kept."""
+    """Prove that an invariant holds at the start, after each look-up, and in a new round."""
     world, search, claim = any_groups(), any_search(), CLAIMS[name]
     before = premises(world, search, name)
     ledger.prove(f"start: {name}", world.holds(), claim(start(world), world))
@@ -66,7 +66,7 @@ def check_claim(ledger: Ledger, name: str) -> None:
 
 
 def check_ends(ledger: Ledger) -> None:
-    """What it says of a search that has ended."""
+    """Prove the results of a search that has ended."""
     world, search = any_groups(), any_search()
     for end, condition in ends(world, search).items():
         ended = [search.turn == world.num, condition]
@@ -111,7 +111,7 @@ def check_possible(ledger: Ledger) -> None:
 
 
 def check_alignment(ledger: Ledger) -> None:
-    """Of an alignment that is a multiple of every block size."""
+    """Prove the claims for an alignment that is a multiple of every block size."""
     size, per, quotient, other = z3.Ints("size per quotient other")
     known = [size >= 1, per >= 1, quotient >= 0, other >= 0]
     number = quotient * (size * per)
@@ -124,7 +124,7 @@ def check_alignment(ledger: Ledger) -> None:
 
 
 def check_worlds(ledger: Ledger) -> None:
-    """Every small search of kvfast, and broken ones."""
+    """Search every small world with kvfast's look-up, and with broken ones."""
     ledger.agree("kvfast's own", worlds.first_wrong(worlds.SmallLookup) is None)
     for rule, mistake in worlds.MISTAKES:
         ledger.agree(

@@ -58,13 +58,13 @@ SIZES = (2, 4)
 
 
 def assumed(operation: Operation, size: int | None) -> list[Term]:
-    """What holds before an operation."""
+    """Return the assumptions before an operation."""
     seq = any_queue(size)
     return [world(seq), operation.start(any_pool(), seq), operation.allowed(seq)]
 
 
 def claimed(operation: Operation, size: int | None) -> Term:
-    """What holds after it."""
+    """Return the claim after it."""
     seq = any_queue(size)
     # What has no quantifier decides which way the code goes.
     known = (world(seq), operation.allowed(seq))
@@ -74,7 +74,7 @@ def claimed(operation: Operation, size: int | None) -> Term:
 
 
 def check_operations(ledger: Ledger) -> None:
-    """Each does what it must, each can happen, and each mistake is found."""
+    """Prove each operation, show that it can happen, and find each mistake."""
     for operation in OPERATIONS:
         ledger.prove(operation.name, assumed(operation, None), claimed(operation, None))
         ledger.possible(f"{operation.name} is possible", *assumed(operation, SIZES[-1]))
@@ -118,7 +118,7 @@ def check_release_calls(ledger: Ledger) -> None:
         return Range(0, count, None if seq.size is None else range(seq.size + 1))
 
     def parts(seq: Queue, front: Part, run: Term, back: Part, tail: Term) -> Term:
-        """The sequence is these three parts, one behind the other."""
+        """State that the sequence is these three parts in order."""
         start = seq.low + 1
         return z3.And(
             seq.high - start == run + length + tail,
@@ -156,7 +156,7 @@ def whole_calls() -> Iterator[Operation]:
 
 
 def check_whole_calls(ledger: Ledger) -> None:
-    """As they stand, for every list of so few blocks."""
+    """Prove whole calls, for all short lists of blocks."""
     for call in whole_calls():
         ledger.prove(call.name, assumed(call, None), claimed(call, None))
         ledger.possible(f"{call.name} is possible", *assumed(call, SIZES[-1]))
@@ -181,14 +181,14 @@ PLANTED = (
 
 
 def check_planted(ledger: Ledger) -> None:
-    """Each one is found in a ring of a few blocks, or the code asks what is open."""
+    """Find each mistake in a ring of a few blocks, or an undecided question in its code."""
     for planted in PLANTED:
         with planted.done():
             ledger.agree(f"mistake: {planted}", any(map(is_wrong, whole_calls())))
 
 
 def is_wrong(call: Operation) -> bool:
-    """Whether it does not what it must."""
+    """Check whether a call can break its claim."""
     try:
         wrong = z3.Not(claimed(call, SIZES[-1]))
     except (UndecidedError, IndexError):
@@ -197,7 +197,7 @@ def is_wrong(call: Operation) -> bool:
 
 
 def check_distances(ledger: Ledger) -> None:
-    """The distance between two of at most 2^31 blocks fits into 32 bits, as the code stores it."""
+    """Prove that the distance of two of at most 2^31 blocks fits in 32 bits, as stored."""
     left, right, num_blocks = z3.Ints("left right num_blocks")
     blocks = [left >= 0, left < num_blocks, right >= 0, right < num_blocks]
     stored = (right - left - 1, left - right + 1)

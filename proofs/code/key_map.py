@@ -68,7 +68,6 @@ class World:
 
 
 def worlds() -> Iterator[World]:
-    """All of them."""
     for side, line in ((1, 1), (0, 0), (2, 1)):
         yield World(side, line, same_tag=False, strays=False, most_steps=1)
         yield World(side, line, same_tag=True, strays=True, most_steps=probing.STEPS_MASK)
@@ -87,7 +86,6 @@ class Explored:
         self.out = memoryview(bytearray(4 * 8)).cast("i")
 
     def saved(self) -> tuple[Any, ...]:
-        """The state."""
         found = self.map
         return self.rings, bytes(found.slots), bytes(found.facts), found.has_strays
 
@@ -98,7 +96,7 @@ class Explored:
         self.map.facts.cast("B")[:] = facts
 
     def changes(self) -> Iterator[Callable[[], None]]:
-        """Every addition and removal that is allowed here, of one entry or of several."""
+        """Yield every legal addition and removal of one or several entries."""
         within = [entry for ring in self.rings for entry in ring]
         outside = [entry for entry in ENTRIES if entry not in within]
         for entry, key in product(outside, range(len(KEYS))):
@@ -111,7 +109,7 @@ class Explored:
             yield partial(self.remove_run, blocks)
 
     def add(self, entry: int, key: int) -> None:
-        """One more under a key, in a world of strays by its words."""
+        """Add an entry under a key: by its words in a world with strays."""
         name, number, group = KEYS[key]
         request = self.requests[name]
         if self.world.strays and (name == "b" or group):
@@ -127,7 +125,7 @@ class Explored:
         self.rings = (*self.rings[:key], ring, *self.rings[key + 1 :])
 
     def add_run(self, blocks: tuple[int, ...]) -> None:
-        """Blocks of the first request; null has no key."""
+        """Add blocks of the first request; null has no key."""
         tables: Any = SimpleNamespace(arena=[7, *blocks])
         ended = self.map.add_run(tables, 1, 0, 2, self.requests["a"], PER, 0)
         assert ended == 2, "all of them"
@@ -148,7 +146,7 @@ class Explored:
         self.rings = tuple(tuple(e for e in ring if e not in entries) for ring in self.rings)
 
     def remove_run(self, blocks: tuple[int, ...]) -> None:
-        """Those that are in the map, of blocks of a list."""
+        """Remove those blocks of a list that are in the map."""
         tables: Any = SimpleNamespace(arena=[*ENTRIES, *blocks])
         self.map.remove_run(tables, len(ENTRIES), len(ENTRIES) + len(blocks))
         self.forget(*blocks)
@@ -178,7 +176,7 @@ class Explored:
 
 
 def first_wrong(world: World) -> str | None:
-    """What is wrong in a state that changes lead to, if anything."""
+    """Return the error in a state that changes can reach, or None."""
     with patch.object(probing, "STEPS_MASK", world.most_steps), patch.object(
         probing, "RUN_BLOCKS", 1 if world.same_tag else 2
     ):  # fmt: skip
@@ -204,7 +202,7 @@ def first_wrong(world: World) -> str | None:
 
 
 def check_tables(ledger: Ledger) -> None:
-    """Every state of every world."""
+    """Check every state of every world."""
     for world in worlds():
         ledger.agree(f"{world}", first_wrong(world) is None)
 
@@ -224,7 +222,7 @@ def check_steps(ledger: Ledger) -> None:
 
 
 def check_words(ledger: Ledger) -> None:
-    """A slot's word holds tag, steps and entry side by side, and its changes touch one of them."""
+    """Prove that a slot's word keeps tag, steps and entry apart, and changes touch one each."""
     tag, steps, entry, back, after = z3.BitVecs("tag steps entry back after", 64)
 
     def word(tag: Term, steps: Term, entry: Term) -> Term:
@@ -273,7 +271,7 @@ PLANTED = (
 
 
 def check_planted(ledger: Ledger) -> None:
-    """Each one is found."""
+    """Find each planted mistake."""
     for planted in PLANTED:
         with planted.done():
             found = any(map(first_wrong, worlds()))

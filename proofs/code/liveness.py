@@ -168,7 +168,7 @@ class Scheduler:
         return asked is not None
 
     def returns_suffice(self, item: Running, num_new: int) -> bool:
-        """Whether free blocks and those on their way back are enough (KV-LIVE-5)."""
+        """Check that free blocks and returning ones are enough (KV-LIVE-5)."""
         computed = item.request.num_computed_tokens
         need = self.manager.get_num_blocks_to_allocate(
             item.request,
@@ -244,7 +244,7 @@ class Scheduler:
         return True
 
     def compute(self, item: Running, num_new: int) -> None:
-        """The tokens are computed; the last one of the sequence gives the next token."""
+        """Compute the tokens; the last one of the sequence yields the next token."""
         item.request.num_computed_tokens += num_new
         if item.request.num_computed_tokens < item.request.num_tokens:
             return
@@ -277,7 +277,7 @@ class ParksLoads(Scheduler):
 
 
 def configuration(specs: tuple[LayerSpec, ...], num_blocks: int) -> ManagerConfig:
-    """A pool of `num_blocks` blocks for these groups."""
+    """Configure a pool of `num_blocks` blocks for these groups."""
     groups = tuple(KVCacheGroup((f"layer.{i}",), spec) for i, spec in enumerate(specs))
     return ManagerConfig(
         KVCacheConfig(num_blocks, groups),
@@ -288,7 +288,7 @@ def configuration(specs: tuple[LayerSpec, ...], num_blocks: int) -> ManagerConfi
 
 
 def most_blocks(spec: LayerSpec, num_tokens: int) -> int:
-    """The most blocks a request of this final length holds at once in a group of this spec."""
+    """Return the most blocks that a request of this final length holds in such a group."""
     tokens = num_tokens
     spare = 0
     if spec.is_state:
@@ -302,7 +302,7 @@ def most_blocks(spec: LayerSpec, num_tokens: int) -> int:
 
 
 def fits(config: ManagerConfig, job: Job) -> bool:
-    """Whether an idle pool has room for the most the request ever holds."""
+    """Check that an idle pool has room for the most that the request ever holds."""
     specs = [group.spec for group in config.kv_cache.groups]
     num_tokens = job.num_final + (job in LOADS and ALIGNED not in specs)
     needed = sum(most_blocks(spec, num_tokens) for spec in specs)
@@ -310,7 +310,7 @@ def fits(config: ManagerConfig, job: Job) -> bool:
 
 
 def is_admitted_alone(config: ManagerConfig, job: Job) -> bool:
-    """Whether an idle pool takes the request at its final length."""
+    """Check that an idle pool takes the request at its final length."""
     implementation = kvref.implementation()
     manager = implementation.create(config, check_invariants=False)
     whole = RequestInput("whole", list(range(job.num_final)))

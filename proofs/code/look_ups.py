@@ -62,20 +62,19 @@ class Case:
         return self.tokens // BLOCK
 
     def runs(self, first: int, end: int) -> bool:
-        """Whether these blocks are cached, within the limit."""
+        """Check that these blocks are cached and within the limit."""
         return first >= 0 and end <= self.limit and all(i in self.cached for i in range(first, end))
 
     def run_from(self, first: int) -> int:
-        """Where the run that begins there ends."""
+        """Return where the run of cached blocks from `first` on ends."""
         return max(end for end in range(first, self.limit + 1) if self.runs(first, end))
 
     def cut(self, length: int) -> int:
-        """The last aligned length up to this one."""
+        """Return the largest aligned length up to this one."""
         return length // self.per * self.per
 
 
 def cases() -> Iterator[Case]:
-    """All of them."""
     caches = [
         frozenset(i for i in range(NUM_BLOCKS) if bits >> i & 1) for bits in range(1 << NUM_BLOCKS)
     ]
@@ -107,12 +106,12 @@ def ruled(case: Case) -> tuple[int, int]:
 
 
 def blocks_of_window(case: Case) -> int:
-    """The fewest blocks that have the W - 1 tokens before a boundary."""
+    """Return the fewest blocks that hold the W - 1 tokens before a boundary."""
     return next(n for n in range(NUM_BLOCKS + 1) if n * BLOCK >= case.reach - 1)
 
 
 def ruled_window(case: Case) -> tuple[int, int]:
-    """The rightmost run that fills a window, or a short one from the start (KV-SW-2 … KV-SW-5)."""
+    """Return the rightmost run that fills a window, or a short one (KV-SW-2 … KV-SW-5)."""
     drop = int(case.drop)
     need = max(blocks_of_window(case) + drop, 1)
     for end in range(case.limit, need - 1, -1):
@@ -136,7 +135,7 @@ def ruled_chunk(case: Case, tokens: int) -> tuple[int, int]:
 
 
 def longest(case: Case) -> int:
-    """The longest hit, whoever looks it up: all that is read from there on is cached."""
+    """Return the longest hit: everything read from there on is cached."""
 
     def is_hit(n: int) -> bool:
         if n == 0:
@@ -153,14 +152,14 @@ def longest(case: Case) -> int:
 
 
 def is_exception(case: Case) -> bool:
-    """Where a longer hit may be lost."""
+    """Check whether the rules may return less than the longest hit."""
     if case.kind == "chunked":
         return not case.nulls_hit or case.reach % BLOCK > 0
     return case.kind == "sliding" and case.drop and case.per > 1
 
 
 def wanted(case: Case) -> Answer:
-    """The entries of the rules."""
+    """Return the entries that the rules ask for."""
     length, nulls = ruled(case)
     return tuple(
         (0,) * nulls + tuple(block_of(member, i) for i in range(nulls, length))
@@ -169,7 +168,7 @@ def wanted(case: Case) -> Answer:
 
 
 def block_of(member: int, i: int) -> int:
-    """The block that a member has for block i of the text."""
+    """Return a member's block for block i of the text."""
     return 10 * member + i + 1
 
 
@@ -177,7 +176,7 @@ def block_of(member: int, i: int) -> int:
 
 
 def of_kvref(case: Case) -> Answer:
-    """What kvref's group answers."""
+    """Look up with kvref's group."""
     group: Any = object.__new__(GROUPS[case.kind])
     group.block_size, group.window, group.chunk, group.extra = BLOCK, case.reach, case.reach, 0
     group.context = SimpleNamespace(null_prefix_is_hit=case.nulls_hit)
@@ -197,7 +196,7 @@ class Keys:
         self.case = case
 
     def find(self, request: object, number: int, g: int) -> int:
-        """The block with the last hash of a block; the last member alone lacks what is missing."""
+        """Return the block of a block's last hash; only the last member lacks missing ones."""
         i, rest = divmod(number, 2)
         lacks = i not in self.case.cached and g == self.case.members - 1
         return 0 if rest == 0 or lacks else block_of(g, i)
@@ -205,7 +204,7 @@ class Keys:
     def find_run(
         self, request: object, per: int, g: int, first: int, limit: int, out: Any, base: int
     ) -> int:
-        """One after the other, from the first on."""
+        """Find one block after the other, from the first on."""
         while first < limit and (block := self.find(request, (first + 1) * per - 1, g)):
             out[base + first] = block
             first += 1
@@ -221,7 +220,7 @@ KINDS: Mapping[str, kinds.Kind] = {
 
 
 def of_kvfast(case: Case) -> Answer:
-    """What kvfast answers, whose attention group is the second of two."""
+    """Look up with kvfast, whose attention group is the second of two."""
     shape: Any = object.__new__(Shape)
     n = case.members
     shape.num_groups, shape.num_attention = n, 1
@@ -241,7 +240,7 @@ TWINS = {"kvref": of_kvref, "kvfast": of_kvfast}
 
 
 def first_wrong(twin: str) -> Case | None:
-    """The first case in which a twin answers otherwise, or runs into an error."""
+    """Return the first case in which a twin differs from the rules or raises."""
     for case in cases():
         try:
             if TWINS[twin](case) != wanted(case):
@@ -252,7 +251,7 @@ def first_wrong(twin: str) -> Case | None:
 
 
 def check_longest(ledger: Ledger) -> None:
-    """The rules' answer is the longest hit, but for the exceptions, which are some."""
+    """Check that the rules give the longest hit outside the exceptions, which exist."""
     lost = {case.kind for case in cases() if is_exception(case) and ruled(case)[0] < longest(case)}
     ledger.agree("what is lost", lost == {"sliding", "chunked"})
     wrong = (c for c in cases() if not is_exception(c) and ruled(c)[0] != longest(c))
@@ -296,7 +295,7 @@ PLANTED = (
 
 
 def check_planted(ledger: Ledger) -> None:
-    """Each one is found in its twin, and in both by either."""
+    """Find each mistake in its twin, and a mistake in both by either change."""
     for planted in PLANTED:
         for each in planted.each():
             with each.done():

@@ -54,7 +54,7 @@ TYPES: dict[str, type[LayerSpec]] = {
 
 
 def counted(name: str, longest: Term) -> Term:
-    """What `held_blocks` answers for a layer of this type and a length."""
+    """Return `held_blocks` for a layer of this type and a length."""
 
     def run(way: Way) -> object:
         spec: Any = object.__new__(TYPES[name])
@@ -80,7 +80,7 @@ def counted(name: str, longest: Term) -> Term:
 
 
 def peak(name: str, length: Term) -> Term:
-    """The most blocks that a request of so many tokens holds at once (KV-LIVE-3)."""
+    """Return the most blocks that a request of this length holds at once (KV-LIVE-3)."""
     block, window, chunk = z3.Ints("block_size window chunk")
     step, longest, drafted = z3.Int(STEP), z3.Int(LONGEST), z3.Int("drafted")
     whole = cdiv(length, block)
@@ -99,7 +99,7 @@ def peak(name: str, length: Term) -> Term:
 
 
 def sizes() -> tuple[Term, ...]:
-    """What the sizes of layers and configurations are."""
+    """Return the assumptions on sizes of layers and configurations."""
     block, window, chunk, length = z3.Ints("block_size window chunk length")
     tokens, longest = z3.Int("encoder tokens"), z3.Int(LONGEST)
     return (
@@ -110,7 +110,7 @@ def sizes() -> tuple[Term, ...]:
 
 
 def served() -> Iterator[Statement]:
-    """What is counted is enough, and never falls."""
+    """Yield the claims that the count is enough and never falls with length."""
     length, longest, longer = z3.Int("length"), z3.Int(LONGEST), z3.Int("longer")
     for name in TYPES:
         most = counted(name, longest)
@@ -143,7 +143,7 @@ def served() -> Iterator[Statement]:
 
 
 def renamed(method: Callable[..., Any], **names: object) -> Callable[..., Any]:
-    """The function, with other things under these names of its module."""
+    """Return the function with these names of its module replaced."""
     code = cast(FunctionType, method)
     return FunctionType(code.__code__, {**code.__globals__, **names}, code.__name__)
 

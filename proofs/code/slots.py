@@ -69,7 +69,7 @@ def known() -> list[Term]:
 
 
 def ruled(case: Case) -> dict[str, Term]:
-    """What the rules say; -1 for what does not happen."""
+    """Return the values that the rules ask for; -1 where nothing happens."""
     computed, hit, external, new = z3.Ints("computed hit external new")
     lookahead, encoder, reserved, tokens = z3.Ints("lookahead encoder reserved num_tokens")
     longest, before, then = z3.Int("longest"), z3.Int("free at first"), z3.Int("free then")
@@ -134,7 +134,7 @@ def allocations() -> Iterator[Statement]:
 
 
 def check_outcomes(ledger: Ledger) -> None:
-    """Every outcome comes up."""
+    """Check that every outcome can happen."""
     for case in CASES:
         for outcome in (ILLEGAL, REFUSED_BY_GATE, REFUSED, GRANTED):
             known_here = (*known(), ruled(case)["outcome"] == outcome)

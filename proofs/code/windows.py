@@ -73,7 +73,7 @@ KINDS = ("full", *CAPPED, *STATES)
 
 
 def removed_by_kvref(way: Way, kind: str) -> object:
-    """Where the blocks end that are removed at so many computed tokens; 0 for none."""
+    """Return the end of the removed blocks; 0 for none."""
     group, removed = group_of(way, kind), [(0, 0)]
     tokens: list[Any] = [way.number(COMPUTED), way.number(PROMPT)]
 
@@ -86,7 +86,7 @@ def removed_by_kvref(way: Way, kind: str) -> object:
 
 
 def removed_by_kvfast(way: Way, kind: str) -> object:
-    """The same of kvfast, of the last of two groups, for the third row; no row has no blocks."""
+    """Do the same in kvfast, for the last of two groups and the third row."""
     made: Any = object.__new__(Allocator)
     made.shape, removed = shape_of(way, kind, 2), [(0, 0)]
 
@@ -101,13 +101,13 @@ def removed_by_kvfast(way: Way, kind: str) -> object:
 
 
 def from_prompt_on(way: Way, kind: str, first: Any, end: Any) -> object:
-    """The end, if the first block is the right one or nothing is removed, else -1."""
+    """Return the end if the first block is right or nothing is removed, else -1."""
     right = cdiv(PROMPT, BLOCK) if kind == "rswa" else z3.IntVal(0)
     return way.number(z3.If(z3.Or(term_of(first) == right, term_of(end) == 0), term_of(end), -1))
 
 
 def cap_of_kvfast(way: Way, kind: str) -> object:
-    """As a plan has it."""
+    """Return the cap as a configuration has it."""
     shape = shape_of(way, kind)
     config: Any = SimpleNamespace(
         max_model_len_tokens=way.number(LONGEST), max_num_batched_tokens=way.number(STEP)
@@ -117,7 +117,7 @@ def cap_of_kvfast(way: Way, kind: str) -> object:
 
 
 def unread_by_kvref(way: Way, kind: str) -> object:
-    """Blocks that may be null in a hit of so many tokens."""
+    """Return the blocks that may be null in a hit of this length."""
     group = group_of(way, kind)
     return group.num_unread_tokens(way.number(COMPUTED)) // group.block_size
 
@@ -134,14 +134,13 @@ class Equality:
 
 
 def removed(kind: str) -> Term:
-    """Blocks wholly before what is read or retained; drafts may be rejected (KV-MAMBA-5)."""
+    """Return the blocks before all read or kept tokens; drafts may be rejected (KV-MAMBA-5)."""
     if kind == "rswa":  # KV-RSWA-1
         return larger(PROMPT, COMPUTED - REACH) / BLOCK
     return skipped(kind, larger(COMPUTED - DRAFTED, 0) if kind in STATES else COMPUTED) / BLOCK
 
 
 def run_of(drop: bool) -> Equality:
-    """The run of a window."""
     return Equality(
         f"the run{' with a drop' * drop}",
         ("sliding",),
@@ -190,14 +189,14 @@ def _called(code: Callable[[Way, str], object], kind: str, way: Way) -> object:
 
 
 def is_read(kind: str, token: Term, reader: Term) -> Term:
-    """Whether a token reads another one."""
+    """State that `reader` reads `token`."""
     if kind == "sliding":
         return z3.And(token > reader - REACH, token <= reader)
     return z3.And(token / REACH == reader / REACH, token <= reader)
 
 
 def meanings() -> Iterator[Statement]:
-    """What is skipped, and what a hit leaves out, is what nobody will read."""
+    """Yield the claims that skipped tokens, and those a hit leaves out, are never read."""
     reader, token, entry, accepted = z3.Ints("reader token entry accepted")
     known = (*sizes(), COMPUTED >= 0, reader >= COMPUTED, token >= 0)
     for kind in CAPPED:

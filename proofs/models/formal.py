@@ -72,7 +72,7 @@ class Tally:
 
 
 def verdict(answer: Answer, graph: Graph) -> str:
-    """What is wrong with the model, beside kvref: an invariant, DIFFERS, or nothing."""
+    """Return the broken invariant, DIFFERS if the graph is not kvref's, or ""."""
     if answer.broken is not None:
         return answer.broken
     is_equal = answer.graph.states == graph.states and answer.graph.edges == graph.edges
@@ -80,7 +80,7 @@ def verdict(answer: Answer, graph: Graph) -> str:
 
 
 def check_bounds(bounds: Bounds, twin: Twin | None = None) -> Answer:
-    """The module of these bounds, perhaps with a mistake."""
+    """Check the module within these bounds, perhaps with a mistake."""
     texts = {} if twin is None else {twin.module: twin.text()}
     return check(bounds.module, bounds.constants, moves=bounds.moves(), texts=texts)
 
@@ -109,7 +109,7 @@ def compare(wanted: dict[str, Bounds], submit: Callable[..., Future[Answer]], ta
 
 
 def refute(twins: Iterable[Twin], submit: Callable[..., Future[Answer]], tally: Tally) -> None:
-    """Each seeded mistake is found, as expected."""
+    """Check that each seeded mistake is found, in the way expected."""
     bounds = small()
     graphs = {name: explore(each) for name, each in bounds.items()}
     answers = [(twin, submit(check_bounds, bounds[twin.bounds], twin)) for twin in twins]
@@ -118,14 +118,14 @@ def refute(twins: Iterable[Twin], submit: Callable[..., Future[Answer]], tally: 
 
 
 def refute_kvref(submit: Callable[..., Future[Answer]], tally: Tally) -> None:
-    """A mistake in kvref is found, too."""
+    """Check that a mistake in kvref is found."""
     answer = submit(check_bounds, SMALL_POOL).result()
     broken = explore(replace(SMALL_POOL, pool_class=UnhashedToTheBack))
     tally.expect("kvref releases to the back", DIFFERS, verdict(answer, broken))
 
 
 def grow(submit: Callable[..., Future[Answer]], tally: Tally) -> None:
-    """The grown parts: their graphs, and for each a mistake in the module and one in kvref."""
+    """Compare the grown parts, and find for each a mistake in the module and one in kvref."""
     twins = {twin.bounds: twin for twin in GROWN}
     for name, bounds in grown().items():
         answer, wrong = submit(check_bounds, bounds), submit(check_bounds, bounds, twins[name])

@@ -53,7 +53,6 @@ class Verdict:
     details: tuple[str, ...] = ()
 
     def lines(self) -> Iterator[str]:
-        """For people."""
         if self.lacks:
             yield f"{self.path}: left out, the model has not: {', '.join(self.lacks)}"
         elif self.stopped:
@@ -103,7 +102,7 @@ def _starts_empty(header: Header) -> bool:
 def _stop(
     path: Path, header: Header, operations: Sequence[Operation], texts: Mapping[str, str] | None
 ) -> Verdict:
-    """What the model does instead of the last of these operations."""
+    """Describe how the model differs at the last of these operations."""
     stopped = operations[-1]
     who = "" if stopped.request_id is None else f", request {stopped.request_id!r}"
     what = f"at operation {stopped.index} (line {stopped.line}), {stopped.name}{who}"
@@ -120,7 +119,7 @@ def _stop(
 
 
 def refute() -> bool:
-    """Whether a shipped record is rejected once the last free queue in it is turned around."""
+    """Check that a shipped record is rejected once its last free queue is reversed."""
     header, operations = read_whole_trace(named_record(Path("life_of_blocks")))
     shown = [each for each in operations if "free_queue" in each.observed.state]
     turned = shown[-1].observed.state["free_queue"][::-1]
@@ -132,7 +131,7 @@ def refute() -> bool:
 
 
 def summary(verdicts: Sequence[Verdict]) -> Iterator[str]:
-    """How many of which, and what is missing most."""
+    """Yield the numbers of records followed, rejected and left out, and what they lack most."""
     left_out = [verdict.lacks for verdict in verdicts if verdict.lacks]
     for option, number in Counter(each for lacks in left_out for each in lacks).most_common():
         alone = sum(lacks == (option,) for lacks in left_out)

@@ -28,7 +28,7 @@ class OneNumber:
 
 
 def one_hit_of_kvfast(way: Way) -> dict[str, object]:
-    """What is counted, whether it leaves the queue, and its references then."""
+    """Count and touch one hit; return its count, removals from the queue, and references."""
     pool: Any = object.__new__(BlockPool)
     pool.facts = OneNumber(way)
     pool.residency = None
@@ -44,7 +44,7 @@ def one_hit_of_kvfast(way: Way) -> dict[str, object]:
 
 
 def one_hit_of_kvref(way: Way) -> dict[str, object]:
-    """The same; the queue has the hit if it is free."""
+    """Do the same in kvref; the queue holds the hit if it is free."""
     pool: Any = object.__new__(block_pool.BlockPool)
     pool.ref_counts = OneNumber(way)
     pool.residency = None

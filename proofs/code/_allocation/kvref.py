@@ -25,7 +25,7 @@ MODULES = (base, cross_attention, mamba, mamba_align)
 
 
 def term(number: object) -> Term:
-    """A term, of an int, too."""
+    """Return a number as a term, ints included."""
     return z3.IntVal(0) + term_of(number)
 
 
@@ -46,13 +46,13 @@ class List:
         return List(self.way, larger(self.length - start, 0), self.first + start)
 
     def __setitem__(self, place: object, block: int) -> None:
-        """Which entry moves is not looked at."""
+        """Do nothing: the proof does not look at which entry moves."""
 
     def __radd__(self, nulls: Repeated) -> List:
         return List(self.way, nulls.times + self.length, self.first, nulls.times)
 
     def append(self, block: object) -> None:
-        """As often as the loop around it."""
+        """Append as many entries as the surrounding loop has rounds."""
         self.length, self.times = z3.simplify(self.length + self.times), z3.IntVal(1)
 
     def extend(self, blocks: List) -> None:
@@ -74,7 +74,7 @@ class Length(Unknown):
         return self.appends(super().__le__(wanted), term(wanted) + 1)
 
     def appends(self, too_short: bool, wanted: Term) -> bool:
-        """The next entry is there as often as it takes."""
+        """Let the next append add every missing entry at once."""
         if too_short:
             self.blocks.times = z3.simplify(wanted - self.term)
         return too_short
@@ -108,7 +108,7 @@ class Reference:
         self.hits = List(way, HITS)
 
     def touch(self, hits: List) -> None:
-        """The hits from the first of these on."""
+        """Touch the free ones among the hits, beginning with the first given."""
         self.touched.append(hits)
         self.taken = self.taken + revived(term(hits.first))
 
@@ -119,14 +119,14 @@ class Reference:
         return List(self.way, term(count))
 
     def need(self, asked: Sequence[Any], *, capped: bool) -> Term:
-        """What the code answers."""
+        """Return the number of blocks that the code asks for."""
         demand = replace(base.Demand(*asked), apply_admission_cap=capped)
         self.group.max_admission_blocks = lambda: self.way.number(z3.Int("cap")) if capped else None
         with self.code():
             return term(self.group.num_blocks_needed("r", self.hits, demand))
 
     def take(self, asked: Sequence[Any], *, with_hits: bool) -> None:
-        """As the coordinator does (KV-MGR-7)."""
+        """Take hits, external blocks and new ones, in the coordinator's order (KV-MGR-7)."""
         demand = base.Demand(*asked)
         with self.code():
             if with_hits:
@@ -161,7 +161,7 @@ class Reference:
 
     @property
     def list_length(self) -> Term:
-        """Of the list, afterwards."""
+        """Length of the request's block list, in entries."""
         return term(self.group.block_lists["r"].length)
 
     def copies(self, skipped: Term) -> Term:

@@ -27,7 +27,7 @@ HELD, HITS = z3.Ints("held hits")
 
 
 def revived(first: Term) -> Term:
-    """How many hits from this one on wait in the free queue."""
+    """Return how many hits from `first` on are in the free queue."""
     count: Term = function("revived")(first)
     return count
 
@@ -109,7 +109,7 @@ class CountingPool:
         self.touched: list[tuple[Term, Term]] = []
 
     def touch(self, tables: SymbolicTables, first: object, end: object) -> None:
-        """The hits that a list has from `first` to before `end`: those of them that are free."""
+        """Count the free ones among the hits from `first` to before `end` of a list."""
         places = [z3.IntVal(0) + term_of(place) for place in (first, end)]
         before, behind = map(revived, places)
         self.touched.append((places[0], places[1]))
@@ -152,11 +152,11 @@ class SymbolicAllocator(Allocator):
         return cast(int, self.way.number(revived(z3.IntVal(0) + term_of(first))))
 
     def is_too_new(self, g: int) -> bool:
-        """A state that must wait is refused (KV-MAMBA-2)."""
+        """Accept every state; waiting for a new one is left out (KV-MAMBA-2)."""
         return False
 
     def need(self, asked: Sequence[Any], *, capped: bool) -> Term:
-        """What the code answers."""
+        """Return the number of blocks that the code asks for."""
         return term_of(self.need_of(0, 0, Demand().of(*asked), capped))
 
     def take(self, asked: Sequence[Any], *, with_hits: bool) -> None:
@@ -169,17 +169,17 @@ class SymbolicAllocator(Allocator):
 
     @property
     def taken(self) -> Term:
-        """Blocks that left the free queue."""
+        """Number of blocks that left the free queue."""
         return self.counting.taken
 
     @property
     def counts(self) -> list[Term]:
-        """How many were asked for each time."""
+        """Number of blocks asked for in each allocation."""
         return self.counting.asked
 
     @property
     def list_length(self) -> Term:
-        """Of the list, afterwards."""
+        """Length of the request's block list, in entries."""
         return term_of(self.tables.length[0])
 
     def copies(self, skipped: Term) -> Term:
@@ -205,12 +205,12 @@ class SymbolicAllocator(Allocator):
 
 
 def is_plain(first: Term) -> bool:
-    """Whether a loop begins at a number that the code names: that of nulls."""
+    """Check whether a loop begins at an int in the code: the loop over nulls does."""
     return isinstance(first, int)
 
 
 def all_ways(way: Way, method: Callable[..., object]) -> Callable[..., object]:
-    """The method, which does not branch: its answer is one term for all its ways."""
+    """Wrap the method so that it never branches: one term covers all its paths."""
 
     def call(*arguments: object) -> object:
         def run(inner: Way) -> object:
@@ -228,7 +228,7 @@ def all_ways(way: Way, method: Callable[..., object]) -> Callable[..., object]:
 
 
 def in_rounds(method: Callable[..., Any], tables: SymbolicTables) -> FunctionType:
-    """The method, whose loops over unknown bounds are one round, and which picks unbranched."""
+    """Make each loop over unknown bounds one round, and each choice unbranched."""
 
     def rounds(*bounds: Any) -> Iterator[Any]:
         if not any(isinstance(bound, Unknown) for bound in bounds):

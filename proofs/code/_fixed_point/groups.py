@@ -42,21 +42,21 @@ class Groups:
         return Range(0, None, None if self.size is None else range(4))
 
     def drops(self, a: Term) -> Term:
-        """Whether a group is looked up with a drop until it is marked (KV-COORD-7, KV-COORD-8)."""
+        """State that the group drops a block until it is marked (KV-COORD-7, KV-COORD-8)."""
         return z3.And(self.is_eagle(a), z3.Not(self.is_mamba(a)))
 
     def good(self, a: Term, n: Term) -> Term:
-        """Whether n tokens are what the group would answer: with the block behind, if it drops."""
+        """State that the group can return n tokens, and has the block behind if it drops."""
         room = z3.Or(n == 0, n + self.block_size(a) <= self.limit)
         dropped = z3.And(self.behind(a, n), room)
         return z3.And(self.hit(a, n), z3.Implies(self.drops(a), dropped))
 
     def is_common(self, n: Term) -> Term:
-        """Whether n tokens are such for all groups."""
+        """State that n is good for all groups."""
         return z3.And(n >= 0, n <= self.limit, forall([self.groups], lambda a: self.good(a, n)))
 
     def holds(self) -> list[Term]:
-        """What is assumed: the order of groups, sizes, and what a set of hits is like."""
+        """Return the assumptions on the order of groups, on sizes, and on sets of hits."""
         each, pairs = [self.groups], [self.groups, self.lengths]
         sizes = forall(each, lambda a: self.block_size(a) >= 1, about=self.block_size)
         whole = forall(
@@ -87,13 +87,13 @@ class Groups:
         return [*known, sizes, whole, order, kinds, aligned, more, nothing, shorter]
 
     def _is_downward_closed(self, a: Term, n: Term, m: Term) -> Term:
-        """Of full attention every shorter prefix of a hit is one."""
+        """State that in full attention every shorter prefix of a hit is a hit."""
         shorter = z3.And(self.is_full(a), self.is_aligned(m), m <= n)
         hits = z3.Implies(self.hit(a, n), self.hit(a, m))
         return z3.Implies(shorter, z3.And(hits, z3.Implies(self.behind(a, n), self.behind(a, m))))
 
     def answers(self, a: Term, within: Term, answer: Term, *, drop: bool) -> Term:
-        """What the group's chapter promises of a look-up within so many tokens."""
+        """State the promise of the group's chapter for a look-up within this many tokens."""
         size = self.block_size(a)
         if drop:
             found = z3.And(self.behind(a, answer), z3.Or(answer == 0, answer + size <= within))
@@ -145,6 +145,6 @@ def any_groups(size: int | None = None) -> Groups:
 
 
 def predicate(name: str, arity: int = 1) -> Predicate:
-    """An unknown truth about ints."""
+    """Return an unknown predicate of ints."""
     made: Predicate = z3.Function(name, *[z3.IntSort()] * arity, z3.BoolSort())
     return made

@@ -59,15 +59,15 @@ class Search:
         )
 
     def falls(self, world: Groups) -> Term:
-        """The length never rises, within a round and in all."""
+        """State that the length never rises, within a round or overall."""
         return z3.And(self.length >= 0, self.length <= self.before, self.before <= world.limit)
 
     def misses_nothing(self, world: Groups) -> Term:
-        """No common hit is longer than the current length."""
+        """State that no common hit is longer than the current length."""
         return forall([world.lengths], lambda n: z3.Implies(world.is_common(n), n <= self.length))
 
     def full_agrees(self, world: Groups) -> Term:
-        """The length is a hit of full attention as soon as that was asked, also with its drop."""
+        """State that the length is a hit of full attention, drop included, once that was asked."""
 
         def agrees(a: Term) -> Term:
             good = z3.And(world.good(a, self.length), self.found(a) >= self.length)
@@ -89,7 +89,7 @@ class Search:
         return forall([world.groups], agrees, about=self.was_asked)
 
     def marks(self, world: Groups) -> Term:
-        """A marked group has the block behind the current length.
+        """State that a marked group has the block behind the current length.
 
         Only where at most one group besides full attention is an eagle group: the drop of another
         one shortens the length and clears no marks (KV-COORD-7), and so does Mamba (KV-COORD-8).
@@ -116,7 +116,7 @@ BASIC = ("has_answers", "falls", "full_agrees")
 
 
 def any_search() -> Search:
-    """A search of which nothing is known."""
+    """Return a search whose state is all unknown."""
     return Search(
         length=z3.Int("length"),
         before=z3.Int("before"),
@@ -130,7 +130,7 @@ def any_search() -> Search:
 
 
 def start(world: Groups) -> Search:
-    """As `agreed_hit` begins."""
+    """Return the state in which `agreed_hit` begins."""
     return replace(
         any_search(),
         length=world.limit,
@@ -145,7 +145,7 @@ def start(world: Groups) -> Search:
 
 
 def next_round(search: Search) -> Search:
-    """As a round begins that is not the first."""
+    """Return the state in which a later round begins."""
     return replace(
         search, before=search.length, turn=z3.IntVal(0), in_first_round=z3.BoolVal(False)
     )
@@ -251,7 +251,7 @@ class SymbolicLookup(Lookup):
 def steps(
     world: Groups, search: Search, lookup: type[SymbolicLookup] = SymbolicLookup
 ) -> Iterator[tuple[list[Term], Search]]:
-    """Every way that asking the next group may take: its conditions, and the search after it."""
+    """Yield every path for asking the next group: its conditions, and the search after it."""
 
     def run(way: Way) -> Search:
         asking = lookup(way, world, search)
@@ -267,7 +267,7 @@ def steps(
 
 
 def after(search: Search, asking: SymbolicLookup, length: Term) -> Search:
-    """The search as the code has left it."""
+    """Return the search as the code leaves it."""
     asked, marked, turn = asking.asked.answer, asking.marked, search.turn
     if marked.cleared and marked.cleared != set(range(NUM_MARKS)):
         raise TypeError(f"of all marks only {marked.cleared} are cleared")
@@ -296,7 +296,7 @@ def after(search: Search, asking: SymbolicLookup, length: Term) -> Search:
 
 
 def results(world: Groups, search: Search) -> Mapping[str, Term]:
-    """What holds of the length, and of the lists, when the search has ended."""
+    """Return the claims on the length and the lists of a finished search, by name."""
     lists = forall(
         [world.groups],
         lambda a: z3.If(

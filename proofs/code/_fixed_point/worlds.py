@@ -29,13 +29,13 @@ class Group:
     is_mamba: bool = False
 
     def look_up(self, within: int, *, drop: bool) -> int:
-        """The longest hit within so many tokens."""
+        """Return the longest hit within this many tokens."""
         if drop:
             return max((n for n in self.behind if n + 1 <= within), default=0)
         return max(n for n in self.hits if n <= within)
 
     def is_good(self, n: int) -> bool:
-        """Whether it would answer n tokens, with the block behind if it drops."""
+        """Check that the group can return n tokens, and has the block behind if it drops."""
         dropped = n == 0 or (n in self.behind and n + 1 <= NUM_TOKENS)
         return n in self.hits and (dropped or self.is_mamba or not self.is_eagle)
 
@@ -55,7 +55,7 @@ def all_groups() -> Iterator[Group]:
 
 
 def subsets(values: Sequence[int]) -> Iterator[tuple[int, ...]]:
-    """Every subset, the small ones first."""
+    """Yield every subset, the smallest first."""
     for count in range(len(values) + 1):
         yield from combinations(values, count)
 
@@ -88,7 +88,7 @@ class SmallLookup(Lookup):
         """Groups outside prefix caching are left out."""
 
     def make_room(self, num_blocks: int) -> None:
-        """The blocks are not noted."""
+        """Do nothing: blocks are not stored."""
 
     def block_size_of(self, a: int) -> int:
         return 1
@@ -110,9 +110,9 @@ class SmallLookup(Lookup):
 
 
 def first_wrong(lookup: type[SmallLookup], *, many_drop: bool = False) -> tuple[Group, ...] | None:
-    """A world in which the search answers something else than the rules say, if there is one.
+    """Return a world where the search differs from the rules, or None.
 
-    `many_drop`: where several groups besides full attention drop, too.
+    `many_drop`: also look where several groups besides full attention drop.
     """
     for world in all_worlds():
         one_drops = sum(group.is_eagle and not group.is_full for group in world) <= 1
@@ -122,7 +122,7 @@ def first_wrong(lookup: type[SmallLookup], *, many_drop: bool = False) -> tuple[
 
 
 def is_wrong(lookup: type[SmallLookup], world: tuple[Group, ...]) -> bool:
-    """Whether the answer is no common hit, or not the longest."""
+    """Check whether the result is not the longest common hit."""
     found = lookup(world)
     length = found.agreed_hit(cast(FastRequest, None), NUM_TOKENS)
     common = [n for n in range(NUM_TOKENS + 1) if all(group.is_good(n) for group in world)]

@@ -26,7 +26,7 @@ KINDS: Mapping[str, Callable[[Term, Term], Term]] = {
 
 
 def releasing(kinds: Sequence[str]) -> Operation:
-    """A release call for blocks of these kinds, in this order; the list has the last one first."""
+    """Build a release of blocks of these kinds, in this order; lists are released last first."""
     blocks = [z3.Int(f"block_{i}") for i in range(len(kinds))]
 
     def allowed(seq: Queue) -> Term:

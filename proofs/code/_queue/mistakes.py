@@ -14,7 +14,7 @@ from proofs.code._symbolic import SymbolicPool, as_int
 
 
 def named(name: str) -> Operation:
-    """One of the operations."""
+    """Return the operation of this name."""
     return next(operation for operation in OPERATIONS if operation.name == name)
 
 
@@ -56,7 +56,7 @@ def put_cached_in_front(pool: SymbolicPool, seq: Queue) -> int:
 def wrongly(
     rule: str, sentence: str, name: str, run: Callable[[SymbolicPool, Queue], object]
 ) -> Operation:
-    """An operation with a mistake, and the rule that it breaks."""
+    """Return the operation with a mistake and the rule that it breaks."""
     return replace(named(name), name=f"{rule}: {name}: {sentence}", run=run)
 
 

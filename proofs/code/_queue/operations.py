@@ -39,32 +39,32 @@ class Operation:
 
 
 def block() -> Term:
-    """The block that an operation is about."""
+    """Return the block that an operation takes."""
     return z3.Int("block")
 
 
 def place() -> Term:
-    """A position in the queue."""
+    """Return a position in the queue."""
     return z3.Int("place")
 
 
 def within(seq: Queue, first: int) -> Term:
-    """The position is one of a block, or with first = 0 also that of null in front."""
+    """State that the position is a block's, or with first = 0 that of null in front."""
     return z3.And(seq.low + first <= place(), place() < seq.high)
 
 
 def queue_and_counts(pool: SymbolicPool, seq: Queue) -> Term:
-    """The ring is the sequence, and only its blocks have no reference."""
+    """State that the ring is the sequence, whose blocks alone have no reference."""
     return z3.And(is_queue(pool, seq), counted(pool, seq))
 
 
 def open_and_counts(pool: SymbolicPool, seq: Queue) -> Term:
-    """The same of a ring whose end is missing."""
+    """State the same of a ring whose end is missing."""
     return z3.And(is_open(pool, seq), counted(pool, seq))
 
 
 def last(seq: Queue) -> int:
-    """What `last` is between two rounds of `release` and `set_queue`."""
+    """Return the value of `last` between two rounds of `release` or `set_queue`."""
     return as_int(seq.at(seq.high - 1))
 
 
@@ -94,7 +94,7 @@ def taking(has_key: bool) -> Operation:
 
 
 def first_has_key(has_key: bool) -> Term:
-    """Whether the block in front has a key."""
+    """State that the block in front has a key, or that it has none."""
     first = field_of(any_pool(), record.NEXT, z3.IntVal(0)) + 1
     dup_next = field_of(any_pool(), record.DUP_NEXT, first)
     return dup_next > 0 if has_key else dup_next == 0
@@ -120,7 +120,7 @@ def list_of(pool: SymbolicPool, *blocks: Term) -> Tables:
 
 
 def facts(field: int) -> Term:
-    """A field of the block, before the operation."""
+    """Return a field of the block before the operation."""
     return field_of(any_pool(), field, block())
 
 
@@ -155,30 +155,30 @@ def run_end(seq: Queue) -> Term:
 
 
 def append_cached(pool: SymbolicPool, seq: Queue) -> None:
-    """A round of `release` for a cached block with one reference."""
+    """Run a round of `release` for a cached block with one reference."""
     pool.set_refs(as_int(block()), 0)
     append(pool, seq)
 
 
 def append(pool: SymbolicPool, seq: Queue) -> None:
-    """A round of `set_queue`."""
+    """Run a round of `set_queue`."""
     pool.link(last(seq), as_int(block()))
     pool.num_free += 1
 
 
 def close(pool: SymbolicPool, seq: Queue) -> None:
-    """What ends a run of such rounds."""
+    """End a run of such rounds."""
     pool.link(last(seq), 0)
 
 
 def walked(pool: SymbolicPool, seq: Queue, answer: object) -> Term:
-    """The first round of `allocate_run` begins at the first block, each leads to the next."""
+    """State that `allocate_run` begins at the first block and moves to the next each round."""
     step = after(pool, seq.at(place())) == seq.at(place() + 1)
     return z3.And(after(pool, z3.IntVal(0)) == seq.at(seq.low + 1), step)
 
 
 def cut(pool: SymbolicPool, seq: Queue) -> None:
-    """The end of `allocate_run`: place() is the position of the last block taken, count in all."""
+    """Run the end of `allocate_run`: place() is the last block taken."""
     pool.link(0, as_int(seq.at(place() + 1)))
     pool.num_free -= as_int(place() - seq.low)
 

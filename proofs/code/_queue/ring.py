@@ -24,17 +24,17 @@ class Queue:
     size: int | None = None
 
     def positions(self, first: int, last: int) -> Range:
-        """The positions low + first … high - 1 + last."""
+        """Return the positions low + first … high - 1 + last."""
         values = None if self.size is None else range(-3, self.size + 4)
         return Range(self.low + first, self.high + last, values)
 
     def has(self, block: Term) -> Term:
-        """Whether a block is in it."""
+        """State that a block is in the queue."""
         place = self.pos(block)
         return z3.And(self.low < place, place < self.high, self.at(place) == block)
 
     def inserted(self, block: Term, place: Term) -> Queue:
-        """With a block behind the one at a position."""
+        """Return the queue with a block inserted behind the one at a position."""
         return replace(
             self,
             at=lambda p: z3.If(
@@ -47,11 +47,11 @@ class Queue:
         )
 
     def appended(self, block: Term) -> Queue:
-        """With a block at the end."""
+        """Return the queue with a block at the end."""
         return self.inserted(block, self.high - 1)
 
     def removed(self, place: Term) -> Queue:
-        """Without the block at a position."""
+        """Return the queue without the block at a position."""
         return replace(
             self,
             at=lambda p: z3.If(p < place, self.at(p), self.at(p + 1)),
@@ -60,13 +60,13 @@ class Queue:
         )
 
     def without_first(self, count: Term) -> Queue:
-        """Without so many blocks in front."""
+        """Return the queue without its first `count` blocks."""
         low = self.low + count
         return replace(self, at=lambda p: z3.If(p <= low, 0, self.at(p)), low=low)
 
 
 def any_queue(size: int | None = None) -> Queue:
-    """A sequence of which nothing is known; `size`: blocks of the pool, if written out."""
+    """Return an unknown sequence; `size` is the pool's number of blocks, if written out."""
     return Queue(
         at=function("at"),
         pos=function("pos"),
@@ -78,7 +78,7 @@ def any_queue(size: int | None = None) -> Queue:
 
 
 def any_pool(*assumptions: Term, unhashed_to_front: bool = True) -> SymbolicPool:
-    """A pool of which nothing is known but these facts."""
+    """Return a pool of which only these facts are known."""
     fields = {
         record.NEXT: function("next"),
         record.PREV: function("prev"),
@@ -93,7 +93,7 @@ def any_pool(*assumptions: Term, unhashed_to_front: bool = True) -> SymbolicPool
 
 
 def after(pool: SymbolicPool, block: Term) -> Term:
-    """What the code says stands behind a block."""
+    """Return the successor of a block, as the code reads it."""
     return value(pool.after(as_int(block)))
 
 
@@ -103,12 +103,12 @@ def before(pool: SymbolicPool, block: Term) -> Term:
 
 
 def field_of(pool: SymbolicPool, field: int, block: Term) -> Term:
-    """A field of a block's record."""
+    """Return a field of a block's record."""
     return value(pool.facts[record.INTS * as_int(block) + field])
 
 
 def is_sequence(seq: Queue) -> Term:
-    """Blocks of the pool, none of them twice, and null at both ends."""
+    """State that blocks of the pool occur at most once, between null at both ends."""
     blocks = forall(
         [seq.positions(1, 0)],
         lambda p: z3.And(seq.at(p) >= 1, seq.at(p) < seq.num_blocks, seq.pos(seq.at(p)) == p),
@@ -118,17 +118,17 @@ def is_sequence(seq: Queue) -> Term:
 
 
 def is_queue(pool: SymbolicPool, seq: Queue) -> Term:
-    """The ring of the pool is the sequence."""
+    """State that the ring of the pool is the sequence."""
     return z3.And(is_open(pool, seq), after(pool, seq.at(seq.high - 1)) == 0, closed(pool, seq))
 
 
 def closed(pool: SymbolicPool, seq: Queue) -> Term:
-    """The way back from the head leads to the last block."""
+    """State that the head's predecessor is the last block."""
     return before(pool, z3.IntVal(0)) == seq.at(seq.high - 1)
 
 
 def is_open(pool: SymbolicPool, seq: Queue) -> Term:
-    """The same, but that what links the last block and the head may still be missing."""
+    """State that the ring is the sequence, but for links between last block and head."""
     behind = forall(
         [seq.positions(0, -1)],
         lambda p: after(pool, seq.at(p)) == seq.at(p + 1),
@@ -151,7 +151,7 @@ def world(seq: Queue) -> Term:
 
 
 def counted(pool: SymbolicPool, seq: Queue) -> Term:
-    """The blocks in the queue are those without a reference (KV-POOL-15)."""
+    """State that the queue holds exactly the blocks without a reference (KV-POOL-15)."""
     values = None if seq.size is None else range(seq.size + 1)
     return forall(
         [Range(1, seq.num_blocks, values)],
@@ -160,5 +160,5 @@ def counted(pool: SymbolicPool, seq: Queue) -> Term:
 
 
 def outside(seq: Queue, block: Term) -> Term:
-    """A block of the pool that is not in the queue."""
+    """State that a block of the pool is not in the queue."""
     return z3.And(block >= 1, block < seq.num_blocks, z3.Not(seq.has(block)))

@@ -28,18 +28,18 @@ release = BlockPool.release
 
 
 def release_from_the_first_on(self: BlockPool, tables: Tables, start: int, end: int) -> None:
-    """The order of releases turned round."""
+    """Release the first and last block in reversed order."""
     tables.arena[start], tables.arena[end - 1] = tables.arena[end - 1], tables.arena[start]
     release(self, tables, start, end)
 
 
 def first_in_its_ring(self: KeyMap, entry: int, head: int) -> None:
-    """A copy that stands alone."""
+    """Leave a copy alone in its ring."""
     self.make_ring(entry)
 
 
 def whole_queue(self: BlockPool, block: int, left: int) -> int:
-    """Each freed block goes in front, whether it has a key or not."""
+    """Put each freed block in front, with or without a key."""
     self.set_refs(block, self.refs(block) - 1)
     if self.refs(block) > 0:
         return left
@@ -62,7 +62,7 @@ COVERS_NOTHING = Mistake("keys cover nothing", BlockPool, "covered", none_of_the
 
 
 def longer_later(major: int, value: int) -> bytes:
-    """A head that is too short for 24."""
+    """Write a head that is too short for 24."""
     if value < 25:
         return bytes(((major << 5) + value,))
     return head(major, value)

@@ -58,7 +58,7 @@ class Hashed:
 
 
 def hashed(words: Sequence[int] = WORDS) -> FastRequest:
-    """A request with these hashes, of one word each."""
+    """Return a request with these hashes, of one word each."""
     return cast(FastRequest, Hashed(words))
 
 
@@ -158,7 +158,7 @@ def reference_state(pool: ReferencePool) -> State:
 
 
 def fast_state(pool: FastPool) -> State:
-    """The same of kvfast."""
+    """Return the same of kvfast."""
     request = hashed()
     heads = [pool.keys.find(request, number, 0) for number in range(len(KEYS))]
     facts = [] if pool.events is None else pool.events.facts
@@ -179,5 +179,5 @@ def fast_state(pool: FastPool) -> State:
 
 
 def are_used(refs: Sequence[int]) -> bool:
-    """Every count is that of a block in use; of a free one it is not looked at."""
+    """Check that every count is one of a block in use; free blocks ignore theirs."""
     return all(1 <= count < MOST for count in refs)

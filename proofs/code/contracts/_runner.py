@@ -90,7 +90,7 @@ class Contract:
 
     @property
     def name(self) -> str:
-        """Of its function."""
+        """Name of its function."""
         return self.function.__name__
 
 
@@ -112,7 +112,7 @@ class Answer:
 
     @property
     def is_expected(self) -> bool:
-        """The expected outcome or a better one; a counterexample is one without CrossHair, too."""
+        """Whether the outcome is expected or better, and a counterexample holds when replayed."""
         better = self.expected is Outcome.BOUNDED and self.outcome is Outcome.CONFIRMED
         return (better or self.outcome is self.expected) and self.is_replayed
 
@@ -192,7 +192,7 @@ def _compared(contract: Contract, options: AnalysisOptionSet) -> tuple[Outcome, 
 
 
 def case_of(message: AnalysisMessage, function: Callable[..., object]) -> Case:
-    """The arguments in a message like `false when calling f(1, (2, 3)) (which returns False)`."""
+    """Parse the arguments in `false when calling f(1, (2, 3)) (which returns False)`."""
     text = message.message.split("when calling ", 1)[1].split(" (which ", 1)[0]
     call = ast.parse(text, mode="eval").body
     assert isinstance(call, ast.Call)
@@ -203,21 +203,21 @@ def case_of(message: AnalysisMessage, function: Callable[..., object]) -> Case:
 
 
 def fails(contract: Contract, case: Case) -> bool:
-    """Whether a contract is broken by these arguments, called as anyone would."""
+    """Check whether a plain call with these arguments breaks the contract."""
     if contract.other is not None:
         return result_of(contract.function, case) != result_of(contract.other, case)
     return meets(contract, case) and result_of(contract.function, case) != (True, "")
 
 
 def meets(contract: Contract, case: Case) -> bool:
-    """Whether arguments meet the preconditions."""
+    """Check whether arguments meet the preconditions."""
     conditions = Pep316Parser().get_fn_conditions(FunctionInfo.from_fn(contract.function))
     assert conditions is not None
     return all(each.evaluate is not None and each.evaluate(dict(case)) for each in conditions.pre)
 
 
 def result_of(function: Callable[..., object], case: Case) -> tuple[object, str]:
-    """What a call answers, or what it raises."""
+    """Return the call's result and "", or None and the error."""
     try:
         return function(**case), ""
     except Exception as error:
@@ -233,7 +233,7 @@ def ask_named(subject: str, name: str, mistake: str | None) -> Answer:
 
 
 def version_problem() -> str | None:
-    """What to do if the contracts were confirmed by another CrossHair."""
+    """Return how to install the expected CrossHair, or None if it is there."""
     installed = version("crosshair-tool")
     if installed == CROSSHAIR:
         return None

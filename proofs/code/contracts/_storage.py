@@ -37,7 +37,6 @@ class Shown:
         self.values = values
 
     def tolist(self) -> list[int]:
-        """The values."""
         return self.values
 
 
@@ -57,7 +56,7 @@ def hash_of(self: KeyMap, entry: int) -> bytes:
 
 
 def without_text(self: Exception, *values: object) -> None:
-    """An error that says nothing."""
+    """Drop the values of an error, so that no text is built."""
 
 
 @contextmanager

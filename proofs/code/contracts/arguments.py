@@ -27,7 +27,7 @@ GUARANTEES = ("both refuse the same counts, ids of blocks and tokens",)
 
 
 def is_count(value: int) -> bool:
-    """Whether kvref takes a number for a count (KV-ERR-6)."""
+    """Check whether kvref accepts a number as a count (KV-ERR-6)."""
     try:
         reference.check_counts(value=value)
     except InvalidArgumentError:
@@ -36,12 +36,12 @@ def is_count(value: int) -> bool:
 
 
 def is_count_fast(value: int) -> bool:
-    """Whether kvfast does, where the scheduler assigns it."""
+    """Check whether kvfast accepts it where the scheduler assigns it."""
     return request.count_of(value) >= 0
 
 
 def is_counted_fast(value: int) -> bool:
-    """Whether kvfast does, in a call."""
+    """Check whether kvfast accepts it in a call."""
     try:
         return object.__new__(Checks).counted("value", value) == value
     except InvalidArgumentError:
@@ -49,12 +49,12 @@ def is_counted_fast(value: int) -> bool:
 
 
 def is_count_again(value: int) -> bool:
-    """As `is_count`."""
+    """Call `is_count`."""
     return is_count(value)
 
 
 def is_block(block: int) -> bool:
-    """Whether kvref takes a number for a block of the pool (KV-ERR-3)."""
+    """Check whether kvref accepts a number as a block of the pool (KV-ERR-3)."""
     try:
         return reference.block_ids((block,), 4) == [block]
     except UnknownBlockError:
@@ -62,7 +62,7 @@ def is_block(block: int) -> bool:
 
 
 def is_block_fast(block: int) -> bool:
-    """Whether kvfast does."""
+    """Check whether kvfast does."""
     checks = object.__new__(Checks)
     checks.pool = fast_pool((), (1, 1, 1))
     try:
@@ -72,7 +72,7 @@ def is_block_fast(block: int) -> bool:
 
 
 def are_tokens(first: int, second: int) -> bool:
-    """Whether kvspec takes numbers for tokens (KV-REQ-1)."""
+    """Check whether kvspec accepts numbers as tokens (KV-REQ-1)."""
     try:
         check_token_ids((first, second))
     except InvalidArgumentError:
@@ -81,7 +81,7 @@ def are_tokens(first: int, second: int) -> bool:
 
 
 def are_tokens_fast(first: int, second: int) -> bool:
-    """Whether kvfast does."""
+    """Check whether kvfast does."""
     room = cast("memoryview[int]", [0, 0])
     return token_copy.put_list(room, 0, [first, second], 2) == 2
 

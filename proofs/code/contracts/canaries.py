@@ -16,12 +16,12 @@ Queue = tuple[int, int, int]
 
 
 def released(queue: Queue, block: int, has_key: bool) -> tuple[int, ...]:
-    """A queue after a release, by KV-POOL-6."""
+    """Return the queue after a release, by KV-POOL-6."""
     return (*queue, block) if has_key else (block, *queue)
 
 
 def last_block_stays(queue: Queue, block: int, has_key: bool) -> bool:
-    """A block without a key leaves the back of the queue as it was: true.
+    """Claim that a block without a key leaves the back of the queue as it was: true.
 
     pre: not has_key
     post: _
@@ -30,7 +30,7 @@ def last_block_stays(queue: Queue, block: int, has_key: bool) -> bool:
 
 
 def first_block_stays(queue: Queue, block: int, has_key: bool) -> bool:
-    """No release changes the front: false.
+    """Claim that no release changes the front: false.
 
     pre: block not in queue
     post: _
@@ -39,7 +39,7 @@ def first_block_stays(queue: Queue, block: int, has_key: bool) -> bool:
 
 
 def window_moves_on(window: int, computed: int) -> bool:
-    """One token more skips at most one more: true.
+    """Claim that one token more skips at most one more: true.
 
     pre: window >= 1 and computed >= 0
     post: _
@@ -48,7 +48,7 @@ def window_moves_on(window: int, computed: int) -> bool:
 
 
 def window_always_moves(window: int, computed: int) -> bool:
-    """One token more skips one more: false at the start.
+    """Claim that one token more always skips one more: false at the start.
 
     pre: window >= 1 and computed >= 0
     post: _
@@ -57,7 +57,7 @@ def window_always_moves(window: int, computed: int) -> bool:
 
 
 def run(flags: tuple[bool, bool, bool]) -> int:
-    """The hit of full attention."""
+    """Return the hit of full attention, in blocks."""
     length = 0
     while length < 3 and flags[length]:
         length += 1
@@ -65,7 +65,7 @@ def run(flags: tuple[bool, bool, bool]) -> int:
 
 
 def run_is_cached(flags: tuple[bool, bool, bool]) -> bool:
-    """All blocks of a hit are cached: true.
+    """Claim that all blocks of a hit are cached: true.
 
     post: _
     """
@@ -73,7 +73,7 @@ def run_is_cached(flags: tuple[bool, bool, bool]) -> bool:
 
 
 def run_is_all_that_is_cached(flags: tuple[bool, bool, bool]) -> bool:
-    """A hit has all that is cached: false.
+    """Claim that a hit has every cached block: false.
 
     post: _
     """
@@ -81,7 +81,7 @@ def run_is_all_that_is_cached(flags: tuple[bool, bool, bool]) -> bool:
 
 
 def sums_of_counts(first: int, second: int) -> bool:
-    """Two counts fit in 54 bits: true.
+    """Claim that the sum of two counts fits in 54 bits: true.
 
     pre: 0 <= first <= COUNT_MAX and 0 <= second <= COUNT_MAX
     post: _
@@ -90,7 +90,7 @@ def sums_of_counts(first: int, second: int) -> bool:
 
 
 def sums_are_counts(first: int, second: int) -> bool:
-    """Two counts are a count: false.
+    """Claim that the sum of two counts is a count: false.
 
     pre: 0 <= first <= COUNT_MAX and 0 <= second <= COUNT_MAX
     post: _
@@ -120,22 +120,22 @@ def many_ways(count: int) -> bool:
 
 
 def same_way(count: int) -> int:
-    """One function of two that are the same."""
+    """Return `count`, at least 0."""
     return count if count > 0 else 0
 
 
 def other_way(count: int) -> int:
-    """The other."""
+    """Return the same as `same_way`, written differently."""
     return max(count, 0)
 
 
 def wrong_at_7(count: int) -> int:
-    """One that is not."""
+    """Return the same, but for 7."""
     return 0 if count == 7 else max(count, 0)
 
 
 def not_the_same(count: int) -> int:
-    """As `same_way`."""
+    """Call `same_way`."""
     return same_way(count)
 
 

@@ -31,7 +31,7 @@ MOST = COUNT_MAX // 4
 
 
 def request_of(first: tuple[int, int], second: tuple[int, int], salt: bool) -> RequestInput:
-    """A request with two items (gap before it, its length), and a salt or none."""
+    """Build a request with two items (gap before each, its length), perhaps with a salt."""
     place = first[0]
     items = [MultimodalItem("a", place, first[1])]
     place += first[1] + second[0]
@@ -40,7 +40,7 @@ def request_of(first: tuple[int, int], second: tuple[int, int], salt: bool) -> R
 
 
 def are_places(first: tuple[int, int], second: tuple[int, int]) -> bool:
-    """Whether gaps and lengths are possible."""
+    """Check that gaps and lengths are possible."""
     gaps = 0 <= first[0] <= MOST and 0 <= second[0] <= MOST
     return gaps and 1 <= first[1] <= MOST and 1 <= second[1] <= MOST
 
@@ -48,7 +48,7 @@ def are_places(first: tuple[int, int], second: tuple[int, int]) -> bool:
 def extra_keys(
     first: tuple[int, int], second: tuple[int, int], salt: bool, start: int, end: int
 ) -> bool:
-    """The extra keys of a block: the items that overlap it, and the salt (KV-HASH-7, KV-HASH-8).
+    """Compare a block's extra keys: overlapping items and the salt (KV-HASH-7, KV-HASH-8).
 
     pre: are_places(first, second) and 0 <= start < end <= COUNT_MAX
     post: _
@@ -64,7 +64,7 @@ NUM_BLOCKS = 3
 
 
 def runs(first: tuple[int, int], second: tuple[int, int], salt: bool) -> bool:
-    """Each block of a run has the extra keys that are said of the run (KV-HASH-7, KV-HASH-10).
+    """Compare the extra keys of a run with those of each of its blocks (KV-HASH-7, KV-HASH-10).
 
     pre: are_places(first, second)
     post: _
@@ -83,14 +83,14 @@ def runs(first: tuple[int, int], second: tuple[int, int], salt: bool) -> bool:
 
 
 def head(major: int, value: int) -> tuple[int, ...] | None:
-    """The head of a value, as kvfast writes it beside tokens (KV-HASH-2)."""
+    """Return the head of a value as kvfast writes it outside tokens (KV-HASH-2)."""
     if not (0 <= major < 6 and 0 <= value < 1 << 64):
         return None
     return tuple(hashing.head(major, value))
 
 
 def head_in_message(major: int, value: int) -> tuple[int, ...] | None:
-    """The head of a token, written into a message."""
+    """Return the head of a token as kvfast writes it into a message."""
     if not (0 <= major < 6 and 0 <= value < 1 << 64):
         return None
     message = [0] * 16

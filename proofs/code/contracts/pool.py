@@ -53,7 +53,7 @@ ALLOCATIONS = tuple(
 
 
 def allocate(case: int, refs: tuple[int, int, int]) -> bool:
-    """Blocks are taken from the front, and forgotten in that order (KV-POOL-3, KV-POOL-4).
+    """Take blocks from the front, and evict them in that order (KV-POOL-3, KV-POOL-4).
 
     pre: 0 <= case < len(ALLOCATIONS) and are_used(refs)
     post: _
@@ -96,9 +96,9 @@ RELEASES = tuple(
 
 
 def release(case: int, refs: tuple[int, int, int], to_front: bool) -> bool:
-    """The last reference puts a block in the queue, in front if it has no key (KV-POOL-6).
+    """Release two references; a free block joins the queue, in front without a key (KV-POOL-6).
 
-    By policy those go to the back as well (KV-POL-3).
+    By policy such blocks are put at the back as well (KV-POL-3).
 
     pre: 0 <= case < len(RELEASES) and are_used(refs)
     post: _
@@ -118,7 +118,7 @@ FORGETTINGS = tuple(product(((), (1, 3), (3, 2, 1)), REGISTERED, BLOCKS))
 
 
 def forget(case: int, refs: tuple[int, int, int], per_copy: bool) -> bool:
-    """The keys of a block go, wherever it is; nothing else changes (KV-POOL-10, KV-EVT-4).
+    """Drop the keys of a block, wherever it is, and nothing else (KV-POOL-10, KV-EVT-4).
 
     pre: 0 <= case < len(FORGETTINGS) and are_used(refs)
     post: _
@@ -135,7 +135,7 @@ REGISTRATIONS = tuple(product(REGISTERED, BLOCKS, range(len(KEYS))))
 
 
 def register(case: int, covered: int, num_tokens: int) -> bool:
-    """A full block joins those with its key; shorter keys it had go (KV-POOL-14, KV-POOL-18).
+    """Add a full block to those of its key; drop its shorter keys (KV-POOL-14, KV-POOL-18).
 
     pre: 0 <= case < len(REGISTRATIONS) and 1 <= covered < num_tokens < MOST
     post: _
@@ -149,7 +149,7 @@ def register(case: int, covered: int, num_tokens: int) -> bool:
 
 
 def register_partial(case: int, covered: int) -> bool:
-    """A key that ends inside: beside those it has, unless they cover less (KV-PART-2, KV-PART-3).
+    """Add a key that ends inside, unless it covers less than others (KV-PART-2, KV-PART-3).
 
     pre: 0 <= case < len(REGISTRATIONS) and 1 <= covered < MOST
     post: _

@@ -55,7 +55,7 @@ def unfair_schedulers() -> dict[str, Constants]:
 
 
 def compared() -> dict[str, Bounds]:
-    """By name. The mistakes are looked for in the small ones, and each is found in one of these."""
+    """Return the bounds by name; each seeded mistake is found in one of the small ones."""
     return {
         "pool": PoolBounds(),
         "groups": GroupsSide(
@@ -84,12 +84,12 @@ def compared() -> dict[str, Bounds]:
 
 
 def larger() -> dict[str, Bounds]:
-    """No mistake needs it, and it takes as long as all of `compared` together; for the night."""
+    """Return bounds for the night: as slow as all of `compared`, and no mistake needs them."""
     return {"two requests of two texts": ManagerSide(ManagerBounds(num_blocks=3))}
 
 
 def grown() -> dict[str, ManagerSide]:
-    """What the model has beyond groups of one block size without options; for the night."""
+    """Return bounds for the night, with several block sizes and options."""
     bounds = {
         "two block sizes": ManagerBounds(
             num_blocks=5,

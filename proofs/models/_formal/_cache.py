@@ -22,7 +22,7 @@ Text = tuple[int, ...]
 
 
 def texts(num_tokens: int, shortest: int, longest: int) -> list[Text]:
-    """All texts of these lengths, of an alphabet from 0 on."""
+    """Return all texts of these lengths over the tokens 0 … num_tokens - 1."""
     lengths = range(shortest, longest + 1)
     return [text for n in lengths for text in product(range(num_tokens), repeat=n)]
 
@@ -48,11 +48,11 @@ class CacheBounds:
 
     @property
     def constants(self) -> dict[str, Any]:
-        """Of the module."""
+        """Constants of the TLA+ module."""
         return {**constants_of(self.config(), self.num_requests), "NumTokens": self.num_tokens}
 
     def specs(self) -> list[LayerSpec]:
-        """Of the groups."""
+        """Return the specs of the groups."""
         return [
             SlidingWindowSpec(size, 1, 8, "float16", sliding_window=window)
             if window
@@ -61,7 +61,7 @@ class CacheBounds:
         ]
 
     def config(self) -> ManagerConfig:
-        """The manager that has these groups."""
+        """Return the configuration with these groups."""
         groups = tuple(
             KVCacheGroup((f"layer.{number}",), spec, number in self.eagle_groups)
             for number, spec in enumerate(self.specs())
@@ -74,17 +74,16 @@ class CacheBounds:
         )
 
     def names(self) -> list[str]:
-        """Of the requests."""
         return [f"r{number}" for number in range(self.num_requests)]
 
     def manager(self) -> ReferenceManager:
-        """One at the start."""
+        """Create a manager."""
         if self.made_by is not None:
             return cast(ReferenceManager, self.made_by.create(self.config()))
         return ReferenceManager(self.config(), parts=self.parts)
 
     def contents(self) -> dict[bytes, Text]:
-        """What each key stands for: the group, from 1 on, then all tokens up to its end."""
+        """Map each key to its group, from 1 on, and all tokens up to its end."""
         one = OneManager(self)
         size = one.manager.config.hash_block_size_tokens or 1
         found = {}
@@ -99,7 +98,7 @@ class CacheBounds:
 def cache_value(
     bounds: CacheBounds, snapshot: Snapshot, contents: dict[bytes, Text]
 ) -> dict[str, Any]:
-    """A cache as Groups.tla describes it."""
+    """Return a cache as Groups.tla describes it."""
     nothing = tuple(() for _ in bounds.specs())
     lists, counts = [], []
     for name in bounds.names():
@@ -129,7 +128,7 @@ class OneManager:
         self.made: dict[tuple[str, Text], ReferenceRequest] = {}
 
     def request(self, name: str, text: Text) -> ReferenceRequest:
-        """The request with this content."""
+        """Return the request with this content, made once."""
         if (name, text) not in self.made:
             self.made[name, text] = self._make(RequestInput(name, text))
         return self.made[name, text]
@@ -141,7 +140,7 @@ class OneManager:
         return make_request(given, self.manager.hasher, size)
 
     def restored(self, snapshot: Snapshot) -> ReferenceManager:
-        """The manager in this state."""
+        """Return the manager in this state."""
         manager = self.manager
         for group in manager.groups:
             group.block_lists.clear()

@@ -52,7 +52,7 @@ class Answer:
 
 
 def node() -> str:
-    """The program, if it and the checker are there."""
+    """Return the path of node. Raise CheckerMissingError without it or the checker."""
     found = shutil.which("node")
     if found is None:
         raise CheckerMissingError(
@@ -64,7 +64,7 @@ def node() -> str:
 
 
 def source_of(module: str, texts: Mapping[str, str]) -> str:
-    """One module with all that it extends; the checker wants all variables declared at once.
+    """Join a module and all that it extends; the checker wants its variables declared at once.
 
     `texts` replaces modules, for seeded mistakes.
     """
@@ -94,12 +94,12 @@ def source_of(module: str, texts: Mapping[str, str]) -> str:
 
 
 def read(module: str) -> str:
-    """The text of a module of spec/tla."""
+    """Return the text of a module of spec/tla."""
     return (FOLDER / f"{module}.tla").read_text(encoding="utf-8")
 
 
 def invariants_of(module: str) -> list[str]:
-    """Those that the configuration file of the module names."""
+    """Return the invariants named in the module's configuration file."""
     config = (FOLDER / f"{module}.cfg").read_text(encoding="utf-8")
     return re.split(r"\b[A-Z_]+\b", config.partition("INVARIANTS")[2])[0].split()
 
@@ -148,10 +148,10 @@ def follow(
     unchecked: int = 0,
     texts: Mapping[str, str] | None = None,
 ) -> tuple[int, str]:
-    """How many steps of a record Trace follows, and the state there, if the checker shows it.
+    """Return how many steps of a record Trace follows, and the last state if the checker prints it.
 
-    It does after the step `unchecked`, and before a step in which something has no value (more
-    blocks are taken than there are, say).
+    It prints it after the step `unchecked`, and before a step in which something has no value (a
+    step that takes more blocks than there are, say).
     """
     values = {**constants, "Unchecked": unchecked}
     config = [

@@ -10,12 +10,12 @@ from kvspec.specs import LayerSpec
 
 
 def window_of(spec: LayerSpec) -> int:
-    """The sliding window; 0 for full attention."""
+    """Return the sliding window; 0 for full attention."""
     return spec.window_tokens
 
 
 def constants_of(config: ManagerConfig, num_requests: int) -> dict[str, Any]:
-    """Of Groups and Hits; groups count from 1."""
+    """Return the constants of Groups and Hits; groups count from 1."""
     specs = config.managed_specs
     spans = tuple(spec.block_size * config.dcp_world_size * config.pcp_world_size for spec in specs)
     retention = config.retention_interval_tokens

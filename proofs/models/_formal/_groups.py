@@ -31,7 +31,7 @@ class GroupsSide:
         self.kvref = OneManager(bounds)
 
     def moves(self) -> Iterator[Move]:
-        """Every move there is, possible or not."""
+        """Yield every move, possible or not."""
         longest = self.bounds.max_tokens
         for r in range(1, self.bounds.num_requests + 1):
             for text in texts(self.bounds.num_tokens, 1, longest):
@@ -47,14 +47,14 @@ class GroupsSide:
         return GroupsState(self.kvref.manager.snapshot(), ((),) * self.bounds.num_requests)
 
     def value(self, state: GroupsState) -> dict[str, Any]:
-        """The state as the model has it."""
+        """Return the state as the model has it."""
         return {
             **cache_value(self.bounds, state.snapshot, self.contents),
             "texts": state.texts,
         }
 
     def after(self, state: GroupsState, move: Move) -> GroupsState | None:
-        """The state after a move; None where the move is not legal."""
+        """Return the state after a move; None where the move is illegal."""
         if move.action == "Evict":
             if not state.snapshot.block_keys[move.arguments[0]]:
                 return None
@@ -79,7 +79,7 @@ class GroupsSide:
     def _step(
         self, manager: ReferenceManager, name: str, text: Text, action: str, n: int = 0
     ) -> bool:
-        """One call to all groups, in order; False where it is not legal."""
+        """Make one call to all groups, in order; return False where it is illegal."""
         coordinator, groups = manager.coordinator, manager.groups
         request = self.kvref.request(name, text)
         size = self.bounds.block_sizes[0]

@@ -30,7 +30,7 @@ class ManagerBounds(CacheBounds):
 
     @property
     def constants(self) -> dict[str, Any]:
-        """Of the module."""
+        """Constants of the TLA+ module."""
         return {
             **super().constants,
             "StepTokens": self.max_tokens,
@@ -44,7 +44,7 @@ class ManagerBounds(CacheBounds):
         }
 
     def config(self) -> ManagerConfig:
-        """With the watermark as a share of all blocks, a little more than needed (KV-MGR-9)."""
+        """Add the watermark as a share of all blocks, slightly rounded up (KV-MGR-9)."""
         share = self.watermark and (self.watermark + 0.5) / self.num_blocks
         return replace(super().config(), watermark=share)
 
@@ -66,7 +66,7 @@ class ManagerState(NamedTuple):
     popped: tuple[tuple[int, ...], ...] = ()
 
     def with_seat(self, number: int, seat: Seat) -> ManagerState:
-        """The same with one request as it is now."""
+        """Return the state with this seat replaced."""
         return self._replace(seats=(*self.seats[:number], seat, *self.seats[number + 1 :]))
 
 
@@ -82,7 +82,7 @@ class ManagerSide:
         self.kvref = OneManager(bounds)
 
     def moves(self) -> Iterator[Move]:
-        """Every move there is, possible or not."""
+        """Yield every move, possible or not."""
         bounds = self.bounds
         for r in range(1, bounds.num_requests + 1):
             for prompt in texts(bounds.num_tokens, bounds.min_prompt, bounds.max_prompt):
@@ -108,7 +108,7 @@ class ManagerSide:
         return ManagerState(self.kvref.manager.snapshot(), (Seat(),) * self.bounds.num_requests)
 
     def value(self, state: ManagerState) -> dict[str, Any]:
-        """The state as the model has it."""
+        """Return the state as the model has it."""
         return {
             **cache_value(self.bounds, state.snapshot, self.contents),
             "seats": tuple(seat._asdict() for seat in state.seats),
@@ -116,7 +116,7 @@ class ManagerSide:
         }
 
     def after(self, state: ManagerState, move: Move) -> ManagerState | None:
-        """The state after a move; None where the move is not possible."""
+        """Return the state after a move; None where the move is impossible."""
         if move.action in ("Evict", "EvictAll", "ResetCache"):
             return self._of_pool(state, move)
         number, *rest = move.arguments
@@ -154,7 +154,7 @@ class ManagerSide:
         return state._replace(snapshot=manager.snapshot())
 
     def _return(self, state: ManagerState, i: int, everything: bool) -> ManagerState | None:
-        """The last ones, in reverse order."""
+        """Return all of a popped list or only its last block, in reverse order."""
         if i >= len(state.popped):
             return None
         blocks = state.popped[i]
@@ -170,7 +170,7 @@ class ManagerSide:
     def _start(
         self, state: ManagerState, number: int, seat: Seat, *rest: Any
     ) -> ManagerState | None:
-        """A prompt, or a preempted request, and how many of its tokens are left for later."""
+        """Start a prompt or a preempted request, and leave some of its tokens for later."""
         *prompt, left = rest
         tokens = prompt[0] if prompt else seat.tokens
         if seat.phase != (EMPTY if prompt else PREEMPTED) or left >= len(tokens):
@@ -237,7 +237,7 @@ class ManagerSide:
     def _continue(
         self, state: ManagerState, number: int, seat: Seat, action: str, argument: int
     ) -> ManagerState | None:
-        """The rest of the tokens but some, or one token that was just generated."""
+        """Compute the remaining tokens but some, or one that was just generated."""
         tokens, left = seat.tokens, argument
         if action == "Generate":
             if seat.computed < len(tokens) or len(tokens) == self.bounds.max_tokens:
@@ -258,7 +258,7 @@ class ManagerSide:
     def _of_request(
         self, state: ManagerState, number: int, seat: Seat, action: str
     ) -> ManagerState | None:
-        """A request ends, is preempted, or lets go of what is skipped."""
+        """Finish or preempt a request, or release its skipped blocks."""
         if action == "Pop" and len(state.popped) == self.bounds.max_popped:
             return None
         manager = self.kvref.restored(state.snapshot)

@@ -28,7 +28,7 @@ class PoolBounds:
 
     @property
     def constants(self) -> dict[str, int]:
-        """Of the module."""
+        """Constants of the TLA+ module."""
         return {
             "NumBlocks": self.num_blocks,
             "NumKeys": self.num_keys,
@@ -37,7 +37,7 @@ class PoolBounds:
         }
 
     def moves(self) -> Iterator[Move]:
-        """Every move there is, possible or not."""
+        """Yield every move, possible or not."""
         blocks = range(1, self.num_blocks)
         yield from (Move("TakeBlocks", (n,)) for n in blocks)
         subsets = chain.from_iterable(combinations(blocks, n) for n in blocks)
@@ -50,11 +50,11 @@ class PoolBounds:
         yield Move("ResetPool")
 
     def first(self) -> BlockPool:
-        """The pool at the start."""
+        """Return a new pool."""
         return self.pool_class(self.num_blocks, events=EventLog(False, False))
 
     def after(self, state: BlockPool, move: Move) -> BlockPool | None:
-        """The pool after a move; None where it is not legal."""
+        """Return the pool after a move; None where it is illegal."""
         if not self._is_legal(state, move.action, *move.arguments):
             return None
         pool = self._copy(state)
@@ -94,7 +94,7 @@ class PoolBounds:
         return copy
 
     def value(self, state: BlockPool) -> dict[str, Any]:
-        """The state as the model has it."""
+        """Return the state as the model has it."""
         return pool_value(
             state.free_queue,
             state.ref_counts,
@@ -111,7 +111,7 @@ def pool_value(
     cached: Any,
     contents: Any,
 ) -> dict[str, Any]:
-    """A pool as Pool.tla describes it. `contents` tells the tuple that a key stands for."""
+    """Return a pool as Pool.tla describes it; `contents` maps keys to tuples."""
     rest = slice(NULL_BLOCK + 1, None)
     return {
         "queue": tuple(queue),

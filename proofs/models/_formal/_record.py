@@ -33,7 +33,7 @@ Key = tuple[int, ...]
 
 
 def lacking(header: Header, operations: Iterable[Operation]) -> tuple[str, ...]:
-    """The options of a record that the model has not, each once."""
+    """Return the options of a record that the model lacks, each once."""
     config = header.config
     found: dict[str, None] = {}
     if header.raises is not None:
@@ -90,7 +90,7 @@ class Translation:
     said: Any = ()
 
     def step(self, operation: Operation) -> dict[str, Any]:
-        """One operation. An illegal call is no step of the model: nothing changes."""
+        """Translate one operation; an illegal call is no step and changes nothing."""
         name, arguments = operation.request_id, operation.arguments
         call: dict[str, Any] = {"op": "none", "said": ()}
         is_read = False
@@ -140,7 +140,7 @@ class Translation:
             request.tokens += 1
 
     def _hashed(self, name: str, hashes: list[str]) -> None:
-        """The hashes that came last, of the full blocks of the text."""
+        """Note the newest hashes, which are those of the last full blocks of the text."""
         request = self.made[name]
         size = self.config.hash_block_size_tokens or 1
         first = request.tokens // size - len(hashes)
@@ -154,7 +154,7 @@ class Translation:
         return (int(written[-8:], 16) + 1, text, tokens) if text else NOBODY
 
     def content(self, written: str | None) -> Key:
-        """What a recorded key stands for: the group, from 1 on, and the tokens."""
+        """Return the content of a recorded key: the group, from 1 on, and the tokens."""
         key = self._key(written)
         if key in ((), NOBODY):
             return key
@@ -164,7 +164,7 @@ class Translation:
     # The calls.
 
     def _call(self, operation: Operation) -> dict[str, Any]:
-        """The call that the model has, or none: then only the state is compared."""
+        """Return the model's call, or "none": then only the state is compared."""
         arguments, result = operation.arguments, operation.result
         said: Any
         match operation.name:
@@ -207,7 +207,7 @@ class Translation:
         return {"op": "none", "said": ()}
 
     def _asked(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """What an allocation asks for; with caching off, caching is always left for later."""
+        """Return the arguments of an allocation; without caching it always delays caching."""
         config = self.config
         groups = len(config.kv_cache.groups)
         comes = arguments["status"] != "RUNNING" and arguments.get("has_scheduled_reqs", True)
@@ -227,7 +227,7 @@ class Translation:
     # The states.
 
     def _observed(self, operation: Operation) -> dict[str, Any]:
-        """What changed, of what the record shows."""
+        """Return the changes that the record shows."""
         observed = operation.observed
         before = dict(self.seen)
         self.seen |= observed.state
@@ -270,14 +270,14 @@ def _lists(blocks: Iterable[Iterable[int]]) -> tuple[tuple[int, ...], ...]:
 
 
 def shows_state(header: Header) -> bool:
-    """Whether operations are compared by the state and not by answers alone."""
+    """Check whether operations are compared by state, not by results alone."""
     return not header.is_stateless and header.is_small
 
 
 def translated(
     header: Header, operations: Iterable[Operation]
 ) -> tuple[Translation, dict[str, Any]]:
-    """The constants of Trace for a record that lacks nothing."""
+    """Return the constants of Trace for a record that lacks nothing."""
     config = header.config
     translation = Translation(config)
     if header.initial is not None:

@@ -14,27 +14,27 @@ class Bounds(Protocol):
 
     @property
     def module(self) -> str:
-        """Its name."""
+        """Name of the TLA+ module."""
 
     @property
     def constants(self) -> dict[str, Any]:
-        """Of the module, for these bounds."""
+        """Constants of the module for these bounds."""
 
     def moves(self) -> Iterator[Move]:
-        """Every move there is, possible or not."""
+        """Yield every move, possible or not."""
 
     def first(self) -> Any:
-        """Where everything begins."""
+        """Return the first state."""
 
     def after(self, state: Any, move: Move) -> Any:
-        """The state after a move; None where the move is not legal."""
+        """Return the state after a move; None where the move is illegal."""
 
     def value(self, state: Any) -> dict[str, Any]:
-        """The state as the model has it."""
+        """Return the state as the model has it."""
 
 
 def explore(bounds: Bounds) -> Graph:
-    """All states that can be reached, and all edges."""
+    """Return all reachable states and all edges."""
     moves = tuple(bounds.moves())
     first = bounds.first()
     own = text_of(bounds.value(first))

@@ -14,7 +14,7 @@ _CLOSING = {"<<": ">>", "[": "]", "(": ")", "{": "}"}
 
 
 def value_of(text: str) -> Any:
-    """What the checker printed: a tuple, a dict (record or function), a frozenset, or a word."""
+    """Parse the checker's output: a tuple, a dict (record or function), a frozenset, a word."""
     tokens = _TOKEN.findall(text)[::-1]
     return _parsed(tokens)
 
@@ -43,13 +43,13 @@ def _parsed(tokens: list[str]) -> Any:
 
 
 def variables_of(state: str) -> dict[str, Any]:
-    """The variables of a state, by name."""
+    """Return the variables of a state, by name."""
     lines = re.findall(r"^\s+(\w+) = (.*)$", state, re.MULTILINE)
     return {name: value_of(value) for name, value in lines}
 
 
 def as_recorded(cache: Mapping[str, Any], translation: Translation) -> dict[str, Any]:
-    """A state of the model with the names that records have, and words for keys."""
+    """Return a state of the model under the names of records, with words for keys."""
     pool = cache["pool"]
     lists, counts = {}, {}
     for name, number in translation.names.items():
@@ -68,7 +68,7 @@ def as_recorded(cache: Mapping[str, Any], translation: Translation) -> dict[str,
 
 
 def recorded(translation: Translation) -> dict[str, Any]:
-    """The recorded state after the last operation that was translated, in the same words."""
+    """Return the recorded state after the last translated operation, in the same words."""
     state = dict(translation.seen)
     if "block_hash" in state:
         state["block_hash"] = [_in_words(translation.content(key)) for key in state["block_hash"]]
@@ -76,7 +76,7 @@ def recorded(translation: Translation) -> dict[str, Any]:
 
 
 def _in_words(content: tuple[int, ...]) -> str | None:
-    """A key: the group, and so many tokens of a text; two texts are told apart by a number."""
+    """Describe a key by group, number of tokens, and a number that tells texts apart."""
     if not content:
         return None
     group, *tokens = content
@@ -85,7 +85,7 @@ def _in_words(content: tuple[int, ...]) -> str | None:
 
 
 def differences(operation: Operation, after: str, translation: Translation) -> list[str]:
-    """What the record says came of this operation, and what the model, whose state is `after`."""
+    """List where the record's result and state differ from the model's, whose state is `after`."""
     model, record = variables_of(after), recorded(translation)
     lines = []
     if model["said"] != translation.said:
@@ -101,6 +101,6 @@ def differences(operation: Operation, after: str, translation: Translation) -> l
 
 
 def told(before: str, translation: Translation) -> list[str]:
-    """The state of the model, a line for each part."""
+    """List the parts of the model's state, a line each."""
     shown = as_recorded(variables_of(before)["cache"], translation)
     return [f"{name}: {value}" for name, value in shown.items()]

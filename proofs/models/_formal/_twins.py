@@ -35,7 +35,7 @@ class Twin:
     found_by: str
 
     def text(self) -> str:
-        """The module with the mistake."""
+        """Return the module with the mistake."""
         text = read(self.module)
         if text.count(self.old) != 1:
             raise ValueError(f"{self.module}.tla has {text.count(self.old)} times {self.old!r}")
@@ -43,7 +43,7 @@ class Twin:
 
 
 def small() -> dict[str, Bounds]:
-    """What the mistakes are looked for in."""
+    """Return the bounds in which the mistakes are looked for."""
     return {
         "pool": SMALL_POOL,
         "groups": GroupsSide(SMALL_GROUPS),
@@ -280,7 +280,7 @@ class UnhashedToTheBack(BlockPool):
     """kvref with a mistake: what nobody can hit waits behind what is cached."""
 
     def release(self, blocks: Iterable[int]) -> None:
-        """All to the back."""
+        """Put every freed block at the back."""
         for block in blocks:
             if block == NULL_BLOCK:
                 continue

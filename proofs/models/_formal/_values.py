@@ -12,7 +12,7 @@ from typing import Any
 
 
 def text_of(value: Any) -> str:
-    """The value in TLA+, as the checker prints it: fields and arguments in order."""
+    """Return the value in TLA+ as the checker prints it: fields and arguments in order."""
     if isinstance(value, bool):
         return str(value).upper()
     if isinstance(value, str):
@@ -39,14 +39,14 @@ class Move:
 
     @property
     def call(self) -> str:
-        """In TLA+."""
+        """The move in TLA+."""
         if not self.arguments:
             return self.action
         return f"{self.action}({', '.join(map(text_of, self.arguments))})"
 
     @property
     def label(self) -> str:
-        """As a name, which the checker writes to each edge."""
+        """The name that the checker writes to each edge."""
         words = [_word(argument) for argument in self.arguments]
         return "_".join([self.action, *words])
 
