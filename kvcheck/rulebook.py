@@ -16,7 +16,7 @@ def _rules() -> Mapping[str, Mapping[str, str]]:
 
 
 def rule_sentences() -> dict[str, str]:
-    """Every rule that a manager can keep or break: id -> what it says."""
+    """Return the sentence of every rule that a manager can keep or break, by id."""
     return {rule: each["sentence"] for rule, each in _rules().items()}
 
 

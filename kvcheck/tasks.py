@@ -172,7 +172,7 @@ class Cluster(AbstractContextManager["Cluster"]):
 
     @property
     def window(self) -> int:
-        """By the processors that there are now: nodes come and go."""
+        """Tasks in flight: four per processor now in the cluster, as nodes join and leave."""
         return 4 * max(1, int(self._ray.cluster_resources().get("CPU", 1)))
 
     def submit(self, call: Call) -> Any:

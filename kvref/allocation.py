@@ -94,7 +94,7 @@ class Allocator:
 
     @property
     def watermark_blocks(self) -> int:
-        """Blocks kept free when a request is admitted beside others (KV-MGR-9)."""
+        """Blocks kept free when a request is admitted while others run (KV-MGR-9)."""
         return int(self.config.watermark * self.config.kv_cache.num_blocks)
 
     def watermark(self, asked: Allocation) -> int:

@@ -39,7 +39,7 @@ class Told:
 
     @property
     def applied(self) -> Iterator[Batch]:
-        """The batches from the start up to the first gap (KV-FLEET-1).
+        """Batches from the start up to the first gap (KV-FLEET-1).
 
         A batch with an earlier time is left from before a restart (KV-FLEET-5).
         """
@@ -58,7 +58,7 @@ class Told:
 
     @property
     def waiting(self) -> list[int]:
-        """The numbers after a gap, ascending."""
+        """Numbers of batches after a gap, ascending."""
         return sorted(number for number in self.batches if number > self.last[0])
 
     def drop_old(self) -> None:

@@ -27,7 +27,7 @@ class AttentionGroup:
 
     @property
     def hash_size(self) -> int:
-        """Tokens per hash."""
+        """Tokens covered by each hash."""
         return self.block_size // self.members[0].hashes_per_block
 
     @property
@@ -42,17 +42,17 @@ class AttentionGroup:
 
     @property
     def is_mamba(self) -> bool:
-        """Whether look-ups neither look further nor drop (KV-COORD-8)."""
+        """Whether its look-ups neither extend the search nor drop a block (KV-COORD-8)."""
         return self.members[0].is_mamba
 
     @property
     def drops_block(self) -> bool:
-        """Whether a look-up has a block to drop."""
+        """Whether its look-ups drop the last block."""
         return self.members[0].drops_eagle_block
 
     @property
     def step(self) -> int:
-        """Tokens that a hit can be shorter by: a block's, or a hash's (KV-INSIDE-9)."""
+        """Tokens by which a hit may be shorter: a block, or a hash (KV-INSIDE-9)."""
         return self.hash_size if self.members[0].hits_end_inside else self.block_size
 
     def cut(self, length: int) -> int:

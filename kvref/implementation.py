@@ -57,7 +57,7 @@ class ReferenceImplementation:
 
     @cached_property
     def capabilities(self) -> Capabilities:
-        """Every block type and every call."""
+        """Capabilities: every block type and every call."""
         return Capabilities(
             name="kvref",
             version=version("kvspec"),

@@ -77,7 +77,7 @@ class ReferenceManager:
 
     @property
     def none_hash(self) -> bytes:
-        """The parent of first blocks (KV-HASH-3)."""
+        """Parent of every request's first block hash (KV-HASH-3)."""
         return self.hasher.none_hash
 
     @property

@@ -56,12 +56,12 @@ class ReferenceRequest:
 
     @property
     def num_hashed_tokens(self) -> int:
-        """Tokens of the blocks that have a hash."""
+        """Tokens in blocks that have a hash."""
         return len(self.block_hashes) * self.hash_block_size_tokens
 
     @property
     def num_last_tokens(self) -> int:
-        """Tokens that no hit of the whole request has (KV-MGR-1, KV-HASH-15)."""
+        """Tokens at the end that no hit may include (KV-MGR-1, KV-HASH-15)."""
         return max(1, self.hasher.lookahead_tokens)
 
     def append(self, token_ids: Sequence[int]) -> None:
@@ -121,7 +121,6 @@ class Allocation:
 
     @property
     def name(self) -> str:
-        """The request's id."""
         return self.request.request_id
 
     @property
@@ -131,7 +130,7 @@ class Allocation:
 
     @property
     def has_load(self) -> bool:
-        """Whether a connector brings tokens."""
+        """Whether a connector loads tokens."""
         return self.num_external_tokens > 0
 
 

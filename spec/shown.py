@@ -82,7 +82,7 @@ def planted(path: Path, root: Path) -> Iterator[str]:
 
 
 def rules_of(path: Path, names: set[str]) -> Iterator[str]:
-    """Those in what a module defines under these names."""
+    """Yield the rules cited in what a module defines under these names."""
     if path.is_file():
         for node in ast.parse(path.read_text(encoding="utf-8")).body:
             if names & set(defined(node)):

@@ -183,7 +183,7 @@ def cited_in(text: str) -> Iterator[str]:
 
 
 def find_citations(root: Path = ROOT) -> list[Citation]:
-    """Every citation in the repository, the rules' own headings left out."""
+    """Return every citation in the repository, without the rules' own headings."""
     found: list[Citation] = []
     for path in sorted(root.rglob("*")):
         name = path.relative_to(root).as_posix()

@@ -53,7 +53,7 @@ class Row:
 
     @property
     def gain(self) -> Spread:
-        """The time of the host's faster way over that of the device, by rounds."""
+        """Time of the host's faster way, over the device's, by rounds."""
         host = min((self.seconds[name] for name in (MANAGER, HOST)), key=lambda t: spread(t).median)
         return ratio(host, self.seconds[DEVICE])
 
@@ -104,7 +104,7 @@ class Waiting:
         return [look_up(request).hit_length_tokens for request in requests]
 
     def measured(self, num_prompts: int, num_rounds: int) -> Row:
-        """Every round in an order turned by one; one before is not counted."""
+        """Time every round, each in rotated order, after one that is not counted."""
         seconds: dict[str, list[float]] = {name: [] for name in self.contestants}
         names = list(self.contestants)
         for number in range(num_rounds + 1):

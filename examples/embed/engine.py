@@ -34,7 +34,7 @@ class Sequence:
 
     @property
     def num_left(self) -> int:
-        """Tokens that are known but not computed: 1 while decoding, at most 0 when all are."""
+        """Tokens known but not yet computed: 1 while decoding, 0 or less when done."""
         return self.request.num_tokens - self.request.num_computed_tokens
 
 

@@ -37,7 +37,7 @@ class Sequence:
 
     @property
     def num_left(self) -> int:
-        """Tokens that are known but not computed: 1 while decoding."""
+        """Tokens known but not yet computed: 1 while decoding."""
         return self.request.num_tokens - self.request.num_computed_tokens
 
     @property
@@ -136,7 +136,7 @@ class Engine:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is left to do; one more step releases what ended in the last."""
+        """Whether no request is left; one more step releases those that finished last."""
         return not self.running and not self.waiting
 
     def run(self) -> None:

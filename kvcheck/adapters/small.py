@@ -63,7 +63,7 @@ class SmallManager:
 
     @property
     def num_free_blocks(self) -> int:
-        """Blocks that an allocation could have now."""
+        """Blocks that an allocation could take now, cached ones included."""
         raise NotImplementedError
 
     @property
@@ -134,7 +134,7 @@ class SmallImplementation:
 
     @property
     def capabilities(self) -> Capabilities:
-        """No hash function of the contract: only safety can be checked."""
+        """Capabilities without a hash function: only safety can be checked."""
         return Capabilities(
             name=self.name,
             version=self.version,

@@ -131,7 +131,6 @@ class LiveView:
 
     @property
     def seconds_between(self) -> float:
-        """The time between two updates."""
         return self.SECONDS_BETWEEN_VIEWS if self._is_view else self.SECONDS_BETWEEN_LINES
 
     def __enter__(self) -> LiveView:

@@ -45,7 +45,7 @@ class MetricsOutput:
 
     @property
     def path(self) -> str | None:
-        """The file; None if the target is an address."""
+        """Path of the file; None if the target is an address."""
         return str(self._path) if self._address is None else None
 
     @contextmanager

@@ -78,7 +78,7 @@ class Wanted:
 
     @property
     def command(self) -> str:
-        """The command line that measures the same again."""
+        """Command line that repeats these measurements."""
         words = ["kvspec", "bench"]
         words += [word for name in self.names for word in ("--impl", name)]
         if self.peer is not None:

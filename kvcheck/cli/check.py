@@ -236,7 +236,7 @@ class KnownFiles:
 
     @property
     def is_accepted(self) -> bool:
-        """Whether the findings are only written and not compared, so that none is a failure."""
+        """Whether findings are written but not compared, so that none is a failure."""
         return self.target is not None and self.expect is None
 
     def compared(self, result: Report) -> Report:

@@ -31,7 +31,7 @@ class Result:
 
     @property
     def as_recorded(self) -> bool | None:
-        """Whether the counts equal those shipped with kvspec; None where there are none."""
+        """Whether the counts equal those shipped with kvspec; None without any."""
         recorded = recorded_counts().get(self.configuration.name)
         if not self.is_complete or recorded is None or not self.configuration.up_to_names:
             return None

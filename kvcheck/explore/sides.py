@@ -178,5 +178,5 @@ def follow(
 
 
 def is_typed(error: Exception | None) -> bool:
-    """Whether it is an error of the contract."""
+    """Check for an error of the contract."""
     return isinstance(error, KVSpecError)

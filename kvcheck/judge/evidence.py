@@ -113,7 +113,7 @@ def _read_back(path: Path) -> None:
 
 
 def _fails_at_the_end(path: Path, subject: Implementation) -> bool:
-    """Whether the subject follows the record and differs at its last operation."""
+    """Check that the subject follows the record up to a difference at its last operation."""
     try:
         result = replay_trace(path, subject)
     except (KVSpecError, SystemExit):  # a subject may quit

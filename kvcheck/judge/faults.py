@@ -95,7 +95,7 @@ def known_of(oracle: str) -> tuple[Mistake, ...]:
 def shows(
     violation: Violation, made: Implementation, oracle: Implementation, options: Options
 ) -> bool:
-    """Whether the mistake gives the same wrong result at the same operation."""
+    """Check that the mistake gives the same wrong result at the same operation."""
     again = played(violation, made, oracle, options)
     if again is None or len(again.operations) != len(violation.operations):
         return False

@@ -37,7 +37,7 @@ class Compared:
 
     @property
     def agrees(self) -> bool:
-        """Whether no finding is new and none is gone."""
+        """Whether no finding is new and every expected one was found again."""
         return not self.new and not self.gone
 
     def known_as(self, cause: str) -> Finding | None:

@@ -38,7 +38,7 @@ class Budget:
 
     @property
     def is_counted(self) -> bool:
-        """Whether work is counted, not timed."""
+        """Whether the budget counts programs instead of seconds."""
         return self.programs is not None
 
     def counted(self, programs: int) -> Budget:
@@ -74,7 +74,7 @@ class Options:
 
 
 def same_code(subject: Implementation, oracle: Implementation) -> bool:
-    """Whether both are one class with the same parts, so that a comparison finds nothing.
+    """Check whether both have one class and equal parts, so that a comparison finds nothing.
 
     A subject behind the protocol is another program, whatever name it gives.
     """

@@ -38,7 +38,7 @@ class RuleOutcome:
 
     @property
     def applies(self) -> bool:
-        """Whether it can be checked of this subject."""
+        """Whether the rule can be checked on this subject."""
         return self.verdict not in (NOT_APPLICABLE, HIDDEN)
 
 
@@ -90,7 +90,6 @@ class Report:
 
     @property
     def conforms(self) -> bool:
-        """Whether no rule is broken."""
         return not self.violations
 
     @property

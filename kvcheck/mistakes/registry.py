@@ -63,6 +63,6 @@ def find(name: str, among: Iterable[Mistake] | None = None) -> Mistake:
 
 
 def about_rule(rule: str, among: Iterable[Mistake] | None = None) -> tuple[Mistake, ...]:
-    """Those that break this rule, those first whose first rule it is."""
+    """Return the mistakes that break this rule, first those that name it first."""
     breaking = [m for m in (installed() if among is None else among) if rule in m.rules]
     return tuple(sorted(breaking, key=lambda mistake: mistake.rules[0] != rule))

@@ -79,7 +79,7 @@ def admit(runner: Runner, step: st.Admit) -> None:
 
 
 def keeps_all(runner: Runner) -> bool:
-    """Whether no list ever has null."""
+    """Check that no block list ever contains null."""
     specs = runner.specs
     return all(s.is_full_attention and s.keeps_all_blocks for s in specs)
 

@@ -77,7 +77,7 @@ QUESTIONS = frozenset(
 
 
 def can_be_left_out(operation: Operation) -> bool:
-    """Whether the rest of the walk is the same without it; an illegal call is a query too."""
+    """Check that the rest of the walk is the same without it: queries and illegal calls."""
     return operation.raises is not None or operation.name in QUESTIONS
 
 

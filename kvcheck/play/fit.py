@@ -82,7 +82,7 @@ def random_program(
 
 
 def _accepts(oracle: Implementation, config: ManagerConfig) -> bool:
-    """Whether the rules allow the configuration and the oracle supports it."""
+    """Check that the rules allow the configuration and the oracle supports it."""
     try:
         oracle.create(config, check_invariants=False)
     except (ConfigError, UnsupportedError):

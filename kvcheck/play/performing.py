@@ -90,7 +90,7 @@ def run_on(runner: Runner, step: st.Run) -> None:
 
 
 def may_load(runner: Runner, request: Tracked) -> bool:
-    """Whether a request under way may get external tokens: it has an entry (KV-GRP-9).
+    """Check whether a request under way may get external tokens: it has an entry (KV-GRP-9).
 
     Not in a group that skips: a refusal would lose the skipped tokens (KV-MGR-6).
     """

@@ -193,7 +193,7 @@ class Runner:
 
     @property
     def has_view(self) -> bool:
-        """Whether the state was looked at since the last operation."""
+        """Whether the state was read since the last operation."""
         return self._view is not None
 
     def look_again(self) -> None:

@@ -65,7 +65,7 @@ class Seat(NamedTuple):
 
     @property
     def holds_blocks(self) -> bool:
-        """Whether it was granted anything since it last began."""
+        """Whether it was granted blocks since it last began."""
         return self.phase in (RUNNING, LOADING)
 
     @property

@@ -51,7 +51,7 @@ def time_limit(subject: Implementation) -> Iterator[None]:
 
 
 def _can_be_interrupted() -> bool:
-    """Whether signals reach this thread and the timer is not in use."""
+    """Check that signals reach this thread and its timer is unused."""
     return (
         hasattr(signal, "setitimer")
         and threading.current_thread() is threading.main_thread()

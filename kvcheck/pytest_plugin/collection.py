@@ -142,7 +142,7 @@ class ContractTest(pytest.Item):
 
     @property
     def rules_of_the_run(self) -> frozenset[str]:
-        """The rules whose own tests also run; options such as -k may have deselected some."""
+        """Rules whose own tests also run; options such as -k deselect some."""
         return frozenset(test.name for test in self.session.items if isinstance(test, RuleTest))
 
     def fail_with(self, violation: Violation) -> NoReturn:

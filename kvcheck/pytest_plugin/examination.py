@@ -46,7 +46,7 @@ class Outcome:
 
     @property
     def came_to_its_end(self) -> bool:
-        """Whether it was run and broke no rule."""
+        """Whether the program ran to its end and broke no rule."""
         return self.violation is None and not self.lacks and not self.exhausted
 
 
@@ -70,12 +70,12 @@ class Examination:
 
     @cached_property
     def outcomes(self) -> tuple[Outcome, ...]:
-        """The results of all examples of this level that check a selected rule."""
+        """Results of all examples of this level that check a selected rule."""
         return tuple(self._of_examples())
 
     @cached_property
     def broken_rules(self) -> frozenset[str]:
-        """The rules that the examples found broken."""
+        """Rules broken by the examples."""
         return frozenset(found.violation.rule for found in self.outcomes if found.violation)
 
     def broken(self, rule: str) -> Violation | None:
@@ -114,7 +114,7 @@ class Examination:
 
     @property
     def is_exhausted(self) -> bool:
-        """Whether failing programs have used up the time for them."""
+        """Whether failing programs have used up the time set aside for them."""
         return self.failing_seconds > PATIENCE_SECONDS
 
     def random_violation(

@@ -52,7 +52,7 @@ class PlanningResult:
 
     @property
     def lacks(self) -> tuple[str, ...]:
-        """The features that the implementation lacks."""
+        """Features that the implementation lacks."""
         return (Feature.PLANNING.value,) if self.lacking else ()
 
 

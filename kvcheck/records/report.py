@@ -51,7 +51,7 @@ class Report:
 
     @property
     def lacks(self) -> tuple[str, ...]:
-        """The features for lack of which records were left out."""
+        """Missing features because of which records were left out."""
         return tuple(sorted({lack for result in self.results for lack in result.lacks}))
 
     def closing_lines(self) -> Iterator[str]:

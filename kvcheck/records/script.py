@@ -38,9 +38,9 @@ class Call:
 
     @property
     def bounds(self) -> tuple[int, int, int]:
-        """The ends of computed tokens, external tokens and all slots of an allocation.
+        """Ends of computed tokens, of external tokens and of all slots in an allocation.
 
-        Computed tokens without those of the hit, which may change.
+        Computed tokens exclude the hit, which may change.
         """
         computed = self.arguments["num_computed_tokens"]
         hit = self.arguments.get("num_new_computed_tokens", 0)
@@ -57,12 +57,12 @@ class Script:
 
     @property
     def request_ids(self) -> tuple[str, ...]:
-        """The requests, in the order of their first call."""
+        """Requests in the order of their first call."""
         return tuple(dict.fromkeys(c.request_id for c in self.calls if c.request_id is not None))
 
     @property
     def num_tokens(self) -> int:
-        """Tokens of all prompts and of what was appended."""
+        """Tokens of all prompts and of all appends."""
         lists = [call.arguments.get("prompt_token_ids", ()) for call in self.calls]
         lists += [call.arguments.get("token_ids", ()) for call in self.calls]
         return sum(map(len, lists))

@@ -46,7 +46,7 @@ def shipped_records() -> Path:
 
 
 def find(paths: Iterable[Path]) -> list[Candidate]:
-    """Every record file among `paths`, folders searched to any depth; each file once.
+    """Return every record file in `paths`, with folders at any depth; each file once.
 
     Raises FormatError for a path that doesn't exist, a folder without record files, and a file
     that isn't a record.

@@ -58,7 +58,7 @@ class TraceResult:
 
     @property
     def passed(self) -> bool:
-        """Whether it was replayed, and everything that was compared was equal."""
+        """Whether the trace was replayed with no difference."""
         return self.mismatch is None and not self.lacks
 
 

@@ -36,12 +36,12 @@ class Call:
 
     @property
     def manager(self) -> KVCacheManager:
-        """The manager that the message names."""
+        """Manager named in the message."""
         return known(self.session.managers, "manager", self.manager_handle)
 
     @property
     def request(self) -> Request:
-        """The request that the message names."""
+        """Request named in the message."""
         return known(self.session.requests, "request", self.request_handle)
 
 

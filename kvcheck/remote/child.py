@@ -69,7 +69,7 @@ class Child:
 
     @property
     def process_id(self) -> int:
-        """The child's process id, also after its end."""
+        """Process id of the child, valid also after its end."""
         return self._process.pid
 
     def exchange(self, framed: bytes, timeout_s: float, num_answers: int = 1) -> Iterator[bytes]:

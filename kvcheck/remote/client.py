@@ -96,7 +96,7 @@ class RemoteImplementation(ElsewhereImplementation):
 
     @property
     def connection(self) -> Connection:
-        """The conversation for new things: the one there is, or another after a failure."""
+        """Connection for new managers and requests; a new one after a failure."""
         if self._connection.has_failed:
             self._connection = Connection(self.options, self._heard)
         return self._connection
@@ -110,7 +110,7 @@ class RemoteImplementation(ElsewhereImplementation):
 
     @property
     def capabilities(self) -> Capabilities:
-        """The capabilities from the handshake; custom specs are code and stay on this side."""
+        """Capabilities from the handshake, without custom specs, which are code."""
         return self._connection.capabilities
 
     def create(
@@ -180,7 +180,7 @@ class RemoteImplementation(ElsewhereImplementation):
 
     @property
     def planner(self) -> Planner | None:
-        """The child's planning functions, if it has any."""
+        """Planner of the child; None if it has none."""
         if Feature.PLANNING not in self.capabilities.features:
             return None
         return cast(Planner, RemotePlanner(self.connection))

@@ -37,7 +37,7 @@ class Options:
 
     @property
     def name(self) -> str:
-        """The command as one would type it."""
+        """Command as one would type it."""
         return shlex.join(self.command)
 
 
@@ -61,7 +61,7 @@ class Sent:
 
     @property
     def name(self) -> str:
-        """Its name in errors."""
+        """Name of the message in errors."""
         return f"{self.op}, number {self.number}"
 
     def to_json(self) -> dict[str, Any]:
@@ -105,7 +105,6 @@ class Connection:
 
     @property
     def framing(self) -> str:
-        """The framing of this conversation."""
         return self.options.framing or FRAMINGS[0]
 
     def _start(self) -> None:
@@ -124,7 +123,6 @@ class Connection:
 
     @property
     def has_failed(self) -> bool:
-        """Whether the conversation has ended."""
         return self._failure is not None
 
     def _greet(self) -> Capabilities:

@@ -56,12 +56,12 @@ class RemoteRequest:
 
     @property
     def token_ids(self) -> Sequence[int]:
-        """All tokens that were sent."""
+        """All tokens sent to the child."""
         return self._token_ids
 
     @property
     def block_hashes(self) -> Sequence[bytes]:
-        """The hashes in the child's replies."""
+        """Hashes from the child's replies."""
         return self._block_hashes
 
     def call(self, op: str, manager: int, args: Mapping[str, Any]) -> Any:

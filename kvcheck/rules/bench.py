@@ -63,7 +63,7 @@ class Bench:
 
     @property
     def exact(self) -> bool:
-        """Whether block ids must be those that checks spell out: usual queues, level identity."""
+        """Whether checks may ask for exact block ids: usual queue order at level identity."""
         usual = self.policy.exact_block_ids and self.policy.unhashed_freed_to == "front"
         return usual and self.level is Level.IDENTITY
 
@@ -81,7 +81,6 @@ class Bench:
                 raise LeftOut(f"{choice} {usual}")
 
     def has(self, feature: Feature) -> bool:
-        """Whether the subject has this feature."""
         return feature in self.subject.capabilities.features
 
     @property

@@ -246,7 +246,7 @@ class Managed:
         return self.counts(request)[0]
 
     def has_taken_blocks(self, request: Request, group: int = 0) -> bool:
-        """Whether an align-mode Mamba group remembers that the request took blocks."""
+        """Check that an align-mode Mamba group remembers that the request took blocks."""
         state = self.snapshot().requests[request.request_id].mamba[group]
         return state is not None and bool(state.has_allocated)
 
@@ -320,7 +320,7 @@ class Managed:
 
 
 def _is_draft(request: Request, num_new_tokens: Any, num_hit: Any) -> bool:
-    """Whether slots are asked for tokens that the request does not have yet."""
+    """Check whether the call asks for slots beyond the request's present tokens."""
     try:
         return bool(request.num_computed_tokens + num_hit + num_new_tokens > request.num_tokens)
     except (AttributeError, TypeError):  # no request, no number: the manager checks that

@@ -28,7 +28,7 @@ OWNED = ("num_computed_tokens", "num_preemptions", "status", "num_in_flight_toke
 
 
 def can_be_saved(engine: Engine) -> bool:
-    """Whether both sides support it; lives of blocks (KV-STAT-6) would begin anew."""
+    """Check that both sides support it; lives of blocks (KV-STAT-6) would begin anew."""
     needed = {Feature.SNAPSHOT, Feature.RESTORE}
     return needed <= engine.features and not engine.config.residency_sample_rate
 

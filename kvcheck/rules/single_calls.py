@@ -140,7 +140,7 @@ def withdraw(engine: Engine, handle: int) -> None:
 
 
 def can_go_back(engine: Engine) -> bool:
-    """Whether all that was ever computed of a request is still present."""
+    """Check that everything ever computed for a request is still in its blocks."""
     return all(type(spec) is FullAttentionSpec for spec in engine.config.managed_specs)
 
 

@@ -69,7 +69,7 @@ class Exchange:
 
     @property
     def op(self) -> str:
-        """The operation that it asks for."""
+        """Name of the operation."""
         return str(self.message["op"])
 
     @property
@@ -79,7 +79,7 @@ class Exchange:
 
     @property
     def errors(self) -> list[str]:
-        """The errors that it may end with, if it must: of a configuration also a lack of it."""
+        """Errors that may be returned if one must be; UnsupportedError also for ConfigError."""
         error = self.answer.get("error")
         if error is None:
             return []
@@ -87,7 +87,7 @@ class Exchange:
 
     @property
     def operation(self) -> Operation:
-        """The same as an operation of a record, to ask what it needs."""
+        """The exchange as an operation of a record, from which its features are read."""
         arguments = {**self.message.get("set", {}), **self.args}
         name = "new_request" if self.op == "make_request" else self.op
         request = self.message.get("request")
@@ -115,7 +115,7 @@ class Exchange:
 
     @property
     def is_left_out_alone(self) -> bool:
-        """Whether the rest of the conversation is unchanged without it."""
+        """Whether the rest of the conversation is the same without it."""
         return self.op in QUESTIONS or can_be_left_out(self.operation)
 
 
@@ -130,7 +130,7 @@ class Conversation:
 
     @property
     def file(self) -> str:
-        """Its path."""
+        """Path of its file in the archive."""
         return f"{self.chapter}/{self.number:02}.jsonl"
 
     def configs(self) -> Iterator[ManagerConfig]:

@@ -76,7 +76,7 @@ class Line:
 
     @property
     def key(self) -> str:
-        """The key of its result in `Given`."""
+        """Key of its result in `Given`."""
         return f"{self.op} {self.handles.get('request', '')}".strip()
 
 

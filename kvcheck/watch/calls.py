@@ -57,14 +57,14 @@ class Call:
 
     @property
     def is_refused(self) -> bool:
-        """Whether the result says that there is no room, or that something is in use."""
+        """Whether the result reports lack of room, or something still in use."""
         if self.error is not None:
             return False
         return self.result is False or (self.name == "allocate_slots" and self.result is None)
 
     @property
     def outcome(self) -> str:
-        """The outcome by its name in transitions."""
+        """Name of the outcome in transitions."""
         if self.error is not None:
             return "error"
         return "refused" if self.is_refused else "done"
@@ -90,7 +90,7 @@ class Noted:
 
     @property
     def size_bytes(self) -> int:
-        """An estimate of the memory in use."""
+        """Estimate of the memory in use."""
         return 1500 + 8 * (_num_values(self.arguments) + _num_values(self.result))
 
 

@@ -41,7 +41,7 @@ class Forwarding(Delegating, Wrapper):
 
     @property
     def none_hash(self) -> bytes:
-        """The parent of first blocks."""
+        """Parent of every request's first block hash (KV-HASH-3)."""
         return self.inner.none_hash
 
     @property

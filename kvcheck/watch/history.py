@@ -155,7 +155,7 @@ class History:
 
     @property
     def _can_start_afresh(self) -> bool:
-        """Whether making the manager again leads to the first state: the hash seed is fixed."""
+        """Whether a new manager has the first state: the hash seed must be fixed."""
         return self.starts_afresh and self.config.hash_seed is not None
 
     def _operations(self, header: Header, last: View | None) -> Iterator[Operation]:

@@ -46,7 +46,7 @@ class Ownership:
 
     @property
     def num_held(self) -> int:
-        """Blocks that are held at least once."""
+        """Blocks with at least one holder."""
         return self._num_held
 
     @property
@@ -74,7 +74,7 @@ class Ownership:
         return lists
 
     def check_ids(self, ids: Sequence[int], what: str) -> None:
-        """Every id lies in the pool."""
+        """Check that every id lies in the pool."""
         if ids and not 0 <= min(ids) <= max(ids) < self.num_blocks:
             raise violated(
                 "has_the_right_shape",

@@ -267,7 +267,7 @@ class Watch:
         self.requests.forget_idle(self.ownership.lists)
 
     def _withdrawn(self, call: Call) -> None:
-        """What the step was to write behind the computed tokens is not there (KV-MGR-23)."""
+        """Drop what the withdrawn step was to write behind the computed tokens (KV-MGR-23)."""
         request, computed = _request(call), call.arguments[COMPUTED]
         name = request.request_id
         self.content.withdraw(self._lists(name), computed)

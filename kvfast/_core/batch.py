@@ -47,7 +47,7 @@ class FastBatch:
 
     @property
     def manager(self) -> KVCacheManager:
-        """The manager it works on, as it was given."""
+        """The manager it works on, exactly as it was given."""
         return self.shown
 
     def register(self, request: Request) -> int:

@@ -103,7 +103,7 @@ class PoolColumns:
         self.fill_keys(columns)
 
     def fill_keys(self, columns: Columns) -> None:
-        """Every key in its block; of those that several carry in the order of look-ups."""
+        """Give every block its keys; copies of a key in the order of look-ups."""
         blocks, width = columns.key_blocks, self.keys.width
         groups = columns.key_groups
         words = memoryview(columns.key_hashes).cast("B").cast("Q")
@@ -133,7 +133,7 @@ class PoolColumns:
             at += 1 + rings[at]
 
     def check_counts(self, columns: Columns, popped: Mapping[int, int]) -> None:
-        """Every block has the references that are held, and is free exactly without any."""
+        """Check that references equal holders, and that free blocks are those without."""
         n, rest = self.pool.num_blocks, columns.rest
         refs, covered, queue = columns.ref_counts, columns.covered_tokens, columns.free_queue
         if rest.num_blocks != n or len(refs) != n or len(covered) != n:

@@ -71,7 +71,7 @@ class FastManager:
 
     @property
     def none_hash(self) -> bytes:
-        """The parent of first blocks (KV-HASH-3)."""
+        """Parent of every request's first block hash (KV-HASH-3)."""
         return self.hasher.none_hash
 
     @property

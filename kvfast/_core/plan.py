@@ -56,12 +56,12 @@ class Plan:
 
     @property
     def looks_inside(self) -> bool:
-        """Whether hits end inside a block (KV-INSIDE-1), or states are left (KV-INSIDE-19)."""
+        """Whether hits end inside blocks (KV-INSIDE-1), or states are left there (KV-INSIDE-19)."""
         return looks_inside(self.config)
 
     @property
     def alignment_tokens(self) -> int:
-        """Every hit ends on a multiple of it."""
+        """Tokens that the length of every hit is a multiple of."""
         config = self.config
         if self.looks_inside:
             return config.hash_block_size_tokens or 1

@@ -108,7 +108,7 @@ class FastRequest:
 
     @property
     def num_preemptions(self) -> int:
-        """How often the request was preempted (KV-STAT-2)."""
+        """Number of times the request was preempted (KV-STAT-2)."""
         return self.told("num_preemptions", self.preemptions)
 
     @num_preemptions.setter
@@ -118,7 +118,7 @@ class FastRequest:
 
     @property
     def junction_tokens(self) -> int:
-        """The end of a longer prefix that some groups had cached at its look-up (KV-RET-7)."""
+        """End of a longer prefix that some groups had cached at its look-up (KV-RET-7)."""
         return self.told("junction_tokens", self.junction)
 
     @junction_tokens.setter
@@ -150,7 +150,7 @@ class FastRequest:
 
     @property
     def status(self) -> RequestStatus:
-        """The status of the request in its scheduler."""
+        """Status of the request in its scheduler."""
         return self.state
 
     @status.setter

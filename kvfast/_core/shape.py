@@ -116,7 +116,7 @@ class Shape:
         return tokens // self.block_size[group] if tokens > 0 else 0
 
     def unread(self, group: int, computed: int) -> int:
-        """Those that may be null in a hit: all but what is retained beside (KV-SW-9)."""
+        """Return the blocks that may be null in a hit: all but those also retained (KV-SW-9)."""
         tokens = first_visible(self.kind[group], self.reach[group], computed)
         return tokens // self.block_size[group] if tokens > 0 else 0
 

@@ -44,5 +44,5 @@ def holders_behind(core: Core, row: int, tokens: int) -> tuple[str, ...]:
 
 
 def has_any(core: Core, row: int, marked: set[int]) -> bool:
-    """Whether a list of the row has a marked block."""
+    """Check whether a list of the row has a marked block."""
     return any(not marked.isdisjoint(core.ids_of(row, g, 0)) for g in range(core.num_groups))

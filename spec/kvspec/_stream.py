@@ -70,7 +70,7 @@ class _Decompressor(Protocol):
 
     @property
     def unused_data(self) -> bytes:
-        """The bytes after its end."""
+        """Bytes after the end of the compressed data."""
 
     def decompress(self, data: bytes, /) -> bytes:
         """Return the next bytes of content."""

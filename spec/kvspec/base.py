@@ -83,7 +83,7 @@ class BaseManager:
 
     @property
     def num_free_blocks(self) -> int:
-        """Blocks that an allocation could have, cached ones included."""
+        """Blocks that an allocation could take, cached ones included."""
         raise NotImplementedError
 
     def get_computed_blocks(self, request: Any) -> PrefixHit:

@@ -129,7 +129,7 @@ class BatchedManager(Protocol):
 
     @property
     def manager(self) -> KVCacheManager:
-        """The manager it works on, as it was given."""
+        """The manager it works on, exactly as it was given."""
 
     def register(self, request: Request) -> int:
         """Return a handle: the one unregistered longest ago, else the next new one (KV-BATCH-4).

@@ -86,7 +86,7 @@ class PrefixHit:
 
     @property
     def junction_tokens(self) -> int:
-        """The end of that longer result; 0 if there was none (KV-RET-7)."""
+        """End of that longer prefix; 0 if there is none (KV-RET-7)."""
         uncached = self.uncached_common_prefix_tokens
         return self.hit_length_tokens + uncached if uncached else 0
 

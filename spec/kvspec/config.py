@@ -223,7 +223,7 @@ class ManagerConfig:
 
     @cached_property
     def managed_specs(self) -> tuple[LayerSpec, ...]:
-        """The built-in specs that groups are managed as (KV-CFG-9); the registry is asked once."""
+        """Built-in spec that each group is managed as, resolved once (KV-CFG-9)."""
         return tuple(self.registry.resolve(group.spec) for group in self.kv_cache.groups)
 
 

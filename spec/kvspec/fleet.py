@@ -101,7 +101,7 @@ class PrefixIndex(Protocol):
 
     @property
     def engines(self) -> tuple[str, ...]:
-        """Every engine that was heard of and not forgotten, in the order of their names."""
+        """Names of all engines seen and not forgotten, sorted."""
 
     def hear(self, engine: str, batch: Batch) -> Heard:
         """Take in a batch, and those that waited for it (KV-FLEET-1 … KV-FLEET-5)."""

@@ -104,7 +104,7 @@ class Chunk:
 
     @property
     def checkpoint_entry(self) -> int:
-        """The list entry that a state inside the chunk is left in."""
+        """List entry that keeps a state inside the chunk."""
         return -(-self.end // self.size) - 2
 
     def checkpoint(self, spec: LayerSpec, config: ManagerConfig) -> int:

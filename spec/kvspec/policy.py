@@ -122,18 +122,18 @@ class Policy:
 
     @property
     def default_interval_tokens(self) -> int | None:
-        """The retention interval of a configuration that names none (KV-POL-26)."""
+        """Retention interval of configurations that name none (KV-POL-26)."""
         return None if self.default_retention == "dense" else 0
 
     @property
     def later_choices(self) -> frozenset[str]:
-        """The names in `LATER` whose value differs from the meaning of a record without the key."""
+        """Names in `LATER` whose value differs from that of a record without the key."""
         older = {name: OLDER.get(name, getattr(Policy, name)) for name in LATER}
         return frozenset(name for name in LATER if getattr(self, name) != older[name])
 
     @property
     def written(self) -> list[str]:
-        """The names that records and messages have: later choices only where they say something."""
+        """Names in records and messages: later choices only where they differ."""
         left_out = frozenset(LATER) - self.later_choices
         return [field.name for field in fields(self) if field.name not in left_out]
 

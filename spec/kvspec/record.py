@@ -88,19 +88,19 @@ class Header:
 
     @property
     def state_fields(self) -> tuple[str, ...]:
-        """The fields of the state that records of this version may show."""
+        """State fields that records of this version may show."""
         return STATE_FIELDS + (LATER_FIELDS if self.version >= LATER_VERSION else ())
 
     @property
     def shows_later_fields(self) -> bool:
-        """Whether the two fields of version 3 are shown."""
+        """Whether records show the two fields of version 3."""
         initial = self.initial
         has_them = initial is not None and {*initial.state, *initial.state_parts} >= {*LATER_FIELDS}
         return self.version == LATER_VERSION or has_them
 
     @property
     def is_small(self) -> bool:
-        """Whether records contain the state itself and not only its hash."""
+        """Whether records contain the state itself, not only its hash."""
         return self.config.kv_cache.num_blocks <= SMALL_POOL_BLOCKS
 
 

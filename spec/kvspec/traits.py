@@ -31,43 +31,43 @@ class Traits:
 
     @property
     def window_tokens(self) -> int:
-        """The last tokens, with the current one, that a token reads."""
+        """Number of last tokens that a token reads, itself included."""
         return 0
 
     @property
     def chunk_tokens(self) -> int:
-        """The tokens of a chunk, beyond which no token reads."""
+        """Tokens per chunk; no token reads beyond its chunk."""
         return 0
 
     @property
     def extra_retained_tokens(self) -> int:
-        """The tokens before the window whose blocks are kept, too (KV-SW-9)."""
+        """Tokens before the window whose blocks are kept as well (KV-SW-9)."""
         return 0
 
     @property
     def rswa_window(self) -> int:
-        """The last tokens that a token after the prompt reads besides the prompt (KV-RSWA-1)."""
+        """Last tokens that a token after the prompt reads besides the prompt (KV-RSWA-1)."""
         return 0
 
     @property
     def num_sink_blocks(self) -> int:
-        """The blocks set aside from the start (KV-FULL-8)."""
+        """Blocks set aside from the start (KV-FULL-8)."""
         return 0
 
     @property
     def is_aligned(self) -> bool:
-        """Whether states of the past are kept at the ends of blocks, in mode align."""
+        """Whether past states are kept at the ends of blocks (mode align)."""
         return False
 
     @property
     def num_speculative_blocks(self) -> int:
-        """The further blocks for states of drafted tokens."""
+        """Further blocks for the states of drafted tokens."""
         return 0
 
     @property
     def checkpoint_step_tokens(self) -> int:
-        """The tokens that divide the distance of a state inside a chunk from its start; 0: a step
-        leaves none there (KV-INSIDE-5)."""
+        """Tokens that divide the distance of a state inside a chunk from the chunk's start; 0 if a
+        step leaves no state there (KV-INSIDE-5)."""
         return 0
 
     @property

@@ -19,7 +19,7 @@ class Used(Protocol):
 
     @property
     def request_id(self) -> str:
-        """Its id."""
+        """Id of the request."""
 
 
 class Turn:
@@ -87,7 +87,7 @@ class HasTurn(Protocol):
 
     @property
     def turn(self) -> Turn:
-        """The turn that its calls share."""
+        """Turn shared by its calls."""
 
 
 S = TypeVar("S", bound=HasTurn)

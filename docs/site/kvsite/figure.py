@@ -41,7 +41,6 @@ class Column:
 
     @property
     def blocks(self) -> tuple[object, ...]:
-        """All members except the call."""
         return (self.holders, self.references, self.cached)
 
 
@@ -54,14 +53,14 @@ class Story:
 
     @property
     def is_small(self) -> bool:
-        """Whether it can be drawn, and shows more than one state."""
+        """Whether it can be drawn and shows more than one state."""
         changes = sum(a.blocks != b.blocks for a, b in itertools.pairwise(self.columns))
         few = len(self.columns) <= MOST_CALLS and len(self.blocks) <= MOST_BLOCKS
         return few and changes >= FEWEST_CHANGES
 
     @property
     def blocks(self) -> tuple[int, ...]:
-        """The blocks that are ever used; the null block is not."""
+        """Blocks that are ever used, without the null block."""
         used = {block for c in self.columns for block in (*c.cached, *c.holders)}
         used |= {b for c in self.columns for b, count in enumerate(c.references) if count}
         return tuple(sorted(used - {0}))

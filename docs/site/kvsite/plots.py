@@ -52,7 +52,7 @@ class Plot:
 
     @property
     def file(self) -> str:
-        """Its file name."""
+        """Name of the chart's file."""
         return f"{self.place}-{re.sub('[^a-z]+', '-', self.table.partition(',')[0])}.svg"
 
 

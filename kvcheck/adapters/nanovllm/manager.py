@@ -27,7 +27,6 @@ class NanoRequest(SmallRequest):
 
     @property
     def token_ids(self) -> Sequence[int]:
-        """All finalised tokens."""
         return tuple(self.inner.token_ids)
 
 

@@ -27,7 +27,6 @@ class SGLangRequest(SmallRequest):
 
     @property
     def token_ids(self) -> Sequence[int]:
-        """All finalised tokens."""
         return (*self.inner.origin_input_ids, *self.inner.output_ids)
 
 

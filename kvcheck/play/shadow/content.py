@@ -263,12 +263,12 @@ class ShadowMemory:
             held.before = after
 
     def holds_state(self, block: int, group: int, after: bytes) -> bool:
-        """Whether the block holds this state."""
+        """Check that the block holds the group's state after these tokens."""
         held = self._held.get(block)
         return held is not None and (held.group, held.before) == (group, after)
 
     def is_of_this_step(self, block: int) -> bool:
-        """Whether the state in the block is computed in the step that is being planned."""
+        """Check that the step being planned computes the state in the block."""
         held = self._held.get(block)
         return block not in self._unknown and held is not None and held.step == self.step
 

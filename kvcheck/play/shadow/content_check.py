@@ -55,7 +55,7 @@ def first_token_read(spec: LayerSpec, position: int) -> int:
 
 
 def is_in_gap(spec: LayerSpec, content: Content, tokens: range, position: int) -> bool:
-    """Whether none of the tokens is read from `position` on, though some before them are."""
+    """Check that none of the tokens is read from `position` on, though earlier ones are."""
     if not spec.rswa_window:
         return False
     prompt = content.num_prompt

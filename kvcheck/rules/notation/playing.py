@@ -204,7 +204,7 @@ def played(story: Story, bench: Bench) -> None:
 
 
 def _is_free(found: Exception) -> bool:
-    """Whether a line ended in a way that level safety does not judge."""
+    """Check for a result of a line that level safety does not judge."""
     by_the_text = getattr(found, "invariant", "") in (ANSWERS, HOLDS)
     return by_the_text or isinstance(found, IndexError)  # of a list that has become another
 

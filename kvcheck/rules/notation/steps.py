@@ -112,7 +112,7 @@ class _WithOutput:
 
 
 def _has_slots(spec: LayerSpec) -> bool:
-    """Whether each token has a slot in a block (KV-BATCH-9)."""
+    """Check that each token has a slot in a block (KV-BATCH-9)."""
     return isinstance(spec, AttentionSpec) and not isinstance(
         spec, CrossAttentionSpec | EncoderOnlyAttentionSpec | CircularBufferSpec
     )

@@ -43,7 +43,7 @@ class Story:
 
     @property
     def is_of_copies(self) -> bool:
-        """Whether it is a record of copies (KV-HAZ-*), in which an implementation has no part."""
+        """Whether it is a record of copies (KV-HAZ-*), which no implementation takes part in."""
         return bool(self.lines) and self.lines[0].text.startswith("hazards ")
 
     def played_lines(self) -> Iterator[tuple[str, Sequence[Line]]]:
@@ -171,7 +171,7 @@ def answered(story: Story) -> list[str]:
 
 
 def sums_in(text: str) -> bool:
-    """Whether a line claims a sum."""
+    """Check whether a line claims a sum."""
     return _sum(text) is not None
 
 
@@ -180,22 +180,22 @@ def _sum(text: str) -> re.Match[str] | None:
 
 
 def is_pool(text: str) -> bool:
-    """Whether a line makes a manager, or is the beginning of a plan."""
+    """Check whether a line makes a manager or begins a plan."""
     return re.match(r"(pool|plan)\b", text) is not None
 
 
 def starts_anew(text: str) -> bool:
-    """Whether a line is independent of those before it: it makes a manager without a name."""
+    """Check that a line does not depend on earlier ones: it makes a manager without a name."""
     return is_pool(text) and re.match(r"pool [a-z]", text) is None
 
 
 def is_of_safety(text: str) -> bool:
-    """Whether every level asks this: an error, or a hit of `at_most` so many tokens."""
+    """Check whether every level asks this: an error, or a hit of `at_most` n tokens."""
     return SAFE.search(text) is not None
 
 
 def is_of_ids(text: str) -> bool:
-    """Whether a line asks about block ids alone."""
+    """Check whether a line asks about block ids alone."""
     verb, *rest = text.split()
     return (rest[0] == "next_free_blocks") if verb == "batch" and rest else verb in OF_IDS
 
@@ -209,7 +209,7 @@ LITERAL = re.compile(r"(?<![\w.#/-])[1-9]\d*(?![\w.])")
 
 
 def needs_ids(story: Story) -> bool:
-    """Whether an example names blocks by ids that a subject might have numbered otherwise."""
+    """Check whether an example names blocks by ids that a subject might number otherwise."""
     if any("hash_function=any" in line.text for line in story.lines):
         return False  # for any subject, whatever it numbers its blocks
     for line in story.lines:

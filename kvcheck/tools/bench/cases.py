@@ -36,17 +36,16 @@ class PromptCase:
 
     @property
     def max_new_blocks(self) -> int:
-        """Blocks that one part of a round may bring, hits included."""
+        """Most blocks added by one part of a round, hits included."""
         return self.num_requests * self.prompt_blocks
 
     @property
     def hit_tokens(self) -> int:
-        """Tokens of each prompt that are cached."""
+        """Cached tokens of each prompt."""
         return self.prompt_blocks * self.hit_percent // 100 * BLOCK_SIZE_TOKENS
 
     @property
     def label(self) -> str:
-        """The case in words."""
         return (
             f"{self.num_requests} × {self.prompt_tokens} tokens, {self.hit_percent}% cached,"
             f" {self.num_blocks} blocks, {'cold' if self.cold else 'hot'}"
@@ -67,7 +66,7 @@ class DecodeCase:
 
     @property
     def max_new_blocks(self) -> int:
-        """Blocks that one part of a round may bring: one each, or a prompt at first."""
+        """Most blocks added by one part of a round: one each, or a prompt at first."""
         return max(self.num_requests, 1 + self.prompt_tokens // BLOCK_SIZE_TOKENS)
 
     def length_tokens(self, index: int) -> int:
@@ -76,7 +75,6 @@ class DecodeCase:
 
     @property
     def label(self) -> str:
-        """The case in words."""
         return f"{self.num_requests} running, from {self.prompt_tokens} tokens each"
 
 
@@ -94,17 +92,16 @@ class ReplayCase:
 
     @property
     def prompt_tokens(self) -> int:
-        """The most tokens that one request may hold."""
+        """Most tokens that one request may hold."""
         return self.script.options.max_model_len_tokens
 
     @property
     def max_new_blocks(self) -> int:
-        """Blocks that one step may bring, hits included."""
+        """Most blocks added by one step, hits included."""
         return self.script.max_new_blocks
 
     @property
     def label(self) -> str:
-        """The case in words."""
         return f"{self.trace}, {self.script.num_requests} requests"
 
 

@@ -63,12 +63,11 @@ class Report:
 
     @property
     def baseline(self) -> str:
-        """The name that the others are compared with."""
+        """Name of the subject that the others are compared with."""
         return self.subjects[0].name
 
     @property
     def contestants(self) -> tuple[Contestant, ...]:
-        """The contestants of the rounds."""
         return contestants(self.subjects)
 
     def to_json(self) -> dict[str, Any]:

@@ -34,7 +34,7 @@ class Work(Protocol):
     def calls(self) -> Calls: ...
 
     def make(self, given: Sequence[Any]) -> Part:
-        """Requests of these inputs; `work` returns their group."""
+        """Make requests of these inputs; `work` returns their group."""
 
     def group(self, references: Sequence[Any]) -> Any:
         """Return the group of these members of other groups."""

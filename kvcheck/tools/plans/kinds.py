@@ -49,7 +49,7 @@ class LayerKind:
 
     @property
     def is_state(self) -> bool:
-        """Whether it keeps a state instead of something per token."""
+        """Whether it keeps a state instead of an entry per token."""
         return self.type in STATE_TYPES
 
     def spec(self, rank: Rank) -> LayerSpec:

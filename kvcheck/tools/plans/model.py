@@ -39,7 +39,7 @@ class Split:
 
     @property
     def num_workers(self) -> int:
-        """One per rank and stage; the ranks of the first stage come first."""
+        """Workers, one per rank and stage; the ranks of the first stage come first."""
         return self.tensor * len(self.stages)
 
 

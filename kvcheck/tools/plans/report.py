@@ -63,7 +63,7 @@ class PlanReport:
 
     @property
     def is_automatic(self) -> bool:
-        """Whether the longest length that fits was asked for."""
+        """Whether the plan was asked for the longest length that fits."""
         return self.config.original_max_model_len_tokens == AUTO_FIT
 
     @property

@@ -109,17 +109,17 @@ class Waterfall:
 
     @property
     def repeat_rate(self) -> Fraction:
-        """The share of ids that occurred earlier in the trace."""
+        """Share of ids that occurred earlier in the trace."""
         return Fraction(self.repeated_ids, max(self.ids, 1))
 
     @property
     def hit_rate(self) -> Fraction:
-        """The share of tokens that were hit."""
+        """Share of tokens that were hit."""
         return self._share(self.hit_tokens)
 
     @property
     def items(self) -> tuple[WaterfallItem, ...]:
-        """The steps from `repeat_rate` to `hit_rate`, in order."""
+        """Steps from `repeat_rate` to `hit_rate`, in order."""
         cut = self._share(self.repeated_tokens) - self.repeat_rate
         first = WaterfallItem(CUT_LAST_RUN, _CUT_LAST_RUN_MEANING, None, cut)
         others = (
@@ -130,7 +130,7 @@ class Waterfall:
 
     @property
     def residual(self) -> Fraction:
-        """The rate that the items leave unexplained, which is 0."""
+        """Rate left unexplained by the items, which is 0."""
         explained = self.repeat_rate + sum(item.rate_change for item in self.items)
         return self.hit_rate - explained
 

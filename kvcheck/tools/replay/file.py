@@ -80,7 +80,7 @@ class TraceFile:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What is inexact in this format; complete once all records were read."""
+        """Sentences on what this format leaves inexact; complete once all records are read."""
         return () if self._reader is None else self._reader.notes
 
     def __iter__(self) -> Iterator[TraceRecord]:

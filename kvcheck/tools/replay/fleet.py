@@ -59,7 +59,7 @@ class _Engine(Driver):
 
     @property
     def has_line(self) -> bool:
-        """A request is here that is not admitted."""
+        """Whether a request is waiting for admission."""
         return bool(self._waiting or self._next or self.line)
 
     @property
@@ -71,7 +71,7 @@ class _Engine(Driver):
 
     @property
     def work_tokens(self) -> int:
-        """The same, less what is computed already or was hit."""
+        """The same without tokens already computed or hit."""
         done = sum(
             min(sequence.request.num_computed_tokens, sequence.record.input_length)
             for sequence in self._running

@@ -35,7 +35,7 @@ class Figures:
 
     @property
     def seconds_left(self) -> float | None:
-        """The remaining time at the mean speed so far."""
+        """Remaining time at the mean speed so far."""
         if not self.share:
             return None
         return self.seconds * (1 - self.share) / self.share

@@ -57,7 +57,7 @@ class Moment:
 
     @property
     def num_ended(self) -> int:
-        """Requests that got all their tokens."""
+        """Requests that finished with all their tokens."""
         return self.counts.requests - self.num_running - self.num_preempted
 
 

@@ -45,11 +45,11 @@ class TraceSource(Protocol):
 
     @property
     def name(self) -> str:
-        """Its name in errors and reports."""
+        """Name in errors and reports."""
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What is inexact, as sentences; complete once all records were read."""
+        """Sentences on what is inexact; complete once all records are read."""
 
     @property
     def total(self) -> int | None:
@@ -57,7 +57,7 @@ class TraceSource(Protocol):
 
     @property
     def position(self) -> int:
-        """How much of it was read."""
+        """Amount read so far."""
 
     def __iter__(self) -> Iterator[TraceRecord]:
         """Yield the records in order, each read when it is needed."""

@@ -31,7 +31,7 @@ class Asked:
 
     @property
     def held(self) -> int:
-        """Blocks that it holds in the end."""
+        """Blocks held at the end."""
         return self.full + self.partial
 
 

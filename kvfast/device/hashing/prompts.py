@@ -44,17 +44,17 @@ class Prompts:
 
     @property
     def columns(self) -> torch.Tensor:
-        """The table's three columns about each prompt."""
+        """Three columns of the table, one row per prompt."""
         return self.table[: 3 * len(self)].view(3, len(self))
 
     @property
     def root(self) -> torch.Tensor:
-        """The first parent."""
+        """Parent of every prompt's first block hash."""
         return self.table[3 * len(self) :][:DIGEST_WORDS]
 
     @property
     def round_constants(self) -> torch.Tensor:
-        """All 64 round constants."""
+        """The 64 round constants of SHA-256."""
         return self.table[3 * len(self) + DIGEST_WORDS :]
 
 

@@ -43,7 +43,7 @@ class IndexTable:
 
     @property
     def slot_mask(self) -> int:
-        """The bits of a hash that are its home."""
+        """Bits of a hash that select its home slot."""
         return len(self.slots) - 1
 
     def apply(self, changes: Changes, backend: Backend) -> None:

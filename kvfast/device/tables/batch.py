@@ -28,7 +28,7 @@ class Batch:
 
     @cached_property
     def ends(self) -> torch.Tensor:
-        """The end of each place's tokens."""
+        """End of each place's tokens."""
         return self.granted.cumsum(0)
 
     @cached_property
@@ -43,12 +43,12 @@ class Batch:
 
     @cached_property
     def is_uniform(self) -> bool:
-        """Whether all have the same number of tokens."""
+        """Whether all places have the same number of tokens."""
         return self.num_tokens == len(self.rows) * self.max_query_tokens
 
     @cached_property
     def top(self) -> int:
-        """The largest handle, -1 if there is none."""
+        """Largest handle; -1 if there is none."""
         return int(self.rows.max()) if len(self.rows) else -1
 
 

@@ -62,7 +62,7 @@ class Geometry:
 
     @cached_property
     def max_handles(self) -> int:
-        """The most requests that the tables can grow to."""
+        """Most requests that the tables can grow to."""
         return INT32_MAX // max(1, sum(group.width for group in self.groups))
 
     @cached_property

@@ -24,12 +24,12 @@ class Handover:
 
     @property
     def geometry(self) -> Geometry:
-        """The current addresses of entries."""
+        """Current addresses of entries."""
         return self.tables._geometry
 
     @property
     def state(self) -> DeviceState:
-        """The arrays on the device."""
+        """Arrays on the device."""
         return self.tables._device.state
 
     def checked_handles(self, field: str, handles: Ints) -> torch.Tensor:

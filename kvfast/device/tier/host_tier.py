@@ -183,7 +183,7 @@ class HostTier:
         return changes
 
     def after_step(self, handles: Iterable[int]) -> None:
-        """Requests whose tokens of the step are computed, and whose drafts are taken back."""
+        """Report newly full blocks to the tier, once a step is computed and drafts are resolved."""
         for handle in handles:
             request = self.batched.request_of(handle)
             told = self._told.setdefault(handle, [0] * len(self._sizes))

@@ -38,7 +38,7 @@ class Transfer:
 
     @property
     def is_done(self) -> bool:
-        """Whether it has ended; does not block."""
+        """Whether the transfer has finished; does not wait."""
         return self._event is None or self._event.query()
 
     def synchronize(self) -> None:

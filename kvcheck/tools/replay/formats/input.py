@@ -33,7 +33,7 @@ class Reader(Protocol):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What is inexact, as sentences; complete once all records were read."""
+        """Sentences on what is inexact; complete once all records are read."""
 
     def records(self, chunks: Iterable[bytes], file: str) -> Iterator[TraceRecord]:
         """Yield the requests of a file of that name, from its content. Raises TraceError."""

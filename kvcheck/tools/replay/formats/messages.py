@@ -46,7 +46,7 @@ class MessagesReader(TextReader):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """The notes of all texts, and whether lines were read as requests."""
+        """Notes on all texts, and whether lines were read as requests."""
         if not self._requests:
             return super().notes
         said = f"lines that are one request each, with all messages before it: {self._requests:,}"

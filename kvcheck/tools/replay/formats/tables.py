@@ -26,7 +26,7 @@ class Columns:
 
     @property
     def form(self) -> str:
-        """Its name in errors."""
+        """Description of the format in errors."""
         columns = f"{self.time}, {self.input_length}, {self.output_length}"
         return f"{self.name} is a CSV table with the columns {columns}"
 
@@ -48,7 +48,7 @@ class TableReader:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """A note that there are no prefixes."""
+        """Notes, the first of which says that there are no prefixes."""
         found: tuple[str, ...] = (
             "no prefixes in the data, so no hits are possible: the hit rate is 0 by construction;"
             " lengths and times are exact",

@@ -77,7 +77,7 @@ class VLLMLogReader:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """The source of output lengths, and what no log contains."""
+        """Notes on the source of output lengths and on what no log contains."""
         found: list[str] = []
         if self._assumed:
             found.append(
