@@ -23,7 +23,6 @@ from tests.mistakes import in_both, mistakes, of_kvfast
 
 
 def everything() -> tuple[Mistake, ...]:
-    """All of them."""
     both = (of_kvref for of_kvref, _ in in_both())
     return (
         *mistakes(),
@@ -57,7 +56,7 @@ def devices() -> Iterator[Mistake]:
 
 
 def contracts() -> Iterator[Mistake]:
-    """What replaces code of kvfast under CrossHair."""
+    """Yield the mistakes that replace code of kvfast under CrossHair."""
     planted = importlib.import_module("proofs.code.contracts._mistakes")
     kind = importlib.import_module("proofs.code.contracts._runner").Mistake
     for one in vars(planted).values():
@@ -73,7 +72,7 @@ def models() -> Iterator[Mistake]:
 
 
 def _spoken(found: Any, words: str, origin: str, kind: str) -> Mistake:
-    """One that has only words: they are its id, too."""
+    """Make a mistake of words, which also give its id."""
     return Mistake(_id(words), (), _sentence(words), origin, kind, partial(_itself, found))
 
 
@@ -90,7 +89,7 @@ def _sentence(words: str) -> str:
 
 
 def with_kind(found: Mistake) -> Mistake:
-    """An id that tells two mistakes of one name apart: `TakesOneMore (model)`."""
+    """Add the kind to the id, so that no two mistakes share one: `TakesOneMore (model)`."""
     return found if found.origin == "kvref" else replace(found, id=f"{found.id} ({found.kind})")
 
 

@@ -13,12 +13,12 @@ PROGRAMS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 
 
 def find_browser() -> str | None:
-    """The browser's program, if there is one."""
+    """Return the path of the browser, or None."""
     return next(filter(None, map(shutil.which, PROGRAMS)), None)
 
 
 def browse(program: str, folder: Path, address: str, *options: str) -> str:
-    """What the browser prints; it has no network and a profile of its own."""
+    """Return the browser's output; it runs without a network, with a profile of its own."""
     sandbox = ["--no-sandbox"] if os.geteuid() == 0 else []  # root may not have one
     done = subprocess.run(
         [
@@ -36,7 +36,7 @@ def browse(program: str, folder: Path, address: str, *options: str) -> str:
 
 
 def text_of(document: str, element: str) -> str:
-    """The text inside of the element with this id (which holds none of its own kind)."""
+    """Return the text of the element with this id, which contains none of its own tag."""
     found = re.search(rf'<(\w+)[^>]* id="{element}"[^>]*>(.*?)</\1>|$', document, re.S)
     assert found is not None
     return html.unescape(re.sub(r"<[^>]+>", " ", found[2] or "")).strip()

@@ -49,7 +49,7 @@ ENGINES: Mapping[str, tuple[type[LayerSpec], ...]] = {
 
 
 def declared(types: Sequence[type[LayerSpec]]) -> Capabilities:
-    """The reference with these types alone; custom specs are types, too."""
+    """Return the reference's capabilities with these types alone, custom specs being one."""
     whole = kvref.implementation().capabilities
     features = whole.features - {Feature.CUSTOM_SPECS}
     features |= {Feature.CUSTOM_SPECS} if tuple(types) == SPEC_TYPES else set()
@@ -57,7 +57,7 @@ def declared(types: Sequence[type[LayerSpec]]) -> Capabilities:
 
 
 def applying(types: Sequence[type[LayerSpec]], rules: Sequence[str] = ("*",)) -> set[str]:
-    """The rules that apply to an engine with these types."""
+    """Return the rules that apply to an engine with these types."""
     options = Options(Level.IDENTITY, Budget(0.0, 0), tuple(rules))
     report = Suite(Declared(declared(types)), kvref.implementation(), options).run()
     outcomes = rule_outcomes(report)
@@ -66,7 +66,7 @@ def applying(types: Sequence[type[LayerSpec]], rules: Sequence[str] = ("*",)) ->
 
 
 def rows() -> list[str]:
-    """A line per chapter: how many of its rules apply to each engine."""
+    """Build a line per chapter: how many of its rules apply to each engine."""
     table = load_table()
     chapters: dict[str, set[str]] = {}
     for rule in table.find_rules():

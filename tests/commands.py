@@ -45,7 +45,7 @@ def kvspec(folder: Path, *args: str) -> subprocess.CompletedProcess[str]:
 
 
 def said_by(command: str, capsys: pytest.CaptureFixture[str]) -> list[str]:
-    """What `kvspec COMMAND` prints, on both streams, and its exit code."""
+    """Return what `kvspec COMMAND` prints on both streams, and its exit code."""
     code = main(shlex.split(command))
     shown = capsys.readouterr()
     return [*shown.out.splitlines(), *shown.err.splitlines(), f"exit code {code}"]

@@ -60,7 +60,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[None]:
-    """The collector never looks at what collecting tests leaves: half a million objects.
+    """Keep the half million objects of the collection away from the garbage collector.
 
     With them each `gc.collect()`, of which a benchmark makes hundreds, takes 70 ms.
     """
@@ -85,7 +85,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """A worker of pytest-xdist tells how many it left out; all of them collect the same."""
+    """Report from a pytest-xdist worker how many tests it left out; all collect the same."""
     told: dict[str, object] | None = getattr(session.config, "workeroutput", None)
     if told is not None:
         told["left_for_deep"] = session.config.stash.get(LEFT_FOR_DEEP, 0)
@@ -93,7 +93,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any, error: object) -> None:
-    """What a worker told."""
+    """Read a worker's report."""
     left = getattr(node, "workeroutput", {}).get("left_for_deep", 0)
     node.config.stash[LEFT_FOR_DEEP] = max(left, node.config.stash.get(LEFT_FOR_DEEP, 0))
 
@@ -101,7 +101,7 @@ def pytest_testnodedown(node: Any, error: object) -> None:
 def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, config: pytest.Config
 ) -> None:
-    """One line in place of a skip for each."""
+    """Write one line instead of a skip for each test."""
     if left := config.stash.get(LEFT_FOR_DEEP, 0):
         terminalreporter.write_line(f"{left} long tests left out; --deep runs them, too")
 
@@ -138,7 +138,7 @@ def shared() -> Path:
 
 @pytest.fixture(scope="session")
 def chromium() -> str:
-    """The browser's program; a test without one is skipped."""
+    """Path of the browser; skips the test without one."""
     program = find_browser()
     if program is None:
         pytest.skip(f"no browser: none of {', '.join(PROGRAMS)} is on the path")

@@ -31,7 +31,7 @@ ELSEWHERE = ("tests/", "proofs/", "bench/", "examples/")
 
 
 def place_of(module: str, folders: set[str]) -> str:
-    """Where a module stands."""
+    """Return the place of a module: its package, or a folder that counts by itself."""
     parts = module.split(".")
     second = ".".join(parts[:2])
     stands_alone = parts[0] == "kvcheck" or second == "kvfast.device"
@@ -40,7 +40,7 @@ def place_of(module: str, folders: set[str]) -> str:
 
 
 def places_of(root: Path) -> dict[str, set[str]]:
-    """Each place, and those it imports."""
+    """Return each place, with those it imports."""
     before = sys.path[:]
     sys.path[:0] = [str(root), str(root / "spec")]
     names = [n for n in PACKAGES if (root / n).is_dir() or (root / "spec" / n).is_dir()]
@@ -57,7 +57,7 @@ def places_of(root: Path) -> dict[str, set[str]]:
 
 
 def reached_from(arrows: dict[str, set[str]]) -> dict[str, set[str]]:
-    """What each one imports, also by way of others."""
+    """Return all places that each one imports, directly or not."""
     reached = {name: set(targets) for name, targets in arrows.items()}
     changed = True
     while changed:
@@ -70,7 +70,7 @@ def reached_from(arrows: dict[str, set[str]]) -> dict[str, set[str]]:
 
 
 def floors(arrows: dict[str, set[str]], reached: dict[str, set[str]]) -> int:
-    """The longest way down; a circle counts as many floors as it has places."""
+    """Return the longest way down; a circle counts as many floors as it has places."""
 
     @cache
     def floor(name: str) -> int:
@@ -98,7 +98,7 @@ def lines_of(root: Path) -> tuple[Counter[str], Counter[str], list[Path]]:
 
 
 def figures(root: Path) -> dict[str, int]:
-    """What is counted, by its name."""
+    """Return the counts, by name."""
     arrows = places_of(root)
     reached = reached_from(arrows)
     circles = {frozenset(o for o in reached[n] if n in reached[o]) for n in arrows} - {frozenset()}
@@ -119,7 +119,6 @@ def figures(root: Path) -> dict[str, int]:
 
 
 def main(arguments: list[str]) -> int:
-    """The command."""
     roots = [Path(argument) for argument in arguments or ["."]]
     columns = [figures(root.resolve()) for root in roots]
     print(f"{'':42}", *(f"{root.resolve().name:>16}" for root in roots))

@@ -38,12 +38,12 @@ POOLS = (
 
 @cache
 def mistakes() -> tuple[Mistake, ...]:
-    """Those of the reference."""
+    """Return the mistakes in kvref."""
     return tuple(read(files("kvref.mistakes"), "kvref"))
 
 
 def of_random_steps() -> list[str]:
-    """Those that whole steps can show; no step drawn here follows a request or walks the queue."""
+    """Return those that random steps show; these neither follow requests nor walk the queue."""
     others = {"KV-BATCH-14", "KV-BATCH-15"}
     return [
         each.id for each in mistakes() if each.kind == "steps" and not others.issuperset(each.rules)
@@ -52,15 +52,15 @@ def of_random_steps() -> list[str]:
 
 @cache
 def of_kvfast() -> tuple[Mistake, ...]:
-    """Those of kvfast, mostly at one of its sizes: most checks know only short lists and texts."""
+    """Return kvfast's own, mostly at one of its sizes: most checks use short lists and texts."""
     return tuple(read(files("kvfast.mistakes"), "kvfast"))
 
 
 @cache
 def in_both() -> tuple[tuple[Mistake, Mistake], ...]:
-    """Those that kvref and kvfast make at once: the one of kvref, the one of kvfast.
+    """Return pairs of mistakes that kvref and kvfast make at once, in this order.
 
-    Comparing the two shows none of them. Each is named as that of kvref, with InBoth behind.
+    Comparing the two shows none of them. Each is named as that of kvref, with InBoth appended.
     """
     return tuple(map(_in_both, entries(IN_BOTH.read_text(encoding="utf-8"))))
 
@@ -81,12 +81,12 @@ def _in_both(entry: Entry) -> tuple[Mistake, Mistake]:
 
 
 def mistaken(name: str, *, audits: bool = False) -> Any:
-    """The implementation that makes this mistake; with `audits` it checks itself, as kvref does."""
+    """Make the implementation with this mistake; with `audits` it checks itself, as kvref does."""
     return find(name, mistakes()).make(**{"audits": True} if audits else {})
 
 
 def __getattr__(name: str) -> Callable[[], Implementation]:
-    """The factory of this name, for `find_implementation("tests.mistakes:…")`."""
+    """Return the factory of this name, for `find_implementation("tests.mistakes:…")`."""
     if name[:1].isupper():
         try:
             return find(name, mistakes()).make

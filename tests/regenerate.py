@@ -30,7 +30,7 @@ from tests.source import ROOT
 
 
 def load_table() -> ModuleType:
-    """The script spec/table.py as a module, with the one beside it; spec is no package."""
+    """Load the script spec/table.py and the one beside it as modules; spec is no package."""
     _load("shown", "spec/shown.py")
     return _load("spec_table", "spec/table.py")
 
@@ -70,7 +70,7 @@ def rules() -> Mapping[str, str]:
 
 
 def decisions() -> Mapping[str, str]:
-    """The index of docs/decisions, from the headings of its pages."""
+    """Build the index of docs/decisions from the headings of its pages."""
     lines = [
         "# Decisions",
         "",
@@ -85,7 +85,7 @@ def decisions() -> Mapping[str, str]:
 
 
 def differences() -> Mapping[str, str]:
-    """The records of the points at which the rules differ from vLLM 0.24.0."""
+    """Build the records of the points at which the rules differ from vLLM 0.24.0."""
     with tempfile.TemporaryDirectory() as folder:
         write_vectors(Path(folder))
         return {
@@ -95,7 +95,7 @@ def differences() -> Mapping[str, str]:
 
 
 def kills() -> Mapping[str, str]:
-    """The matrix of mistakes and layers, from the cells that were run."""
+    """Build the matrix of mistakes and layers from the cells that were run."""
     everybody = (*mistakes(), *of_kvfast(), *(of_kvref for of_kvref, _ in in_both()))
     text = kills_page.text(everybody, matrix.read(), everything())
     return {str(kills_page.PAGE.relative_to(ROOT)): text}
@@ -139,7 +139,7 @@ GENERATED: Sequence[Quick | Slow] = (
 
 
 def outdated(each: Quick, root: Path = ROOT) -> Iterator[str]:
-    """The files that are not as they would be written."""
+    """Yield the files that differ from what would be written."""
     for name, text in each.texts().items():
         path = root / name
         if not path.exists() or path.read_text(encoding="utf-8") != text:

@@ -32,7 +32,7 @@ def write_behind(page: Path, mark: str, lines: Iterable[str]) -> None:
 
 
 def text_files() -> tuple[Path, ...]:
-    """Every text file of the repository; what builds and tools leave behind is not among them."""
+    """Return every text file of the repository, without leftovers of builds and tools."""
     found = [path for path in ROOT.iterdir() if path.is_file() and not path.name.startswith(".")]
     for folder in _FOLDERS:
         found += [path for path in (ROOT / folder).rglob("*") if path.is_file()]
@@ -47,7 +47,6 @@ def text_files() -> tuple[Path, ...]:
 
 
 def python_files() -> tuple[Path, ...]:
-    """Every Python file of the repository."""
     return tuple(path for path in text_files() if path.suffix == ".py")
 
 
@@ -61,10 +60,9 @@ def package_modules() -> Iterator[tuple[str, Path]]:
 
 @functools.cache
 def tree(path: Path) -> ast.Module:
-    """The parsed file."""
     return ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
 
 
 def shown(path: Path) -> str:
-    """The path as messages show it: from the repository's root on."""
+    """Return the path from the repository's root on, as messages show it."""
     return path.relative_to(ROOT).as_posix()

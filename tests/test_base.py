@@ -38,14 +38,14 @@ EMPTY = EmptyImplementation()
 
 
 def made(**content: Any) -> BaseRequest:
-    """A request of four tokens."""
+    """Make a request of four tokens."""
     request = EMPTY.make_request(manager(), RequestInput("r", (1, 2, 3, 4), **content))
     assert isinstance(request, BaseRequest)
     return request
 
 
 def manager() -> KVCacheManager:
-    """A manager for one full-attention group."""
+    """Create a manager for one full-attention group."""
     return EMPTY.create(CONFIG)
 
 
@@ -88,7 +88,7 @@ def test_a_configuration_that_needs_more_is_refused(config: ManagerConfig) -> No
     ids=lambda content: next(iter(content)),
 )
 def test_content_that_needs_more_is_refused(content: dict[str, Any]) -> None:
-    """A salt that is ignored would share blocks that must be apart."""
+    """Refuse a salt: ignoring it would share blocks that must be kept apart."""
     with pytest.raises(UnsupportedError):
         made(**content)
 
@@ -117,7 +117,6 @@ def test_a_property_that_fails_shows_its_own_error() -> None:
 
 @pytest.mark.parametrize("name", ["get_computed_blocks", "free", "get_blocks"])
 def test_what_an_author_must_write_says_so(name: str) -> None:
-    """The five that every manager has."""
     with pytest.raises(NotImplementedError):
         getattr(manager(), name)(made())
     with pytest.raises(NotImplementedError):
@@ -154,7 +153,7 @@ def test_legal_arguments_give_the_blocks_of_the_hit() -> None:
 
 
 def test_a_request_grows_by_tokens_only() -> None:
-    """As prompts, generated tokens are ints from 0 on."""
+    """Accept only ints from 0 on, as in prompts."""
     request = made()
     EMPTY.append_tokens(manager(), request, [5])
     assert (request.num_tokens, request.num_prompt_tokens) == (5, 4)

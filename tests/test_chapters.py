@@ -11,7 +11,7 @@ CHAPTERS = {"chunked_local": "CHUNK", "cross_attention": "CROSS", "sliding_windo
 
 
 def test_an_engine_with_full_attention_alone_needs_what_the_table_says() -> None:
-    """The first column, of three chapters."""
+    """Compare the first column, for three chapters."""
     found = applying(FULL, [f"KV-{chapter}-*" for chapter in CHAPTERS.values()])
     for name, chapter in CHAPTERS.items():
         number = sum(rule.startswith(f"KV-{chapter}-") for rule in found) or "–"

@@ -62,7 +62,7 @@ class Import:
 
 
 def imports(module: ast.Module) -> Iterator[Import]:
-    """All imports of a file, also `import_module("…")`; those for type checkers left out."""
+    """Yield all imports of a file, also `import_module("…")`, but none for type checkers."""
     yield from _imports(module, at_import=True)
 
 
@@ -95,7 +95,7 @@ def is_wholly_extra(name: str) -> bool:
 
 
 def test_the_layers_are_kept() -> None:
-    """The contracts of [tool.importlinter]: layers, no circle, twins that never meet."""
+    """Check the contracts of [tool.importlinter]: layers, no circle, twins kept apart."""
     assert lint_imports(config_filename=str(ROOT / "pyproject.toml"), no_cache=True) == 0
 
 

@@ -79,7 +79,7 @@ def test_every_package_is_typed_and_has_its_marker() -> None:
 
 
 def test_every_folder_with_modules_is_a_package() -> None:
-    """A folder without __init__.py would be left out of the wheel."""
+    """Require __init__.py, without which a folder is left out of the wheel."""
     for _, path in package_modules():
         assert (path.parent / "__init__.py").is_file(), path
 
@@ -131,7 +131,7 @@ NAMED = re.compile(r"(?<![\w./$-])(?:bench|docs|examples|proofs|spec|tests)/[\w.
 
 @pytest.mark.parametrize("script", sorted((ROOT / ".ci").iterdir()), ids=lambda path: path.name)
 def test_what_a_script_names_is_there(script: Path) -> None:
-    """What is not run on every commit, as .ci/sanitize, is broken by a file that goes."""
+    """Check scripts not run on every commit too, which a removed file would break."""
     named = NAMED.findall(script.read_text(encoding="utf-8"))
     assert [name for name in named if not any(ROOT.glob(name))] == []
 

@@ -33,7 +33,7 @@ class Console:
 
 
 def blocks(language: str) -> list[str]:
-    """The fenced blocks of a language."""
+    """Return the fenced blocks of a language."""
     return re.findall(rf"^```{language}\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
 
 
@@ -47,7 +47,7 @@ def consoles() -> list[Console]:
 
 
 def matches(shown: tuple[str, ...], printed: str) -> bool:
-    """Whether the output is as shown; `…` stands for anything, alone in a line for any lines."""
+    """Check the output; `…` matches anything, alone in a line any lines."""
     pattern = ""
     for line in shown:
         if line == ELLIPSIS:

@@ -24,7 +24,7 @@ CONFIG = ManagerConfig(
 
 
 def small() -> tuple[BatchedManager, list[int]]:
-    """A small manager with two requests that share eight tokens."""
+    """Return a small manager, and two requests that share eight tokens."""
     manager = SMALL.create(CONFIG)
     batched = batched_of(SMALL, manager)
     texts = {"a": list(range(9)), "b": [*range(8), 99]}
@@ -49,7 +49,7 @@ def test_a_small_manager_has_whole_steps() -> None:
 
 @pytest.mark.rule("KV-BATCH-2")
 def test_what_a_small_manager_lacks_is_refused_before_anything_changes() -> None:
-    """Its single call would find out when its turn comes."""
+    """Refuse the whole step; a single call would refuse only when it is made."""
     batched, (a, b) = small()
     batched.admit([a])
     batched.append([a], [9])

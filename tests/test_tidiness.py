@@ -101,7 +101,7 @@ def mutable_state(module: ast.Module) -> Iterator[int]:
 
 
 def _is_read_only(statement: ast.Assign | ast.AnnAssign) -> bool:
-    """Whether the value can't be changed, or mypy refuses every change because of its type."""
+    """Check that the value can't be changed, or that its type makes mypy refuse changes."""
     if isinstance(statement, ast.AnnAssign):
         declared = ast.unparse(statement.annotation).partition("[")[0]
         return declared in READ_ONLY_TYPES or not _is_mutable(statement.value)
@@ -116,7 +116,7 @@ def _is_mutable(value: ast.expr | None) -> bool:
 
 
 def test_no_part_has_more_lines_than_its_budget() -> None:
-    """The table stands in pyproject.toml. A part that shrank by a tenth lowers its line there."""
+    """Check budgets in pyproject.toml; a part that shrank by a tenth lowers its own."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     budgets: dict[str, int] = project["tool"]["kvspec"]["lines"]
     lines = dict.fromkeys(budgets, 0)

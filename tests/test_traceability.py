@@ -23,7 +23,7 @@ def test_rules_code_and_tests_fit_together() -> None:
 
 
 def rule(rule_id: str, sentence: str, name: str = "") -> str:
-    """A rule as a chapter has it."""
+    """Return a rule as a chapter has it."""
     return f'### {rule_id} · {name or rule_id.lower()} <a id="{rule_id}"></a>\n\n{sentence}\n\n'
 
 
@@ -31,7 +31,7 @@ LETTER = re.compile(r"(?<![\w.\"'’`-])[B-Z](?![\w\"'’`-])")
 
 
 def test_every_letter_in_the_rules_has_one_meaning() -> None:
-    """Those of the table of symbols; A is also a word."""
+    """Look it up in the table of symbols; A is also a word."""
     symbols = (ROOT / "spec/README.md").read_text(encoding="utf-8").partition("## Symbols")[2]
     known = set(re.findall(r"^\| ([A-Z])\b", symbols.partition("\n## ")[0], re.MULTILINE))
     used = {
@@ -273,7 +273,7 @@ BLOCK_TYPES = ("ChunkedLocalAttentionSpec", "MambaSpec")
 
 @pytest.mark.parametrize("block_type", BLOCK_TYPES)
 def test_the_places_of_a_block_type_are_named(block_type: str) -> None:
-    """In docs/changing-a-rule.md, as a file or as the folder around it."""
+    """Find them in docs/changing-a-rule.md, each as a file or its folder."""
     page = (ROOT / "docs/changing-a-rule.md").read_text(encoding="utf-8")
     linked = re.findall(r"\]\(\.\./([^)]+)\)", page.partition("## Adding a block type")[2])
     places = [(ROOT / name).resolve() for name in linked]

@@ -52,7 +52,7 @@ FILES = {
 
 
 def found_in(folder: Path, **changes: str) -> list[str]:
-    """What is found in a small repository with these changes."""
+    """Return the problems of a small repository with these changes."""
     for name, text in {**FILES, **changes}.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)

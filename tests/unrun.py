@@ -27,7 +27,7 @@ MODEL_FOLDERS = ("proofs", "spec/tla")
 
 
 def run_proofs(root: Path) -> list[Path]:
-    """The files that `.ci/run` runs as proofs."""
+    """Return the files that `.ci/run` runs as proofs."""
     found = PATTERNS.search((root / ".ci/run").read_text(encoding="utf-8"))
     if found is None:
         return []
@@ -46,7 +46,7 @@ def reached(root: Path, start: Iterable[Path]) -> set[Path]:
 
 
 def imported(path: Path) -> Iterator[str]:
-    """What a module imports, by full names: of `from a import b` both a and a.b."""
+    """Yield the full names a module imports: for `from a import b` both a and a.b."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -56,7 +56,7 @@ def imported(path: Path) -> Iterator[str]:
 
 
 def files_of(root: Path, module: str) -> Iterator[Path]:
-    """The file of a module of `proofs`, if there is one."""
+    """Yield the file of a module of `proofs`, if there is one."""
     path = root / (module.replace(".", "/") + ".py")
     if module.startswith("proofs.") and path.is_file():
         yield path
@@ -67,7 +67,7 @@ def shown(path: Path, root: Path) -> str:
 
 
 def rules_in(text: str) -> set[str]:
-    """The rules that a text names, ranges spelled out."""
+    """Return the rules cited in a text, with ranges expanded."""
     return {
         f"KV-{chapter}-{number}"
         for chapter, first, last in CITATION.findall(text)
@@ -95,7 +95,7 @@ def problems(root: Path) -> list[str]:
 
 
 def of_proof(root: Path, path: Path) -> Iterator[str]:
-    """A file that is run must say what it proves, tell how it ended, and be able to fail."""
+    """Check that a proof names its rules, exits with a code, and can fail."""
     name, text = shown(path, root), path.read_text(encoding="utf-8")
     tree = ast.parse(text)
     if not rules_in(ast.get_docstring(tree) or ""):
@@ -108,7 +108,7 @@ def of_proof(root: Path, path: Path) -> Iterator[str]:
 
 
 def names_in(tree: ast.AST) -> Iterator[str]:
-    """The names that code uses and imports; not the words of comments and docstrings."""
+    """Yield the names that code uses and imports, not those in comments and docstrings."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Name):
             yield node.id
@@ -123,7 +123,7 @@ def names_in(tree: ast.AST) -> Iterator[str]:
 
 
 def of_contracts(root: Path, path: Path) -> Iterator[str]:
-    """A function with a contract must be handed to somebody, with a mistake that breaks it.
+    """Check that each contract is run, with a mistake that breaks it.
 
     Where some contracts are expected to be refuted, those are the mistakes of the others.
     """
@@ -147,7 +147,7 @@ def of_contracts(root: Path, path: Path) -> Iterator[str]:
 
 
 def of_models(root: Path, alive: Iterable[Path]) -> Iterator[str]:
-    """A model must be named by what is run, or by a model that is; a configuration must check."""
+    """Check that each model is run, directly or by another, and each configuration checks."""
     models = {
         path: path.read_text(encoding="utf-8")
         for folder in MODEL_FOLDERS
@@ -167,7 +167,7 @@ def of_models(root: Path, alive: Iterable[Path]) -> Iterator[str]:
 
 
 def texts_in(path: Path) -> Iterator[str]:
-    """The texts that code uses, docstrings left out."""
+    """Yield the strings that code uses, without docstrings."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     idle = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     for node in ast.walk(tree):
@@ -176,7 +176,7 @@ def texts_in(path: Path) -> Iterator[str]:
 
 
 def is_named(model: Path, names: Iterable[str]) -> bool:
-    """Whether a text is the model's name, or a path or pattern that ends in it."""
+    """Check whether a text is the model's name, or a path or pattern that ends in it."""
     last = {name.rpartition("/")[2] for name in names}
     return any(
         each == model.stem or fnmatch.fnmatchcase(model.name, each)
@@ -186,7 +186,7 @@ def is_named(model: Path, names: Iterable[str]) -> bool:
 
 
 def of_table(root: Path, run: Iterable[Path]) -> Iterator[str]:
-    """Each proof has its row, with the rules of its docstring and no others."""
+    """Check that each proof has its row, with the rules of its docstring and no others."""
     rows = table_rows(root)
     by_file = {path.relative_to(root / "proofs").as_posix(): path for path in run}
     yield from (f"{README}: {file} is no proof that is run" for file in rows if file not in by_file)
@@ -203,6 +203,6 @@ def of_table(root: Path, run: Iterable[Path]) -> Iterator[str]:
 
 
 def table_rows(root: Path) -> Mapping[str, set[str]]:
-    """The files of the table, and the rules of each."""
+    """Return the files of the table, and the rules of each."""
     text = (root / README).read_text(encoding="utf-8")
     return {row["file"]: rules_in(row["property"]) for row in ROW.finditer(text)}

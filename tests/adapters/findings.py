@@ -65,7 +65,7 @@ Report = Mapping[str, Any]
 
 
 def kept(report: Report) -> dict[str, Any]:
-    """What is committed of a report: all that the tables show."""
+    """Return the part of a report that is committed: all that the tables show."""
     return {
         **{name: report[name] for name in KEPT},
         "left_out": len(report["left_out"]),
@@ -83,14 +83,14 @@ def kept(report: Report) -> dict[str, Any]:
 
 
 def read(name: str) -> tuple[Report, Mapping[str, str]]:
-    """The report of that name, and the reason of each cause."""
+    """Return the report of that name, and the reason for each cause."""
     report = json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8"))
     known = tomllib.loads((FOLDER / f"{name}.toml").read_text(encoding="utf-8"))
     return report, {each["cause"]: each["reason"] for each in known.get("known", ())}
 
 
 def texts() -> Mapping[str, str]:
-    """The pages as they should be: path -> text."""
+    """Return the pages as they should be, by path."""
     reports = {name: read(name) for name in SUBJECTS}
     page = filled((ROOT / PAGE).read_text(encoding="utf-8"), "matrix", matrix(reports))
     for name, (report, reasons) in reports.items():
@@ -100,7 +100,7 @@ def texts() -> Mapping[str, str]:
 
 
 def matrix(reports: Mapping[str, tuple[Report, Mapping[str, str]]]) -> str:
-    """A row for each chapter: how many of the rules that apply nothing speaks against."""
+    """Build a row per chapter: how many of the rules that apply are not contradicted."""
     columns = [report for report, _ in reports.values()]
     names = [_versioned(SUBJECTS[name], report) for name, (report, _) in reports.items()]
     lines = [f"| chapter | {' | '.join(names)} |", f"|---|{'---:|' * len(names)}"]
@@ -159,7 +159,7 @@ SIGNS: Mapping[str, str] = MappingProxyType(
 
 
 def rule_table(reports: Mapping[str, tuple[Report, Any]]) -> str:
-    """A row for each rule."""
+    """Build a row per rule."""
     columns = [report for report, _ in reports.values()]
     head = " | ".join(SUBJECTS[name] for name in reports)
     told = ", ".join(f"{sign} {verdict}" for verdict, sign in SIGNS.items())
@@ -172,7 +172,7 @@ def rule_table(reports: Mapping[str, tuple[Report, Any]]) -> str:
 
 
 def subject(report: Report, reasons: Mapping[str, str]) -> Iterator[str]:
-    """What is said of one subject: what was run, what is wrong, and what differs besides."""
+    """Yield the text about one subject: runs, wrong results, other differences."""
     counts = ", ".join(f"{n} {verdict}" for verdict, n in report["counts"].items() if n)
     random = f", {report['random']:,} random programs" if report["random"] else ""
     yield (
@@ -205,7 +205,7 @@ def groups(violations: Sequence[Report], reasons: Mapping[str, str]) -> dict[str
 
 
 def line_of(reason: str, violations: Sequence[Report]) -> str:
-    """An item of a list."""
+    """Build an item of a list."""
     rules = ", ".join(dict.fromkeys(each["rule"] for each in violations))
     least = min(violations, key=lambda each: (not each["story"], len(each["story"])))
     said = reason.removeprefix(f"{KINDS[0]}: ")
@@ -222,7 +222,7 @@ def _gravity(reason: str) -> tuple[int, str]:
 
 
 def story_of(found: Report) -> str:
-    """The calls in short form, or the name of the check that has none to tell."""
+    """Return the calls in short form, or the name of a check without calls."""
     if not found["story"]:
         return f"check *{found['program']}*"
     told = "; ".join(f"`{each}`" for each in found["story"])
@@ -231,14 +231,14 @@ def story_of(found: Report) -> str:
 
 
 def _cut(text: str) -> str:
-    """In one line, in which nothing is Markdown or HTML."""
+    """Return the text on one line, with Markdown and HTML escaped."""
     line = " ".join(text.split())
     line = line if len(line) <= MOST or "`" in line else f"{line[:MOST]}…"
     return re.sub(r"([*\[\]\\])", r"\\\1", escape(line, quote=False))
 
 
 def filled(page: str, name: str, text: str) -> str:
-    """The page with the text in its place; ValueError where none is marked."""
+    """Fill in the text between its marks; raise ValueError if they are missing."""
     begin, end = (f"<!-- {word} {name} -->\n" for word in ("begin", "end"))
     before, marked, rest = page.partition(begin)
     _, closed, after = rest.partition(end)

@@ -22,7 +22,6 @@ NAME = "vllm-0.33"
 
 
 def read_rows(folder: Path) -> list[Mapping[str, Any]]:
-    """As the file has them."""
     listed: list[Mapping[str, Any]] = tomllib.loads((folder / f"{NAME}.rows.toml").read_text())[
         "row"
     ]
@@ -30,7 +29,7 @@ def read_rows(folder: Path) -> list[Mapping[str, Any]]:
 
 
 def table(folder: Path) -> str:
-    """A line for each row."""
+    """Build the table, a line per row."""
     broken = {level: _broken(folder, level) for level in ("identity", "safety")}
     lines = ["| what | found by `kvspec check` | smallest story | reached by its scheduler |"]
     lines.append("|---|---|---|---|")

@@ -34,7 +34,7 @@ def config(spec: LayerSpec = FULL, num_blocks: int = 6, **members: Any) -> Manag
 
 
 def checked(subject: NanoImplementation) -> Report:
-    """The directed programs of level safety, without shrinking by random ones."""
+    """Run the directed programs of level safety, without random ones to shorten them."""
     return Suite(subject, None, Options(Level.SAFETY, Budget(0.0, 0))).run()
 
 
@@ -96,7 +96,7 @@ def test_calls_become_those_of_the_block_manager(stand_in: NanoImplementation) -
 
 
 def test_the_stand_in_passes_and_broken_copies_of_it_do_not(stand_in: NanoImplementation) -> None:
-    """What the suite sees through the adapter is the manager behind it."""
+    """Show that the suite judges the manager behind the adapter."""
     assert checked(stand_in).violations == ()
     manager = stand_in.library.block_manager.BlockManager
     for name, breaks in BREAKS.items():
@@ -110,7 +110,7 @@ def test_nano_vllm_passes_and_broken_copies_of_it_do_not(nano: NanoImplementatio
 
 
 def _forgets_a_block(patch: pytest.MonkeyPatch, manager: type[Any]) -> None:
-    """The first block of a request stays in use for ever."""
+    """Keep the first block of a request in use for ever."""
     release = manager.deallocate
 
     def deallocate(self: Any, seq: Any) -> None:
@@ -127,7 +127,7 @@ def _hashes_blocks_alone(patch: pytest.MonkeyPatch, manager: type[Any]) -> None:
 
 
 def _hands_out_a_block_twice(patch: pytest.MonkeyPatch, manager: type[Any]) -> None:
-    """What a request got is still free."""
+    """Leave allocated blocks in the free list."""
     append = manager.may_append
 
     def may_append(self: Any, seq: Any) -> None:
@@ -162,7 +162,7 @@ def test_what_it_does_not_have_is_refused_by_name(
 
 
 def test_arguments_without_a_counterpart_are_refused(stand_in: NanoImplementation) -> None:
-    """A hit that is not the last look-up's, more tokens than there are, options beyond the base."""
+    """Refuse a hit of an older look-up, too many tokens, and options beyond the base."""
     manager = stand_in.create(config())
     request = stand_in.make_request(manager, RequestInput("a", [1, 2, 3]))
     with pytest.raises(StaleHitError):
@@ -186,7 +186,7 @@ def test_arguments_without_a_counterpart_are_refused(stand_in: NanoImplementatio
 def test_there_are_programs_for_it_with_blocks_that_it_can_have(
     stand_in: NanoImplementation,
 ) -> None:
-    """A random program about blocks of one token gets larger ones."""
+    """Enlarge the blocks of a random program about blocks of one token."""
     can = stand_in.capabilities
     small = replace(SCENARIOS[0], config=config(FullAttentionSpec(1, 1, 8, "float16")))
     cut = random_program(small, can, Policy(), hashes_matter=False, oracle=None)

@@ -15,7 +15,7 @@ REPORTS = sorted((ROOT / "docs" / "reports").glob("vllm-0.33-*.md"))
 
 
 def fenced(page: Path, language: str) -> str:
-    """The first block of that language."""
+    """Return the first code block in that language."""
     return page.read_text(encoding="utf-8").partition(f"```{language}\n")[2].partition("```\n")[0]
 
 

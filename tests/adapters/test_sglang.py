@@ -44,7 +44,7 @@ def sglang(request: pytest.FixtureRequest) -> SGLangImplementation:
 
 
 def checked(subject: SGLangImplementation) -> Report:
-    """The directed programs of level safety."""
+    """Run the directed programs of level safety."""
     return Suite(subject, None, Options(Level.SAFETY, Budget(0.0, 0))).run()
 
 
@@ -73,7 +73,7 @@ def test_discovery_shows_that_line() -> None:
 
 
 def test_pages_are_blocks_and_a_hit_is_kept_on_the_request(sglang: SGLangImplementation) -> None:
-    """Two requests share two pages; both hold a page of their own for the rest."""
+    """Share two pages among two requests; each holds one more for its remaining tokens."""
     manager = sglang.create(CONFIG)
     first = sglang.make_request(manager, RequestInput("a", [1, 2, 3, 4, 5]))
     assert manager.get_computed_blocks(first).hit_length_tokens == 0
@@ -111,7 +111,7 @@ def test_what_it_does_not_have_is_refused_by_name(sglang: SGLangImplementation) 
 
 
 def test_it_passes_and_broken_copies_of_it_do_not(sglang: SGLangImplementation) -> None:
-    """What the suite sees through the adapter is SGLang's own locking and freeing."""
+    """Show that the suite judges SGLang's own locking and freeing."""
     assert checked(sglang).violations == ()
     unified, plain = sglang.library.unified_cache, sglang.library.radix_cache
     tree = unified.UnifiedRadixCache if sglang.is_unified else plain.RadixCache
@@ -130,7 +130,7 @@ def _never_locks(patch: pytest.MonkeyPatch, tree: type[Any]) -> None:
 
 
 def _keeps_the_row_of_a_freed_duplicate(patch: pytest.MonkeyPatch, tree: type[Any]) -> None:
-    """The request's own pages go back to the pool, and its row still names them."""
+    """Return the request's pages to the pool, but keep them in its row."""
     checkpoint = tree.checkpoint
 
     def stale(self: Any, req: Any, **options: Any) -> None:

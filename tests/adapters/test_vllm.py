@@ -169,7 +169,7 @@ LOADED = tuple(
 def test_a_load_fills_up_short_lists_as_the_rules_say(
     old: VLLMImplementation, program: Program
 ) -> None:
-    """The same answers, blocks and order of eviction (KV-MGR-8)."""
+    """Compare results, blocks and the order of eviction (KV-MGR-8)."""
     runner = Runner(program, old, kvref.implementation(), [CompareCheck(exact_ids=True)])
     perform(runner, program.steps)
 

@@ -146,7 +146,7 @@ def config(*specs: LayerSpec, **members: object) -> ManagerConfig:
 
 
 def library(version: str) -> Library:
-    """One of that version, without any of its modules."""
+    """Return the library at that version, without any of its modules."""
     modules = [each.name for each in fields(Library) if each.name != "version"]
     return Library(version=version, **dict.fromkeys(modules))
 

@@ -91,7 +91,7 @@ def test_what_vllm_does_not_have_is_unsupported_and_no_difference(
 def test_an_answer_that_the_contract_has_no_value_for_is_no_refusal(
     vllm: VLLMImplementation,
 ) -> None:
-    """Blocks grow from 16 to 48 tokens, and 32 sink tokens are no whole block any more."""
+    """Grow blocks from 16 to 48 tokens, so that 32 sink tokens are no whole block."""
     planner = vllm.planner
     assert planner is not None
     with pytest.raises(VLLMAnswerError, match="sink_len"):
@@ -197,7 +197,7 @@ PLANTED: dict[str, Patch] = {
 
 
 def broken(vllm: VLLMImplementation) -> list[str]:
-    """The rules of planning that the directed checks find broken, the most suspicious first."""
+    """Return the planning rules that directed checks find broken, the likeliest cause first."""
     options = Options(
         Level.IDENTITY, Budget(0.0, 0), rules=("KV-PLAN-*",), policy=Policy.vllm_0_24()
     )

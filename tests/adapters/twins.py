@@ -79,7 +79,7 @@ class Twin:
 
 
 def compare_twins(vllm: VLLMImplementation, config: ManagerConfig, steps: list[Step]) -> None:
-    """The same calls to kvref and to vLLM: answers, states, events and counts."""
+    """Make the same calls on both; compare results, states, events and statistics."""
     pair = [Twin(kvref.implementation()), Twin(vllm)]
     for twin in pair:
         twin.manager = twin.implementation.create(config)

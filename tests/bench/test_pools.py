@@ -35,7 +35,7 @@ class Refuser(ReferenceImplementation):
 
 class Vanisher(ReferenceImplementation):
     def create(self, config: ManagerConfig, **options: Any) -> KVCacheManager:
-        """As a failure in compiled code would."""
+        """End the process as a crash in compiled code would."""
         import os
 
         os._exit(3)

@@ -49,7 +49,7 @@ class Untimed:
         self.answers.setdefault(what, []).append(answers)
 
     def add_up(self, phase: str, phases: Sequence[str], units: int) -> None:
-        """No times."""
+        """Ignore all times."""
 
 
 def single_work(manager: KVCacheManager) -> SingleWork:

@@ -66,7 +66,7 @@ class Cache:
     known: dict[tuple[object, ...], Candidate] = field(default_factory=dict)
 
     def block(self, spec: LayerSpec, group: int, position: int) -> int | None:
-        """The block that a look-up of one position answers (KV-HASH-5, KV-HASH-6, KV-POOL-13)."""
+        """Return the block found at one position (KV-HASH-5, KV-HASH-6, KV-POOL-13)."""
         hash_size = self.config.hash_block_size_tokens or 1
         number = (position + 1) * spec.block_size // hash_size - 1
         if number >= len(self.hashes):
@@ -76,7 +76,7 @@ class Cache:
         return blocks[0] if blocks else None
 
     def look_up(self, group: AttentionGroup, limit: int, *, drop: bool) -> Candidate:
-        """The longest hit of an attention group, found by enumeration; each question once."""
+        """Enumerate the longest hit of an attention group, once per question."""
         if not group.spec.chunk_tokens:  # only a chunk may end in a block
             limit = limit // group.spec.block_size * group.spec.block_size
         asked = (group.members, limit, drop)
@@ -101,7 +101,7 @@ class Cache:
     def blocks(
         self, groups: Sequence[AttentionGroup], answers: Sequence[Candidate]
     ) -> KVCacheBlocks:
-        """The block lists that stand for the answers, in the order of the groups."""
+        """Return the block lists of the hits, in the order of the groups."""
         lists: dict[int, list[int]] = {g: [] for g in range(len(self.config.kv_cache.groups))}
         for group, answer in zip(groups, answers, strict=True):
             for member in group.members:
@@ -113,7 +113,7 @@ class Cache:
 
 
 def agreed_hit(cache: Cache, limit: int) -> PrefixHit:
-    """The hit of at most `limit` tokens."""
+    """Return the hit of at most `limit` tokens."""
     groups = attention_groups(cache.config)
     if len(cache.config.kv_cache.groups) == 1:  # KV-COORD-2
         (only,) = groups
@@ -156,7 +156,7 @@ def agreed_hit(cache: Cache, limit: int) -> PrefixHit:
 
 
 def own_hits(cache: Cache, limit: int) -> GroupHits:
-    """Every group's own hit (KV-COORD-9)."""
+    """Return every group's own hit (KV-COORD-9)."""
     groups = attention_groups(cache.config)
     answers = [
         cache.look_up(group, limit, drop=group.is_eagle and not group.is_mamba) for group in groups

@@ -44,7 +44,7 @@ class Blocks:
     known: tuple[int, dict[int, list[Name]]] = field(default_factory=lambda: (0, {}))
 
     def names(self) -> dict[int, list[Name]]:
-        """What each block is cached as now, first named first."""
+        """Return the current names of each block, the first one first."""
         if self.known[0] != len(self.events):  # else nothing happened since somebody asked
             self.known = (len(self.events), self.worked_out())
         return self.known[1]
@@ -59,7 +59,7 @@ class Blocks:
         return found
 
     def carriers(self) -> dict[Name, list[int]]:
-        """The blocks of each name, first registered first (KV-POOL-13)."""
+        """Return the blocks of each name, first registered first (KV-POOL-13)."""
         now = self.names()
         found: dict[Name, list[int]] = {}
         for event in reversed(self.events):
@@ -83,14 +83,14 @@ class Blocks:
         return sorted((block for block in place if block not in used), key=place.__getitem__)
 
     def register(self, block: int, name: Name) -> None:
-        """A block gets its first name, or one more."""
+        """Give a block its first name, or a further one."""
         self.events.append(Event(REGISTERED, block, name))
 
     def forget(self, block: int) -> None:
         self.events.append(Event(FORGOTTEN, block))
 
     def release(self, blocks: Sequence[int], still_held: Iterable[int]) -> None:
-        """One release call; those that nobody holds any more are free (KV-POOL-7)."""
+        """Release blocks in one call; those without a holder become free (KV-POOL-7)."""
         self.releases += 1
         named, held = self.names(), set(still_held)
         for position, block in enumerate(blocks):

@@ -19,7 +19,7 @@ from tests.brute_force.agreement import attention_groups
 
 
 def tokens_read(spec: LayerSpec, token: int) -> range:
-    """The tokens before it whose KV, or whose state, the computation of `token` reads."""
+    """Return the earlier tokens whose KV or state is read to compute `token`."""
     if spec.window_tokens:
         return range(max(0, token - spec.window_tokens + 1), token)
     if spec.chunk_tokens:
@@ -45,14 +45,14 @@ def blocks_of(num_tokens: int, size: int) -> int:
 
 
 def holds_text(spec: LayerSpec) -> bool:
-    """Whether the blocks stand for tokens of the request."""
+    """Check that the blocks contain tokens of the request."""
     others = (CircularBufferSpec, CrossAttentionSpec, EncoderOnlyAttentionSpec)
     return not isinstance(spec, others)
 
 
 @lru_cache(maxsize=100_000)
 def is_read(spec: LayerSpec, tokens: range, computed: int) -> bool:
-    """Whether one of the tokens is computed or read by token `computed` or one behind it."""
+    """Check whether a token is computed or read by token `computed` or a later one."""
     later = range(computed, computed + len(tokens) + 2)  # those behind read no earlier tokens
     return any(
         token >= computed or any(token in tokens_kept(spec, by) for by in later) for token in tokens
@@ -66,7 +66,7 @@ def num_unread(spec: LayerSpec, size: int, computed: int) -> int:
 
 
 def most_held(config: ManagerConfig, spec: LayerSpec, size: int) -> int | None:
-    """The blocks that admission counts at most (KV-SW-7, KV-CHUNK-5); None: no bound."""
+    """Return the most blocks that admission counts (KV-SW-7, KV-CHUNK-5); None: no bound."""
     step = config.max_num_batched_tokens or config.max_model_len_tokens
     seen: set[int] = set()
     more = 0
@@ -81,7 +81,7 @@ def most_held(config: ManagerConfig, spec: LayerSpec, size: int) -> int | None:
 
 
 def boundaries(config: ManagerConfig, num_prompt_tokens: int, end: int) -> tuple[set[int], int]:
-    """Where hits are meant to end, up to `end` and a few more; and where one of the prompt would.
+    """Return where hits may end, up to `end` and a bit beyond, and where one of the prompt would.
 
     The second is -1 without retention. It is the prompt's last aligned place where a hit may end
     (KV-RET-4), whatever the request generates.
@@ -97,7 +97,7 @@ def boundaries(config: ManagerConfig, num_prompt_tokens: int, end: int) -> tuple
 
 
 def junctions(config: ManagerConfig, size: int, junction: int, *, is_eagle: bool) -> set[int]:
-    """Where hits that end at the junction end, or a block before it (KV-RET-7)."""
+    """Return where hits end that end at the junction or a block before it (KV-RET-7)."""
     if config.retention_interval_tokens is None or junction == 0:
         return set()
     alignment = config.scheduler_block_size_tokens or 1
@@ -114,7 +114,7 @@ def is_worth_caching(
     is_eagle: bool,
     junction: int = 0,
 ) -> bool:
-    """Whether a hit that ends where hits are meant to end has a use for the block (KV-RET-*)."""
+    """Check whether a hit that ends at a boundary can use the block (KV-RET-*)."""
     size = spec.block_size
     further = junctions(config, size, junction, is_eagle=is_eagle)
     if spec.is_state:
@@ -137,7 +137,7 @@ def is_worth_caching(
 
 
 def is_used(spec: LayerSpec, block: int, ends: set[int], *, is_eagle: bool) -> bool:
-    """Whether what comes behind such an end reads the block, or an eagle group drops it there."""
+    """Check whether tokens after such an end read the block, or an eagle group drops it."""
     tokens = tokens_of(block, spec.block_size)
     return any(
         end >= 0
@@ -152,7 +152,7 @@ def is_used(spec: LayerSpec, block: int, ends: set[int], *, is_eagle: bool) -> b
 def is_handed_over(
     config: ManagerConfig, size: int, block: int, num_tokens: int, *, is_eagle: bool
 ) -> bool:
-    """Whether a caching call for so many tokens reaches the block (KV-GRP-11, KV-COORD-13)."""
+    """Check whether a caching call of this length includes the block (KV-GRP-11, KV-COORD-13)."""
     tokens = tokens_of(block, size)
     if tokens.stop > num_tokens:
         return False
@@ -164,7 +164,7 @@ def is_handed_over(
 
 
 def cached_positions(config: ManagerConfig, group: int, num_tokens: int) -> set[int]:
-    """Of one group, once a prompt of so many tokens is computed at once.
+    """Return the group's cached positions after a prompt of this length is computed at once.
 
     `config` is a manager's, with its block sizes.
     """

@@ -76,7 +76,7 @@ def drawn(strategy: st.SearchStrategy[Any], number: int) -> list[Any]:
 
 
 def make_vectors(num_worlds: int, num_prompts: int) -> Vectors:
-    """The answers by enumeration; the reference only builds the caches."""
+    """Enumerate the expected hits; the reference only builds the caches."""
     reference = kvref.implementation()
     look_ups = []
     worlds = [*map(contested_world, RARE_SEEDS), *short_beginnings()]
@@ -104,7 +104,7 @@ def make_vectors(num_worlds: int, num_prompts: int) -> Vectors:
 
 
 def enumeration_finds(implementation: Implementation, vectors: Vectors) -> str | None:
-    """The first answer that enumeration does not give; an error is none that it gives."""
+    """Describe the first result that differs from enumeration, errors included."""
     try:
         for prompt in vectors.prompts:
             found = wrongly_cached(implementation, prompt)
@@ -120,7 +120,7 @@ def enumeration_finds(implementation: Implementation, vectors: Vectors) -> str |
 
 
 def wrong_look_up(implementation: Implementation, question: LookUps) -> str | None:
-    """The first length that is answered otherwise."""
+    """Describe the first length with a wrong hit."""
     manager = question.world.build(implementation)
     longest = text_length(manager.config)
     text = ask(implementation, manager, longest)
@@ -136,7 +136,7 @@ def wrong_look_up(implementation: Implementation, question: LookUps) -> str | No
 
 
 def wrongly_cached(implementation: Implementation, prompt: Prompt) -> str | None:
-    """The first group in which other positions are cached."""
+    """Describe the first group that caches other positions."""
     manager = implementation.create(prompt.config)
     request = ask(implementation, manager, prompt.num_tokens)
     if manager.allocate_slots(request, prompt.num_tokens) is None:

@@ -78,7 +78,7 @@ class History:
         return Counter((*held, *self.popped, *self.set_aside))
 
     def free(self) -> list[int]:
-        """The free blocks, in the order of eviction."""
+        """Return the free blocks, in the order of eviction."""
         return self.blocks.free(self.references())
 
     def counted(self, name: str, span: Span) -> int | None:
@@ -93,7 +93,7 @@ class History:
         return len(handed) if handed or begun is not None else None
 
     def was_handed_over(self, life: Life, span: Span, index: int) -> bool:
-        """Whether some caching call reached the entry."""
+        """Check whether some caching call included the entry."""
         return span.spec.prefix_cacheable and any(
             is_handed_over(self.config, span.size, index, call, is_eagle=span.is_eagle)
             and all(token in named for token in tokens_of(index, span.size))
@@ -102,19 +102,19 @@ class History:
         )
 
     def is_running(self, name: str) -> bool:
-        """Whether some group has an entry (KV-GRP-9)."""
+        """Check whether some group has an entry (KV-GRP-9)."""
         return name in self.lives and any(
             self.counted(name, span) is not None for span in self.spans
         )
 
     def name_of(self, span: Span, text: Text, num_tokens: int) -> Name:
-        """What a block is cached as that ends with these tokens."""
+        """Return the name of a block that ends with these tokens."""
         return Name(span.index, self.beginnings.number(text, num_tokens), num_tokens)
 
     # What happens.
 
     def take(self, life: Life, span: Span, number: int) -> None:
-        """The blocks at the front, which lose their names (KV-POOL-3, KV-POOL-4)."""
+        """Take the blocks at the front and drop their names (KV-POOL-3, KV-POOL-4)."""
         for block in self.free()[:number]:
             self.blocks.forget(block)
             life.lists[span.index].append(Entry(block, self.now))
@@ -122,7 +122,7 @@ class History:
                 self.to_zero[span.index].append(block)
 
     def cache(self, name: str, num_tokens: int, junction: int = 0) -> None:
-        """A caching call: what it reaches and none before it did (KV-GRP-11)."""
+        """Cache what the call includes and no earlier one did (KV-GRP-11)."""
         if not self.config.enable_caching or name not in self.lives:
             return
         life = self.lives[name]
@@ -143,7 +143,7 @@ class History:
                     self.register(life, span, block, (index + 1) * span.size)
 
     def withdraw(self, name: str, computed: int) -> list[str]:
-        """What would have ended later has no name; whoever else holds it (KV-MGR-23)."""
+        """Drop the names that would have ended later, for all holders (KV-MGR-23)."""
         if not self.config.enable_caching:
             return []
         life, planned = self.lives[name], set[int]()
@@ -162,7 +162,7 @@ class History:
         )
 
     def register(self, life: Life, span: Span, block: int, num_tokens: int) -> None:
-        """A full block gets its name; those of shorter beginnings go."""
+        """Name a full block; drop the names of shorter prefixes."""
         name = self.name_of(span, life.text, num_tokens)
         self.blocks.forget(block)
         self.blocks.register(block, name)
@@ -170,7 +170,7 @@ class History:
             self.of_this_step[span.index].add(name)
 
     def cache_partial(self, name: str, group: int, num_tokens: int) -> bool:
-        """A name that ends inside a block (KV-PART-1 … KV-PART-3)."""
+        """Add a name that ends inside a block (KV-PART-1 … KV-PART-3)."""
         span = self.spans[group]
         block = self.lives[name].block(span, blocks_of(num_tokens, span.size) - 1)
         if not block:
@@ -184,7 +184,7 @@ class History:
         return True
 
     def remove(self, name: str, computed: int) -> None:
-        """What nobody reads any more goes, a release call per group, last first (KV-GRP-2)."""
+        """Release what no token will read, one call per group, last block first (KV-GRP-2)."""
         if name not in self.lives:
             return
         life = self.lives[name]
@@ -193,7 +193,7 @@ class History:
         self.give_back(life, before)
 
     def give_back(self, life: Life, before: Sequence[Sequence[int]]) -> None:
-        """One call per group for the entries that turned null."""
+        """Release the entries that became null, one call per group."""
         after = [life.held(span) for span in self.spans]
         held = set(self.references())
         for was, there in zip(before, after, strict=True):
@@ -201,12 +201,12 @@ class History:
             self.blocks.release(gone[::-1], held)
 
     def end(self, name: str) -> list[list[int]]:
-        """The request is forgotten; the lists that it had."""
+        """Forget the request and return its block lists."""
         life = self.lives.pop(name, None)
         return [] if life is None else [life.held(span) for span in self.spans]
 
     def free_request(self, name: str) -> None:
-        """Each list backwards, a call per group (KV-POOL-8)."""
+        """Release each list backwards, one call per group (KV-POOL-8)."""
         lists = self.end(name)
         held = set(self.references())
         for number, blocks in enumerate(lists):
@@ -226,7 +226,7 @@ class History:
         self.blocks.release(blocks, self.references())
 
     def reset(self) -> bool:
-        """All names go, if nobody holds a block (KV-POOL-11)."""
+        """Drop all names if no block is held (KV-POOL-11)."""
         if set(self.references()) != set(self.set_aside):
             return False
         for block in self.blocks.names():

@@ -25,7 +25,7 @@ class Keys:
                     self.found[group, (number + 1) * self.h] = blocks[0]
 
     def covers(self, group: int, num_tokens: int, most_tokens: int) -> list[int] | None:
-        """The group's entries for a hit of so many tokens; None if it does not have it."""
+        """Return the group's entries for a hit of this length; None if it lacks it."""
         size, count = self.specs[group].block_size, -(-num_tokens // self.specs[group].block_size)
         equal = [g for g, spec in enumerate(self.specs) if spec == self.specs[group]]
         if self.specs[group].is_state:

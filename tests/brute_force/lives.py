@@ -25,12 +25,12 @@ class Span:
 
     @property
     def has_text(self) -> bool:
-        """Whether its blocks stand for tokens of the request."""
+        """Whether its blocks contain tokens of the request."""
         return holds_text(self.spec)
 
     @property
     def is_ring(self) -> bool:
-        """Whether it is one block, from the first slots to the end (KV-CIRC-2)."""
+        """Whether it is a single block from the first slots to the end (KV-CIRC-2)."""
         return isinstance(self.spec, CircularBufferSpec)
 
     @property
@@ -43,7 +43,7 @@ class Span:
 
     @property
     def is_aligned(self) -> bool:
-        """Whether they are states at boundaries and of the last step alone."""
+        """Whether it holds states at boundaries and those of the last step only."""
         return self.spec.is_aligned
 
 
@@ -98,7 +98,7 @@ class Life:
         return [self.block(span, index) for index in range(len(self.lists[span.index]))]
 
     def block(self, span: Span, index: int) -> int:
-        """What an entry holds: null from the first removal that finds it unread (KV-GRP-2)."""
+        """Return an entry's block: null from the first removal that finds it unread (KV-GRP-2)."""
         entry = self.lists[span.index][index]
         if entry.is_moved or not span.has_text:
             return 0 if entry.is_moved else entry.block
@@ -128,7 +128,7 @@ def length_wanted(span: Span, slots: int, main: int, encoder: int) -> int:
 
 
 def beginning(span: Span, wish: Wish) -> list[int]:
-    """The entries that hits make (KV-GRP-5)."""
+    """Return the entries that hits fill (KV-GRP-5)."""
     if not span.has_text:
         return []
     unread = num_unread(span.spec, span.size, wish.at)
@@ -136,7 +136,7 @@ def beginning(span: Span, wish: Wish) -> list[int]:
 
 
 def num_loaded(span: Span, wish: Wish, length: int) -> int:
-    """Blocks for what comes from elsewhere (KV-GRP-6), behind so many entries."""
+    """Count the blocks loaded by a connector behind `length` entries (KV-GRP-6)."""
     total = wish.local + wish.loads
     there = [range(token, token + 1) for token in range(total)]
     if wish.loads and span.is_ring:
@@ -158,10 +158,10 @@ class Growth:
 
 
 def growth(span: Span, length: int, wanted: int, *, has_taken: bool) -> Growth:
-    """From `length` to `wanted` entries.
+    """Grow a list from `length` to `wanted` entries.
 
-    A list of mode align holds no more than one running state and those of the drafts behind it: the
-    entries between are null, and what stood behind the old running state moves to the new end.
+    A list of mode align holds at most one running state and those of the drafts behind it: the
+    entries between are null, and the blocks behind the old running state move to the new end.
     """
     if wanted <= length:
         return Growth(0, (), 0)

@@ -43,7 +43,7 @@ def need_of(history: History, name: str, span: Span, wish: Wish, *, is_capped: b
 def need_of_states(
     history: History, life: Life | None, span: Span, wish: Wish, wanted: int, *, has_entry: bool
 ) -> int:
-    """In mode align (KV-MAMBA-7, KV-MAMBA-8)."""
+    """Return the need in mode align (KV-MAMBA-7, KV-MAMBA-8)."""
     hits, referenced = wish.hits[span.index], history.references()
     if wish.loads and not has_entry:
         begun = beginning(span, wish)
@@ -60,7 +60,7 @@ def need_of_states(
 
 
 def need_now(history: History, name: str, asked: Mapping[str, Any]) -> int | None:
-    """What `get_num_blocks_to_allocate` answers (KV-MGR-18)."""
+    """Return the result of `get_num_blocks_to_allocate` (KV-MGR-18)."""
     computed = asked["total_computed_tokens"]
     wish = Wish(
         [()] * len(history.spans), computed, 0, computed,

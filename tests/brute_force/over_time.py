@@ -31,13 +31,13 @@ class Remembered(Cache):
     texts: Mapping[tuple[int, int], Name] = field(default_factory=dict)
 
     def block(self, spec: LayerSpec, group: int, position: int) -> int | None:
-        """The block registered first under the name of this place."""
+        """Return the block registered first under the name of this place."""
         name = self.texts.get((group, position))
         return None if name is None else self.carriers.get(name, [None])[0]
 
 
 def spanning(config: ManagerConfig, sizes: tuple[int, ...]) -> ManagerConfig:
-    """With blocks as large as context parallelism makes them (KV-FULL-5)."""
+    """Enlarge blocks to their span under context parallelism (KV-FULL-5)."""
     groups = tuple(
         group
         if group.spec.block_size == size
@@ -67,7 +67,7 @@ class OverTime:
         self.compare(done.after.snapshot)
 
     def after_step(self, runner: Runner) -> None:
-        """All is said."""
+        """Check nothing more."""
 
     # The state.
 
@@ -84,7 +84,7 @@ class OverTime:
         self.compare_requests(state)
 
     def compare_names(self, state: Snapshot) -> None:
-        """What is cached as what, and in which order copies are found."""
+        """Compare the names of blocks, and the order in which look-ups find copies."""
         names = self.history.blocks.names()
         named = {block: keys for block, keys in enumerate(state.block_keys) if keys}
         numbers = {block: len(own) for block, own in names.items()}
@@ -147,7 +147,7 @@ class OverTime:
         )
 
     def get_computed_blocks(self, name: str, asked: Mapping[str, Any]) -> Any:
-        """The longest hit (KV-MGR-1), by enumeration."""
+        """Enumerate the longest hit (KV-MGR-1)."""
         text = self.history.texts[name]
         nothing: list[list[int]] = [[] for _ in self.history.spans]
         length, blocks, prefix = 0, nothing, None
@@ -163,7 +163,7 @@ class OverTime:
         }
 
     def find_longest_cache_hit_per_group(self, name: str, asked: Mapping[str, Any]) -> Any:
-        """Each group's own (KV-COORD-9)."""
+        """Enumerate each group's own hit (KV-COORD-9)."""
         text = self.history.texts[name]
         longest = max(0, len(text.tokens) - self.config.hash_lookahead_tokens)  # KV-HASH-15
         hits = own_hits(self.remembered(text), min(asked["max_cache_hit_length"], longest))
@@ -227,7 +227,7 @@ class OverTime:
         return need_now(self.history, name, asked)
 
     def get_block_ids(self, name: str, asked: Mapping[str, Any]) -> Any:
-        """The lists, and what in them is not cached."""
+        """Return the lists, and their blocks that are not cached."""
         life = self.history.lives.get(name)
         lists = [[] if life is None else life.held(span) for span in self.history.spans]
         names = self.history.blocks.names()

@@ -41,11 +41,11 @@ class Question:
         return self.limit // self.spec.block_size
 
     def is_aligned(self, num_blocks: int) -> bool:
-        """Whether hits may end behind so many blocks."""
+        """Check whether hits may end behind this many blocks."""
         return num_blocks * self.spec.block_size % self.alignment == 0
 
     def is_run(self, start: int, end: int) -> bool:
-        """Whether blocks `start` … `end - 1` lie within the limit and are all cached."""
+        """Check that blocks `start` … `end - 1` lie within the limit and are all cached."""
         return start >= 0 and end <= self.num_blocks and self.cached >= set(range(start, end))
 
 
@@ -54,9 +54,9 @@ FEW_BLOCKS = 10
 
 
 def candidates(question: Question) -> Iterator[Candidate]:
-    """All block lists within the limit that name cached blocks only.
+    """Yield all block lists within the limit that contain only cached blocks.
 
-    In long texts those alone in which no null stands behind a block: a hit of any type is one.
+    In long texts, yield only those without null behind a block: a hit of any type is one.
     """
     if question.num_blocks > FEW_BLOCKS:
         for length in range(question.num_blocks + 1):
@@ -70,7 +70,7 @@ def candidates(question: Question) -> Iterator[Candidate]:
 
 
 def longest_hit(question: Question) -> Candidate:
-    """The answer to a look-up; empty without a hit."""
+    """Return the result of a look-up; empty without a hit."""
     for is_hit in hits_of(question):
         found = [candidate for candidate in candidates(question) if is_hit(candidate)]
         if found:
@@ -83,7 +83,7 @@ def longest_hit(question: Question) -> Candidate:
 
 
 def hits_of(q: Question) -> list[Callable[[Candidate], bool]]:
-    """What is a hit. With several statements, a later one counts only if none fits an earlier."""
+    """Return the definitions of a hit; a later one counts only if none fits an earlier one."""
     if q.spec.window_tokens:
         return [lambda c: fills_a_window(q, c), lambda c: starts_the_text(q, c)]
     if q.spec.chunk_tokens:
@@ -102,7 +102,7 @@ def is_a_prefix(q: Question, candidate: Candidate) -> bool:
 
 
 def blocks_of_a_window(spec: SlidingWindowSpec) -> int:
-    """Blocks that hold the tokens which the token at a block boundary sees before itself."""
+    """Count the blocks of the tokens seen by the token at a block boundary."""
     boundary = spec.block_size * (spec.sliding_window + 1)
     seen = range(boundary - spec.sliding_window + 1, boundary)
     return len({token // spec.block_size for token in seen})

@@ -84,7 +84,7 @@ def in_flight_stories(number: int) -> Iterator[Story]:
 
 
 def story_named(name: str) -> Story:
-    """The one that the kill matrix names: `story 12`."""
+    """Return the story that the kill matrix calls `story 12`."""
     return first_stories(NUM_NAMED)[int(name.removeprefix("story "))]
 
 
@@ -97,7 +97,7 @@ def follow(story: Story, implementation: Implementation) -> int:
 
 
 def history_finds(story: Story, implementation: Implementation) -> str | None:
-    """What the history has against it on a story; an error is none that it gives."""
+    """Describe how an implementation differs from the history, errors included."""
     try:
         follow(story, implementation)
     except Exception as error:  # whatever a broken part ends in
@@ -106,7 +106,7 @@ def history_finds(story: Story, implementation: Implementation) -> str | None:
 
 
 def agree(story: Story, one: Implementation, other: Implementation) -> bool:
-    """Whether two answer alike and are in the same state, operation by operation.
+    """Check that two have the same results and states, operation by operation.
 
     An operation that both refuse with the same error, whichever is asked first, ends the story.
     """
@@ -114,7 +114,7 @@ def agree(story: Story, one: Implementation, other: Implementation) -> bool:
 
 
 def _ending(story: Story, one: Implementation, other: Implementation) -> str:
-    """What ends the story of two: nothing, a refusal, or a difference, which names both sides."""
+    """Return how a story of two ends: "", a refusal, or a difference that names both."""
     runner = Runner(story.program, one, other)
     checks: list[Check] = [CompareCheck(exact_ids=True)]
     runner.checks = checks

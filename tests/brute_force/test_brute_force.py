@@ -28,7 +28,7 @@ MANY = 4 * settings().max_examples
 
 
 def compare_all_lengths(implementation: Implementation, manager: KVCacheManager) -> set[str]:
-    """All lengths of the text, agreed and per group; what the answers were like."""
+    """Compare hits of all lengths, agreed and per group; return the kinds seen."""
     config = manager.config
     longest = text_length(config)
     text = ask(implementation, manager, longest)
@@ -151,7 +151,7 @@ def test_tails_are_what_boundaries_need(
 def check_what_is_cached(
     implementation: Implementation, config: ManagerConfig, num_tokens: int
 ) -> None:
-    """The prompt is computed at once; the cached positions of every group are compared."""
+    """Compute the prompt at once, and compare the cached positions of every group."""
     manager = implementation.create(config)
     request = ask(implementation, manager, num_tokens)
     assert manager.allocate_slots(request, num_tokens) is not None

@@ -19,7 +19,7 @@ class Text:
     extras: Mapping[str, Any]
 
     def part(self, tokens: range) -> tuple[object, ...]:
-        """All that these tokens are, whatever stands before them."""
+        """Return all that these tokens are, apart from what precedes them."""
         lora, embedded = self.extras.get("lora"), self.extras.get("prompt_embeddings")
         items = [
             (item["identifier"], item["offset"] - tokens.start)
@@ -47,7 +47,7 @@ class Beginnings:
     numbers: dict[tuple[object, ...], int] = field(default_factory=dict)
 
     def number(self, text: Text, num_tokens: int) -> int:
-        """Of the first tokens, a multiple of `size`."""
+        """Number the prefix of this length, a multiple of `size`."""
         before = -1
         for start in range(0, num_tokens, self.size):
             part = (before, text.part(range(start, start + self.size + self.ahead)))
@@ -55,6 +55,6 @@ class Beginnings:
         return before
 
     def named(self, text: Text) -> range:
-        """Tokens that some name covers by what is known of the text (KV-HASH-15)."""
+        """Return the tokens in prefixes that the known text names (KV-HASH-15)."""
         ends = range(0, len(text.tokens) - self.ahead + 1, self.size)
         return range(max(ends, default=0))

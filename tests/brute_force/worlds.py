@@ -43,7 +43,7 @@ def specs(draw: st.DrawFn, sizes: Sequence[int]) -> LayerSpec:
 
 @st.composite
 def configs(draw: st.DrawFn, *, min_groups: int = 1, lived: bool = False) -> ManagerConfig:
-    """A configuration that can be served: 1 to 4 groups, equal specs and eagle flags among them."""
+    """Draw a valid configuration: 1 to 4 groups, some with equal specs, some eagle groups."""
     sizes = draw(st.sampled_from(BLOCK_SIZES))
     num_groups = st.sampled_from([n for n in (1, 2, 3, 3, 4, 4, 4) if n >= min_groups])
     listed = [draw(specs(sizes)) for _ in range(draw(num_groups))]
@@ -88,12 +88,12 @@ def configs(draw: st.DrawFn, *, min_groups: int = 1, lived: bool = False) -> Man
 
 
 def text_length(config: ManagerConfig) -> int:
-    """Tokens of the text, one more than what its full blocks hold."""
+    """Return the tokens of the text, one more than its full blocks hold."""
     return MAX_BLOCKS * min(g.spec.block_size for g in config.kv_cache.groups) + 1
 
 
 def ask(implementation: Implementation, manager: KVCacheManager, num_tokens: int) -> Request:
-    """A request for the first tokens of the text."""
+    """Make a request for the first tokens of the text."""
     return implementation.make_request(manager, RequestInput("asks", range(num_tokens)))
 
 
@@ -196,7 +196,7 @@ def hybrid_of_two(
 
 
 def short_beginnings() -> list[Placed]:
-    """A window longer than the text, of which 0, 1, 2, … blocks from the start are cached."""
+    """Return windows longer than the text, with its first 0, 1, 2, … blocks cached."""
     return [
         Placed(
             hybrid_of_two(full_size, 1, 20, flagged=flagged),
@@ -277,7 +277,7 @@ class Lived:
 
 @st.composite
 def lived_worlds(draw: st.DrawFn) -> Lived:
-    """A few requests that share beginnings of the text, and then evictions by id."""
+    """Draw a few requests that share prefixes of the text, and then evictions by id."""
     config = draw(configs(lived=True))
     longest = text_length(config)
     lives = [

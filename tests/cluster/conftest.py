@@ -10,7 +10,7 @@ import pytest
 
 @pytest.fixture
 def nodes() -> Iterator[Any]:
-    """A Ray cluster on this machine with a head that does no work; nodes are added by tests."""
+    """A Ray cluster on this machine with an idle head; tests add nodes."""
     utils = pytest.importorskip("ray.cluster_utils", reason="needs the extra cluster (ray)")
     found = utils.Cluster(initialize_head=True, head_node_args={"num_cpus": 0})
     yield found

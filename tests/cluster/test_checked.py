@@ -67,7 +67,7 @@ def alone() -> str:
 
 @pytest.mark.parametrize("window", [1, 9])
 def test_the_report_is_the_same_in_any_order_of_answers(window: int, alone: str) -> None:
-    """A report that depended on anything but the programs would differ for another window."""
+    """Vary the window: a report that depended on more than the programs would change."""
     assert "does not conform" in alone
     report = json.loads(alone.splitlines()[-1])
     assert 0 < report["random"] <= 40

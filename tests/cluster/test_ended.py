@@ -90,7 +90,7 @@ if __name__ == "__main__":
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no SIGKILL there")
 def test_processes_end_when_the_command_is_killed(tmp_path: Path) -> None:
-    """A process that nobody asks any more would hold its output for ever."""
+    """Wait for the output to close: an orphan would keep it open for ever."""
     (tmp_path / "orphan.py").write_text(ORPHAN)
     done = python(str(tmp_path / "orphan.py"), timeout=60)
     assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGKILL, "(3, 1)\n", "")

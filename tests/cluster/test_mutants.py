@@ -83,7 +83,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def place(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The project, of whose mutants nothing is known; each may take a few seconds."""
+    """A copy of the project with no verdict on its mutants; each may take seconds."""
     monkeypatch.setattr(draw, "SLACK_S", 5.0)
     return Path(shutil.copytree(made, tmp_path / "place"))
 

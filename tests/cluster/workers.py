@@ -97,7 +97,7 @@ def _title(number: int) -> str:
 
 
 def on_nodes(test: Callable[..., Any]) -> Callable[..., Any]:
-    """A test with a Ray cluster of several nodes: with --deep, where Ray is installed."""
+    """Mark a test that needs a Ray cluster of several nodes: with --deep, if Ray is there."""
     quiet = pytest.mark.filterwarnings("ignore")  # Ray's own: unclosed files, deprecated calls
     marked: Callable[..., Any] = pytest.mark.cluster(pytest.mark.deep(quiet(test)))
     return marked

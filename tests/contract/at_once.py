@@ -87,7 +87,7 @@ def append(request: Any, start: int) -> None:
 
 
 def run_all(calls: list[Callable[[], None]]) -> None:
-    """Each in a thread of its own, at the same time; raises what one of them raised."""
+    """Run each in a thread, all at once; raise what one of them raised."""
     errors: list[BaseException] = []
 
     def guarded(call: Callable[[], None]) -> None:

@@ -25,7 +25,7 @@ def make_config(
     eagle_groups: Sequence[int] = (),
     **members: Any,
 ) -> ManagerConfig:
-    """One full-attention group of `block_size`, or one group per spec; hashes are reproducible."""
+    """Configure a full-attention group, or one group per spec; hashes are reproducible."""
     listed = [full(block_size)] if specs is None else specs
     groups = tuple(
         KVCacheGroup((f"layer{index}",), spec, is_eagle_group=index in eagle_groups)
@@ -43,7 +43,7 @@ def new_manager(
     clock: Callable[[], int] | None = None,
     **config: Any,
 ) -> KVCacheManager:
-    """A manager, with its invariants checked; `config` as for `make_config`."""
+    """Create a manager that checks invariants; `config` as for `make_config`."""
     return implementation.create(make_config(num_blocks, block_size, **config), clock=clock)
 
 
@@ -54,7 +54,7 @@ def new_request(
     token_ids: Sequence[int],
     **content: Any,
 ) -> Request:
-    """A request with these prompt tokens; `content` are further members of `RequestInput`."""
+    """Make a request; `content` are further members of `RequestInput`."""
     return implementation.make_request(
         manager, RequestInput(request_id, list(token_ids), **content)
     )
@@ -80,7 +80,7 @@ def admit(
 
 
 def run_on(manager: KVCacheManager, request: Request, num_new_tokens: int = 1) -> list[list[int]]:
-    """One more step of a request under way, which must not be refused; its new blocks."""
+    """Run one more step of a request, which must not be refused; return its new blocks."""
     answer = manager.allocate_slots(request, num_new_tokens)
     assert answer is not None
     request.num_computed_tokens += num_new_tokens

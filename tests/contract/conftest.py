@@ -17,9 +17,9 @@ IMPLEMENTATIONS = ("kvref", "kvfast", "kvfast-uncompiled")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """A test for every implementation there is; one of planning for those that plan.
+    """Parametrize over all implementations; tests of planning over those that plan.
 
-    With the marker `on` those that it does not name are left to --deep.
+    Of a test marked `on`, the cases that it does not name are left to --deep.
     """
     if "implementation" not in metafunc.fixturenames:
         return

@@ -79,7 +79,7 @@ class Scene:
         return old
 
     def refuse(self, field: str, call: Callable[..., object], *given: Any, **named: Any) -> None:
-        """The call raises an InvalidArgumentError naming the field, and changes nothing."""
+        """Check that the call raises InvalidArgumentError for the field and changes nothing."""
         if self.before is None:
             self.steps.state()
             self.before = self.steps.state()

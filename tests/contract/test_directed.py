@@ -11,7 +11,7 @@ from tests.contract.conftest import IMPLEMENTATIONS
 
 
 def only_plans(check: Example) -> bool:
-    """Whether it asks the planner, which kvfast lacks."""
+    """Check whether it calls the planner, which kvfast lacks."""
     return any(rule.startswith("KV-PLAN-") or rule == "KV-POL-5" for rule in check.rules)
 
 

@@ -296,7 +296,7 @@ def test_what_no_factory_made_is_refused(
 
 @pytest.mark.rule("KV-MGR-20", "KV-REQ-1")
 def test_a_request_is_not_copied(make_manager: MakeManager, make_request: MakeRequest) -> None:
-    """Two objects over one list of tokens would part from their hashes."""
+    """Refuse copies: two objects over one list of tokens would lose their hashes."""
     request = make_request(make_manager(20, 4), "r", range(9))
     for make in (copy.copy, copy.deepcopy, pickle.dumps):
         with pytest.raises(KVSpecError):

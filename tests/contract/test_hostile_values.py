@@ -105,7 +105,7 @@ class EntryPoint:
 
 
 def entry_point(name: str) -> EntryPoint:
-    """A call as the interface declares it."""
+    """Return a call as the interface declares it."""
     legal, bad = {}, {}
     for parameter in list(signature(getattr(KVCacheManager, name)).parameters.values())[1:]:
         bad[parameter.name] = (*BAD[parameter.annotation], *BEYOND.get(parameter.name, ()))
@@ -128,7 +128,7 @@ BAD_ARGUMENTS = [
 
 
 def busy_manager(bench: Bench, config: str) -> tuple[Managed, Request, Request]:
-    """A manager in use, a request that holds blocks, and one that does not; queues are full."""
+    """Return a manager in use, a request with blocks and one without; queues are full."""
     manager = bench.manager(20, **CONFIGS[config], **WATCHED)
     running = manager.request("running", range(10))
     manager.admit(running)

@@ -15,7 +15,7 @@ from kvspec.request import LoRA, MultimodalItem, RequestInput
 @pytest.mark.rule("KV-HASH-7", "KV-HASH-8", "KV-HASH-10")
 @pytest.mark.shared
 def test_tagged_hashes_are_those_of_a_later_engine(bench: Bench, shared: Path) -> None:
-    """What vLLM 0.33 computed for prompts with adapters, items and salts."""
+    """Compare with the hashes of vLLM 0.33 for prompts with adapters, items and salts."""
     compared = 0
     for name in ("events-330051", "extra_keys-330029"):
         with gzip.open(shared / f"golden-0.33/{name}.jsonl.gz", "rt", encoding="utf-8") as file:

@@ -20,7 +20,7 @@ def made(bench: Bench, manager: Managed, tokens: Any) -> Request:
 
 
 def as_array(tokens: Sequence[int], kind: str) -> Any:
-    """The tokens as an array; `kind` is a type code of `array`, or a dtype of NumPy."""
+    """Return the tokens as an array; `kind` is a type code of `array`, or a NumPy dtype."""
     if len(kind) == 1:
         return array(kind, tokens)
     return numpy.array(tokens, dtype=kind)

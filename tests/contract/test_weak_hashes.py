@@ -18,12 +18,12 @@ HEAD_BYTES = 18
 
 
 def colliding_prompts(size: int) -> tuple[list[int], list[int]]:
-    """Two blocks of `size` tokens with one hash under every seed (KV-HASH-12).
+    """Return two blocks of `size` tokens with one hash under every seed (KV-HASH-12).
 
-    XXH3 takes long messages in stripes of eight words. A word adds itself to one sum, and the
-    product of its halves, each mixed with the secret, to another one. Here a word in each of two
-    stripes has the secret's low half as its own: the product is 0 whatever its high half is. What
-    one high half gets more and the other one less leaves the first sum as it was, too.
+    XXH3 takes long messages in stripes of eight words. A word is added to one sum, and the product
+    of its halves, each mixed with the secret, to another. Here one word in each of two stripes has
+    the secret's low half as its own, so its product is 0 whatever its high half is. One high half
+    is raised by as much as the other is lowered, so the first sum stays the same.
     """
     tokens, changed = list[int](), list[int]()
     at = HEAD_BYTES + len(encode([0] * size)) - size
@@ -68,7 +68,7 @@ def test_prompts_that_collide_under_every_seed_share_content(
 @pytest.mark.rule("KV-HASH-11", "KV-HASH-12")
 @pytest.mark.parametrize("function", ["sha256_cbor_64bit", "xxhash_cbor"])
 def test_a_weak_function_is_chosen_for_trusted_tenants_only(function: str) -> None:
-    """The error names the field, and the function to take else."""
+    """Name in the error the field and the function to use instead."""
     with pytest.raises(ConfigError, match="use sha256_cbor") as found:
         ManagerConfig(KVCacheConfig(2, ()), 8, hash_function=function)
     assert (found.value.field, found.value.value) == ("trusted_tenants", False)

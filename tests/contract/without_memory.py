@@ -85,7 +85,7 @@ class PlainScene(Scene):
     specs = (full(4),)
 
     def illegal(self, plan: StepPlan, output: StepOutput | None = None) -> str:
-        """What a step is refused for, after its running requests were found to be legal."""
+        """Return the field a step is refused for, after its running requests were found legal."""
         try:
             return repr(self.batched.step(plan, output))
         except InvalidArgumentError as error:
@@ -170,10 +170,10 @@ def scene_of(name: str) -> type[Scene]:
 
 
 def play(implementation: Implementation, name: str, counts: Counter[str]) -> None:
-    """One call: first allocations fail from number k on, then number k alone.
+    """Make one call: first with all allocations failing from number k on, then number k alone.
 
-    Not for ever: to enter a handler, CPython 3.11 makes an int of where it is, and tries again and
-    again if that is beyond 256 and fails.
+    The first ones are bounded: to enter a handler, CPython 3.11 makes an int of its position, and
+    tries again and again if that is beyond 256 and fails.
     """
     call, made = CALLS[name], scene_of(name)
     quiet = made(implementation)

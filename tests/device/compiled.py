@@ -139,7 +139,7 @@ def taken_over(module: ModuleType, *names: str) -> list[dict[str, object]]:
 
 
 def of_pages(*, all_of_them: bool) -> Iterator[dict[str, object]]:
-    """Each format, or each conversion, of vectors of 6 elements; then vectors of large models."""
+    """Yield every format, or every conversion, at 6 elements; then vectors of large models."""
     found = taken_over(pages, "_store_kernel", "_load_kernel", "_copy_kernel", "_zero_kernel")
     some = zip(formats.STORED, cycle(GIVEN), strict=False)
     pairs = product(formats.STORED, GIVEN) if all_of_them else some

@@ -44,7 +44,7 @@ def noise(prints: Sequence[int], place: int, shape: tuple[int, ...]) -> torch.Te
 
 
 def numbers(layer: Layer, name: str, place: int, prints: Sequence[int]) -> torch.Tensor:
-    """What is given to a write of part `name`, and what a read of it must answer."""
+    """Return what is written to part `name`, and must be read from it."""
     part = layer.parts[name]
     bits = noise(prints, place, tuple(part.shape[2:]))
     wide, small = bits % 255 - 127, bits % 31 - 15  # exact in 8 bits, and in 5
@@ -65,7 +65,7 @@ def state(layer: Layer, name: str, place: int, prints: Sequence[int]) -> torch.T
 
 
 def same(read: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
-    """Whether entry i of both is the same, bit for bit: [n]."""
+    """Check entry by entry that both are the same, bit for bit: [n]."""
     if not len(expected):
         return torch.ones(0, dtype=torch.bool)
     mine = read.cpu().contiguous().view(torch.uint8).reshape(len(expected), -1)
@@ -91,7 +91,7 @@ class Contents:
             self.layers[layer.group].append((layer, 2 * number))
 
     def local(self, group: int, slots: torch.Tensor) -> torch.Tensor:
-        """Where the tokens of these slots lie on this rank; -1 for those on others."""
+        """Return the places of these slots' tokens on this rank; -1 for other ranks'."""
         size = self.pools.cache.groups[group].spec.block_size
         block, offset = slots // (size * self.world_size), slots % (size * self.world_size)
         is_mine = (slots >= 0) & (offset % self.world_size == self.rank)

@@ -60,7 +60,7 @@ class Case:
         return self.dcp * self.pcp
 
     def span(self, group: int) -> int:
-        """Tokens that a block of a group covers (KV-FULL-5)."""
+        """Return the tokens that a block of a group covers (KV-FULL-5)."""
         return self.specs[group].block_size * self.world_size
 
     def has(self, kind: type[LayerSpec]) -> bool:
@@ -86,12 +86,12 @@ class Case:
 
     @property
     def can_have_tier(self) -> bool:
-        """The host tier has full attention and windows only (KV-TIER-8)."""
+        """Whether the host tier allows it: full attention and windows only (KV-TIER-8)."""
         return self.can_draft and self.world_size == 1 and not self.has(MambaSpec)
 
 
 def packed(config: KVCacheConfig) -> KVCacheConfig:
-    """The tensors of a configuration as views of one allocation, with a gap behind each block."""
+    """Make the tensors views of one allocation, with a gap behind each block."""
     rows = list(zip(*(group.layer_names for group in config.groups), strict=True))
     page = page_size_bytes(config.groups[0].spec)
     stride = page * len(rows) + PACKED_GAP_BYTES
@@ -103,7 +103,7 @@ def packed(config: KVCacheConfig) -> KVCacheConfig:
 
 
 def first_read(spec: LayerSpec, num_computed: int) -> int:
-    """The first token that token number `num_computed` reads in an attention group."""
+    """Return the first token that token number `num_computed` reads in an attention group."""
     if spec.window_tokens:
         return max(0, num_computed - spec.window_tokens + 1)
     if spec.chunk_tokens:

@@ -183,7 +183,7 @@ class Moves:
         return [block for _, _, block in self.places(lists, local, 2 * LONGEST)]
 
     def fork(self, parent: One) -> None:
-        """A request that goes on otherwise: what is full is shared, the rest copied (KV-DEV-5)."""
+        """Fork a request: full blocks are shared, the rest is copied (KV-DEV-5)."""
         total = parent.request.num_computed_tokens
         tokens = [*list(parent.request.token_ids)[:total], self.random.choice([0, 1, 2])]
         if total == LONGEST:
@@ -286,6 +286,6 @@ class Moves:
             self.counts["loads"] += 1
 
     def pop(self, one: One) -> None:
-        """Blocks are given back later (KV-MGR-13)."""
+        """Pop the request's blocks, to be released later (KV-MGR-13)."""
         self.popped.append(self.manager.pop_blocks_for_free(one.request))
         self.counts["popped"] += 1

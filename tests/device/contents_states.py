@@ -18,7 +18,7 @@ def is_aligned(spec: LayerSpec) -> bool:
 
 
 def states_of(spec: LayerSpec, start: int, main: int, end: int) -> list[tuple[int, int]]:
-    """What a step from `start` to `end` tokens keeps: (entry, tokens of the state in it).
+    """Return the states that a step from `start` to `end` tokens keeps: (entry, tokens).
 
     Tokens behind `main` are drafts: their states are behind the running one, one each (KV-MAMBA-4).
     """

@@ -23,7 +23,7 @@ FOLDER = Path(__file__).parent / "planted"
 
 
 def planted(file: Path) -> tuple[Mistake, ...]:
-    """Those of one text. `make` answers a context in which the mistake is there."""
+    """Read the mistakes of one text. `make` returns a context in which the mistake is made."""
     return tuple(
         Mistake(one.id, one.rules, one.about, "kvfast", "device", partial(made, one))
         for one in entries(file.read_text(encoding="utf-8"))

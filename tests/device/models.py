@@ -22,7 +22,7 @@ DEVICE = os.environ.get("KVSPEC_TEST_DEVICE", "cpu")
 
 
 def full(dtype: str = "float16", kv_quant_mode: str = "NONE") -> FullAttentionSpec:
-    """Two heads of size 6, values of size 3: no power of two, and unequal."""
+    """Return a spec of two heads of size 6 and values of size 3: unequal, no powers of two."""
     return FullAttentionSpec(BLOCK_SIZE, 2, 6, dtype, kv_quant_mode, head_size_v=3)
 
 
@@ -42,7 +42,7 @@ def window() -> SlidingWindowSpec:
 
 
 def cache(*specs: LayerSpec, num_blocks: int = 7, layers: int = 2) -> KVCacheConfig:
-    """A group of `layers` layers for each spec: layer `g.i` is layer i of group g."""
+    """Configure a group of `layers` layers per spec: layer `g.i` is layer i of group g."""
     groups = (
         KVCacheGroup(tuple(f"{number}.{layer}" for layer in range(layers)), spec)
         for number, spec in enumerate(specs)

@@ -73,7 +73,7 @@ class Play:
         self.num_hits = 0
 
     def prompts(self, num: int) -> list[list[int]]:
-        """Tokens 0 and 1, so that many begin alike."""
+        """Draw prompts of tokens 0 and 1, so that many share prefixes."""
         longest = 6 * self.size
         lengths = [self.random.randint(1, longest) for _ in range(num)]
         return [[self.random.randrange(2) for _ in range(length)] for length in lengths]

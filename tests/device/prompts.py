@@ -23,7 +23,7 @@ NONE_HASH = bytes(range(100, 132))
 
 
 def random_prompts(random: Random, num: int, longest: int, *, top: int = 2**63) -> list[list[int]]:
-    """Tokens of every width, below `top`."""
+    """Draw prompts with tokens of every width below `top`."""
     edges = [edge for edge in EDGES if edge < top]
     tops = [one for one in (24, 256, 65_536, 2**32, 2**63) if one < top]
 
@@ -57,7 +57,7 @@ def host_hashes(
 
 @contextmanager
 def quick_interpreter() -> Iterator[None]:
-    """Without a check of each sum of Triton's interpreter, which takes half of its time."""
+    """Turn off Triton's interpreter's check of each sum, which takes half of its time."""
     if environ.get("TRITON_INTERPRET") != "1":
         yield
         return

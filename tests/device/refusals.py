@@ -143,14 +143,14 @@ class World:
         return [one.contiguous().cpu().numpy().tobytes() for one in self.tensors()]
 
     def after_a_step(self) -> list[bytes]:
-        """What a legal step leaves: what was told before and is still to be told shows there."""
+        """Run a legal step and return its bits, which show all earlier updates."""
         self.tables.update([1], [5])
         return [*self.bits(), self.tables.staged_bytes.to_bytes(8, "little")]
 
 
 @contextmanager
 def counted(world: World) -> Iterator[list[str]]:
-    """Which operations ran, and how often torch wrote to a tensor of the world in place."""
+    """Record which operations ran, and in-place writes to tensors of the world."""
     ran: list[str] = []
 
     def counting(module: ModuleType, name: str) -> Any:
@@ -187,7 +187,7 @@ def counted(world: World) -> Iterator[list[str]]:
 
 
 def verdict(call: Call, bad: Bad, world: World) -> str | None:
-    """What is wrong with how a bad argument is met; None if it is refused as it must be."""
+    """Describe what is wrong with how a bad argument is treated; None if it is refused."""
     before = world.bits()
     arguments = {**call.legal(world), **(bad.others or {}), bad.argument: bad.value}
     function = call.of(world)
@@ -222,7 +222,7 @@ def _wrong(caught: Exception, bad: Bad) -> str | None:
 
 
 def _value(bad: Bad) -> list[str]:
-    """The value that the error must carry, or its name or type; none where it is a description."""
+    """Return the texts the error may show for the value; none for a description."""
     at = re.fullmatch(rf"{bad.argument}\[(\d+)\]", bad.field)
     value = bad.value
     if at is not None and isinstance(value, list | str | torch.Tensor):

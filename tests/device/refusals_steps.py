@@ -204,7 +204,7 @@ OTHER = SlidingWindowSpec(4, 1, 8, "float16", sliding_window=5)
 
 
 def batched_of(*specs: Any) -> BatchedManager:
-    """Two requests of 5 tokens, registered, of which 4 are computed."""
+    """Register two requests of 4 tokens."""
     implementation = kvfast.implementation()
     manager = implementation.create(replace(config_of(*specs), enable_caching=True))
     batched = implementation.batched(manager)

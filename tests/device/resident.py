@@ -112,7 +112,7 @@ class ResidentEngine(TableEngine):
     def slots_at(
         self, run: ResidentRun, handle: int, lists: list[list[int]], position: int
     ) -> list[int]:
-        """Where the token goes in each group with slots: by the lists before, and what came."""
+        """Return the token's slot in each group with slots, from old lists and new rows."""
         found = []
         for g, group in enumerate(self.tables._geometry.groups):
             if group.has_slots:

@@ -83,7 +83,7 @@ class TableEngine(Engine):
 
     @cached_property
     def features(self) -> frozenset[Feature]:
-        """What the manager has; asked once, since that is slow."""
+        """Features of the manager, read once, since that is slow."""
         return self.sides[0].implementation.capabilities.features
 
     def both(self, rule: str, what: str, call):  # type: ignore[no-untyped-def] # as in the base
@@ -93,10 +93,10 @@ class TableEngine(Engine):
         """Nor anything to compare it with."""
 
     def try_broken(self, plan: StepPlan) -> None:
-        """Every plan is legal."""
+        """Try nothing: every plan is legal."""
 
     def take_deltas(self) -> None:
-        """All are taken after each step."""
+        """Do nothing: all deltas are taken after each step."""
 
     def call_alone(self) -> None:
         """Make a single call, and tell the tables the lengths and lists that no step tells."""

@@ -42,7 +42,7 @@ def implementation_of(turn: int) -> Implementation:
 def played(
     seeds: Iterable[int], backend: Backend, num_rounds: int = 22, cases: Sequence[Case] = CASES
 ) -> Counter[str]:
-    """What happened in these runs. Kernels are interpreted slowly, so there is less of all."""
+    """Count what happens in these runs; with interpreted kernels, which are slow, less does."""
     total: Counter[str] = Counter()
     for seed in seeds:
         player = player_of(seed, backend, cases)
@@ -120,7 +120,7 @@ def test_other_tokens_salts_layers_and_parts_have_other_numbers() -> None:
 
 
 def seen(player: Player) -> list[int]:
-    """Which of two fingerprints slots 4 and 5 hold."""
+    """Return which of two fingerprints slots 4 and 5 hold."""
     result = []
     for slot in (4, 5):
         for known in (5, 6):

@@ -186,7 +186,7 @@ def test_the_numbers_of_sha_256_are_bits_of_roots() -> None:
 
 
 def some_hashes() -> None:
-    """Blocks of one chunk and of several, some with tokens of more than 32 bits."""
+    """Check blocks of one chunk and of several, some with tokens of more than 32 bits."""
     check_hashes([[1, 2, 2**33, 4], [3], [5, 6, 7, 8]], 2)
     check_hashes([[2**40] * 24], 24)
 

@@ -52,7 +52,7 @@ class TierRecorder(Recorder):
         self.issue(Run(self.last_step, MAIN, after=after, **members))
 
     def copy(self, source: tuple[Place, ...], destination: tuple[Place, ...]) -> str:
-        """A copy on the other stream, behind what computes so far; a place outside is made anew."""
+        """Record a copy on the other stream, behind all steps so far; first fill host places."""
         self.kinds["copies"] += 1
         name = f"copy-{self.num_lines}"
         if destination and destination[0].pool != "gpu":
@@ -241,7 +241,7 @@ def test_the_tier_has_no_hazard(num_spare_blocks: int) -> None:
 def test_a_missing_wait_is_named_by_its_rule(
     num_spare_blocks: int, mistake: dict[str, Any], rule: str
 ) -> None:
-    """The first hazard of each schedule that has one, most often."""
+    """Take the first hazard of each schedule, and of these the most frequent."""
     first = Counter(
         recorder.found[0].rule
         for recorder in recorders(num_spare_blocks, **mistake)

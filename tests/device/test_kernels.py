@@ -36,7 +36,7 @@ def assert_equal(left: Any, right: Any) -> None:
 
 @pytest.fixture
 def backwards(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The interpreter runs programs one after another; here the last comes first."""
+    """The interpreter runs programs one after another; here it runs the last one first."""
     interpreter = pytest.importorskip("triton.runtime.interpreter").interpreter_builder
     in_order = interpreter.set_grid_idx
 
@@ -182,7 +182,7 @@ def test_it_does_not_matter_in_which_order_programs_step() -> None:
 def random_state(
     random: Random, max_requests: int, max_tokens: int, *, suffices: bool = False
 ) -> tuple[Geometry, DeviceState, RunState]:
-    """Requests of any length in 0 … 3 groups, and a reserve that suffices or not."""
+    """Draw requests of any length in 0 … 3 groups, and a reserve that suffices or not."""
     spans = [random.choice((1, 2, 5, 16)) for _ in range(random.randint(int(suffices), 3))]
     groups = [GroupTable(-(-LONGEST // span), span, True, False) for span in spans]
     groups.insert(random.randint(0, len(groups)), GroupTable(3, 4, False, False))

@@ -140,7 +140,7 @@ def test_what_torch_keeps_for_later_is_free(monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.rule("KV-DEV-2")
 def test_pinned_memory_is_counted_as_torch_takes_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In powers of two: 1,008 bytes take 1,024, for each of two layers."""
+    """Round up to powers of two: 1,008 bytes take 1,024, for each of two layers."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     with pytest.raises(DeviceMemoryError) as caught:
         KVPools(cache(full()), pin_memory=True, free_bytes=2047)

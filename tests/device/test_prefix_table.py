@@ -44,7 +44,7 @@ def table_of(backend: Backend, room: int, *lots: Hashes) -> IndexTable:
 
 
 def hits(table: IndexTable, prompts: list[Hashes], backend: Backend) -> torch.Tensor:
-    """What a look-up of prompts with these hashes answers, a token for each hash."""
+    """Look up prompts with these hashes, one token for each hash."""
     counts = torch.tensor([len(one) for one in prompts], dtype=torch.int64)
     starts = torch.zeros(len(prompts) + 1, dtype=torch.int64)
     given: Prompts = prompts_on(
@@ -64,7 +64,7 @@ def run(prompt: Hashes, there: Hashes) -> int:
 
 
 def one_after_another(hashes: Hashes, num_slots: int) -> list[int]:
-    """The slots if entries come in order, each to the first empty slot from its home on."""
+    """Insert entries in order, each into the first empty slot from its home on."""
     slots = [EMPTY] * num_slots
     for entry, one in enumerate(hashes):
         slot = int.from_bytes(one[:4], "little") % num_slots

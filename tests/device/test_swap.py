@@ -190,7 +190,7 @@ class Used:
 
 
 def asked() -> list[str]:
-    """What a swap and its wait ask of the streams of cuda:1, while cuda:0 is current."""
+    """Return the calls that a swap on cuda:1 and its wait make while cuda:0 is current."""
     recorder = Recorder()
     with (
         patch.object(torch.cuda, "Stream", lambda device: FakeStream(recorder, f"side {device}")),

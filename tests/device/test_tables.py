@@ -26,7 +26,7 @@ from tests.device.tables import (
 
 @pytest.mark.rule("KV-DEV-10", "KV-DEV-11", "KV-DEV-12")
 def test_the_device_knows_positions_slots_and_lengths_of_a_step(backend: Any) -> None:
-    """The example of KV-BATCH-9: a computes positions 9 and 10, b its first two."""
+    """Check the example of KV-BATCH-9: a computes positions 9 and 10, b its first two."""
     tables = tables_of(FULL, backend=backend)
     tables.set_lengths([0], [9])
     deltas = rows_of((0, 0, 0, 1), (0, 0, 1, 2), (0, 0, 2, 3), (1, 0, 0, 5))
@@ -147,7 +147,7 @@ def test_of_rows_for_one_entry_the_last_counts_also_among_several_messages(backe
 
 @pytest.mark.rule("KV-DEV-10")
 def test_of_a_list_whose_blocks_move_only_what_changed_is_told(backend: Any) -> None:
-    """The example of KV-MAMBA-9."""
+    """Check the example of KV-MAMBA-9."""
     tables = tables_of(MAMBA, FULL, backend=backend)
     tables.set_row(1, 0, [0, 1, 2, 3])
     tables.update([1], [1])

@@ -48,14 +48,13 @@ def test_a_vector_made_again_is_the_same(name: str) -> None:
 
 
 def test_the_refused_configuration_made_again_is_the_same() -> None:
-    """The same configuration, and the same error."""
     header = Tape.read(folder() / REFUSED).header
     assert replace(header, source="") == replace(refused_again(), source="")
 
 
 @pytest.mark.parametrize("name", VECTORS)
 def test_the_reference_passes(name: str) -> None:
-    """Every operation is compared."""
+    """Compare every operation."""
     result = replay_trace(folder() / name, ReferenceImplementation())
     assert result.passed
     assert (result.compared, result.num_quirky) == (len(Tape.read(folder() / name).operations), 0)
@@ -82,7 +81,7 @@ def test_a_twin_passes_the_other_vectors(name: str) -> None:
 
 
 def described(readme: Path) -> dict[str, int | None]:
-    """The vectors in the table of the README, each with the record where the difference shows."""
+    """Return the vectors in the README's table, each with the record that shows the difference."""
     row = re.compile(r"^\| `(\w+)\.jsonl` \| (\w+)", re.MULTILINE)
     rows = row.findall(readme.read_text(encoding="utf-8"))
     return {name: None if record == "header" else int(record) for name, record in rows}

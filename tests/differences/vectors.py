@@ -33,7 +33,7 @@ def refused_again() -> Header:
 
 
 def folder() -> Path:
-    """Where the records lie."""
+    """Return the folder of the records."""
     return shipped_records() / "differences"
 
 

@@ -91,7 +91,7 @@ def test_a_check_is_asked_from_its_edition_on(edition: str, since: str, name: st
 
 
 def test_lists_of_unequal_length_are_asked_of_who_has_them() -> None:
-    """A manager that refuses them is broken only if it declares the feature (KV-MGR-22)."""
+    """Blame a manager that refuses them only if it declares the feature (KV-MGR-22)."""
     story = find_example("KV-MGR-22: what a short list lacks is counted")
     found = example_violation(story, mistaken("ShortListsAreRefused"), Policy())
     assert found is not None

@@ -47,7 +47,7 @@ def followed() -> None:
 
 @pytest.fixture(scope="module")
 def lockstep(engine: Any) -> Any:
-    """The script's module."""
+    """Module `examples.vllm.lockstep`."""
     from examples.vllm import lockstep
 
     return lockstep
@@ -55,5 +55,5 @@ def lockstep(engine: Any) -> Any:
 
 @pytest.fixture(scope="module")
 def model(lockstep: Any) -> Any:
-    """The folder of the made-up model."""
+    """Folder of the made-up model."""
     return lockstep.model_folder()

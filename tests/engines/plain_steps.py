@@ -27,7 +27,7 @@ def whole_answer(request: Any, new: list[int], reason: str | None, place: int) -
 
 
 def ends(request: Any, longest: int) -> bool:
-    """As vLLM decides; `min_tokens` may keep it from ending."""
+    """Decide as vLLM does whether the request ends; `min_tokens` may keep it from ending."""
     params, last = request.sampling_params, request._output_token_ids[-1]
     if len(request._output_token_ids) < params.min_tokens:
         return False
@@ -41,7 +41,7 @@ def ends(request: Any, longest: int) -> bool:
 
 
 def split(request: Any, count: int) -> int:
-    """Tokens up to the last whole block; it must be asked for chunks of what is known alone."""
+    """Return the tokens up to the last whole block; call it for chunks of known tokens only."""
     done: int = request.num_computed_tokens
     return max((done + count) // SIZE * SIZE - done, 0)
 
@@ -126,7 +126,7 @@ class Plainly:
         return told
 
     def advance(self, told: Told, prefills: set[Any], eligible_at: int) -> None:
-        """What planning the step changes."""
+        """Make the changes of planning the step."""
         for one, goal in self.goals:
             count = told.counts[one.request_id]
             one.num_computed_tokens += count
@@ -144,7 +144,7 @@ class Plainly:
                     one.next_decode_eligible_step = eligible_at
 
     def take(self, told: Told, requests: dict[str, Any], sampled: list[list[int]]) -> Any:
-        """The answers by client, how many drafts were right, what was noted, who ended."""
+        """Return outputs by client, accepted drafts, the log, and the requests that ended."""
         self.answers: dict[int, list[Any]] = {}
         self.rewound: dict[tuple[int, int], int] = {}
         self.log: list[Any] = []
@@ -157,7 +157,7 @@ class Plainly:
         return self.answers, self.rewound, self.log, self.ended
 
     def take_one(self, one: Any, count: int, new: list[int], num_drafts: int, place: int) -> None:
-        """One request takes what was sampled for it."""
+        """Take the tokens sampled for one request."""
         status = one.status
         is_stale = False
         if self.given.in_flight:
@@ -209,7 +209,7 @@ class Plainly:
             one.num_output_placeholders -= wrong
 
     def settle(self, one: Any, before: int, num_sampled: int, num_kept: int) -> None:
-        """What is final now, and has another block full, is cached."""
+        """Cache what is final now, if that fills another block."""
         given, was_ahead = self.given, one.num_output_placeholders > 0
         if given.by_flight:
             one.num_computed_tokens -= num_sampled - num_kept

@@ -9,7 +9,7 @@ import pytest
 
 @pytest.fixture(scope="module")
 def model(engine: Any) -> Any:
-    """A folder of a made-up model."""
+    """Folder of a made-up model."""
     return engine.model_folder()
 
 

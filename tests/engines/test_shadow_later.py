@@ -34,7 +34,7 @@ class Scheduler:
         self.retained: tuple[int, ...] = ()
 
     def begin(self, *pairs: tuple[int, int]) -> Any:
-        """A step up to its end: the plan."""
+        """Run a step up to its plan, and return that."""
         self.steps.starts()
         self.steps.allocates("allocate_slots of a", self.request)
         self.retained = tuple(block for pair in pairs for block in pair)

@@ -98,7 +98,7 @@ def request(name: str, tokens: list[int]) -> Any:
 
 
 def served(manager: ShadowedManager, name: str) -> None:
-    """A request from look-up to end."""
+    """Serve a request from look-up to free."""
     one = request(name, [1, 2, 3, 4, 5])
     blocks, length = manager.get_computed_blocks(one)
     manager.allocate_slots(one, 5 - length, length, blocks)
@@ -139,7 +139,7 @@ def test_the_first_difference_is_reported_with_a_record_that_others_pass(
 def test_the_shadow_goes_on_behind_a_known_difference(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """From vLLM's state, with the blocks that were not freed; the next difference is like it."""
+    """Continue from vLLM's state with the blocks not freed; the next difference is alike."""
     monkeypatch.setenv("KVSPEC_MONITOR_DIR", str(tmp_path))
     told = tmp_path / "known.toml"
     told.write_text('[[expected]]\ncall = "allocate_slots"\nsays = "shadow"\nreason = "keeps"\n')

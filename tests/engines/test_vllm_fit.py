@@ -64,7 +64,7 @@ def test_a_release_is_known_by_its_number(monkeypatch: pytest.MonkeyPatch, text:
 
 
 def test_each_choice_that_changed_has_its_release() -> None:
-    """The table is whole: it leads from the choices of 0.24 to those of 0.33."""
+    """Check that the table has every change from the choices of 0.24 to those of 0.33."""
     first, last = find_profile("vllm-0.24").policy, find_profile("vllm-0.33").policy
     names = [name for changed in CHANGES.values() for name in changed]
     assert len(names) == len(set(names))
@@ -85,7 +85,7 @@ def test_a_missing_vllm_is_a_typed_import_error(monkeypatch: pytest.MonkeyPatch)
 
 
 def stock(**changes: Any) -> Any:
-    """A manager as vLLM 0.24 builds it, as far as `config_of` reads it."""
+    """Return the parts of a manager of vLLM 0.24 that `config_of` reads."""
     members = spec_fields(FullAttentionSpec(16, 1, 8, "float16"))
     members["kv_quant_mode"] = SimpleNamespace(name="NONE")  # there, an enum
     spec = type("FullAttentionSpec", (SimpleNamespace,), {})(**members)
@@ -108,7 +108,7 @@ def stock(**changes: Any) -> Any:
 
 
 def test_states_of_vllm_are_read() -> None:
-    """No member that 0.24 lacks is asked for; shapes without a type are not counted."""
+    """Read no member that 0.24 lacks, and count no shape without a type."""
     members = {"block_size": 4, "shapes": (2, (3, 4), 5), "dtypes": ("torch.float32",) * 2}
     members |= {"page_size_padded": None, "mamba_type": SimpleNamespace(name="MAMBA2")}
     members |= {"mamba_cache_mode": "none", "num_speculative_blocks": 0}
@@ -117,7 +117,7 @@ def test_states_of_vllm_are_read() -> None:
 
 
 def test_layouts_of_033_are_read() -> None:
-    """A latent has no values there, and its tensors are places of layers in one allocation."""
+    """Read a latent without values, and tensors that are places in one allocation."""
     manager = stock()
     (layers,) = manager.kv_cache_config.kv_cache_groups
     members = {**vars(layers.kv_cache_spec), "head_size_v": 0, "tokens_per_state": 1}

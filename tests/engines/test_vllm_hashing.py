@@ -57,14 +57,14 @@ class Request:
         return len(self._all_token_ids)
 
     def grown(self, hasher: Any, tokens: list[int]) -> list[bytes]:
-        """Its hashes, once it has these tokens more."""
+        """Append these tokens and return the hashes."""
         self._all_token_ids += tokens
         self.block_hashes.extend(hasher(self))
         return self.block_hashes
 
 
 def requests() -> list[dict[str, Any]]:
-    """The members of requests with every kind of extra key, alone and together."""
+    """Return the members of requests with every kind of extra key, alone and together."""
     import torch
 
     tokens = [(i * 7919) % 130_000 for i in range(50)]

@@ -14,7 +14,7 @@ from kvspec.errors import KVSpecError
 
 @pytest.fixture
 def later() -> Any:
-    """What 0.33 has; skipped beside 0.24."""
+    """Module of kvfast's engine for vLLM 0.33; skips beside 0.24."""
     if not is_since(33):
         pytest.skip("for vLLM 0.33")
     from kvfast.engines.vllm import later
@@ -70,7 +70,7 @@ def unsplit(steps: Any) -> Any:
 
 
 def plain_count(admission: Any, request: Any, computed: int, budget: int) -> tuple[int, bool]:
-    """Without padding, and without a limit for long prompts."""
+    """Count tokens without padding, and without a limit for long prompts."""
     return min(len(request._all_token_ids) - computed, budget), False
 
 
@@ -249,7 +249,7 @@ def test_events_that_nobody_took_are_shown_and_stay(lockstep: Any, model: str) -
 
 
 def test_what_is_not_served_stays_with_the_stock_manager(lockstep: Any, model: str) -> None:
-    """A manager of somebody else's class may behave in its own way."""
+    """Leave alone a manager of another class, which may behave in its own way."""
     from vllm.v1.core import kv_cache_manager
 
     from kvfast.engines.vllm import schedulers

@@ -198,7 +198,7 @@ class Story:
         return request
 
     def between(self) -> None:
-        """Requests come, go, and come back."""
+        """Add, remove and resume requests."""
         rng = self.rng
         while len(self.running) < 11 and rng.random() < (0.9 if len(self.running) < 4 else 0.4):
             one = self.preempted.pop() if self.preempted and rng.random() < 0.7 else self.request()

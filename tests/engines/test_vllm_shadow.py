@@ -15,7 +15,7 @@ from kvfast.engines.vllm.versions import is_since
 
 @pytest.fixture(autouse=True)
 def records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where records go."""
+    """Folder of the records."""
     monkeypatch.setenv("KVSPEC_MONITOR_DIR", str(tmp_path))
     return tmp_path
 
@@ -83,13 +83,13 @@ def test_each_call_of_033_is_compared(
 
 
 def not_counted(scheduler: Any, plan: Any) -> None:
-    """One token less is in flight."""
+    """Count one token too few in flight."""
     for name in plan.num_scheduled_tokens:
         scheduler.requests[name].num_in_flight_tokens -= 1
 
 
 def not_told(scheduler: Any, plan: Any) -> None:
-    """The worker is told no copies."""
+    """Drop the copies from the plan for the worker."""
     plan.kv_cache_block_copies = None
 
 
@@ -101,7 +101,7 @@ def more_computed(scheduler: Any, plan: Any) -> None:
 
 
 def still_counted(scheduler: Any, plan: Any) -> None:
-    """One token stays in flight."""
+    """Count one token too many in flight."""
     for name in plan.num_scheduled_tokens:
         if name in scheduler.requests:
             scheduler.requests[name].num_in_flight_tokens += 1
@@ -193,7 +193,7 @@ def test_a_part_of_the_scheduler_that_does_nothing_is_found(
 def test_a_connector_that_is_offered_a_part_of_a_block_is_found(
     model: str, engine: Any, scheduler: Any
 ) -> None:
-    """By a scheduler that takes the unit of hashes for that of blocks."""
+    """Make the scheduler take the unit of hashes for that of blocks."""
     from examples.vllm.known_differences import Story, Told
 
     specs = (engine.attention("FullAttentionSpec", 16), engine.states(16, "align"))

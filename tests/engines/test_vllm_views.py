@@ -39,7 +39,7 @@ class Block:
 
 
 def imported(monkeypatch: pytest.MonkeyPatch, name: str) -> Any:
-    """A module of `kvfast.engines.vllm`, imported over the stubs; forgotten after the test."""
+    """Import a module of `kvfast.engines.vllm` over the stubs, for this test only."""
     members: dict[str, dict[str, Any]] = {
         "vllm.v1.core.kv_cache_manager": {"KVCacheBlocks": object},
         "vllm.v1.core.kv_cache_utils": {"KVCacheBlock": Block},
@@ -57,7 +57,7 @@ def imported(monkeypatch: pytest.MonkeyPatch, name: str) -> Any:
 
 
 def pool_of(monkeypatch: pytest.MonkeyPatch, num_cached_blocks: int) -> Any:
-    """A view of a pool of five blocks and the null block."""
+    """Return a view of a pool of five blocks and the null block."""
     views = imported(monkeypatch, "views")
     implementation = kvfast.implementation()
     manager = implementation.create(CONFIG)
@@ -132,7 +132,7 @@ def test_what_writes_into_a_view_is_refused(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_further_keys_of_blocks_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A connector of vLLM 0.33 asks for them."""
+    """Show them because a connector of vLLM 0.33 reads them."""
     pool = pool_of(monkeypatch, 2)
     assert pool.cached_block_hashes_by_block == {}
     state = SimpleNamespace(block_keys=((), (b"a",), (b"b", b"c", b"d")))

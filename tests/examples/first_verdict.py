@@ -31,13 +31,13 @@ class Command:
 
     @property
     def kind(self) -> str:
-        """What it is for: the column of the table."""
+        """Purpose of the command, which is its column in the table."""
         found = re.match(r"kvspec (probe|check)", self.line)
         return found[1] if found else "build"
 
 
 def transcripts() -> dict[str, tuple[Command, ...]]:
-    """The commands of each server."""
+    """Return the commands of each server."""
     text = PAGE.read_text(encoding="utf-8")
     found = {}
     for name, block in re.findall(r"^(\w[\w+]*):\n\n```console\n(.*?)^```$", text, re.M | re.S):
@@ -47,7 +47,7 @@ def transcripts() -> dict[str, tuple[Command, ...]]:
 
 
 def run(commands: tuple[Command, ...]) -> Iterator[tuple[Command, str, float]]:
-    """Each command in one new folder: what it printed, and its seconds of one core."""
+    """Run the commands in one new folder; yield each with its output and CPU seconds."""
     with tempfile.TemporaryDirectory() as folder:
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
         env = {**os.environ, "PATH": path, "KVSPEC": str(ROOT), "NO_COLOR": "1"}

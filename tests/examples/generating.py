@@ -27,7 +27,7 @@ class WrongError(AssertionError):
 
 @cache
 def model_of(config: ModelConfig) -> Model:
-    """The weights, made once."""
+    """Return the model, made once."""
     return Model(config)
 
 
@@ -35,7 +35,7 @@ def model_of(config: ModelConfig) -> Model:
 def expected(
     config: ModelConfig, prompt: tuple[int, ...], num: int
 ) -> tuple[list[int], torch.Tensor]:
-    """What a run without any cache generates."""
+    """Return what a run without any cache generates."""
     return generated(model_of(config), prompt, num)
 
 
@@ -98,7 +98,7 @@ class Schedule:
         self.count(engine)
 
     def count(self, engine: Engine) -> None:
-        """What happened in the run."""
+        """Count what happened in the run."""
         stats = engine.manager.make_prefix_cache_stats()
         self.counts["hit tokens"] = 0 if stats is None else stats.hits_tokens
         self.counts["preemptions"] = engine.num_preemptions

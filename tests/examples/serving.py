@@ -90,7 +90,7 @@ def serve(
 
 
 def expected_tokens() -> dict[str, list[int]]:
-    """What the model says without any cache."""
+    """Return the tokens that the model samples without any cache."""
     expected = {}
     for number, (prompt, length) in enumerate(zip(PROMPTS, LENGTHS, strict=True)):
         tokens = list(prompt)
@@ -101,14 +101,14 @@ def expected_tokens() -> dict[str, list[int]]:
 
 
 def expect_tables(engine: Engine, workers: Workers) -> None:
-    """What was put together from deltas is what the manager answers."""
+    """Check that tables assembled from deltas equal the manager's lists."""
     for one in engine.running:
         blocks = list(engine.manager.get_blocks(one.request).groups[0])
         assert workers.table[one.handle, : len(blocks)].tolist() == blocks, "table"
 
 
 def expect_own_slots(engine: Engine, batch: Batch) -> None:
-    """A block that is written has one owner; who shares one has the same tokens up to its end."""
+    """Check that written blocks have one owner, and sharers the same tokens up to its end."""
     content: dict[int, list[int]] = {}
     holders: dict[int, int] = {}
     for one in engine.running:
@@ -122,7 +122,7 @@ def expect_own_slots(engine: Engine, batch: Batch) -> None:
 
 
 def of_kvfast() -> tuple[Implementation, BatchedManager]:
-    """The build that there is, audited."""
+    """Return the present build of kvfast, audited."""
     implementation = kvfast.implementation()
     return implementation, implementation.batched(implementation.create(CONFIG))
 
@@ -134,7 +134,7 @@ def of_kvfast_uncompiled() -> tuple[Implementation, BatchedManager]:
 
 
 def of_kvref() -> tuple[Implementation, BatchedManager]:
-    """The reference, audited."""
+    """Return the reference, audited."""
     implementation = kvref.implementation()
     return implementation, batched_of(implementation, implementation.create(CONFIG))
 

@@ -23,13 +23,13 @@ STEPS: list[dict[str, Any]] = ACTION["runs"]["steps"]
 
 
 def command(program: str) -> dict[str, Any]:
-    """The step that runs a program."""
+    """Return the step that runs a program."""
     (found,) = (step for step in STEPS if step.get("run", "").startswith(f"{program} "))
     return found
 
 
 def settings(step: dict[str, Any], **given: str) -> dict[str, str]:
-    """The environment of a step: what the inputs are, given or by default."""
+    """Return the environment of a step with inputs given or by default."""
     inputs = {name: each.get("default", "") for name, each in ACTION["inputs"].items()} | given
     found = {}
     for name, value in step["env"].items():
@@ -41,9 +41,9 @@ def settings(step: dict[str, Any], **given: str) -> dict[str, str]:
 def run(
     step: dict[str, Any], folder: Path, before: str = "", **given: str
 ) -> subprocess.CompletedProcess[str]:
-    """The step as a workflow runs it, without random programs.
+    """Run the step as a workflow does, without random programs.
 
-    As tests only some rules, since time matters here.
+    As tests, run only some rules, since time matters here.
     """
     (folder / "contract").mkdir()
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
@@ -67,7 +67,7 @@ def run(
     ],
 )
 def test_what_is_installed_is_there(kvspec: str, installed: str, tmp_path: Path) -> None:
-    """The checkout that the action stands in, a file, or a clone; pip is shown by its arguments."""
+    """Install the action's own checkout, a file, or a clone; a stub of pip prints arguments."""
     step = STEPS[0]
     place = f'pip() {{ printf "%s\\n" "$@"; }}; GITHUB_ACTION_PATH="{FOLDER}"; '
     done = run(step, tmp_path, place, impl="kvref", kvspec=kvspec)
@@ -88,7 +88,7 @@ def test_the_workflow_gives_the_action_what_it_takes() -> None:
 
 @pytest.mark.parametrize("program", ["pytest", "kvspec"])
 def test_a_step_of_the_workflow_passes_for_the_reference(program: str, tmp_path: Path) -> None:
-    """With options that exist, and what it leaves behind is uploaded."""
+    """Check that its options exist and that its output files are uploaded."""
     done = run(command(program), tmp_path, impl="kvref")
     assert done.returncode == 0, done.stdout + done.stderr
     (uploaded,) = (step["with"]["path"] for step in STEPS if "upload" in step.get("uses", ""))
@@ -103,7 +103,7 @@ def test_a_step_of_the_workflow_passes_for_the_reference(program: str, tmp_path:
 def test_a_step_fails_for_a_broken_implementation_and_still_leaves_its_report(
     program: str, tmp_path: Path
 ) -> None:
-    """A leak; the report names its rule."""
+    """Plant a leak, which the report names by its rule."""
     (tmp_path / "leaky.py").write_text(
         "from tests.mistakes import mistaken\n"
         "def implementation():\n    return mistaken('LeaksUnhashedBlocks', audits=True)\n"
@@ -118,7 +118,7 @@ def test_a_step_fails_for_a_broken_implementation_and_still_leaves_its_report(
 
 
 def test_the_report_is_made_and_kept_also_when_the_tests_fail() -> None:
-    """The steps behind the tests run always, and the night's budget is one that exists."""
+    """Check that later steps always run, and that the night's budget exists."""
     from kvcheck.pytest_plugin import BUDGETS, LEVELS
 
     names = [step.get("name") for step in STEPS]
@@ -130,7 +130,7 @@ def test_the_report_is_made_and_kept_also_when_the_tests_fail() -> None:
 
 
 def test_the_page_names_options_that_exist() -> None:
-    """Of the plugin, of the command and of pytest."""
+    """Look them up in the help of the plugin, the command and pytest."""
     text = (FOLDER / "README.md").read_text(encoding="utf-8")
     helps = [
         subprocess.run(

@@ -80,7 +80,7 @@ class Through:
 
 
 def passed(through: Through) -> BatchedManager:
-    """As what it stands for: `__getattr__` shows mypy no method."""
+    """Cast to the class it wraps: mypy sees no method behind `__getattr__`."""
     return cast(BatchedManager, through)
 
 
@@ -201,7 +201,7 @@ def test_an_engine_that_mixes_handles_up_is_found() -> None:
 
 
 def test_a_block_shared_for_other_content_and_a_slot_written_twice_are_found() -> None:
-    """No engine above brings these about."""
+    """Construct both states, since no engine above reaches them."""
     manager = SimpleNamespace(get_blocks=lambda request: KVCacheBlocks(([1],)))
     first, second = (
         SimpleNamespace(request=SimpleNamespace(token_ids=[token] * SIZE)) for token in (1, 2)
@@ -216,7 +216,7 @@ def test_a_block_shared_for_other_content_and_a_slot_written_twice_are_found() -
 
 
 def test_a_monitor_sees_what_whole_steps_do(tmp_path: Path) -> None:
-    """A request is freed behind everybody's back; its blocks then have two owners."""
+    """Free a request without the monitor, so that its blocks get two owners."""
     implementation = kvfast.implementation()
     watched = kvcheck.monitor(implementation.create(CONFIG), record=tmp_path)
     batched = implementation.batched(watched)

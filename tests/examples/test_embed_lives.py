@@ -65,7 +65,7 @@ class Life:
         self.requests: dict[str, tuple[Request, int]] = {}
 
     def fails(self) -> bool:
-        """Whether the load that ends fails."""
+        """Draw whether the load that ends fails."""
         does = self.random.random() < 0.25
         self.seen["loads that failed" if does else "loads"] += 1
         return does
@@ -117,7 +117,7 @@ class Life:
         self.engine.abort(request)
 
     def expect_its_tokens(self, request: Request) -> None:
-        """The tokens are those that the model samples without a cache."""
+        """Check that the model samples the same tokens without a cache."""
         kept, num_new = self.requests.pop(request.request_id, (None, 0))
         if kept is None:  # aborted
             return

@@ -20,7 +20,7 @@ RUN = [code for language, code in BLOCKS if language == "python" and code not in
 
 
 def test_the_page_shows_the_example_as_it_is_and_runs_the_rest(tmp_path: Path) -> None:
-    """One after another, in one process: what is printed is what the comments say."""
+    """Run the code in order in one process, and compare prints with the comments."""
     assert {language for language, _ in BLOCKS} == {"python", "console"}
     assert [code.partition("(")[0] for code in SHOWN] == ["    def step"]
     code = "".join(RUN)

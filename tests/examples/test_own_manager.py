@@ -43,12 +43,12 @@ class Run:
 
     @property
     def broken(self) -> list[str]:
-        """The rules shown as broken."""
+        """Rules shown as broken."""
         return [line.split()[0] for line in self.output if line.startswith("KV-")]
 
 
 def changed(text: str, diff: str) -> str:
-    """The text after a diff without line numbers; each place must be there exactly once."""
+    """Apply a diff without line numbers; each place must occur exactly once."""
     for hunk in diff.split("@@\n")[1:]:
         lines = hunk.splitlines()
         old = "".join(f"{line[1:]}\n" for line in lines if not line.startswith("+"))
@@ -59,7 +59,7 @@ def changed(text: str, diff: str) -> str:
 
 
 def runs() -> Iterator[Run]:
-    """The page from top to bottom. A change is one of the server once there is one."""
+    """Yield the page's runs in order; once there is a server, changes apply to it."""
     manager, server = FIRST, ""
     for language, block in re.findall(r"^```(\w+)\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL):
         if language == "python":
@@ -82,7 +82,7 @@ RANDOM = [run for run in RUNS if run.arguments[0] == "check" and run not in DIRE
 
 
 def loaded(text: str, folder: Path) -> ModuleType:
-    """A version of the manager as a module."""
+    """Import a version of the manager."""
     path = folder / "mymanager.py"
     path.write_text(text, encoding="utf-8")
     spec = importlib.util.spec_from_file_location("mymanager", path)
@@ -94,14 +94,14 @@ def loaded(text: str, folder: Path) -> ModuleType:
 
 
 def examined(text: str, folder: Path) -> Examination:
-    """A version of the manager, at level safety, with the random programs of budget fast."""
+    """Examine a version of the manager at level safety, with budget fast."""
     subject: Implementation = loaded(text, folder).implementation()
     options = Options(Level.SAFETY, dict(BUDGETS)["fast"], name="mymanager:implementation")
     return Examination(subject, kvref.implementation(), options, "fast")
 
 
 def test_the_page_goes_from_the_first_version_to_the_final_one() -> None:
-    """By its changes alone; the examples hold both."""
+    """Apply the page's changes alone; the examples have both versions."""
     assert RUNS[-1].manager.replace("A first KV-cache", "A small KV-cache") == FINAL
     assert [len(each) for each in (DIRECTED, RANDOM, PROBES)] == [6, 2, 2]
     for text in (FIRST, FINAL):
@@ -109,7 +109,7 @@ def test_the_page_goes_from_the_first_version_to_the_final_one() -> None:
 
 
 def made(run: Run, folder: Path) -> subprocess.CompletedProcess[str]:
-    """The command in a folder with nothing but the reader's own files."""
+    """Run the command in a folder with nothing but the reader's own files."""
     (folder / "mymanager.py").write_text(run.manager, encoding="utf-8")
     (folder / "server.py").write_text(run.server, encoding="utf-8")
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
@@ -131,7 +131,7 @@ def test_a_probe_shows_what_the_page_says(run: Run, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("run", DIRECTED, ids=lambda run: f"{run.broken or run.arguments[1]}")
 def test_a_directed_check_shows_what_the_page_says(run: Run, tmp_path: Path) -> None:
-    """The whole output, but for what the page leaves out."""
+    """Compare the whole output, apart from what the page leaves out."""
     done = made(run, tmp_path)
     assert done.returncode == (1 if run.broken else 0), done.stdout + done.stderr
     assert matches(run.output, done.stdout), done.stdout
@@ -139,7 +139,7 @@ def test_a_directed_check_shows_what_the_page_says(run: Run, tmp_path: Path) -> 
 
 
 def test_random_programs_find_what_directed_ones_do_not(tmp_path: Path) -> None:
-    """Which smallest sequence they find changes with how they are drawn; the finding does not."""
+    """Compare the finding; the smallest sequence depends on how programs are drawn."""
     found = examined(RANDOM[0].manager, tmp_path)
     assert found.broken_rules == frozenset()
     violations = (found.random_violation(number, ())[0] for number in range(20))

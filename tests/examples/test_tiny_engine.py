@@ -54,7 +54,7 @@ def test_every_token_and_logit_is_that_of_recomputing_in_thousands_of_schedules(
 
 
 def decoded_alone(seed: int, **options: Any) -> Schedule:
-    """A schedule in which the device decodes up to six steps at a time."""
+    """Return a schedule in which the device decodes up to six steps at a time."""
     return Schedule(seed, num_resident_steps=1 + seed % 6, **options)
 
 
@@ -112,7 +112,7 @@ def test_the_kernels_serve_the_same_engine() -> None:
 
 
 def found(seeds: Iterable[int], **options: object) -> bool:
-    """Whether some schedule shows the mistake: a wrong answer, or an error on the way."""
+    """Check whether some schedule shows the mistake by a wrong result or an error."""
     for seed in seeds:
         schedule = Schedule(seed)
         # An audit of the manager would tell before the tokens do.

@@ -37,7 +37,7 @@ def read(path: Path) -> list[dict[str, Any]]:
 
 
 def run(archive: Path, folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
-    """A command in a folder of examples, shown the archive; skips where its program is missing."""
+    """Run a command on the archive in a folder of examples; skip without its program."""
     if shutil.which(command[0]) is None:
         pytest.skip(f"no {command[0]}")
     scratch = archive.parent / "build"
@@ -127,7 +127,7 @@ def test_the_example_in_cpp_follows_them(archive: Path, tmp_path: Path) -> None:
 
 @pytest.mark.deep
 def test_the_vectors_alone_find_mistakes_of_one_line(tmp_path: Path) -> None:
-    """In the example in Rust, with all chapters."""
+    """Plant them in the Rust example, and run all chapters."""
     whole = tmp_path / "vectors"
     assert main(["vectors", "-o", str(whole)]) == 0
     shutil.copytree(READERS, tmp_path / "examples/vectors")

@@ -50,7 +50,7 @@ SHOWN = 4
 
 
 def versions() -> list[tuple[str, str]]:
-    """What each version adds, and its manager.rs; first the one that knows of no window."""
+    """Return what each version adds, and its manager.rs; the first lacks windows."""
     whole = (SOURCE / "manager.rs").read_text(encoding="utf-8")
     found = []
     for number in range(len(STEPS) + 1):
@@ -68,7 +68,7 @@ def versions() -> list[tuple[str, str]]:
 
 
 def rows() -> list[str]:
-    """The table."""
+    """Build the table."""
     lines = ["| what is added | rules that break, as the report has them |", "|---|---|"]
     for added, text in versions():
         with tempfile.TemporaryDirectory() as folder:

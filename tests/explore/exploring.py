@@ -10,7 +10,6 @@ from kvspec.interface import Implementation
 
 
 def configuration(name: str) -> Configuration:
-    """The configuration of that name."""
     return next(each for each in CONFIGURATIONS if each.name == name)
 
 
@@ -21,7 +20,7 @@ def explored(
     oracle: Implementation | None = None,
     max_edges: int | None = None,
 ) -> Exploration:
-    """The reference explored, or `oracle`, with a subject beside it if there is one."""
+    """Explore the reference, or `oracle`, with a subject beside it if one is given."""
     name = None if subject is None else "subject"
     pair = Pair(oracle or kvref.implementation(), subject, "kvref", name)
     return explore(Exploration(what), pair, max_edges=max_edges)

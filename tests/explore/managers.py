@@ -29,7 +29,7 @@ KEPT: list[ReferenceManager] = []
 
 
 def kept(handle: int) -> ReferenceManager:
-    """The manager of this handle."""
+    """Return the manager of this handle."""
     return KEPT[handle]
 
 

@@ -94,7 +94,7 @@ PLANTED = (
 
 
 def with_steps(steps: type[SequentialManager]) -> Any:
-    """The reference with other steps."""
+    """Return the reference with other steps."""
 
     class Broken(type(kvref.implementation())):  # type: ignore[misc]  # a class of a value
         """Single calls are right."""

@@ -28,13 +28,13 @@ ORDER, LEAK = "TakesFromTheBack in pool", "LeaksUnhashedBlocks in pool"
 
 
 def by(mistake: str) -> Implementation:
-    """The implementation that makes this mistake: kvref, or kvfast uncompiled."""
+    """Return the implementation with this mistake: kvref, or kvfast uncompiled."""
     made: Implementation = find(mistake, (*mistakes(), *of_kvfast())).make()
     return made
 
 
 def violation_of(planted: str) -> tuple[Violation, Pair]:
-    """What is found of a mistake in a configuration, and between whom."""
+    """Return the violation that a mistake shows in a configuration, and the pair."""
     mistake, _, name = planted.partition(" in ")
     subject = by(mistake)
     violation = explored(configuration(name), subject).violation
@@ -138,7 +138,7 @@ def test_other_hashes_are_found_where_a_request_begins_or_grows(
 
 
 def test_a_subject_that_fails_at_what_it_did_before_is_told_with_its_error() -> None:
-    """Its path is gone again for each state."""
+    """Rebuild each state from its path, which fails the second time."""
 
     class OnlyOnce(type(kvref.implementation())):  # type: ignore[misc]  # a class of a value
         """Managers are made for the start, and for no other state."""
@@ -168,7 +168,7 @@ class ShowsNothing(ReferenceManager):
 
 
 def test_a_subject_that_cannot_be_looked_at_is_told_with_its_error() -> None:
-    """No operation failed, and no rule but that calls answer is known to be broken."""
+    """Blame no other rule: no operation failed, only the snapshot did."""
     pair = Pair(kvref.implementation(), made_with(ShowsNothing))
     found = explore(Exploration(configuration("pool")), pair).violation
     assert found is not None

@@ -15,7 +15,7 @@ from tests.commands import LEAKS, kvspec
 
 
 def explore(folder: Path, *args: str) -> subprocess.CompletedProcess[str]:
-    """The command in a folder."""
+    """Run the command in a folder."""
     return kvspec(folder, "explore", *args)
 
 

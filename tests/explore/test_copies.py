@@ -25,7 +25,7 @@ SMALL = replace(configuration("pool"), name="small", prompts=((0, 1),))
 
 
 def made_with(manager_class: type[ReferenceManager]) -> Any:
-    """The reference with another manager, also where it is restored."""
+    """Return the reference with another manager, also after a restore."""
 
     class Made(type(kvref.implementation())):  # type: ignore[misc]  # a class of a value
         """Everything else is the reference's."""
@@ -91,5 +91,5 @@ def test_no_invariant_of_transitions_is_broken_by_what_changes_nothing() -> None
 
 
 def level_of(what: Any) -> list[bytes]:
-    """The states that are left when some hundred edges are explored."""
+    """Return the states left after some hundred edges."""
     return [item.packed for item in explored(what, max_edges=400).level]

@@ -62,7 +62,7 @@ def test_a_request_is_asked_about_while_it_holds_blocks_and_illegally_always() -
 
 
 def test_the_pool_has_these_moves() -> None:
-    """Each cached block and all at once; what was popped, whole or its last block."""
+    """Evict each cached block and all at once; return popped lists or their last blocks."""
     keys = ((), (b"k",), (), (b"l",), (), ())
     snapshot = replace(SNAPSHOT, block_keys=keys)
     names = {"return", "evict", "reset", "step"}
@@ -114,7 +114,7 @@ OWN_HIT = AT_TWO.asks(1, num_new_computed_tokens=2, new_computed_blocks=[[1]])
 def test_what_is_illegal_is_asked_with_these_arguments(
     config: ManagerConfig, seat: Seat, expected: dict[str, object]
 ) -> None:
-    """What is about no request is asked once, as the first one's."""
+    """Make calls that concern no request only once, as the first request's."""
 
     def found(state: State, number: int) -> dict[str, object]:
         asked = {name: call.arguments(config, state, number) for name, call in ILLEGAL.items()}

@@ -72,7 +72,7 @@ class Asked:
 
 
 def played(what: Configuration, world: World, move: Move, answers: Any) -> tuple[Any, list[str]]:
-    """The world behind a move, and the calls."""
+    """Play a move; return the world after it, and the calls."""
     holds = RequestState(((1, 2),), (1,))
     snapshot = replace(SNAPSHOT, requests={"r0": holds, "r1": holds})
     do = Asked(answers)
@@ -81,7 +81,7 @@ def played(what: Configuration, world: World, move: Move, answers: Any) -> tuple
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_a_move_asks_this_and_leaves_the_request_so(case: Case) -> None:
-    """The answers behind the move are those that its calls get."""
+    """Read the results of the move's calls from behind the move."""
     (_, *seat), move = (words(line)[0] for line in case.given[:2])
     told = (line.partition(" ") for line in case.given[2:])
     answers = {name: json.loads(answer) for name, _, answer in told}
@@ -117,7 +117,7 @@ def test_popped_blocks_come_back_in_reverse_whole_or_in_part() -> None:
 def test_a_boundary_inside_a_block_that_is_there(
     hash_size: int | None, num_tokens: int, is_possible: bool
 ) -> None:
-    """Of two blocks of two tokens."""
+    """Try boundaries in two blocks of two tokens."""
     what = replace(WHAT, config=replace(WHAT.config, hash_block_size_tokens=hash_size))
     world = World((AT_TWO, Seat()))
     after, calls = played(what, world, ("partial", 0, 0, num_tokens), {})
@@ -148,7 +148,7 @@ def test_a_whole_step_is_one_call_and_each_request_goes_on_as_it_was_answered() 
 
 
 def test_whom_a_step_refuses_stays_as_it_was() -> None:
-    """One that came is gone again; a token that was appended stays."""
+    """Remove a new request again, but keep a token that was appended."""
     world = World((Seat(), AGAIN, AT_ALL))
     entries = (("running", 2, 1, 1), ("new", 0, TOKENS, 0), ("new", 1, None, 0))
     nothing = {"num_scheduled_tokens": [0, 0, 0], "hit_tokens": [0, 0]}

@@ -25,7 +25,7 @@ SMALL = replace(
 
 @pytest.fixture(scope="module")
 def whole() -> tuple[list[State], int]:
-    """Every state, names told apart, and the number of edges; found one after another."""
+    """All states with names kept apart, and the number of edges, searched plainly."""
     edges = Edges(replace(SMALL, up_to_names=False), kvref.implementation())
     found = {edges.name_of(edges.first()): edges.first()}
     waiting = list(found.values())
@@ -41,7 +41,7 @@ def whole() -> tuple[list[State], int]:
 
 
 def renamed(state: State, blocks: dict[int, int], order: tuple[int, ...]) -> State:
-    """The state with other names, spelled out member by member: request n is called order[n]."""
+    """Rename each member of the state by hand: request n becomes order[n]."""
     old = state.snapshot
     back = {new: before for before, new in blocks.items()}
     ids = range(old.num_blocks)
@@ -75,7 +75,7 @@ def renamed(state: State, blocks: dict[int, int], order: tuple[int, ...]) -> Sta
 
 
 def renamings(state: State) -> list[State]:
-    """All states that other names make of this one."""
+    """Return all states that are renamings of this one."""
     blocks = range(1, state.snapshot.num_blocks)
     orders = list(itertools.permutations(range(len(state.world.seats))))
     return [
@@ -125,7 +125,7 @@ def test_the_reduced_graph_has_one_state_for_each_orbit_and_the_edges_of_one_of_
 
 
 def test_a_form_that_forgot_a_fact_would_be_noticed(whole: tuple[list[State], int]) -> None:
-    """The queue in another order is no renaming where the blocks in it differ."""
+    """Reverse the queue: no renaming where its blocks differ."""
     states, _ = whole
     names = SMALL.names()
     changed = 0
@@ -173,7 +173,7 @@ OTHERWISE: dict[str, tuple[Any, ...]] = {
 
 
 def test_everything_that_a_snapshot_says_is_in_a_fingerprint() -> None:
-    """What is equal is checked once: nothing may be left out."""
+    """Leave nothing out: states with equal fingerprints are checked only once."""
     assert set(OTHERWISE) == {member.name for member in fields(Snapshot)}
     states = [STATE]
     states += (replace(STATE, **{name: value}) for name, of in OTHERWISE.items() for value in of)

@@ -25,7 +25,7 @@ REFERENCE = Pair(kvref.implementation(), oracle_name="kvref", find=find_implemen
 
 
 def counted(report: Report) -> list[Any]:
-    """What a report counts, without how long it took."""
+    """Return the counts of a report, without its times."""
     return [(result.configuration.name, result.counts) for result in report.results]
 
 
@@ -88,7 +88,7 @@ def test_an_interrupted_run_goes_on_to_the_same_counts(when: int) -> None:
 
 
 def test_seconds_add_up_and_a_result_is_told_to_machines() -> None:
-    """Of a configuration that was cut short, and of one that is not recorded."""
+    """Resume a configuration that was cut short and is not recorded."""
     before = Saved.from_json(state(), Where("state"))
     assert before.unfinished is not None
     unfinished = replace(before.unfinished, seconds=1_000.0)
@@ -117,7 +117,7 @@ def test_a_state_of_another_run_is_refused() -> None:
 
 
 def state() -> dict[str, Any]:
-    """A state in the middle of a configuration."""
+    """Return a saved state from the middle of a configuration."""
     written: list[dict[str, Any]] = []
     session = Session(REFERENCE, (SMALL,), max_edges=300)
     session.save = lambda saved: written.append(saved.to_json())

@@ -33,7 +33,7 @@ class DisagreementError(AssertionError):
 def index_of(
     implementation: Implementation, *, max_waiting: int = 1024, removed_event_per: str = "copy"
 ) -> PrefixIndex:
-    """An empty one."""
+    """Make an empty index."""
     if not isinstance(implementation, FleetImplementation):
         raise TypeError(f"{implementation.capabilities.name} has no index of engines")
     return implementation.make_prefix_index(
@@ -50,7 +50,7 @@ def stored(
 
 
 def removed(*hashes: EventHash, group: int = 0, medium: str = "GPU") -> BlockRemoved:
-    """One copy of each."""
+    """Remove one copy of each hash."""
     return BlockRemoved(tuple(hashes), medium, group)
 
 
@@ -76,7 +76,7 @@ class Engine:
         self.unsent: list[Batch] = []
 
     def tell(self) -> None:
-        """One more batch; now and then at the time of the one before."""
+        """Produce one more batch, now and then at the time of the previous one."""
         events = tuple(self.event() for _ in range(self.random.randrange(4)))
         self.time_s += self.random.choice([0.0, 0.1, 0.3])
         batch = Batch(len(self.batches), self.time_s, events)
@@ -113,7 +113,7 @@ class Engine:
 
     @property
     def state(self) -> EngineState:
-        """What it would hand over now, or a little earlier."""
+        """State that it would hand over now, or a little earlier."""
         if not self.batches:
             return EngineState(-1, float("-inf"), {})
         number = max(0, len(self.batches) - self.random.choice([1, 1, 2, 5]))
@@ -139,7 +139,7 @@ class Player:
             self.call()
 
     def call(self) -> None:
-        """One of them, and what must hold after it."""
+        """Make one call, and check what must hold after it."""
         random = self.random
         name = random.choice(NAMES)
         engine = self.fleet[name]
@@ -170,7 +170,7 @@ class Player:
         self.look()
 
     def arriving(self, engine: Engine) -> Iterator[Batch]:
-        """What the network brings now: of what was not sent, some, out of order, some twice."""
+        """Yield the batches that arrive now: some lost, some twice, some out of order."""
         random = self.random
         if random.random() < 0.5:
             random.shuffle(engine.unsent)
@@ -182,7 +182,7 @@ class Player:
                 yield random.choice(engine.batches)
 
     def hear(self, name: str, batch: Batch, *, is_late: bool = False) -> None:
-        """A batch to all."""
+        """Pass a batch to all indexes."""
         begins = None if is_late else self.fleet[name].batches[0]
         heard = self.same("hear", lambda index: index.hear(name, batch))
         if heard == "RESTARTED" or name not in self.known:
@@ -191,7 +191,7 @@ class Player:
             self.known[name] = None
 
     def same(self, call: str, act: Callable[[PrefixIndex], object]) -> str:
-        """The outcome, which is the same for all."""
+        """Return the outcome, which must be the same for all."""
         outcomes = [self.outcome(index, act) for index in self.indexes]
         if any(one != outcomes[0] for one in outcomes):
             raise DisagreementError(f"{call}: {outcomes}")
@@ -199,7 +199,7 @@ class Player:
         return outcomes[0]
 
     def outcome(self, index: PrefixIndex, act: Callable[[PrefixIndex], object]) -> str:
-        """What it answers, or what it refuses without a change."""
+        """Return the result, or the field of a refusal, which must change nothing."""
         before = {name: index.state(name) for name in index.engines}
         try:
             answer = act(index)
@@ -236,7 +236,7 @@ class Player:
                 self.expect_true(first.state(name), engine)
 
     def question(self) -> list[GroupPrefix]:
-        """A prompt of one group or two, with other numbers of blocks."""
+        """Draw a prompt of one group or two, with different numbers of blocks."""
         random = self.random
         prompt = random.choices(HASHES[:3], k=random.randint(0, 6))
         last = random.choice([None, None, 0, 1, 2, 3, 5])
@@ -247,7 +247,7 @@ class Player:
         return groups
 
     def expect_true(self, state: EngineState, engine: Engine) -> None:
-        """What is known of a run of the engine is the truth after that batch, or less of it."""
+        """Check that the state claims no more than was true after that batch."""
         truth = engine.truth[state.number] if state.number >= 0 else {}
         if state.is_whole and state.keys != truth:
             raise DisagreementError(f"{state}, and the truth is {truth}")

@@ -78,14 +78,14 @@ class Peer:
         self.context.destroy(linger=0)
 
     def heard(self, name: str) -> set[object]:
-        """The hashes that an engine has after all that was sent."""
+        """Return the hashes that an engine has after all that was sent."""
         while self.view.poll(0.2):
             pass
         return {key[2] for key in self.view.index.state(name).keys}
 
 
 def ranks_are_engines() -> None:
-    """Two ranks with numbers of their own; one message of each is lost and replayed."""
+    """Number the batches of two ranks separately; lose and replay messages of each."""
     with closing(Peer()) as peer:
         peer.connect()
         for number in range(4):
@@ -140,7 +140,7 @@ def no_peer_holds_a_view() -> None:
 
 
 def a_clock_is_set_back() -> None:
-    """By five seconds, and it goes on from there; later it is where it was."""
+    """Set the clock back by five seconds, and later forward again."""
     with closing(Peer()) as peer:
         peer.connect()
         peer.send(Batch(0, 100.0, (stored(b"a", b"b"),)))

@@ -24,7 +24,7 @@ EVERY_OUTCOME = {
 
 
 def played(num_runs: int, first_seed: int = 0) -> Counter[str]:
-    """What came of so many runs of both."""
+    """Count the outcomes of `num_runs` runs of both."""
     counts: Counter[str] = Counter()
     for seed in range(first_seed, first_seed + num_runs):
         random = Random(seed)

@@ -54,7 +54,7 @@ def test_the_router_knows_what_the_engine_published(capsys: pytest.CaptureFixtur
 
 
 def free_port() -> int:
-    """One that nobody listens at."""
+    """Return an unused port."""
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         port: int = found.getsockname()[1]

@@ -26,12 +26,12 @@ def index(request: pytest.FixtureRequest) -> PrefixIndex:
 def tell(
     index: PrefixIndex, number: int, *events: Event | MediumCleared, time_s: float | None = None
 ) -> Heard:
-    """A batch of e, by default one second after the one before."""
+    """Apply a batch of e, by default one second after the previous one."""
     return index.hear("e", Batch(number, float(number) if time_s is None else time_s, events))
 
 
 def has(index: PrefixIndex, engine: str = "e") -> dict[Any, int]:
-    """The copies of each hash, of group 0 on the device."""
+    """Return the copies of each hash in group 0 on the device."""
     return {key[2]: n for key, n in index.state(engine).keys.items() if key[:2] == ("GPU", 0)}
 
 

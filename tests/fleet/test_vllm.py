@@ -23,7 +23,7 @@ NUM_STEPS = 300
 
 @pytest.fixture(scope="module")
 def vllm() -> Any:
-    """The adapter, where vLLM is installed."""
+    """The adapter; skips where vLLM is not installed."""
     from kvcheck.adapters.vllm import VLLMUnavailableError, implementation
 
     try:

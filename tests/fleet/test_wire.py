@@ -50,7 +50,7 @@ def publisher() -> Iterator[Publisher]:
 
 
 def viewing(publisher: Publisher, *, replay: bool = True) -> FleetView:
-    """A view of one engine, e, that listens."""
+    """Open a view that listens to one engine, e."""
     source = Source(publisher.endpoint, publisher.replay if replay else None)
     return FleetView({"e": source}, pause_s=0.0)
 
@@ -93,7 +93,7 @@ def test_what_managers_tell_survives_the_wire(implementation: Implementation) ->
 
 
 def packed(*events: object, time_s: object = 1.0, rank: int | None = None) -> bytes:
-    """A payload of what may be nonsense."""
+    """Pack a payload that may be nonsense."""
     found: bytes = msgspec.msgpack.encode([time_s, list(events), rank])
     return found
 
@@ -168,7 +168,7 @@ def test_events_may_be_arrays() -> None:
 
 
 def events_are_arrays() -> None:
-    """As SGLang writes them, with fewer members and with all, between two that have names."""
+    """Decode SGLang's arrays, with few and all members, between events with names."""
     one, other = ["BlockStored", [1], None, [1, 2], 2, None], ["BlockRemoved", [b"a"], "CPU"]
     batch = decode_batch(bytes(8), packed(REMOVED, one, other, ["AllBlocksCleared"], REMOVED))
     first = BlockStored((1,), None, (1, 2), 2, None, None, "GPU", None, 0, "", None)
@@ -215,7 +215,7 @@ def test_a_state_goes_out_as_a_batch() -> None:
 
 
 def a_state_goes_out() -> None:
-    """Two copies of one key, and two groups."""
+    """Encode two copies of one key, and two groups."""
     index = index_of(kvref.implementation())
     index.hear("e", Batch(0, 3.0, (stored(b"a", b"b"), stored(b"a", group=1), stored(b"a"))))
     state = index.state("e")
@@ -247,7 +247,7 @@ def test_a_gap_is_healed_by_a_replay_or_a_state(kept: int) -> None:
 
 
 def a_gap_is_healed(kept: int) -> None:
-    """By a replay, or, where too little was kept, by a state."""
+    """Heal it by a replay, or by a state where too little was kept."""
     options = PublisherOptions(HERE, replay=HERE, max_kept=kept)
     with Publisher(options) as publisher, viewing(publisher) as view:
         view.poll(0.2)  # connected

@@ -49,12 +49,12 @@ class Traffic:
         self.count = 0
 
     def step(self) -> tuple[Event, ...]:
-        """A request comes, some go; what happened."""
+        """Add a request, free some, and return the events."""
         self.act()
         return self.manager.take_events()
 
     def act(self) -> None:
-        """The same, and the events stay with the manager."""
+        """Do the same, but leave the events in the manager."""
         random = self.random
         self.manager.new_step_starts()
         while self.running and random.random() < 0.5:
@@ -66,7 +66,7 @@ class Traffic:
             self.manager.reset_prefix_cache()
 
     def _admit(self) -> None:
-        """A prompt that shares its beginning with others of its family, or is one of them whole."""
+        """Admit a prompt that shares a prefix with its family, or is one of its prompts."""
         random, self.count = self.random, self.count + 1
         family, shared = random.randrange(20), 4 * random.randint(1, 15)
         tokens = [*range(family * 100, family * 100 + shared)]
@@ -88,7 +88,7 @@ class Traffic:
 
 
 def cached(snapshot: Snapshot) -> dict[FleetKey, int]:
-    """The copies of each key that a manager has."""
+    """Return the copies of each key in a manager."""
     counts: Counter[FleetKey] = Counter()
     for keys in snapshot.block_keys:
         for key in keys:
@@ -114,7 +114,7 @@ class BadNetwork:
         self.endpoint = str(self._told.getsockopt_string(zmq.LAST_ENDPOINT))
 
     def carry(self, timeout_s: float = 0.0) -> None:
-        """What is there, in a bad way."""
+        """Forward waiting messages: some lost, some late, some twice."""
         wait = int(timeout_s * 1000)
         while self._heard.poll(wait):
             message, wait = self._heard.recv_multipart(), 0

@@ -78,7 +78,7 @@ class Recorded(Engine):
         store.run, store.take_ended = watched_pass, watched_ended  # type: ignore[method-assign]
 
     def issue_loads(self) -> None:
-        """The loads begin, behind the step that zeroes their blocks."""
+        """Start the loads, behind the step that zeroes their blocks."""
         for run in self.started:
             after = (self.last_step,) if self.waits_for_zeroing else ()
             self.recorder.issue(Run(run.id, run.stream, (), run.writes, run.request, after))

@@ -98,7 +98,7 @@ def test_an_engine_with_loads_failures_and_aborts_has_no_hazard() -> None:
 
 @pytest.mark.parametrize(("mistake", "rule"), MISTAKES.items(), ids=lambda each: str(each))
 def test_a_mistake_of_the_engine_is_named_by_its_rule(mistake: type[Recorded], rule: str) -> None:
-    """The first hazard that is found in each life, most often."""
+    """Take the first hazard found in each life, and of these the most frequent."""
     first = Counter[str]()
     for seed in range(NUM_LIVES):
         life = Life(seed, kvfast.implementation(), mistake)

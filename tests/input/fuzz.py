@@ -56,7 +56,7 @@ HOLES: Mapping[str, tuple[str, str, Any]] = {
 
 
 def inputs(name: str, number: int, seed: int) -> Any:
-    """The inputs, in order."""
+    """Yield the inputs: valid ones, hard ones, then damaged ones."""
     reader = READERS[name]
     valid = reader.valid()
     yield from (*valid, *reader.hard)
@@ -74,7 +74,7 @@ def inputs(name: str, number: int, seed: int) -> Any:
 
 
 def problem(read: Callable[[Path], object], path: Path) -> str | None:
-    """What is wrong with how this input is read."""
+    """Return what is wrong with the way the input is read, or None."""
     began = time.process_time()
     try:
         read(path)
@@ -103,7 +103,6 @@ def fuzz(name: str, number: int, seed: int) -> int:
 
 
 def main() -> int:
-    """The command."""
     parser = argparse.ArgumentParser()
     parser.add_argument("reader", choices=READERS)
     parser.add_argument("--inputs", type=int, default=200)

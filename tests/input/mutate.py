@@ -37,7 +37,7 @@ class Name(str):
 
 
 def places(value: Any) -> list[tuple[Any, Any]]:
-    """Each list or object within a value, with one of its indices or names."""
+    """Return each list or object within a value, with one of its indices or names."""
     found: list[tuple[Any, Any]] = []
     waiting = [value]
     while waiting:
@@ -51,7 +51,7 @@ def places(value: Any) -> list[tuple[Any, Any]]:
 
 
 def change(value: Any, rng: random.Random, hostile: Callable[[], Any]) -> None:
-    """One place dropped, doubled, renamed, exchanged or replaced."""
+    """Drop, double, rename, exchange or replace one place."""
     found = places(value)
     if not found:
         return
@@ -91,12 +91,12 @@ def in_json(text: bytes, rng: random.Random) -> bytes:
 
 
 def in_document(data: bytes, rng: random.Random) -> bytes:
-    """Of one JSON document."""
+    """Change one JSON document."""
     return in_json(data, rng)
 
 
 def in_lines(data: bytes, rng: random.Random) -> bytes:
-    """Of one line; or a line dropped, doubled or moved."""
+    """Change one line, or drop, double or move it."""
     lines = data.splitlines()
     at = rng.randrange(len(lines))
     kind = rng.randrange(8)
@@ -112,7 +112,7 @@ def in_lines(data: bytes, rng: random.Random) -> bytes:
 
 
 def in_frames(data: bytes, rng: random.Random) -> bytes:
-    """Of one CBOR message behind its length."""
+    """Change one CBOR message behind its length."""
     frames, at = [], 0
     while at < len(data):
         size = int.from_bytes(data[at : at + 4], "big")
@@ -128,7 +128,7 @@ def in_frames(data: bytes, rng: random.Random) -> bytes:
 
 
 def in_toml(data: bytes, rng: random.Random) -> bytes:
-    """One value of a profile, or the name of one."""
+    """Change one value of a profile, or its name."""
     lines = data.decode().splitlines()
     at = rng.randrange(len(lines))
     name = lines[at].partition("=")[0] or "x"
@@ -179,7 +179,7 @@ def packed(data: bytes, rng: random.Random) -> bytes:
 
 
 def bomb(filling: bytes) -> bytes:
-    """A few kilobytes that stand for BOMB_BYTES of this."""
+    """Return a few kilobytes that unpack to BOMB_BYTES of this."""
     packer = zstd().compressobj()
     piece = filling * (2**24 // len(filling))
     parts = [packer.compress(piece) for _ in range(BOMB_BYTES // len(piece))]
@@ -187,7 +187,7 @@ def bomb(filling: bytes) -> bytes:
 
 
 def zstd() -> zstandard.ZstdCompressor:
-    """The compressor, at its fastest."""
+    """Return the compressor at its fastest level."""
     return zstandard.ZstdCompressor(level=1)
 
 

@@ -70,13 +70,13 @@ def read_record(path: Path) -> None:
 
 
 def view(path: Path) -> None:
-    """As a page needs it."""
+    """Read it as a page does."""
     with contextlib.suppress(NotShownError):
         load(path)
 
 
 def planning_records() -> tuple[bytes, ...]:
-    """One call of each function."""
+    """Record one call of each function."""
     lines = [json.dumps(HEADER)]
     for number, (function, (given, output, _)) in enumerate(sorted(ANSWERS.items())):
         record = {"id": number, "fn": function, "input": given, "output": output}
@@ -85,30 +85,30 @@ def planning_records() -> tuple[bytes, ...]:
 
 
 def read_planning_records(path: Path) -> None:
-    """All but the planning."""
+    """Read everything; the implementation plans nothing."""
     replay_planning(path, find_implementation("kvfast-uncompiled"))
 
 
 def plans() -> tuple[bytes, ...]:
-    """A model, and layers as they are."""
+    """Return a plan of a model, and one of explicit layers."""
     return tuple(json.dumps(each).encode() for each in (SMALL, EXPLICIT))
 
 
 def plan(path: Path) -> None:
-    """The file and what is planned."""
+    """Read the file and make the plan."""
     file = read_plan_file(path, {"engine.max_model_len": 64})
     assert REFERENCE.planner is not None
     make_report(file, REFERENCE, REFERENCE.planner)
 
 
 def states(folder: Path, document: Any) -> tuple[bytes, ...]:
-    """The JSON of a state, without its checksum."""
+    """Return the JSON of a state, without its checksum."""
     write_state(document, folder)
     return (folder.read_bytes().partition(b"\n")[2],)
 
 
 def read_a_state(path: Path, from_json: Callable[[Any, Where], object]) -> None:
-    """With a checksum that is right for whatever it says: somebody forged it."""
+    """Read the state behind a right checksum, as if it were forged."""
     import hashlib
 
     body = path.read_bytes()
@@ -119,13 +119,13 @@ def read_a_state(path: Path, from_json: Callable[[Any, Where], object]) -> None:
 
 
 def check_states() -> tuple[bytes, ...]:
-    """One with something of everything."""
+    """Return a state with a value in every field."""
     state = State({"name": "x"}, 1, 2, 3, 1.5, {"hit": 1}, {"n": ("b",)}, ("KV-CFG-1",))
     return (json.dumps(state.to_json()).encode(),)
 
 
 def explore_states() -> tuple[bytes, ...]:
-    """One that was stopped on the way."""
+    """Return the state of a run that was stopped midway."""
     from tests.explore.test_session import SMALL as CONFIGURATION
 
     saved: list[Saved] = []
@@ -135,7 +135,7 @@ def explore_states() -> tuple[bytes, ...]:
 
 
 def read_a_trace(path: Path) -> None:
-    """All requests."""
+    """Read all requests."""
     with TraceFile(str(path)) as trace:
         for _ in trace:
             pass
@@ -153,7 +153,7 @@ class Loop:
         self.answered: list[bytes] = []
 
     def exchange(self, framed: bytes, timeout_s: float, number: int = 1) -> Iterator[bytes]:
-        """The bodies of the answers."""
+        """Yield the bodies of the replies."""
         buffer = MessageBuffer(self.framing)
         buffer.feed(framed)
         self.asked.append(framed)
@@ -183,7 +183,7 @@ class Loop:
 
 
 def converse(framing: str, said: list[bytes] | None = None) -> Loop:
-    """A short conversation."""
+    """Hold a short conversation."""
     loops: list[Loop] = []
 
     def start(command: tuple[str, ...], framing: str) -> Loop:
@@ -206,12 +206,12 @@ def converse(framing: str, said: list[bytes] | None = None) -> Loop:
 
 
 def read_answers(path: Path) -> None:
-    """As the client reads them."""
+    """Read them as the client does."""
     converse("json", path.read_bytes().split(b"\n"))
 
 
 def read_messages(path: Path) -> None:
-    """As the server reads them: it ends, with what it says of bad ones in its answers."""
+    """Read them as the server does: it reports bad ones in its replies, and ends."""
     with contextlib.redirect_stderr(io.StringIO()):
         ended = serve(REFERENCE, io.BytesIO(path.read_bytes()), io.BytesIO())
     if ended not in (0, 2):

@@ -113,7 +113,7 @@ def test_a_thousand_names_are_compared_once_each(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize("number", [30_000])
 def test_many_layers_are_compared_once_each(number: int) -> None:
-    """The square of these would be minutes: the time limit of a test stands for them."""
+    """Rely on the test's time limit: comparing all pairs would take minutes."""
     layer = {"type": "FullAttentionSpec", "block_size": 16, "num_kv_heads": 1}
     layer |= {"head_size": 8, "dtype": "float16"}
     layers = [[f"layer.{index}", layer] for index in range(number)]
@@ -138,7 +138,7 @@ def test_a_line_without_end_is_given_up_at_its_limit(
     packed: Pack,
     filling: bytes,
 ) -> None:
-    """What was unpacked until then is counted: not all of it, and little more than the limit."""
+    """Count what was unpacked: not everything, and little more than the limit."""
     path = tmp_path / "bomb"
     path.write_bytes(packed(filling * 2**26))
     unpacked = 0
@@ -259,7 +259,7 @@ def test_a_cbor_message_holds_only_what_json_can_say(body: bytes, problem: str) 
 
 
 def test_a_cbor_message_that_doubles_what_it_shares_is_given_up() -> None:
-    """Two hundred bytes that stand for 2^30 values."""
+    """Send two hundred bytes that expand to 2^30 values."""
     value: Any = {"a": 0}
     for _ in range(30):
         value = {"a": [value, value]}

@@ -47,7 +47,7 @@ LONG = ("--limit",)
 
 
 def calls(name: str) -> Iterator[list[str]]:
-    """The command with each of its options, and each of its arguments, in turn."""
+    """Yield the command with each of its options and arguments in turn."""
     command = importlib.import_module(f"kvcheck.cli.{name}").command
     base = [name, *QUICK[name]]
     for parameter in command.params:

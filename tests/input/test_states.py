@@ -36,7 +36,7 @@ def test_a_state_comes_back(path: Path) -> None:
 
 
 def test_no_byte_of_a_state_can_change(path: Path) -> None:
-    """Each position: another byte there, the byte taken out, one put in, the file cut there."""
+    """Change, remove and insert a byte at each position, and cut the file there."""
     whole = path.read_bytes()
     damaged = 0
     for at in range(len(whole)):

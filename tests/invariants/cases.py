@@ -29,7 +29,7 @@ class State:
         return self.with_(requests=requests)
 
     def with_key(self, block: int, *keys: bytes) -> State:
-        """The same with other keys of one block, which look-ups then find on it alone.
+        """Return the state with other keys of one block, which look-ups then find only there.
 
         The primary one covers as much as before, or the first tokens that have a hash.
         """

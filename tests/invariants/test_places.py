@@ -95,7 +95,7 @@ def test_only_mode_align_pads_with_null(
 
 
 def test_the_reference_pads_so_in_mode_align() -> None:
-    """A list [1, 2] of a running and a drafted state grows to four places."""
+    """Grow a list [1, 2] of a running and a drafted state to four places."""
     implementation = kvref.implementation()
     manager = new_manager(implementation, 9, specs=[mamba(4, "align", speculative=1)])
     request = new_request(implementation, manager, "a", range(13))

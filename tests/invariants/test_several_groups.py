@@ -53,7 +53,7 @@ MIXTURES: tuple[tuple[LayerSpec, ...], ...] = (
 
 
 def play(implementation: Implementation, specs: Sequence[LayerSpec], num_blocks: int) -> None:
-    """Two requests with one text, side by side; then a third; evictions; a pool that gets full.
+    """Run two requests with one text, then a third, evict blocks, and fill the pool.
 
     Legal throughout: only a broken implementation raises.
     """

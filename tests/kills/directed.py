@@ -23,7 +23,7 @@ SECONDS = 10.0
 
 @cache
 def directed_checks(kind: str = "manager") -> tuple[Example, ...]:
-    """Those that could see a mistake of this kind: programs ask no planner."""
+    """Return the checks that can see a mistake of this kind: programs call no planner."""
     plans = [example for example in EXAMPLES if _names(example, "KV-PLAN-")]
     if kind == "planner":
         return EXAMPLES
@@ -41,12 +41,12 @@ def _names(check: Example, chapter: str) -> bool:
 
 @cache
 def plan_checks(number: int) -> tuple[Example, ...]:
-    """The first random models to plan for."""
+    """Return the first random models to plan for."""
     return tuple(random_plan(0, n) for n in range(number))
 
 
 def finds(check: Example, subject: Implementation, oracle: Implementation | None = None) -> bool:
-    """Whether it finds something beside the oracle, or kvref; an endless loop is something."""
+    """Check for a difference from the oracle, or kvref; an endless loop is one."""
     oracle = oracle or kvref.implementation()
     with interrupted():
         try:
@@ -57,7 +57,7 @@ def finds(check: Example, subject: Implementation, oracle: Implementation | None
 
 @contextmanager
 def interrupted() -> Iterator[None]:
-    """The body ends after so many seconds with an error, which is a verdict."""
+    """End the body after SECONDS with an error, which counts as a verdict."""
 
     def stop(*_: Any) -> None:
         raise TimeoutError(f"no end after {SECONDS} s")

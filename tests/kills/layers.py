@@ -73,7 +73,7 @@ class Layer:
     concerns: Callable[[Mistake], bool] = lambda mistake: True
 
     def is_about(self, mistake: Mistake) -> bool:
-        """Whether the layer may be shown it."""
+        """Check whether the layer can be shown the mistake."""
         return mistake.kind in self.kinds and self.concerns(mistake)
 
 
@@ -99,7 +99,7 @@ def random(mistake: Mistake) -> str | None:
 
 
 def lockstep(mistake: Mistake) -> str | None:
-    """As kvfast is compared with the reference: state after each call, or after each step."""
+    """Compare with the reference as kvfast is: state after each call, or after each step."""
     subject = mistake.make()
     if mistake.kind == "steps":
         return _raises("steps", lambda: play(LOOP, own_steps(subject)))
@@ -111,19 +111,19 @@ def lockstep(mistake: Mistake) -> str | None:
 
 
 def production(mistake: Mistake) -> str | None:
-    """As kvfast is compared with the reference at the sizes of production."""
+    """Compare with the reference at the sizes of production."""
     return finds_difference(mistake.make(), PRODUCTION_OPERATIONS)
 
 
 def machines(mistake: Mistake) -> str | None:
-    """The state machine over mixtures of groups, by answers and content alone."""
+    """Run the state machine over mixtures of groups, by results and content alone."""
     made = machine(mistake.make(), stated, enumerated_hit, audit=False)
     run = partial(run_state_machine_as_test, made, settings=MACHINE)
     return _raises("mixed groups", run)
 
 
 def explore(mistake: Mistake) -> str | None:
-    """The small configurations, each to a number of edges."""
+    """Explore each small configuration up to a number of edges."""
     subject = mistake.make()
     for configuration in CONFIGURATIONS:
         if not configuration.is_deep:
@@ -139,9 +139,9 @@ def enumeration(mistake: Mistake) -> str | None:
 
 
 def history(mistake: Mistake) -> str | None:
-    """What is held, cached, answered and refused over time, by the history of each block.
+    """Check results and state over time, by the history of each block.
 
-    Rather a story with a wrong answer than one that only ends in an error: twins end differently.
+    Prefer a story with a wrong result to one that only ends in an error: twins end differently.
     """
     subject, ended = mistake.make(), None
     for number, story in enumerate(first_stories(NUM_NAMED)):
@@ -155,7 +155,7 @@ def history(mistake: Mistake) -> str | None:
 
 
 def traces(mistake: Mistake) -> str | None:
-    """The recorded traces that are shipped."""
+    """Replay the recorded traces that are shipped."""
     subject = mistake.make()
     for path in sorted(shipped_records().rglob("*.jsonl")):
         if isinstance(read_header(path), Header) and not replay_trace(path, subject).passed:
@@ -164,7 +164,7 @@ def traces(mistake: Mistake) -> str | None:
 
 
 def properties(mistake: Mistake) -> str | None:
-    """What must hold of every plan."""
+    """Check the properties of every plan."""
     subject = mistake.make()
     for name in CHECKS:
         try:
@@ -180,7 +180,7 @@ def _fails(subject: Implementation, name: str, case: Case) -> bool:
 
 
 def audit(mistake: Mistake) -> str | None:
-    """The invariants alone, on random programs: nobody compares anything."""
+    """Check the invariants alone on random programs, without any comparison."""
     subject: Implementation = mistake.make(**{"audits": True})
     for number, program in enumerate(programs(), 1):
         if first_violation(program, subject, Level.SAFETY) is not None:
@@ -195,7 +195,7 @@ def _first(
 
 
 def _raises(name: str, play_it: Callable[[], object]) -> str | None:
-    """The name, if it ends in an error: an invariant, or whatever a broken part runs into."""
+    """Return the name if it raises: an invariant, or any error of a broken part."""
     try:
         play_it()
     except Exception:
@@ -205,7 +205,7 @@ def _raises(name: str, play_it: Callable[[], object]) -> str | None:
 
 @cache
 def programs() -> tuple[Program, ...]:
-    """Those of `kvspec check --budget ci`, the first of them."""
+    """Return the first programs of `kvspec check --budget ci`."""
     drawn = chain.from_iterable(random_programs(0, batch, MAX_STEPS) for batch in count())
     return tuple(islice(drawn, NUM_RANDOM))
 

@@ -42,12 +42,12 @@ class Cell:
 
     @property
     def key(self) -> tuple[str, str]:
-        """What it is about."""
+        """Mistake and layer of the cell."""
         return self.mistake, self.layer
 
 
 def read(path: Path = FILE) -> dict[tuple[str, str], Cell]:
-    """What was found before."""
+    """Return the earlier cells."""
     if not path.exists():
         return {}
     told = json.loads(path.read_text(encoding="utf-8"))
@@ -59,7 +59,7 @@ def read(path: Path = FILE) -> dict[tuple[str, str], Cell]:
 
 
 def write(cells: Iterable[Cell], path: Path = FILE) -> None:
-    """One line for each mistake."""
+    """Write one line for each mistake."""
     lines: dict[str, dict[str, list[Any]]] = {}
     for cell in sorted(cells, key=lambda cell: cell.key):
         lines.setdefault(cell.mistake, {})[cell.layer] = list(asdict(cell).values())[2:]
@@ -105,7 +105,7 @@ def _changed(change: Change, source: str) -> ast.AST:
 def chosen(
     mistakes: Sequence[Mistake], layers: Sequence[str], sample: int | None, seed: int
 ) -> list[tuple[Mistake, str]]:
-    """What is to be run; of dear layers so many mistakes of each, drawn by the seed."""
+    """Return what to run; of each layer, a sample of the mistakes, drawn by the seed."""
     found = []
     for layer in layers:
         about = [m for m in mistakes if LAYERS[layer].is_about(m)]
@@ -118,7 +118,7 @@ def chosen(
 def hardest(
     mistakes: Sequence[Mistake], layers: Sequence[str], cells: Iterable[Cell], number: int
 ) -> list[tuple[Mistake, str]]:
-    """For each layer so many of its mistakes: those that the smallest share of others killed."""
+    """Return for each layer the mistakes killed by the smallest share of other layers."""
     known = by_mistake(cells)
 
     def share(mistake: Mistake, layer: str) -> tuple[float, str]:
@@ -135,7 +135,7 @@ def hardest(
 
 
 def run(work: Sequence[tuple[Mistake, str]], *, jobs: int, limit_s: float) -> Iterator[Cell]:
-    """The cells, as they come."""
+    """Yield the cells as they finish."""
     for layer in dict.fromkeys(layer for _, layer in work):
         LAYERS[layer].prepare()  # before the processes begin, which share it
         mine = [mistake for mistake, of in work if of == layer]
@@ -179,7 +179,7 @@ def _told(there: Connection, find: Callable[[Mistake], str | None], mistake: Mis
 
 
 def by_mistake(cells: Iterable[Cell]) -> Mapping[str, dict[str, Cell]]:
-    """Of each mistake, its cells by layer."""
+    """Return each mistake's cells by layer."""
     found: dict[str, dict[str, Cell]] = {}
     for each in cells:
         found.setdefault(each.mistake, {})[each.layer] = each

@@ -61,7 +61,7 @@ def text(
     known: Mapping[tuple[str, str], Cell],
     others: Sequence[Mistake] = (),
 ) -> str:
-    """The whole page."""
+    """Return the whole page."""
     lines = [
         HEAD.format(mistakes=len(mistakes)),
         *_by_layer(mistakes, known),
@@ -112,7 +112,7 @@ def figures(
 
 
 def _by_layer(mistakes: Sequence[Mistake], known: Mapping[tuple[str, str], Cell]) -> Iterator[str]:
-    """Each layer: how many it was shown, how many it killed, and what that took."""
+    """Yield for each layer how many mistakes it was shown and killed, and its cost."""
     alone = _only_killers(known)
     codes = {mistake.id: code_of(mistake) for mistake in mistakes}
     heads = "layer, what, about, shown, older, killed, alone, cut off, s/kill, s/survivor, s"
@@ -140,7 +140,7 @@ def _by_layer(mistakes: Sequence[Mistake], known: Mapping[tuple[str, str], Cell]
 
 
 def _by_part(others: Sequence[Mistake]) -> Iterator[str]:
-    """How many there are of each kind, and who has to find them."""
+    """Yield the number of each kind, and the layer that has to find them."""
     number = Counter(mistake.kind for mistake in others)
     yield OTHERS
     yield "| part | mistakes | found by |"
@@ -157,7 +157,7 @@ def _mean(cells: Sequence[Cell]) -> str:
 
 
 def _only_killers(known: Mapping[tuple[str, str], Cell]) -> Counter[str]:
-    """Of each layer, how many mistakes it alone killed."""
+    """Count for each layer the mistakes that it alone killed."""
     found: Counter[str] = Counter()
     for cells in by_mistake(known.values()).values():
         killers = [cell.layer for cell in cells.values() if cell.outcome == KILLED]
@@ -169,7 +169,7 @@ def _only_killers(known: Mapping[tuple[str, str], Cell]) -> Counter[str]:
 def _without_killer(
     mistakes: Sequence[Mistake], known: Mapping[tuple[str, str], Cell]
 ) -> Iterator[str]:
-    """Who lives, and who can't be seen."""
+    """Yield the survivors, and the mistakes that no check can see."""
     dead = {cell.mistake for cell in known.values() if cell.outcome == KILLED}
     alive = [m for m in mistakes if m.id not in dead and not m.equivalent]
     yield "## Found by no layer"

@@ -39,7 +39,7 @@ class FoundError(Exception):
 
 @cache
 def read_by() -> Mapping[str, tuple[frozenset[str], frozenset[str]]]:
-    """Of each proof and contract the modules of the twins that it imports, and the names in it.
+    """Return for each proof and contract the twins' modules that it imports, and its names.
 
     A function that a proof runs without naming it is not seen here.
     """
@@ -78,7 +78,7 @@ def changes_of(mistake: Mistake) -> Sequence[Change]:
 
 
 def about(mistake: Mistake, *, contracts: bool) -> list[str]:
-    """The proofs, or the contracts, that name a function that the mistake changes."""
+    """Return the proofs, or the contracts, that name a function the mistake changes."""
     changes = changes_of(mistake)
     return [
         name
@@ -89,7 +89,6 @@ def about(mistake: Mistake, *, contracts: bool) -> list[str]:
 
 
 def concerns(mistake: Mistake, *, contracts: bool) -> bool:
-    """Whether there is any such one."""
     return bool(about(mistake, contracts=contracts))
 
 
@@ -100,18 +99,18 @@ def _is_named(change: Change, words: frozenset[str], with_class: bool) -> bool:
 
 
 def _last(change: Change) -> str:
-    """The name of what is changed; of a class what its new lines define."""
+    """Return the name of what is changed; for a class, what its new lines define."""
     defined = [line.split("(")[0].split()[1] for line in change.new if line.startswith("def ")]
     return defined[0] if defined else change.place.rpartition(".")[2]
 
 
 def proofs(mistake: Mistake) -> str | None:
-    """The first statement that no longer holds."""
+    """Return the first statement that no longer holds."""
     return _first(mistake, _proved, contracts=False)
 
 
 def contracts(mistake: Mistake) -> str | None:
-    """The first contract that CrossHair refutes."""
+    """Return the first contract that CrossHair refutes."""
     return _first(mistake, _confirmed, contracts=True)
 
 
@@ -130,7 +129,7 @@ def _first(mistake: Mistake, ask: Callable[[ModuleType], None], *, contracts: bo
 
 @contextmanager
 def _imported(name: str, texts: Mapping[str, str]) -> Iterator[ModuleType]:
-    """A proof that runs the changed code; this process is for one mistake alone."""
+    """Import a proof that runs the changed code; this process is for one mistake alone."""
     with changed_package(texts), open(os.devnull, "w") as nowhere, redirect_stdout(nowhere):
         for loaded in [n for n in sys.modules if n.partition(".")[0] in ("proofs", *TWINS)]:
             del sys.modules[loaded]
@@ -138,7 +137,7 @@ def _imported(name: str, texts: Mapping[str, str]) -> Iterator[ModuleType]:
 
 
 def _proved(module: ModuleType) -> None:
-    """Its own mistakes are not made, as their code may be another one here."""
+    """Prove without the module's own mistakes, whose code may be changed here."""
     ledger: Any = importlib.import_module("proofs._z3").Ledger
     planted = importlib.import_module("proofs.code._planted").Planted
 

@@ -43,7 +43,7 @@ def test_each_has_an_id_of_its_own_and_breaks_rules_that_there_are() -> None:
 
 
 def killers_first(mistake: Mistake) -> Sequence[Example]:
-    """The check that the matrix names, then those about its rules, then the others."""
+    """Return the check that the matrix names, those on its rules, and the others."""
     cell = CELLS.get((mistake.id, "directed"))
     checks = directed_checks(mistake.kind)
 
@@ -56,7 +56,7 @@ def killers_first(mistake: Mistake) -> Sequence[Example]:
 
 @pytest.mark.parametrize("start", range(8))
 def test_the_directed_suite_finds_each_that_no_other_layer_has_to_find(start: int) -> None:
-    """An eighth at a time; the killer is tried first, so this is all that a kill takes."""
+    """Run an eighth at a time, the known killer first."""
     unseen = {m for (m, of), c in CELLS.items() if of == "directed" and c.outcome != KILLED}
     survived = [
         mistake.id
@@ -68,7 +68,7 @@ def test_the_directed_suite_finds_each_that_no_other_layer_has_to_find(start: in
 
 
 def test_each_is_killed_by_some_layer() -> None:
-    """Those that were written since the last run have to be found by the test above.
+    """Leave mistakes written since the last run to the test above.
 
     The page would list one that nothing finds.
     """
@@ -79,7 +79,7 @@ def test_each_is_killed_by_some_layer() -> None:
 
 
 def test_what_mistakes_are_made_from_is_not_broken() -> None:
-    """A copy without a change passes a share of the directed checks; the suite runs elsewhere."""
+    """Run a share of the directed checks on an unchanged copy; the suite runs elsewhere."""
     subject = twin("kvref", ())
     assert type(subject.create).__name__
     for check in directed_checks()[::12]:
@@ -133,7 +133,7 @@ def double(n: int) -> int:
 
 
 def played(text: str, call: str) -> object:
-    """What a call answers, with the mistake in place."""
+    """Return the result of a call, with the mistake in place."""
     (entry,) = entries(f"Wrong KV-POOL-1: it.\n{text}")
     space: dict[str, object] = {}
     exec(changed(SOURCE, entry.changes), space)
@@ -218,7 +218,7 @@ def test_the_matrix_knows_only_layers_and_mistakes_that_there_are() -> None:
 
 
 def test_those_of_other_parts_are_listed_beside_them() -> None:
-    """Each once, with what is wrong, and with rules that there are."""
+    """List each once, with a description and with rules that exist."""
     found = [with_kind(mistake) for mistake in everything()]
     assert len({mistake.id for mistake in found}) == len(found)
     rules = set(json.loads(RULES.read_text(encoding="utf-8")))
@@ -267,7 +267,7 @@ def test_a_cell_is_older_once_the_function_that_its_mistake_changes_has_changed(
 
 
 def test_conclusions_quote_no_figure_by_hand() -> None:
-    """Every number comes from the cells: the template has none, in digits or in words."""
+    """Allow no number in the template, in digits or in words: cells provide them."""
     said = page.DECISIONS.read_text(encoding="utf-8")
     number = r"\d+|\b(two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|\w+teen)\b"
     assert not re.findall(number, re.sub(r"\$\w+", "", said))

@@ -124,7 +124,7 @@ def _note_value(node: ast.stmt, twin: Twin) -> None:
 
 
 def differences(pxd: str, code: str) -> list[str]:
-    """What the .pxd declares that the .py does not have, or has otherwise."""
+    """List what the .pxd declares and the .py lacks or has differently."""
     here, there = declared(pxd), written(code)
     values, bases = there.values, there.bases
     found = [f"{name} = {n}" for name, n in here.values.items() if values.get(name) != n]

@@ -35,7 +35,7 @@ class Core:
 
 
 def core(name: str) -> Core:
-    """The modules of one build. Skips without a compiled one, unless it has to be there."""
+    """Return the modules of one build; skip without a compiled one, unless it is required."""
     try:
         modules = [
             importlib.import_module(f"kvfast.{name}.{module}")

@@ -45,7 +45,7 @@ def every_kind_of_extra_key(core: Core) -> None:
 
 
 def parents_of_few_bytes(core: Core) -> None:
-    """As ints, parents are spelled in the shortest form; one in 2^32 is below 2^32."""
+    """Write parents as ints in the shortest form; one in 2^32 is below 2^32."""
     for number in (0, 23, 24, 255, 256, 65535, 65536, 2**32 - 1, 2**32, 2**64 - 1):
         hasher = core.hashing.Hasher("sha256_cbor_64bit", "0")
         hasher.set_none_hash(number.to_bytes(8, "big"))
@@ -73,12 +73,12 @@ def no_step_at_32_bits(right: Any) -> Any:
 
 
 def runs_up_to_the_item(right: Any) -> Any:
-    """The block after one with an item is taken for another with the same keys."""
+    """Take the block after one with an item to have the same keys."""
     return lambda request, size, block, ahead: right(request, size, block, ahead) + 1
 
 
 def items_that_touch(right: Any) -> Any:
-    """An item that ends where the block starts is taken for one that overlaps it."""
+    """Take an item that ends where the block starts to overlap it."""
     return lambda items, start: right(items, start - 1)
 
 

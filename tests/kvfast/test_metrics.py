@@ -24,7 +24,7 @@ def manager(*, log_stats: bool = True) -> KVCacheManager:
 
 
 def look_up(made: KVCacheManager, name: str, *, preempted: bool = False) -> None:
-    """A prompt of nine tokens, of which the second one hits eight; its blocks stay cached."""
+    """Serve a prompt of nine tokens, whose second request hits eight."""
     request = kvfast.implementation().make_request(made, RequestInput(name, range(1, 10)))
     request.num_preemptions = int(preempted)
     hit = made.get_computed_blocks(request)

@@ -53,7 +53,7 @@ WRONG = (-1, -(2**63), -(2**70), 2**63, 2**64, True, 1.0, "1", None, b"1", numpy
 
 @st.composite
 def token_arguments(draw: st.DrawFn) -> Any:
-    """Tokens in any form: mostly legal ones; now and then a wrong one, or a form that is none."""
+    """Draw tokens in any form: mostly legal, sometimes a wrong token or form."""
     values: list[Any] = draw(
         st.lists(st.integers(0, 127) | st.sampled_from(BOUNDARIES), max_size=9)
     )
@@ -110,7 +110,7 @@ def test_any_prompt_makes_the_references_request_or_its_error(build: str, prompt
 
 
 def made(build: str, count: int = 10, block_size: int = 4) -> Any:
-    """A request of tokens 0, 1, 2, …"""
+    """Make a request of tokens 0, 1, 2, …"""
     hasher = core(build).hashing.Hasher("sha256_cbor", "0")
     return core(build).request.make_request(RequestInput("r", range(count)), hasher, block_size)
 
@@ -193,9 +193,9 @@ def test_views_grow_with_their_request(build: str) -> None:
 
 
 def test_growing_leaves_the_views_of_others_as_they_were(build: str) -> None:
-    """A view of the words that was taken before stays, and goes on to show the same hashes.
+    """Keep an earlier view of the words valid, with the same hashes.
 
-    Compiled, nobody else has one: it would be writable.
+    The compiled build gives no view away: it would be writable.
     """
     request = made(build)
     if build == "_compiled":

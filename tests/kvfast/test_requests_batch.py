@@ -64,7 +64,7 @@ def test_an_impossible_number_of_threads_is_refused(build: str, num_threads: obj
 
 @pytest.fixture
 def no_switching() -> Iterator[None]:
-    """No thread is made to give way: another one runs only when the GIL is handed over."""
+    """Lets another thread run only when the GIL is released."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(1000)
     yield

@@ -11,7 +11,7 @@ from kvspec.errors import InvariantViolation
 
 @pytest.mark.rule("KV-POOL-18")
 def test_a_full_block_is_not_registered_twice() -> None:
-    """A key for 8 tokens takes the place of one for 4, not the other way round, and not twice."""
+    """Let a key for 8 tokens replace one for 4, not the reverse, and not twice."""
     pool = BlockPool(3, events=EventLog(enabled=False, int_hashes=False))
     (block,) = pool.allocate(1)
     pool.register(block, b"partial", 4)
@@ -28,7 +28,7 @@ def test_a_full_block_is_not_registered_twice() -> None:
 
 @pytest.mark.rule("KV-PART-2", "KV-PART-3")
 def test_only_a_longer_prefix_takes_the_place_of_the_primary_key() -> None:
-    """A key for as many tokens as the primary one has would be an additional one."""
+    """Keep a key for as many tokens as the primary one beside it."""
     pool = BlockPool(3, events=EventLog(enabled=False, int_hashes=False))
     (block,) = pool.allocate(1)
     for key, num_tokens in ((b"primary", 8), (b"as long", 8), (b"shorter", 4)):

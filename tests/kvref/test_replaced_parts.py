@@ -32,7 +32,7 @@ CONFIG = make_config(specs=[full(4), sliding(4, 8)])
 
 @pytest.mark.parametrize("is_restored", [False, True])
 def test_a_manager_has_the_parts_that_were_put_in_place(is_restored: bool) -> None:
-    """Of the groups only those that were named; a twin that is not used would prove nothing."""
+    """Replace only the named groups; a twin that is not used would prove nothing."""
     others = ReferenceImplementation(
         OtherPool, group_classes=[(FullAttentionGroup, OtherGroup)], hybrid_class=OtherHybrid
     )

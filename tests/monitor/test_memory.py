@@ -25,7 +25,7 @@ class Held:
 
 
 def most_held(steps: tuple[int, int], every: int, history: int) -> tuple[Held, Held]:
-    """The most that is held during the first of these steps, and during the second."""
+    """Return the most memory held during the first of these steps, and during the second."""
     monitor: Monitor = kvcheck.monitor(
         REFERENCE.create(config(), check_invariants=False), every, history=history
     )

@@ -57,7 +57,7 @@ def request(
 
 
 def leak(monitor: KVCacheManager, maker: Implementation = LEAKS) -> None:
-    """Two blocks, of which the second is not full: this is what `LEAKS` loses."""
+    """Allocate two blocks, the second not full, which `LEAKS` loses."""
     one = request(monitor, maker=maker)
     monitor.allocate_slots(one, 6)
     monitor.free(one)
@@ -150,7 +150,7 @@ def test_the_first_violation_ends_the_watch(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("computed", [4, 6])
 def test_a_hit_on_what_never_ran_is_an_offence(tmp_path: Path, computed: int) -> None:
-    """Of a step that was withdrawn at 6 tokens the mistake keeps the key of tokens 4 … 7."""
+    """Withdraw a step at 6 tokens; the mistake keeps the key of tokens 4 … 7."""
     wrong = mistaken("KeepsTheBlockBegunLast")
     settings = replace(config(), max_model_len_tokens=64)
     monitor = watched(settings, wrong, record=tmp_path)
@@ -168,7 +168,7 @@ def test_a_hit_on_what_never_ran_is_an_offence(tmp_path: Path, computed: int) ->
 
 
 def test_who_goes_on_behind_a_withdrawn_hit_is_named(tmp_path: Path) -> None:
-    """The second request hits what the first was to compute in the same step."""
+    """Hit in a second request what the first was to compute in the same step."""
     monitor = watched(replace(config(), max_model_len_tokens=64), record=tmp_path)
     size = monitor.config.managed_specs[0].block_size
     first, second = request(monitor, 2 * size, "a"), request(monitor, 2 * size + 1, "b")
@@ -323,7 +323,7 @@ def test_salts_adapters_and_items_are_part_of_content_and_record(tmp_path: Path)
 
 
 def _with_hashes_of_tokens_only() -> ReferenceImplementation:
-    """An implementation whose hashes leave out all but tokens, while requests say what they are."""
+    """Return an implementation that hashes tokens alone, but reports all extra keys."""
 
     class HashesTokensOnly(ReferenceImplementation):
         def make_request(self, manager: KVCacheManager, request: RequestInput) -> Request:

@@ -58,7 +58,7 @@ print(manager.write_record(Path(sys.argv[1])))
 
 
 def interpreter(version: str) -> list[str]:
-    """The command of this Python, also where pyenv has it but no folder on the path; or a skip."""
+    """Return the command of this Python, also from pyenv without its path; else skip."""
     if version == "{}.{}".format(*sys.version_info):
         return [sys.executable]
     pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"

@@ -52,7 +52,7 @@ def num_operations(path: Path) -> int:
 def test_a_broken_manager_is_caught_and_its_record_shows_it(
     twin: Twin, every: int, history: int, tmp_path: Path
 ) -> None:
-    """The reference does otherwise; who was recorded does the same again, or finds it itself."""
+    """Replay the record: the reference differs, the recorded manager fails again."""
     violation = caught(twin, tmp_path, every, 10, history)
     assert violation.rule in twin.rules, violation
     record = violation.record

@@ -85,7 +85,7 @@ class Engine:
         self.number = 0
 
     def run(self, steps: int) -> None:
-        """As many steps; each admits one request, and lets all that run compute a token."""
+        """Run the steps: each admits one request, and decodes a token of all running ones."""
         for step in range(steps):
             self.manager.new_step_starts()
             for request in list(self.running):

@@ -36,7 +36,7 @@ def place_for(folder: Path | None) -> Iterator[Path]:
 
 
 def show(mutant: Mutant) -> None:
-    """A mutant and its change."""
+    """Print a mutant and its change."""
     click.echo(f"{mutant.status}: {mutant.name}\n  - {mutant.old}\n  + {mutant.new}")
 
 

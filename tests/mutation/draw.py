@@ -54,20 +54,20 @@ class Mutant:
 
     @property
     def place(self) -> str:
-        """The function, as its package names it."""
+        """Function that is changed, as its package names it."""
         module, _, function = self.name.partition("__mutmut_")[0].rpartition(".")
         return f"{module}:{function.removeprefix('x_').removeprefix('xǁ').replace('ǁ', '.')}"
 
 
 def short(commit: str) -> str:
-    """The name of a commit in a few digits; of an export, as it was given."""
+    """Return a commit's abbreviated name; in an export, the name as given."""
     if not (ROOT / ".git").exists():
         return commit
     return _output("git", "-C", str(ROOT), "rev-parse", "--short", commit).strip()
 
 
 def copy_for(part: Part, folder: Path, commit: str = "HEAD") -> None:
-    """A commit in a folder, with mutmut's configuration for this part."""
+    """Copy a commit to a folder, with mutmut's configuration for this part."""
     folder.mkdir(parents=True, exist_ok=True)
     if (ROOT / ".git").exists():
         archive = subprocess.run(
@@ -118,7 +118,7 @@ STATS = "mutants/mutmut-stats.json"
 
 
 def prepared(part: str, folder: Path, commit: str = "HEAD") -> Path:
-    """A copy with all mutants of a part, in this folder; one that is there is taken as it is."""
+    """Return a copy with all mutants of a part; reuse one that exists."""
     place = folder / f"{part}-{short(commit)}"
     if not (place / STATS).exists() or not (ROOT / ".git").exists():  # an export has no name
         shutil.rmtree(place, ignore_errors=True)
@@ -128,13 +128,13 @@ def prepared(part: str, folder: Path, commit: str = "HEAD") -> Path:
 
 
 def make_mutants(place: Path) -> None:
-    """All mutants, beside the code that is there, and which tests call which function."""
+    """Make all mutants beside the code, and note which tests call which function."""
     environment = {**os.environ, **SAME, "PYTHONPATH": str(place / "spec")}
     subprocess.run([sys.executable, "-c", PREPARE], cwd=place, check=True, env=environment)
 
 
 def names(place: Path) -> dict[str, str]:
-    """All mutants of a copy, and the file of each."""
+    """Return all mutants of a copy, each with its file."""
     made = place / "mutants"
     return {
         name: str(meta.relative_to(made).with_suffix(""))
@@ -174,14 +174,14 @@ def _changed(lines: Sequence[str], mark: str) -> Iterator[str]:
 
 
 def within(place: Path, places: set[str]) -> list[Mutant]:
-    """All mutants of these functions."""
+    """Return all mutants of these functions."""
     return shown(place, {name: "" for name in names(place) if Mutant(name, "").place in places})
 
 
 def drawn(
     part: str, folder: Path, number: int, seed: int, commit: str, workers: Workers | None
 ) -> tuple[int, list[Mutant]]:
-    """How many mutants there are, and what becomes of a draw."""
+    """Return the number of mutants, and the outcomes of a draw."""
     place = prepared(part, folder, commit)
     everything = list(names(place))
     chosen = Random(f"{part}/{seed}").sample(everything, min(number, len(everything)))
@@ -211,10 +211,10 @@ STATUS = {100: "survived", 101: "killed", 103: "killed", None: "timeout", -SIGXC
 
 
 def run(place: Path, chosen: Iterable[str], workers: Workers | None = None) -> list[Mutant]:
-    """What becomes of these mutants, by name. What the copy knows already is not run again.
+    """Return the outcomes of these mutants, by name; do not run known ones again.
 
-    Each is shown to the tests that call its function, the quickest first, in a process and a
-    folder of its own. Raises RuntimeError where the tests cannot be run.
+    Each is shown to the tests that call its function, the quickest first, in a process and a folder
+    of its own. Raises RuntimeError where the tests cannot be run.
     """
     stats = json.loads((place / STATS).read_text(encoding="utf-8"))
     by_function, seconds = stats["tests_by_mangled_function_name"], stats["duration_by_test"]
@@ -247,7 +247,7 @@ def run(place: Path, chosen: Iterable[str], workers: Workers | None = None) -> l
 
 
 def packed(folder: Path) -> bytes:
-    """A folder as a ZIP file."""
+    """Return a folder as a ZIP file."""
     with TemporaryDirectory() as temporary:
         file = shutil.make_archive(f"{temporary}/packed", "zip", folder)
         return Path(file).read_bytes()

@@ -35,12 +35,12 @@ class Draw:
 
     @property
     def which(self) -> tuple[str, int, str]:
-        """What tells it from the others that are kept."""
+        """Part, seed and label, which identify a draw."""
         return self.part, self.seed, self.label
 
     @property
     def survivors(self) -> list[Mutant]:
-        """Those that no test saw."""
+        """Mutants that no test noticed."""
         return [each for each in self.others if each.status in ("survived", "no tests")]
 
 
@@ -60,14 +60,14 @@ class Explained:
     was_at: tuple[str, ...] = ()
 
     def fits(self, mutant: Mutant) -> bool:
-        """Whether this is the mutant; its number changes with the code around it."""
+        """Check that this is the mutant; its number changes with the code around it."""
         changes = ((self.old, self.new), *self.was)
         is_there = mutant.place == self.place or mutant.place in self.was_at
         return is_there and (mutant.old, mutant.new) in changes
 
 
 def draws() -> list[Draw]:
-    """All that are kept."""
+    """Return all draws that are kept."""
     if not DRAWS.exists():
         return []
     return [
@@ -77,7 +77,7 @@ def draws() -> list[Draw]:
 
 
 def explained() -> list[Explained]:
-    """All with a reason."""
+    """Return all mutants with a reason."""
     table = tomllib.loads(EXPLAINED.read_text(encoding="utf-8"))
     return [
         Explained(
@@ -113,7 +113,7 @@ def interval(dead: int, number: int) -> tuple[float, float]:
 
 
 def texts() -> Mapping[str, str]:
-    """The page by its path."""
+    """Return the page, by its path."""
     return {PAGE: "\n".join(_lines()) + "\n"}
 
 

@@ -41,7 +41,7 @@ def test_the_interval_is_wilsons() -> None:
 
 
 def test_what_is_explained_stands_in_the_code() -> None:
-    """A line that is gone has no mutant to explain."""
+    """Explain no line that was removed, as it has no mutant."""
     for why in explained():
         module = ROOT / f"{why.place.partition(':')[0].replace('.', '/')}.py"
         lines = {line.strip() for line in module.read_text(encoding="utf-8").splitlines()}

@@ -44,7 +44,7 @@ WITHOUT: Mapping[str, str] = {
 
 
 def outcome(text: str, name: str = "kvref") -> Outcome:
-    """The outcome of the only example of a text."""
+    """Return the outcome of the only example in a text."""
     (found,) = outcomes_of(stories_of(text, "x.kv"), find_implementation(name), Policy())
     return found
 

@@ -50,7 +50,7 @@ class Case:
     memory: tuple[int, ...]
 
     def plan(self, planner: Planner) -> Plan | None:
-        """The plan, or None if it is refused."""
+        """Return the plan, or None if it is refused."""
         try:
             return planner.plan(self.workers, self.config, self.memory)
         except ConfigError:
@@ -84,7 +84,7 @@ def attention(draw: st.DrawFn, kinds: Sequence[str]) -> LayerSpec:
 
 @st.composite
 def models(draw: st.DrawFn, kinds: Sequence[str], states: bool) -> tuple[list[LayerSpec], bool]:
-    """The specs of a model's layers (a few kinds, repeated), and whether it has an encoder."""
+    """Draw the specs of a model's layers (a few kinds, repeated), perhaps with an encoder."""
     specs = draw(st.lists(attention(kinds), min_size=1, max_size=3))
     encoder = not states and draw(st.integers(0, 9)) == 0
     if encoder:
@@ -107,7 +107,7 @@ def models(draw: st.DrawFn, kinds: Sequence[str], states: bool) -> tuple[list[La
 
 @st.composite
 def cases(draw: st.DrawFn, *, kinds: Sequence[str] = KINDS, states: bool = False) -> Case:
-    """A model on one to three workers. `states`: Mamba is among its layers for sure."""
+    """Draw a model on one to three workers; with `states`, Mamba is among its layers."""
     pattern, encoder = draw(models(kinds, states))
     mode = draw(st.sampled_from(("none", "all", "align")))
     layers = []

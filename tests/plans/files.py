@@ -40,7 +40,7 @@ EXPLICIT: Mapping[str, Any] = {
 
 
 def altered(document: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """A copy with members replaced by their path (`model.kinds.full`); None takes one out."""
+    """Copy a document with members replaced by path (`model.kinds.full`); None removes one."""
     copy = deepcopy(dict(document))
     for place, value in changes.items():
         *outer, last = place.split(".")

@@ -177,7 +177,7 @@ def an_accepted_plan_serves_a_request_of_full_length(
 def manager_of(
     implementation: Implementation, planner: Planner, plan: Plan, config: PlanningConfig
 ) -> KVCacheManager:
-    """The manager that an engine makes from a plan, with caching if these groups can be cached."""
+    """Make an engine's manager for a plan, with caching if these groups can be cached."""
     if config.enable_caching:
         try:
             return _created(implementation, planner, plan, config)

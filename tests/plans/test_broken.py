@@ -71,7 +71,7 @@ def fails(implementation: Implementation, case: Case, *properties: str) -> bool:
 
 @pytest.mark.parametrize("mistake", FOUND_BY)
 def test_the_mistake_is_caught(mistake: str) -> None:
-    """A property that finds nothing here would find nothing anywhere."""
+    """Require a find: a property that finds nothing here would find nothing anywhere."""
     broken = mistaken(mistake, audits=True)
     found = find(
         cases(**WHERE.get(mistake, {})),

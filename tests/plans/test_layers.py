@@ -98,7 +98,7 @@ def test_states_that_cannot_be_shared_out(
 
 
 def test_blocks_of_attention_hold_a_state(tmp_path: Path, planner: Planner) -> None:
-    """A state of 64 · 3 · 2 + 64 · 16 · 2 = 2,432 bytes; attention of 256 bytes a token."""
+    """Fit a state of 64 · 3 · 2 + 64 · 16 · 2 = 2,432 bytes; attention has 256 a token."""
     kinds = {
         "state": MAMBA1,
         "small": {"type": "full", "num_kv_heads": 1, "head_size": 32},

@@ -19,7 +19,7 @@ def document(name: str) -> dict[str, Any]:
 
 
 def numbers(value: Any, place: str) -> Iterator[str]:
-    """The paths of all numbers in a document, and of the pattern if it says anything."""
+    """Yield the paths of all numbers in a document."""
     if isinstance(value, dict):
         for name, item in value.items():
             yield from numbers(item, f"{place}.{name}" if place else name)

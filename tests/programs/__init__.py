@@ -31,7 +31,7 @@ STEPS: Mapping[str, type[Step]] = {
 def configure(
     num_blocks: int, *specs: LayerSpec, eagle: tuple[int, ...] = (), **options: Any
 ) -> ManagerConfig:
-    """A pool of `num_blocks` blocks for groups of these specs, everything watched."""
+    """Configure a pool of `num_blocks` blocks for groups of these specs, all outputs on."""
     groups = tuple(
         KVCacheGroup((f"layer.{number}",), spec, is_eagle_group=number in eagle)
         for number, spec in enumerate(specs)
@@ -46,7 +46,7 @@ def configure(
 
 
 def full(block_size: int = 2) -> FullAttentionSpec:
-    """A small full-attention layer."""
+    """Return a small full-attention layer."""
     return FullAttentionSpec(block_size, 1, 8, "float16")
 
 

@@ -50,14 +50,14 @@ class OffByOne:
         return f"{self.place}:{self.line}: {self.new} for {self.old}"
 
     def sources(self) -> dict[str, str]:
-        """The changed module, by its name."""
+        """Return the text of the changed module, by name."""
         module = self.place.partition(":")[0]
         text = source_of(module).encode()
         return {module: (text[: self.start] + self.new.encode() + text[self.end :]).decode()}
 
 
 def off_by_ones(place: str) -> Iterator[OffByOne]:
-    """All of a function, `package.module:Class.method`."""
+    """Yield all of a function, `package.module:Class.method`."""
     module, _, name = place.partition(":")
     text = source_of(module)
     starts = [0]
@@ -89,7 +89,7 @@ def _definition(tree: ast.AST, name: str) -> ast.FunctionDef:
 
 
 def _expressions(node: ast.FunctionDef) -> Iterator[ast.expr]:
-    """All of the body, but for annotations and what an error says."""
+    """Yield the body's expressions, without annotations and texts of errors."""
     left: list[ast.AST] = list(node.body)
     while left:
         each = left.pop()
@@ -102,7 +102,7 @@ def _expressions(node: ast.FunctionDef) -> Iterator[ast.expr]:
 
 
 def _changed(node: ast.expr) -> Iterator[str]:
-    """The texts of what is wrong by one."""
+    """Yield the texts that are wrong by one."""
     if isinstance(node, ast.Compare) and len(node.ops) == 1 and type(node.ops[0]) in SWAPPED:
         swapped = ast.Compare(node.left, [SWAPPED[type(node.ops[0])]()], node.comparators)
         yield ast.unparse(ast.fix_missing_locations(swapped))
@@ -141,7 +141,7 @@ def _changed_call(node: ast.Call) -> Iterator[str]:
 
 
 def outcome(proof: str, mutant: OffByOne, limit_s: float) -> tuple[str, str]:
-    """Which kind of statement notices it first, and that one's name."""
+    """Return the kind of the first statement that notices it, and its name."""
     fork = multiprocessing.get_context("fork")
     here, there = fork.Pipe(duplex=False)
     process = fork.Process(target=_told, args=(there, proof, mutant))

@@ -47,14 +47,14 @@ EXPLORING: Sequence[str] = _TOLD["exploring"]
 
 
 def how_of(path: str) -> str:
-    """How strong a file of `proofs` is."""
+    """Return how strong a file of `proofs` is."""
     if path.startswith("proofs/code/contracts/"):
         return CONFIRMED
     return EXPLORED if path in EXPLORING else PROVED
 
 
 def sources(root: Path = ROOT) -> tuple[Source, ...]:
-    """All checks that say what they show."""
+    """Return all checks that declare what they show."""
     found = []
     for path in sorted((root / "proofs").rglob("[!_]*.py")):
         said = declared(path)
@@ -112,7 +112,7 @@ def problems(
 
 
 def by_guarantee(checks: Sequence[Source]) -> dict[str, list[Source]]:
-    """Who shows what."""
+    """Return the checks by what they guarantee."""
     found: dict[str, list[Source]] = {}
     for check in checks:
         for each in check.guarantees:
@@ -121,7 +121,7 @@ def by_guarantee(checks: Sequence[Source]) -> dict[str, list[Source]]:
 
 
 def page() -> str:
-    """The whole page."""
+    """Return the whole page."""
     checks = sources()
     lines = [
         HEAD.read_text(encoding="utf-8").rstrip(),

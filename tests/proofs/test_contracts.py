@@ -22,7 +22,7 @@ SUBJECTS = sorted({path.stem for path in FOLDER.glob("[!_]*.py")} - {"canaries"}
 
 
 def contracts_of(subject: str) -> tuple[Contract, ...]:
-    """The contracts of a file."""
+    """Return the contracts of a file."""
     found: tuple[Contract, ...] = importlib.import_module(
         f"proofs.code.contracts.{subject}"
     ).CONTRACTS
@@ -30,12 +30,11 @@ def contracts_of(subject: str) -> tuple[Contract, ...]:
 
 
 def named(contracts: tuple[Contract, ...], name: str) -> Contract:
-    """One of them."""
     return next(each for each in contracts if each.name == name)
 
 
 def some_value(kind: type, rng: random.Random) -> object:
-    """A value of a type that contracts take; most ints are small."""
+    """Draw a value of a type that contracts take; most ints are small."""
     if kind is bool:
         return rng.random() < 0.5
     if kind is int:
@@ -76,7 +75,7 @@ def test_contracts_hold_without_crosshair(subject: str) -> None:
 def test_a_planted_mistake_is_refuted_and_the_counterexample_replayed(
     contract: Contract, mistake: str
 ) -> None:
-    """Without the mistake the same contract is confirmed."""
+    """Confirm the same contract without the mistake."""
     assert _runner.ask(contract).outcome is Outcome.CONFIRMED
     planted = next(each for each in contract.mistakes if each.name == mistake)
     answer = _runner.ask(contract, planted)
@@ -86,7 +85,7 @@ def test_a_planted_mistake_is_refuted_and_the_counterexample_replayed(
 
 
 def test_kvfast_that_is_broken_breaks_the_agreement(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A change of the code is one that nobody declared, so the run fails."""
+    """Break the code itself, a change not declared as a mistake, so that the run fails."""
 
     def put_at_the_back(self: BlockPool, block: int, left: int) -> int:
         self.set_refs(block, self.refs(block) - 1)
@@ -103,7 +102,7 @@ def test_kvfast_that_is_broken_breaks_the_agreement(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_mistake_that_nobody_sees_fails() -> None:
-    """A mistake in what a contract does not run leaves it confirmed."""
+    """Plant a mistake that the contract does not run, so that it stays confirmed."""
     contract = named(arguments.CONTRACTS, "is_count")
     elsewhere = _runner.Mistake("elsewhere", Shape, "run_length", lambda *_: 0)
     answer = _runner.ask(contract, elsewhere)
@@ -112,7 +111,7 @@ def test_a_mistake_that_nobody_sees_fails() -> None:
 
 
 def view_of_a_slice(count: int) -> bool:
-    """Of a list of three, what is taken from the front is what is no longer there.
+    """Claim that what is taken from the front of a list is what it then lacks.
 
     pre: 1 <= count <= 2
     post: _
@@ -124,7 +123,7 @@ def view_of_a_slice(count: int) -> bool:
 
 
 def test_a_counterexample_of_crosshair_alone_is_no_refutation() -> None:
-    """A slice of unknown length is a view for CrossHair, which changes with its list."""
+    """Use a slice of unknown length, which CrossHair keeps as a view of its list."""
     answer = _runner.ask(Contract(view_of_a_slice, expected=Outcome.REFUTED))
     assert answer.outcome is Outcome.REFUTED
     assert not answer.is_replayed
@@ -133,7 +132,7 @@ def test_a_counterexample_of_crosshair_alone_is_no_refutation() -> None:
 
 
 def test_a_contract_without_a_case_or_with_too_many_is_not_confirmed() -> None:
-    """Each is named with what was expected."""
+    """Name each with the expected outcome."""
     for name, outcome in (("no_such_count", Outcome.VACUOUS), ("many_ways", Outcome.BOUNDED)):
         contract = replace(named(canaries.CONTRACTS, name), expected=Outcome.CONFIRMED)
         answer = _runner.ask(contract)
@@ -142,7 +141,7 @@ def test_a_contract_without_a_case_or_with_too_many_is_not_confirmed() -> None:
 
 
 def test_what_is_unexpected_is_printed_and_fails(capsys: pytest.CaptureFixture[str]) -> None:
-    """Of mistakes only those that nobody sees."""
+    """Print only those mistakes that no contract sees."""
     good = Answer("good", None, Outcome.CONFIRMED, Outcome.CONFIRMED, True, 3, 0.1, "")
     seen = replace(good, mistake="seen", outcome=Outcome.REFUTED, expected=Outcome.REFUTED)
     missed = replace(good, mistake="missed", expected=Outcome.REFUTED)

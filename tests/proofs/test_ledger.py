@@ -26,7 +26,7 @@ def test_a_false_statement_fails_and_is_named(capsys: pytest.CaptureFixture[str]
 
 
 def test_a_range_written_out_says_the_same_as_one_with_a_quantifier() -> None:
-    """Of few values: what holds of all of them, and what one of them breaks."""
+    """Use few values, and claims about all of them or one."""
     f, n = function("f"), z3.Int("n")
     for values in (None, range(4)):
         numbers = Range(0, n, values)
@@ -40,7 +40,7 @@ def test_a_range_written_out_says_the_same_as_one_with_a_quantifier() -> None:
 
 
 def test_code_that_branches_on_what_is_open_is_refused() -> None:
-    """A branch is taken only where the assumptions decide it."""
+    """Branch only where the assumptions decide."""
     x = z3.Int("x")
     assert Number(x, (x > 2,)) > 1
     assert Number(x, (x > 2,)) != 0

@@ -18,7 +18,7 @@ def test_the_page_is_current() -> None:
 
 
 def test_an_assumption_that_nobody_discharges_is_found() -> None:
-    """The queue's, once no invariant guarantees it."""
+    """Remove the invariants, which guarantee an assumption about the queue."""
     less = [each for each in sources() if each.path != "spec/kvspec/invariants.py"]
     lost = "proofs/code/free_queue.py: nobody discharges: a block that is put into the queue is not"
     assert any(problem.startswith(lost) for problem in problems(less))

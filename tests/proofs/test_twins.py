@@ -25,7 +25,7 @@ from proofs.code import (
 
 @pytest.fixture(autouse=True)
 def _no_patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a false statement z3 finds no proof, however long it looks."""
+    """Less effort for z3, which finds no proof of a false statement anyway."""
     monkeypatch.setattr(_z3, "EFFORT", 2_000_000)
 
 
@@ -71,7 +71,7 @@ def test_a_mistake_in_the_ring_is_named(
 def test_a_wrong_head_is_named(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The head of the next value."""
+    """Write the head of the next value."""
     put_head = hashing.put_head
 
     def next_one(message: memoryview[int], at: int, major: int, value: int) -> int:
@@ -83,7 +83,7 @@ def test_a_wrong_head_is_named(
 
 
 def test_a_search_that_keeps_its_marks_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is said of marks fails, what is said of lengths does not."""
+    """Fail the claims on marks, but not those on lengths."""
 
     def ask(self: Lookup, a: int, request: FastRequest, length: int, max_tokens: int) -> int:
         size = self.block_size_of(a)
@@ -108,7 +108,7 @@ def test_a_search_that_keeps_its_marks_is_named(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_need_that_is_one_too_low_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In mode align, whose need has a method of its own."""
+    """Lower it in mode align, whose need is a separate method."""
     need_of = Allocator.need_of_aligned
 
     def one_less(
@@ -124,7 +124,7 @@ def test_a_need_that_is_one_too_low_is_named(monkeypatch: pytest.MonkeyPatch) ->
 def test_a_plan_that_counts_too_little_is_named(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """One block less for every type of layer."""
+    """Count one block less for every type of layer."""
     max_blocks = pages.max_blocks
 
     def one_less(spec: LayerSpec, config: PlanningConfig) -> int:

@@ -39,7 +39,7 @@ class Spy(ReferenceImplementation):
 
 
 def configs_of(number: int, *, seed: int = 0) -> list[ManagerConfig]:
-    """The configurations that random test `number` tries."""
+    """Return the configurations that random test `number` tries."""
     spy = Spy()
     assert examine(spy, seed).random_violation(number, ()) == (None, set())
     return spy.configs
@@ -65,7 +65,7 @@ def test_a_random_test_repeats_nothing_that_the_test_of_a_rule_shows() -> None:
 
 @contextmanager
 def patience(seconds: float) -> Iterator[None]:
-    """How long failing programs may take all together."""
+    """Limit the time of all failing programs together."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(examination, "PATIENCE_SECONDS", seconds)
         yield

@@ -41,13 +41,13 @@ def wrong_window():
 
 @pytest.fixture
 def project(pytester: pytest.Pytester) -> pytest.Pytester:
-    """A project with broken implementations and one test of its own."""
+    """A project with broken implementations and one ordinary test."""
     pytester.makepyfile(twins=TWINS, test_own="def test_own():\n    pass\n")
     return pytester
 
 
 def outcomes(pytester: pytest.Pytester, *args: str) -> dict[str, str]:
-    """Each test of a run: passed, failed or skipped."""
+    """Run the tests and return the outcome of each: passed, failure, error or skipped."""
     pytester.runpytest_subprocess(*args, "--junitxml=junit.xml", "-p", "no:cacheprovider")
     found = {}
     for case in ET.parse(pytester.path / "junit.xml").getroot().iter("testcase"):
@@ -58,7 +58,7 @@ def outcomes(pytester: pytest.Pytester, *args: str) -> dict[str, str]:
 
 
 def named(found: dict[str, str], outcome: str) -> set[str]:
-    """The tests that ended so."""
+    """Return the tests with this outcome."""
     return {name for name, ended in found.items() if ended == outcome}
 
 
@@ -92,7 +92,7 @@ def test_without_the_option_nothing_is_imported_and_nothing_collected(
 def test_what_conforms_passes_every_test_and_xdist_changes_nothing(
     project: pytest.Pytester,
 ) -> None:
-    """One test per rule; the workers agree on all of them."""
+    """Run one test per rule; workers get the same outcomes."""
     options = ("--kv-impl", "kvfast", "--kv-budget", "directed", "--kv-rules", "KV-PO*")
     alone = outcomes(project, *options)
     assert named(alone, "failure") == set()
@@ -120,7 +120,7 @@ def test_a_broken_twin_fails_the_tests_of_the_rules_it_breaks(
 
 
 def test_a_failure_is_the_report_and_no_traceback(project: pytest.Pytester) -> None:
-    """The rule and its sentence, the calls, a test to paste; others say where to look."""
+    """Show the rule and its sentence, the calls, and a test to paste."""
     done = project.runpytest_subprocess(
         "--kv-impl",
         "twins:implementation",
@@ -164,7 +164,7 @@ def test_a_rule_tested_alone_shows_what_cut_its_program_short(project: pytest.Py
 def test_a_level_and_capabilities_leave_rules_out_with_the_reason(
     project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A server of one block type is not asked for windows, safety does not decide on order."""
+    """Test no windows on a server of one block type, and no order at level safety."""
     serve = f"{sys.executable} -m kvcheck.cli serve twins:one_type"
     more = """
 
@@ -205,8 +205,8 @@ def test_a_level_and_capabilities_leave_rules_out_with_the_reason(
 def test_a_server_that_hangs_or_dies_fails_a_test_in_time(
     project: pytest.Pytester, fault: str, says: str
 ) -> None:
-    """Each call ends after its time, others are not begun after a while (here a second), and
-    nothing that was not run counts as passed."""
+    """Time out each call, start no more after a while (here a second), and let nothing that was not
+    run count as passed."""
     project.makeconftest(
         "from kvcheck.pytest_plugin import examination\nexamination.PATIENCE_SECONDS = 1.0"
     )
@@ -231,7 +231,7 @@ def test_a_server_that_hangs_or_dies_fails_a_test_in_time(
 def test_what_cannot_be_checked_is_one_line_and_exit_code_4(
     pytester: pytest.Pytester, args: tuple[str, ...], says: str
 ) -> None:
-    """As for every wrong option of pytest; the same with workers."""
+    """Treat these as pytest treats wrong options, also with workers."""
     done = pytester.runpytest_subprocess(*args, "-n", "2")
     assert done.ret == pytest.ExitCode.USAGE_ERROR
     done.stderr.fnmatch_lines([f"*{says}*"])
@@ -249,7 +249,7 @@ def test_a_run_that_only_skips_is_no_success(pytester: pytest.Pytester) -> None:
 
 
 def test_without_paths_the_contract_is_all_there_is(project: pytest.Pytester) -> None:
-    """With a path its tests run too; in addopts the option adds to what a project has."""
+    """Run a path's tests too if one is given; in addopts, run them beside the project's."""
     options = ("--kv-impl", "kvref", "--kv-budget", "directed", "--kv-rules", "KV-POOL-4")
     assert set(outcomes(project, *options)) == {"kvspec::KV-POOL-4"}
     both = {"kvspec::KV-POOL-4", "test_own::test_own"}

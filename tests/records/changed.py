@@ -77,7 +77,7 @@ def duplicates_reversed(op: Operation) -> Operation | None:
 
 
 def raising(error: str) -> Change:
-    """An error where there is none; without its request a record would be none."""
+    """Raise an error where none was; skip new requests, which a record needs."""
     return lambda op: (
         None
         if op.raises is not None or op.name == "new_request"

@@ -31,7 +31,7 @@ CROWDED = ReplayOptions(num_blocks=24, block_size=4, max_tokens_per_step=64)
 
 
 def build(name: str) -> Implementation:
-    """One build of kvfast. Skips without a compiled one, unless it has to be there."""
+    """Return one build of kvfast; skip without a compiled one, unless it is required."""
     try:
         return FastImplementation(name)
     except ImportError as error:

@@ -96,7 +96,7 @@ class TapePlanner:
         return self._answer
 
     def spec_properties(self, spec: LayerSpec, config: PlanningConfig) -> SpecProperties:
-        """What the record says; a spec that is built anew for a call stays as it is."""
+        """Return the recorded properties; keep a spec that was built for this call."""
         if config == PlanningConfig(1, 1):
             return SpecProperties(1, 1, 1, 1, None, spec.kind, None, spec)
         found: SpecProperties = self._answer(spec, config)

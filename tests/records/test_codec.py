@@ -100,7 +100,7 @@ def test_null_head_size_v_is_head_size() -> None:
 
 
 def test_a_record_without_policy_runs_under_the_recorded_profile() -> None:
-    """The recorded traces have no policy member; they were made under vllm-0.24."""
+    """Read recorded traces, which have no policy member, under vllm-0.24."""
     config = ManagerConfig(KVCacheConfig(4, ()), 8, policy=Policy.vllm_0_24())
     written = codec.encode_manager_config(config)
     assert "policy" not in written
@@ -165,7 +165,7 @@ def test_a_weak_function_without_trusted_tenants_is_older_than_that(function: st
 
 
 def test_custom_specs_cannot_be_written() -> None:
-    """A registry holds code; a record that dropped it would replay something else."""
+    """Refuse a registry, which holds code: without it a record would replay otherwise."""
     registry = SpecRegistry((CustomSpec(SlidingWindowSpec, lambda spec: spec),))
     config = ManagerConfig(KVCacheConfig(4, ()), 8, registry=registry)
     with pytest.raises(InvalidArgumentError, match="registry"):
@@ -188,7 +188,7 @@ DECODE: dict[str, Callable[[Any, Where], object]] = {
 
 @pytest.mark.parametrize("case", cases(__file__, "malformed.txt"), ids=str)
 def test_what_is_malformed_is_refused_by_name(case: Case) -> None:
-    """With file and line."""
+    """Name the file and the line as well."""
     kind, _, _ = case.name.partition(":")
     with pytest.raises(FormatError) as caught:
         DECODE[kind](json.loads(case.given[0]), HERE)
@@ -196,7 +196,7 @@ def test_what_is_malformed_is_refused_by_name(case: Case) -> None:
 
 
 def test_a_layer_given_twice_is_refused() -> None:
-    """Two layers of one name would share a tensor by accident."""
+    """Refuse a second layer of one name: they would share a tensor by accident."""
     spec = {**FULL, "dtype": "int8"}
     with pytest.raises(FormatError, match="layer 'a' is given twice"):
         codec.decode_layers([["a", spec], ["a", spec]], HERE)

@@ -25,7 +25,7 @@ LARGE = shipped_records() / "identities.jsonl"
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """What `golden.txt` says is there."""
+    """The files that `golden.txt` expects."""
     tape = Tape.read(SMALL)
     records = tmp_path / "records"
     (records / "deeper").mkdir(parents=True)
@@ -74,7 +74,7 @@ def test_what_is_printed_of_records(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """By the reference: with a planner that answers nonsense, or none, and with fewer types."""
+    """Replay through the reference with a nonsense planner or none, and with fewer types."""
     planner = None if case.name == "who has no planner" else NoSpecs()
     monkeypatch.setattr(ReferenceImplementation, "planner", planner)
     if "lacking" in case.name:

@@ -94,7 +94,7 @@ def test_what_is_neither_shipped_nor_a_file_is_refused_with_the_names() -> None:
 
 
 def played_with(policy: Policy, folder: Path) -> Path:
-    """A record of a release, made under `policy` but without naming it."""
+    """Write a record of a release, made under `policy` but without naming it."""
     config = make_config(4, 2, policy=policy)
     recorder = Recorder(ReferenceImplementation(), config)
     recorder.play("new_request", "r", prompt_token_ids=[1])
@@ -110,7 +110,7 @@ def played_with(policy: Policy, folder: Path) -> Path:
 
 
 def golden(*arguments: object) -> int:
-    """The exit code of `kvspec golden … --impl kvref`."""
+    """Return the exit code of `kvspec golden … --impl kvref`."""
     return main(["golden", *map(str, arguments), "--impl", "kvref"])
 
 

@@ -49,7 +49,7 @@ def config(num_blocks: int) -> ManagerConfig:
 def recorded(
     path: Path, num_blocks: int = 6, alter: Callable[[Operation], Operation] = lambda line: line
 ) -> Path:
-    """A record of `AFTER`, from the state that `BEFORE` leaves. Of the allocation no state."""
+    """Record `AFTER` from the state left by `BEFORE`; the allocation shows no state."""
     manager = REFERENCE.create(config(num_blocks))
     player = Player(REFERENCE, manager)
     for name, request, arguments in BEFORE:

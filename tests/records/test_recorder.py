@@ -63,7 +63,7 @@ def test_errors_are_recorded_by_the_class_a_caller_catches(tmp_path: Path) -> No
 
 
 def test_a_defect_is_not_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An error that no caller would catch goes on to whoever records."""
+    """Raise to the caller an error that is not of the contract."""
     recorder = Recorder(ReferenceImplementation(), CONFIG)
 
     def crash(self: Any, block_ids: Any) -> None:

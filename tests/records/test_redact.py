@@ -34,7 +34,7 @@ def config(num_blocks: int = 12, **options: Any) -> ManagerConfig:
 
 
 def story(recorder: Recorder) -> Recorder:
-    """Two requests that share a prefix, with a salt, an adapter and an item; events; a release."""
+    """Play two requests that share a prefix, with a salt, an adapter and an item; free one."""
     for name in (SECRET_TEXTS[3], "second"):
         recorder.play(
             "new_request",

@@ -41,9 +41,9 @@ CHANGED: Mapping[str, tuple[str, ...]] = {
 
 
 def dropped(tape: Tape, *, is_seen: bool = True) -> Iterator[Tampered]:
-    """One operation left out, the rest numbered anew.
+    """Leave out one operation, and number the others anew.
 
-    One that took or gave back blocks; or else one that changed the state alone.
+    It took or released blocks; without `is_seen`, it changed the state alone.
     """
     operations = tape.operations
     for index in range(1, len(operations) - 1):
@@ -53,7 +53,7 @@ def dropped(tape: Tape, *, is_seen: bool = True) -> Iterator[Tampered]:
 
 
 def swapped(tape: Tape) -> Iterator[Tampered]:
-    """Two neighbours that both changed the state, each with its answer."""
+    """Swap two neighbours that both changed the state, each with its result."""
     for index in range(1, len(tape.operations) - 1):
         first, second = tape.operations[index - 1 : index + 1]
         if first.observed.state and second.observed.state:

@@ -92,7 +92,7 @@ class Members(Exception):  # noqa: N818 (no error: it carries what was asked for
 
 
 def object_schema(check: Any, probe: Mapping[str, Any], **more: Any) -> dict[str, Any]:
-    """The object that a check asks for when it is shown `probe`."""
+    """Return the schema of the members that a check requires when given `probe`."""
 
     def caught(_: object, __: object, required: Any, optional: Any) -> Any:
         raise Members(required, optional)
@@ -142,7 +142,7 @@ def schema_of(check: Any) -> Schema:
 
 
 def with_type(name: str, found: dict[str, Any]) -> dict[str, Any]:
-    """The object with its `type`, by which it is told from others."""
+    """Add the `type` that identifies the object."""
     properties = {"type": {"const": name}, **found["properties"]}
     return {**found, "properties": properties | {"type": {"const": name}}} | {
         "required": sorted({"type", *found["required"]})
@@ -200,7 +200,7 @@ def _exactly(properties: Mapping[str, Schema], optional: Sequence[str] = ()) -> 
 
 
 def message(op: str, shape: operations.MessageShape) -> Schema:
-    """A message: its members. The values of arguments are for the implementation to judge."""
+    """Return the schema of a message; the implementation judges values of arguments."""
     given = _exactly(dict.fromkeys([*shape.required, *shape.optional], True), [*shape.optional])
     properties: dict[str, Schema] = {"id": INTEGER, "op": {"const": op}}
     properties |= dict.fromkeys(shape.handles, INTEGER)
@@ -213,7 +213,7 @@ def message(op: str, shape: operations.MessageShape) -> Schema:
 
 
 def definitions() -> dict[str, Schema]:
-    """For each operation `OP.message`, `OP.arguments` of a call that succeeds, and `OP.result`."""
+    """Return each operation's `OP.message`, `OP.arguments` of a valid call, and `OP.result`."""
     found = values_by_name()
     for op, shape in operations.MESSAGES.items():
         found[f"{op}.message"] = message(op, shape)

@@ -51,7 +51,7 @@ def until(op):
 
 
 def serve(name: str, *, options: str = "") -> str:
-    """The reference, or another Python implementation, through `kvspec serve`."""
+    """Serve the reference, or another Python implementation, through `kvspec serve`."""
     return f"cmd{options}:{shlex.join((*SERVE, name))}"
 
 
@@ -68,7 +68,7 @@ def connect(folder: Path, code: str) -> RemoteImplementation:
 
 
 def count_waits(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """For each time that a client waits from now on, how many answers it waits for."""
+    """Record for each later wait of a client the number of replies it waits for."""
     waits: list[int] = []
     exchange = Child.exchange
 

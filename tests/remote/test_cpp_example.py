@@ -52,7 +52,7 @@ SERVED = {FullAttentionSpec, MLAAttentionSpec, SlidingWindowSpec, SlidingWindowM
 
 
 def build(folder: Path, source: Path) -> Path:
-    """The server, compiled; skips without a compiler."""
+    """Compile the server; skip without a compiler."""
     compiler = shutil.which("g++") or shutil.which("clang++")
     if compiler is None:
         pytest.skip("no C++ compiler")

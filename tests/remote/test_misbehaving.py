@@ -23,7 +23,7 @@ TIMEOUT_S = 0.5
 
 
 def hurry(remote: RemoteImplementation) -> None:
-    """From here on answers have little time; the start of the program had enough."""
+    """Shorten the time for later replies; the start of the program had enough."""
     options = remote.connection.options
     remote.connection.options = replace(options, timeout_s=TIMEOUT_S)
 
@@ -71,7 +71,7 @@ def test_a_fault_is_one_clear_error_in_time(tmp_path: Path, case: Case) -> None:
 
 
 def test_a_server_that_stops_reading_is_a_time_out_and_no_hang(tmp_path: Path) -> None:
-    """The message is larger than a pipe: writing it would block."""
+    """Send a message larger than a pipe, so that writing it would block."""
     remote = connect(tmp_path, "m = until('create_manager')\nanswer(m, CREATED)\ntime.sleep(60)\n")
     manager = remote.create(config())
     hurry(remote)

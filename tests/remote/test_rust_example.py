@@ -35,7 +35,7 @@ MISTAKES = (
 
 
 def build(folder: Path, source: Path) -> Path:
-    """The server, compiled; skips without a compiler."""
+    """Compile the server; skip without a compiler."""
     compiler = shutil.which("rustc")
     if compiler is None:
         pytest.skip("no Rust compiler")
@@ -46,10 +46,7 @@ def build(folder: Path, source: Path) -> Path:
 
 
 def broken_rules(program: Path, rules: tuple[str, ...] = ("*",)) -> tuple[list[str], int]:
-    """The rules that its directed checks find broken at level identity, as the report has them.
-
-    And how many checks were run.
-    """
+    """Return the rules that directed checks find broken at level identity, and their number."""
     found = find_implementation(f"cmd+json:{program}")
     assert isinstance(found, RemoteImplementation)
     with closing(found):

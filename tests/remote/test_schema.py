@@ -63,7 +63,7 @@ Exchange = tuple[dict[str, Any], dict[str, Any]]
 
 
 def skeleton(value: Any) -> Any:
-    """The value without its numbers and texts: what looks alike is checked once."""
+    """Drop a value's numbers and texts, so that equal shapes are checked once."""
     if isinstance(value, dict):
         return tuple(sorted((name, skeleton(item)) for name, item in value.items()))
     if isinstance(value, list):
@@ -72,9 +72,9 @@ def skeleton(value: Any) -> Any:
 
 
 def conversation(monkeypatch: pytest.MonkeyPatch, rules: Sequence[str]) -> list[Exchange]:
-    """What is said when the reference is checked through the protocol; of equal shapes the first.
+    """Return the messages of a check of the reference; of equal shapes the first.
 
-    Heard where the client has an answer and has not yet looked at it, so inside the connection.
+    They are read inside the connection, where the client has a reply but has not yet checked it.
     """
     found: dict[Any, dict[str, Exchange]] = defaultdict(dict)
     answers = Connection._answers
@@ -144,7 +144,7 @@ def damaged(value: Any, chance: random.Random) -> Iterator[Any]:
 
 
 def client_takes(message: Mapping[str, Any], result: Any) -> bool:
-    """Whether the client would take the result."""
+    """Check whether the client would accept the result."""
     check = MESSAGES[message["op"]].result
     if message["op"] == "hello":
         check = check_hello

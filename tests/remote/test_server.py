@@ -42,7 +42,7 @@ def talk(*messages: dict[str, Any], tail: bytes = b"") -> tuple[int, list[dict[s
 
 
 def last_error(*messages: dict[str, Any]) -> dict[str, Any]:
-    """The error that answers the last message; the server must still serve afterwards."""
+    """Return the error for the last message; the server must still serve afterwards."""
     code, answers = talk(*messages, {**HELLO, "id": 77})
     assert code == 0
     assert "result" in answers[-1]

@@ -8,7 +8,7 @@ from kvcheck.tools.replay.trace import TraceRecord
 def record(
     line: int, ids: list[int], input_length: int, output_length: int = 1, *, timestamp_ms: int = 0
 ) -> TraceRecord:
-    """A request; `ids` must be one per 512 tokens of its input."""
+    """Make a request; `ids` must be one per 512 tokens of its input."""
     return TraceRecord(line, timestamp_ms, input_length, output_length, tuple(ids))
 
 

@@ -42,13 +42,13 @@ def managers() -> tuple[KVCacheManager, KVCacheManager]:
 
 @contextmanager
 def in_place(path: Path) -> Iterator[BinaryIO]:
-    """What `replacing` would be without a second file."""
+    """Write as `replacing` would without a second file."""
     with path.open("wb") as file:
         yield file
 
 
 def write_for_ever(path: Path, before: Callable[[], None]) -> None:
-    """A child: the two states in turns, until it is killed."""
+    """Write the two states in turn until the process is killed."""
     first, second = managers()
     before()
     while True:

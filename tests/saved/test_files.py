@@ -27,7 +27,7 @@ IMPLEMENTATIONS: tuple[Implementation, ...] = (kvref.implementation(), kvfast.im
 
 
 def used(implementation: Implementation, config: ManagerConfig) -> KVCacheManager:
-    """With a running request, blocks that are free and cached, and a key that two blocks carry."""
+    """Return a manager with a running request, free cached blocks, and a key of two blocks."""
     manager = implementation.create(config)
     for name, tokens in (("a", 9), ("b", 9), ("r", 12)):
         request = implementation.make_request(manager, RequestInput(name, range(tokens)))
@@ -141,7 +141,7 @@ def test_who_cannot_restore_is_refused_before_the_file_is_read(tmp_path: Path) -
 
 @pytest.mark.rule("KV-MGR-20")
 def test_a_state_of_other_blocks_than_it_says_is_refused_at_once(path: Path) -> None:
-    """A signed file of 2^53 - 1 blocks: nothing of that size is made."""
+    """Sign a file of 2^53 - 1 blocks: nothing of that size is allocated."""
     signed(path, {"num_blocks": 2**53 - 1}, num_blocks=2**53 - 1)
     assert reason(path) == "damaged"
 

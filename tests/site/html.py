@@ -37,7 +37,7 @@ class Page(HTMLParser):
 
 
 def problems(folder: Path) -> Iterator[str]:
-    """One line for each."""
+    """Yield one line for each problem."""
     pages = {path.resolve(): Page(path) for path in sorted(folder.rglob("*.html"))}
     for path, page in pages.items():
         name = path.relative_to(folder.resolve()).as_posix()
@@ -53,12 +53,12 @@ def problems(folder: Path) -> Iterator[str]:
 
 
 def is_elsewhere(address: str) -> bool:
-    """Whether it names a host."""
+    """Check whether it names a host."""
     return bool(urlsplit(address).netloc)
 
 
 def leads_somewhere(path: Path, address: str, pages: dict[Path, Page]) -> bool:
-    """Whether a file is there, and in a page the place."""
+    """Check that the file exists, and the anchor in its page."""
     parts = urlsplit(address)
     if parts.scheme in ("data", "mailto"):
         return True

@@ -27,13 +27,13 @@ def sphinx(*arguments: object) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture
 def plots(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The module of the site that draws the benchmarks."""
+    """The site's module that draws the benchmarks."""
     monkeypatch.syspath_prepend(ROOT / "docs" / "site")
     return importlib.import_module("kvsite.plots")
 
 
 def test_the_site_is_whole(tmp_path: Path, plots: Any) -> None:
-    """One test, so that one process builds the site once: it takes half a minute."""
+    """Build the site once for all checks: it takes half a minute."""
     site = tmp_path / "site"
     done = sphinx("-c", "docs/site", "-d", tmp_path / "read", ".", site)
     assert done.returncode == 0, done.stderr

@@ -27,14 +27,14 @@ class DisagreementError(AssertionError):
 
 
 def config_of(specs: Sequence[LayerSpec]) -> ManagerConfig:
-    """A manager's configuration with one layer per spec."""
+    """Configure a manager with one layer per spec."""
     groups = tuple(KVCacheGroup((f"layer.{i}",), spec) for i, spec in enumerate(specs))
     cache = KVCacheConfig(NUM_BLOCKS, groups)
     return ManagerConfig(cache, 64, max_num_batched_tokens=16, hash_seed="tier")
 
 
 def requests_of(config: ManagerConfig, *texts: Sequence[int]) -> list[Request]:
-    """A request for each text."""
+    """Make a request for each text."""
     reference = kvref.implementation()
     manager = reference.create(config)
     return [
@@ -43,7 +43,7 @@ def requests_of(config: ManagerConfig, *texts: Sequence[int]) -> list[Request]:
 
 
 def tier_of(implementation: Implementation, config: ManagerConfig, num_blocks: int) -> Tier:
-    """An empty tier."""
+    """Make an empty tier."""
     if not isinstance(implementation, TieredImplementation):
         raise TypeError(f"{implementation.capabilities.name} has no tier")
     return implementation.make_tier(implementation.create(config), num_blocks)
@@ -64,7 +64,7 @@ class Player:
         self.counts: Counter[str] = Counter()
 
     def same(self, name: str, call: Callable[[Tier], object]) -> object:
-        """The answer that all tiers give (None for an error, which changes nothing)."""
+        """Return the common result of all tiers (None for an error, which changes nothing)."""
         outcomes: list[tuple[str, object]] = []
         for tier in self.tiers:
             before = tier.snapshot()
@@ -87,7 +87,7 @@ class Player:
             self.call()
 
     def call(self) -> None:
-        """One of them."""
+        """Make a random call."""
         random = self.random
         request = random.choice(self.requests)
         local = random.randint(0, request.num_tokens // self.alignment) * self.alignment

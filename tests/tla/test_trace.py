@@ -27,7 +27,7 @@ pytestmark = pytest.mark.usefixtures("checker")
 
 
 def story(implementation: Implementation, *specs: LayerSpec) -> Recorder:
-    """A prompt is computed, shared, grown, preempted and freed; another fits only later."""
+    """Compute, share, grow, preempt and free a prompt; another fits only later."""
     groups = tuple(KVCacheGroup((f"layer.{n}",), spec) for n, spec in enumerate(specs))
     config = ManagerConfig(KVCacheConfig(14, groups), max_model_len_tokens=64, hash_seed="0")
     recorder = Recorder(implementation, config, check_invariants=False)
@@ -88,7 +88,7 @@ QUICK = "AnswersAnotherHit"
     "name", [pytest.param(name, marks=[pytest.mark.deep] * (name != QUICK)) for name in MISTAKES]
 )
 def test_a_run_of_a_broken_implementation_is_rejected(name: str, tmp_path: Path) -> None:
-    """The release turned around, a hit on what is not registered, a block with two owners."""
+    """Reverse a release, hit a block that is not registered, give a block two owners."""
     recorder = story(find(name).make(), FULL)
     operations = takewhile(_can_be_written, recorder.operations)
     write_trace(tmp_path / "broken.jsonl", recorder.header, operations, {})
@@ -98,7 +98,7 @@ def test_a_run_of_a_broken_implementation_is_rejected(name: str, tmp_path: Path)
 
 
 def _can_be_written(operation: Operation) -> bool:
-    """A reference too few may be given back later; no reader takes that."""
+    """Check that no count is negative: no reader accepts one."""
     counts: list[int] = operation.observed.state.get("ref_cnt", [0])
     return min(counts) >= 0
 

@@ -14,7 +14,7 @@ LARGE = shipped_records() / "identities.jsonl"
 
 
 def rewritten(source: Path, target: Path, change: Callable[[list[dict[str, Any]]], None]) -> Path:
-    """The record with its lines changed in place; line 0 is the header, line i + 1 operation i."""
+    """Write the record with changed lines; line 0 is the header, line i + 1 operation i."""
     lines = [json.loads(line) for line in source.read_text("utf-8").splitlines()]
     change(lines)
     target.write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
