@@ -8,6 +8,7 @@ and ``kvfast.compiled`` is false.
 import os
 import sys
 import sysconfig
+from multiprocessing import get_start_method
 from pathlib import Path
 
 from setuptools import Extension, setup
@@ -45,6 +46,8 @@ def compiled_twins() -> list[Extension]:
             Extension(SHARED, ["build/cython/shared.c"]),
         ],
         build_dir="build/cython",
+        # By processes where they start as copies; elsewhere each would run this file again.
+        nthreads=(os.cpu_count() or 1) if get_start_method() == "fork" else 0,
         # What typed memory views need, once instead of in every module.
         shared_utility_qualified_name=SHARED,
         # A .pxd stands in the package of its extension, where Cython looks for it but doesn't

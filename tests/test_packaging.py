@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from functools import cache
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,7 @@ def packages_in(requirements: list[str]) -> set[str]:
     return {re.split(r"[\[<>=!~; ]", requirement)[0].lower() for requirement in requirements}
 
 
+@cache
 def imported_by_the_packages() -> set[str]:
     roots = {found.root for _, path in package_modules() for found in imports(tree(path))}
     # Triton comes with torch. SGLang is what an adapter finds on the path, never a dependency;

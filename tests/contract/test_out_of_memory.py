@@ -22,7 +22,9 @@ NEEDS = pytest.mark.skipif(
 
 @NEEDS
 @pytest.mark.rule("KV-ERR-8")
-@pytest.mark.parametrize("build", ["kvref", "kvfast", "kvfast-uncompiled"])
+@pytest.mark.parametrize(
+    "build", ["kvref", "kvfast", pytest.param("kvfast-uncompiled", marks=pytest.mark.deep)]
+)
 def test_every_allocation_may_fail(build: str) -> None:
     # One that hangs ends here, and not with the process of the tests.
     ran = python("-m", "tests.contract.without_memory", build, timeout=600)

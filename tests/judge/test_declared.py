@@ -96,15 +96,12 @@ def declarations() -> Iterator[tuple[str, Capabilities]]:
 
 DECLARATIONS: Mapping[str, Capabilities] = dict(declarations())
 IN_EVERY_RUN = (
-    *(
-        "mamba in mode align",
-        "two groups at most",
-        "the base",
-        "FullAttention + SlidingWindow",
-        "no hash functions",
-        "CrossAttention",
-    ),
-    *("without multiple_groups", "without prefix_caching", "without drafting"),
+    "mamba in mode align",
+    "the base",
+    "no hash functions",
+    "CrossAttention",
+    "without prefix_caching",
+    "without drafting",
 )
 """Those that the cuts change most."""
 

@@ -136,7 +136,7 @@ class WrongWayRound(BlockPool):
 def report() -> Report:
     """A run that finds something."""
     rules = ("KV-POOL-*", "KV-MGR-*")  # with all of them it takes twice as long
-    budget = Budget(0.0, 20).counted(60)
+    budget = Budget(0.0, 20).counted(20)
     options = Options(Level.IDENTITY, budget, rules, name="mine:implementation")
     return Suite(ReferenceImplementation(WrongWayRound), kvref.implementation(), options).run()
 

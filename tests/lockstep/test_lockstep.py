@@ -36,9 +36,14 @@ NUM_DEEP_OPERATIONS = 1_000_000
 
 @pytest.fixture(params=["compiled", "uncompiled"])
 def fast(request: pytest.FixtureRequest) -> Implementation:
-    """Each build. Skips without a compiled one, unless it has to be there."""
+    """Return each build in turn."""
+    return build(request.param)
+
+
+def build(name: str) -> Implementation:
+    """Return a build of kvfast. Skips without a compiled one, unless it has to be there."""
     try:
-        return FastImplementation(request.param)
+        return FastImplementation(name)
     except ImportError as error:
         if os.environ.get("KVSPEC_REQUIRE_COMPILED"):
             raise

@@ -6,6 +6,8 @@ import itertools
 from collections.abc import Iterator
 from random import Random
 
+import pytest
+
 from kvcheck.judge.choices import chosen_programs
 from kvcheck.judge.production import later_program, production_programs
 from kvcheck.play.steps import Program
@@ -25,9 +27,7 @@ from tests.lockstep.production import (
 )
 from tests.lockstep.sizes import SIZES
 from tests.lockstep.tally import Tally
-from tests.lockstep.test_lockstep import fast
-
-__all__ = ["fast"]  # the fixture
+from tests.lockstep.test_lockstep import build
 
 NUM_PROGRAMS = 58
 NUM_ENGINES = 12
@@ -37,6 +37,12 @@ NUM_CHOICES = 8
 NUM_INSIDE = 12
 NUM_LATER = 4
 NUM_MORE = 60
+
+
+@pytest.fixture(params=["compiled", pytest.param("uncompiled", marks=pytest.mark.deep)])
+def fast(request: pytest.FixtureRequest) -> Implementation:
+    """Return the build that ships, and under --deep the other."""
+    return build(request.param)
 
 
 def programs() -> Iterator[Program]:

@@ -68,9 +68,9 @@ def test_no_random_program_raises_an_alarm(tmp_path: Path) -> None:
 
 
 def test_no_program_of_what_came_later_raises_an_alarm(tmp_path: Path) -> None:
-    inside = [each for batch in range(3) for each in inside_programs(1, batch, 40)]
+    inside = inside_programs(1, 0, 40)
     drawn = (each for batch in count() for each in random_programs(1, batch, 40))
-    rswa = islice((each for each in drawn if has_rswa(each.config)), 8)
+    rswa = islice((each for each in drawn if has_rswa(each.config)), 4)
     for program in (*inside, *rswa):
         subject = Monitored(1, tmp_path)
         first_violation(program, subject, Level.SAFETY)

@@ -133,7 +133,7 @@ def test_the_report_is_the_same(
     assert seen.getvalue() == ""
     monkeypatch.setattr(_watch, "_SECONDS_BETWEEN_MOMENTS", 0.0)
     monkeypatch.setattr(LiveView, "SECONDS_BETWEEN_LINES", 0.0)
-    monkeypatch.setattr(LiveView, "SECONDS_BETWEEN_VIEWS", 0.01)
+    monkeypatch.setattr(LiveView, "SECONDS_BETWEEN_VIEWS", 0.1)
     shown, _ = report(capsys, "--arrival", arrival, "--live", *engines)
     assert shown == alone
     name, title = (
