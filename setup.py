@@ -50,12 +50,12 @@ def compiled_twins() -> list[Extension]:
         nthreads=(os.cpu_count() or 1) if get_start_method() == "fork" else 0,
         # What typed memory views need, once instead of in every module.
         shared_utility_qualified_name=SHARED,
-        # A .pxd stands in the package of its extension, where Cython looks for it but doesn't
+        # A .pxd is in the package of its extension, where Cython looks for it but doesn't
         # track it: without force, an edit of the .pxd alone would leave the old build in place.
         force=True,
         compiler_directives={
             "language_level": 3,
-            # The C types stand in the .pxd files. Read as C types, the annotations of the .py
+            # The C types are in the .pxd files. Read as C types, the annotations of the .py
             # files would clash with them.
             "annotation_typing": False,
             # Indices are checked once, where Python calls in; see kvfast/_core/checks.py.
@@ -77,7 +77,7 @@ def compiled_twins() -> list[Extension]:
     return extensions
 
 
-# That one call comes at a time (KV-ERR-7) is kept by a flag, and the GIL keeps the flag.
+# A flag admits one call at a time (KV-ERR-7), and the GIL protects the flag.
 if sysconfig.get_config_var("Py_GIL_DISABLED"):
     raise SystemExit(
         "kvspec does not support free-threaded CPython: a second thread could enter a manager"

@@ -110,7 +110,7 @@ class Case:
         return act
 
     def request(self) -> Callable[[int], None]:
-        """Making a request of the contract."""
+        """Return the act that makes requests of the contract."""
         make = _build.load("request").make_request
         hasher = _build.load("hashing").Hasher("sha256_cbor", "0", False)
         given = RequestInput("r", self.tokens)

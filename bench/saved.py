@@ -63,14 +63,14 @@ def loaded(path: Path) -> KVCacheManager:
 
 
 def timed(act: Callable[[], object]) -> int:
-    """Nanoseconds of the clock: files are waited for."""
+    """Measure nanoseconds of wall time, which include waits for files."""
     began = perf_counter_ns()
     act()
     return perf_counter_ns() - began
 
 
 def once(path: Path) -> dict[str, int]:
-    """Loading in this process, which has just begun and imported kvfast, and again."""
+    """Time loading twice in this process, which has just started and imported kvfast."""
     kvfast.implementation()
 
     def read() -> None:
@@ -87,7 +87,7 @@ def once(path: Path) -> dict[str, int]:
 
 
 def looked_up(manager: KVCacheManager, requests: Sequence[Request]) -> float:
-    """Nanoseconds a block that hits."""
+    """Measure nanoseconds per block hit."""
     blocks = 0
 
     def act() -> None:
@@ -102,7 +102,7 @@ def looked_up(manager: KVCacheManager, requests: Sequence[Request]) -> float:
 
 
 def measure(num_blocks: int, num_rounds: int, path: Path) -> dict[str, list[float]]:
-    """Milliseconds of each, and nanoseconds of a look-up, round by round."""
+    """Measure milliseconds of each, and nanoseconds of a look-up, round by round."""
     manager = filled(num_blocks)
     found: dict[str, list[float]] = {}
     rng = Random(num_blocks)

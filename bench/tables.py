@@ -34,9 +34,9 @@ SUMS = frozenset({"hash + look up"})
 
 
 def tables(document: Document, phases: Collection[str] = ()) -> Iterator[str]:
-    """Line by line: the facts; then a table for each phase of each kind of case.
+    """Yield the lines: the facts, then a table for each phase of each kind of case.
 
-    `phases`: only these; without, all but sums. ValueError: a phase that was not measured.
+    `phases`: only these; by default all but sums. Raises ValueError for a phase not measured.
     """
     measured = {each["phase"] for each in document["measurements"]}
     for phase in phases:
@@ -131,13 +131,13 @@ def _pools(document: Document) -> Iterator[str]:
 
 
 def _is_hot(found: Found) -> bool:
-    """Prompts that are not cold; hashing once per length, as it knows no hit."""
+    """Check for prompts that are not cold; hashing, which ignores hits, once per length."""
     case = found["case"]
     return case["kind"] == "prompt" and not case["cold"] and not _repeats(found)
 
 
 def _is_cold(found: Found) -> bool:
-    """Full pools; hashing does not know them."""
+    """Check for full pools, which do not matter to hashing."""
     return bool(found["case"].get("cold")) and found["phase"] != "hash"
 
 
@@ -200,7 +200,7 @@ def spread(values: list[float]) -> str:
 
 
 def stamp() -> str:
-    """When and where a run was made that ends now."""
+    """Return when and where a run was made that ends now."""
     here = machine()
     return (
         f"{date.today()}, {here['cores']} cores, {here['processor']} (load {here['load_1min']}"

@@ -122,7 +122,7 @@ def _serve(parent: Connection) -> None:
 
 
 def _without_interrupts() -> None:
-    """Ctrl-C does not reach what this thread begins, not even before it can say so itself."""
+    """Block Ctrl-C in all processes that this thread starts, from their first instruction."""
     if hasattr(signal, "pthread_sigmask"):
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
 

@@ -18,14 +18,14 @@ compiled: bool  # whether the compiled build of the core can be loaded; determin
 
 
 def implementation() -> FastImplementation:
-    """kvfast in the best build there is; the entry point of `kvspec.implementations`."""
+    """Return kvfast in its best build; the entry point of `kvspec.implementations`."""
     from kvfast._implementation import FastImplementation
 
     return FastImplementation()
 
 
 def uncompiled() -> FastImplementation:
-    """kvfast in plain Python, slow: for debuggers, coverage and proofs."""
+    """Return kvfast in plain Python, slow: for debuggers, coverage and proofs."""
     from kvfast._implementation import FastImplementation
 
     return FastImplementation("uncompiled")

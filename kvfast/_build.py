@@ -17,7 +17,7 @@ def is_compiled() -> bool:
 
 
 def why_not_compiled() -> str | None:
-    """None where the compiled build loads, else the reason in one line."""
+    """Return None if the compiled build loads, else the reason in one line."""
     try:
         for name in _PROBES:
             importlib.import_module(f"kvfast._compiled.{name}")

@@ -8,7 +8,7 @@ from kvspec.errors import UnsupportedError
 
 
 def facts() -> dict[str, str]:
-    """Label to text, in the order to show. Imports torch where it is installed."""
+    """Map labels to text, in the order to show. Imports torch where it is installed."""
     found = {"build": "compiled"}
     reason = _build.why_not_compiled()
     if reason is not None:

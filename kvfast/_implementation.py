@@ -89,7 +89,7 @@ class FastImplementation:
         *,
         num_threads: int | None = None,
     ) -> list[Request]:
-        """`make_request` of each, in order, by threads that hash at the same time.
+        """Make the requests, in order, by threads that hash at the same time.
 
         Compiled, long prompts are hashed without the GIL. Any thread may make requests, also while
         another one uses the manager. None: as many threads as there are processors. The first
@@ -154,10 +154,10 @@ class FastImplementation:
         return manager
 
     def batched(self, manager: KVCacheManager) -> BatchedManager:
-        """Whole steps over arrays (KV-BATCH-1).
+        """Return whole steps over arrays (KV-BATCH-1).
 
-        Of an audited manager the state is checked after each. What else is around a manager, such
-        as a monitor, sees single calls: those that define a step.
+        An audited manager's state is checked after each. Any other wrapper of a manager, such as a
+        monitor, sees single calls: those that define a step.
         """
         inner = self._own(manager)
         is_audited = isinstance(manager, AuditedManager) and manager.inner is inner

@@ -23,7 +23,7 @@ class NativeFunctions:
 
 
 def sha256() -> NativeFunctions | None:
-    """`SHA256_Init` and `SHA256_Update` of libcrypto; None if there is none.
+    """Find `SHA256_Init` and `SHA256_Update` of libcrypto; None if there is none.
 
     First the libcrypto that hashlib has loaded, then one of the system.
     """
@@ -32,7 +32,7 @@ def sha256() -> NativeFunctions | None:
 
 
 def xxh3_128() -> NativeFunctions | None:
-    """`XXH3_128bits` of the package xxhash, or of the system's libxxhash; None without both."""
+    """Find `XXH3_128bits` of the package xxhash, or of the system's libxxhash; None without."""
     return _find(("XXH3_128bits",), [*_extension("xxhash._xxhash"), *LIBXXHASH])
 
 

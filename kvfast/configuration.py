@@ -173,7 +173,7 @@ def _cap_blocks(config: ManagerConfig, kind: Kind, size: int, reach: int) -> int
 def _attention_groups(
     specs: Sequence[LayerSpec], kind_per_group: Sequence[Kind]
 ) -> tuple[tuple[int, ...], ...]:
-    """Groups with equal specs together, full attention first, else in order (KV-COORD-4)."""
+    """Join groups with equal specs, full attention first, then in order (KV-COORD-4)."""
     members: dict[LayerSpec, list[int]] = {}
     for index, spec in enumerate(specs):
         if spec.prefix_cacheable:  # KV-COORD-14
@@ -183,7 +183,7 @@ def _attention_groups(
 
 
 def _flagged(config: ManagerConfig, specs: Sequence[LayerSpec]) -> frozenset[int]:
-    """Groups whose hits drop a block (KV-CFG-8)."""
+    """Return the groups whose hits drop a block (KV-CFG-8)."""
     if config.hash_lookahead_tokens > 0:  # KV-HASH-14
         return frozenset()
     flagged = {

@@ -59,7 +59,7 @@ class ManagerMetrics:
         return stats
 
     def text(self) -> str:
-        """Prometheus' text format, version 0.0.4."""
+        """Return the counters in Prometheus' text format, version 0.0.4."""
         pairs = sorted(zip(LABELS, self._labels, strict=True))
         labels = ",".join(f'{name}="{_escaped(value)}"' for name, value in pairs)
         lines = []

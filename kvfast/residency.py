@@ -67,7 +67,7 @@ class ResidencyLog:
         self.samples.clear()
 
     def take(self) -> tuple[ResidencySample, ...]:
-        """Samples since the last call."""
+        """Return and clear the samples."""
         taken = tuple(self.samples)
         self.samples.clear()
         return taken

@@ -84,7 +84,7 @@ class BlockPool:
         return taken
 
     def set_aside(self, n: int) -> None:
-        """Take n blocks for good, before any request comes (KV-FULL-8)."""
+        """Take n blocks for good, before the first request (KV-FULL-8)."""
         if n > self.num_free_blocks:
             raise ConfigError("sink_len", n, f"at most the {self.num_free_blocks} blocks there are")
         self.reserved.extend(self.allocate(n))

@@ -69,7 +69,7 @@ class Told:
 
 
 class ReferenceIndex:
-    """The index; `told`: engine → the batches received from it."""
+    """The index; `told` maps each engine to the batches received from it."""
 
     def __init__(self, *, removed_event_per: str = "copy", max_waiting: int = MOST_WAITING) -> None:
         self.max_waiting = check_index(removed_event_per, max_waiting)

@@ -183,7 +183,7 @@ class HybridCoordinator(Coordinator):
 
 
 def attention_groups_of(groups: Sequence[Group]) -> list[AttentionGroup]:
-    """Join groups with equal specs; full attention comes first (KV-COORD-4)."""
+    """Join groups with equal specs, full attention first (KV-COORD-4)."""
     found: list[AttentionGroup] = []
     for group in groups:
         if not group.is_cacheable:

@@ -1,8 +1,8 @@
-"""What the proofs of this folder share: quantifiers over ranges, and a count of z3's answers.
+"""Shared by the proofs of this folder: quantifiers over ranges, and a count of z3's answers.
 
 A formula is written once. Without bound its ranges become quantified variables, which is how a
 statement is proved. With `values` for each range it is written out, which is how a seeded bug is
-refuted: of a statement that does not hold z3 answers `unknown` as long as it has quantifiers, and
+refuted: for a false statement with quantifiers z3 returns `unknown`, and
 a written-out counterexample is one of the statement without bound as well.
 """
 
@@ -41,10 +41,10 @@ def forall(
     *,
     about: Callable[..., Term] | None = None,
 ) -> Term:
-    """`body` holds for all in the ranges.
+    """State that `body` holds for all in the ranges.
 
-    `about` is the term of which z3 shall think when it sees one like it, and of no other: without
-    it, "what follows at(p) is at(p + 1)" would be applied to its own at(p + 1), and so on.
+    `about` is the only term by which z3 may instantiate the statement: without it, "the successor
+    of at(p) is at(p + 1)" would be applied to its own at(p + 1), and so on.
     """
     if all(each.values is None for each in ranges):
         names = [z3.FreshConst(z3.IntSort(), "x") for _ in ranges]
@@ -66,7 +66,7 @@ def _within(ranges: Iterable[Range], names: Iterable[Term]) -> Term:
 
 
 def cdiv(a: Term, b: Term) -> Term:
-    """Ceiling division; z3's / on ints is floor division for a positive divisor."""
+    """Divide with ceiling; z3's / on ints is floor division for a positive divisor."""
     return (a + b - 1) / b
 
 
@@ -85,7 +85,7 @@ def function(name: str, arity: int = 1) -> Callable[..., Term]:
 
 
 def ask(formulas: Iterable[Term]) -> str:
-    """`sat` if the formulas can hold together, `unsat` if they can't, or `unknown`."""
+    """Return `sat` if the formulas can hold together, `unsat` if they can't, or `unknown`."""
     solver = z3.Solver()
     solver.set(rlimit=EFFORT)
     solver.add(*formulas)
@@ -147,7 +147,7 @@ class Ledger:
         self._record(name, "True", str(agrees))
 
     def finish(self) -> int:
-        """Print the count; 0 if every answer was the expected one."""
+        """Print the count; return 0 if every answer was the expected one."""
         for line in self.unexpected:
             print(line)
         print(f"{self.title}: {self.passed} passed, {len(self.unexpected)} failed")

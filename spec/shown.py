@@ -65,7 +65,7 @@ def registered(root: Path) -> dict[str, list[str]]:
 
 
 def planted(path: Path, root: Path) -> Iterator[str]:
-    """Rules of the mistakes that a file of proofs/ has to find."""
+    """Yield the rules of the mistakes that a file of proofs/ has to find."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     yield from rules_in(tree)
     for node in tree.body:
@@ -100,7 +100,7 @@ def defined(node: ast.stmt) -> Iterator[str]:
 
 
 def rules_in(tree: ast.AST) -> Iterator[str]:
-    """Texts that are the id of a rule and nothing else."""
+    """Yield the texts that are the id of a rule and nothing else."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and RULE.fullmatch(str(node.value)):
             yield str(node.value)
@@ -123,7 +123,7 @@ def runs_code(path: Path, root: Path) -> bool:
 
 
 def _imported(tree: ast.Module) -> Iterator[str]:
-    """Modules, and what may be one: `a.b` and `a.b.c` for `from a.b import c`."""
+    """Yield imported modules, and candidates: `a.b`, `a.b.c` for `from a.b import c`."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)

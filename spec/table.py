@@ -225,7 +225,7 @@ def _citations_of(name: str, text: str, kind: Kind) -> Iterator[Citation]:
         around = [scope for first, last, scope in scopes if first <= number <= last]
         shows = kind if stated is None or number in stated else Kind.TEXT
         for rule in cited_in(line):
-            # Scopes come from the outside in.
+            # Scopes are listed from the outside in.
             yield Citation(rule, shows, name, number, around[-1] if around else "")
 
 
@@ -256,14 +256,14 @@ def _marks(tree: ast.Module) -> Iterator[tuple[str, int]]:
 
 
 def _constants(tree: ast.Module) -> Iterator[tuple[str, int]]:
-    """Texts that are the id of a rule and nothing else."""
+    """Yield the texts that are the id of a rule and nothing else."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and CITATION.fullmatch(str(node.value)):
             yield str(node.value), node.lineno
 
 
 def find_exceptions(root: Path = ROOT) -> Mapping[str, Mapping[str, str]]:
-    """Rule -> reason, for the rules with `one_kind` of check and for those with `no_mistake`."""
+    """Map rules to reasons: those with `one_kind` of check, and those with `no_mistake`."""
     path = root / EXCEPTIONS
     found = tomllib.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     return {name: found.get(name, {}) for name in ("one_kind", "no_mistake")}
@@ -275,7 +275,7 @@ def thin(
     exceptions: Mapping[str, Mapping[str, str]],
     shown: Shown,
 ) -> Iterator[str]:
-    """Rules that are checked in one way only, or broken by no mistake, without a reason for it."""
+    """Yield rules checked in one way only, or broken by no mistake, without a reason for it."""
     known = {rule.id: rule for rule in rules if not rule.withdrawn}
     kinds: dict[str, set[Kind]] = {rule: set() for rule in known}
     for citation in citations:

@@ -1,6 +1,6 @@
 """Every mistake on purpose, of whatever part: `python -m tests.all_mistakes [ID or KV-RULE]…`.
 
-Those of kvref stand in kvref/mistakes, those of kvfast in kvfast/mistakes, those that both make at
+Those of kvref are in kvref/mistakes, those of kvfast in kvfast/mistakes, those that both make at
 once in tests/kills/in_both.diff. What is no manager,
 planner or whole step has its mistakes beside the tests and proofs that have to find them; here they
 are listed as the same value.
@@ -37,21 +37,21 @@ def everything() -> tuple[Mistake, ...]:
 
 
 def tiers() -> Iterator[Mistake]:
-    """Broken host tiers of kvfast."""
+    """Yield broken host tiers of kvfast."""
     for one in importlib.import_module("tests.tier.test_lockstep").MISTAKES:
         about = " ".join(one.about.split())
         yield Mistake(one.id, one.rules, about, "kvfast", "host tier", one.make)
 
 
 def fleets() -> Iterator[Mistake]:
-    """Broken indexes of engines, and what is between them and the engines."""
+    """Yield broken indexes of engines, and broken connections to the engines."""
     for name in ("test_mistakes", "test_wire"):
         for one in importlib.import_module(f"tests.fleet.{name}").MISTAKES:
             yield replace(one, about=" ".join(one.about.split()), kind="fleet")
 
 
 def devices() -> Iterator[Mistake]:
-    """Operations, kernels, tables and decode steps of kvfast.device."""
+    """Yield broken operations, kernels, tables and decode steps of kvfast.device."""
     return chain.from_iterable(TEXTS.values())
 
 
@@ -65,7 +65,7 @@ def contracts() -> Iterator[Mistake]:
 
 
 def models() -> Iterator[Mistake]:
-    """Mistakes in the formal model."""
+    """Yield mistakes in the formal model."""
     twins = importlib.import_module("proofs.models._formal._twins")
     for one in (*twins.TWINS, *twins.UNFAIR):
         yield _spoken(one, one.name, "spec/tla", "formal model")

@@ -40,7 +40,7 @@ class Case:
         return "\n".join([f"== {self.name}", *self.given, *said, ""])
 
     def expect(self, said: Iterable[str]) -> None:
-        """Compare what came of it, or write it."""
+        """Compare the output, or write it."""
         found = replace(self, said=tuple("\n".join(map(str.rstrip, said)).rstrip().split("\n")))
         if os.environ.get("KVSPEC_BLESS"):
             whole = self.path.read_text("utf-8")

@@ -82,7 +82,7 @@ def floors(arrows: dict[str, set[str]], reached: dict[str, set[str]]) -> int:
 
 
 def lines_of(root: Path) -> tuple[Counter[str], Counter[str], list[Path]]:
-    """Files and lines of each part, and the files of code that ships."""
+    """Return files and lines of each part, and the files of code that ships."""
     asked = ("git", "-C", str(root), "ls-files")
     listed = subprocess.run(asked, capture_output=True, text=True, check=True).stdout.split("\n")
     number, lines, code = Counter[str](), Counter[str](), []

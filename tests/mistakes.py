@@ -1,4 +1,4 @@
-"""Who makes which mistake, for tests: `mistaken("GivesABlockTwice")`.
+"""Implementations with a mistake, for tests: `mistaken("GivesABlockTwice")`.
 
 Read from where they are written, so that nothing has to be installed anew.
 """

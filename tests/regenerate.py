@@ -64,7 +64,7 @@ class Slow:
 
 
 def rules() -> Mapping[str, str]:
-    """Names and sentences of the rules."""
+    """Build the names and sentences of the rules."""
     table = load_table()
     return {table.SENTENCES: table.sentences(table.find_rules())}
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 
-# Import packages and where they stand.
+# Import packages and their folders.
 PACKAGES = (
     ("kvspec", ROOT / "spec/kvspec"),
     ("kvcheck", ROOT / "kvcheck"),
@@ -25,7 +25,7 @@ _TEXT = frozenset({".py", ".pxd", ".md", ".toml", ".txt", ".yml", ".yaml", ".sh"
 
 
 def write_behind(page: Path, mark: str, lines: Iterable[str]) -> None:
-    """Put these lines behind the mark, in place of what stands there up to the next empty line."""
+    """Replace the lines behind the mark, up to the next empty line."""
     before, _, after = page.read_text(encoding="utf-8").partition(mark)
     rest = after[after.index("\n\n") :]
     page.write_text(before + mark + "\n".join(lines) + rest, encoding="utf-8")
@@ -51,7 +51,7 @@ def python_files() -> tuple[Path, ...]:
 
 
 def package_modules() -> Iterator[tuple[str, Path]]:
-    """Dotted name and file of every module of the four packages."""
+    """Yield dotted name and file of every module of the four packages."""
     for package, folder in PACKAGES:
         for path in sorted(folder.rglob("*.py")):
             parts = path.relative_to(folder).with_suffix("").parts

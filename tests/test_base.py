@@ -50,7 +50,7 @@ def manager() -> KVCacheManager:
 
 
 def test_it_is_an_implementation_that_declares_prefix_caching() -> None:
-    """Discovery takes it, and block sizes are filled in."""
+    """Let discovery accept it, with block sizes filled in."""
     assert isinstance(EMPTY, Implementation)
     assert EMPTY.capabilities.features == {Feature.PREFIX_CACHING}
     assert manager().config.hash_block_size_tokens == 2
@@ -72,7 +72,7 @@ def test_it_is_an_implementation_that_declares_prefix_caching() -> None:
     ids=["events", "statistics", "watermark", "no group", "two groups", "window"],
 )
 def test_a_configuration_that_needs_more_is_refused(config: ManagerConfig) -> None:
-    """When the manager is made, not when it is first used."""
+    """Refuse it when the manager is made, not when it is first used."""
     with pytest.raises(UnsupportedError, match="empty does not support"):
         EMPTY.create(config)
 
@@ -94,7 +94,7 @@ def test_content_that_needs_more_is_refused(content: dict[str, Any]) -> None:
 
 
 def test_calls_of_features_are_refused_and_what_is_no_call_is_no_attribute() -> None:
-    """So a misspelt name of an author's own does not look like a missing feature."""
+    """Tell an author's misspelt name from a missing feature."""
     for name in ("snapshot", "evict_blocks", "reset_prefix_cache", "pop_blocks_for_free"):
         with pytest.raises(UnsupportedError, match=f"Empty does not support {name}"):
             getattr(manager(), name)
@@ -104,7 +104,7 @@ def test_calls_of_features_are_refused_and_what_is_no_call_is_no_attribute() -> 
 
 
 def test_a_property_that_fails_shows_its_own_error() -> None:
-    """Python asks for the property again when it raised AttributeError."""
+    """Expect Python to read the property again after an AttributeError."""
 
     class Misspelt(BaseManager):
         @property
@@ -139,13 +139,13 @@ def test_what_an_author_must_write_says_so(name: str) -> None:
 def test_illegal_arguments_of_an_allocation_raise(
     arguments: tuple[Any, ...], error: type[KVSpecError]
 ) -> None:
-    """Before anything is changed."""
+    """Raise before anything is changed."""
     with pytest.raises(error):
         Empty(CONFIG).checked_hit(*arguments)
 
 
 def test_legal_arguments_give_the_blocks_of_the_hit() -> None:
-    """Options that say nothing to full attention are let through."""
+    """Accept options that mean nothing to full attention."""
     silent = {"num_encoder_tokens": 3, "has_scheduled_reqs": True, "reserved_blocks": 0}
     empty = Empty(CONFIG)
     assert empty.checked_hit(1, 0, None, silent) == []
@@ -164,7 +164,7 @@ def test_a_request_grows_by_tokens_only() -> None:
 
 
 def test_the_other_parts_of_an_implementation_are_refused() -> None:
-    """Copies, restored states, windows of statistics."""
+    """Refuse copies, restored states, windows of statistics."""
     with pytest.raises(UnsupportedError):
         EMPTY.clone(manager())
     with pytest.raises(UnsupportedError):

@@ -1,4 +1,4 @@
-"""Who may import whom: the layers of pyproject.toml, and what a package needs to be imported."""
+"""Imports between parts: the layers of pyproject.toml, and what a package needs to be imported."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_the_layers_are_kept() -> None:
     [
         ("mistakes | play |", "mistakes | play | remote |"),  # `remote` twice is an error, too
         ('"kvcheck | kvref | kvfast", "kvspec"', '"kvspec", "kvcheck | kvref | kvfast"'),
-        ("| rulebook", ""),  # stands on no floor
+        ("| rulebook", ""),  # is on no floor
     ],
     ids=["remote on the floor of play", "the contract on top", "a module on no floor"],
 )
@@ -117,7 +117,7 @@ def test_a_layer_that_is_turned_around_is_found(tmp_path: Path, line: str, turne
 
 
 def test_a_circle_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also one that only a type checker sees."""
+    """Find also one that only a type checker sees."""
     hidden = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from circling import one\n"
     for name, text in (("__init__", ""), ("one", "from circling import two\n"), ("two", hidden)):
         (tmp_path / "circling").mkdir(exist_ok=True)

@@ -1,4 +1,4 @@
-"""What is installed: extras that are used and complete, package data, and every command runs.
+"""The installation: extras that are used and complete, package data, and every command runs.
 
 .ci/run does the heavy part: a wheel alone, and an installation without a C compiler.
 """
@@ -38,7 +38,7 @@ def packages_in(requirements: list[str]) -> set[str]:
 @cache
 def imported_by_the_packages() -> set[str]:
     roots = {found.root for _, path in package_modules() for found in imports(tree(path))}
-    # Triton comes with torch. SGLang is what an adapter finds on the path, never a dependency;
+    # torch installs Triton. SGLang is what an adapter finds on the path, never a dependency;
     # pytest is what imports the plugin.
     elsewhere = {"triton", "sglang", "pytest"}
     roots = {PACKAGE_OF.get(root, root) for root in roots}

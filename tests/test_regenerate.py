@@ -1,4 +1,4 @@
-"""What programs write is current, and `python -m tests.regenerate` knows all of it."""
+"""Generated files are current, and `python -m tests.regenerate` knows all of them."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ def test_prose_of_the_packages_names_files_that_are_there() -> None:
 
 
 def missing(text: str, names: Collection[str]) -> Iterator[str]:
-    """Files of Python that a text names and that are not among `names`."""
+    """Yield Python files named in a text that are not among `names`."""
     for name in re.findall(r"(?<![\w*./-])(?:[\w-]+/)*(\w+\.py)\b", text):
         if name not in names:
             yield name
@@ -89,7 +89,7 @@ def test_a_module_keeps_no_state_that_can_change() -> None:
 
 
 def mutable_state(module: ast.Module) -> Iterator[int]:
-    """Lines on which a module or a class keeps something mutable, or a function says `global`."""
+    """Yield lines with mutable state of a module or class, or with `global`."""
     for node in ast.walk(module):
         if isinstance(node, ast.Global):
             yield node.lineno

@@ -1,4 +1,4 @@
-"""Every proof, contract and model is run, can fail, and is told of; and what is not is found."""
+"""Every proof, contract and model is run, can fail, and is listed; exceptions are found."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What would stand there and check nothing: proofs, contracts and models that nothing runs.
+"""Proofs, contracts and models that nothing runs, and that would check nothing.
 
 `.ci/run` runs the files that its patterns match. All others under `proofs/` must be imported by
-those, on whatever way, and models must be named by them. A proof that cannot fail proves nothing,
+those, directly or not, and models must be named by them. A proof that cannot fail proves nothing,
 so each has something that must fail; and each has its row in `proofs/README.md`, with its rules.
 """
 
@@ -35,7 +35,7 @@ def run_proofs(root: Path) -> list[Path]:
 
 
 def reached(root: Path, start: Iterable[Path]) -> set[Path]:
-    """These files and what they import of `proofs`, whatever the way."""
+    """Return these files and all that they import of `proofs`, directly or not."""
     todo, found = list(start), set[Path]()
     while todo:
         path = todo.pop()
@@ -76,7 +76,7 @@ def rules_in(text: str) -> set[str]:
 
 
 def problems(root: Path) -> list[str]:
-    """Everything that is not as it must be, one line each."""
+    """List everything that is not as it must be, one line each."""
     run = run_proofs(root)
     if not run:
         return [".ci/run: runs no proof"]

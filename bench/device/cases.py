@@ -71,7 +71,7 @@ class Bench:
         return KVPools(KVCacheConfig(self.num_blocks, groups), device=self.device)
 
     def slots(self, num: int) -> torch.Tensor:
-        """`num` slots in blocks that lie anywhere, each block filled in order."""
+        """Return `num` slots in blocks at random places, each block filled in order."""
         generator = torch.Generator().manual_seed(num)
         blocks = 1 + torch.randperm(self.num_blocks - 1, generator=generator)
         blocks = blocks[: -(-num // BLOCK_SIZE)]
@@ -87,7 +87,7 @@ class Bench:
 
 
 def page_cases(bench: Bench, token_counts: list[int], block_counts: list[int]) -> Iterator[Case]:
-    """Writing and reading tokens; copying and zeroing blocks."""
+    """Yield the cases that write and read tokens, and copy and zero blocks."""
     pools = bench.pools
     operations = {
         name: PageOperations(pools, backend=backend) for name, backend in bench.backends.items()

@@ -90,7 +90,7 @@ class Waiting:
         return torch.randint(LARGEST_TOKEN + 1, (num, length), generator=self.generator)
 
     def prompts(self, num: int) -> tuple[torch.Tensor, list[int]]:
-        """New ones, and where each begins."""
+        """Return new prompts in one tensor, and where each begins."""
         first = self.cached[torch.arange(num) % NUM_CACHED]
         rest = self._tokens(num, self.num_tokens - first.shape[1])
         starts = range(0, num * self.num_tokens + 1, self.num_tokens)

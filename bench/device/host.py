@@ -64,7 +64,7 @@ def main() -> int:
 
 
 def _in_process(root: Path) -> dict[str, float]:
-    """`seconds` with kvfast and kvspec of a checkout, and this script."""
+    """Run this script, and return `seconds` with kvfast and kvspec of a checkout."""
     path = os.pathsep.join(str(one) for one in (root, root / "spec"))
     # The script is found by its place: `bench` of the other checkout may not have it.
     code = f"import sys; sys.path.append({str(HERE)!r}); sys.argv[1:] = ['--once'];"
@@ -82,7 +82,7 @@ def _in_process(root: Path) -> dict[str, float]:
 
 
 def seconds() -> dict[str, float]:
-    """Host seconds of one call of each, the lower quartile of many: others share the machine."""
+    """Measure host seconds per call, lower quartile of many, as others use the machine."""
     spec = FullAttentionSpec(16, 8, 128, "bfloat16")
     cache = KVCacheConfig(NUM_REQUESTS * 64 + 1, (KVCacheGroup(("layer",), spec),))
     config = ManagerConfig(cache, 2 * NUM_CALLS + 1024)

@@ -37,12 +37,12 @@ class Repeated:
 def rounds(
     contestants: Mapping[str, Call], device: torch.device, *, num_rounds: int, num_calls: int
 ) -> dict[str, list[float]]:
-    """Seconds per call in each round, by contestant; the first round is not counted.
+    """Measure seconds per call in each round, by contestant; the first round is not counted.
 
-    On a CUDA device between two events on its stream, `num_calls` calls at a time, after something
-    else went through its caches: the first of these calls finds nothing there, the others what the
-    one before has left. Calls that the host makes more slowly than the device runs them show the
-    host's time, also when each of them is a graph: `captured` with `num_calls` shows the device's.
+    On a CUDA device between two events on its stream, `num_calls` calls at a time, after other work
+    has filled its caches: the first of these calls finds nothing there, the others what the one
+    before has left. Calls that the host makes more slowly than the device runs them show the host's
+    time, even when each of them is a graph: `captured` with `num_calls` shows the device's.
     """
     random = Random(0)
     times: dict[str, list[float]] = {name: [] for name in contestants}
@@ -81,7 +81,7 @@ def _timed(call: Call, device: torch.device, num_calls: int) -> float:
 
 
 def captured(call: Call, device: torch.device, num_calls: int = 1) -> Call:
-    """`num_calls` calls as a CUDA graph, one after another; itself on a CPU.
+    """Capture `num_calls` calls in a row as a CUDA graph; on a CPU return the call itself.
 
     It must not wait for the device, and does the same each time.
     """

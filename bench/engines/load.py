@@ -204,7 +204,7 @@ class Side:
         return measured
 
     def fill(self, measured: Round) -> None:
-        """Others come for those that ended; the first half of a prompt is one of eight."""
+        """Replace the requests that ended; the first half of each prompt is one of eight."""
         mean, made = self.case.mean_output, []
         for _ in range(self.case.decoding - len(self.scheduler.requests)):
             self.num_made += 1
@@ -219,7 +219,7 @@ class Side:
 
     def add(self, arriving: list[Prompt], measured: Round) -> None:
         """Make requests, which hashes their prompts, and hand them over."""
-        setup = replace(self.case.setup, enable_caching=False)  # without a hasher: it comes below
+        setup = replace(self.case.setup, enable_caching=False)  # without a hasher: see below
         for prompt in arriving:
             bare = prompt.request(setup)
             began = thread_time()
@@ -253,7 +253,7 @@ class Side:
             sampled_token_ids=[
                 [] if name in chunks else self.sampled(plan, name) for name in names
             ],
-            # As vLLM's first runner makes them where requests come and go, else as its second.
+            # As vLLM's first runner makes them where requests start and end, else as its second.
             num_nans_in_logits={} if self.case.mean_output else None,
         )
         began = thread_time()

@@ -48,7 +48,7 @@ class Measured:
         self.batched = scheduler.num_steps_batched / scheduler.num_steps_kvfast
 
     def microseconds(self, side: int, phases: tuple[str, ...]) -> list[float]:
-        """Per step, of each round; of making requests, per request."""
+        """Return each round's time per step, or per request where requests are made."""
         per = [
             max(1, each[side].requests if phases == PHASES[:1] else each[side].steps)
             for each in self.rounds
@@ -59,11 +59,11 @@ class Measured:
         ]
 
     def ratio(self, phases: tuple[str, ...]) -> str:
-        """Stock's time by ours: median (quartiles)."""
+        """Return stock's time over ours: median (quartiles)."""
         pairs = zip(self.microseconds(0, phases), self.microseconds(1, phases), strict=True)
         return spread([stock / ours for stock, ours in pairs])
 
     def both(self, phases: tuple[str, ...]) -> list[str]:
-        """Medians of stock and ours, and the ratio, as cells."""
+        """Return the medians of stock and ours, and the ratio, as cells."""
         medians = [short(median(self.microseconds(side, phases))) for side in (0, 1)]
         return [*medians, self.ratio(phases)]

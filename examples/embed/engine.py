@@ -20,7 +20,7 @@ from kvspec.request import Request, RequestStatus
 
 @dataclass(eq=False)
 class Sequence:
-    """A request that ends at `length_tokens`. `handle` is -1 until it first comes near a place.
+    """A request that ends at `length_tokens`. `handle` is -1 until it is first registered.
 
     `number`: its place in the order of arrival. `may_load`: until a load of it has failed.
     """
@@ -209,7 +209,7 @@ class Engine:
         return True
 
     def end_loads(self) -> None:
-        """Let those run whose tokens have come (KV-LIVE-4), and those wait whose load failed."""
+        """Run requests whose tokens have arrived (KV-LIVE-4); requeue those whose load failed."""
         for number, is_loaded in self.store.take_ended():
             one = next(one for one in self.loading if one.number == number)
             self.loading.remove(one)

@@ -42,7 +42,7 @@ class BlockManager:
         self.hits: dict[int, KVCacheBlocks] = {}
 
     def request_of(self, seq: Any) -> Any:
-        """kvfast's request, with the tokens that the sequence has now."""
+        """Return kvfast's request, with all tokens of the sequence."""
         request: Any = self.requests.get(seq.seq_id)
         if request is None:
             given = RequestInput(str(seq.seq_id), seq.token_ids)
@@ -64,7 +64,7 @@ class BlockManager:
         return num_hit if needed <= self.manager.num_free_blocks else -1
 
     def allocate(self, seq: Any, num_cached_blocks: int) -> None:
-        """Take the hit and all other blocks of the sequence; keys come once tokens are computed."""
+        """Take the hit and all other blocks; they are cached once their tokens are computed."""
         request = self.request_of(seq)
         seq.num_cached_tokens = num_cached_blocks * self.block_size
         self.take(seq, request, seq.num_tokens - seq.num_cached_tokens, seq.num_cached_tokens)
@@ -134,7 +134,7 @@ def completions(scheduler: Any, arrivals: list[tuple[int, Any]]) -> list[list[in
 
 
 def load() -> tuple[Any, Any]:
-    """nano-vllm's modules of the scheduler and of sequences, without the engine around them."""
+    """Import nano-vllm's scheduler and sequences without the engine around them."""
     with without_init():
         config: Any = ModuleType("nanovllm.config")  # its own reads a model's folder
         config.Config = SimpleNamespace

@@ -140,7 +140,7 @@ class Engine:
         return not self.running and not self.waiting
 
     def run(self) -> None:
-        """Steps until nothing is left."""
+        """Step until nothing is left."""
         while not self.is_idle:
             self.step()
 

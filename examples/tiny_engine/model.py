@@ -77,7 +77,7 @@ class Model:
         return self
 
     def logits(self, tokens: Tensor, positions: Tensor, attend: Attend) -> Tensor:
-        """[tokens, vocabulary] of a batch: int64 `tokens` at `positions` of their requests."""
+        """Compute a batch's logits [tokens, vocabulary]; int64 `tokens` at `positions`."""
         size = self.config.head_size
         hidden = self.embedding[tokens]
         for number, layer in enumerate(self.layers):
@@ -93,7 +93,7 @@ class Model:
 def attention(
     queries: Tensor, keys: Tensor, values: Tensor, first: int, window: int | None
 ) -> Tensor:
-    """Causal attention of the last tokens of one request.
+    """Attend causally from the last tokens of one request.
 
     `queries` [n, heads, size] belong to the last n of the tokens whose keys and values are given,
     [m, kv heads, size], m >= n. `first`: the position of the first of those m. Token p attends to
@@ -112,7 +112,7 @@ def attention(
 
 
 def one_token_attention(queries: Tensor, keys: Tensor, values: Tensor, hidden: Tensor) -> Tensor:
-    """Attention of the last token of each request, over padded keys and values.
+    """Attend from the last token of each request to padded keys and values.
 
     `queries` [n, heads, size], `keys` and `values` [n, m, kv heads, size]; `hidden` [n, m]: what
     the request does not attend to.
@@ -126,7 +126,7 @@ def one_token_attention(queries: Tensor, keys: Tensor, values: Tensor, hidden: T
 
 
 def recomputed(model: Model, tokens: Sequence[int]) -> Tensor:
-    """Logits of every token of one request, without any cache."""
+    """Compute the logits of every token of one request, without any cache."""
 
     def attend(layer: int, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
         return attention(queries, keys, values, 0, model.config.windows[layer])
@@ -152,7 +152,7 @@ def _normed(hidden: Tensor) -> Tensor:
 
 
 def _rotated(vectors: Tensor, positions: Tensor) -> Tensor:
-    """Rotary embedding: a key in the wrong place gives other scores."""
+    """Rotate by position, so that a key in the wrong place gives other scores."""
     half = vectors.shape[2] // 2
     rates = 100.0 ** (-torch.arange(half, dtype=DTYPE, device=vectors.device) / half)
     angles = positions[:, None, None] * rates

@@ -122,7 +122,7 @@ class PagedModel:
         return self.model.logits(tokens, step.positions, attend)
 
     def _attended_by_one(self, layer: int, queries: Tensor, step: DeviceStep) -> Tensor:
-        """Attention of one token per place over its whole row; what is not its own is hidden."""
+        """Attend from one token per place to its whole row, with others' slots hidden."""
         group = self._groups[layer]
         size = self.pools.cache.groups[group].spec.block_size
         table = self.tables.table(group)[step.rows.clamp(min=0).long()]
@@ -143,7 +143,7 @@ class PagedModel:
         return one_token_attention(queries, keys.view(shape), values.view(shape), hidden)
 
     def _attended(self, layer: int, queries: Tensor, span: Span) -> Tensor:
-        """Attention of one request, over what its window reaches and nothing before."""
+        """Attend within one request, to what its window reaches."""
         window = self.model.config.windows[layer]
         first = 0
         if window is not None:

@@ -48,7 +48,7 @@ class SmallRequest:
 
 
 class SmallManager:
-    """The calls of `KVCacheManager` that every small manager answers alike.
+    """The calls of `KVCacheManager` that are the same for every small manager.
 
     A subclass has `num_free_blocks`, `get_computed_blocks`, `allocate_slots`, `free` and
     `get_blocks`. All other calls raise UnsupportedError.
@@ -73,14 +73,14 @@ class SmallManager:
         return 1.0 - self.num_free_blocks / usable if usable else 0.0
 
     def take_events(self) -> tuple[Event, ...]:
-        """None: a configuration with events is refused."""
+        """Return no events: a configuration with events is refused."""
         return ()
 
     def make_prefix_cache_stats(self) -> None:
-        """None: a configuration with statistics is refused."""
+        """Return None: a configuration with statistics is refused."""
 
     def take_residency_samples(self) -> tuple[ResidencySample, ...]:
-        """None: a configuration that samples is refused."""
+        """Return no samples: a configuration that samples is refused."""
         return ()
 
     def __getattr__(self, call: str) -> Any:

@@ -1,7 +1,7 @@
 """Copy a manager by pickle, several times faster than restoring it.
 
 Objects that cannot change are shared by all copies: classes, and frozen dataclasses such
-as the configuration. Of the reference's manager that is more than half.
+as the configuration. They are more than half of the reference's manager.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ from kvspec.transitions import Transition, check_transition
 class Broken:
     """A rule that does not hold after the last of `operations`, which are those of one move.
 
-    `before`: moves of the same state that have no visible effect, and yet must come before it.
+    `before`: moves of the same state that have no visible effect but must be made first.
     """
 
     rule: str

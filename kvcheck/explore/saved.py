@@ -35,7 +35,7 @@ class Unfinished:
 
 @dataclass(frozen=True)
 class Saved:
-    """What a run needs to resume. `run`: what must be the same.
+    """State from which a run can resume. `run`: what must be the same.
 
     `done`: the counts of each configuration that is done, and its seconds.
     """

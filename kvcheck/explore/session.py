@@ -162,7 +162,7 @@ class Session:
 
 @dataclass(frozen=True)
 class Mark:
-    """The beginning of a level: what comes after it is explored again."""
+    """The beginning of a level: later states are explored again."""
 
     first: int
     num_states: int
@@ -171,7 +171,7 @@ class Mark:
 
     @classmethod
     def of(cls, exploration: Exploration) -> Mark:
-        """Return the mark at the end of a level, with the next one to come."""
+        """Return the mark at the end of a level, with the number of the next one."""
         num_states = len(exploration.graph)
         counts = replace(exploration.counts, states=num_states)
         return cls(exploration.level[0].number, num_states, counts, exploration.seconds)

@@ -1,6 +1,6 @@
 """Random programs about hits that end inside a block, and states saved inside a chunk.
 
-Texts share beginnings of every length, pools are ample, and requests come and go within few steps.
+Texts share prefixes of every length, pools are ample, and requests start and end within few steps.
 Those at real sizes have prompts of thousands of tokens, blocks of 16 to 256, and pools of up to
 thousands; few of them have hundreds of requests.
 """
@@ -42,7 +42,7 @@ def large_inside_program(random: Random, max_steps: int) -> Program:
 
 
 class InsideDraw(Draw):
-    """Requests come and go within few steps."""
+    """Programs whose requests start and end within few steps."""
 
     def habit(self) -> list[Step]:
         """Draw a request that arrives, continues or leaves."""

@@ -1,4 +1,4 @@
-"""What a run has found so far: violations, the outcome of each check, and what was left out."""
+"""Findings of a run so far: violations, the outcome of each check, and what was left out."""
 
 from __future__ import annotations
 

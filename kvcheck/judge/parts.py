@@ -1,6 +1,6 @@
 """The independent parts of a check, as calls for `kvcheck.tasks`.
 
-An answer holds what the subject did. Its meaning for the run depends on earlier findings and is
+An answer records what the subject did. Its meaning for the run depends on earlier findings and is
 decided by the caller that takes the answers in order (`kvcheck.judge.suite`).
 """
 

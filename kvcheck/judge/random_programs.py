@@ -203,7 +203,7 @@ def _decoding(draw: Draw) -> list[Step]:
 
 
 def _return(draw: Draw) -> list[Step]:
-    """Preempt a request and admit it again with some of its blocks gone."""
+    """Preempt a request and admit it again after evicting some of its blocks."""
     gone = [draw.eviction() for _ in range(draw.random.choice((0, 1, 1, 2)))]
     step: list[Step] = [st.NewStep()] if draw.chance(0.7) else []
     way = st.Release(draw.who(), again=True, later=draw.chance(0.1))

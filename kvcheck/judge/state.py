@@ -1,7 +1,7 @@
 """The progress of a run as JSON, to resume it where it was stopped.
 
 Violations are kept as the programs that show them; a resumed run tries them again, so that a
-defect repaired in between is gone from its report.
+defect repaired in between disappears from its report.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ STEP_TYPES: Mapping[str, type[st.Step]] = {cls.__name__: cls for cls in get_args
 
 @dataclass(frozen=True)
 class State:
-    """What a run needs to resume.
+    """State from which a run can resume.
 
     `run`: what must be the same: subject, level, seed, rules, policy, steps.
     `batch`: the next batch of random programs. `programs`, `examples`: what shows a violation.
-    `about`: rules that what ran so far is about. `evidence`: the outcome of
+    `about`: rules covered so far. `evidence`: the outcome of
     each directed check. `drawn`: random programs, of which `random` could be run.
     """
 

@@ -13,7 +13,7 @@ class ElsewhereImplementation:
 
 
 class ElsewhereManager:
-    """Base of managers that answer a query sooner if it is announced."""
+    """Base of managers whose queries are faster when announced."""
 
     def foresee(self, *questions: str) -> None:
         """Announce that these calls follow the next one, so that they are sent along with it."""

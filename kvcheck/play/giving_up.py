@@ -64,7 +64,7 @@ def withdraw(runner: Runner, step: st.Withdraw) -> None:
 
 
 def drop(runner: Runner, request: Tracked, *, again: bool, later: bool) -> None:
-    """Free the request's blocks, or pop them; if it does not come again, it is forgotten."""
+    """Free or pop the request's blocks; forget it unless it returns."""
     before_scheduling(runner, request)
     if later:
         runner.do("pop_blocks_for_free", request)

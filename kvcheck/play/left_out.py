@@ -9,7 +9,7 @@ from kvspec.errors import UnsupportedError
 from kvspec.interface import Implementation, KVCacheManager
 
 
-class LeftOut(Exception):  # noqa: N818 (nobody erred)
+class LeftOut(Exception):  # noqa: N818 (it is no error)
     """A check or a program needs what the subject does not declare."""
 
 

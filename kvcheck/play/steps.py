@@ -173,7 +173,7 @@ class EvictIds:
 
 @dataclass(frozen=True)
 class Hold:
-    """An engine holds blocks, named as by Evict; they return as popped ones do.
+    """An engine holds blocks, named as by Evict, and releases them like popped ones.
 
     `free`: `count` blocks of the free queue from place `index` on. Of three or more the first is
     named twice.

@@ -107,9 +107,9 @@ class Contract:
 
 
 def _is_alone(config: pytest.Config) -> bool:
-    """Return whether `--kv-impl` was typed without a path.
+    """Check whether `--kv-impl` was typed without a path.
 
-    If it comes from `addopts`, every run of the project also keeps its own tests.
+    If it is set in `addopts`, every run of the project also keeps its own tests.
     """
     typed = any(str(argument).startswith("--kv-i") for argument in config.invocation_params.args)
     return typed and config.args_source is not pytest.Config.ArgsSource.ARGS

@@ -141,7 +141,7 @@ class Redactor:
         )
 
     def state(self, state: Mapping[str, Any]) -> dict[str, Any]:
-        """Some of the state fields."""
+        """Redact some of the state fields."""
         new = dict(state)
         if "block_hash" in new:
             keys = new["block_hash"]

@@ -18,7 +18,7 @@ GROUP_BYTES = 4
 
 @dataclass
 class Names:
-    """Old values and new ones, numbered as they come.
+    """Old values and new ones, numbered in the order of first use.
 
     Texts of all kinds share their numbers: a salt and an adapter of one name make one extra key.
     """

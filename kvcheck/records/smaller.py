@@ -1,4 +1,4 @@
-"""Scripts a little smaller than a given one; whether they still fail is for others to say."""
+"""Scripts a little smaller than a given one; the caller decides whether they still fail."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ OPTIONAL = (
 
 
 def smaller(script: Script) -> Iterator[Script]:
-    """Candidates, those that save most first."""
+    """Yield candidates, those that save most first."""
     yield from _fewer_requests(script)
     yield from _fewer_calls(script)
     yield from _shorter_prompts(script)

@@ -44,7 +44,7 @@ Watch: TypeAlias = Callable[[Operation | None, View], None]
 class TraceResult:
     """The result of one trace.
 
-    `compared` operations were equal. `num_quirky` are marked with `quirks`, or come after one.
+    `compared` operations were equal. `num_quirky` are marked with `quirks`, or follow one.
     `lacks`: missing features of the implementation; then the trace was not replayed.
     """
 

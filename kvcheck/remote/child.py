@@ -85,7 +85,7 @@ class Child:
             deadline = monotonic() + timeout_s
             body = self._take(is_last=answer == num_answers)
             while body is None:
-                # Asked each time, not only when nothing came: a child may chatter without end.
+                # Checked each time, not only after silence: a child may chatter without end.
                 left = deadline - monotonic()
                 if left <= 0:
                     raise ChildFailure(f"no answer within {timeout_s:g} s")

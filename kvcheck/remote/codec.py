@@ -55,7 +55,7 @@ def _decode_cbor(body: bytes) -> Any:
     stream = io.BytesIO(body)
     try:
         value = cbor2.load(stream)
-    except Exception as error:  # depth, memory, tags: the bytes come from a stranger
+    except Exception as error:  # depth, memory, tags: the bytes are not trusted
         raise _MESSAGE.error(f"not CBOR: {type(error).__name__}: {error}") from None
     rest = len(body) - stream.tell()
     if rest:
@@ -69,7 +69,7 @@ def _too_long(num_bytes: int) -> str:
 
 
 class MessageBuffer:
-    """Bytes as they come in, and the messages in them."""
+    """Received bytes, and the messages in them."""
 
     def __init__(self, framing: str) -> None:
         self.framing = framing
@@ -77,7 +77,7 @@ class MessageBuffer:
         self._searched = 0
 
     def __len__(self) -> int:
-        """Bytes that no message was made of yet."""
+        """Return the number of bytes not yet read as messages."""
         return len(self._bytes)
 
     def feed(self, data: bytes) -> None:

@@ -126,7 +126,7 @@ class RemoteManager(Delegating, ElsewhereManager):
         return found
 
     def _check_lists(self, groups: Sequence[object]) -> None:
-        """There are as many lists as groups."""
+        """Check that there are as many lists as groups."""
         if len(groups) != len(self.config.kv_cache.groups):
             raise self.connection.nonsense(f"{len(groups)} lists of blocks, not one per group")
 

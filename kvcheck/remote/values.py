@@ -158,7 +158,7 @@ def _shown(message: str) -> str:
 
 
 def _clean(message: str) -> str:
-    """Text that has a UTF-8 form."""
+    """Escape what has no UTF-8 form."""
     return message.encode(errors="backslashreplace").decode()
 
 

@@ -48,7 +48,7 @@ def managed_as(*pairs: tuple[type[LayerSpec], LayerSpec]) -> SpecRegistry:
 
 @example("KV-CFG-9", "KV-CFG-1")
 def a_custom_spec_is_managed_as_its_answer(bench: Bench) -> None:
-    """Check that a custom spec is managed as its answer, and keeps its type in the config."""
+    """Check that a custom spec is managed as resolved, and keeps its type in the config."""
     registry = managed_as((RingSpec, sliding(4, 6)), (StateSpec, mamba(4)))
     manager = bench.manager(20, RingSpec(4), StateSpec(8), registry=registry, enable_events=True)
     equal(manager.config.scheduler_block_size_tokens, 4)
@@ -118,7 +118,7 @@ def a_registry_holds_for_its_configuration_only(bench: Bench) -> None:
 
 @example("KV-CFG-9", level=Level.SAFETY)
 def a_class_without_a_pair_is_not_supported(bench: Bench) -> None:
-    """Check that a class without a pair is unsupported, and one whose answer needs another."""
+    """Check that a class without a pair is unsupported, and one that resolves to such a class."""
     bench.need(Feature.CUSTOM_SPECS)
     ring = managed_as((RingSpec, full(4)))
     chain = ((RingSpec, StateSpec(8)), (StateSpec, full(4)))

@@ -253,7 +253,7 @@ def set_names() -> tuple[str, ...]:
 
 
 def files(sets: Collection[str] = ()) -> Iterator[tuple[str, bytes]]:
-    """Path and content of each file of the archive; the index last, since it lists the others."""
+    """Yield path and content of each file of the archive; last the index, which lists them."""
     yield "README.md", README.encode()
     entries: list[Mapping[str, Any]] = [
         {"format": FORMAT, "version": VERSION, "protocol": PROTOCOL_VERSION}

@@ -1,6 +1,6 @@
 """Prepare a record for drawing: `kvspec view`.
 
-Small pools show their states in the record, as changes that are folded. Of large pools a record has
+Records of small pools contain their states, as changes that are folded. Those of large pools have
 only hashes, so an implementation must play the operations and show its states.
 """
 

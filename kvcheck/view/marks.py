@@ -47,7 +47,7 @@ def marks_of(
 
 
 def refusal(operation: Operation) -> str | None:
-    """Why the call did not do what was asked; None when it did."""
+    """Return why the call was refused; None if it was not."""
     if operation.raises is not None:
         return f"refused with {operation.raises}: {operation.message or 'no message recorded'}"
     if operation.name == "allocate_slots" and operation.result is None:
@@ -102,7 +102,7 @@ def life_of_requests(operations: Sequence[Operation]) -> Lives:
 
 
 def _comes_again(operations: Sequence[Operation]) -> frozenset[int]:
-    """Releases after which the same request is looked up or allocated for again."""
+    """Return the releases after which the request is looked up or allocated for again."""
     again = set()
     coming: dict[str, bool] = {}
     for operation in reversed(operations):

@@ -40,9 +40,9 @@ class Frame:
 
 @dataclass(frozen=True)
 class Violation:
-    """The operation (-1: building the manager) at which an implementation parts from the record.
+    """The operation (-1: building the manager) at which an implementation and the record differ.
 
-    `text` says what was expected and what came instead. `rule`: it is a finding of the record
+    `text` states the expected and the observed result. `rule`: it is a finding of the record
     itself, of a checker that found this rule broken.
     """
 
@@ -103,7 +103,7 @@ def played(
 
 
 class Frames:
-    """Frames as they come; `limit` from the first operation on and the last `limit` are kept."""
+    """Frames in order; from the first operation `limit` are kept, and the last `limit`."""
 
     def __init__(self, limit: int, first_operation: int) -> None:
         self._limit = limit

@@ -193,7 +193,7 @@ ARGUMENTS: Mapping[str, Callable[[Call], dict[str, Any]]] = {
 
 
 def _num_values(value: object) -> int:
-    """Roughly how many values there are in arguments or a result."""
+    """Estimate the number of values in arguments or a result."""
     if type(value) is dict:
         return sum(map(_num_values, value.values()))
     if type(value) is list:

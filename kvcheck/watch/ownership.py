@@ -97,13 +97,13 @@ class Ownership:
             self.lists.pop(name, None)
 
     def pop(self, blocks: Iterable[int]) -> None:
-        """References that have left the lists and are still held."""
+        """Hold references that have left the lists."""
         held = [block for block in blocks if block != NULL_BLOCK]
         self.popped.update(held)
         self._hold(held)
 
     def return_popped(self, blocks: Sequence[int]) -> None:
-        """Popped references came back. Raises InvariantViolation where none is popped."""
+        """Drop returned references. Raise InvariantViolation for one that was not popped."""
         for block, times in Counter(blocks).items():
             if block == NULL_BLOCK:
                 continue

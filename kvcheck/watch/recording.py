@@ -131,7 +131,7 @@ class RecordedImplementation:
     def append_tokens(
         self, manager: KVCacheManager, request: Request, token_ids: Sequence[int]
     ) -> None:
-        """More tokens; recorded as `append_tokens`."""
+        """Append tokens, recorded as `append_tokens`."""
         num_before = request.num_tokens
         self.inner.append_tokens(unwrapped(manager), request, token_ids)
         if self._recording is not None:

@@ -207,7 +207,7 @@ class Watch:
             followed.draft_from = call.num_tokens
 
     def _refused(self, call: Call, held: Lists) -> None:
-        """At most blocks that fell out of a window are released."""
+        """Check that a refusal released at most blocks that fell out of a window."""
         if self.only_grows:
             return
         request = _request(call)

@@ -223,7 +223,7 @@ class Allocator:
                 self.to_zero.add_run(g, self.tables, end - missing, end)
 
     def forget_step(self) -> None:
-        """States registered before may be used now (KV-MGR-19)."""
+        """Make states registered in earlier steps available (KV-MGR-19)."""
         for hashes in self.step_hashes:
             hashes.clear()
 
@@ -314,7 +314,7 @@ class Allocator:
             self.note_step(g, start, first, end)
 
     def cache_each(self, g: int, start: int, request: FastRequest, first: int, end: int) -> None:
-        """`cache_range` where some blocks are masked, or events want to know which were stored."""
+        """Do `cache_range` where some blocks are masked, or events need the stored ones."""
         per = self.shape.hashes_per_block[g]
         stored: list[int] = []
         for i in range(first, end):

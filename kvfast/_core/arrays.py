@@ -22,7 +22,7 @@ the processor's TLB. With small pages nearly every block of a large pool would m
 
 
 def zeroed(code: str, length: int) -> memoryview[int]:
-    """`length` zeros of an array type: "i" 32 bits, "q" and "Q" 64 bits, "B" bytes."""
+    """Return `length` zeros of an array type: "i" 32 bits, "q" and "Q" 64 bits, "B" bytes."""
     size_bytes = max(length, 1) * array(code).itemsize
     if size_bytes < LARGE_BYTES:
         memory = array("B", bytes(size_bytes + LINE_BYTES))

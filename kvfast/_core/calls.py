@@ -25,7 +25,7 @@ from .turn import Turn
 class Calls:
     """The calls of one manager.
 
-    All checks of a call come before `turn.changes`. A result that is made after it is part of the
+    All checks of a call precede `turn.changes`. A result that is made after it is part of the
     change. `used`: the request of this call, if it has one.
     """
 
@@ -100,7 +100,7 @@ class Calls:
         whole_must_fit: object,
         is_beside_others: object,
     ) -> KVCacheBlocks | None:
-        """`allocate_slots` with arguments as they came: each is of its type (KV-ERR-6)."""
+        """Run `allocate_slots` on unchecked arguments; each must have its type (KV-ERR-6)."""
         checks = self.checks
         self.core.ask_clock()
         checks.check_flag("delay_cache_blocks", delays)
@@ -129,7 +129,7 @@ class Calls:
         encoder_tokens: object,
         is_capped: object,
     ) -> int:
-        """`get_num_blocks_to_allocate` with arguments as they came (KV-MGR-18)."""
+        """Run `get_num_blocks_to_allocate` on unchecked arguments (KV-MGR-18)."""
         core, checks = self.core, self.checks
         tokens = checks.counted("num_tokens", num_tokens)
         computed = checks.counted("total_computed_tokens", computed_tokens)
@@ -163,7 +163,7 @@ class Calls:
         whole_must_fit: bool,
         is_beside_others: bool,
     ) -> KVCacheBlocks | None:
-        """`allocate_slots`: the rest of the checks, then the allocation (KV-MGR-3 … KV-MGR-10)."""
+        """Run the remaining checks of `allocate_slots`, then allocate (KV-MGR-3 … KV-MGR-10)."""
         core, checks = self.core, self.checks
         if new == 0 and external == 0:  # KV-MGR-3
             raise InvalidArgumentError("num_new_tokens", 0, "at least 1 without external tokens")
@@ -380,7 +380,7 @@ class Calls:
         return taken
 
     def take_stats(self) -> PrefixCacheStats | None:
-        """Look-up counters since the last call (KV-STAT-3)."""
+        """Return and clear the look-up counters (KV-STAT-3)."""
         if not self.core.log_stats:
             return None
         stats = self.core.stats.shown()

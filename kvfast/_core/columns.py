@@ -165,7 +165,7 @@ class PoolColumns:
                 raise wrong("covered_tokens", covered[block], "a multiple of the hashed size")
 
     def check_keys(self, columns: Columns) -> None:
-        """Keys are of blocks in order, and rings name each of them at most once."""
+        """Check that keys are in block order, and rings name each at most once."""
         blocks, groups, rings = columns.key_blocks, columns.key_groups, columns.rings
         count, n = len(blocks), self.pool.num_blocks
         size = 8 * self.keys.width * count

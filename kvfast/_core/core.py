@@ -106,7 +106,7 @@ class Core:
             self.residency.ask()
 
     def set_sinks_aside(self) -> None:
-        """Take blocks for good, before any request comes (KV-FULL-8)."""
+        """Take blocks for good, before the first request (KV-FULL-8)."""
         for group in self.plan.groups:
             free = self.pool.num_free
             if group.num_sink_blocks > free:
@@ -370,14 +370,14 @@ class Core:
 
 
 def blocks_of(groups: tuple[Sequence[int], ...]) -> KVCacheBlocks:
-    """`KVCacheBlocks(groups)`, whose own way of being made takes longer than a short look-up."""
+    """Make `KVCacheBlocks(groups)`, whose constructor is slower than a short look-up."""
     made = KVCacheBlocks.__new__(KVCacheBlocks)
     made.__dict__["groups"] = groups
     return made
 
 
 def hit_of(blocks: KVCacheBlocks, length_tokens: int, uncached_tokens: int | None) -> PrefixHit:
-    """`PrefixHit`, for the same reason."""
+    """Make a `PrefixHit`, for the same reason."""
     made = PrefixHit.__new__(PrefixHit)
     fields = made.__dict__
     fields["blocks"] = blocks

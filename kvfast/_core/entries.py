@@ -139,7 +139,7 @@ class Entries:
         return self.copy_view(view, view.itemsize)
 
     def copy_view(self, view: Numbers, item_bytes: int) -> int:
-        """`copy_in` of an array of 32 or 64 bits."""
+        """Run `copy_in` for an array of 32 or 64 bits."""
         if len(view) == 0:
             return 0
         return self.copy_ints(view) if item_bytes == 4 else self.copy_longs(view)
@@ -168,7 +168,7 @@ class Entries:
         return count
 
     def copy_ints(self, view: Numbers) -> int:
-        """`copy_in` of ints of 32 bits, which keep their number while they are viewed."""
+        """Run `copy_in` for ints of 32 bits, whose number is fixed while they are viewed."""
         count = len(view)
         self.make_room(self.size + count)
         for i in range(count):
@@ -176,7 +176,7 @@ class Entries:
         return count
 
     def copy_longs(self, view: Numbers) -> int:
-        """`copy_in` of ints of 64 bits."""
+        """Run `copy_in` for ints of 64 bits."""
         count = len(view)
         self.make_room(self.size + count)
         for i in range(count):

@@ -49,7 +49,7 @@ def extra_keys(request: RequestInput, start: int, end: int) -> ExtraKeys:
 def tagged(request: RequestInput, keys: ExtraKeys) -> TaggedKeys:
     """Return the extra keys of a block of the request with their kinds (KV-HASH-7).
 
-    Types distinguish items and digests; of two texts the adapter's name comes first.
+    Types distinguish items and digests; of two texts the first is the adapter's name.
     """
     if keys is None:
         return None

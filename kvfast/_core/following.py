@@ -35,7 +35,7 @@ def follow_in(
     num_prompt_tokens: int | None,
     taken: Turn,
 ) -> None:
-    """`follow` in a call that has this turn; the request may be registered with another one's."""
+    """Run `follow` in a call with this turn; the request may belong to another one's."""
     turn = request.turn
     if turn is taken or turn is None or turn.is_spoilt():
         follow(request, num_tokens, hashes, num_prompt_tokens)

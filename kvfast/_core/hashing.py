@@ -131,12 +131,12 @@ class Hasher:
         self.first_parent = memoryview(none_hash)
 
     def room_bytes(self, block_size: int, extra_bytes: int) -> int:
-        """Length of a room for the message of any block of this size, in lines of the cache."""
+        """Return the room for the message of any block of this size, in whole cache lines."""
         text = PARENT + self.size + 9 * (2 + block_size + self.ahead) + extra_bytes
         return (text + PADDING_BYTES + 63) & ~63
 
     def message_bytes(self, block_size: int, extra_bytes: int) -> int:
-        """Length of a buffer for messages of blocks of this size."""
+        """Return the length of a buffer for messages of blocks of this size."""
         return PLACES + NUM_ROOMS * self.room_bytes(block_size, extra_bytes)
 
     def take_message(self, size_bytes: int) -> Message:

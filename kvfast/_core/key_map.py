@@ -76,7 +76,7 @@ class KeyMap:
     # Looking up.
 
     def mix(self, word: int, group: int) -> int:
-        """32 bits of a hash that begins with `word`, in a group."""
+        """Return 32 bits of a hash that begins with `word`, in a group."""
         return ((word >> 8) ^ (group * GROUP_FACTOR)) & MIX_MASK
 
     def home_of(self, request: FastRequest, number: int, group: int) -> int:
@@ -123,7 +123,7 @@ class KeyMap:
         return slot & probing.ENTRY_MASK
 
     def stray_home(self, word: int, group: int) -> int:
-        """Return the home of a key that comes without those before it."""
+        """Return the home of a key whose predecessors are not known."""
         return self.mix(word >> 24, group) & probing.HOME_MASK
 
     def steps_between(self, start: int, end: int) -> int:
@@ -229,7 +229,7 @@ class KeyMap:
     # Adding.
 
     def add_words(self, entry: int, words: memoryview[int], at: int, group: int, head: int) -> None:
-        """`add` with a hash at words[at], to the ring of `head` (0: the first with this key)."""
+        """Add with a hash at words[at], to the ring of `head` (0: the first with this key)."""
         objects.copy_words(self.words, record.WORDS * entry, words, at, self.width)
         self.facts[record.INTS * entry + record.GROUP] = group
         if head:
@@ -245,7 +245,7 @@ class KeyMap:
         self.add_at(self.home_of(request, number, group), entry, request, number, group)
 
     def add_at(self, home: int, entry: int, request: FastRequest, number: int, group: int) -> None:
-        """`add` where the home of the key is known."""
+        """Add a key whose home is known."""
         place = home & self.slot_mask
         if self.slots[place] or self.has_strays:
             self.add_beside(home, entry, request, number, group)
@@ -259,7 +259,7 @@ class KeyMap:
     def add_beside(
         self, home: int, entry: int, request: FastRequest, number: int, group: int
     ) -> None:
-        """`add_at` where others are in the way, or have the key."""
+        """Add as `add_at` does where other entries are in the way, or have the key."""
         place = self.place_from(home, request, number, group)
         head = self.slots[place] & probing.ENTRY_MASK
         if head == 0 and self.has_strays:
@@ -329,7 +329,7 @@ class KeyMap:
         self.slots[place] = (tag << probing.TAG_SHIFT) | (steps << probing.STEPS_SHIFT) | entry
 
     def fill_slot(self, entry: int) -> None:
-        """`put_slot` at the first empty place from its home on."""
+        """Put a slot at the first empty place from its home on."""
         home = self.facts[record.INTS * entry + record.HOME]
         i = home & self.slot_mask
         while self.slots[i] != 0:

@@ -55,7 +55,7 @@ class Lookup:
         return True
 
     def put_null(self, a: int, end: int) -> None:
-        """Null for the first `end` blocks of every member."""
+        """Set the first `end` blocks of every member to null."""
         for m in range(self.shape.first_member[a], self.shape.first_member[a + 1]):
             base = self.shape.members[m] * self.stride
             for i in range(end):
@@ -134,7 +134,7 @@ class Lookup:
         return length - length % per
 
     def look_up_chunked(self, a: int, request: FastRequest, tokens: int, limit: int) -> int:
-        """Null for earlier chunks, then a run (KV-CHUNK-2)."""
+        """Look up null for earlier chunks, then a run (KV-CHUNK-2)."""
         g = self.shape.members[self.shape.first_member[a]]
         size, reach = self.shape.block_size[g], self.shape.reach[g]
         first = self.shape.skipped(g, tokens)

@@ -122,7 +122,7 @@ class FastManager:
         reserved_blocks: int = 0,
         has_scheduled_reqs: bool = True,
     ) -> KVCacheBlocks | None:
-        """Room for tokens about to be computed, or None (KV-MGR-3 … KV-MGR-10)."""
+        """Allocate slots for tokens about to be computed, or None (KV-MGR-3 … KV-MGR-10)."""
         self.enter()
         try:
             return self.calls.allocate(
@@ -310,7 +310,7 @@ class FastManager:
             self.calls.leave()
 
     def make_prefix_cache_stats(self) -> PrefixCacheStats | None:
-        """Look-up counters since the last call (KV-STAT-3)."""
+        """Return and clear the look-up counters (KV-STAT-3)."""
         self.enter()
         try:
             return self.calls.take_stats()
@@ -335,7 +335,7 @@ class FastManager:
             self.calls.leave()
 
     def new_step_starts(self) -> None:
-        """States registered in the last step may be used now (KV-MGR-19)."""
+        """Make states registered in the last step available (KV-MGR-19)."""
         self.enter()
         try:
             self.calls.start_step()
@@ -372,7 +372,7 @@ class FastManager:
         return self.clone()
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
-        """`snapshot` shows the whole state, and `restore` takes it (KV-MGR-20)."""
+        """Refuse to pickle: use `snapshot` and `restore` (KV-MGR-20)."""
         raise UnsupportedError("pickling a manager", "kvfast")
 
     def clone(self) -> FastManager:

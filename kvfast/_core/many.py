@@ -20,7 +20,7 @@ def hash_many(
     *,
     num_threads: int | None = None,
 ) -> list[FastRequest]:
-    """`make_request` of each, in order, by threads that hash at the same time.
+    """Make the requests, in order, by threads that hash at the same time.
 
     None: as many threads as there are processors. The first illegal input in order raises.
     """

@@ -138,12 +138,12 @@ def words(count: int) -> memoryview[int]:
 
 
 def word_array(count: int) -> memoryview[int]:
-    """`words`; compiled, an array without a view, which takes longer to make than the array."""
+    """Make words; compiled, an array without a view, which takes longer to make than it."""
     return words(count)
 
 
 def pieces_of(data: memoryview[int], size: int, first: int, end: int) -> list[bytes]:
-    """Pieces `first` … `end - 1` of these bytes, of `size` bytes each."""
+    """Return pieces `first` … `end - 1` of these bytes, of `size` bytes each."""
     return [bytes(data[i * size : (i + 1) * size]) for i in range(first, end)]
 
 
@@ -158,7 +158,7 @@ def bytes_of(view: memoryview[int]) -> memoryview[int]:
 
 
 def read_bytes_of(view: memoryview[int]) -> memoryview[int]:
-    """`bytes_of` a view that is only read."""
+    """View as bytes what is only read."""
     return view
 
 
@@ -168,12 +168,12 @@ def copy_bytes(to: memoryview[int], place: int, data: memoryview[int], at: int, 
 
 
 def longs_of(view: memoryview[int]) -> memoryview[int]:
-    """`bytes_of` a view of ints of 64 bits."""
+    """View ints of 64 bits as bytes."""
     return view
 
 
 def ints_of(view: memoryview[int]) -> memoryview[int]:
-    """`bytes_of` a view of ints of 32 bits."""
+    """View ints of 32 bits as bytes."""
     return view
 
 

@@ -47,7 +47,7 @@ class Outputs:
                 self.ahead.notes_all = True
 
     def open_slots(self, given: Sequence[object]) -> list[memoryview | None]:
-        """`mappings`; quickly, where it is all as it should be."""
+        """Do as `mappings` does; faster where all arguments are as usual."""
         views: list[memoryview | None] = []
         is_usual = (type(given) is list or type(given) is tuple) and len(given) == self.num_groups
         for g, slots in enumerate(given if is_usual else ()):

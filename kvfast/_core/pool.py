@@ -131,7 +131,7 @@ class BlockPool:
     def allocate(self, tables: Tables, at: int, count: int) -> None:
         """Append that many blocks from the front of the queue to a list with room (KV-POOL-3).
 
-        What they cached is forgotten, in the same order (KV-POOL-4).
+        Their keys are dropped, in the same order (KV-POOL-4).
         """
         while count > probing.RUN_BLOCKS:
             self.allocate_run(tables, at, probing.RUN_BLOCKS)
@@ -139,7 +139,7 @@ class BlockPool:
         self.allocate_run(tables, at, count)
 
     def allocate_run(self, tables: Tables, at: int, count: int) -> None:
-        """`allocate` at most as many as it is good to read memory ahead for."""
+        """Allocate at most as many blocks as it pays to read memory ahead for."""
         start = tables.start[at] + tables.length[at]
         has_keys, line = 0, -1
         facts, arena = objects.ints_of(self.facts), objects.ints_of(tables.arena)
@@ -248,7 +248,7 @@ class BlockPool:
     def register_at(
         self, home: int, block: int, request: FastRequest, number: int, group: int
     ) -> None:
-        """`register`, but for what it covers, where the home of the key is known."""
+        """Register where the home of the key is known, but do not set what it covers."""
         if self.keys.is_added(block):
             self.drop_keys(block)
         self.keys.add_at(home, block, request, number, group)
@@ -263,7 +263,7 @@ class BlockPool:
         hashes_per_block: int,
         group: int,
     ) -> None:
-        """`register` blocks first … end - 1 of a list that begins at `start`, but null ones."""
+        """Register blocks first … end - 1 of a list that begins at `start`, but null ones."""
         per = hashes_per_block
         first = self.keys.add_run(tables, start, first, end, request, per, group)
         while first < end:
@@ -284,7 +284,7 @@ class BlockPool:
         return True
 
     def covered(self, block: int) -> int:
-        """Hashes that the primary key of a block covers."""
+        """Return the hashes that the primary key of a block covers."""
         return self.facts[record.INTS * block + record.COVERED]
 
     def set_covered(self, block: int, num_hashes: int) -> None:

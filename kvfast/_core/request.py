@@ -161,7 +161,7 @@ class FastRequest:
         self.set_status(value)
 
     def hold_off(self) -> None:
-        """BusyError while a call uses the request, or the manager that it is registered with."""
+        """Raise BusyError while a call uses the request, or its manager."""
         self.check_made()
         if self.is_used:
             raise BusyError("request", self.request_id)
@@ -221,7 +221,7 @@ class FastRequest:
         self.append_in(token_ids, None)
 
     def append_in(self, token_ids: Sequence[int], taken: Turn | None) -> None:
-        """`append` in a call that has this turn."""
+        """Append in a call that has this turn."""
         turn = self.turn
         if turn is taken or turn is None or turn.is_spoilt():
             self.append_now(token_ids)
@@ -233,7 +233,7 @@ class FastRequest:
                 turn.give_back()
 
     def append_now(self, token_ids: Sequence[int]) -> None:
-        """`append`, alone: long hashing lets other threads run."""
+        """Append alone: long hashing lets other threads run."""
         self.check_made()
         if self.is_used:
             raise BusyError("request", self.request_id)
@@ -284,7 +284,7 @@ class FastRequest:
         return count
 
     def copy_view(self, view: memoryview[int], field: str) -> int:
-        """`copy_tokens` of an array of 32 or 64 bits."""
+        """Run `copy_tokens` for an array of 32 or 64 bits."""
         count = len(view)
         self.make_room(count)
         if view.itemsize == 4:

@@ -237,7 +237,7 @@ class Running:
         return True
 
     def go_on_plain(self, i: int, watermark: int) -> bool:
-        """`go_on` where there is one group, of full attention (KV-MGR-7)."""
+        """Continue where there is one group, of full attention (KV-MGR-7)."""
         core = self.core
         row = self.entries.row_at[i]
         after = self.entries.after_at[i]

@@ -107,11 +107,11 @@ class Shape:
         return is_cached(self.kind[group])
 
     def cdiv(self, a: int, b: int) -> int:
-        """Ceiling division of numbers from 0 on."""
+        """Divide with ceiling, for numbers from 0 on."""
         return a // b + (1 if a % b else 0)
 
     def skipped(self, group: int, computed: int) -> int:
-        """Leading blocks that no token after `computed` tokens attends to (KV-GRP-2)."""
+        """Return the leading blocks that no token after `computed` tokens reads (KV-GRP-2)."""
         tokens = first_visible(self.kind[group], self.reach[group] + self.extra[group], computed)
         return tokens // self.block_size[group] if tokens > 0 else 0
 
@@ -121,7 +121,7 @@ class Shape:
         return tokens // self.block_size[group] if tokens > 0 else 0
 
     def gap_end(self, group: int, prompt: int, computed: int) -> int:
-        """Leading blocks before the window of R-SWA, the prompt's among them (KV-RSWA-1)."""
+        """Return the leading blocks before the window of R-SWA, with the prompt's (KV-RSWA-1)."""
         return max(prompt, computed - self.reach[group]) // self.block_size[group]
 
     def first_read(self, group: int, prompt: int, computed: int) -> int:
@@ -139,7 +139,7 @@ class Shape:
         return first_visible(self.kind[group], reach, at) >= computed
 
     def run_length(self, group: int, drop: bool) -> int:
-        """Contiguous blocks that fill a window, and one more to drop (KV-SW-2)."""
+        """Return the contiguous blocks that fill a window, and one more to drop (KV-SW-2)."""
         tokens = self.reach[group] - 1
         return self.cdiv(tokens, self.block_size[group]) + (1 if drop else 0)
 

@@ -164,7 +164,7 @@ class Tables:
         self.places[size] = place + 1
 
     def link_of(self, place: int) -> int:
-        """1 + the next kept place of the same size, 0 at the end."""
+        """Return 1 + the next kept place of the same size, 0 at the end."""
         low: int = self.arena[place]
         high: int = self.arena[place + 1]
         return high * LINK_BASE + low

@@ -29,7 +29,7 @@ def put_list(tokens: memoryview[int], at: int, values: list[int], count: int) ->
 
 
 def put_longs(tokens: memoryview[int], at: int, values: memoryview[int]) -> int:
-    """`put_list` of ints of 64 bits."""
+    """Put ints of 64 bits, as `put_list`."""
     for i in range(len(values)):
         token = values[i]  # once: another process may write there
         if token < 0:
@@ -39,7 +39,7 @@ def put_longs(tokens: memoryview[int], at: int, values: memoryview[int]) -> int:
 
 
 def put_ints(tokens: memoryview[int], at: int, values: memoryview[int]) -> int:
-    """`put_list` of ints of 32 bits."""
+    """Put ints of 32 bits, as `put_list`."""
     for i in range(len(values)):
         token = values[i]  # once: another process may write there
         if token < 0:

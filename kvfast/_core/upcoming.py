@@ -1,7 +1,7 @@
 """Predict the next blocks of the free queue, to fetch their records in time.
 
-Following the queue itself would take one dependent memory read per block. But most blocks come
-in the order in which they were put there. A wrong guess costs a read of memory, nothing else.
+Following the queue itself would take one dependent memory read per block. But most blocks are taken
+in the order in which they were put there. A wrong guess costs one memory read.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ def withdraw(core: Core, turn: Turn, request: FastRequest, tokens: int) -> tuple
 
 
 def holders_behind(core: Core, row: int, tokens: int) -> tuple[str, ...]:
-    """Ids of the other requests with a block of the row that ends behind so many tokens."""
+    """Return the ids of other requests with a block of the row that ends behind `tokens`."""
     shared: set[int] = set()
     for g in range(core.num_groups):
         for block in core.ids_of(row, g, tokens // core.shape.block_size[g]):

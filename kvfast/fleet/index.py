@@ -27,7 +27,7 @@ _LONG_AGO = float("-inf")
 
 @dataclass(slots=True)
 class _Line:
-    """One engine. `bit`: its own in every mask. `due`: the number that comes next."""
+    """One engine. `bit`: its own in every mask. `due`: the number that is expected next."""
 
     bit: int
     due: int = 0
@@ -202,7 +202,7 @@ class FastIndex:
         return self._lines[engine]
 
     def _go_on(self, line: _Line) -> None:
-        """Apply what waited for this, and drop what cannot come any more."""
+        """Apply the batches that waited for this, and drop those that can no longer follow."""
         while True:
             if line.waiting:
                 line.waiting = {

@@ -140,7 +140,7 @@ class Publisher:
                     router.send_multipart((frames[0], b"", b"", END, b""))
 
     def _answer(self, wanted: bytes) -> list[tuple[bytes, bytes]]:
-        """Numbers and payloads of the batches from a number on, or of the state."""
+        """Return numbers and payloads of the batches from a number on, or of the state."""
         with self._lock:
             if wanted != STATE:
                 # Big-endian numbers of 8 bytes have the order of their bytes.

@@ -196,7 +196,7 @@ class FleetView:
             self._set_back.add(name)
 
     def _heal(self, name: str) -> None:
-        """Replays, then the state, then without (KV-FLEET-11)."""
+        """Try replays, then the state, then continue without (KV-FLEET-11)."""
         if self._clock_s() < self._ask_again.get(name, 0.0):
             return
         self._set_back.discard(name)

@@ -174,7 +174,7 @@ def state_as_batch(state: EngineState) -> Batch:
 
 
 def batch_as_state(batch: Batch) -> EngineState:
-    """And back. Raises WireError for other batches."""
+    """Decode a state from a batch. Raise WireError for other batches."""
     keys: dict[FleetKey, int] = {}
     first, *rest = batch.events or (None,)
     if not isinstance(first, AllBlocksCleared):
@@ -242,7 +242,7 @@ def _given(value: T | UnsetType) -> T | None:
 
 
 def _frozen(value: Any) -> Any:
-    """Lists as tuples, however deep."""
+    """Convert lists to tuples, however deep."""
     if isinstance(value, list):
         return tuple([_frozen(each) for each in value])
     return dict(value) if isinstance(value, Mapping) else value

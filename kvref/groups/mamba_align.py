@@ -69,7 +69,7 @@ class AlignedMambaGroup(MambaGroup):
         return self.lengthen(request_id, required, required - self.num_speculative_blocks - 1)
 
     def lengthen(self, request_id: str, required: int, first_kept: int) -> list[int]:
-        """Make the list `required` long; new entries before `first_kept` are null. What is new."""
+        """Lengthen the list to `required`, null before `first_kept`; return the new blocks."""
         held = len(self.blocks_of(request_id))
         if required <= held:
             return []

@@ -43,7 +43,7 @@ class SlidingWindowGroup(Group):
         """Return the rightmost run that fills a window, null before it (KV-SW-2, KV-SW-3).
 
         Example: window 8, block size 4, blocks 2, 3 and 5 cached: the run 2 … 3 fills a window,
-        block 5 alone does not; the answer is [null, null, block 2, block 3].
+        block 5 alone does not; the result is [null, null, block 2, block 3].
         """
         limit = asked.max_length_tokens // self.block_size
         hits = [self.find_in_all(asked, index) for index in range(limit)]

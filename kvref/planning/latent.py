@@ -52,7 +52,7 @@ def group_side_by_side(layers: Layers, *, use_eagle: bool) -> tuple[KVCacheGroup
     for windows in kinds.values():
         padded = [(name, _padded_to_one_of(spec, sorted(pages))) for name, spec in windows]
         groups += [_group(dealt) for dealt in _dealt(padded, size)]
-    last = layers[-1][0]  # a drafting head comes last
+    last = layers[-1][0]  # a drafting head is last
     return tuple(
         replace(group, is_eagle_group=use_eagle and last in group.layer_names) for group in groups
     )

@@ -20,7 +20,7 @@ from kvspec.specs import (
 FULL_ATTENTION_MAY_DIFFER = frozenset(
     {"head_size_v", "sliding_window", "attention_chunk_size", "non_causal"}
 )
-# Members in which latent layers must agree; all others come from the first.
+# Members in which latent layers must agree; all others are taken from the first.
 LATENT_MUST_AGREE = (
     "num_kv_heads",
     "cache_dtype_str",

@@ -85,7 +85,7 @@ def shape_of(way: Way, kind: str, num_groups: int = 1) -> Any:
 
 
 def unread(kind: str, computed: Term) -> Term:
-    """Leading tokens that nobody reads behind so many (KV-SW-1, KV-CHUNK-1, KV-MAMBA-1)."""
+    """Return the leading tokens that no later token reads (KV-SW-1, KV-CHUNK-1, KV-MAMBA-1)."""
     if kind == "sliding":
         return larger(computed - REACH + 1, z3.IntVal(0))
     if kind == "chunked":
@@ -94,7 +94,7 @@ def unread(kind: str, computed: Term) -> Term:
 
 
 def skipped(kind: str, computed: Term) -> Term:
-    """Leading tokens that are not held, either: a window may retain more (KV-SW-9)."""
+    """Return the leading tokens that are not held either: a window may retain more (KV-SW-9)."""
     return larger(unread(kind, computed) - EXTRA, z3.IntVal(0)) if kind == "sliding" else unread(
         kind, computed
     )  # fmt: skip

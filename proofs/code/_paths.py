@@ -1,8 +1,8 @@
-"""Code run on unknown ints along every way that it may take.
+"""Code run on unknown ints along every path that it may take.
 
-`Number` of `_symbolic` demands that the assumptions decide a branch; `Unknown` takes both ways, one
-run each, and `ways` gives every run with the conditions under which it is taken. A way that no
-numbers can take is a case of nothing, so whoever uses this shows that the cases are possible.
+`Number` of `_symbolic` demands that the assumptions decide a branch; `Unknown` takes both, one
+run each, and `ways` yields every run with the conditions under which it is taken. No numbers may
+take a path at all, so the proofs show that their cases are possible.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Way:
 
 
 def ways(run: Callable[[Way], T]) -> Iterator[tuple[Way, T]]:
-    """Run the code once for each way, and give what came of it."""
+    """Run the code once for each path, and yield its results."""
     to_take: list[bool] = []
     while True:
         way = Way(tuple(to_take))
@@ -73,8 +73,8 @@ def merged(run: Callable[[Way], object]) -> Term:
 
 
 class Unknown:
-    """An int of which a run knows only what it decided; z3's // and % are those of Python for
-    positive divisors, and no other may come up.
+    """An int of which a run knows only its own decisions; z3's // and % are those of Python for
+    positive divisors, and no other may occur.
     """
 
     def __init__(self, term: Term, way: Way) -> None:
@@ -164,12 +164,12 @@ def merged_each(run: Callable[[Way], Mapping[str, object]]) -> dict[str, Term]:
 
 
 def smallest(first: object, *others: object) -> object:
-    """`min` of numbers, some of them unknown, in one way."""
+    """Return the `min` of numbers, some of them unknown, without a branch."""
     return _picked(smaller, first, others)
 
 
 def largest(first: object, *others: object) -> object:
-    """`max`, too."""
+    """Return their `max` without a branch."""
     return _picked(larger, first, others)
 
 
@@ -183,7 +183,7 @@ def _picked(pick: Callable[[Term, Term], Term], first: object, others: Sequence[
 
 @contextmanager
 def picking_in_one_way(*modules: ModuleType) -> Iterator[None]:
-    """`min` and `max` of these modules do not branch until the end."""
+    """Keep `min` and `max` of these modules from branching, while the context lasts."""
     with ExitStack() as stack:
         for module in modules:
             for name, pick in (("min", smallest), ("max", largest)):

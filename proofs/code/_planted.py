@@ -65,7 +65,7 @@ def check_planted(
     ledger: Ledger,
     planted: Iterable[tuple[Callable[[], Iterable[Statement]], Planted]],
 ) -> None:
-    """Some of these statements does not hold for each mistake."""
+    """Check that each mistake breaks one of its statements."""
     for statements, mistake in planted:
         for each in mistake.each():
             with each.done():

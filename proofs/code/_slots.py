@@ -46,7 +46,7 @@ NOTED = (
 
 @dataclass(frozen=True)
 class Case:
-    """What is known of a call; all numbers and flags are unknown."""
+    """The known facts about a call; all numbers and flags are unknown."""
 
     status: RequestStatus
     has_row: bool = False
@@ -65,7 +65,7 @@ def needed(of: str, *asked: Term) -> Term:
 
 
 class Notes:
-    """What stands for the pool and for the groups, of either side."""
+    """A stub for the pool and the groups of either side, which notes calls."""
 
     def __init__(self, way: Way, case: Case) -> None:
         self.way = way
@@ -78,14 +78,14 @@ class Notes:
         return self.way.number(z3.Int(name))
 
     def need(self, capped: bool, *asked: object) -> Any:
-        """Noted, and answered by an unknown number."""
+        """Note the arguments; return an unknown number."""
         of = "gate" if capped else "need"
         terms = [z3.IntVal(0) + term_of(each) for each in asked]
         self.noted |= {f"{of} {name}": term for name, term in zip(ASKED, terms, strict=True)}
         return self.way.number(needed(of, *terms))
 
     def remove(self, computed: object) -> None:
-        """Some blocks may be free then."""
+        """Note the removal; the number of free blocks may change."""
         self.noted["removed"] = computed
         self.num_free = self.number("free then")
 
@@ -96,7 +96,7 @@ class Notes:
         self.noted["cached"] = tokens
 
     def ended(self, call: Callable[[], object]) -> dict[str, object]:
-        """Everything that is noted of a call."""
+        """Return everything noted of a call, with its outcome."""
         try:
             granted = call() is not None
         except InvalidArgumentError:
@@ -134,7 +134,7 @@ class NotingGroup:
         self.notes.take()
 
     def allocate_external(self, name: str, asked: object) -> None:
-        """Part of taking hits in kvfast."""
+        """Do nothing: in kvfast this is part of taking hits."""
 
     def allocate_new(self, name: str, asked: object) -> list[int]:
         return []
@@ -160,7 +160,7 @@ class ReferenceAllocator(kvref.allocation.Allocator):
 
 @contextmanager
 def argument_checks() -> Iterator[None]:
-    """Counts are counts, and hits and slots are as they must be."""
+    """Accept all counts, hits and slots: arguments are legal here."""
     arguments = kvref.arguments
     with ExitStack() as stack:
         for name in ("check_scheduling", "_check_computed", "_check_continues", "_check_hits"):
@@ -225,7 +225,7 @@ class PoolOf:
 
 
 class NotingAllocator:
-    """What stands below `Core.place` in kvfast."""
+    """A stub for kvfast's code below `Core.place`."""
 
     def __init__(self, notes: Notes) -> None:
         self.notes = notes
@@ -243,17 +243,17 @@ class NotingAllocator:
         self.notes.take()
 
     def take_new(self, row: int, asked: object) -> None:
-        """Noted by nobody."""
+        """Note nothing."""
 
     def cache(self, row: int, request: object, tokens: object) -> None:
         self.notes.cache(tokens)
 
 
 class NotingCore(core.Core):
-    """kvfast's, whose answers say nothing."""
+    """kvfast's core with results that are not looked at."""
 
     def __init__(self, notes: Notes) -> None:
-        """Only what an allocation reads."""
+        """Set only what an allocation reads."""
         made = cast(Any, self)
         made.max_len = notes.number("longest")
         made.watermark = notes.number("watermark")

@@ -126,14 +126,14 @@ class NoGuesses(Upcoming):
         pass
 
     def put(self, block: int) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def taken(self, block: int, step: int) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 class SymbolicPool(BlockPool):
-    """kvfast's pool on unknown memory: the methods that are not here are the code as it stands."""
+    """kvfast's pool on unknown memory: methods not defined here are the code itself."""
 
     def __init__(self, facts: Facts, num_free: Number, *, unhashed_to_front: bool = True) -> None:
         self.assumptions = facts.assumptions
@@ -144,4 +144,4 @@ class SymbolicPool(BlockPool):
         self.unhashed_to_front = unhashed_to_front
 
     def drop_keys(self, block: int) -> None:
-        """Nothing: keys are no part of the queue, and what drops them links nothing in it."""
+        """Do nothing: keys are not part of the queue, and dropping them links nothing in it."""

@@ -9,14 +9,14 @@ from what is skipped on are touched and count as cached, null is before them; in
 copied to its own place. A hit counts as free just where touching it takes it out of the queue, and
 null never (`num_revived`, and `touch` of the pool, of one hit). With the cap of admission the need
 is that of KV-SW-7 and KV-CHUNK-5, and the need of all groups is the sum. These methods, and what
-they call in groups, allocator and shape, run along each way they may take, for a request that is
+they call in groups, allocator and shape, run along each path they may take, for a request that is
 under way, one that has blocks but no entry, and a first allocation with hits, with and without
 external tokens.
 
 What is around them is stubs (`_allocation`), and so left out: which new blocks the pool gives
 (`free_queue.py`); how many hits are free, but for the step from one hit to the next; which state
 must wait; which entry moves in mode align; places of rows, and of the hits of any group but the
-first. Who compares the need with the free blocks, the reserve and the watermark is in `slots.py`.
+first. The need is compared with free blocks, reserve and watermark in `slots.py`.
 
 Assumed is what the rules say of arguments: computed tokens have slots, hits cover whole blocks (all
 local tokens or, beside a load, no more than these), a load has slots, a step computes something, of
@@ -74,7 +74,7 @@ TWINS: Mapping[str, type[Any]] = {"kvref": Reference, "kvfast": SymbolicAllocato
 
 @dataclass(frozen=True)
 class Case:
-    """What a request has in the group, and what is asked for."""
+    """What a request holds in the group, and what it asks for."""
 
     name: str
     has_entry: bool = False
@@ -266,7 +266,7 @@ NEEDED: tuple[tuple[str, Case, str], ...] = (
 
 
 def check_needed(ledger: Ledger) -> None:
-    """Arguments that the rules exclude."""
+    """Refute the claims without each assumption that the rules make."""
     for kind, case, name in NEEDED:
         known = assumed(kind, case)
         del known[name]
@@ -351,7 +351,7 @@ PLANTED: tuple[tuple[Callable[[], Iterator[Statement]], Planted], ...] = (
 
 
 def main() -> int:
-    """Ask everything; 0 if each answer is the expected one."""
+    """Prove everything; return 0 if each answer is the expected one."""
     ledger = Ledger("allocation")
     ledger.prove_and_refute(everything(), always_possible=False)
     for kind, case in cases():

@@ -60,7 +60,7 @@ DROPS = (False, True)
 
 
 def known() -> tuple[Term, ...]:
-    """Sizes are at least 1, and nothing is negative."""
+    """State that sizes are at least 1, and nothing is negative."""
     sizes = (BLOCK, PER, EVERY, WINDOW, PROMPT, LAST)
     return (*(size >= 1 for size in sizes), INDEX >= 0, TOKENS >= 0, COUNT >= 0, HASHES >= 0)
 
@@ -69,7 +69,7 @@ def known() -> tuple[Term, ...]:
 
 
 def reference_bound(is_hybrid: bool, drops: bool, looks_ahead: bool) -> dict[str, Term]:
-    """First and end of the blocks that kvref hands over, or -1; how many count as cached."""
+    """Return first and end of the blocks that kvref caches, or -1, and its new count."""
 
     def run(way: Way) -> dict[str, object]:
         noted: dict[str, object] = {"first": -1, "end": -1}
@@ -102,7 +102,7 @@ def reference_bound(is_hybrid: bool, drops: bool, looks_ahead: bool) -> dict[str
 
 
 class Handed:
-    """What stands for kvfast's pool, and for what is cached one by one."""
+    """A stub for kvfast's pool, and for blocks cached one by one."""
 
     def __init__(self) -> None:
         self.noted: dict[str, object] = {"first": -1, "end": -1}
@@ -168,7 +168,7 @@ BOUNDS: dict[str, Callable[[bool, bool, bool], dict[str, Term]]] = {
 
 
 def bounds() -> Iterator[Statement]:
-    """Both hand over the blocks of the rules; without a look-ahead all full ones have hashes."""
+    """Yield the claims that both cache the blocks of the rules; all full ones have hashes."""
     for twin, is_hybrid, drops, ahead in product(BOUNDS, DROPS, DROPS, DROPS):
         wanted, found = ruled_bound(is_hybrid, drops), BOUNDS[twin](is_hybrid, drops, ahead)
         hashed = z3.Or(HASHES >= TOKENS / BLOCK, ahead)
@@ -250,7 +250,7 @@ def ruled_mask(name: str, interval: Term | None, drops: bool) -> Term:
 
 
 def in_blocks() -> tuple[Term, ...]:
-    """Multiples of a block, counted in blocks: proved first, and then used."""
+    """Return lemmas that count multiples of a block in blocks: proved, then used."""
     replay = (PROMPT - 1) / ALIGNMENT
     return (
         ALIGNMENT / BLOCK == PER,
@@ -267,7 +267,7 @@ MASKS: dict[str, Callable[[str, Term | None, bool], Term]] = {
 
 
 def masks() -> Iterator[Statement]:
-    """Both keep the blocks of the rules."""
+    """Yield the claims that both keep the blocks of the rules."""
     for number, lemma in enumerate(in_blocks()):
         yield Statement(f"in blocks, {number}", known(), lemma)
     for twin, mask in MASKS.items():
@@ -335,7 +335,7 @@ PLANTED: tuple[tuple[Callable[[], Iterator[Statement]], Planted], ...] = (
 
 
 def main() -> int:
-    """Ask everything; 0 if each answer is the expected one."""
+    """Prove everything; return 0 if each answer is the expected one."""
     ledger = Ledger("caching")
     ledger.prove_and_refute(bounds())
     ledger.prove_and_refute(masks())

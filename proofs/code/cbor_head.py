@@ -100,7 +100,7 @@ def is_head(data: list[Term], end: Term, major: Term, value: Term, limits: list[
 
 
 def main() -> int:
-    """Ask everything; 0 if each answer is the expected one."""
+    """Prove everything; return 0 if each answer is the expected one."""
     ledger = Ledger("cbor_head")
     major, value = z3.BitVecs("major value", BITS)
     data, end = written(major, value)

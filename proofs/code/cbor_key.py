@@ -35,7 +35,7 @@ HASH_SIZES = (16, 32)
 
 
 def heads() -> tuple[list[Term], list[Term], list[Term]]:
-    """Majors, values, and what is known of them: two heads."""
+    """Return majors, values and assumptions of two heads."""
     majors = list(z3.BitVecs("major1 major2", BITS))
     values = list(z3.BitVecs("value1 value2", BITS))
     limit = z3.BitVecVal(1 << 64, BITS)
@@ -60,7 +60,7 @@ def check_heads(ledger: Ledger) -> None:
 
 
 def reading(memory: Term, at: Term, major: Term, value: Term) -> tuple[Term, Term, Term]:
-    """That a head stands at a place; where what is behind its content begins; values to come."""
+    """State that a head is at a place; return where its content ends, and the values to come."""
     data, end = written(major, value)
     stands = z3.And(
         *(z3.Implies(z3.UGT(end, i), memory(at + i) == byte) for i, byte in enumerate(data))
@@ -92,10 +92,10 @@ def check_reading(ledger: Ledger) -> None:
 
 
 class Places(dict[Any, Any]):
-    """A message of which nobody asks what it says; places may be unknown."""
+    """A message that is never read; places may be unknown."""
 
     def __setitem__(self, place: object, byte: object) -> None:
-        """Not noted, unless the place is known."""
+        """Store the byte only if the place is known."""
         if isinstance(place, int):
             super().__setitem__(place, byte)
 
@@ -124,7 +124,7 @@ def unknown_tokens(count: int) -> list[Term]:
 
 
 def head_length(value: Term) -> Term:
-    """Bytes of a head by RFC 8949, 4.2.1."""
+    """Return the bytes of a head by RFC 8949, 4.2.1."""
     length = z3.BitVecVal(9, BITS)
     for limit, shorter in ((1 << 32, 5), (1 << 16, 3), (1 << 8, 2), (24, 1)):
         length = z3.If(z3.ULT(value, limit), z3.BitVecVal(shorter, BITS), length)
@@ -148,7 +148,7 @@ def check_lengths(ledger: Ledger) -> None:
 
 
 def main() -> int:
-    """Ask everything; 0 if each answer is the expected one."""
+    """Prove everything; return 0 if each answer is the expected one."""
     ledger = Ledger("cbor_key")
     check_heads(ledger)
     check_reading(ledger)

@@ -78,13 +78,13 @@ def check_ends(ledger: Ledger) -> None:
 
 
 def ends(world: Groups, search: Search) -> dict[str, Term]:
-    """When a search ends (KV-COORD-10)."""
+    """Return the conditions under which a search ends (KV-COORD-10)."""
     two = z3.And(world.num == 2, world.is_full(z3.IntVal(0)), search.in_first_round)
     return {"a round shortens nothing": search.length >= search.before, "one round": two}
 
 
 def check_possible(ledger: Ledger) -> None:
-    """Nothing above holds for lack of cases, and the last claim not without its condition."""
+    """Show that no claim is empty, and that the last one needs its condition."""
     world, search = any_groups(3), any_search()
     known = premises(world, search, *CLAIMS)
     found = [(way, after) for way, after in steps(world, search) if ask([*known, *way]) == "sat"]
@@ -135,7 +135,7 @@ def check_worlds(ledger: Ledger) -> None:
 
 
 def main() -> int:
-    """Ask everything; 0 if each answer is the expected one."""
+    """Prove everything; return 0 if each answer is the expected one."""
     ledger = Ledger("fixed_point")
     for name in CLAIMS:
         check_claim(ledger, name)

@@ -1,7 +1,7 @@
 """The ring of kvfast is the free queue of the specification, for any number of blocks.
 
 A ring *is* a sequence if after and before of each of its blocks are those at the next and the
-previous position, null stands at both ends, and no block stands at two positions (`is_queue`).
+previous position, null is at both ends, and no block is at two positions (`is_queue`).
 Statement: each operation of `kvfast._core.pool` that starts at a ring which is a sequence ends at
 one which is the sequence that KV-POOL-2 … KV-POOL-6 name.
 
@@ -66,7 +66,7 @@ def assumed(operation: Operation, size: int | None) -> list[Term]:
 def claimed(operation: Operation, size: int | None) -> Term:
     """Return the claim after it."""
     seq = any_queue(size)
-    # What has no quantifier decides which way the code goes.
+    # Assumptions without quantifiers decide the branches of the code.
     known = (world(seq), operation.allowed(seq))
     pool = any_pool(*known, unhashed_to_front=operation.unhashed_to_front)
     answer = operation.run(pool, seq)
@@ -87,7 +87,7 @@ def check_operations(ledger: Ledger) -> None:
 
 
 def check_start(ledger: Ledger) -> None:
-    """Memory of zeros is the queue 1, 2, … (KV-POOL-2), once the last block and null are linked."""
+    """Prove that zeroed memory is the queue 1, 2, … (KV-POOL-2), once its end is linked."""
     seq = any_queue()
     queue = replace(
         seq,
@@ -109,7 +109,7 @@ def _zero(block: Term) -> Term:
 
 
 def check_release_calls(ledger: Ledger) -> None:
-    """After any number of rounds: the run in front, what was there, the run at the back."""
+    """Prove it after any number of rounds: front run, previous blocks, back run."""
     seq = any_queue()
     run, tail, length, new = z3.Ints("run tail length new")
     front, old, back = function("front_run"), function("old"), function("back_run")
@@ -147,7 +147,7 @@ def check_release_calls(ledger: Ledger) -> None:
 
 
 def whole_calls() -> Iterator[Operation]:
-    """`release` of one and two blocks, `allocate` of one to three, `set_queue` to none to three."""
+    """Yield `release` of 1 or 2 blocks, `allocate` of 1 to 3, `set_queue` to 0 to 3."""
     for count in (1, 2):
         yield from map(releasing, product(KINDS, repeat=count))
     for count in (1, 2, 3):
@@ -207,7 +207,7 @@ def check_distances(ledger: Ledger) -> None:
 
 
 def main() -> int:
-    """Ask everything; 0 if each answer is the expected one."""
+    """Prove everything; return 0 if each answer is the expected one."""
     ledger = Ledger("free_queue")
     check_start(ledger)
     check_distances(ledger)

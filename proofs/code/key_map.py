@@ -5,7 +5,7 @@ the entry added first under a key, or nothing if there is none, and the entries 
 in the order of adding. `KeyMap` runs as it stands, in all states that additions and removals, one
 by one and in runs, lead to: four entries, four keys of two requests and two groups, in a table of
 16 slots; the home of the second request anywhere beside that of the first, its tags the same or
-others; with keys that came alone, with runs of two blocks, and where a slot holds fewer steps than
+others; with keys added alone, with runs of two blocks, and where a slot holds fewer steps than
 there are.
 
 By z3 of the arithmetic in it: steps in tables of 2^1 … 2^32 slots, and what a slot's word holds, in
@@ -48,7 +48,7 @@ Rings = tuple[tuple[int, ...], ...]
 
 @dataclass(frozen=True)
 class World:
-    """Where the second request has its homes, seen from the first, and how keys come."""
+    """The homes of the second request, seen from the first, and the kinds of keys."""
 
     side: int
     line: int
@@ -57,7 +57,7 @@ class World:
     most_steps: int
 
     def request(self, name: str) -> Any:
-        """Four hashes of two words; those of one number differ in the last word, or before."""
+        """Return four hashes of two words, which differ from the others' in the last or before."""
         is_b = name == "b"
         side, line, tag = (self.side, self.line, not self.same_tag) if is_b else (0, 0, 0)
         words = memoryview(bytearray(8 * WIDTH * 4)).cast("Q")
@@ -76,7 +76,7 @@ def worlds() -> Iterator[World]:
 
 
 class Explored:
-    """A map of kvfast in one of its states, and what it stands for."""
+    """A map of kvfast in one of its states, and the rings that it must represent."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -90,7 +90,7 @@ class Explored:
         return self.rings, bytes(found.slots), bytes(found.facts), found.has_strays
 
     def load(self, state: tuple[Any, ...]) -> None:
-        """Into that state."""
+        """Put the map into that state."""
         self.rings, slots, facts, self.map.has_strays = state
         self.map.slots.cast("B")[:] = slots
         self.map.facts.cast("B")[:] = facts
@@ -120,7 +120,7 @@ class Explored:
         self.note(entry, key)
 
     def note(self, entry: int, key: int) -> None:
-        """That an entry is the last of a key."""
+        """Note an entry as the last of a key."""
         ring = (*self.rings[key], entry)
         self.rings = (*self.rings[:key], ring, *self.rings[key + 1 :])
 
@@ -136,13 +136,13 @@ class Explored:
                 self.note(block, key)
 
     def remove(self, entry: int) -> None:
-        """It leaves with its key if it is the only one."""
+        """Remove an entry, and its key if it is the only one."""
         ring = next(ring for ring in self.rings if entry in ring)
         assert self.map.remove(entry) == (len(ring) == 1), "whether the key left"
         self.forget(entry)
 
     def forget(self, *entries: int) -> None:
-        """That these are in no ring."""
+        """Remove these from all rings."""
         self.rings = tuple(tuple(e for e in ring if e not in entries) for ring in self.rings)
 
     def remove_run(self, blocks: tuple[int, ...]) -> None:
@@ -152,7 +152,7 @@ class Explored:
         self.forget(*blocks)
 
     def check(self) -> None:
-        """Searches find what is first, runs end where they must, rings are in order."""
+        """Check that searches find the first entry, runs end rightly, and rings are in order."""
         heads = [ring[0] if ring else 0 for ring in self.rings]
         for (name, number, group), head in zip(KEYS, heads, strict=True):
             assert self.map.find(self.requests[name], number, group) == head, "first, or nothing"
@@ -170,7 +170,7 @@ class Explored:
             assert list(self.out[3 + first : 3 + end]) == heads[first:end], "its blocks"
 
     def grow(self) -> None:
-        """Room for twice as many; what is there is found as before."""
+        """Double the room; everything is found as before."""
         self.map.grow(4 * NUM_BLOCKS)
         self.check()
 
@@ -208,7 +208,7 @@ def check_tables(ledger: Ledger) -> None:
 
 
 def check_steps(ledger: Ledger) -> None:
-    """`steps_between` is the number of steps, in tables of 2^1 … 2^32 slots."""
+    """Prove that `steps_between` is the number of steps, for 2^1 … 2^32 slots."""
     for bits in range(1, 33):
         start, end = z3.BitVecs("start end", bits)
         whole = SimpleNamespace(slot_mask=(1 << bits) - 1)
@@ -279,7 +279,7 @@ def check_planted(ledger: Ledger) -> None:
 
 
 def main() -> int:
-    """Ask everything; 0 if each answer is the expected one."""
+    """Check everything; return 0 if each answer is the expected one."""
     ledger = Ledger("key_map")
     check_tables(ledger)
     check_steps(ledger)

@@ -3,7 +3,7 @@
 For each small configuration below and each triple of requests out of a small set, a scheduler
 (admission by `full_sequence_must_fit`, a budget of tokens per step, the last one preempted on a
 refusal) runs kvref until all have ended, or to a bound on steps: that is a deadlock or a livelock.
-The triples of `LOADS` come one by one, the last to come is served first, tokens are loaded, some
+The triples of `LOADS` arrive one by one, the latest is served first, tokens are loaded, some
 loads fail, a drafter asks for a slot, and frees are deferred.
 
 The requests are all those that an idle pool admits, so a cap that counts too few blocks shows. It
@@ -63,7 +63,7 @@ MAX_STEPS = 300
 
 
 class Job(NamedTuple):
-    """A request to come. `num_stored` tokens of it can be loaded, unless its first load `fails`."""
+    """A future request. `num_stored` tokens of it can be loaded, unless its first load `fails`."""
 
     num_prompt: int
     num_output: int
@@ -124,7 +124,7 @@ class Scheduler:
         return False
 
     def step(self) -> None:
-        """Serve running requests, admit, compute. What was deferred in the step before is back."""
+        """Serve running requests, admit, compute. Frees deferred in the last step are done."""
         self.manager.new_step_starts()
         self.end_loads()
         scheduled: dict[Running, int] = {}
@@ -362,7 +362,7 @@ def cap_without_plus_one_is_caught() -> bool:
 
 
 def main() -> int:
-    """Run the check and its twins; 0 if all answer as they must."""
+    """Run the check and its twins; return 0 if all give the expected result."""
     problems: list[str] = []
     num_runs = num_checks = 0
     for name, specs in MODELS.items():

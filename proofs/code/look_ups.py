@@ -1,7 +1,7 @@
 """Each type's look-up answers its longest hit: every cache of a few blocks, in both twins.
 
 Statement: of up to five blocks, any of which are cached, what `longest_hit` of kvref's groups and
-`look_up` of `kvfast._core.lookup` answer is what the rules say (KV-FULL-2 … KV-FULL-4, KV-SW-2 …
+`look_up` of `kvfast._core.lookup` return is what the rules say (KV-FULL-2 … KV-FULL-4, KV-SW-2 …
 KV-SW-5, KV-CHUNK-2, KV-CHUNK-7, KV-MAMBA-3), for every limit in tokens, window, chunk, alignment
 and drop within the bounds below: its length, and for each of one or two members of the attention
 group which entries are null and which block each other one is. Both run as they stand; stubs are
@@ -45,7 +45,7 @@ Answer = tuple[tuple[int, ...], ...]
 
 @dataclass(frozen=True)
 class Case:
-    """What is asked; `per`: blocks of an alignment, `reach`: of the window or chunk, in tokens."""
+    """A look-up; `per`: blocks of an alignment, `reach`: of the window or chunk, in tokens."""
 
     kind: str
     cached: frozenset[int]
@@ -93,7 +93,7 @@ def cases() -> Iterator[Case]:
 
 
 def ruled(case: Case) -> tuple[int, int]:
-    """Both of them."""
+    """Return the length of the rules' hit, and its nulls."""
     if case.kind == "full":  # KV-FULL-2 … KV-FULL-4
         return case.cut(max(case.run_from(0) - case.drop, 0)), 0
     if case.kind == "sliding":
@@ -124,7 +124,7 @@ def ruled_window(case: Case) -> tuple[int, int]:
 
 
 def ruled_chunk(case: Case, tokens: int) -> tuple[int, int]:
-    """Null before the chunk, then a run (KV-CHUNK-2); a chunk may begin in a block (KV-CHUNK-7)."""
+    """Return null before the chunk, then a run (KV-CHUNK-2), from inside a block (KV-CHUNK-7)."""
     start = tokens - tokens % case.reach
     first, end = start // BLOCK, start // BLOCK
     while (end + 1) * BLOCK <= tokens and end in case.cached:
@@ -304,7 +304,7 @@ def check_planted(ledger: Ledger) -> None:
 
 
 def main() -> int:
-    """Ask everything; 0 if each answer is the expected one."""
+    """Check everything; return 0 if each answer is the expected one."""
     ledger = Ledger("look_ups")
     for twin in TWINS:
         ledger.agree(f"{twin}: {first_wrong(twin)}", first_wrong(twin) is None)

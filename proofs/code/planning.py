@@ -149,7 +149,7 @@ def renamed(method: Callable[..., Any], **names: object) -> Callable[..., Any]:
 
 
 def passes() -> Iterator[Statement]:
-    """Memory that passes the check; three groups stand for any number."""
+    """Yield the claims on memory that passes the check, for three groups."""
     page, given, other_page, other_given = z3.Ints("page given other_page other_given")
     held, aside = z3.Ints("held0 held1 held2"), z3.Ints("aside0 aside1 aside2")
 
@@ -189,7 +189,7 @@ def passes() -> Iterator[Statement]:
 
 
 def halving() -> Iterator[Statement]:
-    """`longest_that_fits`: `low` fits, or is 0, and `high` does not, or is too long."""
+    """Claim for `longest_that_fits` that `low` fits, or is 0, and `high` is too long."""
     need = function("need")
     low, high, n, longest, given = z3.Ints("low high n longest given")
     lengths = Range(0, None)
@@ -218,7 +218,7 @@ def halving() -> Iterator[Statement]:
 
 
 def laid_out() -> Iterator[Statement]:
-    """Pages, tensors and groups."""
+    """Yield the claims on pages, tensors and groups."""
     page, blocks, fewer = z3.Ints("page blocks fewer")
     yield Statement(
         "a tensor that shrinks keeps one page a block",
@@ -258,7 +258,7 @@ def laid_out() -> Iterator[Statement]:
 
 
 def main() -> int:
-    """Ask everything; 0 if each answer is the expected one."""
+    """Prove everything; return 0 if each answer is the expected one."""
     ledger = Ledger("planning")
     for statements in (served(), passes(), halving(), laid_out()):
         ledger.prove_and_refute(statements)

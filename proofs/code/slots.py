@@ -62,7 +62,7 @@ CASES = (
 
 
 def known() -> list[Term]:
-    """Counts are at least 0, and a request has a token."""
+    """State that counts are at least 0, and a request has a token."""
     counts = [*z3.Ints(" ".join(COUNTS)), *z3.Ints("watermark longest"), z3.Int("num_tokens") - 1]
     flags = [z3.And(flag >= 0, flag <= 1) for flag in z3.Ints(" ".join(FLAGS))]
     return [*(count >= 0 for count in counts), *flags]
@@ -124,7 +124,7 @@ TWINS = {"kvref": of_reference, "kvfast": of_fast}
 
 
 def allocations() -> Iterator[Statement]:
-    """Both do what the rules say."""
+    """Yield the claims that both do what the rules say."""
     for case in CASES:
         rules = ruled(case)
         for name, of in TWINS.items():
@@ -176,7 +176,7 @@ PLANTED = tuple((allocations, each) for each in (
 
 
 def main() -> int:
-    """Ask everything; 0 if each answer is the expected one."""
+    """Prove everything; return 0 if each answer is the expected one."""
     ledger = Ledger("slots")
     ledger.prove_and_refute(allocations())
     check_outcomes(ledger)

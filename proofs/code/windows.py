@@ -9,7 +9,7 @@ both is seen. Block size, window, chunk, steps and lengths are ints without boun
   KV-MAMBA-5, KV-RSWA-1); those that may be null in a hit.
 - The run of a hit (KV-SW-2), and the cap of admission (KV-SW-7, KV-CHUNK-5).
 
-Of the formulas is shown what they are for: what is skipped is what no token to come reads, and no
+The formulas' purpose is proved: what is skipped is what no later token reads, and no
 less; a run is the fewest blocks that hold the W - 1 tokens before its end; what is null in a hit is
 skipped behind it (KV-SW-3, KV-CHUNK-2); a request never holds more blocks than its cap, and holds
 as many for some numbers (KV-LIVE-2): with M tokens a step and L in all, c computed tokens and
@@ -124,7 +124,7 @@ def unread_by_kvref(way: Way, kind: str) -> object:
 
 @dataclass(frozen=True)
 class Equality:
-    """What both twins answer for some kinds, and the rule."""
+    """A quantity that both twins compute for some kinds, and the rule."""
 
     name: str
     kinds: tuple[str, ...]
@@ -172,7 +172,7 @@ EQUALITIES = (
 
 
 def equalities() -> Iterator[Statement]:
-    """Both twins are what the rules say."""
+    """Yield the claims that both twins match the rules."""
     known = (*sizes(), COMPUTED >= 0, PROMPT >= 0)
     for each in EQUALITIES:
         for kind in each.kinds:
@@ -253,7 +253,7 @@ def meanings() -> Iterator[Statement]:
 
 
 def check_held(ledger: Ledger) -> None:
-    """Admission counts at least what is ever held; of a window, which begins anywhere, no more."""
+    """Prove that admission counts what is ever held; for a window it is exact."""
     new, chunk = z3.Ints("new chunk_blocks")
     steps = z3.And(COMPUTED >= 0, new >= 1, new <= STEP, COMPUTED + new <= LONGEST, chunk >= 1)
     for kind in CAPPED:
@@ -306,7 +306,7 @@ PLANTED = tuple((equalities, each) for each in (
 
 
 def main() -> int:
-    """Ask everything; 0 if each answer is the expected one."""
+    """Prove everything; return 0 if each answer is the expected one."""
     ledger = Ledger("windows")
     ledger.prove_and_refute(equalities())
     ledger.prove_and_refute(meanings())

@@ -57,13 +57,13 @@ AT_ONCE = 2
 
 @dataclass
 class Tally:
-    """How many answers were the expected ones."""
+    """The number of expected answers."""
 
     passed: int = 0
     failed: int = 0
 
     def expect(self, name: str, expected: str, answer: str) -> None:
-        """Count one, and tell of it where it fails."""
+        """Count an answer, and print it if it is not the expected one."""
         if answer == expected:
             self.passed += 1
             return
@@ -86,7 +86,7 @@ def check_bounds(bounds: Bounds, twin: Twin | None = None) -> Answer:
 
 
 def check_scheduler(constants: Mapping[str, object], twin: Twin | None = None) -> Answer:
-    """Invariants and liveness of the scheduler, perhaps with a mistake."""
+    """Check the scheduler's invariants and liveness, perhaps with a mistake."""
     texts = {} if twin is None else {twin.module: twin.text()}
     return check(
         "Scheduler",
@@ -99,7 +99,7 @@ def check_scheduler(constants: Mapping[str, object], twin: Twin | None = None) -
 
 
 def compare(wanted: dict[str, Bounds], submit: Callable[..., Future[Answer]], tally: Tally) -> None:
-    """Module and kvref, for each of these bounds; kvref is explored while the checker runs."""
+    """Compare module and kvref for each of these bounds; explore while the checker runs."""
     answers = {name: submit(check_bounds, bounds) for name, bounds in wanted.items()}
     for name, bounds in wanted.items():
         graph = explore(bounds)
@@ -139,7 +139,7 @@ def grow(submit: Callable[..., Future[Answer]], tally: Tally) -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """0 if every answer is the expected one."""
+    """Run it; return 0 if every answer is the expected one."""
     began = time.monotonic()
     try:
         node()

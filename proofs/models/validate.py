@@ -44,7 +44,7 @@ AT_ONCE = 2
 
 @dataclass(frozen=True)
 class Verdict:
-    """What came of a record: it was followed, or stops at a line, or lacks something."""
+    """The outcome of a record: it was followed, or stops at a line, or lacks something."""
 
     path: Path
     num_operations: int = 0
@@ -81,7 +81,7 @@ def validate(path: Path, texts: Mapping[str, str] | None = None) -> Verdict:
 
 
 def _before_quirks(operations: Sequence[Operation]) -> tuple[Operation, ...]:
-    """Up to the first that is marked: what follows it is not what the rules say."""
+    """Cut before the first marked operation: the rules do not cover what follows."""
     marked = [number for number, each in enumerate(operations) if each.quirks]
     return tuple(operations[: marked[0]] if marked else operations)
 

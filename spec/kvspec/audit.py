@@ -120,7 +120,7 @@ class AuditedManager(Wrapper):
                 try:
                     self._audit(name, "error")
                 except SpoiltError:
-                    if isinstance(error, KVSpecError):  # a typed error that came too late
+                    if isinstance(error, KVSpecError):  # a typed error raised too late
                         raise late(name, error) from error
                 raise
             refused = name in _REFUSAL_CALLS and (result is None or result is False)

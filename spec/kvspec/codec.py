@@ -69,7 +69,7 @@ def encode_layers(layers: Layers) -> list[list[Any]]:
 
 
 def decode_layers(value: object, where: Where) -> Layers:
-    """Decode layers in order; a name may come only once."""
+    """Decode layers in order; names must be unique."""
     pairs = []
     for index, item in enumerate(list_of(_pair)(value, where)):
         at = where.item(index)

@@ -53,7 +53,7 @@ class KVSpecError(Exception):
 class InvalidArgumentError(KVSpecError, ValueError):
     """A value outside its domain.
 
-    `field` names the argument, `value` is what came, `allowed` says in words what is legal.
+    `field` names the argument, `value` is the one given, `allowed` says in words what is legal.
     """
 
     def __init__(self, field: str, value: object, allowed: str) -> None:
@@ -174,7 +174,7 @@ class UnknownImplementationError(KVSpecError, LookupError):
 
 
 class BusyError(KVSpecError, RuntimeError):
-    """A call came while another one was under way, nested or in another thread (KV-ERR-7).
+    """A call during another one, nested or in another thread (KV-ERR-7).
 
     `thing` is what both want: "manager", with all that lies over it, or "request", whose id `name`
     is; None for a manager.

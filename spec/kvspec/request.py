@@ -33,7 +33,7 @@ def is_status(value: object) -> bool:
 class LoRA:
     """An adapter: its `name` and `path` enter every block hash, its `id` only the events.
 
-    `path`: where its weights come from; None if unknown. It distinguishes two adapters with the
+    `path`: the source of its weights; None if unknown. It distinguishes two adapters with the
     same name. It enters no hash under the policy `extra_keys = "plain"` (KV-HASH-7).
     """
 

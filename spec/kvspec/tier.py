@@ -41,7 +41,7 @@ class Tier(Protocol):
     """Calls in the order of an engine's step; errors leave the state as it was (KV-TIER-8)."""
 
     def lookup(self, request: Request, num_local_tokens: int) -> int:
-        """External tokens that the host can bring beyond the device's hit (KV-TIER-4)."""
+        """Return the tokens that the host can load beyond the device's hit (KV-TIER-4)."""
 
     def hold(self, request: Request, num_local_tokens: int, num_external_tokens: int) -> None:
         """Keep what these tokens need until `load` or `drop` (KV-TIER-5)."""
@@ -53,10 +53,10 @@ class Tier(Protocol):
         """Note newly allocated device blocks; returns copies (device, host) to make (KV-TIER-2)."""
 
     def load(self, request: Request, blocks: KVCacheBlocks) -> Copies:
-        """Copies (host, device) for the held tokens; `blocks` are the request's (KV-TIER-6)."""
+        """Return copies (host, device) of held tokens into the request's `blocks` (KV-TIER-6)."""
 
     def computed(self, request: Request, group: int, first: int, blocks: Sequence[int]) -> None:
-        """Entries `first` … of the request's list are full of final tokens (KV-TIER-1)."""
+        """Note that entries `first` … of the list are full of final tokens (KV-TIER-1)."""
 
     def forget(self, blocks: Sequence[int]) -> None:
         """Drop the wrong content of these device blocks, here and in the tier (KV-TIER-7)."""

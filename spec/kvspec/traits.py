@@ -1,4 +1,4 @@
-"""What others ask of a spec, so that a new type need not be known to all of them."""
+"""Properties of specs that others read, so that they need not know a new type."""
 
 from __future__ import annotations
 

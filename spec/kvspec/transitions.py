@@ -149,7 +149,7 @@ def _blocks_that_stay_keep_their_keys(config: ManagerConfig, t: Transition) -> s
         if new_state is None:
             continue
         for old, new in zip(old_state.block_ids, new_state.block_ids, strict=True):
-            # Index by index: a block that fell out of the window may come back as a new one.
+            # Index by index: a block that fell out of the window may return as a new one.
             for block, now in zip(old, new, strict=False):
                 # A promotion replaces the keys of a partial entry, so some key is left.
                 is_copied = any(block in pair for pairs in t.after.pending_copies for pair in pairs)

@@ -38,7 +38,7 @@ class Turn:
         self.cause: str | None = None
 
     def check_sound(self) -> None:
-        """SpoiltError after a change that broke off."""
+        """Raise SpoiltError after a change that broke off."""
         if self.cause is not None:
             raise SpoiltError(self.cause)
 
@@ -63,7 +63,7 @@ class Turn:
     def run(self, call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Make a call in this turn; return its result.
 
-        An interrupt (KeyboardInterrupt of a signal) comes where Python calls a function at the
+        An interrupt (KeyboardInterrupt of a signal) is raised where Python calls a function at the
         earliest: nothing is called between the store and `try`, nor in `except` and `finally`.
         """
         self.check_free()

@@ -3,11 +3,11 @@
     kvspec check IMPL --level LEVEL --budget directed --json out.json \\
         --expect docs/findings/NAME.toml
     python -m tests.adapters.findings NAME out.json
-    python -m tests.adapters.findings               # shows what is said of each rule
+    python -m tests.adapters.findings               # shows the verdict on each rule
 
 The report is kept as docs/findings/NAME.json, without what can be had again. Tables are written
 between the marks of the page from these files alone;
-`python -m tests.regenerate findings` writes them again. A finding's reason stands in the file of
+`python -m tests.regenerate findings` writes them again. A finding's reason is in the file of
 known differences: its words before the first colon are the kind by which the table is sorted.
 """
 
@@ -114,14 +114,14 @@ def matrix(reports: Mapping[str, tuple[Report, Mapping[str, str]]]) -> str:
 
 
 def chapter_titles() -> dict[str, str]:
-    """Chapter → what its page is called."""
+    """Map each chapter to the title of its page."""
     pages = [path.read_text(encoding="utf-8") for path in (ROOT / "spec/rules").glob("*.md")]
     rules = ((page, re.search(r"^### (KV-[A-Z]+)-", page, re.MULTILINE)) for page in pages)
     return {rule[1]: page.partition("\n")[0].removeprefix("# ") for page, rule in rules if rule}
 
 
 def wrong_rules(report: Report, reasons: Mapping[str, str]) -> set[str]:
-    """Broken rules, without arguments, orders, forms, and what was changed or is not offered."""
+    """Return the broken rules, without arguments, orders, forms, changed and missing features."""
     rules = report["rules"]
     found = (each for each in report["violations"] if rules[each["rule"]] == BROKEN)
     return {each["rule"] for each in found if reasons.get(each["cause"], "").startswith(KINDS[0])}
@@ -138,7 +138,7 @@ def _of_chapter(report: Report, chapter: str) -> Counter[str]:
 
 
 def _cell(report: Report, chapter: str) -> str:
-    """Unbroken of those that apply, and how many are broken."""
+    """Show the unbroken among the rules that apply, and the number of broken ones."""
     counts = _of_chapter(report, chapter)
     applying = counts.total() - counts[NOT_APPLICABLE] - counts[HIDDEN]
     if not applying:
@@ -197,7 +197,7 @@ def subject(report: Report, reasons: Mapping[str, str]) -> Iterator[str]:
 
 
 def groups(violations: Sequence[Report], reasons: Mapping[str, str]) -> dict[str, str]:
-    """Reason → a line with the rules, and the smallest of the stories that show it, folded."""
+    """Map each reason to a line with the rules and the smallest story, folded."""
     found: dict[str, list[Report]] = {}
     for violation in violations:
         found.setdefault(reasons.get(violation["cause"], "") or KINDS[-1], []).append(violation)
@@ -248,7 +248,7 @@ def filled(page: str, name: str, text: str) -> str:
 
 
 def unexplained(name: str) -> list[str]:
-    """Causes of a report without a reason, and reasons of none that it has; one line each."""
+    """List causes without a reason, and reasons without a cause."""
     report, reasons = read(name)
     causes = {each["cause"] for each in report["violations"]}
     return [f"{name}: {cause} has no reason" for cause in sorted(causes) if not reasons.get(cause)]

@@ -1,6 +1,6 @@
 """The table of what is wrong in vLLM 0.33.0: what finds it, and whether its scheduler reaches it.
 
-Rows stand in docs/findings/vllm-0.33.rows.toml. A rule is shown where a kept report of `kvspec
+Rows are in docs/findings/vllm-0.33.rows.toml. A rule is shown where a kept report of `kvspec
 check` has it as broken; the report of level safety is kept as docs/findings/vllm-0.33.safety.json:
 
     kvspec check kvcheck.adapters.vllm:implementation --profile vllm-0.33 --level safety \\
@@ -57,7 +57,7 @@ def _broken(folder: Path, level: str) -> set[str]:
 
 
 def without_row(folder: Path, reasons: Mapping[str, str]) -> Iterator[str]:
-    """Reasons of what is wrong that no row speaks of."""
+    """Yield the reasons of wrong results that no row mentions."""
     begins = tuple(row["reason"] for row in read_rows(folder) if "reason" in row)
     for reason in reasons.values():
         if reason.startswith("Wrong:") and not reason.startswith(begins):

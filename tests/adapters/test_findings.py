@@ -180,9 +180,9 @@ ASKED: dict[str, tuple[str, str, str]] = {
 @pytest.mark.parametrize("seed", ["1", "2"])
 @pytest.mark.parametrize("name", SUBJECTS)
 def test_an_engine_that_is_here_is_as_its_file_says(name: str, seed: str) -> None:
-    """Vectors and directed checks say the same whatever the seed.
+    """Compare vectors and directed checks under several seeds.
 
-    The hash seed is Python's: vLLM keeps keys in sets, and events leave in their order.
+    The hash seed is Python's: vLLM keeps keys in sets, whose order is that of events.
     """
     implementation, level, profile = ASKED[name]
     try:

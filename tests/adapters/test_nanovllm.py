@@ -1,4 +1,4 @@
-"""nano-vllm's block manager behind the contract, by itself and by a stand-in."""
+"""nano-vllm's block manager behind the contract, the real one and a stand-in."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def checked(subject: NanoImplementation) -> Report:
 
 @pytest.fixture
 def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> NanoImplementation:
-    """The adapter over the stand-in."""
+    """Adapter over the stand-in."""
     write_package(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     return implementation()
@@ -66,13 +66,13 @@ def test_a_missing_nano_vllm_is_a_typed_error_that_says_where_to_get_it(
 
 
 def test_the_engine_is_not_imported_and_no_module_stays(stand_in: NanoImplementation) -> None:
-    """The package's `__init__` raises; its names are gone from `sys.modules` afterwards."""
+    """Let the package's `__init__` raise; no name of it stays in `sys.modules`."""
     assert stand_in.version == "unknown"
     assert not [name for name in sys.modules if name.split(".")[0] == "nanovllm"]
 
 
 def test_calls_become_those_of_the_block_manager(stand_in: NanoImplementation) -> None:
-    """Ids are one higher; a prompt takes all its blocks at once; a generated token adds one."""
+    """Shift ids by one; take all blocks of a prompt at once, and one per generated token."""
     manager = stand_in.create(config())
     first = stand_in.make_request(manager, RequestInput("a", [1, 2, 3, 4, 5]))
     assert manager.get_computed_blocks(first).hit_length_tokens == 0
@@ -121,7 +121,7 @@ def _forgets_a_block(patch: pytest.MonkeyPatch, manager: type[Any]) -> None:
 
 
 def _hashes_blocks_alone(patch: pytest.MonkeyPatch, manager: type[Any]) -> None:
-    """Equal tokens after another prefix are taken for the same."""
+    """Hash equal tokens the same after any prefix."""
     chained = manager.compute_hash
     patch.setattr(manager, "compute_hash", staticmethod(lambda tokens, prefix=-1: chained(tokens)))
 

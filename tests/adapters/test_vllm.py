@@ -187,7 +187,7 @@ def config(
     caching: bool = True,
     of: VLLMImplementation | None = None,
 ) -> ManagerConfig:
-    """`of`: under the choices of this version, else under those of the rules."""
+    """Configure the choices of `of`'s version, or those of the rules."""
     groups = tuple(KVCacheGroup((f"layer.{i}",), spec) for i, spec in enumerate(specs))
     return ManagerConfig(
         KVCacheConfig(num_blocks, groups),
@@ -275,7 +275,7 @@ def test_a_refused_configuration_is_a_config_error(old: VLLMImplementation) -> N
 
 
 def test_hits_inside_a_block_are_judged(later: VLLMImplementation) -> None:
-    """0.33.0 keys a state for more tokens than it has seen, and copies what this step writes."""
+    """Find that 0.33.0 keys a state for unseen tokens, and copies what this step writes."""
     found = set()
     for story in INSIDE_SCENARIOS:
         policy = policy_of(later.library.policy, later.capabilities)
@@ -310,7 +310,7 @@ def test_the_window_of_hit_rates_is_vllms(vllm: VLLMImplementation) -> None:
 def test_a_surplus_of_aligned_mamba_blocks_hides_the_need_of_another_group(
     old: VLLMImplementation,
 ) -> None:
-    """Drafts leave Mamba with one block more than it needs; vLLM counts it as minus one.
+    """Count one Mamba block more than needed, due to drafts, which vLLM counts as minus one.
 
     By KV-MAMBA-7 the need is 0 then. Full attention needs two blocks where one is free.
     """

@@ -30,7 +30,7 @@ SETTINGS = PlanningConfig(64, 16)
 
 
 def layers(*texts: str) -> Layers:
-    """Layers 0, 1, 2 … of the words that the examples use, `window 8 of 16`."""
+    """Return layers 0, 1, 2 … in the words of the examples, `window 8 of 16`."""
     specs = [spec_of(Reader(text).values(), PLANNED)[0] for text in texts]
     return tuple((str(number), spec) for number, spec in enumerate(specs))
 
@@ -52,7 +52,7 @@ def vllm() -> VLLMImplementation:
 def test_every_recorded_plan_comes_out_again(
     vllm: VLLMImplementation, shared: Path, name: str
 ) -> None:
-    """They were recorded without the adapter, so it changes nothing."""
+    """Replay plans recorded without the adapter, which must change nothing."""
     found = replay_planning(shared / "golden" / f"{name}.jsonl.gz", vllm)
     assert found.passed
     assert not found.failed

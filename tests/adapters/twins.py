@@ -24,7 +24,7 @@ STEPS = st.lists(
 
 
 class Twin:
-    """One implementation's side of the same run: what it answers, as plain values."""
+    """One implementation's side of a run: its results as plain values."""
 
     def __init__(self, made_by: VLLMImplementation | kvref.ReferenceImplementation) -> None:
         self.implementation = made_by

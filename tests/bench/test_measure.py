@@ -87,7 +87,7 @@ def test_every_subject_has_its_own_times() -> None:
 
 
 def test_the_first_round_is_not_counted() -> None:
-    """Here it is slow, as it is where caches are cold and code was never run."""
+    """Slow it down, as cold caches and code never run before do."""
     clock = FakeClock()
     toy = Toy(clock, slowness=1000)
 
@@ -152,7 +152,7 @@ def test_what_differed_first_is_told_even_if_the_round_ended_later_for_another_r
         with pytest.raises(UnequalWorkError) as caught:
             measure(Plan((SMALL,), 2), subjects, clock=clock)
         phases.add(caught.value.phase)
-    assert phases == {HASH, LOOK_UP}  # who is first in a round has nobody to differ from
+    assert phases == {HASH, LOOK_UP}  # the first of a round differs from none
 
 
 @pytest.mark.parametrize(
@@ -200,7 +200,7 @@ def test_who_would_take_too_long_is_left_out_of_a_case_and_that_is_said() -> Non
     slow = Subject("slow", Toy(clock, slowness=1000, is_batched=False))
     quick = Subject("quick", Toy(clock, is_batched=False))
     plan = Plan((SMALL, STEPS), 2)
-    patience = Patience(rounds_s=80.0)  # the slow one reads an answer in a second: 51 in STEPS
+    patience = Patience(rounds_s=80.0)  # the slow one reads a result in a second: 51 in STEPS
     found = measure(plan, [quick, slow], clock=clock, patience=patience, on_turn=told.append)
     assert {
         case.label: {
@@ -253,7 +253,7 @@ def test_a_case_that_is_not_as_cached_as_it_says_is_refused_even_alone() -> None
 
 
 def test_no_room_is_refused_even_alone() -> None:
-    """Or the times would be those of refusals."""
+    """Raise an error: otherwise refusals would be timed."""
     clock = FakeClock()
     crowded = DecodeCase(num_requests=3, prompt_tokens=32, num_blocks=8)
     with pytest.raises(UnequalWorkError) as caught:

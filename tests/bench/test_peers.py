@@ -60,7 +60,7 @@ def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> nanovllm.NanoIm
 def test_nano_vllm_called_directly_gets_as_many_blocks(
     stand_in: nanovllm.NanoImplementation,
 ) -> None:
-    """It takes a whole prompt at once, so chunks are not compared; all else is, by length."""
+    """Compare lengths, but not chunks: it takes a whole prompt at once."""
     found = beside_kvref("nano-vllm", stand_in)
     assert phases(found, "kvref") - phases(found, "nano-vllm") == {CHUNK}
 

@@ -1,4 +1,4 @@
-"""What a pool costs: measured in a process of its own, and errors come back from there."""
+"""The memory of a pool: measured in a separate process, which also passes on its errors."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_objects_and_bytes_of_a_pool_are_seen_per_block() -> None:
 
 
 def test_what_the_process_had_free_hides_nothing_of_a_pool() -> None:
-    """Holes of all sizes, among them those into which the hoard's objects would go."""
+    """Leave holes of all sizes, also those that the hoard's objects would fill."""
     rubbish: list[object] = [
         bytes(size) for size in (15, 100, 400, 700, 3000) for _ in range(50_000)
     ]

@@ -60,7 +60,7 @@ def test_a_script_holds_what_the_driver_counts(options: ReplayOptions) -> None:
 
 
 def test_a_tight_pool_refuses_and_preempts() -> None:
-    """Or the tests here would not see what happens then."""
+    """Show that the tests here cover refusals and preemptions."""
     made = script(TIGHT)
     assert made.count(Act.PREEMPT) > 0
     assert made.count(Act.ADMIT, granted=False) > 0

@@ -52,9 +52,9 @@ class FakeClock:
 
 @dataclass
 class Toy(ReferenceImplementation):
-    """Every call costs what `COSTS_NS` says, `slowness` times; what is not timed costs a lot.
+    """Every call costs `COSTS_NS` times `slowness`; untimed calls cost a lot.
 
-    `on_call` hears of each call by name; `change` and `change_batched` may break the calls.
+    `on_call` gets the name of each call; `change` and `change_batched` may break the calls.
     """
 
     clock: FakeClock
@@ -136,7 +136,7 @@ def forgets(calls: Calls) -> Calls:
 
 
 def other_hashes(calls: Calls) -> Calls:
-    """Hashes something else."""
+    """Replace the hashes."""
     return replace(calls, read_hashes=lambda request: [b"short"] * len(request.block_hashes))
 
 

@@ -1,6 +1,6 @@
 """The hit of a whole manager: the rules of coordination as a plain loop over their sentences.
 
-Every answer of an attention group in it is found by enumeration (`statement`).
+Every hit of an attention group in it is found by enumeration (`statement`).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class AttentionGroup:
 
 
 def attention_groups(config: ManagerConfig) -> list[AttentionGroup]:
-    """KV-COORD-4, KV-CFG-8: full attention first, else in the order of first members."""
+    """Join groups, full attention first, then by first member (KV-COORD-4, KV-CFG-8)."""
     specs = [config.registry.resolve(group.spec) for group in config.kv_cache.groups]
     flagged = [i for i, group in enumerate(config.kv_cache.groups) if group.is_eagle_group]
     if config.use_eagle and not flagged:
@@ -58,7 +58,7 @@ def attention_groups(config: ManagerConfig) -> list[AttentionGroup]:
 
 @dataclass
 class Cache:
-    """What is cached of one text, by a snapshot and the hashes of the text."""
+    """The cached blocks of one text, from a snapshot and the text's hashes."""
 
     config: ManagerConfig
     snapshot: Snapshot

@@ -49,7 +49,7 @@ def allocate(history: History, name: str, asked: Mapping[str, Any]) -> list[list
 
 
 def grant(history: History, name: str, wish: Wish) -> list[list[int]]:
-    """Hits, then loads, then new blocks, each in all groups (KV-GRP-8); the new ones."""
+    """Take hits, loads and new blocks, each in all groups (KV-GRP-8); return the new ones."""
     begins = not history.is_running(name) and (any(wish.hits) or wish.loads > 0)
     life = history.lives.setdefault(name, Life.of(history.texts[name], history.spans))
     if begins:

@@ -1,6 +1,6 @@
-"""What happened to each block of a pool: it was registered, forgotten, released.
+"""The history of each block of a pool: registered, forgotten, released.
 
-What is cached, and which block is taken next, follows from the list of these events.
+Cached blocks, and the next one to be taken, follow from the list of these events.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ REGISTERED, FORGOTTEN, FREED = "registered", "forgotten", "freed"
 
 @dataclass(frozen=True)
 class Name:
-    """What a block is cached as: so many tokens of a text (`texts.Beginnings`), in a group."""
+    """The name of a cached block: so many tokens of a text (`texts.Beginnings`), in a group."""
 
     group: int
     text: int
@@ -45,7 +45,7 @@ class Blocks:
 
     def names(self) -> dict[int, list[Name]]:
         """Return the current names of each block, the first one first."""
-        if self.known[0] != len(self.events):  # else nothing happened since somebody asked
+        if self.known[0] != len(self.events):  # else nothing happened since the last query
             self.known = (len(self.events), self.worked_out())
         return self.known[1]
 
@@ -70,10 +70,10 @@ class Blocks:
         return {name: blocks for name, blocks in found.items() if blocks}
 
     def free(self, in_use: Iterable[int]) -> list[int]:
-        """Free blocks, the next to be taken first (KV-POOL-2, KV-POOL-6).
+        """Return the free blocks, the next to be taken first (KV-POOL-2, KV-POOL-6).
 
-        First those that were freed without a name, of the latest call first; then those that nobody
-        had yet; then those freed with one, of the earliest call first.
+        First those freed without a name, of the latest call first; then those never used; then
+        those freed with one, of the earliest call first.
         """
         place = {block: (1, 0, block) for block in range(1, self.num_blocks)}
         for event in self.events:

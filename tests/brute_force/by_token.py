@@ -1,6 +1,6 @@
 """The hardest rules once more, token by token: which blocks are read, worth caching, counted.
 
-No formula of the rules is in here, neither a tail nor a shift nor a rounding: each answer is found
+No formula of the rules is in here, neither a tail nor a shift nor a rounding: each result is found
 by looking at every token or every boundary. `size` is the number of tokens that a block covers.
 """
 
@@ -30,7 +30,7 @@ def tokens_read(spec: LayerSpec, token: int) -> range:
 
 
 def tokens_kept(spec: LayerSpec, token: int) -> range:
-    """Those, and what is retained before them (KV-SW-9)."""
+    """Return the tokens read, and those retained before them (KV-SW-9)."""
     read = tokens_read(spec, token)
     extra = spec.extra_retained_tokens
     return range(max(0, read.start - extra), read.stop)
@@ -60,7 +60,7 @@ def is_read(spec: LayerSpec, tokens: range, computed: int) -> bool:
 
 
 def num_unread(spec: LayerSpec, size: int, computed: int) -> int:
-    """Leading blocks that nobody reads once so many tokens are computed (KV-GRP-2)."""
+    """Return the leading blocks that are unread once `computed` tokens are (KV-GRP-2)."""
     blocks = range(blocks_of(computed, size) + 1)
     return min(block for block in blocks if is_read(spec, tokens_of(block, size), computed))
 

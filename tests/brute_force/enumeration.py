@@ -1,4 +1,4 @@
-"""What enumeration, on a fixed set of caches, has against an implementation: words, or None."""
+"""Differences between enumeration, on a fixed set of caches, and an implementation, in words."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ RARE_SEEDS = (32, 63, 434, 577)
 
 @dataclass(frozen=True)
 class LookUps:
-    """A cache, and the answer for every length of its text, found by enumeration."""
+    """A cache, and the hit of every length of its text, found by enumeration."""
 
     world: Placed
     agreed: tuple[PrefixHit, ...]
@@ -49,14 +49,14 @@ class Prompt:
 
 @dataclass(frozen=True)
 class Vectors:
-    """Questions with their answers; none of the answers is an implementation's."""
+    """Look-ups with their hits, none of which is from an implementation."""
 
     look_ups: tuple[LookUps, ...]
     prompts: tuple[Prompt, ...]
 
 
 def drawn(strategy: st.SearchStrategy[Any], number: int) -> list[Any]:
-    """So many examples of a strategy, the same in every run."""
+    """Draw examples of a strategy, the same in every run."""
     examples: list[Any] = []
 
     @settings(

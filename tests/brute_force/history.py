@@ -1,7 +1,7 @@
-"""A statement over time of what a manager holds, has cached, answers and refuses.
+"""A statement over time of what a manager holds, caches, returns and refuses.
 
-It hears of every call, keeps who did what when (`lives`, `blocks_over_time`), and works out from
-that what has to be there: by enumeration, with nothing of an implementation.
+It receives every call, keeps their history (`lives`, `blocks_over_time`), and derives the
+state by enumeration, with nothing of an implementation.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class History:
         return self.blocks.free(self.references())
 
     def counted(self, name: str, span: Span) -> int | None:
-        """Leading blocks that were handed to the cache, None without an entry (KV-GRP-1)."""
+        """Count the leading blocks given to the cache; None without an entry (KV-GRP-1)."""
         life = self.lives[name]
         begun = life.begun[span.index]
         handed = [
@@ -214,7 +214,7 @@ class History:
             self.blocks.release(blocks[::-1], held | later)
 
     def pop(self, name: str) -> list[int]:
-        """Forgotten, but its blocks stay in use (KV-MGR-13)."""
+        """Forget the request, but keep its blocks in use (KV-MGR-13)."""
         blocks = [block for blocks in self.end(name) for block in blocks]
         self.popped += [block for block in blocks if block]
         return blocks
@@ -234,7 +234,7 @@ class History:
         return True
 
     def common_prefix(self, name: str, span: Span) -> int:
-        """Leading blocks that every request with a list there holds once (KV-FULL-7)."""
+        """Count the leading blocks that every request with a list holds once (KV-FULL-7)."""
         if name not in self.lives or not span.spec.is_full_attention:
             return 0
         sharers = sum(bool(life.lists[span.index]) for life in self.lives.values())

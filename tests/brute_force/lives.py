@@ -49,7 +49,7 @@ class Span:
 
 @dataclass(frozen=True)
 class Wish:
-    """What an allocation asks for, in tokens from the start of the text.
+    """The demand of an allocation, in tokens from the start of the text.
 
     `slots`: those that have slots afterwards; `main`: without lookahead. `at`: so many count as
     computed when windows are looked at. `loads`: brought from elsewhere, beyond `local`.
@@ -119,7 +119,7 @@ class Life:
 
 
 def length_wanted(span: Span, slots: int, main: int, encoder: int) -> int:
-    """Entries of a list with slots for so many tokens (KV-GRP-7, KV-MAMBA-4, KV-MAMBA-6)."""
+    """Return the entries of a list with these slots (KV-GRP-7, KV-MAMBA-4, KV-MAMBA-6)."""
     if span.is_ring:
         return 1
     if not span.has_text:
@@ -150,7 +150,7 @@ def num_loaded(span: Span, wish: Wish, length: int) -> int:
 
 @dataclass(frozen=True)
 class Growth:
-    """What a list gets at its end: null, drafted states from these entries, blocks."""
+    """The entries added at the end of a list: nulls, drafted states to move, blocks."""
 
     nulls: int
     moved: tuple[int, ...]

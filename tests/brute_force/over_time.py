@@ -1,4 +1,4 @@
-"""The statement over time as a check of programs: after each call the answer and the whole state.
+"""The statement over time as a check of programs: after each call the result and the whole state.
 
 Keys of the subject are never worked out: the same beginning of a text has to have the same key
 every time, and two have two.
@@ -48,7 +48,7 @@ def spanning(config: ManagerConfig, sizes: tuple[int, ...]) -> ManagerConfig:
 
 
 class OverTime:
-    """Hears of each operation of a runner and expects what the history says."""
+    """A check that follows a runner's operations and compares them with the history."""
 
     def __init__(self, config: ManagerConfig) -> None:
         self.history = History.of(config)
@@ -122,7 +122,7 @@ class OverTime:
         }
         expect_equal("KV-GRP-1", "requests", expected, got)
 
-    # The answers.
+    # The results.
 
     def new_request(self, name: str, asked: Mapping[str, Any]) -> Any:
         tokens = list(asked["prompt_token_ids"])
@@ -196,20 +196,20 @@ class OverTime:
         return UNSAID
 
     def evict_blocks(self, name: str, asked: Mapping[str, Any]) -> Any:
-        """Names go, wherever the blocks are (KV-POOL-10)."""
+        """Drop the names of blocks, wherever these are (KV-POOL-10)."""
         for block in asked["block_ids"]:
             self.history.blocks.forget(block)
         return UNSAID
 
     def withdraw(self, name: str, asked: Mapping[str, Any]) -> Any:
-        """Names of what did not run go (KV-MGR-23)."""
+        """Drop the names of what did not run (KV-MGR-23)."""
         return self.history.withdraw(name, asked["num_computed_tokens"])
 
     def reset_prefix_cache(self, name: str, asked: Mapping[str, Any]) -> Any:
         return self.history.reset()
 
     def new_step_starts(self, name: str, asked: Mapping[str, Any]) -> Any:
-        """States may be read (KV-MAMBA-2)."""
+        """Make states readable (KV-MAMBA-2)."""
         self.history.of_this_step = [set() for _ in self.history.spans]
         return UNSAID
 

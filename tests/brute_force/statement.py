@@ -1,7 +1,7 @@
 """The longest hit of one group of equal specs, by enumeration of all candidate block lists.
 
-A candidate is a tuple with one entry per block: True where the cached block stands, False for null.
-Each type says which candidates are hits; the answer is the longest. Nothing here scans, and nothing
+A candidate is a tuple with one entry per block: True for the cached block, False for null.
+Each type defines which candidates are hits; the longest is taken. Nothing here scans, and nothing
 is shared with an implementation.
 """
 
@@ -22,7 +22,7 @@ Candidate: TypeAlias = "tuple[bool, ...]"
 
 @dataclass(frozen=True)
 class Question:
-    """What is looked up.
+    """A look-up.
 
     `cached`: the positions that every member of the attention group has in the cache. `limit`: L in
     tokens. `drop`: the last block is given up. `alignment`: A in tokens. `null_prefix_is_hit`: the
@@ -96,7 +96,7 @@ def hits_of(q: Question) -> list[Callable[[Candidate], bool]]:
 
 
 def is_a_prefix(q: Question, candidate: Candidate) -> bool:
-    """KV-FULL-2 … KV-FULL-4: no null, aligned; with a drop, the block behind is cached too."""
+    """Check KV-FULL-2 … KV-FULL-4: no null, aligned; with a drop, one more cached block."""
     behind = len(candidate) + (1 if q.drop and candidate else 0)
     return all(candidate) and q.is_aligned(len(candidate)) and q.is_run(0, behind)
 
@@ -109,7 +109,7 @@ def blocks_of_a_window(spec: SlidingWindowSpec) -> int:
 
 
 def fills_a_window(q: Question, candidate: Candidate) -> bool:
-    """KV-SW-2, KV-SW-3: null, then the run; with a drop the run's last block is left out."""
+    """Check KV-SW-2, KV-SW-3: null, then the run; a drop leaves its last block out."""
     assert isinstance(q.spec, SlidingWindowSpec)
     drop = 1 if q.drop else 0
     run = max(blocks_of_a_window(q.spec) + drop, 1)
@@ -122,7 +122,7 @@ def fills_a_window(q: Question, candidate: Candidate) -> bool:
 
 
 def starts_the_text(q: Question, candidate: Candidate) -> bool:
-    """KV-SW-4, KV-SW-5: without null, from block 0; `k` blocks are cached there.
+    """Check KV-SW-4, KV-SW-5: without null, from block 0; `k` blocks are cached there.
 
     First the end after the drop is aligned, at or before the last cached block; then an end itself,
     at or before that one; with a drop the hit is aligned and shorter by at least one.
@@ -138,7 +138,7 @@ def starts_the_text(q: Question, candidate: Candidate) -> bool:
 
 
 def is_in_the_chunk(q: Question, candidate: Candidate) -> bool:
-    """KV-CHUNK-2, KV-CHUNK-7: null before the chunk of the next token, then cached blocks."""
+    """Check KV-CHUNK-2, KV-CHUNK-7: null before the next token's chunk, then cached blocks."""
     assert q.spec.chunk_tokens
     chunk, size = q.spec.chunk_tokens, q.spec.block_size
     start = len(candidate) * size // chunk * chunk // size
@@ -146,7 +146,7 @@ def is_in_the_chunk(q: Question, candidate: Candidate) -> bool:
 
 
 def ends_with_a_state(q: Question, candidate: Candidate) -> bool:
-    """KV-MAMBA-3: nothing, or null and one state at an aligned end; never a drop."""
+    """Check KV-MAMBA-3: nothing, or null and one state at an aligned end; never a drop."""
     if not candidate:
         return True
     return q.is_aligned(len(candidate)) and candidate[-1] and not any(candidate[:-1])

@@ -47,7 +47,7 @@ class Story:
 
 
 def load_too_much(runner: Runner, random: Random) -> None:
-    """More comes from elsewhere than the longest sequence has room for; then all is dropped."""
+    """Load more than the longest sequence has room for, and then drop everything."""
     request = runner.pick(random.randrange(6), RUNNING, WAITING, PREEMPTED)
     if request is None or (request.seat.phase == RUNNING and not may_load(runner, request)):
         return
@@ -89,7 +89,7 @@ def story_named(name: str) -> Story:
 
 
 def follow(story: Story, implementation: Implementation) -> int:
-    """Tell it; the number of operations. Raises where the history says otherwise."""
+    """Play it and return the number of operations. Raise where the history differs."""
     runner = Runner(story.program, implementation)
     checks: list[Check] = [OverTime(runner.config)]
     runner.checks = checks

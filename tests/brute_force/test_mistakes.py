@@ -1,4 +1,4 @@
-"""What enumeration sees of mistakes: where nothing is left to chance, they are named."""
+"""Mistakes that enumeration finds: where nothing is left to chance, they are named."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SHOWN = [each.id for each in mistakes() if each.rules[0] in SEEN and each.id not
 
 @pytest.fixture(scope="module")
 def vectors() -> Vectors:
-    """Answers by enumeration, the same for everybody."""
+    """Hits by enumeration, shared by all tests."""
     return make_vectors(num_worlds=300, num_prompts=100)
 
 

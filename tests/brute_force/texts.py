@@ -1,4 +1,4 @@
-"""What blocks hold, in plain words: the beginning of a text, numbered. No hash is computed."""
+"""Contents of blocks in plain words: numbered prefixes of texts. No hash is computed."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 
 @dataclass
 class Text:
-    """The tokens of a request, with what else makes its keys and values (KV-HASH-7).
+    """The tokens of a request, and what else makes its keys and values (KV-HASH-7).
 
-    `extras`: the arguments with which it came.
+    `extras`: the arguments of its creation.
     """
 
     tokens: list[int]
@@ -37,9 +37,9 @@ class Text:
 
 @dataclass
 class Beginnings:
-    """Beginnings of texts: equal ones have equal numbers (KV-HASH-1).
+    """Prefixes of texts: equal ones have equal numbers (KV-HASH-1).
 
-    `ahead`: tokens behind each part that its number stands for, too (KV-HASH-14).
+    `ahead`: tokens behind each part that its number covers as well (KV-HASH-14).
     """
 
     size: int

@@ -142,7 +142,7 @@ class Placed:
 
 @st.composite
 def placed_worlds(draw: st.DrawFn) -> Placed:
-    """Any positions cached, most of them, some twice."""
+    """Draw any positions as cached, most of them, some twice."""
     config = draw(configs())
     copies: list[tuple[int, ...]] = []
     for group in config.kv_cache.groups:
@@ -153,9 +153,9 @@ def placed_worlds(draw: st.DrawFn) -> Placed:
 
 
 def contested_world(seed: int) -> Placed:
-    """Full attention, windows and Mamba, most of them flagged, with a few positions missing each.
+    """Draw full attention, windows and Mamba, most of them flagged, with a few positions missing.
 
-    Here the marks of a search are set and cleared. Drawn evenly: what it takes is rare.
+    Here the marks of a search are set and cleared. Drawn evenly, as the conditions are rare.
     """
     random = Random(seed)
     others: list[LayerSpec] = [
@@ -182,7 +182,7 @@ def contested_worlds() -> st.SearchStrategy[Placed]:
 def hybrid_of_two(
     full_size: int, size: int, window: int, *, flagged: bool, retention: int | None = None
 ) -> ManagerConfig:
-    """Full attention, and a window with smaller blocks."""
+    """Configure full attention, and a window with smaller blocks."""
     groups = (
         KVCacheGroup(("layer0",), full(full_size)),
         KVCacheGroup(("layer1",), sliding(size, window), is_eagle_group=flagged),
@@ -212,7 +212,7 @@ def short_beginnings() -> list[Placed]:
 
 
 def retained_tails() -> list[tuple[ManagerConfig, int]]:
-    """Windows with smaller blocks than full attention, and prompts that end in or at a block."""
+    """Return windows with smaller blocks than full attention, and prompts around block ends."""
     return [
         (hybrid_of_two(4, size, window, flagged=flagged, retention=retention), num_tokens)
         for size, windows in ((1, (1, 2, 3, 4)), (2, (2, 3, 4)))

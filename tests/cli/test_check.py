@@ -35,7 +35,7 @@ def implementation():
 
 
 def run(folder: Path, *args: str) -> subprocess.CompletedProcess[str]:
-    """`kvspec check` in a folder."""
+    """Run `kvspec check` in a folder."""
     return kvspec(folder, "check", *args)
 
 

@@ -1,4 +1,4 @@
-"""The command as a whole: its list, its exit codes, and one clear line for whatever goes wrong."""
+"""The command as a whole: its list, its exit codes, and one clear line for every error."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Fail = Callable[[BaseException], int]
 
 @pytest.fixture
 def fail_with(monkeypatch: pytest.MonkeyPatch) -> Fail:
-    """Runs `kvspec doctor` with a doctor that raises; answers the exit code."""
+    """Runs `kvspec doctor` with a doctor that raises; returns the exit code."""
 
     def run(error: BaseException) -> int:
         def callback() -> None:

@@ -1,4 +1,4 @@
-"""What the commands share: extras, consoles, and files that are written whole or not at all."""
+"""Parts that commands share: extras, consoles, and files written whole or not at all."""
 
 from __future__ import annotations
 

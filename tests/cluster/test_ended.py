@@ -103,7 +103,7 @@ def hanging(name: str) -> Implementation:
 @pytest.mark.skipif(sys.platform == "win32", reason="no timer of the system there")
 @pytest.mark.parametrize("window", [1, 4])
 def test_patience_ends_at_the_same_program(window: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Answers that came in behind it are not taken, as nobody would have asked for them."""
+    """Drop later results, which would not have been requested."""
     monkeypatch.setattr(watchdog, "PROGRAM_SECONDS", 0.1)
     monkeypatch.setattr(watchdog, "PATIENCE_SECONDS", 0.15)
     monkeypatch.setattr("kvcheck.judge.parts.SLOW_SECONDS", 0.05)

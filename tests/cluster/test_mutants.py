@@ -165,7 +165,7 @@ def has_ended(number: int) -> bool:
 
 
 class OneDies(Counting):
-    """A Ray cluster, of which a node dies when an answer has come in."""
+    """A Ray cluster in which a node dies once a result has arrived."""
 
     def __init__(self, nodes: Any, working: Sequence[Any]) -> None:
         super().__init__(nodes.address)

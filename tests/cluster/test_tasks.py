@@ -1,4 +1,4 @@
-"""Calls and their answers: in order, each once, whatever is lost on the way; who dies is said."""
+"""Calls and their results: in order, each once, whatever is lost; dead workers are named."""
 
 from __future__ import annotations
 

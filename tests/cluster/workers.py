@@ -1,4 +1,4 @@
-"""Workers that answer in any order and lose answers, and the marks of tests on real nodes."""
+"""Workers that reply in any order and lose results, and the marks of tests on real nodes."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from kvcheck.tasks import Call, Cluster, LostError, Outcome
 
 @dataclass
 class Shuffling:
-    """Workers that answer in any order, one or more at a time, and lose some answers.
+    """Workers that reply in any order, one or more at a time, and lose some results.
 
-    Calls and answers travel as between processes.
+    Calls and results travel as between processes.
     """
 
     window: int = 7
@@ -51,7 +51,7 @@ class Shuffling:
 
 
 class Counting(Cluster):
-    """A Ray cluster. `lost`: for each answer that is, whether it went with its node."""
+    """A Ray cluster. `lost`: whether each result was lost with its node."""
 
     def __init__(self, address: str) -> None:
         super().__init__(address)
@@ -70,7 +70,7 @@ class Counting(Cluster):
 
 
 def kill_one_at_work(nodes: Any, working: Sequence[Any]) -> None:
-    """End a node that makes a call, at once, with that process: else it goes on for seconds."""
+    """Kill a node that makes a call, with that process, which would live on for seconds."""
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         for node in working:

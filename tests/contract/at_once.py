@@ -25,7 +25,7 @@ SECONDS = 1.0
 
 
 def threads_on_a_manager(implementation: Implementation) -> None:
-    """Six threads admit, decode and free requests of their own; each call answers or is refused."""
+    """Admit, decode and free requests in six threads; each call returns or is refused."""
     config = make_config(40, log_stats=True, enable_events=True, residency_sample_rate=1.0)
     manager = implementation.create(config, check_invariants=False)
     requests = [new_request(implementation, manager, f"r{i}", range(30)) for i in range(6)]

@@ -22,7 +22,7 @@ LEAST_INTERRUPTED = 500
 
 
 class Interrupt(BaseException):
-    """What the handler raises; no code catches it by its type."""
+    """Raised by the handler; no code catches it by its type."""
 
 
 class Alarm:

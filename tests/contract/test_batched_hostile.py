@@ -153,7 +153,7 @@ def test_a_range_is_read_as_far_as_it_can_be_legal(scene: Scene, values: range) 
 @pytest.mark.rule("KV-BATCH-2", "KV-BATCH-3")
 @pytest.mark.parametrize("mood", ["shrinks", "grows", "more", "fewer"])
 def test_a_sequence_that_changes_is_read_once_or_refused(scene: Scene, mood: str) -> None:
-    """Were it checked as one thing and done as another, a handle could be anything."""
+    """Change a sequence between check and use, where a handle could become anything."""
     for name, call in calls_with_handles(scene).items():
         refused = set()
         for handles in ([scene.a], [scene.gone], [scene.a, scene.b, scene.gone]):
@@ -370,7 +370,7 @@ def test_outputs_are_writable_arrays_of_the_right_shape(scene: Scene) -> None:
     "kv", [kvref.implementation(), kvfast.implementation(), kvfast.uncompiled()]
 )
 def test_without_caching_hashes_of_another_manager_are_not_read(kv: Implementation) -> None:
-    """34 hashes of 8 bytes each, in a manager whose hashes have 32."""
+    """Give 34 hashes of 8 bytes each to a manager whose hashes have 32."""
     short = make_config(specs=[full(1)], hash_function="sha256_cbor_64bit", trusted_tenants=True)
     other = kv.create(short)
     batched = batched_of(kv, kv.create(make_config(40, enable_caching=False)))

@@ -13,7 +13,7 @@ from kvspec.specs import LayerSpec
 
 @pytest.mark.rule("KV-CFG-9")
 def test_the_function_is_asked_once_per_group(bench: Bench) -> None:
-    """When the manager is made, whatever else depends on the answer."""
+    """Call it when the manager is made, whatever else depends on the result."""
     asked: list[LayerSpec] = []
 
     def managed(spec: LayerSpec) -> LayerSpec:

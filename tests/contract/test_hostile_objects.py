@@ -32,7 +32,7 @@ def answering(number: int) -> Callable[..., Any]:
 
 
 class Liar(int):
-    """Stores one number and answers 8 wherever it is asked; True when compared."""
+    """An int that stores one number, reports 8 everywhere, and equals everything."""
 
     __hash__ = int.__hash__
     __index__ = __int__ = __add__ = __radd__ = __sub__ = __rsub__ = answering(8)

@@ -1,6 +1,6 @@
-"""Counts beyond all there can be: a typed error, None or a short answer, soon (KV-ERR-6).
+"""Counts beyond all there can be: a typed error, None or a short result, soon (KV-ERR-6).
 
-What is compared with kvref is compiled: the ints of the uncompiled build have no end either.
+The build compared with kvref is the compiled one: ints of the uncompiled one have no end either.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class Beside:
             assert found[0] == found[1], (name, how, number)
 
     def _outcome(self, side: int, name: str, number: int, how: dict[str, Any]) -> object:
-        """Most calls are illegal: a manager that one left as it was serves for the next."""
+        """Make a call; after an illegal one, mostly the case, reuse the unchanged manager."""
         if side not in self.unchanged:
             self.unchanged[side] = managed(self.sides[side], self.groups)
         manager, requests = self.unchanged.pop(side)
@@ -148,7 +148,7 @@ def test_all_counts_of_a_call_may_be_large(bench: Bench, groups: str) -> None:
 @pytest.mark.rule("KV-ERR-6", "KV-MGR-8")
 @pytest.mark.parametrize("groups", GROUPS)
 def test_a_hit_is_no_longer_than_the_request(bench: Bench, groups: str) -> None:
-    """Null stands only for blocks that the request has, also where none of them would be read."""
+    """Refuse null for blocks beyond the request, even where none of them is read."""
     beside = Beside(bench, groups)
     for length in (3, 4, 64, 2**12):
         for spec in GROUPS[groups]:
@@ -163,7 +163,7 @@ def test_a_hit_is_no_longer_than_the_request(bench: Bench, groups: str) -> None:
 
 @pytest.mark.rule("KV-ERR-6")
 def test_the_needs_of_many_groups_are_added_up(bench: Bench) -> None:
-    """1,100 groups need 2^53 blocks each, more than 64 bits: a refusal, and the exact sum."""
+    """Give 1,100 groups a need of 2^53 blocks each: over 64 bits, refused, and exact."""
     manager = bench.manager(
         NUM_BLOCKS,
         specs=[sliding(1, 6)] * 1100,

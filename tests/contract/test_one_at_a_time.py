@@ -26,7 +26,7 @@ pytestmark = pytest.mark.rule("KV-ERR-7")
 
 
 def asking(values: Sequence[int], back: Callable[[], None]) -> Moody:
-    """Ints that call `back` whenever one looks at them."""
+    """Return ints that call `back` whenever they are read."""
     return Moody(values, "acts", back)
 
 
@@ -96,7 +96,7 @@ def test_what_a_callback_calls_is_refused(implementation: Implementation, name: 
     assert scene.refused
     scene.ticks = False
     check_snapshot(scene.manager.config, scene.manager.snapshot())
-    scene.manager.free(scene.other)  # nobody is at work any more
+    scene.manager.free(scene.other)  # no call is under way
     scene.manager.free(scene.request)
     assert scene.manager.num_free_blocks == 11
 

@@ -1,4 +1,4 @@
-"""A call that an exception ends has changed nothing, or nothing is answered any more."""
+"""A call that an exception ends has changed nothing, or no later call is served."""
 
 from __future__ import annotations
 

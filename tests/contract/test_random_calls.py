@@ -62,7 +62,7 @@ names = st.sampled_from(["x", "lora", "mm", "cache_salt", "xlora"])
 
 @st.composite
 def contents(draw: st.DrawFn) -> dict[str, Any]:
-    """Extra keys for one block of four tokens, of few values, so that many are equal."""
+    """Draw extra keys for one block of four tokens, from few values, so that many are equal."""
     path = draw(st.none() | names)
     return {
         "cache_salt": draw(st.none() | names),

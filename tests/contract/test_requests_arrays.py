@@ -1,4 +1,4 @@
-"""KV-REQ-5: prompts and appended tokens that come as arrays."""
+"""KV-REQ-5: prompts and appended tokens given as arrays."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def as_array(tokens: Sequence[int], kind: str) -> Any:
 
 
 class Tensor:
-    """What a request sees of a tensor: elements that are no ints, and `tolist`."""
+    """A tensor as requests see it: elements that are no ints, and `tolist`."""
 
     def __init__(self, tokens: Sequence[int]) -> None:
         self.tokens = tokens

@@ -48,7 +48,7 @@ SCALED = {torch.int8: "INT8_PER_TOKEN_HEAD", torch.float8_e4m3fn: "FP8_PER_TOKEN
 
 @dataclass
 class Compiling:
-    """Stands for a kernel: a launch compiles it and says what it is made of."""
+    """A kernel whose launches are compiled and described instead."""
 
     kernel: Any
     found: list[dict[str, object]]
@@ -112,7 +112,7 @@ def is_aligned(parameter: Any, value: Any) -> bool:
 
 
 def stack_of(cubin: bytes) -> int:
-    """Bytes of local memory of a thread; 0 where no tool says so."""
+    """Return a thread's bytes of local memory; 0 where no tool shows them."""
     tool = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
     if not tool.exists():
         return 0

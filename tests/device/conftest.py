@@ -32,10 +32,10 @@ def one_thread() -> Iterator[None]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Warnings that say nothing of these tests.
+    """Silence warnings that say nothing about these tests.
 
-    What is not a number is computed with on purpose; NumPy under the interpreter warns of it. On a
-    GPU torch and Triton say once what they are yet to change.
+    NaN is used on purpose; NumPy under the interpreter warns of it. On a GPU torch and Triton
+    announce later changes once.
     """
     quiet = (
         "ignore::RuntimeWarning:triton.runtime.interpreter",

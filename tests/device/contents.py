@@ -35,7 +35,7 @@ def fingerprints(salt: str | None, tokens: Sequence[int]) -> list[int]:
 
 
 def noise(prints: Sequence[int], place: int, shape: tuple[int, ...]) -> torch.Tensor:
-    """int64 [n, *shape]: bits that differ for each fingerprint, place and element."""
+    """Return int64 [n, *shape]: bits that differ for each fingerprint, place and element."""
     at = np.arange(prod(shape), dtype=np.int64) + 1009 * place
     mixed = np.array(prints, dtype=np.int64).reshape(-1, 1) * 0x2545F4914F6CDD1D
     mixed = mixed + at * 0x1E3779B97F4A7C15

@@ -1,4 +1,4 @@
-"""What happens to blocks between steps: forks, swaps, loads, partial copies, eviction."""
+"""Events of blocks between steps: forks, swaps, loads, partial copies, eviction."""
 
 from __future__ import annotations
 
@@ -131,15 +131,15 @@ class Moves:
         if self.random.random() < 0.02:
             self.counts["resets"] += self.manager.reset_prefix_cache()
 
-    # Tokens that come from elsewhere.
+    # External tokens.
 
     def bring(
         self, one: One, total: int, fill: Callable[[Lists, int], bool], *, delayed: bool = False
     ) -> bool:
-        """Admit a request with `total` tokens, of which `fill` brings those that are no hit.
+        """Admit a request with `total` tokens, of which `fill` fills those that are no hit.
 
-        `fill` is given the block lists and the hit, and answers whether it could; not being able
-        to is allowed with `delayed` only, for then nothing has been registered.
+        `fill` gets the block lists and the hit, and returns whether it could; it may fail only with
+        `delayed`, for then nothing has been registered.
         """
         hit = self.manager.get_computed_blocks(one.request)
         local = hit.hit_length_tokens
@@ -171,7 +171,7 @@ class Moves:
         return True
 
     def places(self, lists: Lists, first: int, end: int) -> list[tuple[int, int, int]]:
-        """Group, entry and block where tokens `first` … `end` - 1 lie."""
+        """Return group, entry and block of tokens `first` … `end` - 1."""
         return [
             (group, index, block)
             for group, ids in enumerate(lists)

@@ -30,7 +30,7 @@ def states_of(spec: LayerSpec, start: int, main: int, end: int) -> list[tuple[in
 
 
 class States(Moves):
-    """What a step does with states.
+    """Moves and steps of states.
 
     `state.0` is another one after every token; `state.1` stays as it was after the first, so it is
     right only if it was carried from block to block.

@@ -11,7 +11,7 @@ from kvfast.device.tier.streams import Event
 
 
 class LateEvent:
-    """A copy that is not made until somebody waits for it, or for one behind it."""
+    """A copy that is not made until it, or a later one, is waited for."""
 
     def __init__(self, streams: LateStreams, work: Callable[[], None]) -> None:
         self.streams, self.work = streams, work

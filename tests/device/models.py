@@ -31,7 +31,7 @@ def mla(dtype: str = "bfloat16") -> MLAAttentionSpec:
 
 
 def mamba() -> MambaSpec:
-    """States of 12 and 20 bytes, padded to the page of a float16 full attention layer."""
+    """Return states of 12 and 20 bytes, padded to a page of float16 full attention."""
     return MambaSpec(
         BLOCK_SIZE, ((2, 3), (5,)), ("float16", "float32"), page_size_padded=4 * 2 * 9 * 2
     )

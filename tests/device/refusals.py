@@ -1,4 +1,4 @@
-"""What the device plane refuses, as a table: each callable with legal arguments and bad ones.
+"""A table of what the device plane refuses: each callable with legal arguments and bad ones.
 
 A bad argument must raise an error that names it and its value, before anything was written: no
 operation on pages or tables ran, no tensor changed, and the next step is as if there was no call.
@@ -292,7 +292,7 @@ def ids(
 
 
 def tokens(argument: str, heads: int, size: int) -> tuple[Bad, ...]:
-    """Keys, values or latents of two tokens, [2, heads, size], for float16 pools or smaller."""
+    """Refuse keys, values or latents of two tokens, [2, heads, size], for float16 pools."""
     shape = (2, heads, size)
     good = torch.zeros(shape, device=DEVICE)
     whole: list[Any] = [None, 3, good.tolist(), good.cpu().numpy(), good.to_sparse()]

@@ -120,7 +120,7 @@ BETWEEN = (
         (
             *kinds.objects("batched"),
             *kinds.handles("handles", limit=MAX_HANDLES),
-            Bad("handles", [0, 5], "handle"),  # nobody is registered there
+            Bad("handles", [0, 5], "handle"),  # no request is registered there
         ),
     ),
     Call(
@@ -250,7 +250,7 @@ RESIDENT_CALLS = (
             Bad("batched", batched_of(OTHER), "batched"),
             Bad("batched", batched_of(FULL), "handles[0]"),  # nothing of them is computed there
             *kinds.handles("handles", limit=RUN_HANDLES),
-            Bad("handles", [0, 5], "handles[1]"),  # nobody is registered there
+            Bad("handles", [0, 5], "handles[1]"),  # no request is registered there
             *kinds.numbers("max_steps", 1, 2**31 - 1),
             *kinds.handles("max_tokens", repeats=False, limit=2**53),
             *(Bad("max_tokens", value, "max_tokens") for value in (-1, True, 2**53, [1])),

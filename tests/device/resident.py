@@ -47,7 +47,7 @@ class ResidentEngine(TableEngine):
             self.run()
 
     def run(self) -> None:
-        """Some of those that decode, in any order; some are stopped after any step."""
+        """Decode some requests, in any order; stop some after any step."""
         requests = [(handle, self.batched.request_of(handle)) for handle in self.handles]
         decoding = [
             handle
@@ -103,7 +103,7 @@ class ResidentEngine(TableEngine):
         return self.batched.manager.get_blocks(self.batched.request_of(handle)).to_lists()
 
     def copied(self, step: DeviceStep) -> Shown:
-        """Slots, positions, lengths and new blocks of a step, which the next one writes over."""
+        """Copy a step's slots, positions, lengths and new blocks, which the next one overwrites."""
         slots = [one.tolist() for one in step.slots if one is not None]
         groups = range(len(step.slots))
         new = [one.tolist() for g in groups if (one := self.resident.new_blocks(g)) is not None]

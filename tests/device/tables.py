@@ -1,4 +1,4 @@
-"""Random steps of a real manager, told to tables: after each the device must be what it answers."""
+"""Random steps of a real manager, passed to tables: the device must always match the manager."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def rows_of(*rows: tuple[int, int, int, int]) -> torch.Tensor:
 
 
 class TableEngine(Engine):
-    """An engine, on kvfast unless told otherwise, that tells tables its steps, and checks them.
+    """An engine, on kvfast by default, that passes its steps to tables, and checks them.
 
     Two requests have rows to begin with, so the tables grow; a message holds 5 entries.
     """
@@ -90,7 +90,7 @@ class TableEngine(Engine):
         return call(self.sides[0])
 
     def compare(self, rule: str, what: str) -> None:
-        """Nor anything to compare it with."""
+        """Compare nothing: there is only one side."""
 
     def try_broken(self, plan: StepPlan) -> None:
         """Try nothing: every plan is legal."""
@@ -99,7 +99,7 @@ class TableEngine(Engine):
         """Do nothing: all deltas are taken after each step."""
 
     def call_alone(self) -> None:
-        """Make a single call, and tell the tables the lengths and lists that no step tells."""
+        """Make a single call, and set the lengths and lists that no step sets."""
         super().call_alone()
         requests = [self.batched.request_of(handle) for handle in self.handles]
         self.tables.set_lengths(self.handles, [one.num_computed_tokens for one in requests])
@@ -189,7 +189,7 @@ class TableEngine(Engine):
 def engines(
     seeds: range, backend: Backend, tables: type[DeviceTables] = DeviceTables, num_steps: int = 20
 ) -> Iterator[TableEngine]:
-    """Engines that have played on random configurations, every fifth a hybrid with a large pool."""
+    """Yield engines after random configurations, every fifth a hybrid with a large pool."""
     for seed in seeds:
         random = Random(seed)
         engine = TableEngine(random_config(random, hybrid=seed % 5 == 0), random, tables, backend)

@@ -1,4 +1,4 @@
-"""bench/device/hashing.py: when the device is faster, that answers are compared, that it runs."""
+"""bench/device/hashing.py: when the device is faster, that results are compared, that it runs."""
 
 from __future__ import annotations
 

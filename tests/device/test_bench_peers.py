@@ -15,7 +15,7 @@ SIZE = 4
 
 
 def tokens() -> Tokens:
-    """Ten tokens in blocks 3, 1 and 5 of pages whose keys and values alternate, as in pools."""
+    """Return ten tokens in blocks 3, 1 and 5, with alternating keys and values, as in pools."""
     slots = torch.tensor([12, 13, 14, 15, 4, 5, 6, 7, 20, 21])
     keys, values = torch.randn((2, 10, 2, 8)).unbind()
     pages = torch.zeros((6, 2, SIZE, 2, 8))

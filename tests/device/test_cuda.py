@@ -1,4 +1,4 @@
-"""What only a GPU shows: nothing waits for it, graphs can be captured, streams are in order."""
+"""Properties that only a GPU shows: no waits, graph capture, the order of streams."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ LONG = 200_000_000
 
 @contextmanager
 def no_waiting() -> Iterator[None]:
-    """Whatever makes the host wait for the device raises."""
+    """Raise whenever the host waits for the device."""
     torch.cuda.synchronize()
     torch.cuda.set_sync_debug_mode("error")
     try:

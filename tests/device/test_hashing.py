@@ -78,7 +78,7 @@ def test_the_number_of_tokens_of_a_block_may_be_wide_as_well(block_size: int) ->
 @pytest.mark.rule("KV-DEV-18")
 @pytest.mark.parametrize("length", range(9, 20))
 def test_lengths_around_the_end_of_a_chunk(length: int) -> None:
-    """36 bytes and one for each token: the padding goes to a second chunk from 20 tokens on."""
+    """Take 36 bytes and one per token: from 20 tokens on the padding needs a second chunk."""
     check_hashes([[1] * (length + 5)], length + 5)
 
 
@@ -157,7 +157,7 @@ def test_more_prompts_than_there_is_memory_for_go_one_after_another(
 
 @pytest.mark.rule("KV-DEV-7", "KV-DEV-18")
 def test_a_negative_token_on_the_device_gives_hashes_that_no_request_has() -> None:
-    """It is hashed as 2^64 more, in both forms; what stands before it and beside it is right."""
+    """Hash it as 2^64 more, in both forms; other prefixes and prompts are unaffected."""
     pytest.importorskip("triton", reason="Triton is not installed")
     tokens, starts = torch.tensor([1, 2, 3, -1, 5, 6, 1, 2]), [0, 6, 8]
     right = tokens.where(tokens > 0, 4)

@@ -45,7 +45,7 @@ class TierRecorder(Recorder):
         self.kinds = Counter[str]()
 
     def compute(self, kind: str, **members: Any) -> None:
-        """Work on the computing stream, behind the copies that it was made to wait for."""
+        """Record work on the computing stream, behind the copies that it waits for."""
         self.kinds[kind] += 1
         self.last_step = f"{kind}-{self.num_lines}"
         after, self.waited = tuple(self.waited), []

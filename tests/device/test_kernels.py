@@ -87,7 +87,7 @@ def random_rows(random: Random, tables: DeviceTables, handles: int, num: int) ->
 
 
 def random_step(random: Random, both: tuple[DeviceTables, DeviceTables], handles: int) -> None:
-    """Lengths, a list, rows and a batch, told to both; perhaps the batch of the step before."""
+    """Give both lengths, a list, rows and a batch, perhaps that of the previous step."""
     plain = both[0]
     chosen = random.sample(range(handles), random.randint(0, handles))
     lengths = [random.randint(0, 20) for _ in chosen]
@@ -144,7 +144,7 @@ def test_a_step_larger_than_a_program_is_the_same_in_both_forms() -> None:
 def test_what_is_out_of_range_on_the_device_is_not_written() -> None:
     _, kernels = pair([0], max_requests=2, max_tokens=4)
     device = kernels._device
-    # Around both arrays lies memory of somebody else.
+    # Around both arrays lies memory of others.
     around = torch.arange(2 * 40, dtype=torch.int32, device=kernels.device).view(2, 40)
     num = len(device.state.entries)
     entries, lengths = around[0, 4 : 4 + num], around[1, 4:6]

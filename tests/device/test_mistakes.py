@@ -43,7 +43,7 @@ SEEN = (AssertionError, IndexError, RunDifferenceError, RuntimeError)
 
 
 def pages() -> Iterator[Check]:
-    """Tests with some of their arguments; Hypothesis would report a failure of its own."""
+    """Yield tests with some of their arguments; Hypothesis would report failures itself."""
     yield test_pools.a_page_of_keys_and_values_is_laid_out
     yield partial(test_operations.test_a_token_is_written_to_its_slot_and_read_from_it, "torch")
     scales = "FP8_PER_TOKEN_HEAD"

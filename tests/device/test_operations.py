@@ -16,7 +16,7 @@ STORED = ["float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2"]
 
 
 def numbers(shape: tuple[int, ...], dtype: torch.dtype, seed: int) -> torch.Tensor:
-    """Values of all sizes, with zeros, infinities and subnormal numbers among them."""
+    """Return values of all sizes, with zeros, infinities and subnormal numbers among them."""
     generator = torch.Generator().manual_seed(seed)
     sizes = 10.0 ** torch.randint(-9, 6, shape, generator=generator)
     values = torch.randn(shape, generator=generator) * sizes

@@ -1,4 +1,4 @@
-"""An index answers what look-ups of the manager answer, by the host and by the device."""
+"""An index finds what look-ups of the manager find, on the host and on the device."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_it_begins_with_what_is_cached_and_can_begin_anew() -> None:
     side.free("a")
     side.manager.reset_prefix_cache()
     side.admit("b", range(5))
-    assert hits_of(index, range(9)) == [8]  # it was told nothing
+    assert hits_of(index, range(9)) == [8]  # it was not updated
     index.read()
     assert hits_of(index, range(9)) == [4]
     assert index.num_keys == 1

@@ -21,7 +21,7 @@ Hashes = list[bytes]
 
 
 def random_hashes(random: Random, num: int, homes: int) -> Hashes:
-    """Different ones with few homes; half of them differ in their last byte alone."""
+    """Draw different hashes with few homes; half of them differ in their last byte alone."""
     made: dict[bytes, None] = {}
     while len(made) < num:
         home = random.randrange(homes).to_bytes(4, "little")

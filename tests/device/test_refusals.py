@@ -34,7 +34,7 @@ def test_what_is_bad_is_named_and_nothing_is_done(call: Call, backend: Backend) 
 
 
 def public_callables() -> dict[str, Callable[..., object]]:
-    """Functions, constructors and methods of what `kvfast.device` exports."""
+    """Return functions, constructors and methods that `kvfast.device` exports."""
     found: dict[str, Callable[..., object]] = {}
     for name in device.__all__:
         thing = getattr(device, name)

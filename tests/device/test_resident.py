@@ -32,7 +32,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 class Decoding:
-    """Requests that were admitted, told to tables, and have one token left to compute."""
+    """Requests that were admitted, entered into tables, and have one token left to compute."""
 
     def __init__(
         self,
@@ -92,10 +92,10 @@ def test_no_more_steps_are_planned_than_there_are_blocks_for() -> None:
 @pytest.mark.rule("KV-DEV-15", "KV-POOL-6")
 def test_a_run_ends_before_a_block_without_a_key_leaves_its_window() -> None:
     specs = (FULL, WINDOW)
-    one = Decoding(8, specs=specs, num_blocks=30)  # nothing is cached: the first block goes at 9
+    one = Decoding(8, specs=specs, num_blocks=30)  # nothing cached: block 0 is freed at 9
     assert one.begin(20) == 0
     cached = ManagerConfig(one.tables.config.kv_cache, 32)
-    # Blocks 0 and 1 have keys; those that come, from token 8 on, have none when the run begins.
+    # Blocks 0 and 1 have keys; new ones, from token 8 on, have none when the run begins.
     two = Decoding(8, config=cached)
     assert two.begin(20) == 8
     while int(two.resident.num_steps) < 8:
@@ -142,7 +142,7 @@ def test_a_manager_that_was_changed_meanwhile_is_found_out() -> None:
     assert one.resident.begin(one.batched, handles, 1) == 1
     one.resident.step()
     run = one.resident.end()
-    # Its last block has no key, so it goes to the front of the queue.
+    # Its last block has no key, so it is freed to the front of the queue.
     (freed,) = one.batched.manager.get_blocks(one.batched.request_of(one.handles[2])).to_lists()
     one.batched.free(one.handles[2:])
     with pytest.raises(RunDifferenceError) as error:

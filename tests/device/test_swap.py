@@ -1,4 +1,4 @@
-"""Blocks go to host memory and come back as they were, in the order that waits ask for."""
+"""Blocks are swapped to host memory and back unchanged, in the order that waits require."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_what_was_swapped_out_comes_back_to_any_block(
 def there_and_back(
     blocks: list[int], host_blocks: list[int], num: int, backend: Backend
 ) -> list[bytes]:
-    """Swap out, overwrite, swap in to other blocks; answers what the pools then hold."""
+    """Swap out, overwrite, swap in to other blocks; return what the pools then hold."""
     pools, host = filled(CONFIG), host_pools()
     swapper = Swapper(pools, host, backend=backend)
     before = [pages.cpu().clone() for pages in pools.pages]
@@ -50,7 +50,7 @@ def there_and_back(
     for pages, mine in zip(before, host.pages, strict=True):
         assert torch.equal(pages[blocks[:num]], mine[host_blocks[:num]])
     for pages in pools.pages:
-        pages[blocks[:num]] = 7  # somebody else's by now
+        pages[blocks[:num]] = 7  # in other use by now
     transfer = swapper.swap_in(host_blocks[:num], blocks[3 : 3 + num])
     transfer.wait()
     transfer.synchronize()
@@ -72,7 +72,7 @@ BATCHES = ([3, 1], [2, 4, 6], [5])
 
 
 def late_swapper() -> tuple[KVPools, KVPools, Swapper]:
-    """Pools in host memory on both sides: these streams are as late as a device's may be."""
+    """Make pools in host memory on both sides: these streams are as late as a device's may be."""
     pools = filled(CONFIG, device="cpu")
     host = KVPools(cache(full(), mamba(), num_blocks=8))
     return pools, host, Swapper(pools, host, streams=LateStreams())
@@ -106,9 +106,9 @@ def test_without_the_wait_these_streams_show_it() -> None:
 
 
 def offloaded(num_spare: int) -> tuple[bool, int]:
-    """Batches of blocks go out, are overwritten at once, and come back.
+    """Swap batches of blocks out, overwrite them at once, and swap them in.
 
-    Answers whether all is as it was, and how often spare blocks had to be waited for.
+    Return whether all is as it was, and how often spare blocks had to be waited for.
     """
     pools, _, swapper = late_swapper()
     before = [pages.clone() for pages in pools.pages]
@@ -150,7 +150,7 @@ def test_the_host_can_wait_for_all() -> None:
 
 
 class Recorder:
-    """Stands for the streams of `torch.cuda`, and writes down what they are asked for."""
+    """A stub for the streams of `torch.cuda` that records their calls."""
 
     def __init__(self) -> None:
         self.told: list[str] = []

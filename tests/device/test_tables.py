@@ -1,4 +1,4 @@
-"""Tables on the device: what a step is told and what it knows, and what is refused."""
+"""Tables on the device: what a step sends, what it need not send, and what is refused."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def decode_tables(num: int) -> tuple[DeviceTables, BatchedManager]:
 
 @pytest.mark.rule("KV-DEV-12")
 def test_a_decode_step_stages_its_new_blocks_and_nothing_of_its_batch() -> None:
-    """1,024 requests, 64 of which take a block in each step: 8 bytes for each, and a header."""
+    """Decode 1,024 requests, 64 of which take a block per step: 8 bytes each, and a header."""
     num = 1024
     tables, batched = decode_tables(num)
     rows = np.empty((num, 4), np.int32)

@@ -1,7 +1,7 @@
 """Make the records of differences again, each by its own operations on kvref.
 
 Each shows, in as few operations as possible, one point where the rules differ from vLLM 0.24.0; the
-README beside the files says which, and what vLLM answers instead.
+README beside the files says which, and what vLLM does instead.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Editions of the contract: whoever conformed to one goes on conforming (decision 0057)."""
+"""Editions of the contract: what conformed to one continues to conform (decision 0057)."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def report_of(subject: Implementation) -> Report:
 
 
 def test_a_server_of_edition_0_1_conforms(frozen: RemoteImplementation) -> None:
-    """It names no edition; the report says what is new since."""
+    """Name no edition; the report shows what is new since."""
     assert frozen.capabilities.edition == "0.1"
     report = report_of(frozen)
     assert [violation.rule for violation in report.violations] == []

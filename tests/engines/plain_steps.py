@@ -52,7 +52,7 @@ def stop(request: Any, status: int) -> str:
 
 
 class Given:
-    """What a scheduler is configured with, drawn by chance.
+    """The configuration of a scheduler, drawn at random.
 
     `ahead`: tokens behind a block that its hash covers. `in_flight`: it counts tokens of steps that
     were planned and not updated, as vLLM does since 0.26; `by_flight`: all others are final, as in
@@ -73,7 +73,7 @@ class Given:
 
 @dataclass
 class Told:
-    """What a step computes: tokens of each by name, and of each what it had."""
+    """A planned step: the tokens of each request by name, and its earlier values."""
 
     counts: dict[str, int]
     computed: list[int]
@@ -89,10 +89,10 @@ class Plainly:
         self.goals: list[tuple[Any, int]] = []
 
     def seat(self, running: list[Any], forgotten: set[str]) -> None:
-        """Nothing is kept."""
+        """Keep nothing."""
 
     def plan(self, running: list[Any], budget: int, threshold: int, step: int) -> Told | None:
-        """New tokens of each; None if one is beyond the longest sequence."""
+        """Return the new tokens of each; None if one exceeds the longest sequence."""
         told = Told({}, [], [], {})
         self.goals = []
         for one in running:
@@ -199,7 +199,7 @@ class Plainly:
             self.ended.append(one.request_id)
 
     def rewind(self, one: Any, num_drafts: int, num_right: int, is_stale: bool) -> None:
-        """Drafts that were wrong are not computed."""
+        """Take back the computed tokens of rejected drafts."""
         pair = (num_drafts, num_right)
         self.rewound[pair] = self.rewound.get(pair, 0) + 1
         wrong = 0 if is_stale else num_drafts - num_right

@@ -1,4 +1,4 @@
-"""What a shadow of vLLM 0.33 has beside that of 0.24, without vLLM: steps, names, preconditions."""
+"""Additions to the shadow of vLLM 0.33 since 0.24, without vLLM: steps, names, preconditions."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def stale_output_counts(made: Scheduler) -> None:
     plan = made.begin()
     made.end(plan)
     made.request.num_preemptions += 1
-    made.request.num_computed_tokens = 4  # goes on already
+    made.request.num_computed_tokens = 4  # already under way
     made.update(plan, computed=-2)
 
 
@@ -198,7 +198,7 @@ def test_events_have_the_names_of_the_follower() -> None:
     assert names.theirs(stored(b"of nobody", None)) == stored(b"of nobody", None)
     assert names.theirs(BlockRemoved((low,), "GPU", 1)) == BlockRemoved((b"a",), "GPU", 1)
     assert names.theirs(AllBlocksCleared()) == AllBlocksCleared()
-    # A session goes on: vLLM keeps the hash of a block whose look-ahead is another one now.
+    # A session continues: vLLM keeps the hash of a block whose look-ahead has changed.
     names.add(theirs, [b"a", b"c"], "r", is_new=True)
     assert names.own(stored(b"d", b"c")) == stored(b"d", b"b")
     names.add([theirs[0], b"\x03" * 32], [b"a", b"c"], "r", is_new=True)  # hashed again

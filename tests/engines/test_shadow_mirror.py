@@ -30,7 +30,7 @@ CONFIG = ManagerConfig(
 
 
 class Stock:
-    """As much of vLLM's manager as the scheduler asks here, answered by kvref."""
+    """The part of vLLM's manager that the scheduler calls here, on kvref."""
 
     def __init__(self, forgets_to_free: bool = False) -> None:
         self.kvref = find_implementation("kvref")
@@ -119,7 +119,7 @@ def test_equal_managers_show_no_difference(name: str) -> None:
 def test_the_first_difference_is_reported_with_a_record_that_others_pass(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """vLLM's manager keeps a block too many; the record says what is right."""
+    """Keep a block too many in vLLM's manager; the record shows what is right."""
     monkeypatch.setenv("KVSPEC_MONITOR_DIR", str(tmp_path))
     monkeypatch.setenv("KVSPEC_SHADOW_RAISE", "1")
     said: list[str] = []
@@ -242,7 +242,7 @@ def test_who_does_not_follow_reports_what_a_scheduler_must_keep() -> None:
 
 
 def test_a_stale_common_prefix_is_a_difference() -> None:
-    """vLLM's scheduler reads the number of the last look-up, though a read was skipped."""
+    """Read the number of the last look-up, though a read was skipped, as vLLM does."""
     mirror = Mirror(find_implementation("kvref"), CONFIG, str, records=None)
     stock = Stock()
     stock.coordinator.num_uncached_common_prefix_tokens = 2

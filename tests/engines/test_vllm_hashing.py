@@ -32,7 +32,7 @@ def utils() -> Any:
 
 @dataclass
 class Request:
-    """What a hasher reads of vLLM's request."""
+    """The members of vLLM's request that a hasher reads."""
 
     tokens: list[int]
     cache_salt: str | None = None

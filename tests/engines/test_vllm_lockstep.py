@@ -46,7 +46,7 @@ def test_both_schedulers_do_the_same(
 def test_a_broken_short_way_is_found(
     lockstep: Any, model: str, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
-    """Computed tokens that were taken back, and hashes that are due; drafts that were wrong."""
+    """Break computed tokens taken back, hashes that are due, or rejected drafts."""
     from kvfast.engines.vllm import taking, updates
     from kvfast.engines.vllm.steps import BatchedSteps
 
@@ -64,7 +64,7 @@ def test_a_broken_short_way_is_found(
 
 
 def unsplit(steps: Any) -> Any:
-    """Chunks that end where no state can be kept."""
+    """Choose chunks that end where no state can be kept."""
     steps.seats.split = None
     return steps.seats.choose(steps.budget, steps._threshold(), steps.scheduler.current_step + 1)
 
@@ -258,7 +258,7 @@ def test_what_is_not_served_stays_with_the_stock_manager(lockstep: Any, model: s
     from kvspec.errors import UnsupportedError
 
     class Other(kv_cache_manager.KVCacheManager):  # type: ignore[misc]  # vLLM may be absent
-        """Somebody else's."""
+        """A manager of another class."""
 
     setup = lockstep.setups()["full"]
     config = lockstep.vllm_config(setup, model)

@@ -1,6 +1,6 @@
 """The loops over vLLM's requests beside a plain statement, over made-up requests without vLLM.
 
-Requests come, end, are preempted and come back between steps; the loops keep their seats.
+Requests start, end, are preempted and return between steps; the loops keep their seats.
 """
 
 from __future__ import annotations
@@ -134,12 +134,12 @@ class ByLoops:
         places = {name: i for i, name in enumerate(told.counts)}
         answers = taker.take_all(self.seats, told.counts, requests, sampled, places, told.drafts)
         seated = [self.seats.names[place] for place in taker.ended]
-        assert seated == ended or len(seated) < len(ended)  # one came back behind the others
+        assert seated == ended or len(seated) < len(ended)  # one returned behind the others
         return answers, taker.num_rewound, log, ended
 
 
 class Story:
-    """Steps of a made-up scheduler; all that each answers, and its requests afterwards."""
+    """Steps of a made-up scheduler, with all results, and its requests afterwards."""
 
     def __init__(self, made: Callable[[Given], Any], seed: int) -> None:
         self.rng = rng = Random(seed)
@@ -290,7 +290,7 @@ def _state(request: Any) -> dict[str, Any]:
 
 
 def played(made_of: Any, num_seeds: int) -> Counter[str]:
-    """Compare stories by these loops with the plain statement; what came up."""
+    """Compare stories by these loops with the plain statement; count what occurred."""
     counts: Counter[str] = Counter()
     for seed in range(num_seeds):
         plain = Story(Plainly, seed)
@@ -376,7 +376,7 @@ def _source(module: ModuleType) -> str:
     ("member", "value", "expected"),
     [
         ("num_nans_in_logits", None, True),
-        ("num_nans_in_logits", {}, True),  # as vLLM's V1 runner answers
+        ("num_nans_in_logits", {}, True),  # as vLLM's V1 runner returns
         ("num_nans_in_logits", {"r": 1}, False),
         ("prompt_logprobs_dict", {"r": None}, False),
         ("pooler_output", [None], False),

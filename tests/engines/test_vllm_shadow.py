@@ -94,7 +94,7 @@ def not_told(scheduler: Any, plan: Any) -> None:
 
 
 def more_computed(scheduler: Any, plan: Any) -> None:
-    """Drafts stay that were rejected."""
+    """Keep rejected drafts."""
     for name in plan.num_scheduled_tokens:
         if name in scheduler.requests:
             scheduler.requests[name].num_computed_tokens += 3
@@ -135,7 +135,7 @@ def test_a_mistake_of_the_scheduler_is_found(
     mistake: Callable[[Any, Any], None],
     said: str,
 ) -> None:
-    """After vLLM's own call, before the shadow looks."""
+    """Make it after vLLM's own call, before the shadow compares."""
     call = AFTER[mistake]
     own = getattr(scheduler.Scheduler, call)
 

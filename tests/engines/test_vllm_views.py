@@ -1,4 +1,4 @@
-"""What vLLM sees of kvfast, with stubs for the few names of vLLM that this needs."""
+"""vLLM's view of kvfast, with stubs for the few names of vLLM that this needs."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_an_empty_free_queue_has_its_ends_beside_each_other(
 def test_a_request_whose_load_failed_holds_nothing_and_is_still_counted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """vLLM frees its blocks and goes on to ask for its need among the prefills in flight."""
+    """Free its blocks; vLLM still adds its need to that of prefills in flight."""
     pool = pool_of(monkeypatch, 1)
     views = sys.modules["kvfast.engines.vllm.views"]
     coordinator = views.Coordinator()

@@ -1,4 +1,4 @@
-"""The commands that a stranger types first, in examples/README.md: run as they stand, and timed.
+"""The commands that a newcomer types first, in examples/README.md: run as written, and timed.
 
 `python -m tests.examples.first_verdict` writes the table of seconds.
 """

@@ -51,7 +51,7 @@ class WatchedWorkers(Workers):
 
 @dataclass
 class Served:
-    """What came of the prompts: tokens by name, and what was sent to the workers."""
+    """The outcome of the prompts: tokens by name, and what was sent to the workers."""
 
     tokens: dict[str, list[int]] = field(default_factory=dict)
     batches: list[tuple[list[Any], ...]] = field(default_factory=list)
@@ -128,7 +128,7 @@ def of_kvfast() -> tuple[Implementation, BatchedManager]:
 
 
 def of_kvfast_uncompiled() -> tuple[Implementation, BatchedManager]:
-    """Plain Python, audited."""
+    """Return kvfast in plain Python, audited."""
     implementation = kvfast.uncompiled()
     return implementation, implementation.batched(implementation.create(CONFIG))
 
@@ -140,6 +140,6 @@ def of_kvref() -> tuple[Implementation, BatchedManager]:
 
 
 def watched() -> tuple[Implementation, BatchedManager]:
-    """Under a monitor, as the page says."""
+    """Return kvfast under a monitor, as the page does."""
     implementation = kvfast.implementation()
     return implementation, implementation.batched(kvcheck.monitor(implementation.create(CONFIG)))

@@ -1,4 +1,4 @@
-"""The workflow that engines copy: it is YAML, and its two commands run as they stand there."""
+"""The workflow that engines copy: it is YAML, and its two commands run as written there."""
 
 from __future__ import annotations
 

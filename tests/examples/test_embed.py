@@ -52,7 +52,7 @@ def test_every_manager_gives_the_same_tokens_in_the_same_steps(
 
 
 def test_the_prompts_bring_about_all_that_the_engine_is_for() -> None:
-    """Hits, preemptions, chunks of prompts, drafts right and wrong, rows left, a full pool."""
+    """Require hits, preemptions, chunks, accepted and rejected drafts, free rows, a full pool."""
     implementation, batched = of_kvfast()
     seen = Seen(batched)
     serve(implementation, passed(seen))
@@ -127,7 +127,7 @@ class ForgetsWhatIsLeft(Through):
 
 
 class KeepsThePreempted(Through):
-    """The youngest goes back to the queue, but keeps its blocks."""
+    """The youngest returns to the queue, but keeps its blocks."""
 
     def step(self, plan: StepPlan, output: StepOutput) -> StepResult:
         result: StepResult = self.inner.step(replace(plan, preempted=()), output)
@@ -150,7 +150,7 @@ class ZeroesTooLate(WatchedWorkers):
 
 
 class WritesOneSlotOn(WatchedWorkers):
-    """Every token goes to the slot behind its own."""
+    """Every token is written to the slot behind its own."""
 
     def run(self, batch: Batch) -> None:
         super().run(replace(batch, slots=(batch.slots + 1) % len(self.memory)))
@@ -230,7 +230,7 @@ def test_a_monitor_sees_what_whole_steps_do(tmp_path: Path) -> None:
 
 
 def test_requests_may_be_made_beside_the_engine() -> None:
-    """Another thread makes requests over the same manager, which does not notice."""
+    """Make requests in another thread, over the same manager."""
     implementation = kvfast.implementation()
     manager = implementation.create(CONFIG, check_invariants=False)
     long = RequestInput("long", range(5000))

@@ -1,4 +1,4 @@
-"""Random lives of the engine of examples/embed, with loads, failures and aborts: none stands still.
+"""Random lives of the engine of examples/embed, with loads, failures and aborts: none gets stuck.
 
 Each engine serves prompts of up to some thousand tokens over a pool in which few of them fit, and
 must end all of them with the tokens that a model without any cache samples (KV-LIVE-4).

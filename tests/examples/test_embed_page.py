@@ -41,7 +41,7 @@ def test_the_demo_prints_what_the_page_says() -> None:
 
 
 def run(arguments: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
-    """Python with these arguments."""
+    """Run Python with these arguments."""
     return subprocess.run(
         [sys.executable, *arguments], cwd=folder, capture_output=True, text=True, check=False
     )

@@ -1,4 +1,4 @@
-"""What examples/README.md says that a stranger types and sees is so."""
+"""The commands and outputs in examples/README.md are right."""
 
 from __future__ import annotations
 

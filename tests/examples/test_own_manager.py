@@ -152,7 +152,7 @@ def test_random_programs_find_what_directed_ones_do_not(tmp_path: Path) -> None:
 
 
 def test_the_final_version_conforms_at_level_safety(tmp_path: Path) -> None:
-    """Directed programs and the first of the random ones; it serves as it is installed, too."""
+    """Run directed programs and the first random ones, also through a server."""
     found = examined(FINAL, tmp_path)
     assert found.broken_rules == frozenset()
     assert any(outcome.came_to_its_end for outcome in found.outcomes)
@@ -162,7 +162,7 @@ def test_the_final_version_conforms_at_level_safety(tmp_path: Path) -> None:
 
 
 def test_a_change_that_fits_nowhere_or_twice_is_found() -> None:
-    """So that the page cannot part from its examples unseen."""
+    """Keep the page from drifting away from its examples."""
     with pytest.raises(AssertionError):
         changed("a\n", "@@\n-b\n+c\n")
     with pytest.raises(AssertionError):
@@ -172,7 +172,7 @@ def test_a_change_that_fits_nowhere_or_twice_is_found() -> None:
 
 @pytest.mark.deep
 def test_the_rows_about_a_window_are_what_is_found() -> None:
-    """Six versions of the server in Rust, each built and checked."""
+    """Build and check six versions of the server in Rust."""
     assert "\n".join(rows()) in PAGE
 
 

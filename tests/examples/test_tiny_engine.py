@@ -84,7 +84,7 @@ def test_kernels_decode_the_same_alone() -> None:
 
 
 def planted(name: str) -> AbstractContextManager[None]:
-    """While the device plane has this mistake."""
+    """Plant this mistake in the device plane, while the context lasts."""
     made: AbstractContextManager[None] = find(name, chain(*TEXTS.values())).make()
     return made
 
@@ -115,7 +115,7 @@ def found(seeds: Iterable[int], **options: object) -> bool:
     """Check whether some schedule shows the mistake by a wrong result or an error."""
     for seed in seeds:
         schedule = Schedule(seed)
-        # An audit of the manager would tell before the tokens do.
+        # An audit of the manager would find it before the tokens do.
         schedule.config = replace(schedule.config, check_invariants=False)
         try:
             schedule.run(**options)  # type: ignore[arg-type] # of Schedule.run

@@ -1,4 +1,4 @@
-"""What the tests share: configurations by name, and explorations in this process."""
+"""Shared by the tests: configurations by name, and explorations in this process."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ class AdmitsBeforeOthersGo(SequentialManager):
 
 
 class ChecksOneAfterAnother(SequentialManager):
-    """A request that ends is gone before a wrong entry behind it is seen."""
+    """A request that ends is removed before a wrong entry behind it is seen."""
 
     def step(self, plan: StepPlan, output: StepOutput | None = None) -> StepResult:
         if set(cast(list[int], plan.decoding)) & set(cast(list[int], plan.finished)):
@@ -139,11 +139,11 @@ def test_every_plan_over_two_requests_is_a_move() -> None:
     snapshot = kvref.implementation().create(SMALL.config).snapshot()
     state = State(snapshot, World((running, gone)))
     plans = [move[2] for move in batches(SMALL, state) if move[0] == "batch"]
-    # Three roles or none for the one that runs, one or none for the other; not nobody at all.
+    # Three roles or none for the running one, one or none for the other; at least one in all.
     assert len(plans) == len(set(plans)) == 4 * 2 - 1
     both = State(snapshot, World((running, running)))
     plans = [move[2] for move in batches(SMALL, both) if move[0] == "batch"]
-    # Two in the same role come in both orders.
+    # Two in the same role are tried in both orders.
     assert len(plans) == len(set(plans)) == 4 * 4 - 1 + 3
 
 

@@ -1,4 +1,4 @@
-"""Planted bugs: each is found, by the shortest way, and told in words and as a record."""
+"""Planted bugs: each is found, by the shortest way, and described in words and as a record."""
 
 from __future__ import annotations
 
@@ -64,12 +64,12 @@ def test_what_only_options_together_show_is_not_found_where_one_is_missing(
 
 @pytest.mark.parametrize("case", PLANTED, ids=str)
 def test_a_planted_bug_is_found_by_the_shortest_way(case: Case) -> None:
-    """And told in words: every call, and what is wrong after the last."""
+    """Describe it in words: every call, and what is wrong after the last."""
     violation, pair = violation_of(case.name)
     told = list(trace.lines(violation, pair))
     assert told[0].startswith(f"{violation.broken.rule} (")
     assert violation.broken.operations[-1][0] in told[-2]
-    rule, _, _ = told[0].partition("  ")  # behind it stands its sentence
+    rule, _, _ = told[0].partition("  ")  # its sentence follows
     last = f"the last of {len(violation.path)} moves: {violation.path[-1][0]}"
     case.expect([last, rule, *told[1:]])
 

@@ -45,7 +45,7 @@ NEVER_OF_A_REQUEST = {"illegal", "evict", "reset", "step", "ask"}
     ids=[EMPTY, PREEMPTED, LOADING, RUNNING, "all computed", "as long as it may be"],
 )  # fmt: skip
 def test_a_request_has_these_moves(seat: Seat, expected: set[Move]) -> None:
-    """Each once."""
+    """Find each exactly once."""
     one = replace(WHAT, num_requests=1)
     every = moves(one, State(SNAPSHOT, World((seat,))))
     found = [move for move in every if move[0] not in NEVER_OF_A_REQUEST]

@@ -51,7 +51,7 @@ CASES = cases(__file__, "moves.txt")
 
 
 class Asked:
-    """Answers from a table, and lists what it was asked."""
+    """Returns results from a table, and lists the calls."""
 
     def __init__(self, answers: Mapping[str, Any]) -> None:
         self.answers = answers

@@ -1,4 +1,4 @@
-"""Runs: in one process or several, cut short, interrupted, gone on with."""
+"""Runs: in one process or several, cut short, interrupted, resumed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Indexes side by side: engines that tell of random events, and a network that doubles, delays,
+"""Indexes side by side: engines that publish random events, and a network that doubles, delays,
 loses and reorders; engines restart, states are handed over, gaps are given up."""
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def index_of(
 def stored(
     *hashes: EventHash, group: int = 0, medium: str = "GPU", is_report: bool = False
 ) -> BlockStored:
-    """These keys, of blocks whose tokens do not matter here."""
+    """Store these keys, of blocks whose tokens do not matter here."""
     members = (medium, None, group, "full_attention", None)
     return BlockStored(tuple(hashes), None, (), 4, None, None, *members, is_report=is_report)
 
@@ -57,7 +57,7 @@ def removed(*hashes: EventHash, group: int = 0, medium: str = "GPU") -> BlockRem
 class Engine:
     """An engine that stores and evicts; `truth` is what it has after each batch.
 
-    `is_set`: it tells of the removal of the last copy only (KV-POL-3).
+    `is_set`: it reports only the removal of the last copy (KV-POL-3).
     """
 
     def __init__(self, random: Random, *, is_set: bool) -> None:
@@ -67,7 +67,7 @@ class Engine:
         self.restart()
 
     def restart(self) -> None:
-        """Empty, and the next batch is number 0; some of the old ones are still under way."""
+        """Restart empty, with batch number 0 next; some old batches are still under way."""
         self.late = [] if not self.batches else self.random.choices(self.batches, k=2)
         self.time_s += self.random.uniform(0.5, 1)
         self.keys: Counter[FleetKey] = Counter()
@@ -85,7 +85,7 @@ class Engine:
         self.unsent.append(batch)
 
     def event(self) -> Event | MediumCleared:
-        """Something that could happen now."""
+        """Draw an event that is possible now."""
         random = self.random
         draw = random.random()
         if draw < 0.03:
@@ -129,12 +129,12 @@ class Player:
         self.indexes, self.random = indexes, random
         self.fleet = {name: Engine(random, is_set=is_set) for name in NAMES}
         # The first batch of the run that an index knows; None: of several, for a restart was not
-        # seen (nothing below the due number came), or an old batch came before all new ones.
+        # seen (nothing below the due number arrived), or an old batch arrived before all new ones.
         self.known: dict[str, Batch | None] = {}
         self.counts: Counter[str] = Counter()
 
     def play(self, num_calls: int) -> None:
-        """Random calls."""
+        """Make random calls."""
         for _ in range(num_calls):
             self.call()
 
@@ -210,7 +210,7 @@ class Player:
         return answer.name if isinstance(answer, Heard) else str(answer)
 
     def look(self) -> None:
-        """States, gaps and prefixes are the same, and the states are true."""
+        """Compare states, gaps and prefixes, and check that the states are true."""
         first, *others = self.indexes
         prompt = tuple(self.random.choices(HASHES, k=self.random.randint(0, 4)))
         group, medium = self.random.choice([0, 0, 1]), self.random.choice(MEDIA)

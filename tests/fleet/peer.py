@@ -21,10 +21,10 @@ PATIENCE_S = 20.0
 
 
 class Peer:
-    """An engine that sends what it is asked to, damaged or not, and a view of it.
+    """An engine that sends what the test wants, damaged or not, and a view of it.
 
-    `kept`: numbers and payloads that answer a request for a replay; behind them comes damage
-    without an end if it is `endless`.
+    `kept`: numbers and payloads sent for a replay; damage without an end follows them if it is
+    `endless`.
     """
 
     def __init__(self, **options: Any) -> None:
@@ -41,7 +41,7 @@ class Peer:
         self.thread.start()
 
     def connect(self) -> None:
-        """Send what counts as damage until the view has heard some of it."""
+        """Send damaged messages until the view has received some."""
         end = time.monotonic() + PATIENCE_S
         while not self.view.counts.damaged:
             assert time.monotonic() < end
@@ -51,13 +51,13 @@ class Peer:
             pass
 
     def send(self, batch: Batch, *, rank: int | None = None) -> None:
-        """Publish, and keep for replays."""
+        """Publish a batch, and keep it for replays."""
         frames = batch.number.to_bytes(8, "big"), encode_batch(batch, rank=rank)
         self.kept.append(frames)
         self.pub.send_multipart([b"", *frames])
 
     def serve(self) -> None:
-        """Answer requests; a state is not known here."""
+        """Serve requests for replays; no state is known here."""
         while not self.stopped.is_set():
             if not self.router.poll(20):
                 continue
@@ -71,7 +71,7 @@ class Peer:
             self.router.send_multipart((who, b"", b"", END, b""))
 
     def close(self) -> None:
-        """Stop answering, and leave all sockets."""
+        """Stop serving, and close all sockets."""
         self.stopped.set()
         self.thread.join()
         self.view.close()
@@ -107,7 +107,7 @@ def ranks_are_engines() -> None:
 
 
 def no_peer_holds_a_view() -> None:
-    """Five messages at once; then answers without an end, by number, by bytes and by time."""
+    """Send five messages at once, then replies without an end: by number, bytes and time."""
     clock = iter(count(0.0, 0.25))
     limits = Limits(poll_messages=2)
     with closing(Peer(limits=limits, clock_s=lambda: next(clock))) as peer:

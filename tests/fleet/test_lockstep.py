@@ -1,4 +1,4 @@
-"""The index of kvfast is the reference's, batch by batch, and both tell the truth."""
+"""The index of kvfast equals the reference's, batch by batch, and both are true."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ def test_the_command_prints_what_the_page_says() -> None:
 
 
 def test_the_router_knows_what_the_engine_published(capsys: pytest.CaptureFixture[str]) -> None:
-    """Both in one process, at free ports of this machine."""
+    """Run both in one process, at free ports of this machine."""
     pytest.importorskip("msgspec", reason="needs the extra fleet (msgspec, pyzmq)")
     pytest.importorskip("zmq", reason="needs the extra fleet (msgspec, pyzmq)")
     kv = kvfast.implementation()

@@ -1,4 +1,4 @@
-"""What no index takes, of both: values of wrong types, which the notation cannot write down."""
+"""Values of wrong types, which no index accepts and the notation cannot express."""
 
 from __future__ import annotations
 

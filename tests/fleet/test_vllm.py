@@ -33,7 +33,7 @@ def vllm() -> Any:
 
 
 def free_address() -> str:
-    """vLLM's publisher does not say which port it took, so this one is asked for by number.
+    """Return an address with a free port: vLLM's publisher does not report which one it took.
 
     It connects to an address without `*`, and binds `ipc` ones.
     """
@@ -44,7 +44,7 @@ def free_address() -> str:
 @pytest.mark.rule("KV-FLEET-10", "KV-FLEET-11")
 @pytest.mark.parametrize("kept", [10_000, 5], ids=["replay", "given up"])
 def test_vllm_s_publisher_feeds_a_view(vllm: Any, kept: int) -> None:
-    """vLLM's manager, its own events, its own thread and sockets; a part of it is never heard."""
+    """Use vLLM's manager, events, thread and sockets, and lose some of its messages."""
     from vllm.distributed.kv_events import KVEventBatch, ZmqEventPublisher
 
     published, replayed = free_address(), free_address()
@@ -65,7 +65,7 @@ def test_vllm_s_publisher_feeds_a_view(vllm: Any, kept: int) -> None:
                 if step == NUM_STEPS // 2:
                     view.poll(0.1)
                     if "e" in view.index.engines:
-                        view.index.forget("e")  # as if none of it had come
+                        view.index.forget("e")  # as if none of it had arrived
             end = time.monotonic() + 30
             while "e" not in view.index.engines or view.index.last("e")[0] < number:
                 view.poll(0.1)

@@ -153,7 +153,7 @@ def test_an_event_of_an_unknown_type_is_passed_over() -> None:
 
 
 def an_unknown_event_is_passed_over() -> None:
-    """Between two that are known."""
+    """Put it between two that are known."""
     moved = {"type": "BlockMoved", "block_hashes": "any", "to": {"medium": "DISK"}}
     message = decode_message(bytes(8), packed(REMOVED, moved, {**REMOVED, "medium": "CPU"}, rank=3))
     assert message.batch.events == (removed(b"a"), removed(b"a", medium="CPU"))
@@ -193,7 +193,7 @@ def test_a_clock_that_was_set_back_loses_nothing() -> None:
 
 @pytest.mark.rule("KV-FLEET-11")
 def test_members_that_are_nil_may_be_left_out() -> None:
-    """SGLang 0.5 writes its events so; what is written here has every member but the later ones."""
+    """Omit them as SGLang 0.5 does; kvfast writes every member but the later ones."""
     stored_event = {
         "type": "BlockStored",
         "block_hashes": [7],
@@ -281,7 +281,7 @@ def test_an_engine_that_restarts_is_noticed(publisher: Publisher) -> None:
 
 
 def an_engine_restarts(publisher: Publisher) -> None:
-    """Three batches, a view that knows them, and then a new start with another content."""
+    """Publish three batches to a view, and then restart with another content."""
     for letter in b"abc":
         publisher.publish([stored(bytes([letter]))])
     with viewing(publisher) as view:
@@ -311,7 +311,7 @@ def test_silence_is_waited_for(publisher: Publisher) -> None:
 
 
 def heard_over_a_bad_network(num_events: int, num_moments: int, *, bad: float, kept: int) -> None:
-    """So many events over ZeroMQ; at so many random moments the view knows what is cached."""
+    """Send events over ZeroMQ; at random moments the view must know what is cached."""
     random = Random(num_events)
     traffic = Traffic(kvfast.implementation(), random, num_blocks=120)
     options = PublisherOptions(HERE, replay=HERE, max_kept=kept)
@@ -355,7 +355,7 @@ MISTAKES = planted(Path(__file__).parent / "planted/view.diff")
 
 
 # With NumbersTwice the publisher's own index may be stale when it is asked: its thread dies then.
-# With AddsNoState the engine may be one of which nothing was heard.
+# With AddsNoState the engine may be one that sent nothing.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 @pytest.mark.parametrize("mistake", MISTAKES, ids=lambda one: str(one.id))
 def test_a_mistake_on_the_way_is_found(mistake: Mistake) -> None:
@@ -365,7 +365,7 @@ def test_a_mistake_on_the_way_is_found(mistake: Mistake) -> None:
 
 
 def everything_that_can_happen() -> None:
-    """Losses that a replay heals, those that only a state does, and a restart."""
+    """Lose messages that a replay restores, or only a state, and restart."""
     with pytest.raises(WireError):
         decode_batch(bytes(8), packed(REMOVED).replace(b"GPU", b"G\xffU"))
     an_unknown_event_is_passed_over()

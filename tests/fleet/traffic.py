@@ -25,7 +25,7 @@ SPECS = (
 
 
 class Traffic:
-    """Prompts of a few families come and go in a small pool; now and then everything is reset."""
+    """Prompts of a few families in a small pool; now and then everything is reset."""
 
     def __init__(
         self,
@@ -143,7 +143,7 @@ class BadNetwork:
         return payload.replace(b"Block", b"\xfflock")
 
     def close(self) -> None:
-        """Both ends."""
+        """Close both ends."""
         self._heard.close(linger=0)
         self._told.close(linger=0)
         self._context.term()

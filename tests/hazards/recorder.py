@@ -27,7 +27,7 @@ class Recorder:
         return tuple(Place(pool, block, 0, self.size) for block in dict.fromkeys(blocks) if block)
 
     def owners(self, holding: Mapping[str, set[int]], new: Iterable[int]) -> None:
-        """Issue what changed hands: blocks that came back, new ones, hits of what others hold."""
+        """Issue the changes of owners: blocks returned, new ones, hits on blocks of others."""
         fresh = set(new)
         for name, blocks in self.held.items():
             if gone := (blocks & fresh) | (blocks - holding.get(name, set())):

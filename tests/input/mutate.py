@@ -73,7 +73,7 @@ def change(value: Any, rng: random.Random, hostile: Callable[[], Any]) -> None:
 
 
 def in_json(text: bytes, rng: random.Random) -> bytes:
-    """Some values of one JSON text changed."""
+    """Change some values of one JSON text."""
     value = json.loads(text)
     texts: list[str] = []
 
@@ -149,7 +149,7 @@ def in_toml(data: bytes, rng: random.Random) -> bytes:
 
 
 def in_bytes(data: bytes, rng: random.Random) -> bytes:
-    """Bytes flipped, taken out, put in, cut off; another encoding."""
+    """Flip, remove, insert or cut off bytes, or change the encoding."""
     kind = rng.randrange(7)
     at = rng.randrange(len(data) + 1)
     if kind == 0:
@@ -171,7 +171,7 @@ def in_bytes(data: bytes, rng: random.Random) -> bytes:
 
 
 def packed(data: bytes, rng: random.Random) -> bytes:
-    """Compressed, and most often damaged after that; now and then a bomb."""
+    """Compress, and most often damage the result; sometimes return a bomb."""
     if rng.random() < 0.03:
         return bomb(rng.choice((b" ", b"[", b"[],", b"{}\n", b"9", b"\n", b"\xff")))
     content = gzip.compress(data) if rng.random() < 0.5 else zstd().compress(data)

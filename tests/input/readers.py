@@ -56,14 +56,13 @@ class Reader:
 
 
 def records() -> tuple[bytes, ...]:
-    """Shipped records."""
     return tuple(
         (shipped_records() / f"{n}.jsonl").read_bytes() for n in ("life_of_blocks", "identities")
     )
 
 
 def read_record(path: Path) -> None:
-    """Header, then all of it."""
+    """Read the header, then all of it."""
     read_header(path)
     for _ in read_trace(path):
         pass
@@ -142,7 +141,7 @@ def read_a_trace(path: Path) -> None:
 
 
 class Loop:
-    """In place of a child: answers here, or with what was recorded; keeps both directions."""
+    """A stub for a child: replies here, or with recorded bytes; keeps both directions."""
 
     process_id = 1
 
@@ -174,11 +173,11 @@ class Loop:
             yield found
 
     def end(self, grace_s: float = 0.0) -> bytes:
-        """Nothing to end."""
+        """Do nothing."""
         return b""
 
     def last_words(self) -> str:
-        """Nothing was said."""
+        """Return nothing."""
         return ""
 
 

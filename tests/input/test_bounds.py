@@ -85,7 +85,7 @@ def test_an_error_about_a_huge_value_can_be_read(error: Callable[[], Exception])
 
 
 def test_a_thousand_names_are_compared_once_each(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Counted, not timed: with 60,000 names the square of them takes minutes."""
+    """Count comparisons: all pairs of 60,000 names would take minutes."""
     compared = 0
 
     class Name(str):

@@ -1,4 +1,4 @@
-"""Every option of every command with values that nobody means: an exit code and one line."""
+"""Every option of every command with nonsense values: an exit code and one line."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_an_option_with_nonsense_is_one_line(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Never a traceback; and what is refused is said in a line, however long the nonsense."""
+    """Require one line without a traceback, however long the nonsense."""
     monkeypatch.chdir(tmp_path)
     wrong = []
     for arguments in calls(name):

@@ -1,4 +1,4 @@
-"""What `--resume` goes on from: as it was written, or refused. Nothing damaged is believed."""
+"""Files for `--resume`: read as they were written, or refused. Damage is never accepted."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_a_command_says_what_to_do_about_a_bad_state(
     says: str,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """And leaves the file as it is."""
+    """Leave the file as it is."""
     path = tmp_path / "state.json"
     path.write_bytes(content)
     assert main([*command, "--resume", str(path)]) == 2

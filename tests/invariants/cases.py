@@ -53,7 +53,7 @@ def put(values: tuple[Any, ...], index: int, value: Any) -> tuple[Any, ...]:
 
 
 def story() -> State:
-    """Six blocks: a = [1, 2, 3], b = [1, 2, 4], of which 1 and 2 are cached; 5 is free."""
+    """Return six blocks: a = [1, 2, 3], b = [1, 2, 4], with 1 and 2 cached; 5 is free."""
     implementation = kvref.implementation()
     manager = new_manager(implementation)
     for name, tokens in (("a", range(1, 11)), ("b", [*range(1, 9), 20])):
@@ -62,7 +62,7 @@ def story() -> State:
 
 
 def two_groups() -> State:
-    """a = [1], [2]: its one full block in two groups, both cached; 3, 4, 5 are free."""
+    """Return a = [1], [2]: its one full block in two groups, both cached; 3, 4, 5 are free."""
     implementation = kvref.implementation()
     manager = new_manager(implementation, 6, specs=[full(4), full(4, head_size=16)])
     admit(manager, new_request(implementation, manager, "a", range(1, 5)))
@@ -70,7 +70,7 @@ def two_groups() -> State:
 
 
 def two_copies() -> State:
-    """a = [1] and b = [2], with equal content: one key finds 1, then 2; 3, 4, 5 are free."""
+    """Return a = [1], b = [2] of equal content: one key finds 1, then 2; 3, 4, 5 are free."""
     implementation = kvref.implementation()
     manager = new_manager(implementation, 6)
     requests = [new_request(implementation, manager, name, range(1, 5)) for name in "ab"]
@@ -82,7 +82,7 @@ def two_copies() -> State:
 
 
 def two_sizes() -> State:
-    """a = [1, 2, 3], [4]: blocks of 4 and 16 tokens, of which block 4 has partial entries.
+    """Return a = [1, 2, 3], [4]: blocks of 4 and 16 tokens; block 4 has partial entries.
 
     12 tokens, a hash each 4; block 4 carries keys of 8 and of 4 tokens; 5 … 8 are free.
     """
@@ -96,7 +96,7 @@ def two_sizes() -> State:
 
 
 def window() -> State:
-    """a = [0, 0, 3, 4, 5] in a window of 6 tokens; 1 and 2 are free."""
+    """Return a = [0, 0, 3, 4, 5] in a window of 6 tokens; 1 and 2 are free."""
     implementation = kvref.implementation()
     manager = new_manager(implementation, 6, specs=[sliding(4, 6)])
     request = new_request(implementation, manager, "a", range(1, 20))
@@ -107,7 +107,7 @@ def window() -> State:
 
 
 def sinks() -> State:
-    """Block 1 is set aside; a = [2, 3]; 4 and 5 are free."""
+    """Set block 1 aside; a = [2, 3]; 4 and 5 are free."""
     implementation = kvref.implementation()
     spec = SinkFullAttentionSpec(4, 1, 8, "float16", sink_len=4)
     manager = new_manager(implementation, 6, specs=[spec])

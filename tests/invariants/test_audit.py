@@ -20,7 +20,7 @@ from tests.contract.builders import admit, make_config, new_request
 
 
 class Sloppy(ReferenceManager):
-    """A manager with two bugs: a question that changes state, and an error that comes too late."""
+    """A manager with two bugs: a query that changes state, and an error raised too late."""
 
     def get_unhashed_block_ids(self, request: object) -> tuple[tuple[int, ...], ...]:
         self.take_new_block_ids()
@@ -60,7 +60,7 @@ def test_a_broken_state_is_found_at_the_next_call(sloppy: tuple[Sloppy, KVCacheM
 
 
 class ShowsItsOwn(ReferenceManager):
-    """A snapshot with a list that the manager goes on with, where a copy is due."""
+    """A snapshot that shares a list with the manager instead of copying it."""
 
     def snapshot(self) -> Snapshot:
         own: Any = self.pool.ref_counts

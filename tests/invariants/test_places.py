@@ -1,4 +1,4 @@
-"""Where blocks stand and what keys cover: good states at the bounds, bad ones just beyond them."""
+"""Places of blocks and coverage of keys: good states at the bounds, bad ones just beyond them."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_keys_cover_what_their_block_does(num_tokens: int, config: dict[str, Any
 
 
 def test_two_keys_of_no_group_are_malformed_and_nothing_else() -> None:
-    """Nobody asks how many tokens a block of that group would cover."""
+    """Do not look up how many tokens a block of that group would cover."""
     bad = story().with_key(5, bytes(35) + b"\x01", b"\x01" * 32 + bytes(3) + b"\x01")
     assert offences(bad) == ["keys_are_well_formed"]
 

@@ -1,4 +1,4 @@
-"""What goes wrong only with several groups, windows or states is found by the audit as well."""
+"""Errors possible only with several groups, windows or states are found by the audit as well."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ def directed_checks(kind: str = "manager") -> tuple[Example, ...]:
     plans = [example for example in EXAMPLES if _names(example, "KV-PLAN-")]
     if kind == "planner":
         return EXAMPLES
-    if kind == "both":  # their answers are written down
+    if kind == "both":  # their results are written down
         return examples_from(shipped_stories())
     if kind == "steps":  # without the one that draws steps: those written down see each mistake
         steps = (example for example in EXAMPLES if _names(example, "KV-BATCH-"))

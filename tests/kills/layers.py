@@ -1,6 +1,6 @@
-"""Kinds of checks: what each has against an implementation that makes a mistake.
+"""Kinds of checks, each run on an implementation that makes a mistake.
 
-Each answers the name of the first check that finds something, or None.
+Each returns the name of the first check that finds something, or None.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Layer:
 
 
 def directed(mistake: Mistake) -> str | None:
-    """Checks about its rules first, then the others; with the mistake in both, it is the oracle."""
+    """Run checks about its rules, then the others; a mistake in both is also the oracle."""
     checks = directed_checks(mistake.kind)
     own = [check for check in checks if set(mistake.rules) & set(check.rules)]
     others = [check for check in checks if check not in own]
@@ -88,7 +88,7 @@ def directed(mistake: Mistake) -> str | None:
 
 
 def random(mistake: Mistake) -> str | None:
-    """Random programs beside the reference; for planners random models."""
+    """Run random programs beside the reference; for planners, random models."""
     subject = mistake.make()
     if mistake.kind == "planner":
         return _first(plan_checks(NUM_RANDOM), subject)
@@ -134,7 +134,7 @@ def explore(mistake: Mistake) -> str | None:
 
 
 def enumeration(mistake: Mistake) -> str | None:
-    """Hits and what is worth caching, by brute force."""
+    """Check hits, and which blocks are worth caching, by brute force."""
     return "enumeration" if enumeration_finds(mistake.make(), questions()) else None
 
 
@@ -212,7 +212,7 @@ def programs() -> tuple[Program, ...]:
 
 @cache
 def questions() -> Vectors:
-    """Answers by enumeration."""
+    """Return look-ups with their hits by enumeration."""
     return make_vectors(num_worlds=300, num_prompts=100)
 
 

@@ -144,7 +144,7 @@ def run(work: Sequence[tuple[Mistake, str]], *, jobs: int, limit_s: float) -> It
 
 
 def cell(mistake: Mistake, layer: str, limit_s: float) -> Cell:
-    """One, in its own process."""
+    """Run one cell in a separate process."""
     fork = multiprocessing.get_context("fork")
     here, there = fork.Pipe(duplex=False)
     process = fork.Process(target=_told, args=(there, LAYERS[layer].find, mistake))

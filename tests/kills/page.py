@@ -203,7 +203,7 @@ def _in_both(mistakes: Sequence[Mistake], known: Mapping[tuple[str, str], Cell])
 
 
 def _alone(known: Mapping[tuple[str, str], Cell]) -> Iterator[str]:
-    """Mistakes with one killer, though more layers were tried."""
+    """Yield the mistakes with one killer, though more layers were tried."""
     yield "## Found by one layer alone"
     yield ""
     yield "Of those that at least three layers were shown."

@@ -34,7 +34,7 @@ PLANTED = f"{CONTRACTS}._mistakes"
 
 
 class FoundError(Exception):
-    """An answer is another one than on the code as it is."""
+    """An answer differs from the one on the unchanged code."""
 
 
 @cache
@@ -72,7 +72,7 @@ def _names_in(module: str) -> Iterator[str]:
 
 
 def changes_of(mistake: Mistake) -> Sequence[Change]:
-    """All; of one in both twins those of both."""
+    """Return all changes; of a mistake in both twins those of both."""
     pair = next((pair for pair in in_both() if pair[0].id == mistake.id), (mistake,))
     return [each for one in pair for each in one.make.args[1]]  # type: ignore[attr-defined]  # a partial of `twin`
 
@@ -93,7 +93,7 @@ def concerns(mistake: Mistake, *, contracts: bool) -> bool:
 
 
 def _is_named(change: Change, words: frozenset[str], with_class: bool) -> bool:
-    """Contracts drive whole objects, so that of them the class is asked for, too."""
+    """Check that the change is named; contracts drive whole objects, so also name the class."""
     owner, dot, _ = change.place.rpartition(".")
     return _last(change) in words and not (with_class and dot and owner not in words)
 
@@ -122,7 +122,7 @@ def _first(mistake: Mistake, ask: Callable[[ModuleType], None], *, contracts: bo
                 ask(module)
         except FoundError as found:
             return f"{name.removeprefix('proofs.code.')}: {found}"
-        except Exception:  # the proof can't run this code, which is no answer
+        except Exception:  # the proof can't run this code, which proves nothing
             continue
     return None
 

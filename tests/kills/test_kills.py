@@ -169,7 +169,7 @@ def test_a_change_is_what_it_says(text: str, call: str, answer: object) -> None:
     ],
 )
 def test_a_change_that_does_not_fit_is_an_error(change: Change) -> None:
-    """Never who makes no mistake at all."""
+    """Never make a twin without its mistake."""
     source = SOURCE.replace("return n + 1", "return n") if "return n" in change.old else SOURCE
     with pytest.raises(MistakeError):
         changed(source, [change])
@@ -190,7 +190,7 @@ def test_nobody_and_what_is_no_mistake_are_errors() -> None:
     "mistake", [m for m in mistakes() if m.equivalent], ids=lambda m: str(m.id)
 )
 def test_the_change_of_one_that_nobody_sees_is_run(mistake: Mistake) -> None:
-    """It is equivalent because no caller sees the difference, not because nothing reaches it."""
+    """Reach it: it is equivalent because no caller sees the difference."""
     change = mistake.make.args[1][0]  # type: ignore[attr-defined]  # a partial of `twin`
     lines = sources([change])[change.module].splitlines()
     number = lines.index(next(line for line in lines if line.strip() == change.new[-1])) + 1
@@ -204,7 +204,7 @@ def test_the_change_of_one_that_nobody_sees_is_run(mistake: Mistake) -> None:
     subject = mistake.make()
     for check in directed_checks():
         if not set(mistake.rules).isdisjoint(check.rules):
-            sys.settrace(watch)  # type: ignore[arg-type]  # its answer is a trace function
+            sys.settrace(watch)  # type: ignore[arg-type]  # it returns a trace function
             try:
                 found = finds(check, subject)
             finally:
@@ -242,7 +242,7 @@ def test_proofs_are_run_on_the_changed_code(name: str, by: str) -> None:
 
 
 def test_a_mistake_whose_lines_are_gone_is_no_kill() -> None:
-    """Such a cell once counted as killed: the process that made the twin had ended."""
+    """Raise an error: such a cell once counted as killed, as the process had ended."""
     gone = Change("kvref.block_pool", "BlockPool.touch", ["a line of long ago"], ["pass"])
     stale = replace(find("HandsOutBackwards", mistakes()), make=lambda: sources([gone]))
     with pytest.raises(MistakeError, match="0 times"):

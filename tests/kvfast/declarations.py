@@ -1,4 +1,4 @@
-"""What a .pxd file declares, what its .py file says, and where the two differ.
+"""Differences between the declarations of a .pxd file and the code of its .py file.
 
 Cython reports none of these differences. It compiles a typed local, attribute or method that the
 code lacks, and takes arguments by place, whatever they are called.

@@ -103,6 +103,6 @@ def everything(length: int = 40) -> RequestInput:
 
 def words_of(made: Any) -> bytes:
     count = made.num_hashes * made.hasher.words_per_digest
-    if not hasattr(made, "digest_words"):  # compiled, they are nobody else's
+    if not hasattr(made, "digest_words"):  # compiled, they are not shared
         return b"".join(made.block_hashes)
     return b"".join(made.digest_words[i].to_bytes(8, "little") for i in range(count))

@@ -1,4 +1,4 @@
-"""What `batched` gives around managers that something else is around."""
+"""Results of `batched` for managers that are wrapped."""
 
 from __future__ import annotations
 

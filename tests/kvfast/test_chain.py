@@ -71,7 +71,7 @@ def test_what_cannot_be_spelled_is_said(build: str) -> None:
             assert made.hashes([1, 2, 3, odd], PARENT, extra) is None
         assert made.hashes([1, 2, 3, 4], PARENT[:16], extra) is None
         assert (made.hashes([1, 2, 3, 2**31], PARENT, extra) is None) == is_pickled
-        assert made.hashes([1, 2, 3, 4], PARENT, extra) is not None  # it goes on
+        assert made.hashes([1, 2, 3, 4], PARENT, extra) is not None  # it still works
         assert made.spelled((("x", 1.5),) if not is_pickled else ("x" * 5000,)) is None
     assert chain(build, 3, True) is None
     assert chain(build, 10_000, True) is None

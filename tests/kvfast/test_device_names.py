@@ -1,4 +1,4 @@
-"""What engines import of kvfast.device: the names in `__all__`, none behind an underscore."""
+"""Names that engines import from kvfast.device: those in `__all__`, none behind an underscore."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def code_of(path: Path) -> list[str]:
 
 
 def imported(code: str) -> Iterator[str]:
-    """Names of kvfast.device that are imported: `pools`, `_backend.Backend`, …"""
+    """Yield the imported names of kvfast.device: `pools`, `_backend.Backend`, …"""
     for node in ast.walk(ast.parse(textwrap.dedent(code))):
         names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
         if isinstance(node, ast.ImportFrom) and node.module and not node.level:

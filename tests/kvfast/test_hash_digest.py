@@ -1,4 +1,4 @@
-"""Digests: the same bytes whoever computes them, and what happens where something is missing."""
+"""Digests: the same bytes from every implementation, and fallbacks where one is missing."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def found(library: str, *names: str) -> _native.NativeFunctions:
 def test_c_functions_with_wrong_answers_are_not_used(
     function: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """SHA-224 is called like SHA-256, and the 64-bit XXH3 like the one of 128."""
+    """Offer SHA-224, called like SHA-256, and the 64-bit XXH3, called like that of 128."""
     sha256, xxh3 = _native.sha256(), _native.xxh3_128()
     if sha256 is None or xxh3 is None:
         pytest.skip("no C functions to be found on this machine")

@@ -23,7 +23,7 @@ Key = tuple[bytes, int]
 
 
 def requests() -> list[FastRequest]:
-    """Three prompts of 20 blocks; the first two share their beginning, within a line of eight."""
+    """Return three prompts of 20 blocks; the first two share a prefix, within a line of eight."""
     hasher = Hasher("sha256_cbor", "0")
     prompts = [range(20), [*range(11), *range(50, 59)], range(100, 120)]
     return [make_request(RequestInput(str(i), p), hasher, 1) for i, p in enumerate(prompts)]
@@ -33,7 +33,7 @@ REQUESTS = requests()
 
 
 class Model:
-    """Keys in a dictionary, the entries of each in the order in which they came."""
+    """Keys in a dictionary, the entries of each in the order of addition."""
 
     def __init__(self) -> None:
         self.entries: dict[Key, list[int]] = {}

@@ -1,4 +1,4 @@
-"""What a block costs: a record, slots of the table, an entry of a list; no Python object."""
+"""Memory of a block: a record, slots of the table, an entry of a list; no Python object."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ BLOCK_TOKENS = 16
 
 
 def growth(implementation: Implementation, num_requests: int) -> tuple[int, int]:
-    """Objects and traced bytes that appear when so many prompts are allocated, cached and freed."""
+    """Return the objects and traced bytes added by prompts that are allocated, cached, freed."""
     config = make_config(20_001, BLOCK_TOKENS, max_model_len_tokens=PROMPT_TOKENS)
     manager = implementation.create(config, check_invariants=False)
     inputs = [RequestInput(f"r{i}", range(i, i + PROMPT_TOKENS)) for i in range(num_requests)]

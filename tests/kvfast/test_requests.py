@@ -1,4 +1,4 @@
-"""Requests of both builds: the reference's, whatever is appended and in whatever it comes."""
+"""Requests of both builds equal the reference's, whatever is appended in whatever form."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def token_arguments(draw: st.DrawFn) -> Any:
 
 
 def outcome(call: Any, *arguments: object) -> object:
-    """None, or what the refusal says."""
+    """Return None, or the field and text of the refusal."""
     try:
         call(*arguments)
     except InvalidArgumentError as error:
@@ -221,7 +221,7 @@ def test_token_by_token_is_the_whole_prompt(build: str) -> None:
 
 @pytest.mark.parametrize("length", [1, 15, 16, 17, 1023, 1024, 1040, 5000])
 def test_one_by_one_and_at_once_are_the_same(build: str, length: int) -> None:
-    """Short runs are hashed in place, long ones as a job without the GIL."""
+    """Hash short runs in place, long ones as a job without the GIL."""
     request = made(build, 16, 16)
     request.append(array("i", range(16, 16 + length)))
     whole = made(build, 16 + length, 16)

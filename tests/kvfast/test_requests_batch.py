@@ -86,7 +86,7 @@ def test_hashing_a_long_prompt_lets_other_threads_run() -> None:
     other = threading.Thread(target=wait_and_run)
     other.start()
     go.set()
-    # One hand-over of some milliseconds may come too early for a busy machine; not all of them.
+    # One hand-over of some milliseconds may be too early for a busy machine; not all of them.
     for _ in range(200):
         compiled.request.make_request(content, hasher, 16)
         if ran:

@@ -1,4 +1,4 @@
-"""An object of the core is no larger than a file may be, however many files it comes from."""
+"""An object of the core is no larger than a file may be, however many files define it."""
 
 from __future__ import annotations
 

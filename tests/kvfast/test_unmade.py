@@ -1,4 +1,4 @@
-"""What `__new__` alone leaves, and what is made twice, is refused before its memory is read."""
+"""Objects from `__new__` alone, or made twice, are refused before their memory is read."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def made(implementation: Implementation) -> tuple[Any, Any, Any]:
 
 
 def bare_of(thing: Any) -> Any:
-    """Another one of its class, by `__new__` alone."""
+    """Make another one of its class, by `__new__` alone."""
     kind: Any = type(thing)
     return kind.__new__(kind)
 

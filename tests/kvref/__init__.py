@@ -1,1 +1,1 @@
-"""What is particular to kvref."""
+"""Tests of kvref alone."""

@@ -1,4 +1,4 @@
-"""What kvref's pool does when kvref itself is wrong: no caller can bring it there."""
+"""Errors of kvref's pool when kvref itself is wrong, which no caller can provoke."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What only the reference promises: which of two errors it raises, and what it is made of."""
+"""Promises of the reference alone: which of two errors it raises, and what it is made of."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_hits_of_a_running_request_are_refused_as_a_whole(offer: dict[str, Any])
 
 
 def test_what_is_configured_reaches_the_pool_and_the_events() -> None:
-    """Looks inside: what each of these does, the rules say."""
+    """Look inside; the rules define what each of these does."""
     policy = Policy(unhashed_freed_to="back", removed_event_per="last_copy")
     config = make_config(enable_events=True, int_event_hashes=True, policy=policy)
     manager = ReferenceManager(config)

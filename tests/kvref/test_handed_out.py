@@ -1,4 +1,4 @@
-"""What a query hands out is not the state: changing it changes nothing."""
+"""Results of queries are not the state: changing one changes nothing."""
 
 from __future__ import annotations
 

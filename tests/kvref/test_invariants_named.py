@@ -1,4 +1,4 @@
-"""Each invariant stands in the docstring of the one class of kvref that keeps it."""
+"""Each invariant is named in the docstring of the one class of kvref that keeps it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SECTION = re.compile(r"^Invariants: ([\w,\s]+)\.$", re.MULTILINE)
 
 
 def named_in(source: str) -> list[tuple[str, str]]:
-    """(invariant, class) for each name in an `Invariants:` section of a class."""
+    """Return (invariant, class) for each name in an `Invariants:` section of a class."""
     return [
         (name, node.name)
         for node in ast.walk(ast.parse(source))
@@ -28,7 +28,7 @@ def named_in(source: str) -> list[tuple[str, str]]:
 
 
 def problems(sources: Iterable[str]) -> list[str]:
-    """Names of nothing, names at several classes, and invariants that nobody keeps."""
+    """List unknown names, names at several classes, and invariants without a class."""
     keepers: dict[str, list[str]] = {name: [] for name in NAMES}
     found = []
     for source in sources:

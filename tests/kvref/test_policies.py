@@ -17,7 +17,7 @@ KVREF = kvref.implementation()
 
 @pytest.mark.rule("KV-POL-7")
 def test_a_manager_with_ids_of_its_own_conforms_at_behaviour_only() -> None:
-    """Unhashed runs turned around change ids and nothing else: a policy, seen at identity."""
+    """Reverse unhashed runs, which changes ids alone: a policy, seen at identity."""
     subject = mistaken("UnhashedRunReversed", audits=True)
 
     def breaks(level: Level) -> bool:
@@ -39,7 +39,7 @@ POLICIES = (
 @pytest.mark.rule("KV-POL-9")
 @pytest.mark.parametrize("policy", POLICIES)
 def test_no_policy_touches_safety(policy: Policy) -> None:
-    """Shadow memory, conservation and refusals hold under every choice, in every directed story.
+    """Check shadow memory, conservation and refusals under every choice, in every directed story.
 
     Removed events for the last copy fold as a set (KV-POL-3), which the check of the stream as a
     multiset would call wrong, so events are off there.

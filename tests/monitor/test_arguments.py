@@ -1,4 +1,4 @@
-"""What the monitor refuses, copies of it, and importing it."""
+"""Refusals of the monitor, copies of it, and importing it."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def most_held(steps: tuple[int, int], every: int, history: int) -> tuple[Held, H
             measured = 0
             for _ in range(count // 5):
                 engine.run(5)
-                gc.collect()  # what nobody can reach is not held, though it may lie about
+                gc.collect()  # unreachable objects are not held, though not yet freed
                 measured = max(measured, tracemalloc.get_traced_memory()[0])
             found.append(Held(measured, monitor.report().peak_memory_bytes))
     finally:

@@ -120,7 +120,7 @@ def test_errors_come_through_as_the_same_object(tmp_path: Path) -> None:
 
 
 def test_audits_around_a_manager_are_taken_off() -> None:
-    """It does the same; twice would cost twice."""
+    """Remove them, as the monitor does the same; twice would cost twice."""
     audited = REFERENCE.create(config())
     assert isinstance(audited, AuditedManager)
     monitor = kvcheck.monitor(audited)
@@ -232,7 +232,7 @@ def test_the_record_goes_where_it_is_wanted(
 
 def test_leaving_the_block_audits_and_a_failure_of_the_engine_is_not_hidden(tmp_path: Path) -> None:
     def evict(monitor: Monitor) -> None:
-        """Behind the monitor's back, so that only the last audit can see it."""
+        """Free without the monitor, so that only the last audit can see it."""
         one = request(monitor)
         monitor.allocate_slots(one, 6)
         monitor.inner.free(one)

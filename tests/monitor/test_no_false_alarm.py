@@ -1,4 +1,4 @@
-"""What is right is let through: the programs of the suite, and random ones, under a monitor."""
+"""Right programs raise no alarm: those of the suite, and random ones, under a monitor."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ TWINS = (
 
 
 class Engine:
-    """A small engine: requests of equal beginnings come, run, are preempted and end.
+    """A small engine: requests with equal prefixes arrive, run, are preempted and end.
 
     Everything follows from `step`, so that two runs are equal.
     """

@@ -30,7 +30,7 @@ kept_folder = click.option(
 
 @contextmanager
 def place_for(folder: Path | None) -> Iterator[Path]:
-    """This folder, or one for the time being."""
+    """Yield this folder, or a temporary one."""
     with tempfile.TemporaryDirectory() as temporary:
         yield folder or Path(temporary)
 

@@ -92,7 +92,7 @@ def copy_for(part: Part, folder: Path, commit: str = "HEAD") -> None:
 
 
 def _be_patient(watchdog: Path) -> None:
-    """Mutated code is slow, all the more beside other work: that is no hang of a subject."""
+    """Raise the limit for a hang: mutated code is slow, all the more beside other work."""
     text = watchdog.read_text(encoding="utf-8")
     if HANGS_AFTER not in text:
         raise RuntimeError(f"{watchdog} has no line {HANGS_AFTER!r}")
@@ -151,7 +151,7 @@ print(json.dumps([get_diff_for_mutant(name, path=path) for name, path in json.lo
 
 
 def shown(place: Path, statuses: Mapping[str, str]) -> list[Mutant]:
-    """Mutants with what they change."""
+    """Return mutants with their changes."""
     files = names(place)
     said = subprocess.run(
         [sys.executable, "-c", CHANGES],

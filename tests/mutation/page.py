@@ -46,7 +46,7 @@ class Draw:
 
 @dataclass(frozen=True)
 class Explained:
-    """A mutant by its function and the lines that it changes, and why nobody can see it.
+    """A mutant by its function and the lines that it changes, and why it has no visible effect.
 
     `was`: the same change in lines as they were when it was drawn.
     """
@@ -92,7 +92,7 @@ def explained() -> list[Explained]:
 
 
 def add(draw: Draw) -> None:
-    """Keep one more; the same draw, made before, goes."""
+    """Keep a draw, in place of an earlier one of the same kind."""
     kept = [each for each in draws() if each.which != draw.which]
     order = list(PARTS)
     rows = sorted(
@@ -104,7 +104,7 @@ def add(draw: Draw) -> None:
 
 
 def interval(dead: int, number: int) -> tuple[float, float]:
-    """Wilson's, of 95 %, for a share."""
+    """Return Wilson's interval of 95 % for a share."""
     z = 1.96
     share, scale = dead / number, 1 + z * z / number
     middle = share + z * z / (2 * number)
@@ -148,7 +148,7 @@ def _lines() -> Iterator[str]:
         + "."
     )
     yield from _list("Explained", [(w.place, w.old, w.new, w.why) for w in reasons])
-    latest = {draw.part: draw for draw in draws()}  # a mended one stands behind its raw one
+    latest = {draw.part: draw for draw in draws()}  # a mended one follows its raw one
     left = {
         (one.place, one.old, one.new, "")
         for draw in latest.values()

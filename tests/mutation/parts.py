@@ -1,4 +1,4 @@
-"""What is mutated apart from the rest, and the quick tests that must see it: `parts.toml`."""
+"""Parts that are mutated separately, and the quick tests that must see it: `parts.toml`."""
 
 from __future__ import annotations
 

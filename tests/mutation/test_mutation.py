@@ -1,4 +1,4 @@
-"""Names and shares of a draw; what is explained stands in the code."""
+"""Names and shares of a draw; explained lines are in the code."""
 
 from __future__ import annotations
 

@@ -3,10 +3,10 @@
     python -m tests.notation.neighbours [PATTERN…]     of rules such as KV-SW-*; else of all
 
 An example that holds as well for a neighbour of its numbers can't tell its rule from an off-by-one.
-Numbers of answers and of sums must all matter (exit 1 if one does not). Of those of configurations
+Numbers of results and of sums must all matter (exit 1 if one does not). Of those of configurations
 and calls some don't, and the bound of `refused at 5, granted at 4` has a neighbour on one side
 that does not: shown are the share of neighbours, and of numbers with any that fails. Tokens
-written as a text, `"abc."`, are changed, too: one more dot, the last sign gone, and another letter
+written as a text, `"abc."`, are changed, too: one more dot, the last sign dropped, another letter
 for the first that a second text has as well, so that what looks equal is not.
 """
 
@@ -35,9 +35,9 @@ TOKENS = re.compile(r'(?:^(?:new|start|append) [^"=]*?|^)(?P<text>"[A-Za-z.]+")'
 
 @dataclass(frozen=True)
 class Neighbour:
-    """An example with one number changed, the line as it is then, and of which kind the number is.
+    """An example with one number changed, the changed line, and the kind of the number.
 
-    `is_answer`: behind an arrow, what a sum gives, or in a column that is nothing but an answer.
+    `is_answer`: behind an arrow, the result of a sum, or in a column of results alone.
     `spot`: the place of the number, the same for all its neighbours.
     """
 
@@ -68,7 +68,7 @@ def neighbours(story: Story) -> Iterator[Neighbour]:
 
 
 def _changed(text: str) -> Iterator[tuple[str, int]]:
-    """Yield the text with a number changed, and where that stands; texts in quotes stay."""
+    """Yield the text with a number changed, and its place; texts in quotes stay."""
     quoted = [match.span() for match in TEXT.finditer(text)]
     for match in NUMBER.finditer(text):
         is_bound = text[: match.start()].endswith("at_most ")  # which one more does not break
@@ -86,7 +86,7 @@ def _texts(story: Story) -> Iterator[str]:
 
 
 def _retold(line: str, signs: Counter[str]) -> Iterator[tuple[str, int]]:
-    """Yield the line with its tokens changed where they are a text, and where that stands.
+    """Yield the line with its tokens changed where they are a text, and their place.
 
     `signs`: how often each sign is in the texts of the example.
     """
@@ -100,7 +100,7 @@ def _retold(line: str, signs: Counter[str]) -> Iterator[tuple[str, int]]:
 
 
 def _answers(story: Story, name: str) -> bool:
-    """Tell whether a column of the table is used behind arrows alone."""
+    """Check that a column of the table is used behind arrows alone."""
     used = [
         [bool(re.search(rf"(?<!\w){name}(?!\w)", side)) for side in line.text.partition("->")]
         for line in story.lines
@@ -109,7 +109,7 @@ def _answers(story: Story, name: str) -> bool:
 
 
 def passes(story: Story) -> bool:
-    """Tell whether the reference passes an example as it is changed."""
+    """Check that the reference passes a changed example."""
     try:
         return example_violation(example_of(story), kvref.implementation(), Policy()) is None
     except NotationError:
@@ -128,7 +128,7 @@ def survivors(stories: Sequence[Story]) -> Iterator[tuple[Neighbour, bool]]:
 
 
 def main(patterns: Sequence[str]) -> int:
-    """Print survivors among answers, and the shares of both kinds that are found."""
+    """Print survivors among results, and the shares of both kinds that are found."""
     wanted = [
         story
         for story in written_stories()

@@ -1,4 +1,4 @@
-"""The notation of spec/examples.md: what is read, what a line judges, and what a failure shows."""
+"""The notation of spec/examples.md: how it is read, what a line judges, and failures."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def outcome(text: str, name: str = "kvref") -> Outcome:
 
 
 def test_every_rule_has_an_example_that_runs_or_stands_on_the_list() -> None:
-    """Under its heading; who writes one takes it off the list."""
+    """Look under its heading; remove a rule from the list once it has one."""
     table = load_table()
     shown = {story.rules[0] for story in written_stories() if story.path.endswith(".md")}
     listed = {word for words in WITHOUT.values() for word in words.split()}
@@ -111,7 +111,7 @@ def test_an_off_by_one_is_found_by_its_own_rule(mistake: str) -> None:
     ],
 )
 def test_what_is_none_of_the_notation_is_said_so(text: str, reason: str) -> None:
-    """And is no fault of the implementation."""
+    """Do not blame the implementation."""
     if reason == "four":
         assert outcome(f"== KV-SW-1\n{text}").violation is not None
         return
@@ -189,7 +189,7 @@ def test_the_state_is_drawn_behind_each_line_that_changed_it() -> None:
 
 
 def test_an_example_that_an_off_by_one_passes_is_noticed() -> None:
-    """W = 6 can't tell cdiv(W - 1, 4) from cdiv(W, 4); W = 5 can."""
+    """Change W = 6, which can't tell cdiv(W - 1, 4) from cdiv(W, 4); W = 5 can."""
     text = "== KV-SW-2\npool; window 6 of 4\nstart a 0..15\nkeep a 1 2\nnew b 0..15\nhit b -> 12\n"
     left = [each.line for each, passes in survivors(stories_of(text, "x.kv")) if passes]
     assert "2: pool; window 7 of 4" in left

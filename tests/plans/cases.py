@@ -30,7 +30,7 @@ BYTES = {"float16": 2, "float32": 4}
 
 
 def page_of(spec: LayerSpec) -> int:
-    """Bytes of a page (KV-PLAN-1), for the specs drawn here."""
+    """Return the bytes of a page (KV-PLAN-1), for the specs drawn here."""
     if isinstance(spec, MambaSpec):
         real = sum(
             prod(shape) * BYTES[dtype]

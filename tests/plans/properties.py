@@ -1,4 +1,4 @@
-"""What every accepted plan must be. Each check raises AssertionError where it is not."""
+"""Properties of every accepted plan. Each check raises AssertionError where it fails."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Check = Callable[[Implementation, Planner, Case], None]
 
 
 def inputs_stay_and_answers_repeat(_: Implementation, planner: Planner, case: Case) -> None:
-    """KV-PLAN-19: nothing given is changed, and asking again gives the same."""
+    """Check KV-PLAN-19: no input is changed, and a second call gives the same."""
     before = copy.deepcopy(case)
     first = case.plan(planner)
     assert case == before
@@ -25,7 +25,7 @@ def inputs_stay_and_answers_repeat(_: Implementation, planner: Planner, case: Ca
 
 
 def all_workers_have_equally_many_blocks(_: Implementation, planner: Planner, case: Case) -> None:
-    """KV-PLAN-15."""
+    """Check KV-PLAN-15."""
     plan = case.plan(planner)
     if plan is not None:
         assert len(plan.configs) == len(case.workers)
@@ -33,9 +33,9 @@ def all_workers_have_equally_many_blocks(_: Implementation, planner: Planner, ca
 
 
 def tensors_have_their_pages(_: Implementation, planner: Planner, case: Case) -> None:
-    """KV-PLAN-13, KV-PLAN-15: a tensor holds a page of each of its layers for every block.
+    """Check KV-PLAN-13, KV-PLAN-15: a tensor has a page of each of its layers for every block.
 
-    Its size is exactly that of the largest page: what was cut off with the blocks is gone.
+    Its size is exactly that of the largest page, without the blocks cut off.
     """
     plan = case.plan(planner)
     if plan is None:
@@ -52,7 +52,7 @@ def tensors_have_their_pages(_: Implementation, planner: Planner, case: Case) ->
 
 
 def _page_sizes(cache: KVCacheConfig) -> dict[str, int]:
-    """Bytes of a page by layer, as the groups' specs say."""
+    """Return the bytes of a page by layer, from the groups' specs."""
     sizes = {}
     for group in cache.groups:
         layers = dict(getattr(group.spec, "kv_cache_specs", ()))
@@ -62,7 +62,7 @@ def _page_sizes(cache: KVCacheConfig) -> dict[str, int]:
 
 
 def packed_tensors_lie_side_by_side(_: Implementation, planner: Planner, case: Case) -> None:
-    """KV-PLAN-14: the pages of a block fill it without gap or overlap."""
+    """Check KV-PLAN-14: the pages of a block fill it without gap or overlap."""
     plan = case.plan(planner)
     if plan is None:
         return
@@ -77,7 +77,7 @@ def packed_tensors_lie_side_by_side(_: Implementation, planner: Planner, case: C
 
 
 def each_layer_has_one_place(_: Implementation, planner: Planner, case: Case) -> None:
-    """KV-PLAN-11, KV-PLAN-13: one group, one tensor, and no tensor twice for one group."""
+    """Check KV-PLAN-11, KV-PLAN-13: one group, one tensor, none twice for one group."""
     plan = case.plan(planner)
     if plan is None:
         return
@@ -92,7 +92,7 @@ def each_layer_has_one_place(_: Implementation, planner: Planner, case: Case) ->
 
 
 def the_memory_is_used_and_not_exceeded(_: Implementation, planner: Planner, case: Case) -> None:
-    """KV-PLAN-12: no worker takes more than it has, and for one a further block would not fit."""
+    """Check KV-PLAN-12: no worker exceeds its memory, and one has no room for another block."""
     plan = case.plan(planner)
     if plan is None or not any(cache.tensors for cache in plan.configs):
         return
@@ -110,7 +110,7 @@ def the_memory_is_used_and_not_exceeded(_: Implementation, planner: Planner, cas
 
 
 def the_estimate_is_the_largest_that_fits(_: Implementation, planner: Planner, case: Case) -> None:
-    """KV-PLAN-10: the check passes up to the estimate, and fails for every longer length."""
+    """Check KV-PLAN-10: the check passes up to the estimate, and fails beyond it."""
     layers, memory = case.workers[0], case.memory[0]
     try:
         longest = planner.estimate_max_model_len(layers, case.config, memory)
@@ -128,7 +128,7 @@ def the_estimate_is_the_largest_that_fits(_: Implementation, planner: Planner, c
 
 
 def automatic_length_is_the_longest_plan(_: Implementation, planner: Planner, case: Case) -> None:
-    """KV-PLAN-10: the length found is planned for, and one token more is refused."""
+    """Check KV-PLAN-10: the length found is planned for, and one token more is refused."""
     automatic = replace(case, config=replace(case.config, original_max_model_len_tokens=AUTO_FIT))
     found = automatic.plan(planner)
     if found is None:
@@ -146,7 +146,7 @@ def automatic_length_is_the_longest_plan(_: Implementation, planner: Planner, ca
 def an_accepted_plan_serves_a_request_of_full_length(
     implementation: Implementation, planner: Planner, case: Case
 ) -> None:
-    """KV-PLAN-20: alone in the pool, whole prompt or mostly decoded, it is never refused."""
+    """Check KV-PLAN-20: alone in the pool, prefilled or decoded, it is never refused."""
     plan = case.plan(planner)
     if plan is None or not any(cache.tensors for cache in plan.configs):
         return

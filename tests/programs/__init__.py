@@ -1,8 +1,8 @@
 """Programs to test the drivers, recorders and shrinkers with: a story each, of few calls.
 
-They are told in `stories.txt` and `inside.txt`. The first line of a story is that of an example
-(spec/examples.md), with sizes of its own; then come steps by their names. `for S in 0 1` before it
-tells the story for each of these values.
+They are in `stories.txt` and `inside.txt`. The first line of a story is that of an example
+(spec/examples.md), with its own sizes; steps follow by their names. `for S in 0 1` before it
+repeats the story for each of these values.
 """
 
 from __future__ import annotations

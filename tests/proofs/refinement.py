@@ -1,8 +1,8 @@
 """kvfast refines kvref: which check discharges which part of which action, and what it assumes.
 
 Modules of `proofs` say in `ASSUMES` and `GUARANTEES` what they take for granted and what they show;
-of other checks `refinement.toml` says it. A part is discharged by a guarantee, an assumption by one
-of somebody else, or it is in `TRUSTED`. `python -m tests.regenerate refinement` writes
+for other checks `refinement.toml` does. A part is discharged by a guarantee, an assumption by one
+of another check, or it is in `TRUSTED`. `python -m tests.regenerate refinement` writes
 proofs/REFINEMENT.md of that.
 """
 
@@ -25,7 +25,7 @@ PROVED, CONFIRMED, EXPLORED, SAMPLED = "proved", "contract", "explored", "sample
 
 @dataclass(frozen=True)
 class Source:
-    """A check: where it stands, how strong it is, what it assumes and shows."""
+    """A check: its file, its strength, what it assumes and shows."""
 
     path: str
     how: str
@@ -66,7 +66,7 @@ def sources(root: Path = ROOT) -> tuple[Source, ...]:
 
 
 def declared(path: Path) -> dict[str, tuple[str, ...]]:
-    """`ASSUMES` and `GUARANTEES` of a module, which is not run."""
+    """Read `ASSUMES` and `GUARANTEES` of a module without running it."""
     found = {}
     for node in ast.parse(path.read_text(encoding="utf-8")).body:
         names: list[ast.expr] = []
@@ -86,7 +86,7 @@ def problems(
     trusted: Mapping[str, str] = TRUSTED,
     actions: Mapping[str, Mapping[str, Sequence[str]]] = ACTIONS,
 ) -> list[str]:
-    """Assumptions and parts that nobody discharges, and what is said for nothing."""
+    """List undischarged assumptions and parts, and unused declarations."""
     shown = {each: check for check in checks for each in check.guarantees}
     assumed = {each for check in checks for each in check.assumes}
     parts = {each for action in actions.values() for part in action.values() for each in part}

@@ -43,7 +43,7 @@ def some_value(kind: type, rng: random.Random) -> object:
 
 
 def some_case(function: Callable[..., object], rng: random.Random) -> Case:
-    """Arguments for a contract; its preconditions may not hold."""
+    """Draw arguments for a contract; its preconditions may not hold."""
     kinds = typing.get_type_hints(function)
     return {name: some_value(kinds[name], rng) for name in inspect.signature(function).parameters}
 
@@ -51,7 +51,7 @@ def some_case(function: Callable[..., object], rng: random.Random) -> Case:
 @pytest.mark.rule("KV-POOL-5", "KV-POOL-6", "KV-GRP-2", "KV-GRP-4", "KV-SW-3", "KV-HASH-8")
 @pytest.mark.parametrize("subject", SUBJECTS)
 def test_contracts_hold_without_crosshair(subject: str) -> None:
-    """Random arguments, and the arrays that kvfast really has."""
+    """Draw random arguments, and use kvfast's real arrays."""
     rng = random.Random(1)
     for contract in contracts_of(subject):
         num_met = 0
@@ -159,13 +159,13 @@ def test_what_is_unexpected_is_printed_and_fails(capsys: pytest.CaptureFixture[s
 def test_another_version_of_crosshair_is_named(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """And what to install; nothing is checked."""
+    """Show what to install, and check nothing."""
     monkeypatch.setattr(_runner, "version", lambda name: "0.0.1")
     assert _runner.main("canaries") == 2
     assert f"pip install crosshair-tool=={_runner.CROSSHAIR}" in capsys.readouterr().out
 
 
 def test_the_version_is_the_one_of_the_extra_for_developers() -> None:
-    """So that `pip install -e '.[dev]'` is enough."""
+    """Make `pip install -e '.[dev]'` enough."""
     text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     assert f'"crosshair-tool=={_runner.CROSSHAIR}"' in text

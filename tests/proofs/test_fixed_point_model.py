@@ -1,4 +1,4 @@
-"""What proofs/code/fixed_point.py says of searches is what kvref does."""
+"""The model of searches in proofs/code/fixed_point.py is kvref's search."""
 
 from __future__ import annotations
 

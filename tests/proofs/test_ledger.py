@@ -1,4 +1,4 @@
-"""What proofs with z3 share: answers are counted, and a branch that is open is refused."""
+"""Shared by proofs with z3: answers are counted, and an undecided branch is refused."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from proofs.code._symbolic import Number, UndecidedError
 
 
 def test_a_false_statement_fails_and_is_named(capsys: pytest.CaptureFixture[str]) -> None:
-    """Proved and refuted the wrong way round, possible where it is not."""
+    """Prove and refute the wrong way round, and claim an impossible case."""
     x = z3.Int("x")
     ledger = Ledger("twins")
     ledger.prove("false", [x > 0], x > 1)

@@ -1,4 +1,4 @@
-"""Every assumption and every part of an action is discharged by somebody; what is not is named."""
+"""Every assumption and every part of an action is discharged by some check; others are named."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ def drop_ref_to_the_front(self: BlockPool, block: int, left: int) -> int:
 def test_a_mistake_in_the_ring_is_named(
     monkeypatch: pytest.MonkeyPatch, method: str, twin: object, named: str
 ) -> None:
-    """Only what the operation leads to fails."""
+    """Fail only the operations that call the method."""
     monkeypatch.setattr(BlockPool, method, twin)
     ledger = _z3.Ledger("twin")
     free_queue.check_operations(ledger)

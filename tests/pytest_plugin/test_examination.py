@@ -1,4 +1,4 @@
-"""What the tests of the plugin ask: each answer is the same in every process."""
+"""Results that the plugin's tests read: each is the same in every process."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ REFERENCE = kvref.implementation()
 
 
 def examine(subject: Implementation, seed: int = 0) -> Examination:
-    """Short random programs, at level safety."""
+    """Examine with short random programs, at level safety."""
     options = Options(Level.SAFETY, Budget(0.0, 8), ("KV-POOL-*",), seed)
     return Examination(subject, REFERENCE, options, "fast")
 
@@ -46,7 +46,7 @@ def configs_of(number: int, *, seed: int = 0) -> list[ManagerConfig]:
 
 
 def test_a_random_test_tries_the_same_programs_wherever_it_runs() -> None:
-    """Other numbers and other seeds try others."""
+    """Try others under other numbers and seeds."""
     first = configs_of(3)
     assert len(first) > 50
     assert configs_of(3) == first
@@ -55,7 +55,7 @@ def test_a_random_test_tries_the_same_programs_wherever_it_runs() -> None:
 
 
 def test_a_random_test_repeats_nothing_that_the_test_of_a_rule_shows() -> None:
-    """But says that it saw it."""
+    """Report only that it was seen."""
     found = examine(mistaken("LeaksUnhashedBlocks", audits=True))
     violation, _ = found.random_violation(0, ())
     assert violation is not None
@@ -72,7 +72,7 @@ def patience(seconds: float) -> Iterator[None]:
 
 
 def test_when_programs_failed_for_too_long_the_others_are_not_run() -> None:
-    """And none of these counts as one that came to its end."""
+    """Count none of these as finished."""
     with patience(-1.0):
         found = examine(mistaken("LeaksUnhashedBlocks", audits=True))
         assert all(outcome.exhausted or outcome.lacks for outcome in found.outcomes)
@@ -82,7 +82,7 @@ def test_when_programs_failed_for_too_long_the_others_are_not_run() -> None:
 
 
 def test_a_rule_passes_only_if_something_about_it_came_to_its_end() -> None:
-    """Not when all that is about it was cut short, and not when nothing is about it."""
+    """Pass neither when everything was cut short nor when nothing is about it."""
     right = examine(REFERENCE)
     assert right.undecided("KV-POOL-1") is None
     assert right.why_not_checked("KV-POOL-1") is None

@@ -65,7 +65,7 @@ def named(found: dict[str, str], outcome: str) -> set[str]:
 def test_without_the_option_nothing_is_imported_and_nothing_collected(
     pytester: pytest.Pytester,
 ) -> None:
-    """Also not Hypothesis; the module itself needs the standard library alone."""
+    """Import not even Hypothesis; the module itself needs the standard library alone."""
     pytester.makepyfile(
         """
         import sys
@@ -113,7 +113,7 @@ def test_what_conforms_passes_every_test_and_xdist_changes_nothing(
 def test_a_broken_twin_fails_the_tests_of_the_rules_it_breaks(
     project: pytest.Pytester, factory: str, rules: list[str]
 ) -> None:
-    """And no other; what its programs cut short is skipped."""
+    """Fail no other; rules whose programs were cut short are skipped."""
     options = ("--kv-budget", "directed", "--kv-rules", "KV-POOL-*", "--kv-rules", "KV-STAT-*")
     found = outcomes(project, "--kv-impl", f"twins:{factory}", *options)
     assert named(found, "failure") == {f"kvspec::{rule}" for rule in rules}
@@ -146,7 +146,7 @@ def test_a_failure_is_the_report_and_no_traceback(project: pytest.Pytester) -> N
 
 
 def test_a_rule_tested_alone_shows_what_cut_its_program_short(project: pytest.Pytester) -> None:
-    """Skipped, it would hide that the implementation is broken."""
+    """Fail it: a skip would hide that the implementation is broken."""
     options = (
         "--kv-impl",
         "twins:implementation",
@@ -239,7 +239,7 @@ def test_what_cannot_be_checked_is_one_line_and_exit_code_4(
 
 
 def test_a_run_that_only_skips_is_no_success(pytester: pytest.Pytester) -> None:
-    """KV-POL-1 is about files; what is only listed was not to be run."""
+    """Select KV-POL-1, which is about files; a mere listing is a success."""
     options = ("--kv-impl", "kvref", "--kv-budget", "directed", "--kv-rules", "KV-POL-1")
     for more in ((), ("-n", "2")):
         done = pytester.runpytest_subprocess(*options, *more)
@@ -259,7 +259,7 @@ def test_without_paths_the_contract_is_all_there_is(project: pytest.Pytester) ->
 
 
 def test_the_options_are_those_of_the_command(project: pytest.Pytester) -> None:
-    """Levels and budgets have one list of names each."""
+    """Keep one list of names for levels and one for budgets."""
     from kvcheck import pytest_plugin
     from kvcheck.judge.options import BUDGETS
     from kvcheck.play.verdicts import Level

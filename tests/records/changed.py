@@ -1,4 +1,4 @@
-"""What several tests of records change, and how they read what was found."""
+"""Changes that several tests of records make, and how they read the findings."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ Change: TypeAlias = Callable[[Operation], Operation | None]
 def answer(
     name: str, change: Callable[[Any], Any], wanted: Callable[[Any], Any] = lambda given: True
 ) -> Change:
-    """Another answer of this operation, where the right one is as `wanted`."""
+    """Change the result of this operation, where the right one is as `wanted`."""
 
     def changed(op: Operation) -> Operation | None:
         if op.name != name or op.raises is not None or not wanted(op.result):
@@ -86,7 +86,7 @@ def raising(error: str) -> Change:
 
 
 def in_place_of_an_error(**changes: Any) -> Change:
-    """Something else where an error is due."""
+    """Replace an expected error."""
     return lambda op: None if op.raises is None else replace(op, **changes)
 
 

@@ -1,4 +1,4 @@
-"""One case of each planning function, and a planner that answers what records say."""
+"""One case of each planning function, and a planner that returns recorded results."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ PROPERTIES = {
     "normalized_spec": {**SPEC, "head_size_v": 64},
 }
 
-# One answered record of each function, and an altered output.
+# One record of each function with its output, and an altered output.
 ANSWERS: Mapping[str, tuple[dict[str, Any], Any, Any]] = {
     "spec_properties": (
         {"spec": SPEC, "config": CONFIG},
@@ -88,7 +88,7 @@ ANSWERS: Mapping[str, tuple[dict[str, Any], Any, Any]] = {
 
 @dataclass
 class TapePlanner:
-    """Answers record after record what the record says, whatever is asked."""
+    """A planner that returns the recorded results in order, whatever the call."""
 
     records: list[PlanningRecord]
 

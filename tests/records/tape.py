@@ -45,7 +45,7 @@ def made_again(path: Path) -> Recorder:
 
 
 def assert_is_made_again(path: Path) -> None:
-    """But for the version that made it."""
+    """Make the record again, and compare all but the version that made it."""
     again, tape = made_again(path), Tape.read(path)
     assert replace(again.header, source="") == replace(tape.header, source="")
     assert again.operations == [replace(operation, line=0) for operation in tape.operations]

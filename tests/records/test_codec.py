@@ -1,4 +1,4 @@
-"""The JSON codec: everything comes back as it was, and what is malformed is refused by name."""
+"""The JSON codec: values survive the round trip, and malformed ones are refused by name."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ FULL = {"type": "FullAttentionSpec", "block_size": 16, "num_kv_heads": 8, "head_
 def there_and_back(
     value: Any, encode: Callable[[Any], Any], decode: Callable[[Any, Where], Any]
 ) -> None:
-    """Through real JSON text, so that only JSON's own types are used."""
+    """Encode and decode through real JSON text, so that only JSON's own types are used."""
     written = json.loads(json.dumps(encode(value)))
     assert decode(written, HERE) == value
     assert encode(decode(written, HERE)) == written
@@ -150,7 +150,7 @@ def test_a_configuration_and_its_record_hold_the_resolved_retention() -> None:
 @pytest.mark.rule("KV-HASH-11", "KV-HASH-12")
 @pytest.mark.parametrize("function", HASH_FUNCTIONS)
 def test_a_weak_function_without_trusted_tenants_is_older_than_that(function: str) -> None:
-    """Such a record still runs; one that says false is refused as its manager would be."""
+    """Accept a record without the member; one that has it false is refused as by its manager."""
     is_weak = function != "sha256_cbor"
     config = ManagerConfig(KVCacheConfig(4, ()), 8, hash_function=function, trusted_tenants=is_weak)
     written = codec.encode_manager_config(config)

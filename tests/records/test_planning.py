@@ -1,4 +1,4 @@
-"""Planning records: answers in one form, errors by class, and what can't be tried is said."""
+"""Planning records: results in one form, errors by class, untried ones reported."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_every_function_has_a_case_here() -> None:
 
 @pytest.mark.parametrize("function", ANSWERS)
 def test_the_recorded_answer_passes_and_another_fails(function: str, tmp_path: Path) -> None:
-    """Defaults that a record leaves out are no difference; anything else is."""
+    """Ignore defaults that a record leaves out; anything else is a difference."""
     given, answer, other = ANSWERS[function]
     path = written(tmp_path / "p.jsonl", {"fn": function, "input": given, "output": answer})
     planner = tape_of(path)
@@ -105,7 +105,7 @@ def test_each_function_asks_its_method_with_decoded_values(function: str, tmp_pa
         if isinstance(given.get("available_memory"), list)
         else given.get("available_memory"),
     }
-    # The configuration comes after what it is about, the memory comes last.
+    # The configuration follows its subject, the memory is last.
     order = [name for name in given if name not in ("config", "available_memory")]
     order += [name for name in ("config", "available_memory") if name in given]
     assert arguments == tuple(values[name] for name in order)
@@ -130,7 +130,7 @@ def test_each_function_asks_its_method_with_decoded_values(function: str, tmp_pa
 def test_errors_are_compared_by_class(
     raises: str | None, error: Exception, passes: bool, tmp_path: Path
 ) -> None:
-    """What `except` would catch; for an AssertionError any typed error, and only a typed one."""
+    """Compare as `except` would; for an AssertionError accept any typed error, and only those."""
 
     class Failing:
         def merge(self, specs: Any) -> Any:

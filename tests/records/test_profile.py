@@ -43,7 +43,7 @@ def refused(path: Path) -> FormatError:
 
 @pytest.mark.rule("KV-POL-1")
 def test_the_shipped_profiles_are_the_policies_of_the_package() -> None:
-    """`default` is what the rules say, `vllm-0.24` is `Policy.vllm_0_24()`."""
+    """Compare `default` with the rules, and `vllm-0.24` with `Policy.vllm_0_24()`."""
     assert shipped_profiles() == ("default", "vllm-0.24", "vllm-0.33")
     assert find_profile("default").policy == Policy()
     assert find_profile(RECORDS_PROFILE).policy == Policy.vllm_0_24()

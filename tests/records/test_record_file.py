@@ -57,7 +57,7 @@ def test_gzip_is_recognised_by_content(tmp_path: Path) -> None:
 
 
 def test_a_device_is_written_to_and_not_replaced(tmp_path: Path) -> None:
-    """Behind a link, so that a failure of this test replaces the link only."""
+    """Use a link, so that a failure of this test replaces the link only."""
     link = tmp_path / "nowhere.jsonl"
     link.symlink_to(os.devnull)
     header, *_ = read_trace(SMALL)

@@ -68,7 +68,7 @@ def recorded(
         else:
             view = after
         if name == "take_events":
-            uncompared = ("result",)  # it tells of request a, too
+            uncompared = ("result",)  # it mentions request a as well
         line = Operation(index, name, request, arguments, seen, result, uncompared=uncompared)
         lines.append(alter(line))
     write_trace(path, header, lines, {})

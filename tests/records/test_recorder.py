@@ -36,7 +36,7 @@ def test_what_is_recorded_replays(policy: Policy, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("call", ["take_block_copies", "withdraw"])
 def test_calls_of_later_versions_are_recorded(call: str, tmp_path: Path) -> None:
-    """Beside a first state that lacks the two fields of version 3."""
+    """Start from a state that lacks the two fields of version 3."""
     recorder = Recorder(ReferenceImplementation(), CONFIG)
     recorder.play("new_request", "r", prompt_token_ids=[1, 2, 3])
     assert recorder.admit("r", 3) == [[1, 2]]

@@ -1,4 +1,4 @@
-"""`kvspec redact`: nothing of the content is left, and a replay goes as before."""
+"""`kvspec redact`: nothing of the content is left, and a replay has the same results."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def test_a_subject_fails_it_where_it_failed_the_record(num_blocks: int, tmp_path
 
 
 def test_a_wrong_hash_stays_wrong(tmp_path: Path) -> None:
-    """And is the same wherever it stood; a redaction that mended it would hide the defect."""
+    """Keep it equal wherever it was; mending it would hide the defect."""
     path = recorded(tmp_path / "record.jsonl")
     header, operations = lines(path)
     first = operations[0]
@@ -184,7 +184,7 @@ def test_what_is_equal_stays_equal_and_lengths_stay(tmp_path: Path) -> None:
 def test_a_token_has_one_number_only_where_prompts_are_alike(
     tmp_path: Path, prompts: list[list[int]], renamed: list[list[int]]
 ) -> None:
-    """Not over the whole record: frequencies would tell which token it is."""
+    """Renumber elsewhere: frequencies would reveal which token it is."""
     recorder = Recorder(REFERENCE, config())
     for number, tokens in enumerate(prompts):
         recorder.play("new_request", f"r{number}", prompt_token_ids=tokens)
@@ -209,7 +209,7 @@ def test_seed_first_parent_hash_and_quirks_are_replaced(tmp_path: Path) -> None:
 
 
 def test_each_run_makes_other_hashes(tmp_path: Path) -> None:
-    """Else whoever guesses the content could compare."""
+    """Draw a new key, so that guessed content cannot be compared."""
     path = recorded(tmp_path / "record.jsonl")
     runs = []
     for key in (None, None, b"k" * 32, b"k" * 32):

@@ -164,7 +164,7 @@ def test_a_trace_of_a_feature_that_is_lacking_is_left_out(feature: Feature) -> N
 
 
 def test_questions_that_are_lacking_are_not_asked() -> None:
-    """Nothing else depends on them: the rest is compared."""
+    """Compare the rest: nothing depends on them."""
     asked = {operation.name for operation in Tape.read(SMALL).operations} & QUESTIONS
     assert asked
     lost = {FEATURE_OF_OPERATION[name] for name in asked}

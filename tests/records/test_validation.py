@@ -1,4 +1,4 @@
-"""What kvfast did is a run of the model: its records, in order, are accepted by the reference."""
+"""Runs of kvfast are runs of the model: the reference accepts its records, in order."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """The protocol as JSON Schema, made of the tables that server and client check messages with.
 
-The checks of those tables are functions. What they ask for is seen by calling them: each asks
+The checks of those tables are functions. Calling them shows what they require: each calls
 `checked_members` first, which is caught here; lists, objects and nulls are closures, whose parts
-are looked up. So the schema cannot say something else than the code.
+are looked up. So the schema cannot differ from the code.
 """
 
 from __future__ import annotations

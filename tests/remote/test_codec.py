@@ -1,4 +1,4 @@
-"""Both framings: messages come back as they went, whatever comes in is a message or an error."""
+"""Both framings: messages survive the round trip, and any other bytes are an error."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_what_is_no_message_is_a_format_error(framing: str, body: bytes, said: s
 def test_a_stream_that_ends_inside_a_message_is_an_error(
     data: bytes, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Or that holds one too long: a message with the longest body is one."""
+    """Also refuse a message that is too long; one with the longest body is legal."""
     monkeypatch.setattr(codec, "MAX_MESSAGE_BYTES", 101)
     with pytest.raises(FormatError) as caught:
         MessageStream(io.BytesIO(data)).next()
@@ -153,7 +153,7 @@ def test_the_longest_message_is_one_and_a_longer_one_is_known_as_soon_as_it_is(
         buffer.feed(data)
         with pytest.raises(FormatError, match=f"a line of {said}; a message has at most 8"):
             buffer.take()
-    for line in (b"", b"x" * 8):  # whatever comes behind it
+    for line in (b"", b"x" * 8):  # whatever follows
         buffer = MessageBuffer("json")
         buffer.feed(line + b"\n" + b"x" * 9)
         assert buffer.take() == line
@@ -167,7 +167,7 @@ def test_the_longest_message_is_one_and_a_longer_one_is_known_as_soon_as_it_is(
 
 
 def test_cbor_is_as_the_protocol_says() -> None:
-    """Definite lengths and shortest ints, so that a small decoder suffices."""
+    """Use definite lengths and shortest ints, so that a small decoder suffices."""
     body = bytes.fromhex("a26269640161618419012cf6f5fb3fe0000000000000")
     assert encode({"id": 1, "a": [300, None, True, 0.5]}, "cbor") == b"\0\0\0\x16" + body
 

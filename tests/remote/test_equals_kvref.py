@@ -1,4 +1,4 @@
-"""The reference through the protocol answers as the reference does, whatever it is asked."""
+"""The reference through the protocol returns what the reference does, for every call."""
 
 from __future__ import annotations
 

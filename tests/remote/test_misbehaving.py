@@ -29,7 +29,7 @@ def hurry(remote: RemoteImplementation) -> None:
 
 
 def call(remote: RemoteImplementation, manager: KVCacheManager, code: str) -> None:
-    """Call what the server does not answer rightly."""
+    """Make the call that the server fails."""
     if "pipelining" in code:
         foresee(manager, "get_usage")
         manager.new_step_starts()
@@ -46,7 +46,7 @@ def call(remote: RemoteImplementation, manager: KVCacheManager, code: str) -> No
 
 @pytest.mark.parametrize("case", cases(__file__, "faults.txt"), ids=str)
 def test_a_fault_is_one_clear_error_in_time(tmp_path: Path, case: Case) -> None:
-    """It names the command and the call; the child is reaped at once; later calls say the same."""
+    """Name the command and the call; the child is reaped at once; later calls say the same."""
     code = "\n".join(case.given)
     remote = connect(tmp_path, f"{code}\ntime.sleep(60)\n")
     process_id = remote.connection.process_id
@@ -181,7 +181,7 @@ def test_the_child_ends_when_nobody_uses_it_any_more(tmp_path: Path, stubborn: b
 def test_an_interrupt_ends_the_conversation(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else the answer that was not waited for would be taken for the next one."""
+    """End it: the pending reply would be taken for the next one."""
     remote = connect(tmp_path, "until('never')\n")
     manager = remote.create(config())
 

@@ -1,4 +1,4 @@
-"""What traces do not reach: windows, planning, copies, samples, partial entries, embeddings."""
+"""Parts that no trace covers: windows, planning, copies, samples, partial entries, embeddings."""
 
 from __future__ import annotations
 
@@ -283,7 +283,7 @@ def test_an_invariant_that_is_violated_there_is_violated_here(
 
 
 def test_what_nobody_uses_any_more_is_dropped_there() -> None:
-    """Else a long run would keep every request it ever made."""
+    """Drop it: a long run would keep every request it ever made."""
     remote = find_implementation(serve("kvref"))
     assert isinstance(remote, RemoteImplementation)
     manager = remote.create(config())

@@ -1,4 +1,4 @@
-"""The schema of the protocol takes every message and every answer there is, and no damaged one."""
+"""The schema of the protocol accepts every message and every reply, and no damaged one."""
 
 from __future__ import annotations
 

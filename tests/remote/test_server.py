@@ -1,4 +1,4 @@
-"""The server's side: what it answers to messages that are none, and what it keeps off stdout."""
+"""The server's side: its replies to invalid messages, and what it keeps off stdout."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ NO_MESSAGES = cases(__file__, "messages.txt")
 
 
 def no_message(case: Case) -> dict[str, Any]:
-    """Behind `create` stands what is otherwise than in a right message."""
+    """Build an invalid message; after `create`, read how it differs from a valid one."""
     _, created, members = case.given[0].rpartition("create ")
     return {**(CREATE if created else {}), **json.loads(members), "id": 3}
 

@@ -1,6 +1,6 @@
-"""Servers that answer once too often: found at the next message or at the end.
+"""Servers that reply once too often: found at the next message or at the end.
 
-Nothing here depends on how busy the machine is: who has to be late waits for a file.
+Nothing here depends on how busy the machine is: whatever has to be late waits for a file.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def test_an_answer_too_many_is_found_at_the_next_message(
 
 
 def test_an_answer_too_many_is_found_at_the_end(tmp_path: Path) -> None:
-    """Also when the server writes it only because its input ended."""
+    """Find it also when the server writes it only because its input ended."""
     code = SURPLUS.format(pipelining=False, then="sys.stdin.read()")
     remote = connect(tmp_path, code)
     assert remote.create(config()).num_free_blocks == 3

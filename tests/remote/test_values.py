@@ -265,7 +265,7 @@ def test_a_sample_has_its_members_and_no_others(member: str) -> None:
 @framings
 def test_capabilities_come_back_without_what_only_code_can_carry(framing: str) -> None:
     class Own(FullAttentionSpec):
-        """A block type of somebody else."""
+        """A foreign block type."""
 
     has = replace(
         implementation().capabilities,
@@ -292,7 +292,7 @@ def test_capabilities_come_back_without_what_only_code_can_carry(framing: str) -
 
 
 def test_a_server_that_names_no_form_of_extra_keys_has_the_plain_one() -> None:
-    """It is older than the tags (KV-POL-10); names that are not ours are not used."""
+    """Treat it as older than tags (KV-POL-10); ignore unknown names."""
     said = encode_capabilities(implementation().capabilities)
     assert decode_capabilities(said).extra_key_forms == {"tagged", "plain"}
     assert decode_capabilities({**said, "extra_keys": ["plain", "new"]}).extra_key_forms == {

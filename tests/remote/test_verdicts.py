@@ -1,4 +1,4 @@
-"""What a server does wrong is said to be what it is: a broken rule, or no answer at all."""
+"""Errors of a server are reported as what they are: a broken rule, or no reply at all."""
 
 from __future__ import annotations
 

@@ -139,7 +139,7 @@ def test_an_implementation_that_breaks_a_rule_is_exit_code_1(
 def test_a_folder_without_permission_is_known_beforehand(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Root may write everywhere, so the answer of the system is replaced.
+    # Root may write everywhere, so the system's error is simulated.
     monkeypatch.setattr(os, "access", lambda _path, _mode: False)
     assert "no permission to write in" in failure(
         capsys, "demo", *FAST, "--json", str(tmp_path / "r.json")

@@ -1,4 +1,4 @@
-"""What is written in a format is read as the same requests."""
+"""Requests written in a format are read back unchanged."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def expected_requests(
 
 
 def same_requests(found: list[TraceRecord], expected: list[tuple[list[object], int]]) -> None:
-    """Equal lengths; and ids are equal where, and only where, the tokens of the run are."""
+    """Compare lengths; ids must be equal exactly where the tokens of the run are."""
     assert [(each.input_length, each.output_length) for each in found] == [
         (len(tokens), output) for tokens, output in expected
     ]

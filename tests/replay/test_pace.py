@@ -17,7 +17,7 @@ class Clock:
 
 
 def seen(rates: list[tuple[float, int, float]], share: float | None = None) -> Figures:
-    """After stretches of (seconds, requests, hit rate), each request of 10 tokens."""
+    """Return the figures after stretches of (seconds, requests, hit rate), 10 tokens each."""
     clock, counts = Clock(), Counts()
     pace = Pace(clock)
     found = None

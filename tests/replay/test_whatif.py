@@ -32,7 +32,7 @@ from kvspec.interface import Implementation
 
 
 def records(seed: int, count: int, *, aligned: bool = False) -> list[TraceRecord]:
-    """Prompts that share beginnings and end inside a block, or all at the end of one of 128."""
+    """Draw prompts that share prefixes, and end inside a block or all at one of 128."""
     random, found = Random(seed), []
     for line in range(1, count + 1):
         ids = [random.randrange(3)]

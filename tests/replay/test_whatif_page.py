@@ -1,4 +1,4 @@
-"""The page of `kvspec whatif`: what it holds, and what it answers in a browser."""
+"""The page of `kvspec whatif`: what it contains, and what it shows in a browser."""
 
 from __future__ import annotations
 

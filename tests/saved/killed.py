@@ -57,7 +57,7 @@ def write_for_ever(path: Path, before: Callable[[], None]) -> None:
 
 
 def dying(name: str, *, after: bool) -> Callable[[], None]:
-    """Lets the child kill itself just before or after its third call of a function of `os`."""
+    """Let the child kill itself just before or after its third call of a function of `os`."""
 
     def plant() -> None:
         real, left = getattr(os, name), [3]

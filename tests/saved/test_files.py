@@ -186,7 +186,7 @@ def test_what_others_put_beside_a_state_is_not_written_to(tmp_path: Path, plante
     ],
 )
 def test_kvfast_takes_no_columns_that_do_not_fit(column: str, value: list[int]) -> None:
-    """Also unchecked: an id outside of the pool would be an index outside of an array."""
+    """Refuse them also unchecked: an id outside the pool would index outside an array."""
     fast: Any = IMPLEMENTATIONS[1]
     manager = used(fast, make_config(9)).inner  # type: ignore[attr-defined]  # audited
     columns = manager.columns()

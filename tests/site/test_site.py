@@ -1,4 +1,4 @@
-"""The site builds without a warning, links lead somewhere, nothing comes from elsewhere."""
+"""The site builds without a warning, links lead somewhere, nothing is loaded from elsewhere."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytest.importorskip("furo", reason="needs the extra docs")
 
 
 def sphinx(*arguments: object) -> subprocess.CompletedProcess[str]:
-    """`python -m sphinx`, for which a warning is an error."""
+    """Run `python -m sphinx`, with warnings as errors."""
     command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", *map(str, arguments)]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
 

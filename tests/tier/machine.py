@@ -82,7 +82,7 @@ class Player:
         return answer if kind == "answered" else None
 
     def play(self, num_calls: int) -> None:
-        """Random calls."""
+        """Make random calls."""
         for _ in range(num_calls):
             self.call()
 
@@ -118,7 +118,7 @@ class Player:
                     self.same("reset", lambda tier: tier.reset())
 
     def compute(self, request: Request, blocks: list[int]) -> None:
-        """Entries of a request, now and then more than it has."""
+        """Compute entries of a request, now and then more than it has."""
         group = self.random.randrange(len(self.config.kv_cache.groups))
         size = self.config.kv_cache.groups[group].spec.block_size
         most = request.num_tokens // size + (self.random.random() < 0.05)
@@ -127,7 +127,7 @@ class Player:
         self.same("computed", lambda tier: tier.computed(request, group, first, given))
 
     def load(self, request: Request) -> None:
-        """Into lists of random blocks; now and then one is missing."""
+        """Load into lists of random blocks; now and then one is missing."""
         lists = []
         for group in self.config.kv_cache.groups:
             ids = [self.random.randint(1, NUM_BLOCKS - 1) for _ in range(10)]

@@ -1,4 +1,4 @@
-"""What no tier takes, of both: values of wrong types, which the notation cannot write down."""
+"""Values of wrong types, which no tier accepts and the notation cannot express."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def implementation(request: pytest.FixtureRequest) -> Implementation:
 
 
 def stocked(implementation: Implementation, num_blocks: int = 4) -> tuple[Tier, Request]:
-    """a, b and c lie on the host in 1, 2 and 3, a being the oldest."""
+    """Return a tier with a, b and c on the host in 1, 2 and 3, a being the oldest."""
     config = config_of([FULL])
     (request,) = requests_of(config, TOKENS)
     tier = tier_of(implementation, config, num_blocks)
@@ -53,7 +53,7 @@ def test_what_it_cannot_serve_is_refused_when_it_is_made(implementation: Impleme
 
 
 def calls(tier: Tier, request: Request) -> list[tuple[Callable[[], object], str, object]]:
-    """Illegal calls of a tier that holds the first two keys of a request: field and value."""
+    """Return illegal calls of a tier with the first two keys of a request: field and value."""
     tier.hold(request, 0, 8)
     tier.computed(request, 0, 0, [5])
     wrong: Any = "0"

@@ -68,7 +68,7 @@ def test_a_configuration_names_invariants_that_there_are(module: str) -> None:
 
 
 def test_the_invariants_of_kvspec_are_those_of_the_model() -> None:
-    """But for those about what the model has not: bytes, no caching, partial entries, sinks."""
+    """Leave out what the model lacks: bytes, no caching, partial entries, sinks."""
     left_out = {
         "keys_are_well_formed",
         "nothing_is_cached_with_caching_off",

@@ -1,4 +1,4 @@
-"""`kvspec view` as a command: its file, its exit codes, its one line for what goes wrong."""
+"""`kvspec view` as a command: its file, its exit codes, and one line for each error."""
 
 from __future__ import annotations
 

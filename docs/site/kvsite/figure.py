@@ -67,7 +67,7 @@ class Story:
 
 
 def stories() -> Mapping[str, Story]:
-    """Rule → the check that shows it best: one that is about it first of all, then the shortest."""
+    """Map each rule to the check that shows it best: about it first of all, then shortest."""
     found: dict[str, tuple[tuple[bool, int], Story]] = {}
     for check in EXAMPLES:
         story = story_of(check)
@@ -98,7 +98,7 @@ def column_of(call: str, snapshot: Snapshot) -> Column:
 
 
 def holders(held: Mapping[str, list[int]]) -> dict[int, str]:
-    """Block → the requests that hold it."""
+    """Map each block to the requests that hold it."""
     names: dict[int, list[str]] = {}
     for name, blocks in held.items():
         for block in dict.fromkeys(blocks):
@@ -229,7 +229,7 @@ def _cell(column: Column, block: int, kind: str, x: int, y: int) -> Iterator[str
 
 
 def short(call: str) -> str:
-    """`allocate_slots r0` as `allocate r0`."""
+    """Shorten `allocate_slots r0` to `allocate r0`."""
     words = {
         "allocate_slots": "allocate",
         "get_computed_blocks": "look up",

@@ -67,7 +67,7 @@ def slug(title: str) -> str:
 def escape_stars(
     app: Sphinx, what: str, name: str, it: object, options: object, lines: list[str]
 ) -> None:
-    """`KV-BATCH-*` in a docstring is a chapter; here the star would begin emphasis."""
+    """Escape the star of `KV-BATCH-*` in a docstring, which would begin emphasis."""
     lines[:] = [STAR.sub(r"\\*", line) for line in lines]
 
 

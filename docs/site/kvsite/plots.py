@@ -114,7 +114,7 @@ def write(app: Sphinx, error: Exception | None) -> None:
 
 
 def read(plot: Plot, text: str) -> dict[str, list[Spread]]:
-    """Row → median and quartiles in each column. NoTableError: the text has no such table."""
+    """Return median and quartiles by row and column. Raise NoTableError without the table."""
     _, _, rest = text.partition(f"<!-- begin {plot.place} -->")
     block = rest.partition(f"<!-- end {plot.place} -->")[0]
     _, head, rows = block.partition(f"\n| {plot.table} |")
@@ -133,7 +133,7 @@ def _cells(line: str) -> list[str]:
 
 
 def _column(name: str, names: Sequence[str]) -> int:
-    """`update: ratio` is the first column `ratio` after `update`."""
+    """Find a column: `update: ratio` is the first column `ratio` after `update`."""
     at = 0
     for part in name.split(": "):
         if part not in names[at:]:
@@ -209,7 +209,7 @@ def _plain(value: float, _position: float | None = None) -> str:
 
 
 def _few(value: float, position: float | None = None) -> str:
-    """Between powers of ten 2 and 5 alone are named."""
+    """Label only 2 and 5 between powers of ten."""
     return _plain(value, position) if f"{value:e}"[0] in "25" else ""
 
 

@@ -94,7 +94,7 @@ class Reference:
 
 
 def symbols_of(contract: str) -> dict[str, str]:
-    """Symbol → meaning, from the table in spec/README.md."""
+    """Map each symbol to its meaning, from the table in spec/README.md."""
     table = contract.partition("## Symbols")[2].partition("\n## ")[0]
     return {row[1]: row[2] for row in SYMBOL_ROW.finditer(table) if row[1] not in ("symbol", "---")}
 

@@ -26,5 +26,5 @@ __all__ = ["NanoImplementation", "NanoUnavailableError", "implementation"]
 
 
 def implementation() -> NanoImplementation:
-    """nano-vllm's manager. Raises NanoUnavailableError when it cannot be imported."""
+    """Return nano-vllm's manager. Raise NanoUnavailableError if it cannot be imported."""
     return NanoImplementation(load_library())

@@ -68,7 +68,7 @@ class NanoManager(SmallManager):
         new_computed_blocks: KVCacheBlocks | None = None,
         **options: Any,
     ) -> KVCacheBlocks | None:
-        """Room for tokens about to be computed, or None."""
+        """Allocate slots for tokens about to be computed; None if there are too few blocks."""
         own = own_request(request)
         refuse_what_is_lacking(options, self.name)
         hit = self.checked_hit(new_computed_blocks, num_new_computed_tokens, own.last_hit)
@@ -118,7 +118,7 @@ class NanoManager(SmallManager):
 
 
 def _shown(blocks: Sequence[int]) -> tuple[int, ...]:
-    """Ids of the contract, where 0 is null."""
+    """Return ids of the contract, where 0 is null."""
     return tuple(block + 1 for block in blocks)
 
 

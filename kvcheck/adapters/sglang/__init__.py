@@ -38,7 +38,7 @@ __all__ = [
 
 
 def implementation() -> SGLangImplementation:
-    """SGLang's manager as a server builds it: `UnifiedRadixCache`.
+    """Return SGLang's manager as a server builds it: `UnifiedRadixCache`.
 
     Raises SGLangUnavailableError when SGLang, or what it imports, is missing.
     """

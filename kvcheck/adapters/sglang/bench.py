@@ -22,7 +22,7 @@ from kvspec.request import RequestInput
 
 
 def _maker(library: Library) -> Callable[[tuple[RequestInput, array[int]]], SGLangRequest]:
-    """Makes a `Req`; the sampling parameters are the same for all."""
+    """Return a function that makes a `Req`, always with the same sampling parameters."""
     request_class, parameters = library.schedule_batch.Req, library.sampling.SamplingParams()
 
     def make_request(given: tuple[RequestInput, array[int]]) -> SGLangRequest:
@@ -46,7 +46,7 @@ def _read_hit(manager: SGLangManager, request: SGLangRequest) -> tuple[int, list
 
 
 def native_calls(manager: SGLangManager) -> Calls:
-    """Calls on the `Req` inside the adapter's request; the adapter itself is never timed."""
+    """Return calls on the `Req` inside the adapter's request; the adapter is never timed."""
     library, tree = manager.library, manager.tree
     release = library.common.release_kv_cache
 

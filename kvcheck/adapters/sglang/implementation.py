@@ -40,7 +40,7 @@ class SGLangImplementation(SmallImplementation):
         self.tree_core = tree_core
 
     def make_manager(self, config: ManagerConfig) -> SGLangManager:
-        """Fresh pools and an empty tree."""
+        """Make new pools and an empty tree."""
         return SGLangManager(
             self.library, config, is_unified=self.is_unified, tree_core=self.tree_core
         )

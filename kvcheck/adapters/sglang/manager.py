@@ -97,7 +97,7 @@ class SGLangManager(SmallManager):
         new_computed_blocks: KVCacheBlocks | None = None,
         **options: Any,
     ) -> KVCacheBlocks | None:
-        """Room for tokens about to be computed, or None."""
+        """Allocate slots for tokens about to be computed; None if there are too few."""
         own = own_request(request)
         refuse_what_is_lacking(options, self.name)
         hit = self.checked_hit(new_computed_blocks, num_new_computed_tokens, own.last_hit)
@@ -130,7 +130,7 @@ class SGLangManager(SmallManager):
         return True
 
     def _extend(self, own: SGLangRequest, end: int) -> bool:
-        """Slots for a chunk of the prompt, and after it a checkpoint."""
+        """Allocate slots for a chunk of the prompt, and then make a checkpoint."""
         req, tensor = own.inner, self.library.torch.tensor
         before, after = tensor([req.prefix_len]), tensor([end])
         pages = self.library.utils.get_num_new_pages(
@@ -194,7 +194,7 @@ class SGLangManager(SmallManager):
         own.last_hit = []
 
     def reset_prefix_cache(self) -> bool:
-        """Empty tree and pools, unless a request holds slots."""
+        """Empty the tree and the pools, unless a request holds slots."""
         if self.rows.available_size() != self.rows.size:
             return False
         with self.library.context.use_context(self.library.config):

@@ -4,7 +4,7 @@ A token's content is the whole prefix that ends with it. Of that prefix a block 
 all before the block, and its own tokens, so that the memory grows with the pool and not with the
 length of requests. Example, block size 2: tokens 7 8 9 in blocks 4 and 5 are held as
 4: (digest of nothing, [7, 8]) and 5: (digest of 7 8, [9, -1]). A block of a Mamba group holds one
-state: the digest of all tokens that it comes after, and their number.
+state: the digest of all tokens before it, and their number.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Compare an answer with the words behind `->`; only what the words mention counts."""
+"""Compare a result with the words behind `->`; only what the words mention counts."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def narrowed(got: Any, wanted: Any) -> Any:
 
 
 def worded(words: Sequence[Any], resolve: Resolve) -> Any:
-    """Return the value of one answer's words: a value, lists, or the members of an object."""
+    """Return the value of a result's words: a value, lists, or the members of an object."""
     bare, members = parted(words)
     if members or (len(bare) == 1 and isinstance(bare[0], Name) and bare[0].word[0].isupper()):
         kind = {"type": bare[0].word} if bare else {}
@@ -79,7 +79,7 @@ def compare(
     resolve: Resolve,
     equal: Callable[[Any, Any], None],
 ) -> None:
-    """Judge an answer. `items`: the words between `;`. `of_blocks`: lists of block ids."""
+    """Compare a result. `items`: the words between `;`. `of_blocks`: lists of block ids."""
     if manager is not None and isinstance(got, PrefixHit):
         _compare_hit(manager, got, items[0], resolve, equal)
         return
@@ -141,7 +141,7 @@ def _compare_hit(
 
 
 def written(call: Callable[[], Any]) -> str:
-    """Make a call and return its answer as it is written behind `->`, whole."""
+    """Make a call and return its whole result as it is written behind `->`."""
     try:
         got = call()
     except KVSpecError as error:

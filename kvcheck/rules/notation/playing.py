@@ -31,8 +31,8 @@ from kvspec.errors import KVSpecError, RemoteError, UnsupportedError
 class Play(Verbs):
     """One run of an example, on managers of `bench`.
 
-    `num_judged`: answers, sums not counted; `skipped`: why the last unsupported line could not be
-    played; `filled_in`: the answer of the last line that ended with `-> ?`.
+    `num_judged`: results, sums not counted; `skipped`: why the last unsupported line could not be
+    played; `filled_in`: the result of the last line that ended with `-> ?`.
     """
 
     def __init__(self, bench: Bench) -> None:
@@ -42,7 +42,7 @@ class Play(Verbs):
         self.skipped: LeftOut | None = None
 
     def line(self, text: str) -> None:
-        """Play one line and judge its answer."""
+        """Play one line and judge its result."""
         if sums_in(text):
             claimed, found = sums(text) or (0, 1)
             equal(found, claimed, text)
@@ -136,7 +136,7 @@ class Play(Verbs):
 
 
 def answer_of(text: str) -> list[list[Any]] | None:
-    """Return the words behind `->`, cut at `;`; None without an answer."""
+    """Return the words behind `->`, cut at `;`; None without any."""
     reader = Reader(text)
     while reader.peek()[0] and reader.peek()[1] != "->":
         reader.place += 1
@@ -167,8 +167,8 @@ def played(story: Story, bench: Bench) -> None:
     """Play an example, once for each row of its table.
 
     A line that needs what the subject lacks is left out, with those behind it up to the next
-    `pool`. So are those behind an answer that level safety leaves free, once it differs. Raises the
-    violation of a wrong answer, with `path:line` and the line in its notes; LeftOut if nothing
+    `pool`. So are those behind a result that level safety leaves free, once it differs. Raises the
+    violation of a wrong result, with `path:line` and the line in its notes; LeftOut if nothing
     could be judged.
     """
     if needs_ids(story) and not bench.exact:

@@ -1,4 +1,4 @@
-"""Run examples on an implementation; fill in the answers that are still open."""
+"""Run examples on an implementation; fill in the results that are still open."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def outcomes_of(
 
 
 def blessed(text: str, path: str, subject: Implementation) -> str:
-    """Fill in each `-> ?`, and each `?` of a table, with the subject's answer.
+    """Fill in each `-> ?`, and each `?` of a table, with the subject's result.
 
     Raises NotationError where the rest of an example can't be played.
     """
@@ -73,7 +73,7 @@ def blessed(text: str, path: str, subject: Implementation) -> str:
 
 
 def _answers(story: Story, subject: Implementation) -> Iterator[tuple[int, str]]:
-    """Yield line number and answer of each open line, row after row."""
+    """Yield line number and result of each open line, row after row."""
     for _, lines in story.played_lines():
         if not any(line.text.endswith(OPEN_ANSWER) for line in lines):
             continue

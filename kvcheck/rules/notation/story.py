@@ -166,7 +166,7 @@ def sums(text: str) -> tuple[object, object] | None:
 
 
 def answered(story: Story) -> list[str]:
-    """Return the lines that have an answer."""
+    """Return the lines that state a result."""
     return [line.text for line in story.lines if "->" in line.text or sums_in(line.text)]
 
 

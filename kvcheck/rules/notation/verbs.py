@@ -42,7 +42,7 @@ SIGNS = ".abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 
 class Verbs:
-    """The managers and requests of an example. `asked`: members named by the current answer."""
+    """The managers and requests of an example. `asked`: members named by the current result."""
 
     def __init__(self, bench: Bench) -> None:
         self.bench = bench
@@ -107,7 +107,7 @@ class Verbs:
         return made(*given, **named) if callable(made) else made
 
     def _remember(self, verb: str, words: Sequence[Any]) -> None:
-        """Keep a request's lists before they are gone, so that `a[1]` still names its block."""
+        """Keep a request's lists before they are dropped, so that `a[1]` still names its block."""
         if verb in ("free", "pop_blocks_for_free") and isinstance(words[0], Name):
             name = words[0].word
             if name in self.requests and any(self.on.lists(self.requests[name])):

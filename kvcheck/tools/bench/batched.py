@@ -65,7 +65,7 @@ class BatchedWork:
         return array("q", references)
 
     def look_up(self, group: Any) -> Part:
-        """See `Work`. The ids come from single look-ups, which have to find the same."""
+        """See `Work`. Ids are read by single look-ups, which must find the same."""
         look_up, calls = self.batched.lookup, self.calls
 
         def read(lengths: Sequence[int]) -> list[tuple[int, list[int]]]:
@@ -116,7 +116,7 @@ class BatchedWork:
         return Part(work, lambda _: [self.calls.num_free_blocks()])
 
     def requests(self, group: Any) -> list[Any]:
-        """To be kept until a part is over: what it costs to destroy a request is in no time."""
+        """Return requests to keep until a part ends, so that destroying them is not timed."""
         return [self.batched.request_of(handle) for handle in group]
 
     def computed(self, group: Any, counts: int | Sequence[int]) -> None:

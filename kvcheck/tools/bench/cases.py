@@ -131,7 +131,7 @@ class Section(StrEnum):
 
 
 def full_plan(sections: Collection[Section] = tuple(Section)) -> Plan:
-    """Prompts of 512 to 128k tokens, pools of 1k to 4M blocks, 1 to 4096 running requests."""
+    """Plan prompts of 512 to 128k tokens, pools of 1k to 4M blocks, 1 to 4096 requests."""
     rounds = 9
     cases: dict[Section, tuple[Case, ...]] = {
         Section.PROMPTS: _prompts(((64, 512), (16, 8192), (1, 131072)), hits=(0, 50, 97)),
@@ -185,7 +185,7 @@ def pool_config(num_blocks: int, *, max_model_len_tokens: int) -> ManagerConfig:
 def _prompts(
     sizes: tuple[tuple[int, int], ...], *, hits: tuple[int, ...]
 ) -> tuple[PromptCase, ...]:
-    """Hot: a pool of twice what the prompts need, so that what is to hit is not evicted."""
+    """Make hot cases: the pool is twice what the prompts need, so that no hit is evicted."""
     return tuple(
         PromptCase(
             requests, tokens, percent, num_blocks=2 * requests * tokens // BLOCK_SIZE_TOKENS + 1

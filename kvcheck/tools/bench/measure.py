@@ -197,7 +197,7 @@ class _Run:
             watch.compare()
 
     def _prepared(self, contestant: Contestant, case: Case) -> Scenario | None:
-        """None: filling the pool would take too long, or nothing of the case would be timed."""
+        """Prepare the case; None if filling takes too long or nothing would be timed."""
         fills = isinstance(case, PromptCase) and case.cold
         name = contestant.name
         wanted_s = self._fill_s_per_block.get(name, 0.0) * case.num_blocks if fills else 0.0
@@ -231,7 +231,7 @@ Scenario = PromptScenario | DecodeScenario | ReplayScenario
 
 
 def scenario_of(contestant: Contestant, case: Case, num_rounds: int) -> Scenario:
-    """Return the work of this case; `num_rounds`: those to come, including the uncounted one."""
+    """Return the work of this case; `num_rounds`: those left, including the uncounted one."""
 
     def new_work() -> Work:
         return work_of(contestant, case)

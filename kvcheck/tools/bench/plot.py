@@ -84,7 +84,7 @@ def _draw(axes: Axes, document: dict[str, Any], phase: str) -> None:
 def points_of(
     document: dict[str, Any], phase: str, name: str
 ) -> list[tuple[int, float, float, float]]:
-    """(pool in blocks, quartile, median, quartile) in ns per block, by ascending pool."""
+    """Return (pool in blocks, quartile, median, quartile) in ns per block, pools ascending."""
     points = []
     for found in document["measurements"]:
         case, result = found["case"], found["results"].get(name)

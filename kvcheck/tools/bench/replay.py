@@ -231,7 +231,7 @@ class Batched:
 
 
 def _plans(groups: Sequence[Group]) -> list[dict[Act, Group]]:
-    """Groups of one plan: in the order in which a plan handles them. At least one plan."""
+    """Split groups into plans, each in the order in which a plan handles them; at least one."""
     order = tuple(FIELDS)
     plans: list[dict[Act, Group]] = [{}]
     last = -1

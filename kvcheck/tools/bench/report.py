@@ -165,7 +165,7 @@ def ratios(found: Measurement, baseline: str, name: str) -> list[float] | None:
 
 
 def machine() -> dict[str, Any]:
-    """Cores, processor, Python, and how busy the machine is (None: not known here)."""
+    """Return cores, processor, Python, and the machine's load (None: unknown)."""
     return {
         "cores": os.cpu_count(),
         "processor": _processor(),

@@ -205,7 +205,7 @@ class PromptScenario:
         return [self.case.prompt_tokens - self.case.hit_tokens] * self.case.num_requests
 
     def _prompts(self) -> list[Any]:
-        """Prompts of this round: a cached beginning each, and an end that was never seen."""
+        """Make this round's prompts: each has a cached prefix and a new end."""
         ends = self.case.prompt_tokens - self.case.hit_tokens
         prompts = []
         for _ in range(self.case.num_requests):

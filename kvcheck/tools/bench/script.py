@@ -166,7 +166,7 @@ class _Recorder:
         self.inner.append_tokens(manager.inner, request, token_ids)
 
     def note(self, act: Act, request: Request, count: int = 0, *, granted: bool = True) -> None:
-        """Something happens in this step."""
+        """Record an action of this step."""
         number = self._numbers[request.request_id]
         self.steps[-1][1].append(_Doing(act, number, count, granted))
 
@@ -174,7 +174,7 @@ class _Recorder:
         """Return the steps with adjacent acts grouped.
 
         A release is a preemption if the request is admitted again. Appending a token and ending a
-        request are independent: the tokens of a step come first.
+        request are independent: tokens are put first in a step.
         """
         admitted_later: set[int] = set()
         steps = []
@@ -226,7 +226,7 @@ class _RecordingManager:
         self.inner.new_step_starts()
 
     def get_computed_blocks(self, request: Request) -> PrefixHit:
-        """Noted with the allocation that follows."""
+        """Look up; the hit is recorded with the allocation that follows."""
         return self.inner.get_computed_blocks(request)
 
     def allocate_slots(

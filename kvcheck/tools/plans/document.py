@@ -88,7 +88,7 @@ class PlanFile:
         )
 
     def memory(self) -> tuple[int, ...]:
-        """Bytes of each worker: those given, or the one number for all."""
+        """Return the bytes of each worker: as listed, or the one number for all."""
         if len(self.memory_bytes) == 1:
             return self.memory_bytes * self.num_workers
         return self.memory_bytes
@@ -221,7 +221,7 @@ def _engine(value: object, model: Model | None, where: Where) -> tuple[PlanningC
 def _memory(
     found: Mapping[str, Any], number: int, config: PlanningConfig, where: Where
 ) -> tuple[int, ...]:
-    """`memory_bytes` or `memory_gib`: one number for all workers, or one for each."""
+    """Read `memory_bytes` or `memory_gib`: one number for all workers, or one for each."""
     given = [member for member in ("memory_bytes", "memory_gib") if member in found]
     if not given and config.num_blocks_override is not None:
         return (1,)  # not read

@@ -100,7 +100,7 @@ def element_type(value: object, where: Where) -> str:
 
 
 def _heads(kind: LayerKind, rank: Rank) -> int:
-    """Heads of one rank: shared out, or where there are fewer heads than ranks, copied."""
+    """Return the heads of one rank: divided, or copied if there are fewer than ranks."""
     heads: int = kind.members["num_kv_heads"]
     return _share(kind, rank, "num_kv_heads", heads, may_copy=True)
 

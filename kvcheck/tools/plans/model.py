@@ -39,7 +39,7 @@ class Split:
 
     @property
     def num_workers(self) -> int:
-        """Workers, one per rank and stage; the ranks of the first stage come first."""
+        """Number of workers: one per rank and stage, those of the first stage first."""
         return self.tensor * len(self.stages)
 
 
@@ -109,7 +109,7 @@ def decode_split(value: object, num_layers: int, where: Where) -> Split:
 def make_split(
     tensor: int, pipeline: int | None, stages: list[int] | None, num_layers: int, where: Where
 ) -> Split:
-    """Stages as given, or as even as possible, the longer ones first."""
+    """Split into stages as given, or as evenly as possible, the longer ones first."""
     if stages is not None:
         if pipeline not in (None, len(stages)):
             raise where.member("pipeline").error(f"{pipeline} for {len(stages)} stages")

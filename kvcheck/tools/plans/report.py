@@ -77,7 +77,7 @@ class PlanReport:
         return sum(group.blocks_per_request for group in self.groups)
 
     def bytes_per_block(self, worker: int) -> int:
-        """Bytes that one block takes on a worker."""
+        """Return the bytes that one block takes on a worker."""
         cache = self.plan.configs[worker]
         return 0 if not cache.num_blocks else used_bytes(cache) // cache.num_blocks
 
@@ -133,7 +133,7 @@ class PlanReport:
 
 
 def used_bytes(cache: KVCacheConfig) -> int:
-    """Bytes of all tensors; packed ones are views of one allocation."""
+    """Sum the bytes of all tensors; packed ones are views of one allocation."""
     if any(tensor.block_stride_bytes is not None for tensor in cache.tensors):
         return cache.tensors[0].size_bytes
     return sum(tensor.size_bytes for tensor in cache.tensors)
@@ -242,7 +242,7 @@ def _first(spec: LayerSpec) -> LayerSpec:
 
 
 def _content_bytes(planner: Planner, spec: LayerSpec, config: PlanningConfig) -> int:
-    """Bytes of a page that hold something: without padding, scales and alignment included."""
+    """Return the bytes used in a page: without padding, but with scales and alignment."""
     if isinstance(spec, AttentionSpec | MambaSpec):
         spec = replace(spec, page_size_padded=None)
     return planner.spec_properties(spec, config).page_size_bytes

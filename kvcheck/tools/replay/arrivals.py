@@ -27,7 +27,7 @@ class Arrivals(Iterator[TraceRecord]):
         raise StopIteration
 
     def num_due(self, clock_ms: int) -> int:
-        """Records that were not asked for yet and have a timestamp up to this; in order of time."""
+        """Count the unread records with a timestamp up to this; they are in order of time."""
         while not self._is_at_end and not (self._ahead and self._ahead[-1].timestamp_ms > clock_ms):
             self._read()
         is_last_later = bool(self._ahead) and self._ahead[-1].timestamp_ms > clock_ms

@@ -167,7 +167,7 @@ class Driver:
         return budget, preempted
 
     def _allocate(self, sequence: _Sequence, num_new: int) -> bool:
-        """Slots for the next tokens of a running request; False when refused."""
+        """Allocate slots for the next tokens of a running request; False when refused."""
         began = perf_counter()
         blocks = self._manager.allocate_slots(sequence.request, num_new)
         spent = perf_counter() - began

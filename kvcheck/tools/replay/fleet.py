@@ -29,9 +29,9 @@ FORMAT_VERSION = 1
 
 
 class _Engine(Driver):
-    """A driver whose records come one by one, and whose events go to the index after each step.
+    """A driver that gets records one by one, and whose events go to the index after each step.
 
-    `more`: asked for a record when there is room in the line and none is in it.
+    `more`: called for a record when there is room in the line and none is in it.
     """
 
     def __init__(

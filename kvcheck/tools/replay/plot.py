@@ -54,7 +54,7 @@ def plot_bytes(replays: Sequence[tuple[Series, dict[str, Any]]], *, image_format
 
 
 def _figure(series: Series, content: dict[str, Any]) -> Figure:
-    """Four panels over one axis of steps."""
+    """Draw four panels over one axis of steps."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(10, 8), layout="constrained")
@@ -71,7 +71,7 @@ def _figure(series: Series, content: dict[str, Any]) -> Figure:
 
 
 def _figure_of_all(replays: Sequence[tuple[Series, dict[str, Any]]]) -> Figure:
-    """Usage, hit rate and evictions, with a curve for each trace."""
+    """Draw usage, hit rate and evictions, with a curve for each trace."""
     from matplotlib.figure import Figure
 
     contents = [content for _, content in replays]
@@ -166,7 +166,7 @@ def _draw_moves(axes: Axes, series: Series, what: str, *, color: str) -> None:
 
 
 def _moves(series: Series, what: str) -> tuple[list[int], list[float]]:
-    """Edges and heights, in at most _BARS bars; single buckets would be a thicket of spikes."""
+    """Return edges and heights of at most _BARS bars: single buckets would be too many spikes."""
     buckets = series.buckets
     width = -(-len(buckets) // _BARS) or 1
     edges = [0]
@@ -209,7 +209,7 @@ def windowed_hit_rate(series: Series) -> tuple[list[float], int]:
 
 
 def _ends(buckets: list[Bucket]) -> list[int]:
-    """Steps up to the end of each bucket."""
+    """Return the steps up to the end of each bucket."""
     ends = []
     steps = 0
     for bucket in buckets:

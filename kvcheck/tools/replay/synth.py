@@ -1,7 +1,7 @@
 """Generated traces: `synth:chat`, `synth:agent`, `synth:rag`.
 
-Each is a stream of the same records as a file holds. All draws come from
-`random.Random(seed).random()` through integer arithmetic, so a seed gives the same trace on every
+Each is a stream of the same records as a file holds. All draws use `random.Random(seed).random()`
+and integer arithmetic, so a seed gives the same trace on every
 Python and platform. The distributions are stated in spec/replay.md, section 3.
 """
 
@@ -41,12 +41,12 @@ class Draws:
         return self.integer(start, 2 * start - 1)
 
     def index(self, cumulative: Sequence[float]) -> int:
-        """Index i with a weight of cumulative[i] - cumulative[i - 1]."""
+        """Draw index i with a weight of cumulative[i] - cumulative[i - 1]."""
         return bisect_right(cumulative, self._uniform() * cumulative[-1], hi=len(cumulative) - 1)
 
 
 def zipf_weights(size: int) -> list[float]:
-    """Cumulative weights of 1, 1/2, 1/3, …, 1/size."""
+    """Return the cumulative weights of 1, 1/2, 1/3, …, 1/size."""
     return list(accumulate(1 / rank for rank in range(1, size + 1)))
 
 

@@ -81,7 +81,7 @@ def select(
 def _select(
     records: Iterable[TraceRecord], threshold: int, limit: int | None
 ) -> Iterator[TraceRecord]:
-    """`select` after its checks; stops reading as soon as the limit is reached."""
+    """Select after the checks; stop reading as soon as the limit is reached."""
     kept = 0
     for record in records:
         if _lot(record.place) >= threshold:

@@ -104,7 +104,7 @@ def _checked(block_size: int | None, run_length: int) -> int:
 
 
 def _runs(record: TraceRecord, block_size: int) -> Iterable[tuple[tuple[int, ...], int]]:
-    """Ids that belong together, and how many full blocks the request has of them."""
+    """Yield ids that belong together, and how many full blocks the request has of them."""
     full = record.input_length // block_size
     ids_of_one = max(1, block_size // record.run_length)
     blocks_of_one = max(1, record.run_length // block_size)

@@ -132,7 +132,7 @@ def with_tensors(cache: KVCacheConfig) -> KVCacheConfig:
 
 
 def _contents(spec: LayerSpec) -> list[Content]:
-    """Name, dtype and shape of each part."""
+    """Return name, dtype and shape of each part."""
     if isinstance(spec, MambaSpec):
         pairs = zip(spec.dtypes, spec.shapes, strict=True)
         return [(f"state.{i}", dtype, shape) for i, (dtype, shape) in enumerate(pairs)]

@@ -37,7 +37,7 @@ _INITIAL_STATE = tl.constexpr(INITIAL_STATE)
 
 @triton.jit
 def _put(row, word_bytes, at, byte, mask):
-    """Byte `at` of a message: the bytes of its words are turned round."""
+    """Store byte `at` of a message; bytes are reversed within its words."""
     place = (at // 4) * word_bytes + 3 - at % 4
     tl.store(row + place, byte.to(tl.uint8), mask=mask)
 
@@ -215,7 +215,7 @@ def _chain(
 
 
 def block_hashes(prompts: Prompts, block_size_tokens: int) -> torch.Tensor:
-    """`plain.block_hashes`; both kernels once for each slice."""
+    """Hash as `plain.block_hashes` does, with both kernels once for each slice."""
     device = prompts.table.device
     hashes = torch.empty((prompts.num_hashes, DIGEST_WORDS), dtype=torch.int32, device=device)
     num_words = max_chunks(block_size_tokens) * CHUNK_WORDS

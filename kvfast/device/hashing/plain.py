@@ -1,4 +1,4 @@
-"""Block hashes of many prompts in plain torch: what the kernels beside it must answer.
+"""Block hashes of many prompts in plain torch, which the kernels beside it must match.
 
 One block of every prompt after another, since each hash enters the next. A block's message is the
 CBOR of [parent, tokens, null] (KV-HASH-2), padded as SHA-256 wants it:
@@ -30,7 +30,7 @@ MASK = 0xFFFFFFFF
 
 
 def max_chunks(block_size_tokens: int) -> int:
-    """Chunks of the longest message of a block: every token takes 9 bytes."""
+    """Return the chunks of a block's longest message: every token takes 9 bytes."""
     longest = ARRAY + LARGEST_HEAD_BYTES * block_size_tokens + 5 + 1 + 9
     return -(-longest // CHUNK_BYTES)
 
@@ -55,7 +55,7 @@ def block_hashes(prompts: Prompts, block_size_tokens: int) -> torch.Tensor:
 
 
 def messages(tokens: torch.Tensor, parent: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Padded messages, words [P, W] as int64, and how many chunks of each count [P].
+    """Return padded messages, words [P, W] as int64, and how many chunks of each count [P].
 
     `tokens`: int64 [P, h], `parent`: words [P, 8].
     """

@@ -61,7 +61,7 @@ class Prompts:
 def check_tokens(
     field: str, tokens: torch.Tensor, device: torch.device | None = None
 ) -> torch.Tensor:
-    """Token ids of one dimension, contiguous, in host memory or on the device, if one is given.
+    """Check token ids: one dimension, contiguous, in host memory or on the device, if given.
 
     Those in host memory are at least 0.
     """
@@ -80,7 +80,7 @@ def check_tokens(
 
 
 def check_starts(field: str, starts: Ints, num_tokens: int) -> torch.Tensor:
-    """Int64 [P + 1] in host memory: from 0 to the number of tokens, no prompt empty."""
+    """Check int64 [P + 1] in host memory: from 0 to the number of tokens, no prompt empty."""
     found = host_ints(field, starts)
     if not len(found):
         raise InvalidArgumentError(field, len(found), "one more than there are prompts")
@@ -118,7 +118,7 @@ def prompts_on(
     counts: torch.Tensor,
     none_hash: bytes,
 ) -> Prompts:
-    """Checked prompts on a device; `counts`: blocks to hash of each."""
+    """Put checked prompts on a device; `counts`: blocks to hash of each."""
     first_hash = torch.zeros(len(starts), dtype=torch.int64)
     torch.cumsum(counts, 0, out=first_hash[1:])
     words = [int.from_bytes(none_hash[i : i + 4], "big") for i in range(0, DIGEST_BYTES, 4)]

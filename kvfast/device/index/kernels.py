@@ -83,7 +83,7 @@ def insert(table: IndexTable, first: int, end: int) -> None:
 def lookup(
     table: IndexTable, prompts: Prompts, hashes: torch.Tensor, num_dropped: int, span_tokens: int
 ) -> torch.Tensor:
-    """`plain.lookup`, a program per prompt, which ends with the first hash not found."""
+    """Look up as `plain.lookup` does, with a program per prompt that ends at the first miss."""
     _, first_hash, counts = prompts.columns
     hits = torch.empty(len(prompts), dtype=torch.int32, device=hashes.device)
     if len(prompts):

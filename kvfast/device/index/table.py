@@ -47,7 +47,7 @@ class IndexTable:
         return len(self.slots) - 1
 
     def apply(self, changes: Changes, backend: Backend) -> None:
-        """New entries, and those that died or live again. Does not wait for the device."""
+        """Add entries, and mark those that died or live again. Does not wait for the device."""
         device = self.slots.device
         first, end = changes.first, changes.first + len(changes.new)
         if changes.new:

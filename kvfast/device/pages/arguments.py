@@ -93,7 +93,7 @@ def _known(ids: Ids) -> list[int]:
 
 
 def check_tokens(field: str, tokens: object, part: torch.Tensor, num_tokens: int) -> None:
-    """`tokens` must be [n, heads, elements] as the part has them, in a format that fits it."""
+    """Check `tokens` [n, heads, elements], shaped as the part, in a format that fits it."""
     if not isinstance(tokens, torch.Tensor) or tokens.layout != torch.strided:
         raise InvalidArgumentError(field, tokens, "a dense tensor")
     shape = [num_tokens, *part.shape[2:]]
@@ -107,7 +107,7 @@ def check_tokens(field: str, tokens: object, part: torch.Tensor, num_tokens: int
 
 
 def check_format(field: str, dtype: object, stored: torch.dtype) -> None:
-    """`dtype` must be the stored one, or one of FLOATS beside a format that can be converted."""
+    """Check that `dtype` is the stored one, or one of FLOATS if it can be converted."""
     convertible = stored in (*formats.STORED, torch.int8)
     if dtype != stored and not (convertible and dtype in formats.FLOATS):
         known = ", ".join(str(one) for one in formats.FLOATS)

@@ -48,5 +48,5 @@ def encoded(values: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 
 def decoded(stored: torch.Tensor) -> torch.Tensor:
-    """Stored numbers as float32, exactly."""
+    """Convert stored numbers to float32, exactly."""
     return stored.to(torch.float32)

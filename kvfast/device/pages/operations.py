@@ -32,7 +32,7 @@ class PageOperations:
     """Operations on the pages of `pools`, by Triton kernels or in plain torch.
 
     `backend`: None for Triton on CUDA devices that have it, else torch; or one of both by name.
-    Slots and ids come in host memory or on the device. In host memory they are checked; on the
+    Slots and ids are in host memory or on the device. In host memory they are checked; on the
     device they can't be without waiting for it, and what is out of range there is skipped. With
     those on the device, an operation that ran once can be captured in a CUDA graph.
     """
@@ -79,7 +79,7 @@ class PageOperations:
         key_scale: float = 1.0,
         value_scale: float = 1.0,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Keys and values at `slots`, [n, heads, elements] each (KV-DEV-3).
+        """Return keys and values at `slots`, [n, heads, elements] each (KV-DEV-3).
 
         In `dtype`, or as they are stored: then without their scales. 0 at PADDING_SLOT.
         """

@@ -156,7 +156,7 @@ def _is_packed(cache: KVCacheConfig) -> bool:
 
 
 def _allocations(cache: KVCacheConfig) -> list[int]:
-    """Bytes of each allocation: one for all packed tensors (KV-PLAN-14), else one per tensor."""
+    """Return the bytes of each allocation: one for packed tensors (KV-PLAN-14), else one each."""
     sizes = [tensor.size_bytes for tensor in cache.tensors]
     return sizes[:1] if _is_packed(cache) else sizes
 

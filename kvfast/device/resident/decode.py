@@ -114,9 +114,9 @@ class ResidentDecode:
         return self._run.control[NUM_STEPS : NUM_STEPS + 1]
 
     def new_blocks(self, group: int) -> torch.Tensor | None:
-        """int32 [max_requests] on the device: the block that each place took in the last step.
+        """Return the block each place took in the last step: int32 [max_requests] on the device.
 
-        -1 where none was. What must be zeroed before the step writes (KV-GRP-10); None for groups
+        -1 where there was none. Zero them before the step writes (KV-GRP-10); None for groups
         without slots, which take none.
         """
         geometry = self._handover.geometry
@@ -172,7 +172,7 @@ class ResidentDecode:
         return num_steps
 
     def _computed(self, batched: BatchedManager, handles: torch.Tensor) -> torch.Tensor:
-        """Computed tokens of each, as the manager and the tables say; one more is known."""
+        """Return the computed tokens of each; check that exactly one more is known."""
         lengths = self._handover.lengths_of(handles)
         for place, handle in enumerate(handles.tolist()):
             request = batched.request_of(handle)
@@ -205,7 +205,7 @@ class ResidentDecode:
     def _num_steps(
         self, batched: BatchedManager, handles: list[int], demand: plans.Demand, max_steps: int
     ) -> int:
-        """Steps that surely have their blocks, and let no block without a key go."""
+        """Return the steps that surely have their blocks, and free no block without a key."""
         manager, geometry = batched.manager, self._handover.geometry
         num_steps = demand.num_steps(max_steps, min(self.max_blocks, manager.num_free_blocks))
         for handle in handles if plans.has_windows(manager.config) else ():

@@ -1,4 +1,4 @@
-"""The number of steps of a run: as many as there are blocks for, while no block may come back.
+"""The number of steps of a run: as many as there are blocks for, while no block may be freed.
 
 A block without a key that leaves a window is put at the front of the free queue (KV-POOL-6), before
 those of the reserve. So a run ends before that (KV-DEV-15).
@@ -52,7 +52,7 @@ class Demand:
 
 
 def check_groups(config: ManagerConfig) -> None:
-    """Runs know lists that grow with the tokens; UnsupportedError for states."""
+    """Check that lists grow with the tokens; raise UnsupportedError for states."""
     if any(spec.is_state for spec in config.managed_specs):
         raise UnsupportedError("resident decode steps with Mamba groups", "kvfast.device")
     if any(kind_of(spec) in (kinds.CIRCULAR, kinds.RSWA) for spec in config.managed_specs):
@@ -62,7 +62,7 @@ def check_groups(config: ManagerConfig) -> None:
 
 
 def has_windows(config: ManagerConfig) -> bool:
-    """Return whether blocks can come back during a run, to the front of the queue."""
+    """Return whether a run can free blocks to the front of the queue."""
     is_front = config.policy.unhashed_freed_to == "front"
     return is_front and any(reach_of(spec) for spec in config.managed_specs)
 

@@ -77,7 +77,7 @@ class DeviceArrays:
         *,
         is_new: bool,
     ) -> int:
-        """Copy one message; the bytes copied. None: no step, the batch stays.
+        """Copy one message; return the bytes copied. None: no step, the batch stays.
 
         What does not fit is copied and done at once, in messages before it.
         """
@@ -112,7 +112,7 @@ class DeviceArrays:
         self._form.outputs(self.state, self.geometry)
 
     def table(self, group: int) -> torch.Tensor:
-        """int32 [max_requests, width]. InvalidArgumentError (`group`) if there is no such group."""
+        """Return int32 [max_requests, width]. Raise InvalidArgumentError without such a `group`."""
         check_group("group", group, len(self.geometry.groups))
         base, width = self.geometry.bases[group], self.geometry.groups[group].width
         num = self.geometry.max_requests
@@ -128,7 +128,7 @@ class DeviceArrays:
         return out
 
     def step(self, n: int, m: int, max_query_tokens: int, max_seq_tokens: int) -> DeviceStep:
-        """Views of the first n places and m tokens; kept, since most steps are as large."""
+        """View the first n places and m tokens; views are kept, since sizes rarely change."""
         if (n, m) != self._size:
             self._size, self._views = (n, m), self._views_of(n, m)
         return DeviceStep(

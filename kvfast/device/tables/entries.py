@@ -55,7 +55,7 @@ class Entries:
         return addresses, rows[:, 3]
 
     def _distinct(self, told: list[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Addresses and their rows: of several for one address the last."""
+        """Return addresses and their rows; of several rows for one address the last."""
         rows = told[0] if len(told) == 1 else torch.cat([no_rows(), *told])
         handles, indices = rows[:, 0], rows[:, 2]
         if len(self.geometry.groups) == 1:

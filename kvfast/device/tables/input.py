@@ -17,7 +17,7 @@ ROWS = "a C-contiguous int32 array of shape [n, 4] in host memory"
 
 
 def entries_of(plan: StepPlan) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Handles of a plan: released ones, new ones, and all that may be granted tokens, in order."""
+    """Return a plan's handles: released, new, and all that may get tokens, in order."""
     check_type("plan", plan, StepPlan)
     released = joined(("plan.finished", plan.finished), ("plan.preempted", plan.preempted))
     new = joined(("plan.new", plan.new))
@@ -39,7 +39,7 @@ def _is_some(values: Ints) -> bool:
 
 
 def host_rows(field: str, deltas: Array | torch.Tensor) -> torch.Tensor:
-    """Rows (handle, group, index, block) as int32 [n, 4]; may share memory (KV-BATCH-10)."""
+    """Return rows (handle, group, index, block) as int32 [n, 4], perhaps a view (KV-BATCH-10)."""
     if isinstance(deltas, torch.Tensor):
         if (
             deltas.device.type != "cpu"

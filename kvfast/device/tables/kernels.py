@@ -166,7 +166,7 @@ def _gather(
 
 
 def apply(state: DeviceState, header: Header) -> None:
-    """`plain.apply`; the header is read from the message itself."""
+    """Do as `plain.apply`; the header is read from the message itself."""
     max_requests, max_tokens = len(state.rows), len(state.places)
     most = max(max_requests, max_tokens)
     _apply[(min(triton.cdiv(most, _BLOCK), _MAX_PROGRAMS),)](
@@ -177,7 +177,7 @@ def apply(state: DeviceState, header: Header) -> None:
 
 
 def outputs(state: DeviceState, geometry: Geometry) -> None:
-    """`plain.outputs`, a program per block of tokens and group."""
+    """Do as `plain.outputs`, with a program per block of tokens and group."""
     max_requests, max_tokens = len(state.rows), len(state.places)
     num_groups = len(geometry.slot_groups)
     _outputs[(triton.cdiv(max(max_requests, max_tokens), _BLOCK), max(1, num_groups))](
@@ -188,7 +188,7 @@ def outputs(state: DeviceState, geometry: Geometry) -> None:
 
 
 def gather(state: DeviceState, base: int, group: GroupTable, out: torch.Tensor) -> None:
-    """`plain.gather`, a program per place."""
+    """Do as `plain.gather`, with a program per place."""
     _gather[(len(state.rows),)](
         state.entries, state.rows, state.seq_lens, out, base, group.width, group.span_tokens,
         HAS_SLOTS=group.has_slots, BLOCK=1024, enable_fp_fusion=False,

@@ -65,7 +65,7 @@ class Lengths:
         return int((now[batch.rows] + batch.granted).max()) if len(batch.rows) else 0
 
     def take_changes(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Handles whose length is another one than the device has, and what is to be added."""
+        """Return the handles whose length on the device is stale, and what to add to each."""
         if self._told is None:
             return self._none, self._none
         added = self._settled() - self._told

@@ -40,7 +40,7 @@ def _new_batch(state: DeviceState, header: Header, rows: torch.Tensor, ends: tor
 
 
 def outputs(state: DeviceState, geometry: Geometry) -> None:
-    """Positions and slots of all tokens, sequence lengths of all places, from tables and lengths.
+    """Compute positions and slots of all tokens, and sequence lengths of all places.
 
     The last token of a place is at its length - 1, so a token's position is found from the end. A
     token without a block, or in the null block, has slot -1: nothing must be written there.

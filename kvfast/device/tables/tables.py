@@ -113,7 +113,7 @@ class DeviceTables:
         return self._staged_bytes
 
     def table(self, group: int) -> torch.Tensor:
-        """int32 [max_requests, width] on the device: the block lists, one row per handle."""
+        """Return the block lists, one row per handle: int32 [max_requests, width] on the device."""
         return self._device.table(group)
 
     @property
@@ -166,7 +166,7 @@ class DeviceTables:
         self._entries.lists[handle, group] = list(blocks)
 
     def read_rows(self, batched: BatchedManager, handles: Ints) -> None:
-        """`set_row` with what the manager says, for every group whose blocks move."""
+        """Set the rows to the manager's lists, for every group whose blocks move."""
         check_type("batched", batched, BatchedManager)
         chosen = self._checked_handles("handles", handles).tolist()
         moving = [g for g, group in enumerate(self._geometry.groups) if group.moves]
@@ -222,10 +222,10 @@ class DeviceTables:
         self._device.outputs()
 
     def block_tables(self, group: int) -> torch.Tensor:
-        """int32 [n, width]: the rows of the step's batch, for kernels that can't go by `rows`.
+        """Return the rows of the step's batch, int32 [n, width], for kernels that can't use `rows`.
 
         Of each only the blocks of its sequence are written (all of a group without slots), to a
-        buffer that is made at the first call; what is behind them is left from other steps.
+        buffer that is made at the first call; the entries behind them are left from other steps.
         """
         return self._device.gather(group)[: len(self._batch.rows)]
 

@@ -115,7 +115,7 @@ class HostTier:
         sizes = zip(lists.groups, self._sizes, strict=True)
         fresh = [ids[hit.hit_length_tokens // size :] for ids, size in sizes]
         self.take(chain(*fresh))
-        self.pages.zero_blocks(self.manager.take_new_block_ids())  # before data comes, not after
+        self.pages.zero_blocks(self.manager.take_new_block_ids())  # before loads, not after
         copies = self.tier.load(request, lists)
         self._last = self.swapper.swap_in(*_columns(copies))
         self._last.wait()
@@ -151,7 +151,7 @@ class HostTier:
         self._copy_out(self.tier.taken(fresh))
 
     def _computed_before(self, entries: list[int], result: StepResult) -> dict[int, int]:
-        """Computed tokens of each entry before the step."""
+        """Return the computed tokens of each entry before the step."""
         check_type("result", result, StepResult)
         granted = result.num_scheduled_tokens
         if len(granted) != len(entries):

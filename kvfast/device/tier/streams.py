@@ -67,5 +67,5 @@ class NoStreams:
 
 
 def streams_of(device: torch.device) -> Streams:
-    """Streams for swaps from and to a device."""
+    """Return the streams for swaps from and to a device."""
     return CudaStreams(device) if device.type == "cuda" else NoStreams()

@@ -1,7 +1,7 @@
 """Blocks to host memory and back, beside the computing, ordered by events (KV-DEV-8).
 
 swap_out:   wait for what was computed  →  copy on a stream of its own  →  event
-wait:       what is computed from here on comes after that event; the host goes on
+wait:       later work on the device runs after that event; the host continues
 
 The computing stream is the one that is current on the pools' device at the time of the call.
 """
@@ -29,9 +29,9 @@ class Transfer:
         self._streams = streams
 
     def wait(self) -> None:
-        """Let all that the pools' device is given from here on come after it. Does not block.
+        """Make all later work of the pools' device run after it. Does not block.
 
-        Given on the stream that is current there, whichever device is current.
+        It applies to the stream that is current there, whichever device is current.
         """
         if self._event is not None and self._streams is not None:
             self._streams.wait(self._event)
@@ -64,7 +64,7 @@ class Swapper:
         backend: Backend | None = None,
         streams: Streams | None = None,
     ) -> None:
-        """`streams`: those of another swapper, to be ordered with it; None for a new one."""
+        """Take the `streams` of another swapper, to be ordered with it; None for new ones."""
         check_type("device_pools", device_pools, KVPools)
         check_type("host_pools", host_pools, KVPools)
         if streams is not None:

@@ -1,8 +1,8 @@
 """kvref's need and allocation of one group, run on unknown numbers.
 
-A list is its length, how many nulls it begins with, and from which hit on it has hits. A loop that
-appends is run as one round that counts for all: what comes once is there as often as the loop's
-bounds say.
+A list is its length, the number of nulls that it begins with, and its first hit. A loop that
+appends is run as one round that counts for all: an entry appended once counts as often as the
+loop's bounds say.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def term(number: object) -> Term:
 
 @dataclass
 class List:
-    """`length` entries; the first `nulls` are null, and behind them come hits from `first` on."""
+    """`length` entries: `nulls` nulls, followed by hits from `first` on."""
 
     way: Way
     length: Term
@@ -56,7 +56,7 @@ class List:
         self.length, self.times = z3.simplify(self.length + self.times), z3.IntVal(1)
 
     def extend(self, blocks: List) -> None:
-        """Behind the others."""
+        """Append the other list."""
         self.length = self.length + blocks.length
 
 
@@ -113,7 +113,7 @@ class Reference:
         self.taken = self.taken + revived(term(hits.first))
 
     def allocate(self, count: object) -> List:
-        """New blocks."""
+        """Return new blocks, and count them."""
         self.counts.append(term(count))
         self.taken = self.taken + term(count)
         return List(self.way, term(count))
@@ -138,7 +138,7 @@ class Reference:
 
     @contextmanager
     def code(self) -> Iterator[None]:
-        """Lists have unknown lengths, and a loop over unknown bounds is one round that counts."""
+        """Patch kvref for lists of unknown length, with one round per unknown loop."""
 
         def rounds(first: Any, end: Any) -> Iterator[Any]:
             blocks = self.group.block_lists["r"]
@@ -156,7 +156,7 @@ class Reference:
 
     @staticmethod
     def length_of(blocks: Any) -> Any:
-        """`len`, of a list of unknown length."""
+        """Replace `len`, also for a list of unknown length."""
         return Length(blocks) if isinstance(blocks, List) else len(blocks)
 
     @property
@@ -165,7 +165,7 @@ class Reference:
         return term(self.group.block_lists["r"].length)
 
     def copies(self, skipped: Term) -> Term:
-        """Null is before the hits, all others are touched, and all count as cached."""
+        """State that null precedes the hits, all others are touched, and all count as cached."""
         if len(self.touched) != 1:
             return z3.BoolVal(False)
         first, nulls = self.touched[0].first, self.group.block_lists["r"].nulls

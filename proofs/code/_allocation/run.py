@@ -1,9 +1,9 @@
 """kvfast's need and allocation of one group, run on unknown numbers.
 
-Stubs stand for the tables, the entries of a list, the pool, the hits of the look-up, and for what
-`num_revived` and `is_too_new` answer. A loop over unknown bounds is run as one round that counts
-for all: each of these either appends one entry, which adds as many, or writes an entry. What code
-asks of `Shape` is run along all ways at once, and so are `max` and `min`, so that few ways are
+Stubs replace the tables, the entries of a list, the pool, the hits of the look-up, and the results
+of `num_revived` and `is_too_new`. A loop over unknown bounds is run as one round that counts
+for all: each of these either appends one entry, which adds as many, or writes an entry. Calls
+of `Shape` are run along all paths at once, and so are `max` and `min`, so that few paths are
 left.
 """
 
@@ -46,7 +46,7 @@ class SymbolicTables:
         self.times: Term = z3.IntVal(1)
 
     def make_room(self, at: int, group: int, num_blocks: object) -> None:
-        """There is always room."""
+        """Do nothing: there is always room."""
 
     def append(self, at: int, block: object) -> None:
         self.length[at] = self.length[at] + self.way.number(self.times)
@@ -54,13 +54,13 @@ class SymbolicTables:
 
 @dataclass(frozen=True)
 class Hit:
-    """The block that the look-up answers at a place."""
+    """The block that the look-up found at a place."""
 
     place: Term
 
 
 class Hits:
-    """What the look-up left, of a group whose hits begin at 0."""
+    """The results of the look-up, of a group whose hits begin at 0."""
 
     def __getitem__(self, place: object) -> Hit:
         return Hit(z3.IntVal(0) + term_of(place))
@@ -77,7 +77,7 @@ class Rounds:
 
 @dataclass(frozen=True)
 class Written:
-    """What a round wrote: where, and the hit of which place, or null."""
+    """An entry written by a round: its place, and the place of the hit, or null."""
 
     rounds: Rounds
     place: Term
@@ -85,7 +85,7 @@ class Written:
 
 
 class Entries:
-    """Of the entries of a list those are noted that a loop writes."""
+    """The entries of a list; only those written by a loop are noted."""
 
     def __init__(self) -> None:
         self.rounds: Rounds | None = None
@@ -160,7 +160,7 @@ class SymbolicAllocator(Allocator):
         return term_of(self.need_of(0, 0, Demand().of(*asked), capped))
 
     def take(self, asked: Sequence[Any], *, with_hits: bool) -> None:
-        """Hits and external blocks, then new ones."""
+        """Take hits and external blocks, then new ones."""
         demand = Demand().of(*asked)
         if with_hits:
             self.take_hits(0, demand)
@@ -183,7 +183,7 @@ class SymbolicAllocator(Allocator):
         return term_of(self.tables.length[0])
 
     def copies(self, skipped: Term) -> Term:
-        """Null is before the hits, which are copied up to the last, each to its place, and touched.
+        """State that null precedes the hits, each of which is copied to its place, and touched.
 
         All of them count as cached.
         """

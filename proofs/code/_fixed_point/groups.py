@@ -19,7 +19,7 @@ Predicate = Callable[..., Term]
 
 @dataclass(frozen=True)
 class Groups:
-    """What no look-up changes. `size`: groups of a written-out search, of 0 … 3 tokens."""
+    """Facts that no look-up changes. `size`: groups of a written-out search, of 0 … 3 tokens."""
 
     size: int | None
     num: Term
@@ -112,7 +112,7 @@ class Groups:
         return z3.And(answer >= 0, found, longest)
 
     def one_drops(self) -> Term:
-        """At most one eagle group besides full attention (Mamba counts): see `Search.marks`."""
+        """State that full attention aside at most one group is eagle: see `Search.marks`."""
         return forall(
             [self.groups, self.groups],
             lambda a, b: z3.Implies(
@@ -128,7 +128,7 @@ class Groups:
 
 
 def any_groups(size: int | None = None) -> Groups:
-    """Groups of which nothing is known."""
+    """Return groups of which nothing is known."""
     return Groups(
         size=size,
         num=z3.Int("num_groups"),

@@ -31,10 +31,10 @@ class Search:
     in_first_round: Term
     was_asked: Predicate
     mark: Predicate
-    found: Any  # group -> tokens of its last answer
+    found: Any  # group -> tokens of its last hit
 
     def has_answers(self, world: Groups) -> Term:
-        """Groups are asked in order; who was asked has an answer; marked is only who drops."""
+        """State that groups are asked in order, with a result; only eagle ones are marked."""
         last = self.turn - 1
 
         def fits(a: Term) -> Term:
@@ -76,7 +76,7 @@ class Search:
         return forall([world.groups], agrees, about=self.was_asked)
 
     def round_agrees(self, world: Groups) -> Term:
-        """While a round shortens nothing, all that it asked have said yes, and hold a mark."""
+        """State that in a round without a shorter length all asked groups agree and are marked."""
 
         def agrees(a: Term) -> Term:
             same = z3.Or(world.is_full(a), self.found(a) == self.length)
@@ -165,7 +165,7 @@ class Blocks:
 
 
 class Asked:
-    """`found_blocks`: of the group that is asked, whether it was before, and its new answer."""
+    """`found_blocks` of the group that is asked: its previous and its new result."""
 
     def __init__(self, way: Way, search: Search) -> None:
         self.way = way
@@ -212,7 +212,7 @@ class Length(Unknown):
 
 
 class SymbolicLookup(Lookup):
-    """Look-ups among unknown groups: `ask` is the code as it stands."""
+    """Look-ups among unknown groups: `ask` is the code itself."""
 
     def __init__(self, way: Way, world: Groups, search: Search) -> None:
         self.way = way
@@ -227,7 +227,7 @@ class SymbolicLookup(Lookup):
         self.longest_tokens = cast(int, way.number(search.longest))
 
     def clear(self) -> None:
-        """Groups outside prefix caching are left out."""
+        """Do nothing: groups outside prefix caching are left out."""
 
     def block_size_of(self, a: Any) -> int:
         return cast(int, self.way.number(self.world.block_size(a.term)))

@@ -41,7 +41,7 @@ class Group:
 
 
 def all_groups() -> Iterator[Group]:
-    """Full attention, windows and states, eagle groups or not, with every set of hits."""
+    """Yield full attention, windows and states, eagle or not, with every set of hits."""
     for run in range(NUM_TOKENS + 2):
         hits = frozenset(range(min(run, NUM_TOKENS) + 1))
         for is_eagle in (False, True):
@@ -61,7 +61,7 @@ def subsets(values: Sequence[int]) -> Iterator[tuple[int, ...]]:
 
 
 def all_worlds() -> Iterator[tuple[Group, ...]]:
-    """Any two or three groups, full attention first (KV-COORD-4)."""
+    """Yield any two or three groups, full attention first (KV-COORD-4)."""
     groups = list(all_groups())
     for num_groups in (2, 3):
         for world in product(groups, repeat=num_groups):
@@ -71,7 +71,7 @@ def all_worlds() -> Iterator[tuple[Group, ...]]:
 
 
 class SmallLookup(Lookup):
-    """Look-ups among these groups: `agreed_hit` and `ask` are the code as it stands."""
+    """Look-ups among these groups: `agreed_hit` and `ask` are the code itself."""
 
     def __init__(self, world: tuple[Group, ...]) -> None:
         self.world = world
@@ -85,7 +85,7 @@ class SmallLookup(Lookup):
         self.lists = [0] * num
 
     def clear(self) -> None:
-        """Groups outside prefix caching are left out."""
+        """Do nothing: groups outside prefix caching are left out."""
 
     def make_room(self, num_blocks: int) -> None:
         """Do nothing: blocks are not stored."""

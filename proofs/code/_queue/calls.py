@@ -61,7 +61,7 @@ class Homes(Facts):
 
 
 def allocating(keyed: Sequence[bool]) -> Operation:
-    """`allocate` of so many blocks, some of which have a key, in runs of two."""
+    """Build an allocation, in runs of two, of blocks with or without a key."""
     count = len(keyed)
 
     def allowed(seq: Queue) -> Term:
@@ -101,7 +101,7 @@ def allocating(keyed: Sequence[bool]) -> Operation:
 
 
 def setting(count: int) -> Operation:
-    """`set_queue` to so many blocks, whatever the queue was."""
+    """Build `set_queue` to `count` blocks, whatever the queue was."""
     blocks = [z3.Int(f"block_{i}") for i in range(count)]
 
     def at(p: Term) -> Term:

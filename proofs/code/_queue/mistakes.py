@@ -61,7 +61,7 @@ def wrongly(
 
 
 def not_closed(pool: SymbolicPool, seq: Queue) -> None:
-    """Nothing is done."""
+    """Leave the run open."""
 
 
 MISTAKES: tuple[Operation, ...] = (

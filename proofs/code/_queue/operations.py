@@ -28,7 +28,7 @@ from proofs.code._symbolic import Number, SymbolicPool, as_int, value
 
 @dataclass(frozen=True)
 class Operation:
-    """What holds before it, what allows it, the code, and what holds after it."""
+    """An operation: the state before it, its condition, the code, and the state after it."""
 
     name: str
     start: Callable[[SymbolicPool, Queue], Term]
@@ -84,7 +84,7 @@ def run_take(pool: SymbolicPool, seq: Queue) -> int:
 
 
 def taking(has_key: bool) -> Operation:
-    """`take` of a block with a key, or without one."""
+    """Build `take` of a block with a key, or without one."""
 
     def allowed(seq: Queue) -> Term:
         return z3.And(seq.low + 1 < seq.high, first_has_key(has_key))
@@ -114,7 +114,7 @@ def run_touch(pool: SymbolicPool, seq: Queue) -> None:
 
 
 def list_of(pool: SymbolicPool, *blocks: Term) -> Tables:
-    """Tables whose arena begins with these blocks."""
+    """Return tables whose arena begins with these blocks."""
     arena = [Number(each, pool.assumptions) for each in blocks]
     return cast(Tables, SimpleNamespace(arena=arena))
 
@@ -132,7 +132,7 @@ def dropping(
     left: Callable[[Queue], Term],
     unhashed_to_front: bool = True,
 ) -> Operation:
-    """`drop_ref` in one of its cases; place() is where the run put in front ends."""
+    """Build a case of `drop_ref`; place() is where the run put in front ends."""
 
     def end(pool: SymbolicPool, seq: Queue, answer: object) -> Term:
         return z3.And(queue_and_counts(pool, then(seq)), value(answer) == left(seq))
@@ -186,7 +186,7 @@ def cut(pool: SymbolicPool, seq: Queue) -> None:
 def leaves(
     then: Callable[[Queue], Queue], what: Callable[[SymbolicPool, Queue], Term]
 ) -> Callable[[SymbolicPool, Queue, object], Term]:
-    """`what` holds of the sequence that `then` makes."""
+    """Claim that `what` holds of the sequence that `then` makes."""
     return lambda pool, seq, answer: what(pool, then(seq))
 
 
@@ -203,7 +203,7 @@ def cached() -> Term:
 
 
 def run_is_placed(pool: SymbolicPool, seq: Queue) -> Term:
-    """`last` is read again after what `drop_ref` may have put at the end."""
+    """State that the ring is open, and that `last` is read again after `drop_ref`."""
     return z3.And(is_open(pool, seq), before(pool, z3.IntVal(0)) == seq.at(seq.high - 1))
 
 

@@ -1,4 +1,4 @@
-"""What it means that the ring of kvfast is a sequence of blocks (KV-POOL-2)."""
+"""Definition: the ring of kvfast is a sequence of blocks (KV-POOL-2)."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def after(pool: SymbolicPool, block: Term) -> Term:
 
 
 def before(pool: SymbolicPool, block: Term) -> Term:
-    """And before it."""
+    """Return the predecessor of a block, as the code reads it."""
     return value(pool.before(as_int(block)))
 
 
@@ -144,7 +144,7 @@ def is_open(pool: SymbolicPool, seq: Queue) -> Term:
 
 
 def world(seq: Queue) -> Term:
-    """There is the null block; a written-out ring begins at position 0."""
+    """State that the null block exists; a written-out ring begins at position 0."""
     if seq.size is None:
         return seq.num_blocks >= 1
     return z3.And(seq.num_blocks == seq.size + 1, seq.low == 0, seq.high <= seq.size + 1)

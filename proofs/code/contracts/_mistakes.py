@@ -14,11 +14,11 @@ from proofs.code.contracts._runner import Mistake
 
 
 def nothing(*_: Any) -> None:
-    """Does nothing."""
+    """Do nothing."""
 
 
 def none_of_them(*_: Any) -> int:
-    """Counts nothing."""
+    """Count nothing."""
     return 0
 
 
@@ -72,17 +72,17 @@ head = hashing.head
 
 
 def one_block_more(self: Checks, block: int) -> int:
-    """Any number is a block."""
+    """Accept any number as a block."""
     return block
 
 
 def first_item(*_: Any) -> int:
-    """Items before a block count, too."""
+    """Count also items before a block."""
     return 0
 
 
 def far(*_: Any) -> int:
-    """Nothing changes any more."""
+    """Return a position behind every change."""
     return 2**63 - 1
 
 

@@ -50,7 +50,7 @@ KEYS = tuple(make_key(block_hash, 0) for block_hash in HASHES)
 
 
 class Hashed:
-    """What kvfast's map reads of a request: its hashes."""
+    """The part of a request that kvfast's map reads: its hashes."""
 
     def __init__(self, words: Sequence[int]) -> None:
         self.digest_words = list(words)
@@ -63,7 +63,7 @@ def hashed(words: Sequence[int] = WORDS) -> FastRequest:
 
 
 def chosen(table: Sequence[T], number: int) -> T:
-    """Entry `number` of a table, in as few questions as there can be."""
+    """Return entry `number` of a table, with as few branches as possible."""
     low, high = 0, len(table)
     while high - low > 1:
         middle = (low + high) // 2
@@ -75,7 +75,7 @@ def chosen(table: Sequence[T], number: int) -> T:
 
 
 def counts(queue: Sequence[int], refs: Sequence[int]) -> list[int]:
-    """Reference counts by block: of those in use the given ones."""
+    """Return reference counts by block: `refs` for those in use."""
     return [0] + [0 if block in queue else refs[block - 1] for block in BLOCKS]
 
 
@@ -88,7 +88,7 @@ def reference_pool(
     per_copy: bool = True,
     to_front: bool = True,
 ) -> ReferencePool:
-    """kvref's pool; `covered`: tokens, of every primary key."""
+    """Build kvref's pool; `covered`: tokens, of every primary key."""
     pool = ReferencePool(
         NUM_BLOCKS,
         events=ReferenceLog(enabled=True, int_hashes=False),
@@ -113,7 +113,7 @@ def fast_pool(
     per_copy: bool = True,
     to_front: bool = True,
 ) -> FastPool:
-    """kvfast's; a hash covers one token."""
+    """Build kvfast's; a hash covers one token."""
     pool = FastPool(
         NUM_BLOCKS,
         1,
@@ -133,7 +133,7 @@ def fast_pool(
 
 
 def tables_of(blocks: Sequence[int], *, room: int = 4) -> Tables:
-    """Tables with one list, which holds these blocks."""
+    """Build tables with one list, which holds these blocks."""
     tables = Tables(1)
     tables.make_room(tables.take_row(), 0, room)
     for block in blocks:
@@ -145,7 +145,7 @@ State = tuple[tuple[int, ...], ...]
 
 
 def reference_state(pool: ReferencePool) -> State:
-    """Queue, reference counts, blocks of each key, keys and coverage of each block, removals."""
+    """Return queue, references, blocks by key, keys and coverage by block, and removals."""
     removed = [each.block_hashes[0] for each in pool.events.queue if isinstance(each, BlockRemoved)]
     return (
         tuple(pool.free_queue),

@@ -44,7 +44,7 @@ MOST_SECONDS = 300.0
 
 
 class Outcome(Enum):
-    """What CrossHair answers."""
+    """CrossHair's answer."""
 
     CONFIRMED = "confirmed"
     BOUNDED = "not confirmed, no counterexample"
@@ -65,7 +65,7 @@ OUTCOMES = {
 
 @dataclass(frozen=True)
 class Mistake:
-    """What replaces an attribute of a class or module, to see a contract fail; it breaks `rule`."""
+    """A replacement of an attribute of a class or module; contracts must fail. It breaks `rule`."""
 
     name: str
     owner: object
@@ -76,10 +76,10 @@ class Mistake:
 
 @dataclass(frozen=True)
 class Contract:
-    """A function that shall answer true, for all arguments that its docstring allows.
+    """A function that must return true for all arguments that its docstring allows.
 
-    With `other`, both functions shall answer the same for all arguments, or raise the same.
-    `num_paths` ways are gone at most. Where BOUNDED is expected there are more of them, or may be.
+    With `other`, both functions must return, or raise, the same for all arguments.
+    At most `num_paths` paths are taken. Where BOUNDED is expected there are more, or may be.
     """
 
     function: Callable[..., object]
@@ -96,7 +96,7 @@ class Contract:
 
 @dataclass(frozen=True)
 class Answer:
-    """What came out for a contract, or for one of its mistakes.
+    """The outcome of a contract, or of one of its mistakes.
 
     `detail`: the counterexamples, or what was wrong with them.
     """
@@ -126,7 +126,7 @@ class Answer:
 
 
 def ask(contract: Contract, mistake: Mistake | None = None) -> Answer:
-    """CrossHair's answer, in this process."""
+    """Run CrossHair in this process, and return its answer."""
     stats: Counter[str] = Counter()
     options = AnalysisOptionSet(
         analysis_kind=[AnalysisKind.PEP316],
@@ -187,7 +187,7 @@ def _compared(contract: Contract, options: AnalysisOptionSet) -> tuple[Outcome, 
     ]
     if cases:
         return Outcome.REFUTED, cases, "; ".join(map(str, cases))
-    # Both orders of the two functions are tried, and each must come to its end.
+    # Both orders of the two functions are tried, and each must finish.
     return (Outcome.CONFIRMED if stats["exhaustion"] == 2 else Outcome.BOUNDED), [], ""
 
 
@@ -225,7 +225,7 @@ def result_of(function: Callable[..., object], case: Case) -> tuple[object, str]
 
 
 def ask_named(subject: str, name: str, mistake: str | None) -> Answer:
-    """`ask`, in a process that knows the contract by its name only."""
+    """Run CrossHair in a process that gets the contract by name."""
     contracts: Sequence[Contract] = importlib.import_module(subject).CONTRACTS
     contract = next(each for each in contracts if each.name == name)
     planted = next((each for each in contract.mistakes if each.name == mistake), None)
@@ -244,7 +244,7 @@ def version_problem() -> str | None:
 
 
 def main(subject: str) -> int:
-    """Check the contracts of a file of this folder; 0 if each answer is the expected one."""
+    """Check the contracts of a file of this folder; return 0 if each answer is as expected."""
     problem = version_problem()
     if problem is not None:
         print(problem)

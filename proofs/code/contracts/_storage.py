@@ -21,17 +21,17 @@ WORD_BYTES = 8
 
 
 def zeros(_code: str, length: int) -> memoryview[int]:
-    """`arrays.zeroed` as a list."""
+    """Return `arrays.zeroed` as a list."""
     return cast("memoryview[int]", [0] * length)
 
 
 def grown_list(_code: str, old: memoryview[int], length: int) -> memoryview[int]:
-    """`arrays.grown` as a list."""
+    """Return `arrays.grown` as a list."""
     return cast("memoryview[int]", [*old, *([0] * (length - len(old)))])
 
 
 class Shown:
-    """What `memoryview` shows of a list."""
+    """A list with the members of a `memoryview`."""
 
     def __init__(self, values: list[int]) -> None:
         self.values = values
@@ -41,7 +41,7 @@ class Shown:
 
 
 def lay_out(self: KeyMap, facts: memoryview[int]) -> None:
-    """`KeyMap.lay_out` with words of their own: a list can't be read as one of longer ints."""
+    """Lay out the map with separate words: a list can't be read as one of longer ints."""
     old = list(getattr(self, "words", ()))
     size = len(facts) // record.INTS * record.WORDS
     self.facts = facts
@@ -49,7 +49,7 @@ def lay_out(self: KeyMap, facts: memoryview[int]) -> None:
 
 
 def hash_of(self: KeyMap, entry: int) -> bytes:
-    """`KeyMap.hash_of` of a list of words."""
+    """Return `KeyMap.hash_of` from a list of words."""
     at = record.WORDS * entry
     words = self.words[at : at + self.width]
     return b"".join([word.to_bytes(WORD_BYTES, "little") for word in words])
@@ -61,7 +61,7 @@ def without_text(self: Exception, *values: object) -> None:
 
 @contextmanager
 def lists() -> Iterator[None]:
-    """Until the end every array that the uncompiled kvfast makes is a list."""
+    """Make lists of all arrays of the uncompiled kvfast, while the context lasts."""
     with ExitStack() as stack:
         for module in USERS:
             changed: dict[str, Any] = {"zeroed": zeros}

@@ -99,7 +99,7 @@ def sums_are_counts(first: int, second: int) -> bool:
 
 
 def no_such_count(count: int) -> bool:
-    """Whatever: nothing meets this.
+    """Claim anything: no argument meets the precondition.
 
     pre: count > COUNT_MAX and count < 0
     post: _
@@ -108,7 +108,7 @@ def no_such_count(count: int) -> bool:
 
 
 def many_ways(count: int) -> bool:
-    """True, but each length is a way of its own.
+    """Claim what is true, but on more paths than CrossHair may take.
 
     pre: count >= 0
     post: _

@@ -72,7 +72,7 @@ TOUCHES = tuple(product(QUEUES, BLOCKS, BLOCKS))
 
 
 def touch(case: int, refs: tuple[int, int, int]) -> bool:
-    """Hits get a reference; free ones leave the queue wherever they stand (KV-POOL-5).
+    """Reference hits; free ones leave the queue from any position (KV-POOL-5).
 
     pre: 0 <= case < len(TOUCHES) and are_used(refs)
     post: _
@@ -110,7 +110,7 @@ def release(case: int, refs: tuple[int, int, int], to_front: bool) -> bool:
     ours = reference_pool(queue, counts, registered, to_front=to_front)
     theirs = fast_pool(queue, counts, registered, to_front=to_front)
     ours.release([first, second])
-    theirs.release(tables_of([second, first]), 0, 2)  # kvfast goes from the last one on
+    theirs.release(tables_of([second, first]), 0, 2)  # kvfast releases the last one first
     return reference_state(ours) == fast_state(theirs)
 
 

@@ -1,4 +1,4 @@
-"""What is compared: parts of kvref, each with the module that shall have the same graph."""
+"""Parts of kvref, each with the module that must have the same graph."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def grown() -> dict[str, ManagerSide]:
 
 
 def deep() -> dict[str, Bounds]:
-    """Larger ones, for hours of one core."""
+    """Return larger bounds, for hours of one core."""
     return {
         "deep pool": PoolBounds(num_blocks=5),
         "deep groups": GroupsSide(

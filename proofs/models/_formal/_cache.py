@@ -29,7 +29,7 @@ def texts(num_tokens: int, shortest: int, longest: int) -> list[Text]:
 
 @dataclass(frozen=True)
 class CacheBounds:
-    """What GroupsModel and Manager have in common. `num_blocks` with the null block.
+    """Bounds that GroupsModel and Manager share. `num_blocks` counts the null block.
 
     `windows`: one for each group, 0 for full attention. `eagle_groups` counts from 0. `made_by`: a
     kvref with a mistake.

@@ -44,7 +44,7 @@ class Graph:
 
 @dataclass(frozen=True)
 class Answer:
-    """What the checker says. `broken`: the invariant that does not hold, or `liveness`."""
+    """The checker's answer. `broken`: the invariant that does not hold, or `liveness`."""
 
     broken: str | None
     num_states: int

@@ -33,7 +33,7 @@ def constants_of(config: ManagerConfig, num_requests: int) -> dict[str, Any]:
 
 
 def looked_up_together(specs: tuple[LayerSpec, ...]) -> tuple[tuple[int, ...], ...]:
-    """Groups with equal specs; full attention first, the rest in order (KV-COORD-4)."""
+    """Join groups with equal specs, full attention first, the rest in order (KV-COORD-4)."""
     together = [
         tuple(number for number, other in enumerate(specs, 1) if other == spec)
         for number, spec in enumerate(specs)
@@ -43,7 +43,7 @@ def looked_up_together(specs: tuple[LayerSpec, ...]) -> tuple[tuple[int, ...], .
 
 
 def _eagle_groups(config: ManagerConfig, specs: tuple[LayerSpec, ...]) -> frozenset[int]:
-    """Flags count for all groups with an equal spec; without any, `use_eagle` flags all."""
+    """Flag all groups with an equal spec; without any flag, `use_eagle` flags all."""
     groups = config.kv_cache.groups
     flagged = [spec for spec, group in zip(specs, groups, strict=True) if group.is_eagle_group]
     if not flagged and config.use_eagle:

@@ -1,4 +1,4 @@
-"""kvref's groups called step by step: what GroupsModel shall be equal to."""
+"""kvref's groups called step by step, which GroupsModel must equal."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class GroupsSide:
         yield from (Move("Evict", (block,)) for block in range(1, self.bounds.num_blocks))
 
     def first(self) -> GroupsState:
-        """Nobody is there."""
+        """Return the state without requests."""
         return GroupsState(self.kvref.manager.snapshot(), ((),) * self.bounds.num_requests)
 
     def value(self, state: GroupsState) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""kvref's manager and a scheduler that may do anything legal: what Manager shall be equal to."""
+"""kvref's manager and a scheduler that may do anything legal, which Manager must equal."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ class ManagerSide:
         yield Move("ResetCache")
 
     def first(self) -> ManagerState:
-        """Nobody is there."""
+        """Return the state without requests."""
         return ManagerState(self.kvref.manager.snapshot(), (Seat(),) * self.bounds.num_requests)
 
     def value(self, state: ManagerState) -> dict[str, Any]:
@@ -207,7 +207,7 @@ class ManagerSide:
         loaded: int,
         left: int | None = None,
     ) -> ManagerState | None:
-        """Hits and tokens from elsewhere, which come at once with others computed, or later."""
+        """Admit hits and external tokens, which are loaded at once with others, or later."""
         if seat.phase != EMPTY:
             return None
         length = len(prompt) if self.bounds.retention is not None else 0

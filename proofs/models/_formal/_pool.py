@@ -1,4 +1,4 @@
-"""kvref's block pool called in every order that is legal: what PoolModel shall be equal to."""
+"""kvref's block pool called in every order that is legal, which PoolModel must equal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A record of a run as constants of Trace: what was asked, what was answered, what changed."""
+"""A record of a run as constants of Trace: calls, results, and changes."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class Translation:
 
     `texts`: all tokens of each request that was made; a token with another adapter or, in the
     first hashed block, another salt is another one. `contents`: the text and the number of its
-    tokens that a hash stands for. `seen`, `said`: the recorded state and the last answer.
+    tokens that a hash identifies. `seen`, `said`: the recorded state and the last result.
     """
 
     config: ManagerConfig

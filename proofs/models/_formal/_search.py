@@ -10,7 +10,7 @@ from proofs.models._formal._values import Move, text_of
 
 
 class Bounds(Protocol):
-    """What is explored: a bounded part of kvref, and the module that shall have the same graph."""
+    """A bounded part of kvref, and the module that must have the same graph."""
 
     @property
     def module(self) -> str:

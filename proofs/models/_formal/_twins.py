@@ -277,7 +277,7 @@ GROWN_IN_KVREF = {
 
 
 class UnhashedToTheBack(BlockPool):
-    """kvref with a mistake: what nobody can hit waits behind what is cached."""
+    """kvref with a mistake: blocks that cannot be hit are put behind cached ones."""
 
     def release(self, blocks: Iterable[int]) -> None:
         """Put every freed block at the back."""

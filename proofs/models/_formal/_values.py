@@ -1,4 +1,4 @@
-"""Values and moves as the checker writes them, so that a state of kvref can be told from them.
+"""Values and moves as the checker writes them, so that states of kvref can be told apart.
 
 A dict with names is a record, a dict with tuples a function, a tuple a sequence. The text of a
 value is its identity: two states are equal exactly when their texts are.

@@ -106,7 +106,7 @@ class Places:
         self._line, self._part = 0, 0
 
     def next(self, line: int) -> tuple[int, int]:
-        """Line and part of the next request."""
+        """Return line and part of the next request."""
         self._part = self._part + 1 if line == self._line else 0
         self._line = line
         return self._line, self._part

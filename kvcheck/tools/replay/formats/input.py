@@ -25,7 +25,7 @@ _MARKS = re.compile(rb'\\.|["\\\[\]{}]', re.DOTALL)
 class Reader(Protocol):
     """One form of a trace. An instance reads one file.
 
-    `name`: for `--format`. `has_times`: whether the data says when requests came.
+    `name`: for `--format`. `has_times`: whether the data has the times of arrival.
     """
 
     name: str
@@ -59,7 +59,7 @@ class Fields:
         return TraceError(self.file, self.line, field or None, f"{problem}; {self.form}; {advice}")
 
     def get(self, name: str) -> Any:
-        """Whatever the field holds; an error if it is missing."""
+        """Return the value of the field; raise an error if it is missing."""
         if name not in self.value:
             raise self.error(name, "is missing")
         return self.value[name]

@@ -90,12 +90,12 @@ class Prompt:
 
 
 def _run_id(tokens: array[int]) -> int:
-    """63 bits of BLAKE2b of the tokens, four bytes each, low byte first."""
+    """Return 63 bits of BLAKE2b of the tokens, four bytes each, low byte first."""
     return hashed(_low_first(tokens).tobytes())
 
 
 def hashed(data: bytes) -> int:
-    """63 bits of BLAKE2b, so that it fits where ids go."""
+    """Return 63 bits of BLAKE2b, which fit an id."""
     return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "big") >> 1
 
 

@@ -55,7 +55,7 @@ class _Line:
 
 @dataclass(slots=True)
 class _Waiting:
-    """A request whose output may still come. Lengths are None until they are logged."""
+    """A request whose output may still follow. Lengths are None until they are logged."""
 
     line: int
     timestamp_ms: int

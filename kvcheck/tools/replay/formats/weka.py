@@ -22,7 +22,7 @@ _SUBAGENT = "subagent"
 
 @dataclass(frozen=True)
 class _Call:
-    """One request, and when it came, in milliseconds from the start of its session."""
+    """One request, and its arrival, in milliseconds from the start of its session."""
 
     fields: Fields
     at_ms: int
