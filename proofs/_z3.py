@@ -66,7 +66,7 @@ def _within(ranges: Iterable[Range], names: Iterable[Term]) -> Term:
 
 
 def cdiv(a: Term, b: Term) -> Term:
-    """Divide with ceiling; z3's / on ints is floor division for a positive divisor."""
+    """Divide, rounding up; z3's / on ints is floor division for a positive divisor."""
     return (a + b - 1) / b
 
 

@@ -1,7 +1,7 @@
 """Every mistake on purpose, of whatever part: `python -m tests.all_mistakes [ID or KV-RULE]…`.
 
 Those of kvref are in kvref/mistakes, those of kvfast in kvfast/mistakes, those that both make at
-once in tests/kills/in_both.diff. What is no manager,
+once in tests/kills/in_both.diff. Anything but a manager,
 planner or whole step has its mistakes beside the tests and proofs that have to find them; here they
 are listed as the same value.
 """

@@ -1,10 +1,10 @@
-"""Cases in text files, each with what comes of it.
+"""Cases in text files, each with its expected output.
 
     == a sentence
-    what is given, in words
-        what comes of it
+    the input, in words
+        the expected output
 
-With `KVSPEC_BLESS=1` a test writes anew what came of its case; read the difference like any other.
+With `KVSPEC_BLESS=1` a test rewrites the output of its case; read the difference like any other.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Everything in the repository that a program writes: `python -m tests.regenerate [NAME…]`.
 
-Without names it writes what takes seconds, and `--check` says whether that is current, as the tests
-do. What takes longer is written by its name; the list says how long.
+Without names it writes the files that take seconds, and `--check` lists those that are stale, as
+the tests do. Files that take longer are written by name; the list says how long.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
     --svg FILE   write the picture of a moment in the middle there, and end
     --fast       do not slow down for the eye
 
-The model's answers make no sense: its weights are random. The demo shows where its keys and values
+The model's output makes no sense: its weights are random. The demo shows where its keys and values
 are. Each character of the pool is a block.
 """
 

@@ -1,7 +1,7 @@
 """All calls of a manager by name, in one table for players, servers, monitors and recorders.
 
-Records and the protocol give a call in plain values (spec/records.md). `make` makes a call of them,
-`ANSWERS` and `decoded` convert results to plain values and back. A proxy of a manager is a
+Records and the protocol write a call as plain values (spec/records.md). `make` makes a call of
+them, `ANSWERS` and `decoded` convert results to plain values and back. A proxy of a manager is a
 `Delegating`, which receives all calls in one method.
 """
 

@@ -21,7 +21,7 @@ class ElsewhereManager:
 
 
 def is_elsewhere(subject: Implementation) -> bool:
-    """Check for another process, where an error's words and values may differ."""
+    """Check whether it runs in another process: an error's words and values may differ."""
     return isinstance(subject, ElsewhereImplementation)
 
 

@@ -83,7 +83,7 @@ _DIGITS = re.compile(rf"\b(?=[0-9]*[a-f])[0-9a-f]{{{2 * HASH_DIGITS},}}\b")
 
 
 def _is_hash(text: str) -> bool:
-    """Check for hexadecimal text at least as long as the shortest hash or key."""
+    """Check whether the text is hexadecimal and as long as the shortest hash or key."""
     return len(text) >= 2 * HASH_DIGITS and set(text) <= set(string.hexdigits)
 
 

@@ -131,7 +131,7 @@ class Hasher:
         self.first_parent = memoryview(none_hash)
 
     def room_bytes(self, block_size: int, extra_bytes: int) -> int:
-        """Return the room for the message of any block of this size, in whole cache lines."""
+        """Return the bytes for the message of any block of this size, in whole cache lines."""
         text = PARENT + self.size + 9 * (2 + block_size + self.ahead) + extra_bytes
         return (text + PADDING_BYTES + 63) & ~63
 

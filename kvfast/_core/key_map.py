@@ -12,7 +12,7 @@ are empty. Deleting moves later slots back, so none is ever marked as deleted.
 An uncached memory read takes as long as some hundred instructions. So the homes of eight
 consecutive blocks of a request are side by side, in one cache line: they follow from the hash of
 the first of the eight. Hashes are chained, so a caller with the hash of a block also has that of
-the block before. A key that comes alone, in a snapshot, has its home by its own hash: it is a
+the block before. A key that is added alone, by a snapshot, has its home by its own hash: it is a
 *stray*, which is searched for only if there may be some.
 """
 

@@ -1,4 +1,4 @@
-"""Python objects that callers bring or get, where asking them takes longer than a small step.
+"""Python objects that callers pass or get, where reading them takes longer than a small step.
 
 The compiled twin of this file is `kvfast/_compiled/objects.pyx`, which uses Python's C functions.
 """
@@ -158,7 +158,7 @@ def bytes_of(view: memoryview[int]) -> memoryview[int]:
 
 
 def read_bytes_of(view: memoryview[int]) -> memoryview[int]:
-    """View as bytes what is only read."""
+    """View as bytes memory that is only read."""
     return view
 
 

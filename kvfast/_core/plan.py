@@ -61,7 +61,7 @@ class Plan:
 
     @property
     def alignment_tokens(self) -> int:
-        """Tokens that the length of every hit is a multiple of."""
+        """Number of tokens of which the length of every hit is a multiple."""
         config = self.config
         if self.looks_inside:
             return config.hash_block_size_tokens or 1

@@ -156,7 +156,7 @@ class Running:
     def fill_each(self) -> None:
         """Register the blocks that entries fill, after all were taken: the order is unobservable.
 
-        What that reads is fetched first: all hashes, of the block and of the first of the eight
+        The data it reads is prefetched: all hashes, of the block and of the first of the eight
         that are side by side in the map, then the map of keys.
         """
         entries, core, tables = self.entries, self.core, self.core.tables

@@ -107,7 +107,7 @@ class Shape:
         return is_cached(self.kind[group])
 
     def cdiv(self, a: int, b: int) -> int:
-        """Divide with ceiling, for numbers from 0 on."""
+        """Divide numbers from 0 on, rounding up."""
         return a // b + (1 if a % b else 0)
 
     def skipped(self, group: int, computed: int) -> int:

@@ -158,7 +158,7 @@ class InsideAlignedGroup(InsideMambaGroup, AlignedMambaGroup):
     # Registration.
 
     def is_worth_caching(self, block_index: int, request: ReferenceRequest) -> bool:
-        """Cache also the state inside a chunk, if a block's and the junction's (KV-INSIDE-12)."""
+        """Check it; a wanted state inside a chunk counts as well (KV-INSIDE-12)."""
         chunk = self.planned.get(request.request_id, NO_CHUNK)
         if chunk.position > 0 and block_index == chunk.entry and self.is_wanted(chunk, request):
             return True

@@ -1,4 +1,4 @@
-"""Groups of latent layers whose pages come in several sizes (KV-PLAN-22).
+"""Groups of latent layers with pages of several sizes (KV-PLAN-22).
 
 Such a model keeps several latents per block of layers: a compressed prefix, the keys of an indexer,
 a short window. All full attention becomes one group, whatever its page sizes; the windows of one

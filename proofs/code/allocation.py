@@ -1,26 +1,26 @@
-"""The need that admission counts is what an allocation then takes, for all integers, in both twins.
+"""Admission's need is what the allocation then takes, for all integers, in both twins.
 
 Statement (KV-GRP-3 … KV-GRP-7, KV-MGR-7, KV-SW-7, KV-CHUNK-5, KV-MAMBA-4, KV-MAMBA-6 …
 KV-MAMBA-9, KV-CROSS-1, KV-CROSS-2, KV-CROSS-5): for a group of each kind the need
 (`num_blocks_needed` of kvref's groups, `need_of` of `kvfast._core.allocator`) is the number of
-blocks that taking hits, external blocks and new ones takes out of the free queue, new ones and
-revived hits; no step takes less than none; and the list then is as long as the rules say. All hits
-from what is skipped on are touched and count as cached, null is before them; in kvfast each is
-copied to its own place. A hit counts as free just where touching it takes it out of the queue, and
-null never (`num_revived`, and `touch` of the pool, of one hit). With the cap of admission the need
+blocks that hits, external blocks and new ones remove from the free queue, revived hits included; no
+step removes fewer than none; and the list then has the length that the rules ask for. All hits
+behind the skipped ones are touched and count as cached, null precedes them; kvfast copies each to
+its own place. A hit counts as free exactly where touching it removes it from the queue, and null
+never does (`num_revived`, and `touch` of the pool, for one hit). With the cap of admission the need
 is that of KV-SW-7 and KV-CHUNK-5, and the need of all groups is the sum. These methods, and what
-they call in groups, allocator and shape, run along each path they may take, for a request that is
+they call in groups, allocator and shape, run along every path, for a request that is
 under way, one that has blocks but no entry, and a first allocation with hits, with and without
 external tokens.
 
-What is around them is stubs (`_allocation`), and so left out: which new blocks the pool gives
-(`free_queue.py`); how many hits are free, but for the step from one hit to the next; which state
-must wait; which entry moves in mode align; places of rows, and of the hits of any group but the
-first. The need is compared with free blocks, reserve and watermark in `slots.py`.
+The code around them is replaced by stubs (`_allocation`) and left out: which new blocks the pool
+gives (`free_queue.py`); how many hits are free, apart from the step from one hit to the next; which
+state must wait; which entry moves in mode align; places of rows, and of the hits of any group but
+the first. The need is compared with free blocks, reserve and watermark in `slots.py`.
 
-Assumed is what the rules say of arguments: computed tokens have slots, hits cover whole blocks (all
+Assumptions, from the rules: computed tokens have slots, hits cover whole blocks (all
 local tokens or, beside a load, no more than these), a load has slots, a step computes something, of
-a state's hits only the last is not null, no hit comes twice. In mode align a request that holds
+a state's hits only the last is not null, no hit occurs twice. In mode align a request that holds
 blocks but has taken none may take less than its need, never more.
 """
 
@@ -266,7 +266,7 @@ NEEDED: tuple[tuple[str, Case, str], ...] = (
 
 
 def check_needed(ledger: Ledger) -> None:
-    """Refute the claims without each assumption that the rules make."""
+    """Refute the claims with any one of the rules' assumptions left out."""
     for kind, case, name in NEEDED:
         known = assumed(kind, case)
         del known[name]

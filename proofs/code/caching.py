@@ -1,18 +1,18 @@
-"""How far blocks are cached, and which: kvref and kvfast do what the rules say, for all integers.
+"""How far blocks are cached, and which: kvref and kvfast follow the rules, for all integers.
 
-- The bound (KV-COORD-13, KV-GRP-11): for a call of n tokens a group hands over the blocks from its
-  count on that end within n, among several groups within the last multiple of the alignment, with
-  a drop one block further. `cache_blocks` of kvref's coordinators and groups and `Allocator.cache`
-  of kvfast run as they stand.
+- The bound (KV-COORD-13, KV-GRP-11): in a call for n tokens a group caches the blocks behind its
+  count that end within n; among several groups those within the last multiple of the alignment,
+  and with a drop one block more. `cache_blocks` of kvref's coordinators and groups and
+  `Allocator.cache` of kvfast run unchanged.
 - The masks (KV-RET-1 … KV-RET-5): which of these are worth caching, in a window and among states,
   without retention, with interval 0 and with any other. `is_worth_caching` of kvref's groups, and
-  `caches_all` and `is_worth_caching` of kvfast's `Shape`, run as they stand.
+  `caches_all` and `is_worth_caching` of kvfast's `Shape`, run unchanged.
 
 All numbers are unknown ints; both twins are compared with the formulas of the rules, so that a
-mistake made in both is seen. Assumed is that the alignment is a multiple of the block size and an
+mistake made in both is seen. Assumptions: the alignment is a multiple of the block size, and an
 interval one of the alignment (KV-COORD-2, KV-CFG-4, KV-CFG-7); junctions (KV-RET-7) and replays
-before a drop (KV-POL-20) are left out. Stubs are what is done with a block
-that is handed over; which number of tokens a call is for is `slots.py`.
+before a drop (KV-POL-20) are left out. Stubs replace the caching of a single block; the number of
+tokens that a call is for is proved in `slots.py`.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The head of a CBOR value is the shortest one, for every value below 2^64 (KV-HASH-2).
 
-`put_head` of `kvfast._core.hashing` is run as it stands on an unknown major type and value.
-Statement: what it writes is the head that RFC 8949, section 4.2.1, names: up to 23 in the first
+`put_head` of `kvfast._core.hashing` is run unchanged on an unknown major type and value.
+Statement: it writes the head of RFC 8949, section 4.2.1: up to 23 in the first
 byte, else 24 … 27 there and the value in 1, 2, 4 or 8 bytes, as few as can hold it, most
-significant first; it answers where they end; and each number that it writes is a byte. Heads that
+significant first; it returns where they end; and each number that it writes is a byte. Heads that
 get longer one value later are refuted. Compiled, four tokens below 2^31 have a shortcut
 (`put_four_uints` of objects.pxd), which tests compare with the reference on both sides of each
 length (tests/kvfast/test_hashing_broken.py).

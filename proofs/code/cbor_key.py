@@ -1,14 +1,14 @@
-"""Two different keys never have the same bytes, and a key has the bytes of its heads and contents.
+"""Different keys never have the same bytes, and a key has the bytes of its heads and contents.
 
-Statement (KV-HASH-1, KV-HASH-2): no head of `put_head`, run as it stands, is the beginning of
-another one. So whoever reads the same bytes from the same place reads the same head, finds the same
-number of bytes and of values behind it, and goes on at the same place with as many values to come
+Statement (KV-HASH-1, KV-HASH-2): no head written by `put_head`, run unchanged, is a prefix of
+another one. So from the same bytes at the same place one reads the same head, finds the same
+number of bytes and of values behind it, and continues at the same place with as many values left
 (`reading`): by induction over the heads of [parent, tokens, extra keys] the values are the same.
-And `Hasher.hash_blocks`, run as it stands on unknown tokens, hands over a message as long as its
+And `Hasher.hash_blocks`, run unchanged on unknown tokens, hashes a message as long as its
 heads, the parent and the extra keys together, for blocks of up to MOST_TOKENS tokens and each
 length of hash; a further token adds its head only (`cbor_head.py`).
 
-What is not read of a head is shown to be needed, and a length that forgets a head is refuted.
+Each part of a head is shown to be needed, and a length that forgets a head is refuted.
 """
 
 from __future__ import annotations

@@ -1,17 +1,17 @@
 """The hit of a hybrid is the longest common one, for any number of groups and any lengths.
 
 Statement (KV-COORD-5 … KV-COORD-8, KV-COORD-10 … KV-COORD-12): the search ends; the length that it
-answers is a hit of every attention group, and no length that is one is longer; every list has that
-length when full attention's are cut to it. `ask` of `kvfast._core.lookup` is run as it stands for
-an unknown group among unknown ones, along each way it may take; what holds between two look-ups is
-kept by each (`_fixed_point.search`). That what a look-up answers is the longest hit of its group is
-explored (`look_ups.py`). Rounds shorten the length by whole
+returns is a hit of every attention group, and no longer length is one; every list has that
+length once full attention's are cut to it. `ask` of `kvfast._core.lookup` is run unchanged for
+an unknown group among unknown ones, along every path; each look-up keeps the invariants between
+two of them (`_fixed_point.search`). That a look-up returns the longest hit of its group is
+explored in `look_ups.py`. Rounds shorten the length by whole
 alignments, so there are at most L / A + 2.
 
 Conditions. A block to drop lies within L, as the rules have it (KV-POL-19). Windows of one token
 with a drop are left out (KV-SW-6). A window with a drop may lose a short prefix where its block is
-shorter than the alignment, as KV-SW-5 says, and so may chunks where nulls alone are no hit (KV-
-POL-4); the answer is a common hit then too, but a longer one may exist. That the block behind the
+shorter than the alignment (KV-SW-5), and so may chunks where nulls alone are no hit (KV-
+POL-4); the result is a common hit then too, but a longer one may exist. That the block behind the
 hit is there as well, as a drop demands, is proved where at most one group besides full attention is
 an eagle group: the drop of a second one clears no marks (KV-COORD-7), which is shown.
 

@@ -1,19 +1,19 @@
 """The ring of kvfast is the free queue of the specification, for any number of blocks.
 
-A ring *is* a sequence if after and before of each of its blocks are those at the next and the
+A ring *is* a sequence if the successor and predecessor of each block are those at the next and the
 previous position, null is at both ends, and no block is at two positions (`is_queue`).
 Statement: each operation of `kvfast._core.pool` that starts at a ring which is a sequence ends at
 one which is the sequence that KV-POOL-2 … KV-POOL-6 name.
 
-`link`, `put`, `unlink`, `take`, `drop_ref`, and `touch` of one block, are run as they stand, on
-unknown memory (`_symbolic`), but that `take` drops no keys, which are no part of the ring, and that
-nobody guesses who comes next, which writes nothing in it. The rounds of the loops in
-`allocate_run`, which `allocate` is calls of, `release` and `set_queue` are written out beside what
-holds between two of them; whole calls are run as they stand: of `release` for one and two blocks,
+`link`, `put`, `unlink`, `take`, `drop_ref`, and `touch` of one block, are run unchanged, on
+unknown memory (`_symbolic`), except that `take` drops no keys, which are not part of the ring, and
+predicts no blocks, which writes nothing in it. The rounds of the loops in `allocate_run` (which
+`allocate` calls), `release` and `set_queue` are written out with their invariants;
+whole calls are run unchanged: of `release` for one and two blocks,
 of `allocate` for one to three, in runs of two, and of `set_queue` for none to three, on any ring.
 The number of free blocks is compared after each. A
-block that is put into the queue must not be in it (KV-POOL-15), which invariants look at.
-There are less than 2^31 blocks, so that a distance fits into 32 bits.
+block that is put into the queue must not be in it (KV-POOL-15), which invariants check.
+There are fewer than 2^31 blocks, so that a distance fits into 32 bits.
 
 Each operation is shown to be possible, and mistakes in it are found in a ring of a few blocks.
 """

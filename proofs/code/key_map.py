@@ -2,14 +2,13 @@
 
 Statement (KV-POOL-13, KV-POOL-14): after every sequence of additions and removals a search finds
 the entry added first under a key, or nothing if there is none, and the entries of a key are a ring
-in the order of adding. `KeyMap` runs as it stands, in all states that additions and removals, one
-by one and in runs, lead to: four entries, four keys of two requests and two groups, in a table of
-16 slots; the home of the second request anywhere beside that of the first, its tags the same or
-others; with keys added alone, with runs of two blocks, and where a slot holds fewer steps than
-there are.
+in the order of addition. `KeyMap` runs unchanged, in all states that additions and removals, one
+by one and in runs, can reach: four entries, four keys of two requests and two groups, in a table of
+16 slots; the home of the second request anywhere beside that of the first, its tags equal or
+different; with keys added alone, with runs of two blocks, and where a slot can hold too few steps.
 
-By z3 of the arithmetic in it: steps in tables of 2^1 … 2^32 slots, and what a slot's word holds, in
-64 bits. Assumed is that a search ends: half of the slots are empty.
+z3 proves the arithmetic: steps in tables of 2^1 … 2^32 slots, and the fields of a slot's word, in
+64 bits. Assumption: a search ends, as half of the slots are empty.
 """
 
 from __future__ import annotations

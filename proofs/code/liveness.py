@@ -12,7 +12,7 @@ groups) are at most num_blocks - 1.
 
 Assumptions: a step asks for at most `max_num_batched_tokens` tokens of a request; beside a Mamba
 group in mode align, and beside loads, a request fits. An align group passes through a step with two
-states, old and new, while admission counts one, so without this assumption runs do get stuck.
+states, old and new, while admission counts one; without this assumption runs do get stuck.
 
 Twins, which the same check must find: requests that do not fit but are admitted (align), a window
 whose cap in kvref lacks the `+ 1`, and requests that cannot be preempted between their load and

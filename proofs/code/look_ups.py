@@ -1,15 +1,15 @@
-"""Each type's look-up answers its longest hit: every cache of a few blocks, in both twins.
+"""Each type's look-up returns its longest hit: every cache of a few blocks, in both twins.
 
-Statement: of up to five blocks, any of which are cached, what `longest_hit` of kvref's groups and
-`look_up` of `kvfast._core.lookup` return is what the rules say (KV-FULL-2 … KV-FULL-4, KV-SW-2 …
+Statement: for up to five blocks, any of which are cached, `longest_hit` of kvref's groups and
+`look_up` of `kvfast._core.lookup` return what the rules say (KV-FULL-2 … KV-FULL-4, KV-SW-2 …
 KV-SW-5, KV-CHUNK-2, KV-CHUNK-7, KV-MAMBA-3), for every limit in tokens, window, chunk, alignment
-and drop within the bounds below: its length, and for each of one or two members of the attention
-group which entries are null and which block each other one is. Both run as they stand; stubs are
+and drop within the bounds below: the length, and for each of one or two members of the attention
+group the null entries and the blocks of the others. Both run unchanged; stubs replace
 the searches for one key and for a run of keys (`key_map.py`).
 
-The rules' answer is the longest hit, but where nulls alone are no hit (KV-POL-4), where a chunk
-ends inside a block, and of a window with a drop whose blocks are shorter than the alignment, which
-may lose a short prefix (KV-SW-5): that each of these is an exception is shown.
+The rules' hit is the longest, except where nulls alone are no hit (KV-POL-4), where a chunk
+ends inside a block, and for a window with a drop whose blocks are shorter than the alignment, which
+may lose a short prefix (KV-SW-5): each of these is shown to be an exception.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ def ruled_window(case: Case) -> tuple[int, int]:
 
 
 def ruled_chunk(case: Case, tokens: int) -> tuple[int, int]:
-    """Return null before the chunk, then a run (KV-CHUNK-2), from inside a block (KV-CHUNK-7)."""
+    """Return the end of the run in the chunk, and the nulls before it (KV-CHUNK-2, KV-CHUNK-7)."""
     start = tokens - tokens % case.reach
     first, end = start // BLOCK, start // BLOCK
     while (end + 1) * BLOCK <= tokens and end in case.cached:

@@ -1,18 +1,18 @@
 """A plan that passes the check of memory serves one request of max_model_len, for all integers.
 
 `max_blocks` and `held_blocks` (KV-PLAN-8, KV-PLAN-9), `groups_bytes` and `num_blocks_for`
-(KV-PLAN-9, KV-PLAN-12) of `kvref.planning` are run as they stand on unknown numbers, along each way
-they may take. Statements:
+(KV-PLAN-9, KV-PLAN-12) of `kvref.planning` are run unchanged on unknown numbers, along every path.
+Statements:
 
 - The most blocks that a request holds at once, by the table of KV-LIVE-3, are at most those that
   the check counts, for each type and every length up to max_model_len.
-- Memory that passes the check makes blocks for null, for what is set aside and for one request, on
+- Memory that passes the check has blocks for null, for those set aside and for one request, on
   each worker, and after all were cut to the fewest (KV-PLAN-15).
-- What is counted never falls when the length grows, and halving then finds the longest length that
+- The count never falls when the length grows, and halving then finds the longest length that
   fits (KV-PLAN-10).
 - Tensors that shrink keep one page a block (KV-PLAN-15); longer blocks reach the largest page if
-  theirs divides it, and no padding makes a page smaller (KV-PLAN-1, KV-PLAN-4); no group that is
-  dealt to has more layers than the group size (KV-PLAN-6).
+  theirs divides it, and no padding makes a page smaller (KV-PLAN-1, KV-PLAN-4); no group
+  gets more layers than the group size (KV-PLAN-6).
 
 Each statement's assumptions are shown to be possible, and a mistake in it is refuted.
 """

@@ -1,16 +1,16 @@
-"""The arithmetic of `allocate_slots`: kvref and kvfast do what the rules say, for all integers.
+"""The arithmetic of `allocate_slots`: kvref and kvfast follow the rules, for all integers.
 
 Statement: whether a call is illegal, refused by the gate of the whole sequence, refused for lack of
-blocks or granted; for how many tokens the need is asked, there and then; at how many tokens skipped
+blocks or granted; the number of tokens in each need; the number of tokens at which skipped
 blocks are removed; whether hits are taken; and how many tokens are cached are the formulas of
 KV-MGR-3 … KV-MGR-7, KV-MGR-9, KV-MGR-10 and KV-MGR-21, the reserve and the watermark included.
-`Allocator.allocate` of kvref and `Calls.grant` and `Core.place` of kvfast run as they stand on
-unknown numbers and flags, along each way they may take, for requests of each status, and such as
+`Allocator.allocate` of kvref and `Calls.grant` and `Core.place` of kvfast run unchanged on
+unknown numbers and flags, along every path, for requests of each status that
 hold nothing, hold blocks or are under way. A mistake made in both is seen, since both are compared
 with the formulas.
 
-Stubs are the groups and the pool (`_slots.py`): the need is any number, the same for the same
-demand, and removing may free any blocks. Left out are the checks of hits and slots and of types.
+Stubs replace the groups and the pool (`_slots.py`): the need is any number, the same for the same
+demand, and removing may free any blocks. The checks of hits, slots and types are left out.
 """
 
 from __future__ import annotations

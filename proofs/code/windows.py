@@ -1,7 +1,7 @@
 """Windows, chunks and states: what is skipped, read and held, for all integers.
 
-Methods of kvref's groups and of kvfast run as they stand on unknown numbers, along each way they
-may take, and both are compared with the formulas of the rules (`_groups.py`), so that a mistake in
+Methods of kvref's groups and of kvfast run unchanged on unknown numbers, along every path,
+and both are compared with the formulas of the rules (`_groups.py`), so that a mistake in
 both is seen. Block size, window, chunk, steps and lengths are ints without bound:
 
 - The blocks that `remove_skipped_blocks` of kvref and `remove_skipped` of kvfast replace, drafts
@@ -9,13 +9,13 @@ both is seen. Block size, window, chunk, steps and lengths are ints without boun
   KV-MAMBA-5, KV-RSWA-1); those that may be null in a hit.
 - The run of a hit (KV-SW-2), and the cap of admission (KV-SW-7, KV-CHUNK-5).
 
-The formulas' purpose is proved: what is skipped is what no later token reads, and no
-less; a run is the fewest blocks that hold the W - 1 tokens before its end; what is null in a hit is
+The formulas' purpose is proved: skipped tokens are those that no later token reads, and no
+fewer; a run is the fewest blocks that hold the W - 1 tokens before its end; nulls of a hit are
 skipped behind it (KV-SW-3, KV-CHUNK-2); a request never holds more blocks than its cap, and holds
 as many for some numbers (KV-LIVE-2): with M tokens a step and L in all, c computed tokens and
 n <= M more, c + n <= L, it holds the blocks s(c) // B … cdiv(c + n, B) - 1.
 
-Assumed is what the rules say of arguments; each statement's assumptions are shown to be possible.
+The rules' demands on arguments are assumed; each statement's assumptions are shown to be possible.
 """
 
 from __future__ import annotations

@@ -1,23 +1,23 @@
 """Recorded runs are behaviours of the formal model: the checker follows them call by call.
 
 `spec/tla/Trace.tla` constrains the calls of the model to those of a record, with their arguments,
-answers and states. The checker finds whether the model can follow all of it. Where it stops, the
-operation is named, with what the record says and what the model does.
+results and states. The checker finds whether the model can follow all of it. Where it stops, the
+operation is named, with the record's values and the model's.
 
     python -m proofs.models.validate [RECORD…]
 
-RECORD is a record file or a folder of them, without one the records that kvspec brings along. A
-record that uses what the model has not is left out, with a line that names it. An illegal call is
-no step of the model: that it changed nothing is all that is looked at. Reads that the model has not
-(events, statistics, common prefixes, ids to be zeroed) are treated alike. Of pools above 64 blocks
-and of managers that showed no state, the answers and the number of free blocks are compared. A
+RECORD is a record file or a folder of them; the default is the records shipped with kvspec. A
+record that uses what the model lacks is left out, with a line that names it. An illegal call is
+not a step of the model: only that it changed nothing is checked. Reads that the model lacks
+(events, statistics, common prefixes, ids to be zeroed) are treated alike. For pools above 64 blocks
+and managers without a state, the results and the number of free blocks are compared. A
 record ends before its first quirk.
 
 Rules that a followed record is held to: KV-POOL-3 … KV-POOL-8, KV-GRP-1 … KV-GRP-8, KV-GRP-11,
 KV-COORD-4 … KV-COORD-13, KV-RET-1 … KV-RET-4, KV-MGR-3 … KV-MGR-14.
 
 Exit code 0: at least one record was followed and none rejected, 1: some were rejected, 2: could not
-run, 3: no record could be validated. Without a RECORD one of those is altered, too, and must be
+run, 3: no record could be validated. Without a RECORD one of those is also altered, and must be
 rejected.
 """
 

@@ -121,7 +121,7 @@ def chapter_titles() -> dict[str, str]:
 
 
 def wrong_rules(report: Report, reasons: Mapping[str, str]) -> set[str]:
-    """Return the broken rules, without arguments, orders, forms, changed and missing features."""
+    """Return the broken rules whose reason calls the result wrong."""
     rules = report["rules"]
     found = (each for each in report["violations"] if rules[each["rule"]] == BROKEN)
     return {each["rule"] for each in found if reasons.get(each["cause"], "").startswith(KINDS[0])}
@@ -138,7 +138,7 @@ def _of_chapter(report: Report, chapter: str) -> Counter[str]:
 
 
 def _cell(report: Report, chapter: str) -> str:
-    """Show the unbroken among the rules that apply, and the number of broken ones."""
+    """Return a cell: how many of the rules that apply are unbroken, and how many broken."""
     counts = _of_chapter(report, chapter)
     applying = counts.total() - counts[NOT_APPLICABLE] - counts[HIDDEN]
     if not applying:

@@ -1,4 +1,4 @@
-"""Differences between the events of a step are told apart, and none is taken for another."""
+"""Differences between the events of a step are distinguished, and none is taken for another."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the vLLM adapter says when vLLM is missing, broken, or of another version."""
+"""Errors of the vLLM adapter when vLLM is missing, broken, or of another version."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ class Prompt:
 
 @dataclass(frozen=True)
 class Vectors:
-    """Look-ups with their hits, none of which is from an implementation."""
+    """Look-ups with their hits, none of them computed by an implementation."""
 
     look_ups: tuple[LookUps, ...]
     prompts: tuple[Prompt, ...]

@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass
 class Text:
-    """The tokens of a request, and what else makes its keys and values (KV-HASH-7).
+    """The tokens of a request, and all else that determines its keys and values (KV-HASH-7).
 
     `extras`: the arguments of its creation.
     """

@@ -94,7 +94,7 @@ def found(place: Path, workers: Workers | None, chosen: Iterable[str] = EXPECTED
 
 
 def test_a_mutant_ends_itself_and_nobody_else(place: Path, request: pytest.FixtureRequest) -> None:
-    """With --deep also one that never ends, which takes its time limit."""
+    """Include with --deep one that never ends, which takes its time limit."""
     assert found(place, None, QUICK) == QUICK
     (place / "statuses.json").unlink()
     expected = EXPECTED if request.config.getoption("--deep") else QUICK

@@ -70,7 +70,7 @@ class Counting(Cluster):
 
 
 def kill_one_at_work(nodes: Any, working: Sequence[Any]) -> None:
-    """Kill a node that makes a call, with that process, which would live on for seconds."""
+    """Kill a node during a call, and its worker process, which would live on for seconds."""
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         for node in working:

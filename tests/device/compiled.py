@@ -1,7 +1,7 @@
 """python -m tests.device.compiled [--all]: kernels, compiled for sm_90 without a GPU.
 
-The functions of each `kernels` run as they are, with tensors in host memory; what they would launch
-is compiled instead, for the very arguments. Each line printed is what came out of one; the first
+The functions of each `kernels` run unchanged, with tensors in host memory; their launches are
+compiled instead, for the same arguments. Each line printed describes one; the first
 two are of kernels with mistakes.
 """
 

@@ -1,6 +1,6 @@
-"""What every token's keys and values must be: a function of all tokens up to it, and of the place.
+"""The keys and values that every token must have: a function of its whole prefix and of the place.
 
-A block that holds another prefix, layer, head or slot than it should then shows as another number.
+A block with another prefix, layer, head or slot than it should have then shows another number.
 All numbers are stored exactly in the format of their pool, so reads are compared bit for bit.
 """
 

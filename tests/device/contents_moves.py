@@ -1,4 +1,4 @@
-"""Events of blocks between steps: forks, swaps, loads, partial copies, eviction."""
+"""Operations on blocks between steps: forks, swaps, loads, partial copies, eviction."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ def host_hashes(
 
 @contextmanager
 def quick_interpreter() -> Iterator[None]:
-    """Turn off Triton's interpreter's check of each sum, which takes half of its time."""
+    """Turn off overflow checks of Triton's interpreter, which take half of its time."""
     if environ.get("TRITON_INTERPRET") != "1":
         yield
         return

@@ -292,7 +292,7 @@ def ids(
 
 
 def tokens(argument: str, heads: int, size: int) -> tuple[Bad, ...]:
-    """Refuse keys, values or latents of two tokens, [2, heads, size], for float16 pools."""
+    """List bad keys, values or latents of two tokens, [2, heads, size], for float16 pools."""
     shape = (2, heads, size)
     good = torch.zeros(shape, device=DEVICE)
     whole: list[Any] = [None, 3, good.tolist(), good.cpu().numpy(), good.to_sparse()]

@@ -50,7 +50,7 @@ SAME = {"keys": zeros(2, 6).half(), "values": zeros(2, 3).half()}  # as the pool
 
 
 def formats(kept: str) -> tuple[Bad, ...]:
-    """Refuse these formats for reads from pools of float16, or of the format `kept`."""
+    """List bad formats for reads from pools of float16, or of the format `kept`."""
     values: list[Any] = [torch.float64, torch.int32, torch.bool, kept, "float32", 0, False, "", []]
     return tuple(Bad("dtype", value, "dtype") for value in values)
 

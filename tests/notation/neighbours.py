@@ -1,12 +1,12 @@
 """Change each number of each example by one, and show which examples still pass.
 
-    python -m tests.notation.neighbours [PATTERN…]     of rules such as KV-SW-*; else of all
+    python -m tests.notation.neighbours [PATTERN…]     of rules such as KV-SW-*; by default of all
 
-An example that holds as well for a neighbour of its numbers can't tell its rule from an off-by-one.
-Numbers of results and of sums must all matter (exit 1 if one does not). Of those of configurations
-and calls some don't, and the bound of `refused at 5, granted at 4` has a neighbour on one side
-that does not: shown are the share of neighbours, and of numbers with any that fails. Tokens
-written as a text, `"abc."`, are changed, too: one more dot, the last sign dropped, another letter
+An example that also holds for a neighbour of its numbers can't tell its rule from an off-by-one.
+Numbers of results and of sums must all matter (exit 1 if one does not). Some of those of
+configurations and calls don't, and the bound of `refused at 5, granted at 4` has a neighbour on one
+side that does not: shown are the share of neighbours, and of numbers with any that fails. Tokens
+written as a text, `"abc."`, are changed too: one more dot, the last sign dropped, another letter
 for the first that a second text has as well, so that what looks equal is not.
 """
 

@@ -181,7 +181,7 @@ def test_the_child_ends_when_nobody_uses_it_any_more(tmp_path: Path, stubborn: b
 def test_an_interrupt_ends_the_conversation(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """End it: the pending reply would be taken for the next one."""
+    """End it, as the pending reply would be taken for the next one."""
     remote = connect(tmp_path, "until('never')\n")
     manager = remote.create(config())
 

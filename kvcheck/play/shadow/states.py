@@ -11,7 +11,7 @@ The engine imagined here does what spec/rules/mamba.md says of one and nothing m
 - When drafts turn out right, the states at boundaries among them are copied to their entries.
 
 Where hits may end inside a block, callers keep KV-INSIDE-5, and nothing is taken as filled on the
-way: states come from a chunk's end, and from the one place inside it that the rule names.
+way: states are left at a chunk's end, and at the one place inside it that the rule names.
 """
 
 from __future__ import annotations

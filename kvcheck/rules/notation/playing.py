@@ -136,7 +136,7 @@ class Play(Verbs):
 
 
 def answer_of(text: str) -> list[list[Any]] | None:
-    """Return the words behind `->`, cut at `;`; None without any."""
+    """Return the words behind `->`, cut at `;`; None if there are none."""
     reader = Reader(text)
     while reader.peek()[0] and reader.peek()[1] != "->":
         reader.place += 1

@@ -79,7 +79,7 @@ class DeviceArrays:
     ) -> int:
         """Copy one message; return the bytes copied. None: no step, the batch stays.
 
-        What does not fit is copied and done at once, in messages before it.
+        Entries beyond its size are sent at once, in messages before it.
         """
         copied = self.staging.copied_bytes
         addresses, blocks = entries

@@ -29,7 +29,7 @@ class Streams(Protocol):
     def start(self, work: Callable[[], None], used: Iterable[torch.Tensor]) -> Event | None:
         """Do `work` on the copying stream, after all earlier work of the computing one.
 
-        What is started one after another is done one after another. `used`: tensors that live until
+        Work is done in the order in which it was started. `used`: tensors that live until
         the work has ended, even if nothing else keeps them. None: it has ended already.
         """
 

@@ -1,4 +1,4 @@
-"""A search under way, and one step of it: `Lookup.ask` of kvfast, run as it stands (KV-COORD-*)."""
+"""A search under way, and one step of it: kvfast's own `Lookup.ask`, run unchanged (KV-COORD-*)."""
 
 from __future__ import annotations
 

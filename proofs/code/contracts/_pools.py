@@ -1,7 +1,7 @@
 """Any state of a pool of three blocks, built in kvref and in kvfast.
 
-Which blocks are free and in which order, and which keys were registered in which order, is one of
-a table; reference counts and what a key covers are any ints. Three keys of one request stand for
+A table lists which blocks are free, and which keys were registered, each in which order;
+reference counts and what a key covers are any ints. Three keys of one request represent
 all hashes: their slots are side by side in kvfast's table, and one of them wraps around.
 """
 
@@ -179,5 +179,5 @@ def fast_state(pool: FastPool) -> State:
 
 
 def are_used(refs: Sequence[int]) -> bool:
-    """Check that every count is one of a block in use; free blocks ignore theirs."""
+    """Check that every count is legal for a block in use; free blocks ignore theirs."""
     return all(1 <= count < MOST for count in refs)

@@ -1,13 +1,13 @@
-"""Runs the contracts of one file with CrossHair, two at a time, and counts the answers.
+"""Run the contracts of one file with CrossHair, two at a time, and count the answers.
 
-CrossHair calls a function with unknown arguments, once for each way through it, and asks z3 for
-arguments that lead there. A contract is *confirmed* when every way was gone and its answer was
-true, *refuted* when one was not, and *not confirmed* when the ways were too many. The first is no
+CrossHair calls a function with unknown arguments, once for each path through it, and asks z3 for
+arguments that lead there. A contract is *confirmed* when all paths were taken and returned
+true, *refuted* when one did not, and *not confirmed* when there were too many. The first is no
 proof: it relies on CrossHair's models of Python's types. So each contract is shown to be able to
 fail: with each of its mistakes planted in the code it must be refuted, and every counterexample is
 called again, without CrossHair and with kvfast's own arrays, and must fail there as well.
 
-Limits are counted in ways, so that a busy machine changes no answer.
+Limits are numbers of paths, so that a busy machine changes no answer.
 """
 
 from __future__ import annotations

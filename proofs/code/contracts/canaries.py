@@ -1,8 +1,8 @@
-"""CrossHair itself: it confirms what holds, refutes what does not, and says when it does not know.
+"""CrossHair itself: it confirms what holds, refutes what does not, admits what it can't decide.
 
 True and false statements about a free queue (KV-POOL-3, KV-POOL-6), windows (KV-SW-1), hits
-(KV-FULL-2) and counts (KV-ERR-6); among them is one that has no case, and one with more ways than
-CrossHair may go. If an answer here changes, none of the other files can be trusted.
+(KV-FULL-2) and counts (KV-ERR-6); one of them has no case, and one has more paths than
+CrossHair may take. If an answer here changes, none of the other files can be trusted.
 """
 
 from __future__ import annotations

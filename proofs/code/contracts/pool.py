@@ -1,8 +1,8 @@
-"""One call on a pool of three blocks: kvref and kvfast answer the same and end in the same state.
+"""One call on a pool of three blocks: kvref and kvfast return the same and end in the same state.
 
-The call is made in states that are put together, so also in those to which no short sequence of
-calls leads: taking and touching in every queue up to the names of blocks, the others in some. A
-number stands for what is one of a table; reference counts and what keys cover are any ints that
+The states are built directly, so they include those that no short sequence of calls reaches:
+taking and touching in every queue up to the names of blocks, the other calls in some. A
+number selects an entry of a table; reference counts and what keys cover are any ints that
 32 bits hold (KV-POOL-2 … KV-POOL-6, KV-POOL-10, KV-POOL-13, KV-POOL-14, KV-POOL-18, KV-PART-2,
 KV-PART-3, KV-EVT-4).
 """
