@@ -115,7 +115,7 @@ class Coordinator:
             group.cache_blocks(request, num_tokens)
 
     def withdraw(self, request_id: str, num_computed_tokens: int) -> tuple[str, ...]:
-        """Drop the keys of blocks that are not computed to their end; who else holds one."""
+        """Drop the keys of blocks that are not computed to their end; return the other holders."""
         planned: set[int] = set()
         for group in self.groups:
             whole = num_computed_tokens // group.block_size

@@ -55,7 +55,7 @@ class Quick:
 
 @dataclass(frozen=True)
 class Slow:
-    """A command that writes these files and takes so long on two cores."""
+    """A command that writes these files, and its time on two cores."""
 
     name: str
     writes: str

@@ -102,7 +102,7 @@ def test_the_layers_are_kept() -> None:
 @pytest.mark.parametrize(
     ("line", "turned"),
     [
-        ("mistakes | play |", "mistakes | play | remote |"),  # `remote` twice is an error, too
+        ("mistakes | play |", "mistakes | play | remote |"),  # `remote` twice is an error as well
         ('"kvcheck | kvref | kvfast", "kvspec"', '"kvspec", "kvcheck | kvref | kvfast"'),
         ("| rulebook", ""),  # is on no floor
     ],

@@ -180,7 +180,7 @@ def test_a_citation_without_a_rule_is_found(tmp_path: Path, name: str) -> None:
 
 
 def test_a_mark_without_a_rule_is_found(tmp_path: Path) -> None:
-    absent = "KV-" + "NONE-1"  # in two pieces: this file is searched for citations, too
+    absent = "KV-" + "NONE-1"  # in two pieces: this file is also searched for citations
     text = f'import pytest\npytestmark = pytest.mark.rule("KV-POOL-2", "{absent}")\n'
     folder = small_repository(tmp_path, **{"tests/test_x.py": text})
     assert found_in(folder) == [f"tests/test_x.py:2: {absent} is no rule"]

@@ -41,7 +41,7 @@ class Tokens:
 
 
 class WrongPeerError(Exception):
-    """A peer wrote something else than was asked for."""
+    """A peer wrote other bytes than it should have."""
 
 
 Write = Callable[[], object]

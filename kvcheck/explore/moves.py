@@ -51,7 +51,7 @@ def _of_request(configuration: Configuration, number: int, seat: Seat) -> Iterat
 def _admissions(
     configuration: Configuration, number: int, prompt: tuple[int, ...] | None, num_tokens: int
 ) -> Iterator[Move]:
-    """Yield admissions; `left`: so many tokens are left for later steps."""
+    """Yield admissions; `left`: the number of tokens left for later steps."""
     for option, admission in enumerate(configuration.admissions):
         in_chunks = configuration.in_chunks and not admission.load_later
         for left in range(num_tokens if in_chunks else 1):

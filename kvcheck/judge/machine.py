@@ -68,7 +68,7 @@ def production(random: Random, *, is_quick: bool = True) -> Draw:
 
 
 def as_set(random: Random, config: ManagerConfig) -> ManagerConfig:
-    """Set options as engines do, and mostly no policy, else one that is no default of the rules."""
+    """Set options as engines do, and sometimes a policy that is not the rules' default."""
     choice = random.choice((None, None, None, *OTHERS))
     return replace(
         with_policy(config, [choice] if choice else []),

@@ -42,7 +42,7 @@ class Budget:
         return self.programs is not None
 
     def counted(self, programs: int) -> Budget:
-        """Return a budget of so many random programs instead of seconds."""
+        """Return a budget of `programs` random programs instead of seconds."""
         return replace(self, seconds=ENDLESS if programs else 0.0, programs=programs)
 
 

@@ -64,7 +64,7 @@ def _retold(
         return violation
     last = listener.heard[-1]
     operations = tuple(last.operations) if last.is_whole else ()
-    if compared is None:  # the lists are asked for by those who watch the calls
+    if compared is None:  # the monitors read the lists
         operations = tuple(each for each in operations if each[0] != "get_block_ids")
     if compared is not None and options.level is Level.IDENTITY:
         operations = operations[: _parting(last.config, operations, subject, compared)]

@@ -27,7 +27,7 @@ def refusals(runner: Runner, done: Performed) -> Iterator[str]:
 
 
 def _at_most(runner: Runner, num_slots: int, num_encoder_tokens: int) -> int:
-    """Return an upper bound on the blocks that so many slots need, drafted states included."""
+    """Return an upper bound on the blocks for these slots, drafted states included."""
     needed = 0
     for spec, size in zip(runner.specs, runner.block_sizes, strict=True):
         tokens = max(num_slots, num_encoder_tokens)

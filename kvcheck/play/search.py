@@ -48,7 +48,7 @@ def search(
     hashes: Sequence[bytes],
     num_tokens: int,
 ) -> Search:
-    """Search for the hit of a request of so many tokens, with these hashes."""
+    """Search for the hit of a request of this length, with these hashes."""
     limit_tokens = max(0, num_tokens - max(1, config.hash_lookahead_tokens))  # KV-MGR-1
     groups = attention_groups(config, specs)
     alignment = config.scheduler_block_size_tokens or 1

@@ -10,7 +10,7 @@ from .turn import Turn
 
 
 def withdraw(core: Core, turn: Turn, request: FastRequest, tokens: int) -> tuple[str, ...]:
-    """Drop the keys of blocks that end behind the computed tokens; who else holds one of them."""
+    """Drop the keys of blocks that end behind the computed tokens; return the other holders."""
     if not core.enable_caching:
         return ()
     row = core.rows.of(request)

@@ -198,7 +198,7 @@ class KVCacheManager(Protocol):
           group's own hit, with the greatest of their lengths (KV-MGR-22).
         - `num_lookahead_tokens`: further slots for a drafter; never cached.
         - `num_external_computed_tokens`: tokens after the hit whose KV another store brings; in a
-          group whose list of hits is shorter than others it brings what the list lacks, too.
+          group whose list of hits is shorter than others it also loads what the list lacks.
         - `delay_cache_blocks`: register no hashes now; a later `cache_blocks` does.
         - `num_encoder_tokens`: tokens of cross attention.
         - `full_sequence_must_fit`: refuse unless the whole current sequence would fit.

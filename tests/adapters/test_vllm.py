@@ -74,7 +74,7 @@ LATER_TRACES = (
     "sub_block_hits-330055",
 )
 
-# The operation at which vLLM 0.24 does something else than the rules say; None where the call comes
+# The operation at which vLLM 0.24 differs from the rules; None where the call comes
 # to the same: a precondition of the caller, or an assertion that the adapter makes a typed error.
 DIFFERS_AT = {
     "align_external": "operation 1,",

@@ -13,7 +13,7 @@ REGISTERED, FORGOTTEN, FREED = "registered", "forgotten", "freed"
 
 @dataclass(frozen=True)
 class Name:
-    """The name of a cached block: so many tokens of a text (`texts.Beginnings`), in a group."""
+    """The name of a cached block: a prefix of a text (`texts.Beginnings`), in a group."""
 
     group: int
     text: int

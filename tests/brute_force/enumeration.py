@@ -40,7 +40,7 @@ class LookUps:
 
 @dataclass(frozen=True)
 class Prompt:
-    """A configuration, and what is cached of a prompt of so many tokens, per group."""
+    """A configuration, and the cached positions of a prompt of this length, per group."""
 
     config: ManagerConfig
     num_tokens: int

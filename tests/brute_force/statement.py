@@ -50,7 +50,7 @@ class Question:
 
 
 FEW_BLOCKS = 10
-"""Up to so many all lists are tried: twice as many with each block."""
+"""Up to this many blocks all lists are tried: twice as many with each block."""
 
 
 def candidates(question: Question) -> Iterator[Candidate]:

@@ -42,7 +42,7 @@ def run(folder: Path, *args: str) -> subprocess.CompletedProcess[str]:
 def test_the_reference_conforms_under_a_profile(tmp_path: Path) -> None:
     """Exit code 0, the verdict on the last lines, and the same in JSON.
 
-    The oracle follows the profile, too; without one: `tests/smoke.py`.
+    The oracle also follows the profile; without one: `tests/smoke.py`.
     """
     (tmp_path / "old.toml").write_text(
         'name = "old"\nversion = "1"\ndescription = "unhashed blocks to the back"\n'

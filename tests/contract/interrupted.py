@@ -52,7 +52,7 @@ class Alarm:
 
 
 def main(name: str) -> None:
-    """Interrupt so many calls of managers that are made anew once they are spoilt."""
+    """Interrupt calls of managers, which are replaced once they are spoilt."""
     subject, random, seen = find_implementation(name), Random(1), Counter[str]()
     config = make_config(200, max_model_len_tokens=256)
     alarm = Alarm(random)

@@ -34,7 +34,7 @@ class Recorder:
                 self.issue(Given(name, self.places(gone), is_back=True))
         for name, blocks in holding.items():
             given = blocks & fresh
-            fresh -= given  # who has them, too, has hit them in this step
+            fresh -= given  # other holders have hit them in this step
             shared = blocks - self.held.get(name, set()) - given
             self.issue(Given(name, self.places(given)))
             self.issue(Given(name, self.places(shared), is_hit=True))

@@ -62,7 +62,7 @@ ALONE = MANAGERS | {"both"}
 
 @dataclass(frozen=True)
 class Layer:
-    """A kind of check. `kinds`: the mistakes it is about, if `concerns` says so, too; `prepare`:
+    """A kind of check. `kinds`: the mistakes it is about, if `concerns` agrees; `prepare`:
     what all of them share.
     """
 

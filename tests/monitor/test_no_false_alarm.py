@@ -32,7 +32,7 @@ REFERENCE = kvref.implementation()
 
 
 class Monitored:
-    """kvref, or who makes a mistake: every manager under a monitor, the last one's is `monitor`."""
+    """kvref, or one with a mistake: every manager has a monitor; the last one's is `monitor`."""
 
     monitor: Monitor
 

@@ -136,7 +136,7 @@ def test_the_example_in_the_protocol_is_what_a_server_answers() -> None:
     expected = [json.loads(text) for mark, text in lines if mark == "<"]
     _, answers = talk(*sent)
     assert len(answers) == len(expected) == 7
-    assert set(answers[0]["result"]) == set(expected[0]["result"])  # says who it is
+    assert set(answers[0]["result"]) == set(expected[0]["result"])  # names the implementation
     assert answers[1:] == expected[1:]
 
 

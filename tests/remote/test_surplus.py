@@ -27,7 +27,7 @@ def go_on(folder: Path) -> None:
 
 
 def wait_for_output(remote: RemoteImplementation) -> None:
-    stdout = remote.connection._child._stdout  # where the client looks, too
+    stdout = remote.connection._child._stdout  # which the client reads as well
     assert select.select([stdout], [], [], 30)[0]
 
 

@@ -1,4 +1,4 @@
-"""Random programs in which managers are saved and loaded: both go on alike."""
+"""Random programs in which managers are saved and loaded: both continue alike."""
 
 from __future__ import annotations
 

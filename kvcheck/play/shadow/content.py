@@ -242,7 +242,7 @@ class ShadowMemory:
     # States: one for a whole block.
 
     def write_state(self, block: int, group: int, num_tokens: int, after: bytes) -> None:
-        """Write the state after so many tokens; b"": some are drafts."""
+        """Write the state after this many tokens; b"": some are drafts."""
         self._unknown.discard(block)
         self.copied_early.discard(block)
         held = self._held.get(block)

@@ -187,7 +187,7 @@ class ContentCheck:
             )
 
     def offence_at(self, block: int, group: int, content: Content, num_tokens: int) -> str | None:
-        """Return what a block holds in place of the end of the first tokens, in words, or None.
+        """Describe what a block holds instead of the end of the first tokens, or return None.
 
         The end: the state after them, or those of them that lie in one block with the last.
         """

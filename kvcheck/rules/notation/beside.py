@@ -75,7 +75,7 @@ class Beside:
         self.hazards: HazardChecker | None = None
 
     def do_hazards(self, **sizes_tokens: int) -> None:
-        """Begin a record of copies between pools with blocks of so many tokens."""
+        """Begin a record of copies between pools with blocks of this size, in tokens."""
         self.hazards = HazardChecker()
         self._issue("pools", **sizes_tokens)
 
@@ -167,7 +167,7 @@ class Beside:
         return [[engine, n] for engine, n in self._index().hits(asked, **options).items()]
 
     def do_tier(self, num_blocks: int) -> None:
-        """Make a tier of so many host blocks for the current manager."""
+        """Make a tier with this many host blocks for the current manager."""
         if not isinstance(self.hand.bench.subject, TieredImplementation):
             raise LeftOut("a host tier")
         self.tier = self.hand.bench.subject.make_tier(self.hand.on.real, num_blocks)

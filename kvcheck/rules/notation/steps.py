@@ -66,7 +66,7 @@ class Steps:
     def step(self, members: Mapping[str, Any], asked: Sequence[str]) -> Any:
         """Make a step; return its result, with `rows` and `slots` where they are asked for.
 
-        `room`: for so many rows. `mappings`: lengths of the slot mappings passed to it.
+        `room`: the most rows. `mappings`: lengths of the slot mappings passed to it.
         """
         known = {field.name for field in fields(StepPlan)}
         given = {name: self.argument(value) for name, value in members.items() if name in known}
@@ -89,7 +89,7 @@ class Steps:
         return _WithOutput(result, self._rows(rows, result.num_deltas), _written(slots))
 
     def take_deltas(self, num_rows: int) -> list[list[Any]]:
-        """Return the rows that were left over, at most so many."""
+        """Return the rows that were left over, at most `num_rows`."""
         rows = rows_of(num_rows)
         return self._rows(rows, self.batched.take_deltas(rows))
 

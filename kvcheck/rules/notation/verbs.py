@@ -348,7 +348,7 @@ class Verbs:
         return self.on.need(self.request(name), num_tokens, **members)
 
     def do_own_hits(self, name: Name, limit: int | None = None) -> Any:
-        """Return each group's own hit, in tokens, of at most so many of the request's."""
+        """Return each group's own hit, in tokens, up to the given length."""
         request = self.request(name)
         longest = request.num_tokens - 1 if limit is None else limit
         found = self.on.find_longest_cache_hit_per_group(request, longest)

@@ -61,7 +61,7 @@ class List:
 
 
 class Length(Unknown):
-    """The length of a list; who appends as long as it is too short appends all that is missing."""
+    """The length of a list; appending while it is too short appends all missing entries."""
 
     def __init__(self, blocks: List) -> None:
         super().__init__(blocks.length, blocks.way)

@@ -1,7 +1,7 @@
 """Conversations as texts: every answer is a request, whose prompt is all messages before it.
 
 A prompt is one token for each message's role, and the message's text. Chat templates do the same,
-but add words of their own.
+but add further words.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ def stand_in(text: str) -> array[int]:
 
 
 def role_token(role: str) -> int:
-    """Return the token of a role, in place of what a chat template writes before a message."""
+    """Return the token of a role, which replaces a chat template's words before a message."""
     return _words(_ROLE + hashlib.sha256(role.encode(errors="surrogatepass")).digest()[:3])[0]
 
 
