@@ -25,7 +25,7 @@ from vllm.config import (
     VllmConfig,
 )
 from vllm.lora.request import LoRARequest
-from vllm.multimodal.inputs import MultiModalFeatureSpec, PlaceholderRange
+from vllm.multimodal.inputs import MultiModalFeatureSpec, MultiModalKwargsItem, PlaceholderRange
 from vllm.platforms.cpu import CpuPlatform
 from vllm.sampling_params import SamplingParams
 from vllm.utils.hashing import sha256
@@ -225,7 +225,7 @@ class Item:
     def feature(self) -> Any:
         """Return vLLM's form of it."""
         place = PlaceholderRange(self.offset, self.length)
-        return MultiModalFeatureSpec(None, self.kind, self.name, place)
+        return MultiModalFeatureSpec(MultiModalKwargsItem(), self.kind, self.name, place)
 
 
 @dataclass(frozen=True)

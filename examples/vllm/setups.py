@@ -119,6 +119,9 @@ def beside_others() -> dict[str, Setup]:
         "full and window, async, items": Setup(
             (full, window), 90, 4, 4, is_async=True, encoder_cache=24
         ),
+        "full, async, eagle, items": replace(
+            plain, num_drafts=2, use_eagle=True, encoder_cache=40, is_async=True
+        ),
         "full, eagle, items, loads": replace(
             plain, num_drafts=2, use_eagle=True, encoder_cache=24, loads="both"
         ),

@@ -2,7 +2,7 @@
 cimport cython
 from kvfast._compiled.request cimport FastRequest
 
-cdef int AHEAD, DUE, STOP, END, ALWAYS, PLAIN, CLIENT, PROMPT, LOGPROBS, WIDTH
+cdef int AHEAD, DUE, STOP, END, ALWAYS, PLAIN, CLIENT, PROMPT, LOGPROBS, ITEMS, WIDTH
 
 
 @cython.final
@@ -35,7 +35,6 @@ cdef class Seats:
     cpdef forget_plain(self)
     @cython.locals(i=Py_ssize_t, column=int)
     cpdef drop(self, Py_ssize_t place, set forgotten)
-    cpdef leave(self, str name, set forgotten)
     @cython.locals(place=Py_ssize_t)
     cpdef Py_ssize_t keep(self, list running, set forgotten) except -1
     @cython.locals(left="long long", counts=list, computed=list, outputs=list, drafts=dict, most="long long", same="long long", number=Py_ssize_t, i=Py_ssize_t, one=dict, spec=list, known=list, done="long long", later="long long", goal="long long", count="long long", num_drafts=Py_ssize_t)

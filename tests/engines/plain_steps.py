@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 RUNNING, PREEMPTED, ABORTED = 5, 6, 9
@@ -40,6 +41,17 @@ def ends(request: Any, longest: int) -> bool:
     )
 
 
+def item(rng: Random) -> Any:
+    """An image early in a prompt."""
+    return SimpleNamespace(mm_position=SimpleNamespace(offset=rng.randint(0, 2), length=2))
+
+
+def items_end(request: Any) -> int:
+    """Tokens after which no image is left to be read."""
+    places = [each.mm_position for each in request.mm_features]
+    return max((place.offset + place.length for place in places), default=0)
+
+
 def split(request: Any, count: int) -> int:
     """Return the tokens up to the last whole block; call it for chunks of known tokens only."""
     done: int = request.num_computed_tokens
@@ -67,8 +79,54 @@ class Given:
         self.has_drafts = self.num_drafts > 0
         self.ahead = rng.choice((0, 0, 1)) if self.in_flight else 0
         self.splits = rng.random() < 0.4
+        self.has_items = rng.random() < 0.3
         self.is_strict = rng.random() < 0.5
         self.caches = self.is_async or (self.by_flight and self.has_drafts)
+
+
+def made_request(rng: Random, given: Given, number: int) -> Any:
+    """Return a request whose prompt is partly computed."""
+    prompt = [rng.randrange(50) for _ in range(rng.randint(1, 12))]
+    request = Made(
+        request_id=f"r{number}",
+        status=RUNNING,
+        client_index=rng.randrange(2),
+        sampling_params=SimpleNamespace(
+            _eos_token_id=rng.choice((None, 7)),
+            stop_token_ids=rng.choice((None, [], [3, 4])),
+            repetition_detection=rng.choice((None, None, 1)),
+            min_tokens=rng.choice((0, 0, 3)),
+            num_logprobs=rng.choice((None, None, 1)),
+        ),
+        max_tokens=rng.randint(2, 20),
+        num_prompt_tokens=len(prompt),
+        _all_token_ids=prompt,
+        _output_token_ids=[],
+        block_hashes=[bytes(8)] * (len(prompt) // SIZE),
+        num_computed_tokens=rng.randrange(len(prompt)),
+        num_output_placeholders=0,
+        next_decode_eligible_step=0,
+        async_tokens_to_discard=0,
+        num_in_flight_tokens=0,
+        num_stale_output_tokens=0,
+        drop_stale_output=rng.random() < 0.5,
+        spec_token_ids=[],
+        is_prefill_chunk=True,
+        events=rng.choice(([], ["scheduled"])),
+        prefill_stats=rng.choice((None, "stats")),
+        stop_reason=rng.choice((None, None, None, 3)),
+        trace_headers=rng.choice((None, None, None, {"a": "b"})),
+        num_nans_in_logits=rng.choice((0, 0, 0, 1)),
+        mm_features=[item(rng)] * (given.has_items and rng.random() < 0.3),
+    )
+    ahead = given.ahead
+
+    def update_block_hashes() -> None:
+        while len(request._all_token_ids) - ahead >= SIZE * (len(request.block_hashes) + 1):
+            request.block_hashes.append(bytes(8))
+
+    vars(request)["update_block_hashes"] = update_block_hashes
+    return request
 
 
 @dataclass
@@ -109,7 +167,7 @@ class Plainly:
             if threshold and count > threshold:
                 count = threshold
             count = min(count, budget, LONGEST - 1 - done)
-            if count < 0:
+            if count < 0 or done < items_end(one):
                 return None
             if self.given.splits and done < max(one.num_prompt_tokens, len(one._all_token_ids) - 1):
                 count = split(one, count)
@@ -170,6 +228,8 @@ class Plainly:
         is_discarded = not self.given.in_flight and one.async_tokens_to_discard > 0
         if num_drafts and new and not (self.given.is_strict and is_discarded):
             self.rewind(one, num_drafts, len(new) - 1, is_stale)
+        if one.mm_features:
+            self.log.append(("let go", one.request_id))
         if not new:
             return
         if is_discarded:

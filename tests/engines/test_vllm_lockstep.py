@@ -37,9 +37,10 @@ def test_both_schedulers_do_the_same(
         assert ours.num_steps_batched + ours.single_steps.total() == 40
         assert ours.use_v2_model_runner is bool(int(runner))
         # A ring takes no more blocks than it has, and counts as if it would.
-        is_usual = not any(word in name for word in ("loads", "items", "ring"))
-        assert ours.num_steps_batched + ours.single_steps["throttled"] >= (30 if is_usual else 0)
-        assert ours.num_updates_short >= (25 if is_usual else 0)
+        is_usual = not any(word in name for word in ("loads", "adapters", "ring"))
+        least = 30 if is_usual and not setup.encoder_cache else 18 * is_usual * is_since(33)
+        assert ours.num_steps_batched + ours.single_steps["throttled"] >= least
+        assert ours.num_updates_short >= least - 5
 
 
 @pytest.mark.parametrize("step", ["tells kvfast nothing", "takes no drafts back"])
@@ -91,6 +92,7 @@ def plain_count(admission: Any, request: Any, computed: int, budget: int) -> tup
         ("full and states", "LaterSteps", "_needed", lambda *_: 0),
         ("full and states, long prompts", "LaterSteps", "_chosen", unsplit),
         ("full and states", "Admission", "count_for", plain_count),
+        ("full and window, async, items", "Admission", "encode", lambda *_: None),
         ("full", "Taker", "land", lambda *_: False),
         ("full, drafts", "Taker", "settle", lambda *_: None),
     ],

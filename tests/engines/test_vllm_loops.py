@@ -28,10 +28,11 @@ from tests.engines.plain_steps import (
     RUNNING,
     SIZE,
     Given,
-    Made,
     Plainly,
     Told,
     ends,
+    items_end,
+    made_request,
     split,
     stop,
     whole_answer,
@@ -131,6 +132,7 @@ class ByLoops:
             given.in_flight, given.by_flight, given.has_drafts, given.is_strict,
             (lambda one: log.append(one.request_id)) if given.in_flight else None,
         )  # fmt: skip
+        taker.let_go = lambda one: log.append(("let go", one.request_id))
         places = {name: i for i, name in enumerate(told.counts)}
         answers = taker.take_all(self.seats, told.counts, requests, sampled, places, told.drafts)
         seated = [self.seats.names[place] for place in taker.ended]
@@ -154,48 +156,8 @@ class Story:
         self.counts: Counter[str] = Counter()
 
     def request(self) -> Any:
-        rng = self.rng
         self.num_made += 1
-        prompt = [rng.randrange(50) for _ in range(rng.randint(1, 12))]
-        request = Made(
-            request_id=f"r{self.num_made}",
-            status=RUNNING,
-            client_index=rng.randrange(2),
-            sampling_params=SimpleNamespace(
-                _eos_token_id=rng.choice((None, 7)),
-                stop_token_ids=rng.choice((None, [], [3, 4])),
-                repetition_detection=rng.choice((None, None, 1)),
-                min_tokens=rng.choice((0, 0, 3)),
-                num_logprobs=rng.choice((None, None, 1)),
-            ),
-            max_tokens=rng.randint(2, 20),
-            num_prompt_tokens=len(prompt),
-            _all_token_ids=prompt,
-            _output_token_ids=[],
-            block_hashes=[bytes(8)] * (len(prompt) // SIZE),
-            num_computed_tokens=rng.randrange(len(prompt)),
-            num_output_placeholders=0,
-            next_decode_eligible_step=0,
-            async_tokens_to_discard=0,
-            num_in_flight_tokens=0,
-            num_stale_output_tokens=0,
-            drop_stale_output=rng.random() < 0.5,
-            spec_token_ids=[],
-            is_prefill_chunk=True,
-            events=rng.choice(([], ["scheduled"])),
-            prefill_stats=rng.choice((None, "stats")),
-            stop_reason=rng.choice((None, None, None, 3)),
-            trace_headers=rng.choice((None, None, None, {"a": "b"})),
-            num_nans_in_logits=rng.choice((0, 0, 0, 1)),
-        )
-        ahead = self.given.ahead
-
-        def update_block_hashes() -> None:
-            while len(request._all_token_ids) - ahead >= SIZE * (len(request.block_hashes) + 1):
-                request.block_hashes.append(bytes(8))
-
-        vars(request)["update_block_hashes"] = update_block_hashes
-        return request
+        return made_request(self.rng, self.given, self.num_made)
 
     def between(self) -> None:
         """Add, remove and resume requests."""
@@ -242,6 +204,8 @@ class Story:
         budget, threshold = rng.randint(1, 60), rng.choice((0, 4))
         told = self.doer.plan(self.running, budget, threshold, number)
         if told is None:
+            for one in self.running:  # as a step of vLLM's scheduler
+                one.num_computed_tokens = max(one.num_computed_tokens, items_end(one))
             return ["beyond"]
         self.counts["skipped"] += len(told.counts) < len(self.running)
         prefills = {*self.running}
@@ -323,6 +287,7 @@ MISTAKES = (
     ("loops", "self.longest - 1 - done", "self.longest - done"),
     ("loops", "done + 2 - later >=", "done + 1 - later >="),
     ("loops", "len(known) - 1)", "len(known))"),
+    ("loops", "or done < self.notes", "or done + 1 < self.notes"),
     ("loops", 'done < max(one["num_prompt_tokens"], len(known) - 1)', "done < len(known) - 1"),
     ("loops", "outputs.append(goal - self.notes[i, PROMPT])", "outputs.append(goal - len(spec))"),
     ("loops", "is_chunk = after < self.goal_at[i]", "is_chunk = after <= self.goal_at[i]"),

@@ -16,12 +16,16 @@ WAITING, RUNNING = RequestStatus.WAITING, RequestStatus.RUNNING
 
 @dataclass(slots=True)
 class Admitted:
-    """Requests that start or start again in a step, and new tokens of each, in their order."""
+    """Requests that start or start again in a step, and new tokens of each, in their order.
+
+    `items`: the images and sounds that the encoder reads, by the names of requests.
+    """
 
     requests: list[Any] = field(default_factory=list)
     counts: list[int] = field(default_factory=list)
     new: list[Any] = field(default_factory=list)
     resumed: list[Any] = field(default_factory=list)
+    items: dict[str, list[int]] = field(default_factory=dict)
 
     def add(self, request: Any, count: int) -> None:
         """Add a request that starts, or starts again; it is RUNNING from now on."""

@@ -21,7 +21,7 @@ class LaterSteps(MiddleSteps):
     def __init__(self, scheduler: Any, manager: KvfastManager) -> None:
         super().__init__(scheduler, manager)
         self.stagger = getattr(scheduler, "decode_stagger", 1)
-        self.by_flight = self.release >= 33
+        self.by_flight = self.takes_items = self.release >= 33
         if scheduler.need_mamba_block_aligned_split:
             self.seats.split = scheduler._mamba_block_aligned_split
 
@@ -68,11 +68,12 @@ class LaterSteps(MiddleSteps):
             told["kv_cache_block_copies"] = self._copies()
         if self.release >= 33:
             s.num_executed_steps += bool(scheduled)
-            # For requests with images, whose steps are not batched; it examines every request.
+            # It examines every request.
+            reads = any(each.mm_features for each in new) or any(
+                s._pending_encoder_input_ids.values()
+            )
             told["encoder_input_updates"] = (
-                s._get_encoder_input_updates(scheduled, new, {})
-                if s._pending_encoder_input_ids
-                else {}
+                s._get_encoder_input_updates(scheduled, new, admitted.items) if reads else {}
             )
             told["skip_drafts"] = s.can_skip_drafts and not self._needs_drafts(chosen, admitted)
         if self.release < 32:
@@ -115,6 +116,7 @@ class Admission:
         self.scheduler = scheduler
         self.drafts = chosen.drafts
         self.padding = padding_of(scheduler, chosen)
+        self.to_encode = scheduler.max_num_encoder_input_tokens
         self.holding: deque[Any] = deque()
         self.others: deque[Any] = deque()
 
@@ -131,7 +133,11 @@ class Admission:
             if not is_ready or (request.num_stale_output_tokens and not request.drop_stale_output):
                 self.pass_over(queue.pop_request())
                 continue
+            self.items: tuple[Any, ...] = ()
             count = self.admit_one(request, budget)
+            if count == 0 and self.items:  # the encoder's turn has not come
+                self.pass_over(queue.pop_request())
+                continue
             if count == 0:
                 break
             budget -= count
@@ -140,6 +146,8 @@ class Admission:
             if s.log_stats:
                 request.record_event(EngineCoreEventType.SCHEDULED, now)
             admitted.add(request, count)
+            if self.items:
+                self.encode(request, admitted)
             if request.num_computed_tokens + count < len(request._all_token_ids):
                 s._inflight_prefills.add(request)
         if self.holding:
@@ -172,6 +180,11 @@ class Admission:
                     num_external_cached_tokens=0,
                 )
         count, is_padded = self.count_for(request, computed, budget)
+        if count and request.mm_features:
+            ahead = {"shift_computed_tokens": s.num_prefill_lookahead}
+            given = (request, computed, count, self.to_encode)
+            read, count, *self.items = s._try_schedule_encoder_inputs(*given, **ahead)
+            self.items = (read, *self.items)
         if count == 0:
             return 0
         granted = manager.allocate_slots(
@@ -184,6 +197,9 @@ class Admission:
             has_scheduled_reqs=bool(s.running),
         )
         if granted is None:
+            self.items = ()
+            if request.mm_features:
+                s.encoder_cache_manager.free(request)
             return 0
         if is_looked_up:
             manager.record_prefix_cache_stats(request, hit_length)
@@ -191,6 +207,14 @@ class Admission:
         if is_padded:
             self.drafts[request.request_id] = [-1] * s.num_spec_tokens
         return count
+
+    def encode(self, request: Any, admitted: Admitted) -> None:
+        """Take room in the encoder's cache for what the request needs of it."""
+        read, self.to_encode, elsewhere, again = self.items
+        if read:
+            admitted.items[request.request_id] = read
+        if read or elsewhere:
+            self.scheduler._allocate_encoder_inputs(request, read + elsewhere, again)
 
     def count_for(self, request: Any, computed: int, budget: int) -> tuple[int, bool]:
         """Return new tokens of a request, 0 if it has to wait; whether some are draft

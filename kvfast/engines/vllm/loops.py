@@ -10,13 +10,13 @@ from array import array
 from typing import Any
 
 AHEAD = 32
-DUE, STOP, END, ALWAYS, PLAIN, CLIENT, PROMPT, LOGPROBS, WIDTH = range(9)
+DUE, STOP, END, ALWAYS, PLAIN, CLIENT, PROMPT, LOGPROBS, ITEMS, WIDTH = range(10)
 """Columns of `Seats.notes`, in tokens unless stated otherwise.
 
 DUE: length at which vLLM's hasher has something to hash. STOP: length that may end the request.
 END: the token that ends it, or -1. ALWAYS: 1 if any may. PLAIN: 1 if its outputs are known to be
 tokens alone. CLIENT: the number of its client. PROMPT: its tokens before its first output.
-LOGPROBS: 1 if it wants those of its tokens.
+LOGPROBS: 1 if it wants those of its tokens. ITEMS: the end of its last image or sound, or 0.
 """
 
 
@@ -113,6 +113,8 @@ class Seats:
         notes[i, ALWAYS] = params.repetition_detection is not None
         self.stops[i] = params.stop_token_ids or None
         notes[i, LOGPROBS] = params.num_logprobs is not None
+        places = [each.mm_position for each in one["mm_features"] or ()]
+        notes[i, ITEMS] = max([place.offset + place.length for place in places], default=0)
         notes[i, PLAIN] = 0
         notes[i, CLIENT] = one["client_index"]
         self.note_due(i)
@@ -162,18 +164,15 @@ class Seats:
 
     def drop(self, place: int, forgotten: set[str]) -> None:
         """Take away the seat of one that left; see `keep`."""
-        self.leave(self.names[place], forgotten)
+        name = self.names[place]
+        self.last_step.pop(name, None)
+        forgotten.discard(name)
         del self.requests[place], self.names[place], self.handles[place], self.mine[place]
         del self.members[place], self.known[place], self.sampled[place], self.hashes[place]
         del self.stops[place]
         for i in range(place, len(self.requests)):
             for column in range(WIDTH):
                 self.notes[i, column] = self.notes[i + 1, column]
-
-    def leave(self, name: str, forgotten: set[str]) -> None:
-        """Forget the name of one that left."""
-        self.last_step.pop(name, None)
-        forgotten.discard(name)
 
     def keep(self, running: list[Any], forgotten: set[str]) -> int:
         """Drop the seats of requests that left; return how many of `running` have the first seats.
@@ -229,7 +228,7 @@ class Seats:
             if 0 < threshold < count:
                 count = threshold
             count = min(count, left, self.longest - 1 - done)
-            if count < 0:
+            if count < 0 or done < self.notes[i, ITEMS]:
                 return None
             if self.split is not None and done < max(one["num_prompt_tokens"], len(known) - 1):
                 count = self.split(self.requests[i], count)

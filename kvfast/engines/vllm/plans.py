@@ -29,7 +29,7 @@ def planned(scheduler: Any, chosen: Chosen, blocks: list[Any], admitted: Admitte
         num_scheduled_tokens=scheduled,
         total_num_scheduled_tokens=chosen.total + sum(admitted.counts),
         scheduled_spec_decode_tokens=chosen.drafts,
-        scheduled_encoder_inputs={},
+        scheduled_encoder_inputs=admitted.items,
         finished_req_ids=s.finished_req_ids,
         free_encoder_mm_hashes=s.encoder_cache_manager.get_freed_mm_hashes(),
         num_spec_tokens_to_schedule=s.num_spec_tokens,

@@ -12,7 +12,6 @@ from vllm.v1.core.sched.scheduler import Scheduler
 from kvfast.engines.vllm.fit import reason_of
 from kvfast.engines.vllm.hashing import HashesRequests
 from kvfast.engines.vllm.managers import batched_steps, given_by, kvfast_manager
-from kvfast.engines.vllm.steps import is_unusual
 from kvspec.errors import ConfigError, UnsupportedError
 
 
@@ -90,7 +89,7 @@ class OnKvfast(HashesRequests):
     def add_request(self, request: Any) -> None:
         """Add a new request, or a session's next input."""
         super().add_request(request)
-        if self.kvfast_reason is None and is_unusual(request):
+        if self.kvfast_reason is None and self.batched_steps.is_unusual(request):
             self.batched_steps.unusual.add(request.request_id)
 
 

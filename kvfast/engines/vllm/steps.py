@@ -32,7 +32,7 @@ HOOKS = (
     "_update_request_with_output",
 )
 """Methods whose work is done here for all requests at once, unless a subclass changed them."""
-UNUSUAL = "several modalities, structured output or pooling"
+UNUSUAL = "structured output, pooling, or images before 0.33"
 
 
 class BatchedSteps:
@@ -40,13 +40,14 @@ class BatchedSteps:
 
     `in_flight`: the scheduler counts tokens of steps that were planned and not updated; with
     `by_flight` all others are final. `stagger`: steps from one decode of a request to the next.
+    `takes_items`: requests may have images and sounds.
     `new_options`: further members of a new one. `seats`: the running requests, kept from step to
     step. `unusual`: names of requests whose steps are all left to vLLM's scheduler; `odd`: there is
     an unexpected one.
     """
 
     in_flight = False
-    by_flight = False
+    by_flight = takes_items = False
     new_options: Mapping[str, Any] = MappingProxyType({})
 
     def __init__(self, scheduler: Any, manager: KvfastManager) -> None:
@@ -106,7 +107,7 @@ class BatchedSteps:
             return UNUSUAL
         chosen = self._chosen()
         if chosen is None:
-            return "tokens beyond the longest sequence"
+            return "an image or a sound in a chunk, or tokens beyond the longest sequence"
         if chosen.total and not self._fits(chosen):
             return "the pool is nearly full"
         s.current_step += 1
@@ -186,6 +187,14 @@ class BatchedSteps:
         """Apply the model's output by the short way."""
         return updated(Update(self.scheduler), plan, output)
 
+    def is_unusual(self, request: Any) -> bool:
+        """Return whether vLLM's scheduler treats it specially."""
+        return (
+            (bool(request.mm_features) and not self.takes_items)
+            or request.structured_output_request is not None
+            or request.pooling_params is not None
+        )
+
     # What runs.
 
     def _are_seated(self) -> bool:
@@ -193,7 +202,7 @@ class BatchedSteps:
         running, forgotten = self.scheduler.running, self.manager.forgotten
         if self.odd or forgotten or running != self.seats.requests:
             came = running[self.seats.keep(running, forgotten) :]
-            self.odd = any(map(is_unusual, came))
+            self.odd = any(map(self.is_unusual, came))
             if not self.odd:
                 self._join(came)
         return not self.odd
@@ -284,12 +293,3 @@ class BatchedSteps:
             output=self.output,
         )
         return chosen.granted(self.rows, result.num_deltas, len(self.block_sizes))
-
-
-def is_unusual(request: Any) -> bool:
-    """Return whether vLLM's scheduler treats it specially."""
-    return (
-        bool(request.mm_features)
-        or request.structured_output_request is not None
-        or request.pooling_params is not None
-    )

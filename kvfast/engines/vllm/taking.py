@@ -25,7 +25,8 @@ class Taker:
     `in_flight`: vLLM counts the tokens of steps that were not updated, as from 0.26 on.
     `by_flight`: all others are final, as in 0.33; `drafts`: then it has blocks cached here, whether
     tokens were sampled ahead or not. `is_strict`: drafts of a discarded output are not taken back,
-    as from 0.25 on. `prefilled` is called with a request's first output.
+    as from 0.25 on. `prefilled` is called with a request's first output, and `let_go` with those
+    that have images or sounds.
     """
 
     def __init__(
@@ -55,6 +56,7 @@ class Taker:
         self.drafts = drafts
         self.is_strict = is_strict
         self.prefilled = prefilled
+        self.let_go: Any = None
         self.num_rewound: dict[tuple[int, int], int] = {}
         self.ended: list[int] = []
         self.answers: dict[int, list[Any]] = {}
@@ -119,6 +121,8 @@ class Taker:
             return False  # it was aborted in the meantime
         if is_stale and one["drop_stale_output"]:
             return False
+        if self.let_go is not None and one["mm_features"]:
+            self.let_go(seats.requests[i])
         num_sampled = len(new)
         if num_sampled == 0:
             return False

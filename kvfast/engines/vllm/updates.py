@@ -156,6 +156,7 @@ class LaterUpdate(Update):
     def __init__(self, scheduler: Any) -> None:
         super().__init__(scheduler)
         self.going_on: list[Any] = []
+        self.taker.let_go = scheduler._free_encoder_inputs
 
     def caches(self) -> bool:
         """Return whether an update may fill a block that the next step would not cache."""
