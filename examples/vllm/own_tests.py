@@ -21,6 +21,7 @@ import venv
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import MappingProxyType
@@ -63,125 +64,14 @@ FILES = (
 )
 """Below tests/v1: those that make a scheduler or a manager on a CPU. The last is slow."""
 
-KEY_MAP = (
-    "takes keys out of the map of hashes, and the block keeps its hash",
-    r"cannot pickle 'mappingproxy'|'(mappingproxy|KeyView)' object has no attribute 'pop'",
-)
-NOT_CACHED = ("offers blocks as a hit that were never cached", "StaleHitError")
-NO_REQUEST = ("takes blocks from the pool for no request, and caches them", "'get_new_blocks'")
-MADE_UP = ("puts a made-up event into the queue", "'tuple' object has no attribute 'append'")
-LENGTH = (
-    "writes 0 into the length of the free queue, and later what it was",
-    "property 'num_free_blocks' of 'FreeQueue' object has no setter",
-)
-NO_TOKENS = ("allocates for a request without tokens", "num_tokens = 0: must be")
-TOO_MANY = (
-    "samples more tokens than a step has slots for",
-    r"num_computed_tokens = \d+: must be at most its \d+ slots",
-)
-SET_LATER = (
-    "sets members of a scheduler that is built, which a step in one call does not read again",
-    r"no attribute '(requests|block_hashes|retained_block_hashes|token_ids|to_nested_list)'"
-    r"|'take_output' to be called|a hit of at most \d+ tokens"
-    r"|assert 16 == \(80 - 32\)|assert 4 == 1",
-)
-REPLACED = (
-    "replaces a method of the manager, which a step in one call does not ask",
-    "MagicMock name='allocate_slots'",
-)
-OTHER_HASHES = (
-    "hashes its requests with look-ahead, and its scheduler does not",
-    "IndexError: list index out of range",
-)
-NO_BLOCKS = ("counts tokens as computed that have no blocks", "must be at most its 0 slots")
-HANDED_ON = ("asks for states to hand to a connector, without one", "KeyError: 'request'")
-KNOWN = MappingProxyType(
-    {
-        f"test_{name}": refused
-        for refused, names in {
-            KEY_MAP: (
-                "prefix_caching.py::test_prefill_hybrid_model",
-                "prefix_caching.py::test_prefill_hybrid_model_eagle",
-                "prefix_caching.py::test_eagle_with_sliding_window",
-                "prefix_caching.py::test_different_block_size",
-            ),
-            NOT_CACHED: (
-                "prefix_caching.py::test_cache_hit_local_and_external",
-                "prefix_caching.py::test_cache_hit_local_and_external_three_groups",
-                "prefix_caching.py::"
-                "test_cache_hit_local_and_external_three_groups_preempt_and_reallocate",
-                "prefix_caching.py::"
-                "test_cache_hit_local_and_external_two_groups_preempt_and_reallocate",
-            ),
-            NO_REQUEST: (
-                "prefix_caching.py::test_block_stored_event_group_idx[0]",
-                "prefix_caching.py::test_block_stored_event_group_idx[1]",
-                "prefix_caching.py::test_block_stored_event_group_idx[2]",
-                "prefix_caching.py::test_block_stored_event_group_idx_multiple_groups",
-                "deferred_block_free.py::test_cow_retentions_deferred_until_copy_step_processed",
-            ),
-            MADE_UP: ("prefix_caching.py::test_block_stored_event_group_idx_out_of_bounds",),
-            LENGTH: (
-                "scheduler.py::test_request_preemption[False]",
-                "scheduler.py::test_request_preemption[True]",
-                *(
-                    f"scheduler.py::test_request_preemption[{one}-{other}]"
-                    for one in (False, True)
-                    for other in (False, True)
-                ),
-                "scheduler.py::test_async_preempt_readmit_before_transfer_output_is_deferred",
-            ),
-            TOO_MANY: tuple(
-                f"priority_scheduler_random.py::test_priority_scheduling_blast[{load}-5-{caching}]"
-                for load in ("standard", "preemption")
-                for caching in (False, True)
-            ),
-            SET_LATER: (
-                "scheduler.py::test_evicted_blocks_release_their_auxiliary_outputs_past_capacity",
-                "scheduler.py::test_preemption_processes_stale_aux_output",
-                "scheduler.py::test_routed_experts_hashes_follow_scheduled_tokens",
-                "scheduler.py::test_routed_experts_prompt_start_at_prompt_end[1]",
-                "scheduler.py::test_routed_experts_prompt_start_at_prompt_end[2]",
-                "scheduler.py::test_spec_decode_padding_skipped_for_diffusion",
-                "scheduler.py::test_update_from_output_routes_multi_position_sampling_masks",
-                "scheduler.py::test_update_from_output_routes_sampling_masks_by_request",
-                *(
-                    f"scheduler.py::test_prefix_hit_is_capped_at_retained_auxiliary_outputs[{how}]"
-                    for how in (
-                        *("external-dropped", "external-sliding-window-dropped", "none"),
-                        *("local-sliding-window-truncated", "local-truncated"),
-                    )
-                ),
-                *(
-                    "scheduler.py::test_spec_decode_padding_dropped_when_recurrent_alignment_clips"
-                    f"[{tokens}]"
-                    for tokens in (1, 2, 3)
-                ),
-            ),
-            REPLACED: tuple(
-                "deferred_block_free.py::test_allocation_retry_waits_for_fence_then_succeeds"
-                f"[{how}]"
-                for how in ("fcfs-1", "priority-2")
-            ),
-            OTHER_HASHES: (
-                "scheduler.py::test_scheduler_publishes_lookahead_blocks_at_allocation",
-                *(
-                    "scheduler.py::test_finished_spec_request_caches_completed_blocks"
-                    f"[{ending}-1-{is_async}]"
-                    for ending in ("prefill", "rejected")
-                    for is_async in (False, True)
-                ),
-            ),
-            NO_BLOCKS: ("async_scheduler.py::test_no_spec_decode_padding_up_to_max_model_len",),
-            HANDED_ON: (
-                "prefix_caching.py::test_mamba_boundary_handoffs_do_not_pin_obsolete_blocks",
-            ),
-            NO_TOKENS: ("kv_cache_utils.py::test_allocate_with_lookahead",),
-        }.items()
-        for name in names
-    }
-)
-"""Tests that pass on vLLM's manager alone: what they do, and the error by which kvfast refuses."""
+REFUSED = Path(__file__).with_name("refused_tests.json")
+
+
+@cache
+def known_refusals() -> Mapping[str, tuple[str, str]]:
+    """Return the tests that pass on vLLM's manager alone: what they do, and kvfast's error."""
+    rows = json.loads(REFUSED.read_text(encoding="utf-8"))
+    return {f"test_{name}": (row["does"], row["error"]) for row in rows for name in row["tests"]}
 
 
 @dataclass(frozen=True)
@@ -280,20 +170,24 @@ def run_file(python: Path, sources: Path, name: str, swapped: bool, limit_s: int
 def wrong(stock: Outcome, ours: Outcome) -> list[str]:
     """Describe what must not be: tests lost, reasons without a test, and no manager on kvfast."""
     found = [f"LOST {each}: {ours.errors.get(each)}" for each in lost(stock, ours)[0]]
-    found += [f"NOT LOST, though KNOWN: {each}" for each in sorted(KNOWN.keys() & ours.passed)]
+    found += [
+        f"NOT LOST, though KNOWN: {each}" for each in sorted(known_refusals().keys() & ours.passed)
+    ]
     return found if ours.on_kvfast else [*found, "NOTHING ON KVFAST"]
 
 
 def lost(stock: Outcome, ours: Outcome) -> tuple[list[str], list[str]]:
     """Tests that pass in stock alone: those without a reason, and those that fail by theirs."""
     gone = sorted(stock.passed - ours.passed)
-    known = [each for each in gone if each in KNOWN and is_refused(each, ours.errors[each])]
+    known = [
+        each for each in gone if each in known_refusals() and is_refused(each, ours.errors[each])
+    ]
     return [each for each in gone if each not in known], known
 
 
 def is_refused(test: str, error: str) -> bool:
     """Return whether this is the error by which kvfast refuses what the test does."""
-    return re.search(KNOWN[test][1], error) is not None
+    return re.search(known_refusals()[test][1], error) is not None
 
 
 def row(name: str, stock: Outcome, ours: Outcome) -> str:
@@ -320,7 +214,7 @@ def table(results: Mapping[str, tuple[Outcome, Outcome]]) -> str:
     refused: Counter[str] = Counter()
     for stock, ours in results.values():
         stay.update(ours.elsewhere)
-        refused.update(KNOWN[each][0] for each in lost(stock, ours)[1])
+        refused.update(known_refusals()[each][0] for each in lost(stock, ours)[1])
     for title, counted in (("a manager stays with vLLM's", stay), ("a test is refused", refused)):
         if counted:
             lines += ["", f"| why {title} | times |", "|---|---|"]
