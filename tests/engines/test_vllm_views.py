@@ -76,6 +76,10 @@ def test_the_free_queue_is_walked_in_both_directions(monkeypatch: pytest.MonkeyP
     pool = pool_of(monkeypatch, 2)
     queue = pool.free_block_queue
     head, tail = queue.fake_free_list_head, queue.fake_free_list_tail
+    behind = [each.block_id for each in queue.iter_blocks_after(None)]
+    assert behind == [each.block_id for each in queue.get_all_free_blocks()]
+    second = queue.get_all_free_blocks()[1]
+    assert [each.block_id for each in queue.iter_blocks_after(second)] == behind[2:]
     assert (head.prev_free_block, tail.next_free_block) == (None, None)
     forwards, backwards = [], []
     at = head.next_free_block

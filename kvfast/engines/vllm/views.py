@@ -226,6 +226,13 @@ class FreeQueue:
         found = self.batched.next_free_blocks(1, after=block_id)
         return self.pool.block(found[0]) if found else self.fake_free_list_tail
 
+    def iter_blocks_after(self, cursor: Any) -> Iterator[Any]:
+        """Yield the free blocks behind one, from the front on for None."""
+        block: Any = self.behind(None if cursor is None else cursor.block_id)
+        while block is not self.fake_free_list_tail:
+            yield block
+            block = block.next_free_block
+
     def before(self, block_id: int | None) -> object:
         """Return the block before this one, the last for None; the head before the first."""
         queue = self.pool.state().free_queue
