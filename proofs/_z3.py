@@ -120,7 +120,7 @@ class Ledger:
         self._record(name, "unsat", ask([*assumptions, z3.Not(claim)]))
 
     def possible(self, name: str, *formulas: Term) -> None:
-        """Record whether the formulas can hold together, so that no proof from them is empty."""
+        """Record whether the formulas can hold together, so that no proof from them is vacuous."""
         self._record(name, "sat", ask(formulas))
 
     def refute(self, name: str, assumptions: Sequence[Term], claim: Term) -> None:

@@ -1,7 +1,7 @@
 """The hit of a hybrid is the longest common one, for any number of groups and any lengths.
 
 Statement (KV-COORD-5 … KV-COORD-8, KV-COORD-10 … KV-COORD-12): the search ends; the length that it
-returns is a hit of every attention group, and no longer length is one; every list has that
+returns is a hit of every attention group, and no greater length is one; every list has that
 length once full attention's are cut to it. `ask` of `kvfast._core.lookup` is run unchanged for
 an unknown group among unknown ones, along every path; each look-up keeps the invariants between
 two of them (`_fixed_point.search`). That a look-up returns the longest hit of its group is

@@ -85,7 +85,7 @@ def test_every_value_of_a_difference_is_cut_where_it_is_long() -> None:
 def test_what_is_asked_after_each_operation_is_foreseen(
     shows: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without recorded states, read only how much is in use."""
+    """Read only how much is in use where the record has no states."""
     tape, path = Tape.read(SMALL), SMALL
     if not shows:
         path = tmp_path / "stateless.jsonl"

@@ -149,7 +149,7 @@ def register(case: int, covered: int, num_tokens: int) -> bool:
 
 
 def register_partial(case: int, covered: int) -> bool:
-    """Add a key that ends inside, unless it covers less than others (KV-PART-2, KV-PART-3).
+    """Add a key that ends inside; it replaces keys that cover less (KV-PART-2, KV-PART-3).
 
     pre: 0 <= case < len(REGISTRATIONS) and 1 <= covered < MOST
     post: _
