@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import click
 from rich import box
 from rich.table import Table
 
+from kvcheck.cli._plans import plan_path, planner_of
 from kvcheck.cli._support import fail, output_console, write_json
-from kvcheck.discovery import find_implementation
-from kvcheck.installed import installed_implementations
 from kvcheck.tools.plans.document import AUTO, GIB, PlanFile, read_plan_file
 from kvcheck.tools.plans.report import PlanReport, make_report, used_bytes
 from kvcheck.tools.plans.shipped import shipped_names, shipped_path
-from kvspec.errors import CacheMemoryError, ConfigError, UnknownImplementationError
-from kvspec.interface import Implementation
-from kvspec.planning import Planner
+from kvspec.errors import CacheMemoryError, ConfigError
 
 _POSITIVE = click.IntRange(min=1)
 
@@ -76,8 +72,8 @@ def command(
     if name is None:
         fail("give a plan file, or a model that kvspec plan --list shows")
     changes = _changes(memory_gib, max_model_len, tensor, pipeline)
-    file = read_plan_file(_path(name), changes)
-    implementation, planner = _planner(impl)
+    file = read_plan_file(plan_path(name), changes)
+    implementation, planner = planner_of(impl)
     try:
         report = make_report(file, implementation, planner)
     except CacheMemoryError as error:
@@ -110,35 +106,6 @@ def _length(given: str | None) -> int | str | None:
     if not (given.isascii() and given.isdecimal() and len(given) <= 16 and int(given)):
         fail(f"--max-model-len {given[:40]}: must be a number of tokens, or {AUTO}")
     return int(given)
-
-
-def _path(name: str) -> Path:
-    """Return the path as given, or that of the shipped model of this name."""
-    path = Path(name)
-    if path.exists() or path.name != name or path.suffix == ".json":
-        return path
-    if name not in shipped_names():
-        fail(f"{name}: neither a file nor one of the models {', '.join(shipped_names())}")
-    return shipped_path(name)
-
-
-def _planner(name: str | None) -> tuple[Implementation, Planner]:
-    """Return the named implementation, or the first installed one that can plan; its planner."""
-    if name is not None:
-        implementation = find_implementation(name)
-        planner = implementation.planner
-        if planner is None:
-            fail(f"{implementation.capabilities.name} has no planner")
-        return implementation, planner
-    for installed in installed_implementations():
-        try:
-            implementation = find_implementation(installed)
-        except UnknownImplementationError:
-            continue  # this one is broken; try the next
-        planner = implementation.planner
-        if planner is not None:
-            return implementation, planner
-    fail("no installed implementation can plan; name one with --impl")
 
 
 def _too_little(file: PlanFile, error: CacheMemoryError) -> int:

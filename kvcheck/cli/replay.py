@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from kvcheck.cli._fleet import replay_fleet, with_fleet_options
+from kvcheck.cli._plans import cached_model, with_model_options
 from kvcheck.cli._support import (
     MOST_BLOCKS,
     fail,
@@ -55,9 +56,7 @@ _POSITIVE = click.IntRange(min=1)
 @click.option(
     "--num-blocks",
     type=click.IntRange(2, MOST_BLOCKS),
-    default=300,
-    show_default=True,
-    help="Blocks in the pool, including the null block.",
+    help="Blocks in the pool, including the null block.  [default: 300]",
 )
 @click.option(
     "--block-size", type=_POSITIVE, default=64, show_default=True, help="Tokens in a block."
@@ -124,6 +123,7 @@ _POSITIVE = click.IntRange(min=1)
     show_default=True,
     help="Check all invariants after every operation; use --no-check for large traces.",
 )
+@with_model_options
 @with_trace_options
 @with_fleet_options
 @workers_options
@@ -146,6 +146,8 @@ def command(traces: tuple[str, ...], impl: str, live: bool, quiet: bool, **given
     --num-blocks and --block-size suit `demo`. Each of several traces gets its own pool, and the
     results are shown side by side. spec/replay.md defines the numbers.
 
+    With --model and --memory-gib the pool has the blocks that fit in this memory.
+
     --live prints a line every five seconds if stderr is not a terminal.
 
     --metrics F uses vLLM's metric names, with the trace as the model name, so that an engine's
@@ -165,7 +167,7 @@ def command(traces: tuple[str, ...], impl: str, live: bool, quiet: bool, **given
     Exit code 0: done. 1: the implementation broke a rule. 2: it could not run.
     """
     options = ReplayOptions(
-        num_blocks=given["num_blocks"],
+        num_blocks=_num_blocks(given),
         block_size=given["block_size"],
         max_tokens_per_step=given["max_tokens_per_step"],
         max_running=given["max_running"],
@@ -189,6 +191,16 @@ def command(traces: tuple[str, ...], impl: str, live: bool, quiet: bool, **given
             calls = ((_replayed, (trace, impl, options, given, shown)) for trace in traces)
             replays = list(in_order(workers, calls))
     _write(replays, given)
+
+
+def _num_blocks(given: dict[str, Any]) -> int:
+    """Return the blocks of the pool: as given, or those that fit in the memory given."""
+    cached = cached_model(given["model"], given["memories_gib"], given["tensor"])
+    if cached is None:
+        return given["num_blocks"] or 300
+    if len(given["memories_gib"]) != 1 or given["num_blocks"] is not None:
+        fail("--model needs one --memory-gib, and no --num-blocks")
+    return cached.num_blocks(given["memories_gib"][0], given["block_size"])
 
 
 def _check_several(traces: Sequence[str], given: dict[str, Any]) -> None:

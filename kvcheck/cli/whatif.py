@@ -7,11 +7,13 @@ from contextlib import AbstractContextManager
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import click
 from rich.progress import TaskID
 from rich.table import Table
 
+from kvcheck.cli._plans import CachedModel, cached_model, with_model_options
 from kvcheck.cli._support import (
     MOST_BLOCKS,
     fail,
@@ -77,6 +79,7 @@ _FORMATS = ("png", "svg")
 @click.option(
     "--html", "html_path", metavar="F", help="Write the curves as an interactive page to F."
 )
+@with_model_options
 @with_trace_options
 @workers_options
 def command(
@@ -88,11 +91,12 @@ def command(
     json_path: str | None,
     plot_path: str | None,
     html_path: str | None,
-    form: str | None,
-    tokenizer: str | None,
-    run_length: int | None,
+    model: str | None,
+    memories_gib: tuple[float, ...],
+    tensor: int | None,
     jobs: int,
     cluster: str | None,
+    **reading: Any,
 ) -> None:
     """Show what hit rates traces would reach with pools of other sizes.
 
@@ -101,6 +105,9 @@ def command(
     the hit rate of an endless pool, and the number of blocks that gives 90 % of it. Several traces
     are shown side by side, for pools that hold the same number of tokens. Requests run one at a
     time; spec/replay.md says what this simplification leaves out.
+
+    With --model, the table also shows the memory that the tokens of a pool take on each worker, and
+    --memory-gib chooses pools by it: `--model llama-3.1-8b --memory-gib 20 --memory-gib 40`.
 
     --jobs and --cluster divide the curves among workers, so there must be several; the results are
     the same. Traces are read by this process.
@@ -113,18 +120,27 @@ def command(
         if Path(plot_path).suffix.lower().lstrip(".") not in _FORMATS:
             fail(f"--plot {plot_path}: the name must end in .png or .svg")
         require_extra("matplotlib", "plot")
-    opened = partial(
-        open_trace,
-        endless=limit is not None,
-        form=form,
-        tokenizer=tokenizer,
-        run_length=run_length,
-    )
+    cached = cached_model(model, memories_gib, tensor)
+    if chosen and memories_gib:
+        fail("--num-blocks and --memory-gib both choose the pools; leave out one")
+    opened = partial(open_trace, endless=limit is not None, **reading)
     wanted: Sequence[int | None] = block_sizes or (None,)
     asked = [_read(trace, size, limit, opened) for trace in traces for size in wanted]
-    pools = _pools(asked, sizes, sorted(set(chosen)))
+    if cached is not None and memories_gib:
+        pools = [_pools_of(units, memories_gib, cached) for _, units in asked]
+    else:
+        pools = _pools(asked, sizes, sorted(set(chosen)))
     with workers_for(jobs, cluster, num_calls=len(asked)) as workers:
         curves = curves_of(asked, pools, workers)
+    _write_pictures(curves, plot_path, html_path)
+    if json_path is not None:
+        named = {} if cached is None else {"model": asdict(cached)}
+        write_json({"curves": [asdict(each) for each in curves], **named}, Path(json_path))
+    if json_path != "-":
+        _show(curves, cached)
+
+
+def _write_pictures(curves: Sequence[Curve], plot_path: str | None, html_path: str | None) -> None:
     if plot_path is not None:
         from kvcheck.tools.replay.whatif_plot import plot_bytes
 
@@ -132,10 +148,6 @@ def command(
         write_whole(Path(plot_path), plot_bytes(curves, image_format=image_format))
     if html_path is not None:
         write_whole(Path(html_path), whatif_page(curves).encode())
-    if json_path is not None:
-        write_json({"curves": [asdict(each) for each in curves]}, Path(json_path))
-    if json_path != "-":
-        _show(curves)
 
 
 def _read(
@@ -164,6 +176,15 @@ def _pools(
     return [*sizes_between([units for _, units in asked], count)]
 
 
+def _pools_of(units: Units, memories_gib: Sequence[float], cached: CachedModel) -> Sequence[int]:
+    """Return the pools that fit in these memories; fails if one is too small for a request."""
+    for memory in memories_gib:
+        if cached.num_blocks(memory, units.block_size) < units.smallest_pool:
+            tokens = units.smallest_pool * units.block_size
+            fail(f"--memory-gib {memory:g}: the largest request needs {cached.gib(tokens)}")
+    return sorted({cached.num_blocks(memory, units.block_size) for memory in memories_gib})
+
+
 def curves_of(
     asked: Sequence[tuple[str, Units]], pools: Sequence[Sequence[int]], workers: Workers | None
 ) -> list[Curve]:
@@ -185,21 +206,41 @@ def curves_of(
     return curves
 
 
-def _show(curves: Sequence[Curve]) -> None:
+def _show(curves: Sequence[Curve], cached: CachedModel | None) -> None:
     """Print the table of one curve, or of several side by side, referred to by number."""
     console = output_console()
+    if cached is not None:
+        line = f"{cached.name}: {cached.bytes_per_token:,} bytes a token on each worker"
+        console.print(line, markup=False, soft_wrap=True)
     if len(curves) == 1:
         console.print(heading(curves[0], curves[0].trace), markup=False, soft_wrap=True)
         _print_notes(curves[0])
-        _print_table(HEADINGS, rows(curves[0]))
-        console.print(enough_line(curves[0]), markup=False, soft_wrap=True)
+        _print_table(*_with_memory(HEADINGS, rows(curves[0]), cached))
+        enough = enough_line(curves[0], None if cached is None else cached.gib)
+        console.print(enough, markup=False, soft_wrap=True)
         return
     numbers = range(1, len(curves) + 1)
     for number, found in zip(numbers, curves, strict=True):
         console.print(f"{number}  {heading(found, found.trace)}", markup=False, soft_wrap=True)
         _print_notes(found)
     columns = [f"{number}: {what}" for number in numbers for what in ("hit rate", "best")]
-    _print_table(["tokens", *columns], side_by_side(curves))
+    _print_table(*_with_memory(["tokens", *columns], side_by_side(curves), cached))
+
+
+def _with_memory(
+    names: Sequence[str], lines: Iterable[Sequence[str]], cached: CachedModel | None
+) -> tuple[Sequence[str], Iterable[Sequence[str]]]:
+    """Return the table with a column behind that of the tokens: the GiB that they take."""
+    if cached is None:
+        return names, lines
+    place = names.index("tokens") + 1
+
+    def gib(cell: str) -> str:
+        number = cell.replace(",", "")
+        return cached.gib(int(number)) if number.isdecimal() else ""
+
+    added = ([*line[:place], gib(line[place - 1]), *line[place:]] for line in lines)
+    return [*names[:place], "GiB", *names[place:]], added
 
 
 def _print_notes(found: Curve) -> None:

@@ -88,5 +88,5 @@ def test_without_a_planner_nobody_can_plan(
 ) -> None:
     path = written(tmp_path, SMALL)
     assert "unknown implementation 'x'" in run(path, "--impl", "x").err
-    monkeypatch.setattr("kvcheck.cli.plan.installed_implementations", lambda: ("broken",))
+    monkeypatch.setattr("kvcheck.cli._plans.installed_implementations", lambda: ("broken",))
     assert "no installed implementation can plan" in run(path).err

@@ -46,3 +46,54 @@ def test_of_what_an_endless_pool_hits_nothing_is_a_part(
         row for row in capsys.readouterr().out.splitlines() if f"for {ENOUGH_PERCENT} %" in row
     )
     assert OF_NOTHING in last
+
+
+LLAMA = ("--model", "llama-3.1-8b")  # 131,072 bytes a token: 1 GiB for 8,192 of them
+
+
+def test_pools_are_chosen_and_shown_by_the_memory_of_a_model(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = tmp_path / "found.json"
+    both = ("--memory-gib", "2", "--memory-gib", "1")
+    assert run("demo", *LLAMA, *both, "--json", str(found)) == 0
+    written = json.loads(found.read_text())
+    assert written["model"] == {"name": "llama-3.1-8b", "bytes_per_token": 131_072}
+    assert [each["num_blocks"] for each in written["curves"][0]["points"]] == [16, 32]
+    lines = [line.split()[:3] for line in capsys.readouterr().out.splitlines()]
+    assert ["16", "7,680", "0.94"] in lines  # without the null block
+    assert run("demo", *LLAMA, "--tensor", "2", "--memory-gib", "1") == 0
+    assert ["32", "15,872", "0.97"] in [x.split()[:3] for x in capsys.readouterr().out.splitlines()]
+    assert run("demo", "demo", *LLAMA, "--block-size", "64", "--memory-gib", "1") == 0
+    assert ["8,128", "0.99"] in [x.split()[:2] for x in capsys.readouterr().out.splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (("--memory-gib", "2"), "--memory-gib needs --model"),
+        (("--tensor", "2"), "--tensor needs --model"),
+        ((*LLAMA, "--memory-gib", "2", "--num-blocks", "20"), "both choose the pools"),
+        ((*LLAMA, "--memory-gib", "0.5"), "the largest request needs 0.69"),
+        (
+            (*LLAMA, "--memory-gib", "0.1"),
+            "holds 1 blocks of 512 tokens of llama-3.1-8b; must be 2",
+        ),
+        (("--model", "gemma-3-27b"), "has full_attention, sliding_window; only full attention"),
+        (("--model", "falcon-mamba-7b"), "has mamba; only full attention"),
+        (("--model", "none"), "neither a file nor one of the models"),
+    ],
+)
+def test_what_memory_says_nothing_of_is_refused(
+    options: tuple[str, ...], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("demo", *options) == 2
+    assert says in capsys.readouterr().err
+
+
+def test_a_replay_has_the_pool_that_fits(capsys: pytest.CaptureFixture[str]) -> None:
+    usual = ("replay", "demo", "--impl", "kvfast", "--no-check", "--quiet", *LLAMA)
+    assert main([*usual, "--memory-gib", "1"]) == 0
+    assert "128 blocks of 64 tokens" in capsys.readouterr().out
+    assert main([*usual]) == 2
+    assert "--model needs one --memory-gib" in capsys.readouterr().err

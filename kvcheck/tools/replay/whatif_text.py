@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from kvcheck.tools.replay.names import short_names
 from kvcheck.tools.replay.whatif import ENOUGH_PERCENT, Curve
@@ -25,11 +25,15 @@ def enough_text(found: Curve) -> str:
     return f"{blocks:,} blocks ({found.tokens(blocks):,} tokens)"
 
 
-def enough_line(found: Curve) -> str:
-    """Return a sentence with the size of the smallest pool that is enough."""
+def enough_line(found: Curve, gib: Callable[[int], str] | None = None) -> str:
+    """Return a sentence with the size of the smallest pool that is enough.
+
+    `gib` turns its tokens into the text of a memory.
+    """
     if not found.infinite:
         return "Even an endless pool hits nothing: no request repeats a full block of earlier ones."
-    return f"{enough_text(found)} give {ENOUGH_PERCENT} % of the hits of an endless pool"
+    memory = "" if gib is None else f", {gib(found.tokens(found.enough_blocks))} GiB,"
+    return f"{enough_text(found)}{memory} give {ENOUGH_PERCENT} % of the hits of an endless pool"
 
 
 def rows(found: Curve) -> Iterator[tuple[str, ...]]:

@@ -1,0 +1,123 @@
+"""Models by name, and their memory in place of a number of blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from kvcheck.cli._support import MOST_BLOCKS, fail
+from kvcheck.discovery import find_implementation
+from kvcheck.installed import installed_implementations
+from kvcheck.tools.plans.document import AUTO, GIB, read_plan_file
+from kvcheck.tools.plans.report import make_report
+from kvcheck.tools.plans.shipped import shipped_names, shipped_path
+from kvspec.errors import CacheMemoryError, ConfigError, UnknownImplementationError
+from kvspec.interface import Implementation
+from kvspec.planning import Planner
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True)
+class CachedModel:
+    """A model whose layers keep every token, and the bytes that a token takes on each worker."""
+
+    name: str
+    bytes_per_token: int
+
+    def gib(self, num_tokens: int) -> str:
+        """Return the GiB that so many tokens take."""
+        return f"{num_tokens * self.bytes_per_token / GIB:,.2f}"
+
+    def num_blocks(self, memory_gib: float, block_size: int) -> int:
+        """Return the blocks that fit, the null block included; fails if there are none, or more
+        than a pool may have."""
+        blocks = int(memory_gib * GIB) // (block_size * self.bytes_per_token)
+        if not 2 <= blocks <= MOST_BLOCKS:
+            fail(
+                f"--memory-gib {memory_gib:g}: holds {blocks:,} blocks of {block_size} tokens"
+                f" of {self.name}; must be 2 to {MOST_BLOCKS:,}"
+            )
+        return blocks
+
+
+def with_model_options(command: _Command) -> _Command:
+    """Add `--model`, `--memory-gib` and `--tensor`."""
+    model = click.option(
+        "--model",
+        metavar="MODEL",
+        help="Show memory for this model: a name that kvspec plan --list shows, or a plan file.",
+    )
+    memory = click.option(
+        "--memory-gib",
+        "memories_gib",
+        type=click.FloatRange(min=0, min_open=True),
+        multiple=True,
+        metavar="GIB",
+        help="With --model: GiB for the cache on each worker, in place of --num-blocks.",
+    )
+    tensor = click.option(
+        "--tensor",
+        type=click.IntRange(min=1),
+        metavar="N",
+        help="With --model: tensor-parallel ranks.",
+    )
+    return model(memory(tensor(command)))
+
+
+def cached_model(
+    name: str | None, memories_gib: tuple[float, ...], tensor: int | None
+) -> CachedModel | None:
+    """Return the model that options name; fails for one whose layers forget tokens."""
+    if name is None:
+        for option, given in (("--memory-gib", memories_gib), ("--tensor", tensor)):
+            if given:
+                fail(f"{option} needs --model")
+        return None
+    changes: dict[str, Any] = {"engine.max_model_len": AUTO}
+    if tensor is not None:
+        changes["parallel.tensor"] = tensor
+    file = read_plan_file(plan_path(name), changes)
+    try:
+        report = make_report(file, *planner_of(None))
+    except (CacheMemoryError, ConfigError) as error:
+        fail(str(file.explain(error)))
+    group = report.groups[0] if len(report.groups) == 1 else None
+    if group is None or not (group.spec.is_full_attention and group.spec.keeps_all_blocks):
+        kinds = ", ".join(sorted({each.kind for each in report.groups}))
+        fail(f"--model {name}: has {kinds}; only full attention is simulated here")
+    bytes_per_block = max(report.bytes_per_block(n) for n in range(len(report.workers)))
+    return CachedModel(report.name, bytes_per_block // group.block_size_tokens)
+
+
+def plan_path(name: str) -> Path:
+    """Return the path as given, or that of the shipped model of this name."""
+    path = Path(name)
+    if path.exists() or path.name != name or path.suffix == ".json":
+        return path
+    if name not in shipped_names():
+        fail(f"{name}: neither a file nor one of the models {', '.join(shipped_names())}")
+    return shipped_path(name)
+
+
+def planner_of(name: str | None) -> tuple[Implementation, Planner]:
+    """Return the named implementation, or the first installed one that can plan; its planner."""
+    if name is not None:
+        implementation = find_implementation(name)
+        planner = implementation.planner
+        if planner is None:
+            fail(f"{implementation.capabilities.name} has no planner")
+        return implementation, planner
+    for installed in installed_implementations():
+        try:
+            implementation = find_implementation(installed)
+        except UnknownImplementationError:
+            continue  # this one is broken; try the next
+        planner = implementation.planner
+        if planner is not None:
+            return implementation, planner
+    fail("no installed implementation can plan; name one with --impl")
