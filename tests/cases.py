@@ -16,9 +16,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from kvcheck.rules.notation.values import Name, Reader, parted
 
 IN = "    "
+
+
+def every_second(values: Iterable[Any]) -> list[Any]:
+    """Return parameters of a test; every second is left to --deep."""
+    marks = (pytest.mark.deep, ())
+    return [pytest.param(value, marks=marks[n % 2]) for n, value in enumerate(values, 1)]
 
 
 @dataclass(frozen=True)
