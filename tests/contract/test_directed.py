@@ -18,12 +18,7 @@ def only_plans(check: Example) -> bool:
 @pytest.mark.parametrize(
     ("check", "name"),
     [
-        pytest.param(
-            check,
-            implementation,
-            id=f"{check.name}-{implementation}".replace(" ", "_"),
-            marks=pytest.mark.deep if "uncompiled" in implementation else (),
-        )
+        pytest.param(check, implementation, id=f"{check.name}-{implementation}".replace(" ", "_"))
         for check in EXAMPLES
         for implementation in IMPLEMENTATIONS[: 1 if only_plans(check) else 3]
     ],
