@@ -44,6 +44,13 @@ class Case:
         """Return the layers of all workers."""
         return tuple(layer for layers in self.workers for layer in layers)
 
+    def plan(self, planner: Planner) -> Plan | None:
+        """Return the plan, or None if it is refused."""
+        try:
+            return planner.plan(self.workers, self.config, self.memory)
+        except ConfigError:
+            return None
+
 
 def random_plan(seed: int, number: int) -> Example:
     """Return random model `number` of a run with this seed."""
@@ -113,21 +120,13 @@ def _spec(random: Random) -> LayerSpec:
     return random.choices(makers, (4, 1, 4, 1, 1, 2, 1, 2))[0]()
 
 
-def planned(planner: Planner, case: Case) -> Plan | None:
-    """Return the plan, or None if it is refused."""
-    try:
-        return planner.plan(case.workers, case.config, case.memory)
-    except ConfigError:
-        return None
-
-
 def check_plan(bench: Bench, *, seed: int, number: int) -> None:
     """Check one random model: what holds for every plan, then the oracle's results."""
     case = random_case(Random(f"{seed}.{number}"), bench.policy)
     before, planner = copy.deepcopy(case), bench.planner
-    plan = planned(planner, case)
+    plan = case.plan(planner)
     equal(case, before, "the inputs afterwards", rule="KV-PLAN-19")
-    equal(planned(planner, case), plan, "the answer again", rule="KV-PLAN-19")
+    equal(case.plan(planner), plan, "the answer again", rule="KV-PLAN-19")
     if plan is not None:
         _check_memory(bench, case, plan)
         if bench.policy.capacity_counts_null_block:
@@ -179,7 +178,7 @@ def _check_service(bench: Bench, case: Case, plan: Plan) -> None:
 
 def _compare(bench: Bench, oracle: Planner, case: Case, plan: Plan | None) -> None:
     """Compare all results of the two planners for this model."""
-    expected = planned(oracle, case)
+    expected = case.plan(oracle)
     equal(plan is None, expected is None, "the plan is refused", rule="KV-PLAN-9")
     if expected is not None and plan is not None:
         length = plan.max_model_len_tokens

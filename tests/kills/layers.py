@@ -40,7 +40,7 @@ from tests.lockstep.test_batched import LOOP, own_steps, play
 from tests.lockstep.test_lockstep import run, small_programs
 from tests.machines.planted import planted
 from tests.machines.test_mixed import enumerated_hit, stated
-from tests.plans.cases import Case, cases
+from tests.plans.cases import CASES, Case
 from tests.plans.properties import CHECKS
 from tests.plans.test_broken import SEARCH, fails
 
@@ -168,7 +168,7 @@ def properties(mistake: Mistake) -> str | None:
     subject = mistake.make()
     for name in CHECKS:
         try:
-            find(cases(), partial(_fails, subject, name), settings=MODELS)
+            find(CASES, partial(_fails, subject, name), settings=MODELS)
         except NoSuchExample:
             continue
         return name

@@ -40,11 +40,12 @@ def tensors_have_their_pages(_: Implementation, planner: Planner, case: Case) ->
     plan = case.plan(planner)
     if plan is None:
         return
+    layers = dict(case.layers)
     for cache in plan.configs:
         sizes = _page_sizes(cache)
         for tensor in cache.tensors:
             largest = max(sizes[name] for name in tensor.shared_by)
-            own = max(page_of(case.layers[name]) for name in tensor.shared_by)
+            own = max(page_of(layers[name]) for name in tensor.shared_by)
             assert own <= largest
             packed = tensor.block_stride_bytes is not None
             per_block = tensor.block_stride_bytes if packed else largest

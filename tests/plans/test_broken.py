@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, Phase, find, settings
@@ -14,7 +13,7 @@ import kvref
 from kvspec.interface import Implementation
 from tests.cases import every_second
 from tests.mistakes import mistaken
-from tests.plans.cases import Case, cases
+from tests.plans.cases import CASES, Case
 from tests.plans.properties import CHECKS
 
 # Finding a case is enough; making it small would take most of the time.
@@ -49,15 +48,6 @@ FOUND_BY: Mapping[str, str] = MappingProxyType(
 )
 """Of each mistake, the property that fails."""
 
-WHERE: Mapping[str, Mapping[str, Any]] = MappingProxyType(
-    {
-        "ForgetsTheBlocksSetAsideForSinks": {"kinds": ("sink",)},
-        "ForgetsThatAWindowMayStartInsideABlock": {"kinds": ("sliding",)},
-        "CountsOneBlockForEveryRunningState": {"kinds": ("full",), "states": True},
-    }
-)
-"""Which models to look at, where others would only cost time."""
-
 
 def fails(implementation: Implementation, case: Case, *properties: str) -> bool:
     planner = implementation.planner
@@ -75,7 +65,7 @@ def test_the_mistake_is_caught(mistake: str) -> None:
     """Require a find: a property that finds nothing here would find nothing anywhere."""
     broken = mistaken(mistake, audits=True)
     found = find(
-        cases(**WHERE.get(mistake, {})),
+        CASES,
         lambda case: fails(broken, case, FOUND_BY[mistake]),
         settings=SEARCH,
     )
@@ -86,7 +76,7 @@ def test_without_a_mistake_nothing_is_caught() -> None:
     right = kvref.implementation()
     with pytest.raises(NoSuchExample):
         find(
-            cases(),
+            CASES,
             lambda case: fails(right, case, *CHECKS),
             settings=settings(SEARCH, max_examples=50),
         )

@@ -8,7 +8,7 @@ from hypothesis import given
 from kvcheck.discovery import find_implementation
 from kvspec.interface import Implementation
 from kvspec.planning import Planner
-from tests.plans.cases import Case, cases
+from tests.plans.cases import CASES, Case
 from tests.plans.properties import CHECKS
 
 IMPLEMENTATIONS = ("kvref",)
@@ -31,7 +31,7 @@ def implementation(request: pytest.FixtureRequest) -> Implementation:
     "KV-LIVE-3",
 )
 @pytest.mark.parametrize("name", CHECKS)
-@given(case=cases())
+@given(case=CASES)
 def test_every_plan_has_the_property(implementation: Implementation, name: str, case: Case) -> None:
     planner = implementation.planner
     assert isinstance(planner, Planner)
