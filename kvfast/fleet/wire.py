@@ -12,14 +12,7 @@ from msgspec import UNSET, UnsetType
 
 from kvspec._fleet_checks import check_batch
 from kvspec.errors import InvalidArgumentError
-from kvspec.events import (
-    MEDIUM_GPU,
-    AllBlocksCleared,
-    BlockRemoved,
-    BlockStored,
-    Event,
-    EventHash,
-)
+from kvspec.events import MEDIUM_GPU, AllBlocksCleared, BlockRemoved, BlockStored, Event, EventHash
 from kvspec.fleet import Batch, EngineState, FleetKey, MediumCleared, WireError
 
 END = (-1).to_bytes(8, "big", signed=True)

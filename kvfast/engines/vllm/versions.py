@@ -21,10 +21,7 @@ CHANGES: Mapping[int, tuple[str, ...]] = MappingProxyType(
         ),
         27: ("lookups_counted",),
         29: ("zero_retention_needs_windows", "none_hash_without_seed"),
-        30: (
-            *("eagle_replays_before_drop", "default_retention"),
-            "capacity_counts_null_block",
-        ),
+        30: (*("eagle_replays_before_drop", "default_retention"), "capacity_counts_null_block"),
         31: ("extra_keys",),
         32: ("counts_common_prefix", "eagle_looks_beyond"),
         33: ("popped_leading_nulls", "eagle_flag_counts_alone", "caching_beyond_tokens"),

@@ -228,10 +228,9 @@ class FreeQueue:
 
     def iter_blocks_after(self, cursor: Any) -> Iterator[Any]:
         """Yield the free blocks behind one, from the front on for None."""
-        block: Any = self.behind(None if cursor is None else cursor.block_id)
-        while block is not self.fake_free_list_tail:
-            yield block
-            block = block.next_free_block
+        at: Any = self.fake_free_list_head if cursor is None else cursor
+        while (at := at.next_free_block) not in (None, self.fake_free_list_tail):
+            yield at
 
     def before(self, block_id: int | None) -> object:
         """Return the block before this one, the last for None; the head before the first."""
