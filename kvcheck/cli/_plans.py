@@ -21,6 +21,8 @@ from kvspec.planning import Planner
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
+MOST_GIB = 1 << 20
+
 
 @dataclass(frozen=True)
 class CachedModel:
@@ -36,6 +38,8 @@ class CachedModel:
     def num_blocks(self, memory_gib: float, block_size: int) -> int:
         """Return the blocks that fit, the null block included; fails if there are none, or more
         than a pool may have."""
+        if not memory_gib <= MOST_GIB:  # nor is NaN
+            fail(f"--memory-gib {memory_gib:g}: must be at most {MOST_GIB:,}")
         blocks = int(memory_gib * GIB) // (block_size * self.bytes_per_token)
         if not 2 <= blocks <= MOST_BLOCKS:
             fail(
