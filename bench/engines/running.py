@@ -25,7 +25,7 @@ from time import process_time, thread_time
 from typing import Any
 
 from bench.tables import put, short, spread, stamp
-from examples.vllm.serving import MODEL
+from examples.vllm.serving import made_up
 
 ENGINE = {
     "load_format": "dummy",
@@ -139,7 +139,7 @@ def main() -> None:
     os.environ["VLLM_DISABLE_REQUEST_ID_RANDOMIZATION"] = "1"  # else block ids differ, stock's too
     pairs = []
     with TemporaryDirectory() as folder:
-        (Path(folder) / "config.json").write_text(json.dumps(MODEL), "utf-8")
+        (Path(folder) / "config.json").write_text(json.dumps(made_up("small")), "utf-8")
         for number in range(given.rounds):
             order = (None, KVFAST) if number % 2 else (KVFAST, None)
             runs = {scheduler: run(folder, scheduler) for scheduler in order}

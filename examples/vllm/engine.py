@@ -36,19 +36,9 @@ from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheGroupSpec
 from vllm.v1.request import Request
 from vllm.v1.structured_output import StructuredOutputManager
 
+from examples.vllm.serving import made_up
 from kvfast.engines.vllm.versions import is_since
 
-MODEL = {
-    "architectures": ["OPTForCausalLM"],
-    "model_type": "opt",
-    "hidden_size": 64,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "ffn_dim": 128,
-    "max_position_embeddings": 4096,
-    "vocab_size": 512,
-    "word_embed_proj_dim": 64,
-}
 END = 511
 """The token that ends a request."""
 RETENTION = "VLLM_PREFIX_CACHE_RETENTION_INTERVAL"
@@ -112,7 +102,7 @@ def prepare() -> None:
 def model_folder() -> str:
     """Return a folder with the configuration of a model that is never run."""
     folder = Path(mkdtemp(prefix="made-up-model-"))
-    (folder / "config.json").write_text(json.dumps(MODEL))
+    (folder / "config.json").write_text(json.dumps(made_up("tiny")))
     return str(folder)
 
 

@@ -39,28 +39,16 @@ BUILD = ("setuptools>=77.0.3,<81", "setuptools-scm", "setuptools-rust", "cmake",
 installed.
 """
 
+CORE = "scheduler async_scheduler deferred_block_free prefix_caching kv_cache_utils"
+UNIT = """remote_prefill_lifecycle remote_decode_lifecycle bidirectional_kv_transfer
+kv_load_failure_recovery invalid_blocks_correctness error_propagation cache_pollution_prevention
+scheduler_kv_connector_override decode_bench_connector mooncake_connector multi_connector
+nixl_connector nixl_simple_cpu_offload"""
 FILES = (
-    "core/test_scheduler.py",
-    "core/test_async_scheduler.py",
-    "core/test_deferred_block_free.py",
-    "core/test_prefix_caching.py",
-    "core/test_kv_cache_utils.py",
+    *(f"core/test_{name}.py" for name in CORE.split()),
     "spec_decode/test_dynamic_sd.py",
-    "kv_connector/unit/test_remote_prefill_lifecycle.py",
-    "kv_connector/unit/test_remote_decode_lifecycle.py",
-    "kv_connector/unit/test_bidirectional_kv_transfer.py",
-    "kv_connector/unit/test_kv_load_failure_recovery.py",
-    "kv_connector/unit/test_invalid_blocks_correctness.py",
-    "kv_connector/unit/test_error_propagation.py",
-    "kv_connector/unit/test_cache_pollution_prevention.py",
-    "kv_connector/unit/test_scheduler_kv_connector_override.py",
-    "kv_connector/unit/test_decode_bench_connector.py",
-    "kv_connector/unit/test_mooncake_connector.py",
-    "kv_connector/unit/test_multi_connector.py",
-    "kv_connector/unit/test_nixl_connector.py",
-    "kv_connector/unit/test_nixl_simple_cpu_offload.py",
-    "kv_connector/unit/offloading_connector",
-    "core/test_priority_scheduler_random.py",
+    *(f"kv_connector/unit/test_{name}.py" for name in UNIT.split()),
+    *("kv_connector/unit/offloading_connector", "core/test_priority_scheduler_random.py"),
 )
 """Below tests/v1: those that make a scheduler or a manager on a CPU. The last is slow."""
 

@@ -26,27 +26,6 @@ from tempfile import TemporaryDirectory
 from time import monotonic, sleep
 from typing import Any
 
-MODEL = {
-    "architectures": ["LlamaForCausalLM"],
-    "model_type": "llama",
-    "hidden_size": 128,
-    "intermediate_size": 128,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "num_key_value_heads": 2,
-    "head_dim": 64,
-    "vocab_size": 1000,
-    "max_position_embeddings": 4096,
-    "torch_dtype": "float32",
-}
-WINDOWS = {
-    "architectures": ["Gemma3ForCausalLM"],
-    "model_type": "gemma3_text",
-    "num_hidden_layers": 4,
-    "sliding_window": 64,
-    "layer_types": ["sliding_attention", "full_attention"] * 2,
-}
-"""The differences of a model with windows in every second layer."""
 SCHEDULERS = (None, "kvfast.engines.vllm.KvfastScheduler")
 COUNTERS = re.compile(
     r"^vllm:(prefix_cache_\w+_total|prompt_tokens_total|generation_tokens_total|num_preemptions_total"
@@ -55,6 +34,12 @@ COUNTERS = re.compile(
 )
 SECONDS = 240.0
 AT_ONCE = 200
+
+
+def made_up(name: str) -> Any:
+    """Return the configuration of a made-up model."""
+    models = json.loads(Path(__file__).with_name("made_up_models.json").read_text("utf-8"))
+    return models[name]["config.json"]
 
 
 @dataclass
@@ -69,7 +54,7 @@ class Served:
 
 def write_model(folder: Path, *, has_windows: bool) -> None:
     """Write a configuration, and a tokenizer of one word for each token; weights are made up."""
-    config = {**MODEL, **(WINDOWS if has_windows else {})}
+    config = made_up("windows" if has_windows else "small")
     vocabulary = {f"w{i}": i for i in range(1000)}
     tokenizer = {
         "version": "1.0",

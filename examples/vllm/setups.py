@@ -165,6 +165,8 @@ def since_033() -> dict[str, Setup]:
     full = attention("FullAttentionSpec", 4)
     window = attention("SlidingWindowSpec", 4, sliding_window=10)
     ring = attention("CircularBufferSpec", 8)
+    latent = attention("MLAAttentionSpec", 4, num_kv_heads=1)
+    narrow = attention("SlidingWindowMLASpec", 4, num_kv_heads=1, sliding_window=10)
     wide = attention("FullAttentionSpec", 8)
     plain = Setup((full,), 60, 4, 4)
     drops = replace(plain, num_drafts=2, use_eagle=True, drops_blocks=True)
@@ -179,6 +181,7 @@ def since_033() -> dict[str, Setup]:
         "full and wider window, async, eagle, drops": replace(
             drops, specs=(wide, window), num_blocks=90, block_size=8, is_async=True
         ),
+        "latent and its window": Setup((latent, narrow), 90, 4, 4, has_events=True),
         "full and ring": Setup((full, ring), 90, 8, 4),
         **states_since_then(full, window),
     }
@@ -209,6 +212,10 @@ def states_since_then(full: Any, window: Any) -> dict[str, Setup]:
         "full and states, long prompts": replace(plain, most_of_prompt=5, throttles=True),
         "full and two states, priority": replace(
             plain, specs=(full, drafted, states(8, "align")), policy="priority", watermark=0.05
+        ),
+        "states": replace(plain, specs=(states(8, "align"),), hash_block_size=8),
+        "full, ring and states, inside": replace(
+            plain, specs=(full, attention("CircularBufferSpec", 8), inside)
         ),
         "full and states, items": replace(plain, encoder_cache=24),
         "full and states, inside": replace(plain, specs=(full, inside)),
