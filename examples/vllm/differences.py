@@ -6,8 +6,21 @@ from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any
 
-UNCOMPARED = frozenset({"timestamp", "sampling_params", "ts", "lora_request", "events"})
+UNCOMPARED = frozenset(
+    {"timestamp", "sampling_params", "ts", "lora_request", "events", "kv_connector_stats"}
+)
 """Members that hold times, or the caller's own objects."""
+PLAIN = frozenset(
+    {
+        "CPULoadStoreSpec",
+        "GPULoadStoreSpec",
+        "MooncakeConnectorMetadata",
+        "NixlConnectorMetadata",
+    }
+)
+"""Objects of vLLM's connectors that compare by identity."""
+CLOCKS = frozenset({"scheduler_clock", "reqs_to_send", "heartbeat_by_engine"})
+"""Their members that hold times."""
 
 
 def shown(value: Any) -> Any:
@@ -22,6 +35,12 @@ def shown(value: Any) -> Any:
         return {name: shown(getattr(value, name)) for name in names}
     if isinstance(value, Mapping):
         return {key: shown(each) for key, each in value.items()}
+    if type(value).__name__ in PLAIN:  # neither is a dataclass
+        return {key: shown(each) for key, each in vars(value).items() if key not in CLOCKS}
+    if isinstance(value, set):
+        return sorted(value)
+    if type(value).__name__ == "ndarray":
+        return value.tolist()
     if isinstance(value, list | tuple):
         return [shown(each) for each in value]
     return value

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import mkdtemp
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
+from zlib import crc32
 
 import torch
 from vllm import platforms
@@ -32,7 +34,7 @@ from vllm.utils.hashing import sha256
 from vllm.v1.core.encoder_cache_manager import EncoderCacheManager
 from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
 from vllm.v1.core.single_type_kv_cache_manager import register_all_kvcache_specs
-from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheGroupSpec
+from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheGroupSpec, KVCacheTensor
 from vllm.v1.request import Request
 from vllm.v1.structured_output import StructuredOutputManager
 
@@ -41,6 +43,30 @@ from kvfast.engines.vllm.versions import is_since
 
 END = 511
 """The token that ends a request."""
+OWN: Mapping[str, tuple[str, Mapping[str, Any]]] = MappingProxyType(
+    {
+        "offloading": ("OffloadingConnector", {"cpu_bytes_to_use": 4096 * 90}),
+        "simple": ("SimpleCPUOffloadConnector", {"cpu_bytes_to_use": 1 << 16}),
+        "simple, lazy": (
+            "SimpleCPUOffloadConnector",
+            {"cpu_bytes_to_use": 1 << 16, "lazy_offload": True},
+        ),
+        "nixl": ("NixlConnector", {}),
+        "mooncake": ("MooncakeConnector", {}),
+    }
+)
+"""vLLM's own connectors, with their options. The host holds somewhat more than the device."""
+PEER = MappingProxyType(
+    {
+        "remote_block_ids": ([1],),
+        "remote_engine_id": "peer",
+        "remote_host": "peer",
+        "remote_port": 1,
+        "remote_bootstrap_addr": "peer",
+        "tp_size": 1,
+    }
+)
+"""Another engine, of which only names are needed."""
 RETENTION = "VLLM_PREFIX_CACHE_RETENTION_INTERVAL"
 """vLLM 0.24 has no other switch for sparse retention."""
 DENSE = -1
@@ -51,8 +77,9 @@ DENSE = -1
 class Setup:
     """The options of a scheduler. `specs`: of vLLM, one for each group of layers.
 
-    `loads`: a KV connector with these loads (`examples.vllm.connector`), and `fails`: what happens
-    to requests whose load failed. `encoder_cache`: tokens of images and sounds that it holds.
+    `loads`: a KV connector with these loads (`examples.vllm.connector`), or one of vLLM's own, by
+    its name in `OWN`; and `fails`: what happens to requests whose load failed. `encoder_cache`:
+    tokens of images and sounds that it holds.
     `has_modules`: each draft has its own module, which reads further ahead; of 0.33.
     `follows_lives`: of all blocks, vLLM's `kv_cache_metrics`. `has_reports`: some requests want
     their hits among the events, and `drops_blocks`: EAGLE without hash look-ahead, which 0.33 can
@@ -151,6 +178,7 @@ def vllm_config(setup: Setup, model: str) -> Any:
         if setup.has_events
         else None,
     )
+    made.scheduler_config.async_scheduling = setup.is_async  # the CPU platform turns it off
     if setup.has_modules and made.speculative_config is not None:  # and again no model
         layers = SimpleNamespace(num_nextn_predict_layers=setup.num_drafts)
         made.speculative_config.method = "mtp"
@@ -159,7 +187,15 @@ def vllm_config(setup: Setup, model: str) -> Any:
 
 
 def connector_config(setup: Setup) -> Any:
-    """Return the configuration of a connector that moves nothing."""
+    """Return the configuration of a connector that moves nothing, or of vLLM's own."""
+    if setup.loads in OWN:
+        name, options = OWN[setup.loads]
+        return KVTransferConfig(
+            kv_connector=name,
+            engine_id="engine",
+            kv_role="kv_both",
+            kv_connector_extra_config=dict(options),
+        )
     return KVTransferConfig(
         kv_connector="MadeUpConnector",
         kv_connector_module_path="examples.vllm.connector",
@@ -173,6 +209,15 @@ def connector_config(setup: Setup) -> Any:
     )
 
 
+def tensors(setup: Setup) -> list[Any]:
+    """Return the memory of the blocks, for which vLLM's own connectors ask."""
+    if setup.loads not in OWN:
+        return []
+    page = sum(spec.page_size_bytes for spec in setup.specs)
+    names = [f"layer.{i}" for i in range(len(setup.specs))]
+    return [KVCacheTensor(page * setup.num_blocks, names, page * setup.num_blocks, page)]
+
+
 def make_scheduler(scheduler_class: Any, setup: Setup, config: Any) -> Any:
     """Make a scheduler of that class."""
     register_all_kvcache_specs(config)
@@ -182,7 +227,9 @@ def make_scheduler(scheduler_class: Any, setup: Setup, config: Any) -> Any:
     groups = [KVCacheGroupSpec([f"layer.{i}"], spec) for i, spec in enumerate(setup.specs)]
     made = scheduler_class(
         vllm_config=config,
-        kv_cache_config=KVCacheConfig(setup.num_blocks, [], groups, **_retention(setup)),
+        kv_cache_config=KVCacheConfig(
+            setup.num_blocks, tensors(setup), groups, **_retention(setup)
+        ),
         block_size=setup.block_size,
         hash_block_size=setup.hash_block_size,
         log_stats=True,
@@ -241,7 +288,7 @@ class Prompt:
             ignore_eos=False,
             logprobs=self.logprobs,
             skip_reading_prefix_cache=self.skips_cache,
-            extra_args={"kv_cache_report_mode": "full"} if self.reports_hits else None,
+            extra_args=self.extra(setup),
         )
         sampling.update_from_generation_config({}, END)
         name = f"adapter {self.adapter}"
@@ -260,6 +307,15 @@ class Prompt:
             if setup.enable_caching
             else None,
         )
+
+    def extra(self, setup: Setup) -> dict[str, Any] | None:
+        """Return the wish for a report; beside peers, who brings the prompt or gets it."""
+        if setup.loads in ("nixl", "mooncake"):
+            role = ("do_remote_prefill", "do_remote_decode", "")[crc32(self.name.encode()) % 3]
+            brings = PEER if role == "do_remote_prefill" else {}
+            peer = {"transfer_id": self.name, "remote_request_id": self.name, **brings}
+            return {"kv_transfer_params": {role: True, **peer}} if role else None
+        return {"kv_cache_report_mode": "full"} if self.reports_hits else None
 
 
 def states(block_size: int, mode: str, **members: Any) -> Any:

@@ -117,6 +117,7 @@ def stories() -> Mapping[str, Story]:
 GRANTED = "granted: a copy of a copy, external tokens with aligned Mamba"
 REPORTS = "reports of hits: null blocks, and a part of a block as a whole one"
 PLANNED = "a planned step that does not run"
+HIT = "a hit of a step that did not run"
 ERROR = "an error: reports of hits inside a block, hash look-ahead and windows alone"
 
 
@@ -129,7 +130,7 @@ def stories_of_033() -> dict[str, Story]:
     return {
         **stories_inside(),
         **stories_of_modules(),
-        PLANNED: planned_story(),
+        **planned_stories(),
         "external tokens with aligned Mamba": Story(
             GRANTED, replace(mamba, num_blocks=40, hash_block_size=8)
         ),
@@ -146,10 +147,13 @@ def stories_of_033() -> dict[str, Story]:
     }
 
 
-def planned_story() -> Story:
+def planned_stories() -> dict[str, Story]:
     """Preemption by priority takes requests out of the step that they are planned in."""
-    full = attention("FullAttentionSpec", 4)
-    return Story(PLANNED, Setup((full,), 60, 4, 4, policy="priority"), 400)
+    plain = Setup((attention("FullAttentionSpec", 4),), 60, 4, 4, policy="priority")
+    return {
+        PLANNED: Story(PLANNED, plain, 400),
+        HIT: Story(HIT, replace(plain, num_blocks=40, max_num_seqs=4, most_of_prompt=24), 1500),
+    }
 
 
 def stories_inside() -> dict[str, Story]:
@@ -236,7 +240,7 @@ def stories_of_024() -> dict[str, Story]:
         "a session that goes on": Story(
             hashes, replace(plain, has_sessions=True), 20, told="session"
         ),
-        PLANNED: planned_story(),
+        **planned_stories(),
         "a read that is skipped": Story("a read that is skipped", mamba, skips=0.5),
         "align-mode Mamba with external tokens": Story(
             "aligned Mamba with external tokens", replace(mamba, loads="sync"), 40

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import random
 import sys
+import time
 from collections.abc import Sequence, Set
 from copy import deepcopy
 from dataclasses import dataclass, field
@@ -22,10 +23,11 @@ from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.outputs import DraftTokenIds, LogprobsLists, ModelRunnerOutput
 from vllm.v1.request import RequestStatus
 
-from examples.vllm.connector import work_done
+from examples.vllm.connector import Worker, work_done
 from examples.vllm.differences import first_difference, shown
 from examples.vllm.engine import (
     END,
+    OWN,
     Item,
     Prompt,
     Setup,
@@ -77,6 +79,7 @@ class Lockstep:
         self.counts |= dict.fromkeys(("resets", "went on", "items", "copies"), 0)
         self.counts |= dict.fromkeys(("loaded", "failed"), 0)
         self.counts["unservable"] = 0
+        self.worker = Worker(self.rng) if setup.loads in OWN else None
         self.sessions: dict[str, int] = {}
         self.names = 0
 
@@ -112,16 +115,20 @@ class Lockstep:
         return None
 
     def may_reset(self) -> bool:
-        """Return whether vLLM can reset: not while a load is awaited."""
-        awaited = RequestStatus.WAITING_FOR_REMOTE_KVS
-        requests = self.sides[0].scheduler.requests.values()
-        return not self.is_held() and all(each.status != awaited for each in requests)
+        """Return whether vLLM can reset: only running requests hold blocks, and may free them."""
+        stock = self.sides[0].scheduler
+        if self.is_held() or (self.in_flight and stock.defer_block_free):
+            return False
+        if self.worker is not None and stock.connector.has_pending_push_work():
+            return False
+        waiting = stock.requests.keys() - {each.request_id for each in stock.running}
+        return not any(any(stock.kv_cache_manager.get_block_ids(name)) for name in waiting)
 
     def is_held(self) -> bool:
         """Return whether others than running requests hold blocks."""
         stock = self.sides[0].scheduler
-        busy = stock.connector is not None and stock.connector.is_busy
-        return busy or bool(stock.deferred_frees)
+        moving = self.worker or stock.connector
+        return (moving is not None and moving.is_busy) or bool(stock.deferred_frees)
 
     def add(self, prompt: Prompt) -> None:
         """Add a request to both."""
@@ -182,7 +189,8 @@ class Lockstep:
             self.counts["hit tokens"] += new.num_computed_tokens
         self.counts["copies"] += len(getattr(planned[0], "kv_cache_block_copies", None) or ())
         self.counts["items"] += sum(map(len, planned[0].scheduled_encoder_inputs.values()))
-        if planned[0].num_scheduled_tokens or not self.setup.is_async or self.is_held():
+        idle = not planned[0].num_scheduled_tokens and self.setup.is_async and self.worker is None
+        if not idle or self.is_held():
             # Two steps later vLLM no longer knows what only went on with a prompt.
             known = self.sides[0].scheduler.requests
             names = planned[0].num_scheduled_tokens
@@ -234,7 +242,11 @@ class Lockstep:
         made = ModelRunnerOutput(req_ids=names, req_id_to_index=index, sampled_token_ids=tokens)
         if self.setup.has_logprobs:
             made.logprobs = logprobs_of(tokens)
-        if self.setup.loads:
+        if self.worker is not None:
+            made.kv_connector_output = self.worker.reply(plan.kv_connector_metadata)
+            self.counts["loaded"] = self.worker.num_loads
+            self.counts["stored"] = self.worker.num_stores
+        elif self.setup.loads:
             connector = self.sides[0].scheduler.connector
             made.kv_connector_output = work_done(connector, bool(self.setup.fails), rng)
             self.counts["loaded"] += len(made.kv_connector_output.finished_recving)
@@ -340,7 +352,8 @@ def main() -> int:
             )
             print(*(f"{why} {steps}" for why, steps in paths.single_steps.most_common()), sep=", ")
         if difference is not None:
-            print(f"DIFFERENT with seed {asked.seed}: {difference}")
+            seconds = time.process_time()
+            print(f"DIFFERENT with seed {asked.seed}, {seconds:.0f} CPU seconds: {difference}")
             return 1
     print(f"{total} steps, no difference")
     return 0

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from examples.vllm.engine import DENSE, Setup, attention, states
+from examples.vllm.engine import DENSE, OWN, Setup, attention, states
 from kvfast.engines.vllm.versions import release
 
 
@@ -55,6 +55,9 @@ def alone() -> dict[str, Setup]:
         "full, logprobs": replace(plain, num_drafts=2, has_logprobs=True),
         "full, events": replace(plain, has_events=True),
         "full, priority, watermark": replace(plain, policy="priority", watermark=0.05),
+        "full, priority, long prompts": replace(
+            plain, num_blocks=40, max_num_seqs=4, policy="priority", most_of_prompt=24
+        ),
         "full, sessions": replace(plain, num_blocks=200, has_sessions=True, has_events=True),
         "full, async, sessions": replace(plain, num_blocks=200, is_async=True, has_sessions=True),
         "full, eagle": replace(plain, num_drafts=2, use_eagle=True),
@@ -183,7 +186,28 @@ def since_033() -> dict[str, Setup]:
         ),
         "latent and its window": Setup((latent, narrow), 90, 4, 4, has_events=True),
         "full and ring": Setup((full, ring), 90, 8, 4),
+        **own_connectors(full, window),
         **states_since_then(full, window),
+    }
+
+
+def own_connectors(full: Any, window: Any) -> dict[str, Setup]:
+    """Return setups with vLLM's own connectors, whose worker is made up."""
+    plain = Setup((full,), 60, 4, 4)
+    both = replace(plain, specs=(full, window), num_blocks=90)
+    kinds = {
+        "": plain,
+        ", async": replace(plain, is_async=True),
+        ", async, drafts": replace(plain, is_async=True, num_drafts=2),
+        ", window": both,
+        ", window, async": replace(both, is_async=True),
+    }
+    return {
+        f"own {loads}{kind}": replace(setup, loads=loads)
+        for loads in OWN
+        for kind, setup in kinds.items()
+        # A peer brings whole prompts, for which vLLM takes other blocks in windows.
+        if "window" not in kind or loads not in ("nixl", "mooncake")
     }
 
 

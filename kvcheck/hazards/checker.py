@@ -8,7 +8,7 @@ once.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass, field
 
 from kvcheck.hazards.lines import Ended, Given, Line, Place, Pools, Run
@@ -53,6 +53,16 @@ class _Access:
 
     def overlaps(self, place: Place) -> bool:
         return self.place.begin < place.end and place.begin < self.place.end
+
+    def covers(self, other: _Access) -> bool:
+        """Whether who comes after this read comes after the other one, too."""
+        return (
+            not (self.is_write or other.is_write)
+            and self.work.run.stream == other.work.run.stream
+            and self.generation == other.generation
+            and self.place.begin <= other.place.begin
+            and other.place.end <= self.place.end
+        )
 
     @property
     def is_content(self) -> bool:
@@ -112,6 +122,25 @@ class HazardChecker:
             return []
         return list(self._run(line, number))
 
+    def forget(self, awaited: Container[str]) -> None:
+        """Forget the ids of work that has ended, by what the host knows.
+
+        Later lines may name only those of `awaited`.
+        """
+        works = self.works.items()
+        self.works = {n: w for n, w in works if n in awaited or not w.is_in(self._known)}
+
+    def is_filled(self, place: Place) -> bool:
+        """Whether work that did not fail has written all its slots since the block was given."""
+        block, left = self._block(place), set(range(place.begin, place.end))
+        for access in reversed(block.accesses):
+            if access.is_content and access.generation == block.generation:
+                slots = set(range(access.place.begin, access.place.end)) & left
+                if slots and access.work.failed:
+                    return False
+                left -= slots
+        return not left
+
     def _work(self, name: str) -> _Work:
         if name not in self.works:
             raise InvalidArgumentError("id", name, "the id of earlier work")
@@ -166,8 +195,11 @@ class HazardChecker:
         for is_write, places in ((False, run.reads), (True, run.writes)):
             for place in places:
                 block = self._block(place)
-                generation = block.generation - (run.request in block.former)
-                block.accesses.append(_Access(work, place, is_write, generation))
+                access = _Access(
+                    work, place, is_write, block.generation - (run.request in block.former)
+                )
+                block.accesses = [each for each in block.accesses if not access.covers(each)]
+                block.accesses.append(access)
 
     def _read(self, work: _Work, place: Place) -> Iterator[Hazard]:
         block, run = self._block(place), work.run

@@ -134,3 +134,18 @@ def lines_of(texts: Iterable[str]) -> Iterator[tuple[int, Line]]:
         if isinstance(line, Pools):
             sizes_tokens = line.sizes_tokens
         yield number, line
+
+
+def object_of(line: Line) -> dict[str, Any]:
+    """Return the JSON object of a line, which `line_of` reads."""
+    if isinstance(line, Pools):
+        return {"op": "pools", **line.sizes_tokens}
+    found = {name: value for name, value in vars(line).items() if value or name == "ok"}
+    flags = {"is_hit": "hit", "is_back": "back", "is_zeroing": "zero"}
+    op = {Given: "give", Run: "run", Ended: "ended"}[type(line)]
+    for flag, name in flags.items():
+        op = name if found.pop(flag, False) else op
+    for name in {"places", "reads", "writes"} & found.keys():
+        texts = (f"{each}:{each.begin}-{each.end - 1}" for each in found[name])
+        found[name] = " ".join(texts)
+    return {"op": op, **found}

@@ -37,7 +37,7 @@ def test_both_schedulers_do_the_same(
         assert ours.num_steps_batched + ours.single_steps.total() == 40
         assert ours.use_v2_model_runner is bool(int(runner))
         # A ring takes no more blocks than it has, and counts as if it would.
-        is_usual = not any(word in name for word in ("loads", "adapters", "ring"))
+        is_usual = not any(word in name for word in ("loads", "adapters", "ring", "own"))
         least = 30 if is_usual and not setup.encoder_cache else 18 * is_usual * is_since(33)
         assert ours.num_steps_batched + ours.single_steps["throttled"] >= least
         assert ours.num_updates_short >= least - 5

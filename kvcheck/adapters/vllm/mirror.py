@@ -128,6 +128,16 @@ class Mirror:
         if broken is not None and not self.is_over:
             self.differ(f"{call}: the scheduler asks for {broken}")
 
+    def found(self, said: str) -> None:
+        """Report what a step touches in the wrong order, also where following has ended."""
+        reason = reason_for(said, self.expected)
+        if reason is not None:
+            self.num_expected[reason] += 1
+        elif self.difference is None:
+            self.differ(said)
+        else:
+            self.report(said)
+
     def answered(self, call: str, ask: Callable[[], T]) -> T:
         """Return vLLM's result; an exception is a difference, and following stops."""
         try:

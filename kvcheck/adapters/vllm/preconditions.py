@@ -96,16 +96,3 @@ def verified_tokens(num_computed_tokens: int, num_tokens: int) -> str | None:
     if num_computed_tokens > num_tokens:
         return f"{num_computed_tokens} tokens to be cached, of which {num_tokens} are final"
     return None
-
-
-def computed_tokens(num_cached: int, num_computed_tokens: int, block_size: int) -> str | None:
-    """Blocks that are cached when a step is planned are filled by that step (KV-MGR-24).
-
-    Else the request is withdrawn before it is released: a hit would find blocks without content.
-    """
-    if num_cached // block_size > num_computed_tokens // block_size and num_computed_tokens:
-        return (
-            f"the release of a request that has {num_computed_tokens} computed tokens, while keys"
-            f" name {num_cached}: its step was planned, and does not run"
-        )
-    return None

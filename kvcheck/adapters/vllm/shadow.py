@@ -18,6 +18,7 @@ from vllm.logger import init_logger
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
 
+from kvcheck.adapters.vllm.copies import CopyRecorder
 from kvcheck.adapters.vllm.events import translate_event
 from kvcheck.adapters.vllm.expected import read_expected
 from kvcheck.adapters.vllm.library import Library, load_library
@@ -33,8 +34,22 @@ from kvcheck.adapters.vllm.shadowed_later import (
 from kvcheck.adapters.vllm.state import take_snapshot
 from kvcheck.adapters.vllm.steps import Steps
 from kvcheck.discovery import find_implementation
+from kvcheck.hazards.checker import Hazard
 from kvspec.errors import ConfigError, UnsupportedError
 from kvspec.foreign import config_of
+from kvspec.specs import LayerSpec
+
+
+def is_left_out(spec: LayerSpec) -> bool:
+    """Return whether a group's blocks are not filled token by token."""
+    others = ("cross_attention", "encoder_only_attention")
+    return spec.is_state or not spec.prefix_cacheable or spec.kind in others
+
+
+def append(path: Path, text: str) -> None:
+    """Append to a file, which is complete whenever the engine ends."""
+    with path.open("a", encoding="utf-8") as file:
+        file.write(text)
 
 
 class Shadowed:
@@ -51,6 +66,7 @@ class Shadowed:
     defer_block_free: bool
     shadow: Mirror | None = None
     steps: Steps | None = None
+    copies: CopyRecorder | None = None
     records = True
 
     def __init__(self, *args: Any, **options: Any) -> None:
@@ -65,6 +81,7 @@ class Shadowed:
             return
         if unknown is not None:
             logger.warning("No shadow: %s. What the scheduler must keep is checked.", unknown)
+        self.copies = self._recorder(stock, self.shadow, logger)
         translate = partial(translate_event, library)
         if library.is_later:
             self.kv_cache_manager = self._later_manager(stock, self.shadow, translate)
@@ -96,6 +113,29 @@ class Shadowed:
             expected=read_expected(Path(known)) if known else (),
             state=partial(take_snapshot, library, self.kv_cache_manager),
         )
+
+    def _recorder(self, stock: Any, mirror: Mirror, logger: Any) -> CopyRecorder | None:
+        """Watch what is computed, loaded and hit; with KVSPEC_SHADOW_HAZARDS all copies, too."""
+        asked = os.environ.get("KVSPEC_SHADOW_HAZARDS", "")
+        specs = [
+            None if is_left_out(group.spec) else group.spec
+            for group in mirror.config.kv_cache.groups
+        ]
+        if not any(specs):
+            return None
+        if asked and None in specs:
+            logger.warning("KVSPEC_SHADOW_HAZARDS: some groups keep no tokens. Hits are checked.")
+            asked = ""
+        write = None if asked in ("", "1") else partial(append, Path(asked))
+
+        def report(hazard: Hazard) -> None:
+            mirror.found(f"step: {hazard.rule} {hazard.place}: {hazard.what}")
+
+        factor = self.dcp_world_size * self.pcp_world_size
+        made = CopyRecorder(stock, specs, report, factor=factor, is_whole=bool(asked), write=write)
+        if asked and self.connector is not None:
+            made.watch_connector(self.connector)
+        return made
 
     def _later_manager(self, stock: Any, mirror: Mirror, translate: Any) -> LaterShadowedManager:
         """Wrap 0.33's manager, whose connector's calls are also checked."""
@@ -135,11 +175,15 @@ class Shadowed:
         if self.steps is not None:
             waits = self.kv_cache_manager.copies_wait
             self.steps.planned(plan, self.requests, copies_wait=waits)
+        if self.copies is not None:
+            self.copies.planned(plan)
         return plan
 
     def update_from_output(self, scheduler_output: Any, model_runner_output: Any) -> Any:
         """Process the output of a step, which is then no longer in flight."""
         plan, update = scheduler_output, super().update_from_output  # type: ignore[misc]  # as above
+        if self.copies is not None:
+            self.copies.processed(plan, model_runner_output)
         if self.steps is None:
             return update(plan, model_runner_output)
         stale = self.steps.outputs(plan)

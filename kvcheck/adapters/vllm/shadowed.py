@@ -68,8 +68,7 @@ class ShadowedManager(Forwarded):
     """vLLM's manager; its scheduler's calls are also made to the shadow.
 
     `translate`: an event of vLLM's as the contract's; None: events are not compared. `reports`: the
-    events that no caching has made. `num_cached`: the tokens of each request that its last
-    allocation handed to the cache.
+    events that no caching has made.
     """
 
     def __init__(
@@ -83,7 +82,6 @@ class ShadowedManager(Forwarded):
         self.block_pool = pool
         self.translate = translate
         self.reports: list[Any] = []
-        self.num_cached: dict[str, int] = {}
 
     @property
     def shadow(self) -> Any:
@@ -117,7 +115,7 @@ class ShadowedManager(Forwarded):
     ) -> Any:
         """Slots, or None. Both must have as many free blocks afterwards."""
         hits = ids_of(new_computed_blocks)
-        asked = self._check(request, num_new_tokens, num_new_computed_tokens, options)
+        self._check(request, num_new_tokens, num_new_computed_tokens, options)
         computed = request.num_computed_tokens
         call = f"allocate_slots of {request.request_id}"
         granted = self.mirror.answered(
@@ -137,8 +135,6 @@ class ShadowedManager(Forwarded):
             return self._granted(mine, num_new_tokens, told), self.shadow.num_free_blocks
 
         self.mirror.same(call, ours, (ids_of(granted), free))
-        if granted is not None and not asked.delays_caching:
-            self.num_cached[request.request_id] = min(asked.end, asked.num_tokens)
         return granted
 
     def _granted(self, mine: Any, num_new_tokens: int, options: Mapping[str, Any]) -> Any:
@@ -172,15 +168,6 @@ class ShadowedManager(Forwarded):
                 self.mirror.require(call, broken)
         return asked
 
-    def _check_ran(self, call: str, request: Any) -> None:
-        """What was cached when its step was planned is computed."""
-        cached, config = self.num_cached.pop(request.request_id, 0), self.mirror.config
-        sizes = [spec.block_size for spec in config.managed_specs]
-        if config.enable_caching and sizes:
-            size = min(sizes) * config.dcp_world_size * config.pcp_world_size
-            broken = preconditions.computed_tokens(cached, request.num_computed_tokens, size)
-            self.mirror.require(f"{call} of {request.request_id}", broken)
-
     def _stops(self, asked: Asked, request: Any, block_size: int) -> Collection[int]:
         """Return where a chunk of aligned Mamba may end besides the end of a block."""
         return ()
@@ -188,7 +175,6 @@ class ShadowedManager(Forwarded):
     def free(self, request: Any) -> None:
         """Release all blocks of the request."""
         self.stock.free(request)
-        self._check_ran("free", request)
         mine = self.mirror.named(request.request_id)
         if mine is not None:
             self.mirror.same("free", lambda: self.shadow.free(mine), None)
@@ -197,7 +183,6 @@ class ShadowedManager(Forwarded):
     def pop_blocks_for_free(self, request: Any) -> Any:
         """Forget the request, keep its references."""
         blocks = self.stock.pop_blocks_for_free(request)
-        self._check_ran("pop_blocks_for_free", request)
         mine = self.mirror.named(request.request_id)
         if mine is not None:
             ids = tuple(block.block_id for block in blocks)

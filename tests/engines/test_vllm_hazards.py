@@ -1,0 +1,154 @@
+"""vLLM 0.33's own connectors under the checker of hazards; also with mistakes in their order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from kvfast.engines.vllm.versions import is_since
+from tests.commands import said_by
+
+Patch = Callable[[pytest.MonkeyPatch], None]
+
+
+@pytest.fixture(autouse=True)
+def hazards(engine: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    if not is_since(33):
+        pytest.skip("for vLLM 0.33")
+    monkeypatch.setenv("KVSPEC_SHADOW_HAZARDS", "1")
+    monkeypatch.setenv("KVSPEC_MONITOR_DIR", str(tmp_path))
+
+
+def no_flush(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The worker does not await stores whose blocks have gone to others."""
+    from vllm.distributed.kv_transfer.kv_connector.v1.offloading import scheduler
+
+    own = scheduler.OffloadingConnectorScheduler._build_connector_meta
+
+    def built(self: Any, plan: Any) -> Any:
+        meta = own(self, plan)
+        meta.jobs_to_flush = set()
+        return meta
+
+    monkeypatch.setattr(scheduler.OffloadingConnectorScheduler, "_build_connector_meta", built)
+
+
+def no_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store does not hold the blocks that it reads."""
+    from vllm.v1.simple_kv_offload import manager
+
+    def bound(self: Any, pool: Any) -> None:
+        kept = ("blocks", "cached_block_hashes_by_block", "get_cached_block")
+        rest = {"touch": lambda blocks: None, "free_blocks": lambda blocks: None}
+        self._gpu_block_pool = SimpleNamespace(**{n: getattr(pool, n) for n in kept}, **rest)
+
+    monkeypatch.setattr(manager.SimpleCPUOffloadScheduler, "bind_gpu_block_pool", bound)
+
+
+def no_deferral(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks are free one step too early: before a step under way has ended."""
+    from vllm.v1.core.sched.scheduler import Scheduler
+
+    monkeypatch.setattr(Scheduler, "_request_blocks_can_be_freed", lambda *_: True)
+
+
+def no_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An aborted request gives its blocks back while its load is under way."""
+    from vllm.v1.core.sched.scheduler import Scheduler
+
+    own, learn = Scheduler.finish_requests, Scheduler._update_from_kv_xfer_finished
+
+    def finished(self: Any, name: str, status: Any) -> Any:
+        self.finished_recving_kv_req_ids.add(name)
+        return own(self, name, status)
+
+    def learned(self: Any, told: Any) -> None:
+        told.finished_recving &= self.requests.keys()
+        learn(self, told)
+
+    monkeypatch.setattr(Scheduler, "finish_requests", finished)
+    monkeypatch.setattr(Scheduler, "_update_from_kv_xfer_finished", learned)
+
+
+def run(both: Any, num_steps: int) -> str | None:
+    """Run step by step, and abort every tenth request whose load is under way."""
+    for number in range(num_steps):
+        if difference := both.run(1):
+            return str(difference)
+        held = both.sides[0].scheduler.kv_holding_waiting
+        for name in [each.request_id for each in held][: number % 10 == 0]:
+            for side in both.sides:
+                side.scheduler.finish_requests(
+                    name, side.scheduler.requests[name].status.FINISHED_ABORTED
+                )
+    return None
+
+
+@pytest.mark.parametrize("name", ["offloading", "simple", "simple, lazy", "nixl", "mooncake"])
+def test_vllms_own_connectors_have_no_hazard(lockstep: Any, model: str, name: str) -> None:
+    """With steps one after the other, and two under way. kvfast makes the same plans."""
+    for kind in ("", ", async"):
+        setup = lockstep.setups()[f"own {name}{kind}"]
+        for shadow in (True, False):
+            both = lockstep.Lockstep(setup, model, seed=3, shadow=shadow)
+            assert run(both, 200) is None
+            assert both.worker.num_loads > 3
+        assert name in ("nixl", "mooncake") or both.worker.num_stores > 20
+
+
+@pytest.mark.parametrize(
+    ("setup", "mistake", "rule"),
+    [
+        ("offloading", no_flush, "KV-HAZ-3"),
+        ("simple", no_hold, "KV-HAZ-3"),
+        ("simple, async", no_deferral, "KV-HAZ-4"),
+        ("nixl", no_wait, "KV-HAZ-4"),
+    ],
+)
+def test_a_mistake_in_the_order_is_named_by_its_rule(
+    lockstep: Any,
+    model: str,
+    monkeypatch: pytest.MonkeyPatch,
+    setup: str,
+    mistake: Patch,
+    rule: str,
+) -> None:
+    mistake(monkeypatch)
+    both = lockstep.Lockstep(lockstep.setups()[f"own {setup}"], model, seed=3, shadow=True)
+    with suppress(AssertionError, KeyError, AttributeError):  # vLLM's, once it is in disorder
+        run(both, 400)
+    assert f"step: {rule}" in str(both.mirror.difference)
+
+
+def test_the_record_is_one_that_the_command_reads(
+    lockstep: Any,
+    model: str,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("KVSPEC_SHADOW_HAZARDS", str(tmp_path / "record.jsonl"))
+    both = lockstep.Lockstep(lockstep.setups()["own offloading"], model, seed=3, shadow=True)
+    assert both.run(60) is None
+    said = said_by(f"hazards {tmp_path}/record.jsonl", capsys)
+    assert "lines, 0 hazards" in said[0]
+
+
+def test_a_hit_of_what_no_step_has_computed_is_found(
+    lockstep: Any, model: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Preemption by priority: the key that is left is the first difference, a hit is the next."""
+    monkeypatch.delenv("KVSPEC_SHADOW_HAZARDS")
+    setup = lockstep.setups()["full, priority, long prompts"]
+    both = lockstep.Lockstep(setup, model, seed=1, shadow=True)
+    assert "KV-MGR-24" in str(both.run(400))
+    known = tmp_path / "known.toml"
+    known.write_text('[[expected]]\ncall = "step"\nsays = "KV-MGR-24"\nreason = "left"\n')
+    monkeypatch.setenv("KVSPEC_SHADOW_EXPECT", str(known))
+    both = lockstep.Lockstep(setup, model, seed=1, shadow=True)
+    assert "KV-HAZ-1" in str(both.run(400))
