@@ -124,7 +124,7 @@ def decode_message(number: bytes, payload: bytes) -> Message:
             tuple([_decoded(event) for event in found.events]),
         )
         check_batch(batch)
-    # msgspec raises the bare error of text that is not UTF-8.
+    # Before 0.23, msgspec raises the bare error of text that is not UTF-8.
     except (
         msgspec.MsgspecError,
         UnicodeDecodeError,

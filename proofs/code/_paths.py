@@ -44,6 +44,11 @@ class Way:
         self.decided[simple.get_id()] = (holds, simple)  # its id lives as long as it does
         return holds
 
+    def assume(self, condition: Term) -> None:
+        """Decide the condition beforehand: no run has its opposite."""
+        simple = z3.simplify(condition)
+        self.decided[simple.get_id()] = (True, simple)
+
     def number(self, term: Term) -> Unknown:
         """Return an unknown int of this run."""
         return Unknown(term, self)

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import fields
 from types import FunctionType, SimpleNamespace
 from typing import Any, cast
 
@@ -57,6 +58,8 @@ def counted(name: str, longest: Term) -> Term:
     """Return `held_blocks` for a layer of this type and a length."""
 
     def run(way: Way) -> object:
+        for number in ("window", "chunk"):  # of `sizes`: where there is one, it is not 0
+            way.assume(z3.Int(number) != 0)
         spec: Any = object.__new__(TYPES[name])
         members = {
             "block_size": "block_size",
@@ -64,8 +67,8 @@ def counted(name: str, longest: Term) -> Term:
             "attention_chunk_size": "chunk",
             "num_speculative_blocks": "drafted",
         }
-        for member, number in members.items():
-            object.__setattr__(spec, member, way.number(z3.Int(number)))
+        for member in members.keys() & {field.name for field in fields(spec)}:
+            object.__setattr__(spec, member, way.number(z3.Int(members[member])))
         config = SimpleNamespace(
             max_model_len_tokens=way.number(longest),
             max_num_batched_tokens=way.number(z3.Int(STEP)),
