@@ -65,6 +65,7 @@ def alone() -> str:
         return checked(BROKEN, None)
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("window", [1, 9])
 def test_the_report_is_the_same_in_any_order_of_answers(window: int, alone: str) -> None:
     """Vary the window: a report that depended on more than the programs would change."""
@@ -79,6 +80,7 @@ def test_processes_find_the_same(alone: str) -> None:
         assert checked(BROKEN, workers) == alone
 
 
+@pytest.mark.deep
 def test_a_run_that_was_stopped_goes_on_with_other_workers() -> None:
     asked: dict[str, Any] = {"programs": 110, "rules": ("KV-HASH-1",)}
     saved: list[State] = []

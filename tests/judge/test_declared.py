@@ -101,7 +101,6 @@ IN_EVERY_RUN = (
     "no hash functions",
     "CrossAttention",
     "without prefix_caching",
-    "without drafting",
 )
 """Those that the cuts change most."""
 
