@@ -215,9 +215,9 @@ class CopyRecorder:
         """
         mine = [ids for each, ids in self.steps if each is plan]
         self.steps = [each for each in self.steps if each[0] is not plan]
-        failed = set(getattr(output, "num_nans_in_logits", None) or ())
+        nans = getattr(output, "num_nans_in_logits", None) or {}
         for name, work in chain.from_iterable(ids.items() for ids in mine):
-            self.issue(Ended(work, name in output.req_id_to_index and name not in failed))
+            self.issue(Ended(work, name in output.req_id_to_index and not nans.get(name)))
         told = output.kv_connector_output
         lost = getattr(told, "invalid_block_ids", None) or ()
         sync = [one.id for one in self.under_way.values() if one.is_sync]
