@@ -279,8 +279,7 @@ class FastTier:
 
 
 def _group(number: int, spec: LayerSpec, hashed: int) -> _Group:
-    is_full = spec.is_full_attention and spec.keeps_all_blocks
-    if not (is_full or spec.window_tokens) or spec.extra_retained_tokens:
+    if not (spec.reads_whole_prefix or spec.window_tokens) or spec.extra_retained_tokens:
         raise UnsupportedError(f"a host tier for {spec.kind} groups", "kvfast")
     size = spec.block_size
     return _Group(number, size, size // hashed, kind_of(spec), reach_of(spec))

@@ -22,8 +22,10 @@ class ReferenceTier:
         num_blocks = plain(num_blocks)
         int_at_least("num_blocks", num_blocks, 1, error=InvalidArgumentError)
         for spec in config.managed_specs:
-            is_full = spec.is_full_attention and spec.keeps_all_blocks
-            if not (is_full or spec.window_tokens) or spec.extra_retained_tokens > 0:
+            if (
+                not (spec.reads_whole_prefix or spec.window_tokens)
+                or spec.extra_retained_tokens > 0
+            ):
                 raise UnsupportedError(f"a host tier for {spec.kind} groups", "kvref")
         if config.dcp_world_size * config.pcp_world_size > 1:
             raise UnsupportedError("a host tier under context parallelism", "kvref")

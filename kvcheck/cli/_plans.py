@@ -91,7 +91,7 @@ def cached_model(
     except (CacheMemoryError, ConfigError) as error:
         fail(str(file.explain(error)))
     group = report.groups[0] if len(report.groups) == 1 else None
-    if group is None or not (group.spec.is_full_attention and group.spec.keeps_all_blocks):
+    if group is None or not group.spec.reads_whole_prefix:
         kinds = ", ".join(sorted({each.kind for each in report.groups}))
         fail(f"--model {name}: has {kinds}; only full attention is simulated here")
     bytes_per_block = max(report.bytes_per_block(n) for n in range(len(report.workers)))

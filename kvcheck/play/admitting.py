@@ -81,7 +81,7 @@ def admit(runner: Runner, step: st.Admit) -> None:
 def keeps_all(runner: Runner) -> bool:
     """Check that no block list ever contains null."""
     specs = runner.specs
-    return all(s.is_full_attention and s.keeps_all_blocks for s in specs)
+    return all(s.reads_whole_prefix for s in specs)
 
 
 def count_look_up(runner: Runner, step: st.Admit, request: Tracked, hit_tokens: int) -> None:

@@ -39,7 +39,7 @@ class Watch:
         self.config = manager.config
         groups = self.config.kv_cache.groups
         specs = [self.config.registry.resolve(group.spec) for group in groups]
-        self.only_grows = all(spec.is_full_attention and spec.keeps_all_blocks for spec in specs)
+        self.only_grows = all(spec.reads_whole_prefix for spec in specs)
         self.ownership = Ownership(self.config.kv_cache.num_blocks, len(groups))
         self.content = ContentCheck(self.config)
         self.has_copies = looks_inside(self.config)

@@ -130,7 +130,7 @@ def _check_chunks(groups: Sequence[KVCacheGroup]) -> None:
         if spec.layers:
             specs = [layer for _, layer in spec.layers]
         for layer in specs:
-            if layer.chunk_tokens and (layer.chunk_tokens % layer.block_size):
+            if layer.chunk_tokens % layer.block_size:
                 raise ConfigError(
                     "attention_chunk_size",
                     layer.chunk_tokens,

@@ -55,12 +55,10 @@ LIMITS: Mapping[str, Callable[[ManagerConfig], int]] = MappingProxyType(
         "block_size": lambda config: max((spec.block_size for spec in _specs(config)), default=0),
         "max_model_len": lambda config: config.max_model_len_tokens,
         "num_speculative_blocks": lambda config: max(
-            (s.num_speculative_blocks for s in _specs(config) if s.is_state),
-            default=0,
+            (s.num_speculative_blocks for s in _specs(config)), default=0
         ),
         "extra_retained_tokens": lambda config: max(
-            (s.extra_retained_tokens for s in _specs(config) if s.window_tokens),
-            default=0,
+            (s.extra_retained_tokens for s in _specs(config)), default=0
         ),
     }
 )

@@ -30,6 +30,11 @@ class Traits:
     """Whether a retention interval has an effect (KV-CFG-7)."""
 
     @property
+    def reads_whole_prefix(self) -> bool:
+        """Whether each token reads all tokens before it."""
+        return self.is_full_attention and self.keeps_all_blocks
+
+    @property
     def window_tokens(self) -> int:
         """Number of last tokens that a token reads, itself included."""
         return 0

@@ -20,7 +20,7 @@ from kvspec.specs import MambaSpec
 from tests.device.contents import WrongContentError, fingerprints
 from tests.device.contents_cases import Case, first_read
 from tests.device.contents_moves import LONGEST, One
-from tests.device.contents_states import States, entry, is_aligned
+from tests.device.contents_states import States, entry
 
 
 class Player(States):
@@ -141,7 +141,7 @@ class Player(States):
         wanted = self.random.randint(1, max(1, left))
         for spec in self.case.specs:
             # A step ends where a state is kept (align mode), unless it began there.
-            if is_aligned(spec) and request.num_computed_tokens % spec.block_size:
+            if spec.is_aligned and request.num_computed_tokens % spec.block_size:
                 inside = request.num_computed_tokens % spec.block_size
                 wanted = min(wanted, spec.block_size - inside)
         if left == 1 and self.case.can_draft:

@@ -13,10 +13,6 @@ def entry(spec: LayerSpec, num_computed: int) -> int:
     return -(-num_computed // spec.block_size) - 1
 
 
-def is_aligned(spec: LayerSpec) -> bool:
-    return spec.is_aligned
-
-
 def states_of(spec: LayerSpec, start: int, main: int, end: int) -> list[tuple[int, int]]:
     """Return the states that a step from `start` to `end` tokens keeps: (entry, tokens).
 
@@ -24,7 +20,7 @@ def states_of(spec: LayerSpec, start: int, main: int, end: int) -> list[tuple[in
     """
     running = entry(spec, main)
     size = spec.block_size
-    first = running if is_aligned(spec) else start // size
+    first = running if spec.is_aligned else start // size
     kept = [(index, min((index + 1) * size, main)) for index in range(first, running + 1)]
     return kept + [(running + number, main + number) for number in range(1, end - main + 1)]
 
