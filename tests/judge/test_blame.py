@@ -83,13 +83,6 @@ def test_a_mistake_that_behaves_otherwise_is_not_named(report: Report) -> None:
     assert not likenesses(report.violations, near, [other], oracle, options)
 
 
-def test_the_report_says_where_to_look_first(report: Report) -> None:
-    first = report.suspects[0]
-    said = next(line for line in text_lines(report) if line.startswith("likely causes"))
-    assert f"{first.rule} (" in said
-    assert f"{first.num_failed} of its {first.num_failed + first.num_passed} checks" in said
-
-
 def test_ctrl_c_while_mistakes_are_looked_up_keeps_the_report(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

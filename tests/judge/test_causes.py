@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import replace
 from functools import partial
 from typing import Any, cast
@@ -16,13 +15,10 @@ from kvcheck.judge.causes import MOST_WAYS, smallest_first, ways_told
 from kvcheck.judge.expected import findings
 from kvcheck.judge.options import Budget, Options
 from kvcheck.judge.outcome import Report
-from kvcheck.judge.page import report_html
-from kvcheck.judge.report import text_lines, to_json
 from kvcheck.judge.state import State
 from kvcheck.judge.suite import Suite
 from kvcheck.mistakes import find
 from kvcheck.mistakes.twin import twin
-from kvcheck.play.difference import WrongAnswer
 from kvcheck.play.verdicts import Level, Violation, first_violation
 from kvspec._json import Where
 from kvspec.base import BaseRequest
@@ -65,25 +61,6 @@ def test_each_way_has_its_own_story_the_smallest_first(queues: tuple[Report, Sui
             again = first_violation(each.program, suite.subject, Level.IDENTITY, REFERENCE)
             assert again is not None
             assert again.place == each.place
-
-
-def test_a_report_tells_them_under_one_heading(queues: tuple[Report, Suite]) -> None:
-    """And says that there are more; a rule that is broken in one way has no numbers."""
-    report, _ = queues
-    ways = (way(1), way(2), way(3), way(1, "KV-POOL-11"))
-    report = replace(report, violations=ways, more={QUEUE: 2})
-    lines = list(text_lines(report))
-    assert sum(line.startswith(QUEUE) for line in lines) == 1
-    told = [line for line in lines if re.fullmatch("  . of .", line)]
-    assert told == ["  1 of 3", "  2 of 3", "  3 of 3"]
-    assert "  broken in 2 more ways, not shown" in lines
-    data = to_json(report)
-    numbers = [(each["number"], each["of"]) for each in data["violations"]]
-    assert numbers == [(1, 3), (2, 3), (3, 3), (1, 1)]
-    assert data["more"] == {QUEUE: 2}
-    page = report_html(report)
-    assert page.count(" of 3") == 3
-    assert "(3 of 3, broken in 2 more ways, not shown)" in page
 
 
 def test_a_file_of_known_differences_has_a_cause_once(queues: tuple[Report, Suite]) -> None:
@@ -153,21 +130,3 @@ def test_rules_keep_their_order_and_a_story_is_told_once() -> None:
     assert [(each.rule, len(each.operations)) for each in found] == [
         ("KV-POOL-9", 1), ("KV-POOL-9", 3), (QUEUE, 2),
     ]  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("what", "expected", "observed", "place"),
-    [
-        ("free_queue after free", [1, 2], [2, 1], "free_queue after free"),
-        ("get_computed_blocks answers", {"a": 1, "length": 2}, {"a": 1, "length": 3},
-         "get_computed_blocks answers .length"),
-        ("event 3", {"keys": [1]}, {"keys": [2]}, "event .keys"),
-        ("req_blocks after free", {"r0": [[1]]}, {"r0": [[2]]}, "req_blocks after free"),
-        ("manager.lookup(request, 12)", 1, 2, "manager.lookup"),
-    ],
-)  # fmt: skip
-def test_a_place_has_no_numbers_of_a_program(
-    what: str, expected: object, observed: object, place: str
-) -> None:
-    """The same mistake in another program is the same way."""
-    assert WrongAnswer("name", QUEUE, what, expected, observed).place == place

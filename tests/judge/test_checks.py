@@ -9,7 +9,6 @@ import pytest
 
 import kvref
 from kvcheck.play import checks
-from kvcheck.play.agreement import without_ids
 from kvcheck.play.checks import CompareCheck, EventCheck, InvariantCheck, ShadowCheck, identities
 from kvcheck.play.difference import WrongAnswer
 from kvcheck.play.player import Outcome
@@ -78,27 +77,6 @@ def test_an_answer_and_how_much_is_free_are_compared_with_the_oracle(exact_ids: 
         assert caught.value.expected.startswith(what.strip())
         check.after_operation(runner, replace(one, oracle=None))
         check.after_operation(runner, replace(one, oracle_after=None))
-
-
-@pytest.mark.parametrize(
-    ("name", "answer", "left"),
-    [
-        ("get_computed_blocks", {"blocks": [[3, 0]], "n": 1}, {"blocks": [[False, True]], "n": 1}),
-        ("find_longest_cache_hit_per_group", {"blocks": [[0]]}, {"blocks": [[True]]}),
-        ("allocate_slots", [[4], [0]], [[False], [True]]),
-        ("allocate_slots", None, None),
-        (
-            "get_block_ids", {"blocks": [[4, 0]], "unhashed": [[4], []]},
-            {"blocks": [[False, True]], "unhashed": [1, 0]},
-        ),
-        ("pop_blocks_for_free", [4, 3], 2),
-        ("take_new_block_ids", [4], 1),
-        ("take_residency_samples", [4], None),
-        ("free", 7, 7),
-    ],
-)  # fmt: skip
-def test_what_stays_of_an_answer_where_ids_are_a_policy(name: str, answer: Any, left: Any) -> None:
-    assert without_ids(name, answer) == left
 
 
 def test_events_are_taken_of_both_sides_after_each_step() -> None:

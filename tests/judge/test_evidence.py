@@ -150,17 +150,3 @@ def test_a_violation_without_operations_has_no_record(tmp_path: Path) -> None:
     violation = Violation("KV-HASH-1", "name", "detail", Program(SCENARIOS[0].config, ()), ())
     written = write_record(violation, REFERENCE, REFERENCE, tmp_path / "x.jsonl")
     assert (written.path, written.reason) == (None, "it is not shown by operations")
-
-
-def test_a_subject_that_quits_gets_what_the_oracle_answers(tmp_path: Path) -> None:
-    """Playing the record on it must not end the command."""
-
-    class Quits(BlockPool):
-        def allocate(self, n: int) -> list[int]:
-            raise SystemExit(0)
-
-    subject = ReferenceImplementation(Quits)
-    violation = next(found(subject, Level.SAFETY))
-    record = write_record(violation, subject, REFERENCE, tmp_path / "record.jsonl")
-    assert record.path is not None
-    assert replay_trace(record.path, REFERENCE).passed

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import count, islice, pairwise
-from random import Random
+from itertools import islice
 from typing import Any
 
 import pytest
 
 import kvfast
 import kvref
-from kvcheck.judge.inside_programs import inside_programs, large_inside_program
+from kvcheck.judge.inside_programs import inside_programs
 from kvcheck.play.fit import random_program
-from kvcheck.play.performing import perform
-from kvcheck.play.runner import Runner
-from kvcheck.play.steps import Arrive, Break, Program
+from kvcheck.play.steps import Break, Program
 from kvcheck.play.verdicts import Level, first_violation
 from kvspec.config import ManagerConfig
 from kvspec.errors import UnsupportedError
@@ -64,18 +61,6 @@ def test_a_mistake_is_found_by_a_story(mistake: str, rule: str) -> None:
     assert rule in {violation.rule for violation in found if violation}
 
 
-def test_programs_at_real_sizes_are_large() -> None:
-    """Some have thousands of blocks or of tokens, and some hundreds of requests."""
-    many = islice((seed for seed in count() if Random(seed).random() < 0.002), 3)
-    drawn = [large_inside_program(Random(seed), 40) for seed in (*range(25), *many)]
-    specs = [spec for program in drawn for spec in program.config.managed_specs]
-    assert {spec.block_size for spec in specs} >= {16, 32, 64, 128, 256}
-    assert max(program.config.kv_cache.num_blocks for program in drawn) > 2000
-    arrivals = [[s for s in p.steps if isinstance(s, Arrive)] for p in drawn]
-    assert max(map(len, arrivals[-3:])) > 200
-    assert max(len(each.prompt) for of_one in arrivals for each in of_one) > 4000
-
-
 @pytest.mark.deep
 def test_random_programs_find_each_mistake() -> None:
     """Those that `kvspec check` draws for subjects with the feature, the first few hundred."""
@@ -84,39 +69,6 @@ def test_random_programs_find_each_mistake() -> None:
         subject = mistaken(mistake)
         found = (first_violation(program, subject, Level.SAFETY) for program in drawn)
         assert any(each is not None and each.rule == rule for each in found), mistake
-
-
-@pytest.mark.rule("KV-INSIDE-5")
-def test_programs_keep_what_callers_promise() -> None:
-    """A prompt's chunk that begins inside a block ends in it, or leaves a state inside; and no
-    request is scheduled twice in a step."""
-    num_inside = num_states = 0
-    for program in (*STORIES, *programs(2)):
-        runner = Runner(program, RIGHT)
-        perform(runner, program.steps)
-        lengths: dict[str, int] = {}
-        scheduled: set[str] = set()
-        for asked, after in pairwise((*runner.operations, ("", None, {}))):
-            name, request, given = asked
-            if name == "new_step_starts":
-                scheduled.clear()
-            if name == "new_request" and request is not None:
-                lengths[request] = len(given["prompt_token_ids"])
-            if name != "allocate_slots" or request is None or after[0] != "take_block_copies":
-                continue
-            assert request not in scheduled
-            scheduled.add(request)
-            start = given["num_computed_tokens"] + given.get("num_new_computed_tokens", 0)
-            for spec in runner.specs:
-                if spec.is_state and start < lengths[request]:
-                    chunk = Chunk(start, start + given["num_new_tokens"], spec.block_size)
-                    has_state = chunk.checkpoint(spec, runner.config) > 0
-                    is_inside = start % chunk.size > 0
-                    left = -start % chunk.size
-                    assert has_state or not is_inside or chunk.end <= start + left
-                    num_states += has_state
-                    num_inside += is_inside
-    assert min(num_inside, num_states) > 50
 
 
 FULL = FullAttentionSpec(4, 1, 8, "float16")

@@ -14,11 +14,10 @@ from kvcheck.judge.applying import rule_outcomes, verdicts
 from kvcheck.judge.coverage import FROM_OUTSIDE, exercised
 from kvcheck.judge.drawing import story
 from kvcheck.judge.options import Budget, Options
-from kvcheck.judge.outcome import BROKEN, IN_DOUBT, NOT_APPLICABLE, NOT_EXERCISED, UNBROKEN, Report
+from kvcheck.judge.outcome import BROKEN, NOT_APPLICABLE, NOT_EXERCISED, UNBROKEN, Report
 from kvcheck.judge.page import report_html
 from kvcheck.judge.suite import Suite
 from kvcheck.judge.telling import told
-from kvcheck.play.situations import SITUATIONS
 from kvcheck.play.verdicts import Level, Violation
 from kvcheck.rulebook import rule_sentences
 from kvcheck.view.model import Recording
@@ -78,29 +77,6 @@ def test_every_rule_of_the_run_has_a_row_with_its_sentence_and_verdict(report: R
     assert Counter(verdicts(report).values()).keys() >= {BROKEN, UNBROKEN}
 
 
-def test_each_violation_can_be_opened(report: Report) -> None:
-    """Its operations, the last one marked; what was expected and observed; the test."""
-    page = report_html(report, ["the-record"])
-    assert page.count('<li class="last">') == sum(bool(v.operations) for v in report.violations)
-    assert page.count("<dt>expected</dt>") == len(report.violations)
-    assert page.count('<details class="broken" open>') == 1
-    for violation in report.violations:
-        assert f'<a class="id" href="#{violation.rule}">' in page
-    assert "the-record" in page
-    assert page.count("def test_kv_") == len(report.violations)
-
-
-def test_chapters_have_their_titles_and_broken_rules_their_text(report: Report) -> None:
-    """The page is a lone file: what explains a rule stands in it."""
-    page = report_html(report)
-    assert '<span class="id">The block pool</span>' in page
-    row = page.partition('<tr id="KV-POOL-3">')[2].partition("</tr>")[0]
-    assert "admit c -&gt; refused" in row
-    assert page.count("<summary>More</summary>") == sum(
-        found.verdict in (BROKEN, IN_DOUBT) for found in rule_outcomes(report).values()
-    )
-
-
 def test_a_story_is_drawn_on_both_sides_up_to_the_difference(report: Report) -> None:
     """The reference above, the subject below; both as the page of `kvspec view` reads them."""
     subject = mistaken("TakesFromTheBack")
@@ -121,23 +97,6 @@ def drawn(violation: Violation, subject: Implementation, options: Options) -> Re
     found = story(violation, subject, REFERENCE, options)
     assert found is not None
     return found
-
-
-def test_what_shows_no_state_or_has_no_operations_is_not_drawn(report: Report) -> None:
-    """Then the calls stand there alone; at safety the subject is drawn alone."""
-    violation = told(report.violations[0], mistaken("TakesFromTheBack"), REFERENCE, report.options)
-    safely = replace(report.options, level=Level.SAFETY)
-    subject = mistaken("TakesFromTheBack")
-    assert story(violation, minimal(), REFERENCE, safely) is None
-    assert story(replace(violation, operations=()), subject, REFERENCE, report.options) is None
-    assert drawn(violation, subject, safely).other == ()
-
-
-def test_situations_that_never_came_up_say_so(report: Report) -> None:
-    """Every situation has its row."""
-    page = report_html(report)
-    assert page.count('<td class="number') == len(SITUATIONS)
-    assert (">never<" in page) is bool(report.missed)
 
 
 def test_nothing_is_taken_for_markup(report: Report) -> None:

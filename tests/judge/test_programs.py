@@ -28,8 +28,8 @@ UNSEEN: dict[Level, set[str]] = {
         "EvictionFreesTheBlock",
     },
     Level.BEHAVIOUR: {"UnhashedRunReversed"},
-    Level.IDENTITY: set(),
 }
+"""At identity `test_evidence.py` has each of them."""
 
 
 @pytest.mark.parametrize("program", SCENARIOS, ids=lambda program: str(program.name))
@@ -39,7 +39,7 @@ def test_the_reference_conforms_to_every_directed_program(program: Program) -> N
         assert first_violation(program, REFERENCE, level, REFERENCE) is None
 
 
-@pytest.mark.parametrize("level", list(Level))
+@pytest.mark.parametrize("level", UNSEEN)
 @pytest.mark.parametrize("broken", POOLS)
 def test_directed_programs_see_a_broken_pool(broken: str, level: Level) -> None:
     """Except what is a policy at that level."""

@@ -213,25 +213,6 @@ def test_a_run_that_goes_on_first_tries_again_what_was_broken(
     assert heard[0] == Reached("trying again", None, "what was broken before")
 
 
-def test_of_failures_that_take_long_the_first_of_a_kind_is_kept_as_it_is() -> None:
-    """Making it smaller would take as long each time; others are made smaller."""
-    suite = Suite(ReferenceImplementation(Leaks), REFERENCE, OPTIONS)
-    violation = first_of(suite)
-    kept: list[object] = []
-    suite.shrinker.keep = kept.append  # type: ignore[assignment, method-assign]
-    suite.is_slow = True
-    suite._keep(violation)
-    suite._keep(replace(violation, detail="in another way", operations=()))
-    assert suite.found.listed == (violation,)
-    assert (kept, suite.found.more) == ([], {})
-    suite.is_slow = False
-    suite.found.violations.clear()
-    suite._keep(violation)
-    assert kept == [violation]
-    suite._keep(violation)
-    assert kept == [violation]
-
-
 @pytest.mark.parametrize(
     ("spent", "is_violation", "lost"), [(1.9, True, 0.0), (2.1, True, 2.1), (2.1, False, 0.0)]
 )

@@ -9,26 +9,19 @@ from typing import Any
 import pytest
 
 import kvref
-from kvcheck.judge import parts
 from kvcheck.judge import suite as suites
 from kvcheck.judge.coverage import exercised
 from kvcheck.judge.faults import known_of
 from kvcheck.judge.options import ENDLESS, Budget, Options
 from kvcheck.judge.outcome import Reached, Report
 from kvcheck.judge.outcomes import neighbours
-from kvcheck.judge.parts import Answer, Drawn
 from kvcheck.judge.state import State
 from kvcheck.judge.suite import UNSEEN, Suite
-from kvcheck.play.left_out import LeftOut
-from kvcheck.play.steps import Program
 from kvcheck.play.verdicts import PROTOCOL, Level, Violation
 from kvcheck.play.watchdog import OutOfPatienceError
 from kvcheck.rules.directed import EXAMPLES
 from kvspec.errors import InvalidArgumentError, UnsupportedError
-from kvspec.interface import Feature
-from kvspec.policy import Policy
 from tests.judge.minimal import minimal
-from tests.judge.test_performing import Lacks
 from tests.mistakes import mistaken
 from tests.programs import SCENARIOS
 
@@ -170,105 +163,6 @@ def test_a_state_of_another_run_is_refused_with_what_differs() -> None:
 
 
 @pytest.mark.parametrize(
-    ("level", "has_inside", "declared", "both"),
-    [
-        (Level.SAFETY, True, True, True),
-        (Level.BEHAVIOUR, True, True, True),
-        (Level.BEHAVIOUR, True, False, False),
-        (Level.SAFETY, False, True, False),
-    ],
-)
-def test_programs_are_drawn_of_the_seed_the_batch_and_the_budget(
-    level: Level, has_inside: bool, declared: bool, both: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """About hits inside a block where the subject has and declares them, at every level."""
-    subject = REFERENCE if has_inside else Lacks(Feature.HITS_INSIDE_BLOCKS)
-    asked: list[Any] = []
-
-    def drawn(kind: str) -> Any:
-        def programs(*given: Any) -> list[str]:
-            asked.append((kind, *given))
-            return [kind]
-
-        return programs
-
-    monkeypatch.setattr(suites, "random_programs", drawn("random"))
-    monkeypatch.setattr(suites, "inside_programs", drawn("inside"))
-    policy = Policy(hits_inside_blocks=declared)
-    suite = Suite(subject, REFERENCE, replace(ASKED, level=level, policy=policy))
-    kinds = ["random", "inside"] if both else ["random"]
-    assert list[Any](suite._programs(2)) == kinds
-    assert asked == [(kind, 3, 2, 7) for kind in kinds]
-
-
-@pytest.mark.parametrize("level", Level)
-def test_a_drawn_program_is_cut_to_what_the_subject_can(
-    level: Level, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What cannot be cut, and what the subject leaves out, is not counted."""
-    suite = Suite(REFERENCE, REFERENCE, replace(ASKED, level=level))
-    asked: list[Any] = []
-    drawn = SCENARIOS[:4]
-    fitting: list[Program | None] = [None, PROGRAM, PROGRAM, PROGRAM]
-
-    def cut(*given: Any, **more: Any) -> Program | None:
-        asked.append((given, more))
-        return fitting[len(asked) - 1]
-
-    answers = [
-        Answer(left_out=LeftOut("no")),
-        Answer(VIOLATION),
-        Answer(replace(VIOLATION, rule="KV-EVT-1")),
-    ]
-    left = iter(answers)
-
-    def answer(sides: Any, program: Program) -> Answer:
-        assert (sides, program) == (suite.sides, PROGRAM)
-        return next(left)
-
-    kept: list[Violation] = []
-    monkeypatch.setattr(parts, "random_program", cut)
-    monkeypatch.setattr(parts, "program_answer", answer)
-    monkeypatch.setattr(suite, "_keep", kept.append)
-    found = parts.programs(suite.sides, 2, True, drawn)
-    assert found == Drawn(2, tuple(answers), len(drawn), True)
-    matters = {"hashes_matter": level is not Level.SAFETY, "oracle": REFERENCE}
-    assert asked == [((program, CAN, ASKED.policy), matters) for program in drawn]
-    counts = []
-    for each in found.answers:
-        suite._take_random(each)
-        counts.append(suite.num_random)
-    assert (counts, kept) == ([0, 1, 2], [VIOLATION])
-
-
-def test_plans_are_asked_of_who_plans_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those of the batch, numbered on from batch to batch."""
-    tried: list[Any] = []
-
-    def verdict(*given: Any) -> Violation | None:
-        tried.append(given)
-        if len(tried) == 1:
-            raise LeftOut("no")
-        return replace(VIOLATION, rule="KV-PLAN-1" if len(tried) == 2 else RULE, is_example=True)
-
-    monkeypatch.setattr(parts, "example_violation", verdict)
-    suite = Suite(REFERENCE, REFERENCE, replace(ASKED, rules=("KV-PLAN-*",)))
-    ((function, given),) = suite._plans(2)
-    numbers = range(2 * suites.PLANS, 3 * suites.PLANS)
-    assert given == (suite.sides, 2, [f"random plan 3.{number}" for number in numbers])
-    for answer in function(*given).answers:
-        suite._take_random(answer)
-    assert [example.name for example, *_ in tried] == given[2]
-    rest = [REFERENCE, ASKED.policy, REFERENCE, ASKED.level]
-    assert [others for _, *others in tried] == [rest] * suites.PLANS
-    assert suite.num_random == suites.PLANS - 1
-    assert [each.rule for each in suite.found.listed] == ["KV-PLAN-1"]
-    assert not [*Suite(REFERENCE, REFERENCE, ASKED)._plans(0)]  # not wanted
-    lacks = Suite(Lacks(Feature.PLANNING), REFERENCE, replace(ASKED, rules=("*",)))
-    assert not [*lacks._plans(0)]
-
-
-@pytest.mark.parametrize(
     ("rules", "asked", "is_wanted"),
     [
         (("KV-MGR-*",), ("KV-MGR-1",), True),
@@ -285,38 +179,3 @@ def test_rules_are_wanted_by_their_patterns(
 ) -> None:
     """What is about none, and a server that does not speak, is everybody's business."""
     assert Suite(REFERENCE, None, replace(ASKED, rules=rules))._is_wanted(asked) is is_wanted
-
-
-@pytest.mark.parametrize(
-    ("level", "alone", "compared"),
-    [
-        (Level.SAFETY, False, None),
-        (Level.BEHAVIOUR, False, REFERENCE),
-        (Level.IDENTITY, True, None),
-    ],
-)
-def test_what_is_compared_with(level: Level, alone: bool, compared: object) -> None:
-    options = replace(ASKED, level=level, self_checks_only=alone)
-    suite = Suite(REFERENCE, REFERENCE, options)
-    assert suite.sides.compared is compared
-    assert suite.shrinker.compared is compared
-    assert (suite.shrinker.subject, suite.shrinker.level) == (REFERENCE, level)
-    assert suite.shrinker.seconds == NO_TIME.shrink_seconds
-
-
-def test_what_the_subject_refuses_to_make_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It counts as no check, and nothing is known of its rules."""
-
-    def refuses(*given: Any, **more: Any) -> Any:
-        raise LeftOut("one, two")
-
-    monkeypatch.setattr(parts, "example_violation", refuses)
-    options = replace(ASKED, rules=("KV-STAT-4", RULE))
-    suite = Suite(REFERENCE, REFERENCE, options)
-    suite._examples()
-    assert suite.num_directed == 0
-    assert suite.found.evidence == []
-    assert set(suite.found.left_out.values()) == {("one", "two")}
-    asked = {each.name for each in CHOSEN if each.binds_at(ASKED.level)}
-    assert asked < set(suite.found.left_out)
-    assert suite.found.looked_at == {"directed"}

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import ast
 import json
-import re
 import sys
 import xml.etree.ElementTree as ET
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -20,28 +18,22 @@ import kvspec.config
 import kvspec.policy
 import kvspec.specs
 from kvcheck.judge.options import Budget, Options
-from kvcheck.judge.outcome import Report
 from kvcheck.judge.pasted import example_test, source
 from kvcheck.judge.report import (
     calls,
     configuration,
-    text_lines,
-    to_json,
     to_junit,
     violation_lines,
 )
-from kvcheck.judge.suite import Suite
 from kvcheck.judge.telling import told
-from kvcheck.play.difference import WrongAnswer
 from kvcheck.play.shadow import content_check
 from kvcheck.play.steps import Arrive, Program
 from kvcheck.play.text import operation_text, shortened, shown
 from kvcheck.play.verdicts import Level, first_violation
 from kvcheck.remote.client import connect
 from kvcheck.rules.directed import EXAMPLES, example_violation, find_example
-from kvref.block_pool import BlockPool
-from kvref.implementation import ReferenceImplementation
 from kvspec.policy import Policy
+from tests.judge.test_reports import ways
 from tests.mistakes import mistaken
 from tests.programs import SCENARIOS
 from tests.source import tree
@@ -125,66 +117,6 @@ def test_an_example_is_pasted_by_its_name() -> None:
     found[f"test_{example.rules[0].lower().replace('-', '_')}"]()
 
 
-class WrongWayRound(BlockPool):
-    """Releases in the order of the list."""
-
-    def release(self, blocks: Any) -> None:
-        super().release(list(reversed(list(blocks))))
-
-
-@pytest.fixture(scope="module")
-def report() -> Report:
-    """A run that finds something."""
-    rules = ("KV-POOL-*", "KV-MGR-*")  # with all of them it takes twice as long
-    budget = Budget(0.0, 20).counted(20)
-    options = Options(Level.IDENTITY, budget, rules, name="mine:implementation")
-    return Suite(ReferenceImplementation(WrongWayRound), kvref.implementation(), options).run()
-
-
-def test_the_text_marks_the_operation_that_failed(report: Report) -> None:
-    """One numbered operation per line, then what was expected and observed, each on its own."""
-    lines = list(text_lines(report))
-    marked = [number for number, line in enumerate(lines) if line.startswith("  >")]
-    assert len(marked) == sum(bool(found.operations) for found in report.violations) > 0
-    labels = [line[2:].partition("  ")[0] for line in lines if re.match(r"  \w+.*  ", line)]
-    assert ("expected", "observed") in pairwise(labels)
-    assert all(after == "observed" for label, after in pairwise(labels) if label == "expected")
-    told = lines[: next(n for n, line in enumerate(lines) if line.startswith("likely causes"))]
-    assert max(len(line) for line in told if not line.startswith("    ")) <= 80
-
-
-def test_only_the_first_violation_comes_with_a_test(report: Report) -> None:
-    """The page and JSON have one for each."""
-    text = "\n".join(text_lines(report))
-    assert text.count("  as a test:") == 1
-    assert len(report.violations) > 1
-
-
-def test_a_difference_says_where_it_is(report: Report) -> None:
-    """However much of both sides is cut."""
-    wrong = WrongAnswer(
-        "name", "KV-POOL-6", "queue", [[0] * 99, [1] * 99], [[0] * 99, [1] * 98 + [2]]
-    )
-    assert wrong.observed.endswith("characters)")
-    assert wrong.first_at == "[1][98]: expected 1, got 2"
-    longer = WrongAnswer("name", "KV-POOL-6", "queue", [1], [1, 3])
-    assert longer.first_at == "[1]: expected (absent), got 3"
-    plain = WrongAnswer("name", "KV-POOL-6", "usage", 1, 2)
-    assert plain.first_at == ""
-    keys = WrongAnswer("name", "KV-POOL-6", "key", "ab" * 32 + "00000001", "ab" * 32 + "00000002")
-    assert (keys.expected, keys.observed) == ("key: …b00000001", "…b00000002")
-
-
-def test_the_configuration_stands_above_every_story(report: Report) -> None:
-    """Blocks, sizes and windows, in a line."""
-    lines = list(text_lines(report))
-    stories = [number for number, line in enumerate(lines) if line.startswith("      1  ")]
-    assert len(stories) > 1
-    for number in stories:
-        above = " ".join(line.strip() for line in lines[number - 9 : number])
-        assert re.search(r"with      \d+ blocks; .* per block", above)
-
-
 def test_an_example_tells_the_calls_that_it_made() -> None:
     """Up to the first at which the subject parts from the reference; so it has a record."""
     subject = mistaken("SkipsOneTokenMore")
@@ -220,22 +152,9 @@ def test_a_server_gets_the_messages_that_show_it() -> None:
     assert lines[-1].startswith(f'    < {{"id":{messages[-1]["id"]},"result":')
 
 
-def test_json_has_both_sides_as_members(report: Report) -> None:
-    """And the test to paste."""
-    for violation in to_json(report)["violations"]:
-        assert violation["expected"]
-        assert violation["observed"]
-        compile(violation["test"], "pasted", "exec")
-
-
-def test_junit_has_them_in_the_message(report: Report) -> None:
-    """CI systems show the message first."""
-    assert b'message="expected ' in to_junit(report)
-
-
-def test_junit_is_xml_whatever_a_subject_is_called(report: Report) -> None:
+def test_junit_is_xml_whatever_a_subject_is_called() -> None:
     """An escape of a terminal, half a character, a null byte."""
-    strange = replace(report, subject="x\x1b[31m\ud800\0é\n")
+    strange = replace(ways("1"), subject="x\x1b[31m\ud800\0é\n")
     suite = ET.fromstring(to_junit(strange))
     assert suite.get("name", "").startswith("kvspec check x\\x1b[31m\\ud800\\x00é")
 

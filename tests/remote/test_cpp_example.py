@@ -15,6 +15,7 @@ import pytest
 from kvcheck.cli import main
 from kvcheck.discovery import find_implementation
 from kvcheck.judge.options import Budget, Options
+from kvcheck.judge.outcome import Report
 from kvcheck.judge.suite import Suite
 from kvcheck.play.verdicts import Level
 from kvcheck.records.select import find, shipped_records
@@ -67,9 +68,15 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build(tmp_path_factory.mktemp("cpp"), SOURCE.parent)
 
 
-def test_the_planted_lines_stand_there_once() -> None:
-    for file, there, *_ in MISTAKES:
-        assert (SOURCE.parent / file).read_text("utf-8").count(there) == 1, there
+@pytest.mark.deep
+@pytest.mark.parametrize("mistake", MISTAKES, ids=[rule for *_, rule in MISTAKES])
+def test_a_mistake_in_one_line_is_found(mistake: tuple[str, str, str, str], tmp_path: Path) -> None:
+    file, there, wrong, _ = mistake
+    source = Path(shutil.copytree(SOURCE.parent, tmp_path / "cpp"))
+    text = (source / file).read_text("utf-8")
+    assert text.count(there) == 1
+    (source / file).write_text(text.replace(there, wrong), "utf-8")
+    assert checked(build(tmp_path, source)).violations
 
 
 @pytest.fixture(scope="module", params=["", "+json"], ids=["cbor", "json"])
@@ -110,10 +117,14 @@ def test_it_passes_the_recorded_traces(remote: RemoteImplementation, shared: Pat
     assert replays(remote, shared / "golden/manager", every=every) == passed
 
 
-def test_it_conforms_in_every_directed_program(server: Path) -> None:
+def checked(server: Path) -> Report:
     with closing(remote_of(f"cmd:{server}")) as remote:
         options = Options(Level.IDENTITY, Budget(0.0, 0))
-        report = Suite(remote, find_implementation("kvref"), options).run()
+        return Suite(remote, find_implementation("kvref"), options).run()
+
+
+def test_it_conforms_in_every_directed_program(server: Path) -> None:
+    report = checked(server)
     assert not report.violations
     assert report.directed > 200
 
