@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import json
 import shlex
-import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from kvcheck.cli import main
 from tests.remote.servers import SERVE, script, serve
-from tests.source import ROOT
 
 
 def probed(name: str, capsys: pytest.CaptureFixture[str], *more: str) -> tuple[int, str]:
@@ -28,17 +25,6 @@ def test_the_reference_answers_everything_right(
     assert code == 0
     assert "features: admission, cache_salt" in said
     assert said.splitlines()[-1].startswith("23 of 23 replies are right; next: kvspec check")
-
-
-def test_the_example_in_cpp_answers_everything_right(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    compiler = shutil.which("g++") or shutil.which("clang++")
-    if compiler is None:
-        pytest.skip("no C++ compiler")
-    program, source = tmp_path / "server", ROOT / "examples/cpp/server.cpp"
-    subprocess.run((compiler, "-std=c++17", "-O0", "-o", str(program), str(source)), check=True)
-    assert probed(f"cmd:{program}", capsys)[0] == 0
 
 
 HALF = """

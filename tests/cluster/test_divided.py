@@ -10,11 +10,10 @@ import pytest
 
 from kvcheck.cli import main
 from kvcheck.cli.whatif import curves_of
-from kvcheck.tasks import Cluster
 from kvcheck.tools.replay.source import open_trace
 from kvcheck.tools.replay.trace import select
 from kvcheck.tools.replay.units import units_of
-from tests.cluster.workers import Shuffling, on_nodes
+from tests.cluster.workers import Shuffling
 
 TRACES = ("synth:chat?requests=30&seed=1", "synth:chat?requests=20&seed=2", "demo")
 
@@ -70,13 +69,3 @@ def test_what_cannot_be_divided_is_said(
 ) -> None:
     assert main(["replay", *arguments, "--impl", "kvref", "--limit", "1", "--jobs", "2"]) == 2
     assert says in capsys.readouterr().err
-
-
-@on_nodes
-@pytest.mark.parametrize("number", [1, 4])
-def test_curves_do_not_depend_on_the_number_of_nodes(nodes: Any, number: int) -> None:
-    for _ in range(number):
-        nodes.add_node(num_cpus=1)
-    wanted = asked(8)
-    with Cluster(nodes.address) as workers:
-        assert curves_of(*wanted, workers) == curves_of(*wanted, None)

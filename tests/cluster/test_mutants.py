@@ -5,17 +5,13 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from kvcheck.processes import Processes, exit_code
-from kvcheck.tasks import Outcome, Workers
-from tests.cluster.workers import Counting, Shuffling, kill_one_at_work, on_nodes
+from kvcheck.tasks import Workers
 from tests.mutation import draw
 from tests.mutation.draw import MUTMUT, make_mutants, packed, run
 
@@ -102,34 +98,6 @@ def test_a_mutant_ends_itself_and_nobody_else(place: Path, request: pytest.Fixtu
         assert found(place, workers, expected) == expected
 
 
-@dataclass
-class Interrupted(Shuffling):
-    answers: int = 0
-
-    def answer(self, handle: int) -> Outcome:
-        """See `Workers`."""
-        if not self.answers:
-            raise KeyboardInterrupt
-        self.answers -= 1
-        return super().answer(handle)
-
-
-def test_what_is_known_is_not_tried_again(place: Path) -> None:
-    with pytest.raises(KeyboardInterrupt):
-        found(place, Interrupted(answers=2), QUICK)
-    others, nobody = Shuffling(), Shuffling()
-    assert found(place, others, QUICK) == QUICK
-    assert others.made == len(QUICK) - 2
-    assert found(place, nobody, QUICK) == QUICK
-    assert nobody.made == 0
-
-
-def test_tests_that_cannot_be_run_kill_nobody(place: Path) -> None:
-    (place / "mutants/tests/test_it.py").write_text("import no_such_module")
-    with pytest.raises(RuntimeError, match=r"the tests of .* cannot be run: exit code 104"):
-        found(place, None, QUICK)
-
-
 BEGINS = """
 import os, subprocess, sys, time
 file, seconds = sys.argv[1:]
@@ -162,28 +130,3 @@ def has_ended(number: int) -> bool:
             return True
         time.sleep(0.05)
     return False
-
-
-class OneDies(Counting):
-    """A Ray cluster in which a node dies once a result has arrived."""
-
-    def __init__(self, nodes: Any, working: Sequence[Any]) -> None:
-        super().__init__(nodes.address)
-        self.kill = partial(kill_one_at_work, nodes, working)
-        self.answers = 0
-
-    def answer(self, handle: Any) -> Outcome:
-        """See `Workers`."""
-        self.answers += 1
-        if self.answers == 1:
-            self.kill()
-        return super().answer(handle)
-
-
-@on_nodes
-def test_when_a_node_dies_no_mutant_is_lost_and_none_is_dead_of_it(nodes: Any, place: Path) -> None:
-    working = [nodes.add_node(num_cpus=1) for _ in range(3)]
-    with OneDies(nodes, working) as workers:
-        assert found(place, workers) == EXPECTED
-    assert workers.lost == [True]
-    assert workers.answers == len(EXPECTED)  # one had no tests, one was made again

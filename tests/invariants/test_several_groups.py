@@ -110,13 +110,6 @@ def test_the_audit_catches_a_mistake(invariant: str, mistake: str) -> None:
     assert caught.value.invariant == invariant
 
 
-@pytest.mark.parametrize("mistake", [mistake for _, mistake in MISTAKES])
-def test_it_does_not_show_with_one_full_group(mistake: str) -> None:
-    broken = mistaken(mistake, audits=True)
-    for num_blocks in (80, *range(8, 40)):
-        play(broken, [full(4)], num_blocks)
-
-
 def test_every_invariant_has_a_mistake() -> None:
     named = {i.name for i in INVARIANTS} | {i.name for i in TRANSITION_INVARIANTS}
     assert {invariant for invariant, _ in MISTAKES} == named - {

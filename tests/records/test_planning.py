@@ -21,7 +21,6 @@ from kvspec.codec import (
     decode_planning_config,
     decode_spec,
 )
-from kvspec.config import KVCacheConfig
 from kvspec.errors import ConfigError, FormatError, InvalidArgumentError, UnsupportedError
 from kvspec.planning_functions import FUNCTIONS
 from tests.records.planner_tape import (
@@ -234,11 +233,6 @@ def test_a_latent_in_an_input_is_padded_as_its_alignment_asks(
     found = replay_planning(written(tmp_path / "p.jsonl", record), kvref.implementation())
     assert found.mismatches == ()
     assert found.passed == 1
-
-
-def test_a_layout_may_have_no_blocks() -> None:
-    assert decode_kv_cache({**CACHE, "num_blocks": 0}, HERE).num_blocks == 0
-    assert isinstance(decode_kv_cache(CACHE, HERE), KVCacheConfig)
 
 
 @pytest.mark.shared

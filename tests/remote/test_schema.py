@@ -23,11 +23,9 @@ from kvcheck.remote.operations import MESSAGES, check_hello
 from kvcheck.remote.planner import ANSWERS
 from kvspec._json import Where
 from kvspec.errors import FormatError
-from tests.cases import Case
 from tests.remote.configs import config
 from tests.remote.schema import PATH
 from tests.remote.servers import serve
-from tests.remote.test_server import NO_MESSAGES, no_message, talk
 from tests.source import ROOT
 
 jsonschema = pytest.importorskip("jsonschema", reason="the package jsonschema is not installed")
@@ -35,17 +33,6 @@ jsonschema = pytest.importorskip("jsonschema", reason="the package jsonschema is
 SCHEMA = json.loads((ROOT / PATH).read_text(encoding="utf-8"))
 MOST = 20
 """Of one operation and outcome no more shapes are checked."""
-
-ELSEWHERE = (
-    "an unknown handle",
-    "a handle in use",
-    "handle 0",
-    "a configuration that is none",
-    "an unknown planning function",
-    "handles that are no list",
-    "a handle that is a list",
-)
-"""Messages that are none only because of what was sent before, or of what an argument holds."""
 
 
 @cache
@@ -212,19 +199,3 @@ def test_the_schema_takes_an_answer_where_the_client_does(few: list[Exchange]) -
             assert client_takes(message, wrong) == (found is None), (message, wrong, found)
             refused += found is not None
     assert refused > 100
-
-
-@pytest.mark.parametrize("case", NO_MESSAGES, ids=str)
-def test_what_a_server_refuses_as_no_message_is_none(case: Case) -> None:
-    message = no_message(case)
-    _, (answer,) = talk(message)
-    assert problem("answer", answer) is None
-    assert (problem("message", message) is None) == (case.name in ELSEWHERE)
-
-
-def test_the_example_in_the_protocol_is_in_the_schema() -> None:
-    text = (ROOT / "spec/protocol.md").read_text(encoding="utf-8")
-    said = [json.loads(line[2:]) for line in text.splitlines() if line.startswith(("> {", "< {"))]
-    exchanges = list(zip(said[::2], said[1::2], strict=True))
-    assert len(exchanges) == 7
-    assert [found for exchange in exchanges for found in judged(exchange)] == []

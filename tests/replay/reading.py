@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any
 
 import pytest
 
@@ -28,10 +27,3 @@ def error_of(form: str, content: str) -> TraceError:
     assert caught.value.file == "t"
     assert "\n" not in str(caught.value)
     return caught.value
-
-
-def session(asked: Sequence[tuple[int, int, int, list[int]]], **more: object) -> dict[str, Any]:
-    entries = [
-        {"t": ms / 1000, "type": "s", "in": a, "out": b, "hash_ids": ids} for ms, a, b, ids in asked
-    ]
-    return {"id": "x", "block_size": 16, "requests": entries, **more}

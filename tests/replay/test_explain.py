@@ -139,7 +139,3 @@ def test_an_explanation_that_does_not_add_up_is_an_error() -> None:
     with pytest.raises(ExplanationError, match="0 tokens explained as hits, 5 hit") as caught:
         explainer.waterfall(5)
     assert (caught.value.explained_tokens, caught.value.hit_tokens) == (0, 5)
-
-
-def test_every_reason_says_what_it_means() -> None:
-    assert all(len(reason.meaning) > 20 for reason in Reason)

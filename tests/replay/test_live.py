@@ -107,7 +107,7 @@ def test_the_view_fits_a_terminal_of_80_columns(engines: Sequence[Moment]) -> No
 
 
 def report(capsys: pytest.CaptureFixture[str], *options: str) -> tuple[dict[str, Any], str]:
-    assert main(["replay", "demo", *FAST, "--json", "-", *options]) == 0
+    assert main(["replay", "demo", "--limit", "60", *FAST, "--json", "-", *options]) == 0
     captured = capsys.readouterr()
     content: dict[str, Any] = json.loads(captured.out)
     return {**content, "seconds": None}, captured.err

@@ -190,19 +190,6 @@ def test_pieces_split_anywhere_give_the_same_lines() -> None:
 NUMBERED = [record(number, [0], 10) for number in range(1, 10_001)]
 
 
-def test_a_sample_keeps_about_its_share_and_depends_on_line_numbers_alone() -> None:
-    kept = [each.line for each in select(NUMBERED, sample=0.25)]
-    assert 2_350 < len(kept) < 2_650
-    later = [each.line for each in select(NUMBERED[5_000:], sample=0.25)]
-    assert later == [each for each in kept if each > 5_000]
-
-
-def test_a_larger_sample_contains_the_smaller_one() -> None:
-    small = {each.line for each in select(NUMBERED, sample=0.1)}
-    large = {each.line for each in select(NUMBERED, sample=0.3)}
-    assert small < large
-
-
 def test_which_lines_are_sampled_never_changes() -> None:
     # SHA-256("kvspec-sample:1") begins with ed, so line 1 is kept from 0xed / 256 = 0.926 on.
     assert [each.line for each in select(NUMBERED[:40], sample=0.1)] == [8, 21, 37]
