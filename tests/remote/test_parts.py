@@ -19,7 +19,6 @@ from kvcheck.remote.values import NOT_SPOKEN
 from kvref import implementation
 from kvspec.config import CustomSpec, SpecRegistry
 from kvspec.errors import (
-    CacheMemoryError,
     ConfigError,
     InvalidArgumentError,
     InvariantViolation,
@@ -28,12 +27,10 @@ from kvspec.errors import (
     UnsupportedError,
 )
 from kvspec.interface import HitRateWindow, Implementation, KVCacheManager
-from kvspec.planning import Planner, PlanningConfig
-from kvspec.request import MultimodalItem, PromptEmbeddings, Request, RequestInput
-from kvspec.sequential import batched_of
+from kvspec.planning import Planner
+from kvspec.request import Request
 from kvspec.specs import FullAttentionSpec
-from kvspec.stats import PrefixCacheStats
-from tests.remote.configs import FULL, MAMBA, WINDOW, config, request_input
+from tests.remote.configs import FULL, WINDOW, config, request_input
 from tests.remote.servers import count_waits, serve
 
 KVREF = implementation()
@@ -76,14 +73,6 @@ def test_capabilities_are_those_of_the_served_one_without_code_and_shared_memory
     assert has.spec_types <= reference.spec_types
 
 
-def test_whole_steps_are_made_of_messages(remote: RemoteImplementation) -> None:
-    manager = remote.create(config())
-    batched = batched_of(remote, manager)
-    handle = batched.register(remote.make_request(manager, request_input("r", 5)))
-    assert batched.admit([handle]).num_scheduled_tokens.tolist() == [5]
-    assert manager.get_blocks(batched.request_of(handle)).to_lists()[0]
-
-
 def test_foreseen_questions_go_out_with_the_next_message(
     remote: RemoteImplementation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -114,72 +103,10 @@ def test_foreseen_questions_are_about_one_manager(remote: RemoteImplementation) 
     foresee(KVREF.create(config()), "get_usage")  # nothing to be sent
 
 
-def test_a_request_shows_what_the_reference_shows(remote: RemoteImplementation) -> None:
-    shown = []
-    for impl in (KVREF, remote):
-        manager = impl.create(config())
-        given = RequestInput(
-            "a",
-            range(1, 10),
-            cache_salt="salt",
-            multimodal=(MultimodalItem("image", 2, 4),),
-            prompt_embeddings=PromptEmbeddings(bytes(range(18)), 2),
-        )
-        request = impl.make_request(manager, given)
-        impl.append_tokens(manager, request, [7, 8, 9, 10])
-        shown.append(
-            (
-                request.request_id,
-                request.num_tokens,
-                request.num_prompt_tokens,
-                list(request.token_ids),
-                list(request.block_hashes),
-            )
-        )
-    assert shown[0] == shown[1]
-    assert len(shown[1][4]) == 3
-
-
 def test_a_manager_fills_in_its_configuration(remote: RemoteImplementation) -> None:
     for given in (config(), config(FULL, WINDOW), config(hash_seed=None)):
         manager = remote.create(given)
         assert (manager.config, len(manager.none_hash)) == (KVREF.create(given).config, 32)
-
-
-def test_a_copy_goes_its_own_way(remote: RemoteImplementation) -> None:
-    manager, request = used(remote)
-    copy = remote.clone(manager)
-    assert copy.snapshot() == manager.snapshot()
-    copy.free(request)
-    assert copy.num_free_blocks == 11
-    assert manager.num_free_blocks == 8
-    assert copy.take_events() == manager.take_events() != ()
-
-
-@pytest.mark.parametrize("specs", [(FULL,), (FULL, MAMBA)], ids=["full", "mamba"])
-def test_a_restored_manager_is_in_the_state_of_the_snapshot(
-    remote: RemoteImplementation, specs: tuple[Any, ...]
-) -> None:
-    manager = remote.create(config(*specs, num_blocks=20))
-    request = remote.make_request(manager, request_input("a", 9))
-    manager.allocate_slots(request, 8)
-    snapshot = manager.snapshot()
-    restored = remote.restore(manager.config, snapshot)
-    assert restored.snapshot() == snapshot == KVREF.restore(manager.config, snapshot).snapshot()
-
-
-def test_a_window_counts_as_the_reference_does(remote: RemoteImplementation) -> None:
-    windows = [impl.make_hit_rate_window(2) for impl in (KVREF, remote)]
-    for stats in (
-        PrefixCacheStats(requests=1, queries_tokens=10, hits_tokens=5),
-        PrefixCacheStats(requests=2, queries_tokens=10, hits_tokens=8),
-        PrefixCacheStats(reset=True),
-    ):
-        for window in windows:
-            window.observe(stats)
-        assert len({(window.num_requests, window.hit_rate) for window in windows}) == 1
-    with pytest.raises(InvalidArgumentError, match="max_requests"):
-        remote.make_hit_rate_window(0)
 
 
 def test_residency_samples_come_over(remote: RemoteImplementation) -> None:
@@ -191,39 +118,12 @@ def test_residency_samples_come_over(remote: RemoteImplementation) -> None:
     assert all(0 <= sample.idle_ns <= sample.lifetime_ns for sample in samples)
 
 
-def test_partial_entries_come_over(remote: RemoteImplementation) -> None:
-    larger = FullAttentionSpec(block_size=8, num_kv_heads=1, head_size=8, dtype="float16")
-    keys = []
-    for impl in (KVREF, remote):
-        manager = impl.create(config(larger, WINDOW))
-        request = impl.make_request(manager, request_input("a", 13))
-        manager.allocate_slots(request, 13)
-        assert manager.cache_partial_block(request, 0, 12) is True
-        keys.append(manager.snapshot().block_keys)
-    assert keys[0] == keys[1]
-
-
 @pytest.mark.shared
 def test_planning_records_pass_through_the_protocol(shared: Path) -> None:
     remote = find_implementation(serve("kvref"))
     result = replay_planning(shared / "golden/planning.jsonl.gz", remote)
     assert result.failed == 0, result.mismatches
     assert result.passed > 500
-
-
-def test_planning_answers_are_those_of_the_reference(remote: RemoteImplementation) -> None:
-    planners = [impl.planner for impl in (KVREF, remote)]
-    plan_config = PlanningConfig(max_model_len_tokens=100, max_num_batched_tokens=50)
-    workers = ((("layer.0", FULL), ("layer.1", WINDOW)),)
-    plans, errors = [], []
-    for planner in planners:
-        assert planner is not None
-        plans.append(planner.plan(workers, plan_config, (10**6,)))
-        with pytest.raises(CacheMemoryError) as caught:
-            planner.plan(workers, plan_config, (1000,))
-        errors.append(vars(caught.value))
-    assert plans[0] == plans[1]
-    assert errors[0] == errors[1]
 
 
 class RingSpec(FullAttentionSpec):

@@ -147,9 +147,8 @@ def client_takes(message: Mapping[str, Any], result: Any) -> bool:
 @pytest.fixture(scope="module")
 def exchanges() -> Iterator[list[Exchange]]:
     with pytest.MonkeyPatch.context() as patch:
-        yield conversation(
-            patch, ("KV-MGR-1*", "KV-MGR-23", "KV-ERR-*", "KV-PLAN-1*", "KV-EVT-*", "KV-POL-18")
-        )
+        some = ("MGR-1*", "MGR-2*", "ERR-*", "PLAN-1*", "EVT-*", "POL-18", "STAT-*", "PART-*")
+        yield conversation(patch, [f"KV-{rules}" for rules in some])
 
 
 @pytest.fixture(scope="module")

@@ -17,8 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from kvcheck.cli import _support, main
 from kvcheck.cli import _watch as watch_module
 from kvcheck.tools.replay.driver import Driver
-from kvcheck.tools.replay.metrics import COUNTERS, GAUGES, ReplayMetrics
-from kvcheck.tools.replay.options import ReplayOptions
+from kvcheck.tools.replay.metrics import COUNTERS, GAUGES
 from kvcheck.tools.replay.result import Moment
 
 FAST = ("--impl", "kvfast", "--no-check", "--quiet")
@@ -32,38 +31,6 @@ def samples(text: str) -> Samples:
         for family in text_string_to_metric_families(text)
         for sample in family.samples
     }
-
-
-def test_the_file_says_what_the_report_says(tmp_path: Path) -> None:
-    target, found = tmp_path / "replay.prom", tmp_path / "found.json"
-    traces = ("demo", "synth:chat?requests=30")
-    outputs = ("--metrics", str(target), "--json", str(found))
-    assert main(["replay", *traces, *FAST, *outputs]) == 0
-    text = target.read_text()
-    shown = samples(text)
-    for report in json.loads(found.read_text())["replays"]:
-        name = report["trace"]
-        expected = {
-            "vllm:prefix_cache_queries_total": report["tokens_queried"],
-            "vllm:prefix_cache_hits_total": report["tokens_hit"],
-            "vllm:prompt_tokens_total": report["tokens_queried"],
-            "vllm:prompt_tokens_cached_total": report["tokens_hit"],
-            "vllm:generation_tokens_total": report["tokens_generated"],
-            "vllm:num_preemptions_total": report["preemptions"],
-            "vllm:request_success_total": report["requests"],
-            "kvspec:evictions_total": report["evictions"],
-            "kvspec:steps_total": report["steps"],
-            "vllm:num_requests_running": 0,
-            "vllm:num_requests_waiting": 0,
-        }
-        assert {key: shown[key, name] for key in expected} == expected
-        assert 0 < shown["vllm:kv_cache_usage_perc", name] <= report["peak_usage"]
-    config = next(
-        family.samples[0].labels
-        for family in text_string_to_metric_families(text)
-        if family.name == "vllm:cache_config_info"
-    )
-    assert (config["block_size"], config["num_gpu_blocks"]) == ("64", "300")
 
 
 def test_the_file_is_written_on_the_way_and_waiting_requests_are_counted(
@@ -103,29 +70,6 @@ def test_the_file_is_written_on_the_way_and_waiting_requests_are_counted(
     assert max(moment.num_waiting for moment in moments) == 6
 
 
-@pytest.mark.parametrize("arrival", ["ignore", "timestamp"])
-def test_each_engine_is_told_by_its_number(arrival: str, tmp_path: Path) -> None:
-    target, found = tmp_path / "replay.prom", tmp_path / "found.json"
-    fleet = ("--engines", "3", "--route", "prefix", "--route", "round-robin", "--arrival", arrival)
-    outputs = ("--metrics", str(target), "--json", str(found))
-    assert main(["replay", "demo", *FAST, *fleet, *outputs]) == 0
-    shown = {
-        (sample.name, sample.labels.get("model_name"), sample.labels["engine"]): sample.value
-        for family in text_string_to_metric_families(target.read_text())
-        for sample in family.samples
-    }
-    for route in json.loads(found.read_text())["routes"]:
-        for number, engine in enumerate(route["engines"]):
-            which = f"demo by {route['route']}", str(number)
-            assert shown["vllm:prefix_cache_queries_total", *which] == engine["tokens_queried"]
-            assert shown["vllm:prefix_cache_hits_total", *which] == engine["tokens_hit"]
-            assert shown["vllm:request_success_total", *which] == engine["requests"]
-            assert shown["kvspec:steps_total", *which] == engine["steps"]
-            assert shown["vllm:kv_cache_usage_perc", *which] == 0
-    pools = {engine for name, _, engine in shown if name == "vllm:cache_config_info"}
-    assert pools == {"0", "1", "2"}
-
-
 def test_names_and_kinds_are_those_that_vllm_gives() -> None:
     spec = find_spec("vllm")
     if spec is None or spec.origin is None:
@@ -139,13 +83,6 @@ def test_names_and_kinds_are_those_that_vllm_gives() -> None:
     assert kinds["vllm:request_success"] == "counter"
     assert '"vllm:cache_config_info"' in source
     assert '["model_name", "engine"]' in source
-
-
-def test_types_are_declared() -> None:
-    text = ReplayMetrics(ReplayOptions(10, 16)).text().decode()
-    types = dict(re.findall(r"^# TYPE (\S+) (\w+)$", text, re.M))
-    assert {name: types[name] for name in GAUGES} == dict.fromkeys(GAUGES, "gauge")
-    assert {types[f"{name}_total"] for name in COUNTERS} == {"counter"}
 
 
 def test_an_address_is_answered_while_the_replay_runs(

@@ -12,7 +12,7 @@ from kvcheck.play.state import View, digest
 from kvcheck.records.trace import replay_trace
 from kvcheck.tools.view import NotShownError, load
 from kvcheck.view.marks import Marks, life_of_requests, marks_of
-from kvcheck.view.model import Frame, Recording
+from kvcheck.view.model import Frame
 from kvspec.record import Header, Operation
 from kvspec.record_file import read_header
 from tests.records.tape import Tape
@@ -61,42 +61,10 @@ def test_every_small_shared_trace_has_states_that_agree_with_their_counts(shared
     assert shown > 100
 
 
-def _frame(recording: Recording, operation: int) -> Frame:
-    frame = recording.frames[operation + 1]
-    assert frame.operation is not None
-    assert frame.operation.index == operation
-    return frame
-
-
-def test_marks_of_the_shipped_record() -> None:
-    recording = load(SMALL)
-    refused = {
-        frame.operation.index: frame.marks.refused.partition(":")[0]
-        for frame in recording.frames
-        if frame.operation is not None and frame.marks.refused is not None
-    }
-    assert refused == {16: "refused", 19: "refused", 26: "refused", 29: "refused with ValueError"}
-    assert _frame(recording, 5).marks.hit == (1, 2)  # found
-    assert _frame(recording, 6).marks.hit == (1, 2)  # taken over
-    assert _frame(recording, 12).marks.cached == (5,)
-    assert _frame(recording, 23).marks.evicted == (1, 3)  # evict_blocks
-    assert _frame(recording, 31).marks.evicted == (2, 4, 5, 6)  # reset_prefix_cache
-
-
 def test_a_block_that_is_taken_and_cached_anew_is_evicted_and_cached() -> None:
     operation = Tape.read(SMALL).operations[12]
     marks = marks_of(operation, [None, "aa", "bb", None], [None, "aa", "cc", "dd"])
     assert marks == Marks(hit=(1, 2), evicted=(2,), cached=(2, 3))
-
-
-def test_lives_of_the_shipped_record() -> None:
-    assert load(SMALL).lives == {
-        "a": [(0, "waiting"), (2, "running"), (27, "done")],
-        # Released at 17 and looked up again at 28.
-        "b": [(4, "waiting"), (6, "running"), (17, "preempted")],
-        "c": [(10, "waiting"), (12, "running"), (24, "done")],
-        "d": [(14, "waiting"), (21, "running"), (30, "done")],
-    }
 
 
 def test_a_released_request_that_never_ran_waits_and_a_name_used_again_begins_again() -> None:

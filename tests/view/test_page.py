@@ -13,14 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvcheck.discovery import find_implementation
-from kvcheck.tools.view import NotShownError, load
-from kvcheck.view.model import Recording, Violation
+from kvcheck.records.select import shipped_records
+from kvcheck.tools.view import load
+from kvcheck.view.model import Violation
 from kvcheck.view.page import SHOWN_CHARACTERS, content, embedded, page, queue_change
-from kvcheck.view.text import MEANINGS, group_words
-from kvspec.config import KVCacheGroup
+from kvcheck.view.text import MEANINGS
 from kvspec.operations import OPERATIONS
-from kvspec.specs import ChunkedLocalAttentionSpec, MLAAttentionSpec, SlidingWindowSpec
-from tests.view.records import LARGE, SMALL, renamed, rewritten
+from tests.cases import Case, cases
+from tests.view.records import SMALL, renamed, rewritten
 
 KVREF = find_implementation("kvref")
 
@@ -31,23 +31,6 @@ def data_of(html: str) -> Any:
     return json.loads(found[1])
 
 
-def folded(frames: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    states = []
-    state: dict[str, Any] = {"queue": [], "refs": {}, "keys": {}, "held": {}, "counts": {}}
-    for frame in frames:
-        state = dict(state)
-        for name in ("refs", "keys"):
-            state[name] = {**state[name], **dict(frame.get(name, []))}
-        for name in ("held", "counts"):
-            members = {**state[name], **frame.get(name, {})}
-            state[name] = {key: value for key, value in members.items() if value is not None}
-        state["queue"] = moved(state["queue"], frame.get("queue", {}))
-        for name in ("same_key", "free_blocks", "usage"):
-            state[name] = frame.get(name, state.get(name))
-        states.append(state)
-    return states
-
-
 def moved(queue: list[int], change: dict[str, list[int]]) -> list[int]:
     if "all" in change:
         return change["all"]
@@ -55,39 +38,12 @@ def moved(queue: list[int], change: dict[str, list[int]]) -> list[int]:
     return [*change.get("front", []), *stayed, *change.get("back", [])]
 
 
-def assert_folds_to_its_frames(recording: Recording) -> None:
-    shown = folded(data_of(page(recording))["frames"])
-    assert len(shown) == len(recording.frames)
-    for state, frame in zip(shown, recording.frames, strict=True):
-        fields = frame.state.fields
-        assert list(state["refs"].values()) == fields["ref_cnt"]
-        assert list(state["keys"].values()) == fields["block_hash"]
-        assert state["queue"] == fields["free_queue"]
-        assert state["held"] == fields["req_blocks"]
-        assert state["counts"] == fields["num_cached_block"]
-        assert state["same_key"] == frame.state.dup_order
-        assert (state["free_blocks"], state["usage"]) == (
-            frame.state.num_free_blocks,
-            frame.state.usage,
-        )
-
-
-@pytest.mark.parametrize("path", [SMALL, LARGE], ids=lambda path: path.stem)
-def test_the_changes_fold_to_the_states(path: Path) -> None:
-    assert_folds_to_its_frames(load(path, KVREF))
-
-
-@pytest.mark.shared
-def test_the_changes_of_the_shared_traces_fold_to_the_states(shared: Path) -> None:
-    shown = 0
-    for path in sorted((shared / "golden" / "manager").iterdir())[::6]:
-        try:
-            recording = load(path)
-        except NotShownError:
-            continue
-        assert_folds_to_its_frames(recording)
-        shown += 1
-    assert shown > 10
+@pytest.mark.parametrize("case", cases(__file__, "content.txt"), ids=str)
+def test_the_content_of_a_page_is_as_it_was_read(case: Case) -> None:
+    """The whole of it, a line for each frame and for each other member."""
+    shown = content(load(shipped_records() / f"{case.given[0]}.jsonl", KVREF))
+    frames = shown.pop("frames")
+    case.expect(json.dumps(each) for each in (*({k: v} for k, v in shown.items()), *frames))
 
 
 queues = st.lists(st.integers(1, 12), max_size=12, unique=True)
@@ -150,25 +106,6 @@ def test_long_arguments_are_cut_and_say_so(tmp_path: Path) -> None:
 
 def test_every_operation_has_a_meaning() -> None:
     assert set(MEANINGS) == set(OPERATIONS)
-
-
-@pytest.mark.parametrize(
-    ("spec", "words"),
-    [
-        (MLAAttentionSpec(4, 1, 576, "bfloat16"), "MLA attention, 4 tokens per block"),
-        (
-            SlidingWindowSpec(4, 1, 8, "bfloat16", sliding_window=9),
-            "sliding window, 4 tokens per block, window 9",
-        ),
-        (
-            ChunkedLocalAttentionSpec(8, 1, 8, "bfloat16", attention_chunk_size=16),
-            "chunked local attention, 8 tokens per block, chunk 16",
-        ),
-    ],
-    ids=["mla", "window", "chunk"],
-)
-def test_a_group_in_words(spec: Any, words: str) -> None:
-    assert group_words(KVCacheGroup(("layer.0",), spec)) == words
 
 
 def test_a_rule_that_is_broken_is_shown_with_its_name() -> None:
