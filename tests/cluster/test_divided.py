@@ -54,18 +54,3 @@ def without_seconds(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: without_seconds(each) for key, each in value.items() if key != "seconds"}
     return [without_seconds(each) for each in value] if isinstance(value, list) else value
-
-
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        (["demo", "demo", "--live"], "--live cannot be combined with"),
-        (["demo", "-"], "- cannot be combined with"),
-        (["demo", "/no/such"], "/no/such: cannot be read"),
-    ],
-)
-def test_what_cannot_be_divided_is_said(
-    arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["replay", *arguments, "--impl", "kvref", "--limit", "1", "--jobs", "2"]) == 2
-    assert says in capsys.readouterr().err

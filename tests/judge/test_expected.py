@@ -172,16 +172,6 @@ def test_another_mistake_is_new_and_this_one_gone(folder: Path) -> None:
     assert any(message.startswith("expected ") for message in messages)
 
 
-def test_what_was_mended_is_gone_once_it_was_looked_for(folder: Path) -> None:
-    """The reference breaks nothing."""
-    done = kvspec(folder, "check", "kvref", *RUN, "--expect", str(FILE))
-    assert done.returncode == 1, done.stderr
-    assert (
-        done.stdout.splitlines()[-1]
-        == f"differs from known.toml: 0 known, 0 new, {NUM_KNOWN} no longer found"
-    )
-
-
 def test_a_file_of_other_rules_cannot_be_expected(folder: Path) -> None:
     """Exit code 2 before anything runs, and nothing is written over it."""
     for option in ("--expect", "--write-expect"):

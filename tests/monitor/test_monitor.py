@@ -11,7 +11,6 @@ import pytest
 
 import kvcheck
 from kvcheck.records.trace import replay_trace
-from kvcheck.rules.specs import full, sliding
 from kvcheck.watch import Monitor
 from kvref.implementation import ReferenceImplementation
 from kvref.manager import ReferenceManager
@@ -26,7 +25,7 @@ from kvspec.errors import (
     UnsupportedError,
 )
 from kvspec.interface import Implementation, KVCacheManager
-from kvspec.record_file import read_header, read_trace
+from kvspec.record_file import read_header
 from kvspec.request import LoRA, MultimodalItem, PromptEmbeddings, Request, RequestInput
 from kvspec.snapshot import Snapshot
 from tests.mistakes import mistaken
@@ -82,15 +81,6 @@ def test_it_is_a_manager_and_says_what_the_inner_one_says() -> None:
     assert monitor.groups is inner.groups  # type: ignore[attr-defined]  # of this manager's own
     with pytest.raises(AttributeError):
         _ = monitor.no_such_thing
-
-
-@pytest.mark.parametrize("every", [1, 100])
-def test_two_runs_are_equal_with_and_without_it(every: int) -> None:
-    plain = REFERENCE.create(config(), check_invariants=False)
-    monitor = watched(every=every)
-    for manager in (plain, monitor):
-        Engine(REFERENCE, manager).run(60)
-    assert plain.snapshot() == monitor.snapshot()
 
 
 def test_errors_come_through_as_the_same_object(tmp_path: Path) -> None:
@@ -333,40 +323,6 @@ def _with_hashes_of_tokens_only() -> ReferenceImplementation:
             return made  # type: ignore[no-any-return]  # as kvref made it
 
     return HashesTokensOnly()
-
-
-def test_a_description_can_be_given_where_requests_have_none(tmp_path: Path) -> None:
-    salted = RequestInput("r", range(6), cache_salt="s")
-    monitor = watched(implementation=LEAKS, record=tmp_path, describe=lambda request: salted)
-    with pytest.raises(MonitorViolation) as found:
-        leak(monitor)
-    assert found.value.record is not None
-    assert '"cache_salt":"s"' in found.value.record.read_text()
-
-
-def test_what_records_of_version_1_cannot_say_is_in_the_record_too(tmp_path: Path) -> None:
-    specs = (full(4), sliding(8, 6))
-    settings = config(12, specs=specs, hash_seed=None, max_model_len_tokens=40)
-    maker = mistaken("GivesABlockTwice")
-    monitor = watched(settings, maker, record=tmp_path)
-    one = request(monitor, 14, maker=maker)
-    with pytest.raises(MonitorViolation) as found:
-        monitor.allocate_slots(one, 14)
-    assert replay_trace(found.value.record or tmp_path, REFERENCE).mismatch is not None
-    late = watched(settings, LEAKS, record=tmp_path, every=10_000)
-    one = request(late, 14, maker=LEAKS)
-    late.allocate_slots(one, 14)
-    assert late.cache_partial_block(one, 1, 12)
-    late.get_num_common_prefix_blocks(one)
-    with pytest.raises(MonitorViolation) as found:
-        late.free(one)
-    record = found.value.record
-    assert record is not None
-    names = [getattr(line, "name", "") for line in read_trace(record)]
-    assert "cache_partial_block" in names
-    mismatch = replay_trace(record, REFERENCE).mismatch
-    assert mismatch is not None
-    assert "free" in mismatch.what
 
 
 class HidesItsState(ReferenceManager):

@@ -159,11 +159,3 @@ class Asked:
     def estimate_max_model_len(self, _: object, config: PlanningConfig, __: int) -> int:
         self.seen.append(config.policy)
         return 7
-
-
-def test_an_unknown_profile_cannot_run(capsys: pytest.CaptureFixture[str]) -> None:
-    assert golden("--profile", "vllm-9") == 2
-    shipped = "default, vllm-0.24, vllm-0.33"
-    assert capsys.readouterr().err.splitlines() == [
-        f"kvspec: error: vllm-9: neither a shipped profile ({shipped}) nor a file"
-    ]

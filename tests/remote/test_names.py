@@ -37,17 +37,6 @@ def test_a_program_that_is_not_there_or_no_program_is_named(tmp_path: Path) -> N
             find_implementation(f"cmd:{shlex.quote(str(path))}")
 
 
-@pytest.mark.parametrize("program", ["true", "cat", "echo hello"])
-def test_programs_that_know_nothing_of_the_protocol_are_one_line_and_exit_code_2(
-    program: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["golden", "--impl", f"cmd+json:{program}"]) == 2
-    shown = capsys.readouterr().err
-    assert shown.startswith("kvspec: error: ")
-    assert "last message: hello" in shown
-    assert len(shown.splitlines()) == 1
-
-
 def test_an_implementation_that_serve_does_not_find_is_told_with_its_words() -> None:
     with pytest.raises(RemoteError, match=r"exit status 2.*unknown implementation 'nowhere'"):
         find_implementation(serve("nowhere"))

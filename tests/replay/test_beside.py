@@ -62,29 +62,6 @@ def test_page_and_picture_show_all(tmp_path: Path, capsys: pytest.CaptureFixture
     assert again.read_bytes() == picture.read_bytes()
 
 
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        (("demo", "demo", "--record", "r.jsonl"), "--record works with one trace only"),
-        (("demo", "demo", "--engines", "2"), "--engines works with one trace only"),
-        (("-", "-"), "standard input can be read only once"),
-        (("demo", "/no/such/trace"), "/no/such/trace: cannot be read"),
-    ],
-)
-def test_what_is_about_one_trace_says_so(
-    arguments: tuple[str, ...],
-    says: str,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert main(["replay", *arguments, *FAST, "--quiet"]) == 2
-    captured = capsys.readouterr()
-    assert says in captured.err
-    assert captured.out == ""
-
-
 def test_names_are_short_where_they_can_be() -> None:
     assert short_names(["/a/x.jsonl", "/b/y.jsonl"]) == ["x.jsonl", "y.jsonl"]
     assert short_names(["/a/x.jsonl", "/b/x.jsonl", "demo"]) == ["/a/x.jsonl", "/b/x.jsonl", "demo"]

@@ -11,7 +11,7 @@ import zstandard
 
 from kvcheck.cli import main
 from kvcheck.tools.replay.file import TraceFile
-from kvcheck.tools.replay.formats.choice import FORMATS, TEXT_FORMATS, recognised
+from kvcheck.tools.replay.formats.choice import FORMATS, recognised
 from kvcheck.tools.replay.source import open_trace
 from tests.replay.reading import lines_of, read
 from tests.source import ROOT
@@ -76,15 +76,6 @@ def test_notes_stand_in_the_head_of_the_report(capsys: pytest.CaptureFixture[str
     assert second.startswith("  note: no prefixes in the data, so no hits are possible")
 
 
-@pytest.mark.parametrize("form", TEXT_FORMATS)
-def test_without_times_nothing_can_arrive_at_them(
-    form: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    args = ["replay", f"sample:{form}", "--impl", "kvfast", "--arrival", "timestamp"]
-    assert main(args) == 2
-    assert "use --arrival ignore" in capsys.readouterr().err
-
-
 def test_a_file_of_two_formats_is_read_as_the_one_that_is_named(tmp_path: Path) -> None:
     path = tmp_path / "t"
     path.write_text(lines_of([{"prompt": "abcd", "messages": [{"role": "user", "content": "a"}]}]))
@@ -118,10 +109,3 @@ def test_a_tokenizer_counts(
         report = json.loads(capsys.readouterr().out)
         assert report["tokens_queried"] == length
         assert any("estimates" in note for note in report["notes"]) == (not more)
-
-
-def test_a_tokenizer_that_is_not_needed_is_an_error(
-    tokenizer: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["whatif", "sample:azure", "--tokenizer", str(tokenizer)]) == 2
-    assert "leave out --tokenizer" in capsys.readouterr().err

@@ -68,32 +68,6 @@ def test_pools_are_chosen_and_shown_by_the_memory_of_a_model(
     assert ["8,128", "0.99"] in [x.split()[:2] for x in capsys.readouterr().out.splitlines()]
 
 
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
-        (("--memory-gib", "2"), "--memory-gib needs --model"),
-        (("--tensor", "2"), "--tensor needs --model"),
-        ((*LLAMA, "--memory-gib", "2", "--num-blocks", "20"), "both choose the pools"),
-        ((*LLAMA, "--memory-gib", "0.5"), "the largest request needs 0.69"),
-        (
-            (*LLAMA, "--memory-gib", "0.1"),
-            "holds 1 blocks of 512 tokens of llama-3.1-8b; must be 2",
-        ),
-        ((*LLAMA, "--memory-gib", "inf"), "--memory-gib inf: must be at most"),
-        ((*LLAMA, "--memory-gib", "nan"), "--memory-gib nan: must be at most"),
-        ((*LLAMA, "--memory-gib", "1e300"), "--memory-gib 1e+300: must be at most"),
-        (("--model", "gemma-3-27b"), "has full_attention, sliding_window; only full attention"),
-        (("--model", "falcon-mamba-7b"), "has mamba; only full attention"),
-        (("--model", "none"), "neither a file nor one of the models"),
-    ],
-)
-def test_what_memory_says_nothing_of_is_refused(
-    options: tuple[str, ...], says: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run("demo", *options) == 2
-    assert says in capsys.readouterr().err
-
-
 def test_a_replay_has_the_pool_that_fits(capsys: pytest.CaptureFixture[str]) -> None:
     usual = ("replay", "demo", "--impl", "kvfast", "--no-check", "--quiet", *LLAMA)
     assert main([*usual, "--memory-gib", "1"]) == 0

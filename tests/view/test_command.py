@@ -9,7 +9,7 @@ import pytest
 from kvcheck.cli import main
 from kvspec.policy import Policy
 from tests.records.test_profile import HEAD, played_with, profile_file
-from tests.view.records import LARGE, SMALL, with_wrong_answer
+from tests.view.records import SMALL, with_wrong_answer
 
 
 def test_a_page_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -17,12 +17,6 @@ def test_a_page_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert main(["view", str(SMALL), "-o", str(target)]) == 0
     assert capsys.readouterr().out == f"{target}: 34 operations of {SMALL}\n"
     assert target.read_text("utf-8").startswith("<!DOCTYPE html>")
-
-
-def test_a_shipped_record_is_found_by_its_name(tmp_path: Path) -> None:
-    target = tmp_path / "page.html"
-    assert main(["view", "identities", "--impl", "kvref", "-o", str(target)]) == 0
-    assert "<title>Record identities.jsonl</title>" in target.read_text("utf-8")
 
 
 def test_a_difference_is_written_shown_and_ends_with_1(
@@ -35,32 +29,6 @@ def test_a_difference_is_written_shown_and_ends_with_1(
     assert f"{wrong}, line 14: operation 12, 'c', allocate_slots" in out
     assert "expected [[6]]" in out
     assert "expected [[6]]" in target.read_text("utf-8")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ([str(LARGE)], "name an implementation to replay it on, such as --impl kvref"),
-        (["nowhere.jsonl"], "nowhere.jsonl: no such file"),
-        ([str(SMALL), "--impl", "nobody"], "nobody"),
-    ],
-    ids=["hashes", "no file", "no implementation"],
-)
-def test_what_can_not_run_ends_with_2_and_writes_nothing(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
-) -> None:
-    target = tmp_path / "page.html"
-    assert main(["view", *arguments, "-o", str(target)]) == 2
-    [line] = capsys.readouterr().err.splitlines()
-    assert line.startswith("kvspec: error: ")
-    assert message in line
-    assert not target.exists()
-
-
-def test_a_page_may_begin_later(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    target = tmp_path / "page.html"
-    assert main(["view", str(SMALL), "--from", "30", "-o", str(target)]) == 0
-    assert "4 operations of" in capsys.readouterr().out
 
 
 def test_a_place_that_can_not_be_written_is_named(
