@@ -149,10 +149,6 @@ def test_a_cleared_medium_is_read_and_written() -> None:
 
 @pytest.mark.rule("KV-FLEET-13")
 def test_an_event_of_an_unknown_type_is_passed_over() -> None:
-    an_unknown_event_is_passed_over()
-
-
-def an_unknown_event_is_passed_over() -> None:
     """Put it between two that are known."""
     moved = {"type": "BlockMoved", "block_hashes": "any", "to": {"medium": "DISK"}}
     message = decode_message(bytes(8), packed(REMOVED, moved, {**REMOVED, "medium": "CPU"}, rank=3))
@@ -211,10 +207,6 @@ def test_members_that_are_nil_may_be_left_out() -> None:
 
 
 def test_a_state_goes_out_as_a_batch() -> None:
-    a_state_goes_out()
-
-
-def a_state_goes_out() -> None:
     """Encode two copies of one key, and two groups."""
     index = index_of(kvref.implementation())
     index.hear("e", Batch(0, 3.0, (stored(b"a", b"b"), stored(b"a", group=1), stored(b"a"))))
@@ -243,10 +235,6 @@ def test_a_view_that_comes_late_asks_for_what_was_before(publisher: Publisher) -
 @pytest.mark.rule("KV-FLEET-11")
 @pytest.mark.parametrize("kept", [1000, 1], ids=["replay", "state"])
 def test_a_gap_is_healed_by_a_replay_or_a_state(kept: int) -> None:
-    a_gap_is_healed(kept)
-
-
-def a_gap_is_healed(kept: int) -> None:
     """Heal it by a replay, or by a state where too little was kept."""
     options = PublisherOptions(HERE, replay=HERE, max_kept=kept)
     with Publisher(options) as publisher, viewing(publisher) as view:
@@ -277,10 +265,6 @@ def test_without_anybody_to_ask_a_gap_is_given_up(publisher: Publisher) -> None:
 
 @pytest.mark.rule("KV-FLEET-11", "KV-FLEET-5")
 def test_an_engine_that_restarts_is_noticed(publisher: Publisher) -> None:
-    an_engine_restarts(publisher)
-
-
-def an_engine_restarts(publisher: Publisher) -> None:
     """Publish three batches to a view, and then restart with another content."""
     for letter in b"abc":
         publisher.publish([stored(bytes([letter]))])
@@ -368,18 +352,18 @@ def everything_that_can_happen() -> None:
     """Lose messages that a replay restores, or only a state, and restart."""
     with pytest.raises(WireError):
         decode_batch(bytes(8), packed(REMOVED).replace(b"GPU", b"G\xffU"))
-    an_unknown_event_is_passed_over()
+    test_an_event_of_an_unknown_type_is_passed_over()
     events_are_arrays()
-    a_state_goes_out()
+    test_a_state_goes_out_as_a_batch()
     ranks_are_engines()
     no_peer_holds_a_view()
     a_clock_is_set_back()
     heard_over_a_bad_network(3_000, 15, bad=0.2, kept=10_000)
     heard_over_a_bad_network(3_000, 15, bad=0.2, kept=3)
-    a_gap_is_healed(1000)
-    a_gap_is_healed(1)
+    test_a_gap_is_healed_by_a_replay_or_a_state(1000)
+    test_a_gap_is_healed_by_a_replay_or_a_state(1)
     with Publisher(PublisherOptions(HERE, replay=HERE)) as publisher:
-        an_engine_restarts(publisher)
+        test_an_engine_that_restarts_is_noticed(publisher)
 
 
 @pytest.mark.deep

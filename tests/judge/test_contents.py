@@ -72,6 +72,9 @@ class Told(ContentCheck):
     def lose(self, blocks: list[int]) -> None:
         self.shadow.lose(blocks)
 
+    def forget(self, blocks: list[int]) -> None:
+        self.shadow.forget(blocks)
+
     def early(self, *blocks: int) -> None:
         """Copies read what the step puts there."""
         self.shadow.copied_early.update(blocks)
