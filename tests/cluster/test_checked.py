@@ -20,7 +20,7 @@ from kvcheck.judge.state import State
 from kvcheck.judge.suite import Suite
 from kvcheck.play.verdicts import Level
 from kvcheck.processes import Processes
-from kvcheck.tasks import Cluster, Workers
+from kvcheck.tasks import Workers
 from kvspec._json import Where
 from tests.cluster.workers import Counting, Shuffling, kill_one_at_work, on_nodes
 
@@ -138,17 +138,6 @@ def test_a_program_that_crashes_is_a_finding_and_no_lost_worker(
     assert "was killed by SIGKILL" in said[0]
     assert main(["check", "crashes:implementation", *arguments, "--jobs", "2"]) == 2
     assert "cmd:kvspec serve IMPL" in capsys.readouterr().err
-
-
-@on_nodes
-@pytest.mark.parametrize("number", [1, 4])
-def test_the_report_does_not_depend_on_the_number_of_nodes(
-    nodes: Any, number: int, alone: str
-) -> None:
-    for _ in range(number):
-        nodes.add_node(num_cpus=1)
-    with Cluster(nodes.address) as workers:
-        assert checked(BROKEN, workers) == alone
 
 
 @on_nodes

@@ -36,7 +36,7 @@ from kvspec._json import Where
 from kvspec.profile import RECORDS_PROFILE, read_profile
 from kvspec.record_file import read_header, read_trace
 from tests.plans.files import EXPLICIT, SMALL
-from tests.records.planner_tape import ANSWERS, HEADER
+from tests.records.planning_records import PATH as PLANNING
 from tests.remote.configs import config, request_input
 
 REFERENCE = kvref.implementation()
@@ -75,12 +75,8 @@ def view(path: Path) -> None:
 
 
 def planning_records() -> tuple[bytes, ...]:
-    """Record one call of each function."""
-    lines = [json.dumps(HEADER)]
-    for number, (function, (given, output, _)) in enumerate(sorted(ANSWERS.items())):
-        record = {"id": number, "fn": function, "input": given, "output": output}
-        lines.append(json.dumps(record))
-    return ("\n".join(lines).encode(),)
+    """Return a call of each function."""
+    return (PLANNING.read_bytes(),)
 
 
 def read_planning_records(path: Path) -> None:

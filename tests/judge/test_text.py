@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import sys
 import xml.etree.ElementTree as ET
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,7 +24,6 @@ from kvcheck.judge.report import (
     violation_lines,
 )
 from kvcheck.judge.telling import told
-from kvcheck.play.shadow import content_check
 from kvcheck.play.steps import Arrive, Program
 from kvcheck.play.text import operation_text, shortened, shown
 from kvcheck.play.verdicts import Level, first_violation
@@ -36,7 +33,6 @@ from kvspec.policy import Policy
 from tests.judge.test_reports import ways
 from tests.mistakes import mistaken
 from tests.programs import SCENARIOS
-from tests.source import tree
 
 
 def test_hashes_are_shown_by_their_first_digits() -> None:
@@ -157,22 +153,3 @@ def test_junit_is_xml_whatever_a_subject_is_called() -> None:
     strange = replace(ways("1"), subject="x\x1b[31m\ud800\0é\n")
     suite = ET.fromstring(to_junit(strange))
     assert suite.get("name", "").startswith("kvspec check x\\x1b[31m\\ud800\\x00é")
-
-
-def test_every_check_of_content_says_what_it_expects(root: Path) -> None:
-    """Not the rule: of a block with stale tokens, what a hash is explains nothing."""
-    files = [root / f"kvcheck/play/shadow/{name}.py" for name in ("claims", "content", "states")]
-    trees = [tree(path) for path in (*files, root / "kvcheck/play/checks.py")]
-    parts = tree(root / "kvcheck/play/shadow/content_check.py").body
-    (methods,) = [part for part in parts if isinstance(part, ast.ClassDef)]
-    named = {
-        each.value for part in (*trees, methods) for each in ast.walk(part)
-        if isinstance(each, ast.Constant)
-    }  # fmt: skip
-    assert set(content_check.SENTENCES) <= named
-    raised = {
-        call.args[0].value for part in (*trees[:-1], methods) for call in ast.walk(part)
-        if isinstance(call, ast.Call) and ast.unparse(call.func) == "InvariantViolation"
-        and isinstance(call.args[0], ast.Constant)
-    }  # fmt: skip
-    assert raised <= set(content_check.SENTENCES)

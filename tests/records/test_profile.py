@@ -22,8 +22,8 @@ from kvspec.policy import LATER, Policy
 from kvspec.profile import RECORDS_PROFILE, find_profile, read_profile, shipped_profiles
 from tests.cases import Case, cases
 from tests.contract.builders import make_config
-from tests.records.planner_tape import CONFIG, MEMORY
-from tests.records.test_planning import with_planner, written
+from tests.records.planning_records import CONFIG, MEMORY, written
+from tests.records.test_planning import with_planner
 
 HEAD = 'name = "mine"\nversion = "2"\ndescription = ""\n'
 

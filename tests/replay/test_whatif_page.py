@@ -7,11 +7,8 @@ import re
 from html.parser import HTMLParser
 from pathlib import Path
 
-import pytest
-
 from kvcheck.tools.replay.whatif import Curve, Point
 from kvcheck.tools.replay.whatif_page import whatif_page
-from kvcheck.view.page import embedded
 from tests.browser import browse, text_of
 
 SMALL = Curve(
@@ -62,11 +59,6 @@ def test_the_chosen_pool_is_answered(chromium: str, tmp_path: Path) -> None:
     ]
 
 
-def test_the_page_opens_at_the_pool_that_is_enough(chromium: str, tmp_path: Path) -> None:
-    document = drawn(chromium, tmp_path, [SMALL])
-    assert text_of(document, "size") == "9 blocks, 512 tokens"
-
-
 def test_slider_and_click_choose_and_pointing_shows(chromium: str, tmp_path: Path) -> None:
     script = """
     const seen = [];
@@ -91,39 +83,3 @@ def test_slider_and_click_choose_and_pointing_shows(chromium: str, tmp_path: Pat
     assert "small.jsonl 25.00% 40.00%" in tip
     assert "<large> & $x.jsonl – –" in tip
     assert hidden is True
-
-
-def test_a_trace_that_the_pool_cannot_hold_says_so(chromium: str, tmp_path: Path) -> None:
-    document = drawn(chromium, tmp_path, [SMALL, LARGE], "#tokens=256")
-    assert answers(document)[4:] == [
-        "–|hit rate|too small for the largest request",
-        "80.00%|endless pool",
-        "33 blocks|for 90% of what is possible|2,048 tokens",
-    ]
-
-
-@pytest.mark.parametrize("width", [380, 1300])
-def test_nothing_is_wider_than_the_window(chromium: str, tmp_path: Path, width: int) -> None:
-    script = """
-    const wide = document.documentElement.scrollWidth - document.documentElement.clientWidth;
-    document.body.append(element("pre", { id: "answer" }, String(wide)));
-    """
-    frame = f"""
-    const inner = document.createElement("iframe");
-    inner.style.width = "{width}px";
-    inner.srcdoc = shown;
-    inner.addEventListener("load", () => setTimeout(() => {{
-      const made = document.createElement("pre");
-      made.id = "outer";
-      made.textContent = inner.contentDocument.getElementById("answer").textContent;
-      document.body.append(made);
-    }}, 200));
-    document.body.append(inner);
-    """
-    text = whatif_page([SMALL, LARGE])
-    end = text.rindex("</body>")
-    inside = embedded(f"{text[:end]}<script>{script}</script>{text[end:]}")
-    file = tmp_path / "outer.html"
-    file.write_text(f"<body><script>const shown = {inside};{frame}</script></body>", "utf-8")
-    document = browse(chromium, tmp_path, file.as_uri(), "--dump-dom")
-    assert text_of(document, "outer") == "0"

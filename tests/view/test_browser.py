@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,6 @@ from tests.view.records import LARGE, SMALL, renamed, with_wrong_answer
 
 KVREF = find_implementation("kvref")
 SCRIPT = Path(__file__).with_name("browser.js").read_text(encoding="utf-8")
-PNG = b"\x89PNG\r\n\x1a\n"
 
 
 def opened(
@@ -64,70 +62,12 @@ def test_every_step_shows_the_state_of_its_frame(chromium: str, tmp_path: Path, 
         }
 
 
-def test_a_step_by_its_address(chromium: str, tmp_path: Path) -> None:
-    document = opened(chromium, tmp_path, load(SMALL), "#op=16")
-    assert "<title>Record life_of_blocks.jsonl</title>" in document
-    assert text_of(document, "name") == "Record life_of_blocks.jsonl"
-    assert text_of(document, "operation-title") == "Operation 16: allocate_slots, request d"
-    assert text_of(document, "refused") == "refused: not enough free blocks, or not admitted"
-    assert text_of(document, "queue").split() == ["front", "6", "7", "back"]
-    legend = re.search(r'id="legend">(.*?)</div>', document)
-    assert legend is not None
-    for words in (
-        "free but cached",
-        "in use and cached",
-        "null block, set aside",
-        "hit",
-        "evicted",
-    ):
-        assert words in legend[1]
-
-
 def test_keys_buttons_and_the_picture_lead_where_they_should(chromium: str, tmp_path: Path) -> None:
     recording = load(with_wrong_answer(tmp_path), KVREF)
     steps = answer_of(opened(chromium, tmp_path, recording, script="walk();"))
     keys = [0, 1, 0, 16, 19, 16, 23, 17, 12, 12, 33, -1]
     buttons = [0, 33, 32, -1, 23, 12, 12]
     assert steps == [*keys, *buttons, 4, 33, 20]
-
-
-def test_the_difference_is_shown_at_its_operation(chromium: str, tmp_path: Path) -> None:
-    recording = load(with_wrong_answer(tmp_path), KVREF)
-    document = opened(chromium, tmp_path, recording, "#op=12")
-    assert "kvref parts from this record at operation 12." in text_of(document, "notes")
-    shown = text_of(document, "violation-here")
-    assert "Violation: kvref does not do what the record says" in shown
-    assert "expected [[6]]" in shown
-    assert "got      [[5]]" in shown
-    assert text_of(document, "call").split()[-4:] == ["answer", "[[6]]", "↳", "[[5]]"]
-    assert 'class="mono differs">[[5]]' in document
-    before = opened(chromium, tmp_path, recording, "#op=11")
-    assert "Violation:" not in text_of(before, "violation-here")
-    later = load(recording.path, KVREF, first_operation=20)
-    away = opened(chromium, tmp_path, later)
-    assert "at operation 12, which is not on this page." in text_of(away, "notes")
-    assert "Go to the violation" not in text_of(away, "jumps")
-
-
-def test_a_page_that_begins_later_counts_as_the_record_does(chromium: str, tmp_path: Path) -> None:
-    recording = load(SMALL, first_operation=20)
-    document = opened(chromium, tmp_path, recording, "#op=27")
-    assert text_of(document, "operation-title") == "Operation 27: free, request a"
-    assert text_of(document, "of") == "of 20 … 33"
-    start = opened(chromium, tmp_path, recording)
-    assert text_of(start, "operation-title") == "Operation 20: get_computed_blocks, request d"
-
-
-@pytest.mark.shared
-def test_several_groups_have_a_column_each(chromium: str, tmp_path: Path, shared: Path) -> None:
-    recording = load(shared / "golden" / "manager" / "full_two_sw-00058.jsonl.gz")
-    seen = answer_of(opened(chromium, tmp_path, recording, script="readAll();"))
-    for shown, frame in zip(seen, recording.frames, strict=True):
-        held = {row[0]: row[2:5] for row in shown["requests"] if row[2:5] != ["–"] * 3}
-        assert held == {
-            name: [" ".join(map(str, blocks)) or "–" for blocks in groups]
-            for name, groups in frame.state.fields["req_blocks"].items()
-        }
 
 
 @pytest.mark.parametrize("name", ["</script><b>", "constructor", "__proto__", "<img>"])
@@ -156,14 +96,3 @@ def test_the_first_story_of_a_check_is_drawn_open(chromium: str, tmp_path: Path)
     assert others == [None] * (len(found) - 1)
     chapter = document.partition("The block pool")[0].rpartition("<details")[2]
     assert "open" in chapter
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_a_screenshot_shows_every_kind_of_block(chromium: str, tmp_path: Path, scheme: str) -> None:
-    file, picture = tmp_path / "page.html", tmp_path / "page.png"
-    file.write_text(page(load(SMALL)), "utf-8")
-    dark = ["--blink-settings=preferredColorScheme=0"] if scheme == "dark" else []
-    browse(chromium, tmp_path, f"{file.as_uri()}#op=12", f"--screenshot={picture}", *dark)
-    content = picture.read_bytes()
-    assert content.startswith(PNG)
-    assert len(content) > 50_000  # an empty page of this size has about 10 000
