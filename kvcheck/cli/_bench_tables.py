@@ -8,6 +8,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from kvcheck.cli._support import say
 from kvcheck.tools.bench.cases import HASH_FUNCTION, DecodeCase, PromptCase, ReplayCase
 from kvcheck.tools.bench.measure import Measurement
 from kvcheck.tools.bench.replay import MANAGER, REPLAY_PHASES
@@ -32,8 +33,7 @@ def show(report: Report, console: Console) -> None:
         console.width = TABLE_WIDTH
     for table in _tables(report):
         console.print(table)
-    for line in _facts(report):
-        console.print(line, markup=False, soft_wrap=True)
+    say(*_facts(report), console=console)
 
 
 def _tables(report: Report) -> Iterator[Table]:

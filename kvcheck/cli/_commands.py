@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import importlib
+from copy import copy
 from dataclasses import dataclass
 
 import click
+
+from kvcheck.cli._defaults import defaults_of
+from kvcheck.cli._options import global_options
+from kvcheck.cli._support import EXIT_CODES, closest
 
 
 @dataclass(frozen=True)
@@ -52,11 +57,16 @@ class LazyGroup(click.Group):
         return [entry.name for entry in COMMANDS]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        names = self.list_commands(ctx)
         for entry in COMMANDS:
             if entry.name == cmd_name:
                 command: click.Command = importlib.import_module(entry.module).command
+                command = copy(command)  # a module keeps its own
+                command.params = [*command.params, *global_options()]
+                command.epilog = EXIT_CODES
+                ctx.default_map = {cmd_name: defaults_of(command, cmd_name, names)}
                 return command
-        return None
+        return ctx.fail(f"No such command {cmd_name!r}{closest(cmd_name, names)}")
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):

@@ -8,12 +8,13 @@ from typing import Any, TypeVar
 
 import click
 
-from kvcheck.cli._support import fail, write_json
+from kvcheck.cli._support import STDOUT, fail, write_json
 from kvcheck.cli._watch import Shown, watching
 from kvcheck.cli._workers import workers_for
 from kvcheck.discovery import find_implementation
 from kvcheck.tasks import in_order
 from kvcheck.tools.replay.driver import ReplayError
+from kvcheck.tools.replay.file import STDIN
 from kvcheck.tools.replay.fleet import ROUTES, Fleet, fleet_report, fleet_text
 from kvcheck.tools.replay.options import ReplayOptions
 from kvcheck.tools.replay.source import open_trace
@@ -22,7 +23,6 @@ from kvspec.errors import InvariantViolation
 from kvspec.fleet import FleetImplementation, PrefixIndex
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
-_STDIN = _STDOUT = "-"
 _ONE_POOL = ("plot_path", "html_path", "record_path")
 _INDEX = "kvfast"
 """The router uses this implementation's prefix index, whatever the engines run."""
@@ -58,7 +58,7 @@ def replay_fleet(
             option = f"--{name.partition('_')[0]}"
             fail(f"{option} works with one pool only and cannot be combined with --engines")
     routes = given["routes"] or ROUTES
-    if trace == _STDIN and len(routes) > 1:
+    if trace == STDIN and len(routes) > 1:
         fail("standard input can be read only once; give one --route, or a file")
     with workers_for(given["jobs"], given["cluster"], num_calls=len(routes)) as workers:
         shown = shown if workers is None else shown.divided([trace])
@@ -78,8 +78,8 @@ def replay_fleet(
         limit=given["limit"],
     )
     if given["json_path"] is not None:
-        write_json(content, Path(given["json_path"]))
-    if given["json_path"] != _STDOUT:
+        write_json(content, given["json_path"])
+    if str(given["json_path"]) != STDOUT:
         click.echo(fleet_text(content), nl=False)
 
 

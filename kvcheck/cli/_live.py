@@ -12,6 +12,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from kvcheck.cli._support import say
 from kvcheck.tools.replay.pace import Figures
 from kvcheck.tools.replay.result import Moment
 from kvcheck.tools.replay.series import Bucket, Series
@@ -152,7 +153,7 @@ class LiveView:
             self._live.update(shown, refresh=True)
         else:
             line = plain_line(self._name, found, timed=self._timed, engines=engines)
-            self._console.print(line, markup=False, soft_wrap=True)
+            say(line, console=self._console)
 
 
 def _bar(share: float, style: str, width: int = _BAR_WIDTH) -> ProgressBar:

@@ -1,13 +1,16 @@
-"""Options and arguments shared by several commands."""
+"""Options and arguments shared by several commands, and those that every command has."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
+from kvcheck.cli._support import closest, fail
+from kvcheck.rulebook import rule_sentences
 from kvspec.profile import RECORDS_PROFILE
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -15,7 +18,11 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 PATH = click.Path(path_type=Path)
 FILE = click.Path(path_type=Path, dir_okay=False)
 FOLDER = click.Path(path_type=Path, file_okay=False)
+POSITIVE = click.IntRange(min=1)
 
+FORMS_OF_IMPL = "a name such as kvref, package.module:factory, or cmd:PROGRAM ARGS…"
+
+impl_argument = click.argument("name", metavar="IMPL")
 record_argument = click.argument("record", metavar="RECORD", type=PATH)
 resume_option = click.option(
     "--resume",
@@ -31,20 +38,39 @@ records_option = click.option(
     metavar="DIR",
     help="Write each violation to DIR as a record, for kvspec golden, view, shrink and redact.",
 )
+plot_option = click.option(
+    "--plot", "plot_path", type=PATH, metavar="FILE", help="Write a chart to FILE (.png or .svg)."
+)
+html_option = click.option(
+    "--html",
+    "html_path",
+    type=PATH,
+    metavar="FILE",
+    help="Write a report as a single HTML page that needs no network.",
+)
+fail_fast_option = click.option(
+    "-x", "--fail-fast", is_flag=True, help="Stop at the first failure."
+)
+verbose_option = click.option("-v", "--verbose", is_flag=True, help="Show everything, in full.")
+
+
+def impl_option(text: str = "Implementation", **options: Any) -> Callable[[Command], Command]:
+    """Return the option --impl, a name or None unless `options` say otherwise."""
+    shown = f"{text}: {FORMS_OF_IMPL}."
+    return click.option("--impl", "name", **{"metavar": "IMPL", "help": shown, **options})
 
 
 def oracle_option(
     text: str = "Implementation to compare with.",
 ) -> Callable[[Command], Command]:
-    return click.option("--oracle", default="kvref", show_default=True, metavar="IMPL", help=text)
+    return click.option("--oracle", default="kvref", metavar="IMPL", help=text)
 
 
-def profile_option(text: str) -> Callable[[Command], Command]:
-    """Return the option --profile of a command that reads records; `text`: what it applies to."""
+def profile_option(text: str, default: str = RECORDS_PROFILE) -> Callable[[Command], Command]:
+    """Return the option --profile; `text`: what it applies to."""
     return click.option(
         "--profile",
-        default=RECORDS_PROFILE,
-        show_default=True,
+        default=default,
         metavar="NAME_OR_FILE",
         help=f"{text}: the name of a shipped profile, or a TOML file.",
     )
@@ -62,3 +88,49 @@ def json_option(
 ) -> Callable[[Command], Command]:
     """Return the option --json, which names a file, or - for stdout."""
     return click.option("--json", "json_path", type=PATH, metavar="FILE", help=text)
+
+
+def rules_option(command: Command) -> Command:
+    """Add the option --rules: patterns of the rules' ids, in any case."""
+    return click.option(
+        "--rules",
+        multiple=True,
+        metavar="GLOB,…",
+        callback=_patterns,
+        help="Only these rules, e.g. 'KV-POOL-*,kv-sw-2'. May be repeated.",
+    )(command)
+
+
+def _patterns(context: click.Context, option: click.Parameter, given: tuple[str, ...]) -> Any:
+    """Return the patterns in capitals; fails for one that no rule matches."""
+    found = tuple(part.strip().upper() for each in given for part in each.split(","))
+    for pattern in found:
+        if not any(fnmatchcase(rule, pattern) for rule in rule_sentences()):
+            like = closest(pattern, rule_sentences()) or "; rules have names like KV-POOL-4"
+            fail(f"--rules {pattern}: no rule matches{like}")
+    return found
+
+
+def global_options() -> list[click.Parameter]:
+    """Return the options that each command has beside its own, for `set_globally` to read."""
+
+    def note(context: click.Context, option: click.Parameter, value: object) -> None:
+        context.meta[f"kvspec.{option.name}"] = value
+
+    return [
+        click.Option(
+            ["-q", "--quiet"],
+            is_flag=True,
+            expose_value=False,
+            callback=note,
+            help="Show neither progress nor remarks, and of a report the verdict alone.",
+        ),
+        click.Option(
+            ["--color"],
+            type=click.Choice(["auto", "always", "never"]),
+            default="auto",
+            expose_value=False,
+            callback=note,
+            help="auto: colours on a terminal, unless NO_COLOR is set.",
+        ),
+    ]

@@ -10,18 +10,24 @@ import traceback
 from typing import Literal, TextIO
 
 import click
+from click.shell_completion import shell_complete
 
 from kvcheck.cli._commands import LazyGroup
-from kvcheck.cli._support import CommandError
-from kvspec.errors import KVSpecError
+from kvcheck.cli._support import EXIT_CODES, INTERRUPTED, READER_GONE, CommandError
+from kvspec.errors import InvalidArgumentError, KVSpecError
 
-INTERRUPTED = 130
-READER_GONE = 141
+COMPLETE = "_KVSPEC_COMPLETE"
+"""The variable by which a shell asks for completions."""
 
 
 @click.group(
     cls=LazyGroup,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    context_settings={
+        "help_option_names": ["-h", "--help"],
+        "max_content_width": 100,
+        "show_default": True,
+    },
+    epilog=EXIT_CODES,
 )
 @click.version_option(package_name="kvspec", message="kvspec %(version)s")
 def group() -> None:
@@ -32,6 +38,8 @@ def run(args: list[str]) -> int:
     """Run `kvspec` with these arguments; returns the exit code and never raises."""
     try:
         _prepare_streams()
+        if asked := os.environ.get(COMPLETE):
+            return shell_complete(group, {}, "kvspec", COMPLETE, asked)
         code = _invoke(args)
         sys.stdout.flush()  # raises here, not at interpreter exit, if the reader closed the pipe
         return code
@@ -44,6 +52,11 @@ def run(args: list[str]) -> int:
         return READER_GONE
     except (KeyboardInterrupt, click.Abort):
         return _say("interrupted", exit_code=INTERRUPTED)
+    except InvalidArgumentError as error:
+        option = f"--{error.field.replace('_', '-')}"
+        is_given = any(each.partition("=")[0] == option for each in args)
+        said = str(error)
+        return _say(said.replace(f"{error.field} =", option, 1) if is_given else said)
     except KVSpecError as error:
         return _say(str(error))
     except OSError as error:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import difflib
 import hashlib
 import importlib
 import json
 import os
 import sys
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
 
+import click
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -25,6 +28,17 @@ from rich.progress import (
 
 from kvspec._json import Where
 from kvspec._jsonlines import parse_json, read_bounded
+
+DONE, FAILED, NOT_RUN, INTERRUPTED, READER_GONE = 0, 1, 2, 130, 141
+EXIT_CODES = """\b
+Exit codes:
+  0    done, and what was checked holds
+  1    done, and what was checked failed
+  2    not done: wrong input, or it could not run
+  130  interrupted
+  141  the reader of the output went away"""
+
+STDOUT = "-"
 
 MOST_BLOCKS = 2**24
 """Limit on `--num-blocks`: a manager allocates memory for each block."""
@@ -59,14 +73,58 @@ def require_extra(module: str, extra: str) -> ModuleType:
     fail(f"this needs {module}; install it with: pip install 'kvspec[{extra}]'")
 
 
-def output_console() -> Console:
-    """Return a console on stdout, for results; NO_COLOR turns its colours off."""
-    return Console(highlight=False)
+def set_globally(name: str) -> Any:
+    """Return the value of `--color` or `--quiet`, which every command has; None outside of one."""
+    context = click.get_current_context(silent=True)
+    return None if context is None else context.meta.get(f"kvspec.{name}")
+
+
+def output_console(json_path: Path | None = None) -> Console:
+    """Return a console for results: on stdout, or on stderr where JSON has taken stdout.
+
+    NO_COLOR and `--color never` turn its colours off.
+    """
+    options: dict[str, Any] = {"highlight": False, "stderr": str(json_path) == STDOUT}
+    match set_globally("color"):
+        case "always":
+            options |= {"force_terminal": True, "color_system": "standard", "no_color": False}
+        case "never":
+            options |= {"color_system": None}
+    return Console(**options)
 
 
 def progress_console() -> Console:
-    """Return a console on stderr, for progress and remarks, so that stdout can be piped."""
-    return Console(stderr=True, highlight=False)
+    """Return a console on stderr, for progress and remarks; `--quiet` turns it off."""
+    return Console(stderr=True, highlight=False, quiet=bool(set_globally("quiet")))
+
+
+def say(*lines: object, console: Console | None = None, style: str | None = None) -> None:
+    """Print lines as they are: never wrapped, and without markup."""
+    target = output_console() if console is None else console
+    for line in lines:
+        target.print(line, markup=False, soft_wrap=True, style=style)
+
+
+def check_outputs(*paths: Path | None, picture: Path | None = None) -> None:
+    """Fail before a run if an output could not be written after it."""
+    if picture is not None and picture.suffix.lower() not in (".png", ".svg"):
+        fail(f"--plot {picture}: the name must end in .png or .svg")
+    for path in (*paths, picture):
+        if path is None or str(path) == STDOUT:
+            continue
+        folder = path.resolve().parent
+        if path.is_dir():
+            fail(f"{path}: cannot be written: is a folder")
+        if not folder.is_dir():
+            fail(f"{path}: cannot be written: there is no folder {path.parent}")
+        if not os.access(folder, os.W_OK):
+            fail(f"{path}: cannot be written: no permission to write in {folder}")
+
+
+def closest(name: str, known: Iterable[str]) -> str:
+    """Return a question to put behind an error about a name, or nothing if none is alike."""
+    found = difflib.get_close_matches(name, list(known), 1)
+    return f"; did you mean {found[0]}?" if found else ""
 
 
 def progress_bars(*, counts: bool = False, **options: Any) -> Progress:
@@ -77,7 +135,7 @@ def progress_bars(*, counts: bool = False, **options: Any) -> Progress:
     console = progress_console()
     after = (MofNCompleteColumn(), TimeRemainingColumn()) if counts else (TimeElapsedColumn(),)
     columns = (TextColumn("{task.description}"), BarColumn(), *after)
-    hidden = not console.is_terminal
+    hidden = console.quiet or not console.is_terminal
     return Progress(*columns, console=console, transient=True, disable=hidden, **options)
 
 
@@ -119,7 +177,7 @@ def write_json(document: Any, path: Path | None = None) -> None:
     Every `--json` uses this function: keys keep their order and floats all their digits.
     """
     text = _json_text(document)
-    if path is None or str(path) == "-":
+    if path is None or str(path) == STDOUT:
         sys.stdout.write(text)
     else:
         write_whole(path, text.encode())

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
 
 from kvcheck.cli._live import LiveView
-from kvcheck.cli._support import fail, progress_console, require_extra, write_whole
+from kvcheck.cli._support import fail, progress_console, require_extra, say, write_whole
 from kvcheck.tools.replay.arrivals import Arrivals
 from kvcheck.tools.replay.file import STDIN
 from kvcheck.tools.replay.metrics import ReplayMetrics
@@ -44,9 +44,9 @@ class MetricsOutput:
         self._due = 0.0
 
     @property
-    def path(self) -> str | None:
+    def path(self) -> Path | None:
         """Path of the file; None if the target is an address."""
-        return str(self._path) if self._address is None else None
+        return self._path if self._address is None else None
 
     @contextmanager
     def open(self) -> Iterator[None]:
@@ -57,7 +57,7 @@ class MetricsOutput:
         host, port = self._address["host"] or _THIS_MACHINE, int(self._address["port"])
         with self._metrics.served(host, port) as port:
             line = f"metrics at http://{host}:{port}/metrics until the replay ends"
-            progress_console().print(line, markup=False, soft_wrap=True)
+            say(line, console=progress_console())
             yield
 
     def show(self, name: str, moments: Sequence[Moment], *, is_last: bool = False) -> None:

@@ -22,7 +22,6 @@ def workers_options(command: Command) -> Command:
         "--jobs",
         type=click.IntRange(1, MOST_JOBS),
         default=1,
-        show_default=True,
         help="Processes to use.",
     )
     cluster = click.option(

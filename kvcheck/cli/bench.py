@@ -14,13 +14,13 @@ import click
 from rich.progress import Progress
 
 from kvcheck.cli._bench_tables import show
-from kvcheck.cli._options import PATH, json_option
+from kvcheck.cli._options import FORMS_OF_IMPL, POSITIVE, json_option, plot_option
 from kvcheck.cli._support import (
     MOST_BLOCKS,
+    check_outputs,
     fail,
     output_console,
     progress_bars,
-    progress_console,
     require_extra,
     write_json,
     write_whole,
@@ -54,13 +54,11 @@ PEERS: Mapping[str, str] = MappingProxyType(
     }
 )
 
-IMAGE_FORMATS = ("png", "svg")
 REPLAY_BLOCKS = 131_072
 REPLAY_RUNNING = 128
 PATIENCE_S = 30.0
 PREPARE_FACTOR = 3
 """Filling a pool may take this many times as long as its rounds."""
-_POSITIVE = click.IntRange(min=1)
 
 
 @dataclass(frozen=True)
@@ -105,8 +103,7 @@ class Wanted:
     "names",
     multiple=True,
     metavar="IMPL",
-    help="A name such as kvref, package.module:factory, or cmd:PROGRAM ARGS…. May be repeated."
-    "  [default: all installed ones]",
+    help=f"{FORMS_OF_IMPL}. May be repeated.  [default: all installed ones]",
 )
 @click.option(
     "--peer", type=click.Choice(list(PEERS)), help="Compare with the manager of this project."
@@ -126,34 +123,25 @@ class Wanted:
 )
 @click.option(
     "--requests",
-    type=_POSITIVE,
+    type=POSITIVE,
     default=200,
-    show_default=True,
     help="Number of requests to replay, from the start of the trace.",
 )
 @click.option(
     "--num-blocks",
     type=click.IntRange(2, MOST_BLOCKS),
     default=REPLAY_BLOCKS,
-    show_default=True,
     help="Blocks in the replay's pool, of 16 tokens each.",
 )
 @click.option(
     "--patience",
     type=click.FloatRange(min=0.0),
     default=PATIENCE_S,
-    show_default=True,
     metavar="SECONDS",
     help="Skip a case for an implementation that would need longer.",
 )
 @json_option("Write the times of every round as JSON; - for stdout.")
-@click.option(
-    "--plot",
-    "plot_path",
-    type=PATH,
-    metavar="FILE",
-    help="Write a chart of cost per block over pool size to FILE (.svg or .png).",
-)
+@plot_option
 def command(json_path: Path | None, plot_path: Path | None, **given: Any) -> None:
     """Measure how fast implementations are, phase by phase, side by side.
 
@@ -162,12 +150,12 @@ def command(json_path: Path | None, plot_path: Path | None, **given: Any) -> Non
     In every round all implementations do the same work, in random order and without audits, and
     their results are compared. Ratios are taken within a round, against the peer or else the first
     IMPL. Implementations with their own batched calls are measured both ways.
-
-    Exit code 0: measured, 2: could not run, or the implementations gave different results.
     """
     given["sections"] = tuple(Section(each) for each in given["sections"])
     wanted = Wanted(**given)
-    _check_outputs(json_path, plot_path)
+    check_outputs(json_path, picture=plot_path)
+    if plot_path is not None:
+        require_extra("matplotlib", "plot")
     if wanted.trace is None and Section.REPLAY in wanted.sections:
         fail("--only replay needs --trace TRACE, such as --trace demo")
     subjects = _subjects(wanted.names, wanted.peer)
@@ -187,18 +175,7 @@ def command(json_path: Path | None, plot_path: Path | None, **given: Any) -> Non
         write_whole(plot_path, plot_bytes(document, image_format=image_format))
     if json_path is not None:
         write_json(document, json_path)
-    show(report, progress_console() if str(json_path) == "-" else output_console())
-
-
-def _check_outputs(json_path: Path | None, plot_path: Path | None) -> None:
-    """Fail before the run if an output could not be written after it."""
-    for option, path in (("--json", json_path), ("--plot", plot_path)):
-        if path is not None and not path.parent.is_dir():
-            fail(f"{option} {path}: there is no folder {path.parent}")
-    if plot_path is not None:
-        if plot_path.suffix.lower().lstrip(".") not in IMAGE_FORMATS:
-            fail(f"--plot {plot_path}: the name must end in .png or .svg")
-        require_extra("matplotlib", "plot")
+    show(report, output_console(json_path))
 
 
 def _subjects(names: tuple[str, ...], peer: str | None) -> tuple[Subject, ...]:

@@ -13,17 +13,23 @@ import click
 from kvcheck.cli._options import (
     FILE,
     PATH,
+    html_option,
+    impl_argument,
     json_option,
     oracle_option,
+    profile_option,
     records_option,
     resume_option,
+    rules_option,
 )
 from kvcheck.cli._support import (
+    INTERRUPTED,
+    STDOUT,
     fail,
-    output_console,
     progress_bars,
     read_state,
     require_extra,
+    say,
     write_json,
     write_state,
     write_whole,
@@ -42,11 +48,9 @@ if TYPE_CHECKING:
     from kvcheck.play.verdicts import Level
     from kvspec.interface import Capabilities
 
-INTERRUPTED = 130
-
 
 @click.command()
-@click.argument("name", metavar="IMPL")
+@impl_argument
 @click.option(
     "--level",
     type=click.Choice(["safety", "behaviour", "identity"]),
@@ -57,28 +61,15 @@ INTERRUPTED = 130
     "--budget",
     type=click.Choice(["directed", "fast", "ci", "deep"]),
     default="fast",
-    show_default=True,
     help="directed: the rules' examples only. fast / ci / deep: also random programs, for 30 s /"
     " some minutes / until Ctrl-C.",
 )
-@click.option(
-    "--profile",
-    default="default",
-    show_default=True,
-    metavar="NAME_OR_FILE",
-    help="The implementation's declared choices: the name of a shipped profile, or a TOML file.",
-)
-@click.option(
-    "--rules",
-    multiple=True,
-    metavar="GLOB",
-    help="Check only these rules, e.g. 'KV-POOL-*'. May be repeated.",
-)
+@profile_option("The implementation's declared choices", "default")
+@rules_option
 @click.option(
     "--seed",
     type=click.IntRange(min=0),
     default=0,
-    show_default=True,
     help="Seed of the random programs; equal seeds give equal programs.",
 )
 @click.option(
@@ -91,13 +82,7 @@ INTERRUPTED = 130
 @workers_options
 @oracle_option()
 @records_option
-@click.option(
-    "--html",
-    "html_path",
-    type=PATH,
-    metavar="FILE",
-    help="Write a report as a single HTML page that needs no network.",
-)
+@html_option
 @resume_option
 @json_option()
 @click.option(
@@ -185,15 +170,12 @@ def suite_of(names: tuple[str, str], *, level: Level | None, **asked: Any) -> Su
     """Return the suite for (subject, oracle); `asked` holds the other members of `Options`."""
     from kvcheck.judge.options import Options, level_for, same_code
     from kvcheck.judge.suite import Suite
-    from kvcheck.rulebook import rule_sentences
 
     name, oracle = names
     subject, reference = find_implementation(name), find_implementation(oracle)
     level = level_for(level, subject)
     alone = level != "safety" and same_code(subject, reference)
     options = Options(level, name=name, oracle=oracle, self_checks_only=alone, **asked)
-    if not any(_fits(rule, options.rules) for rule in rule_sentences()):
-        fail(f"no rule matches {', '.join(options.rules)}; rules have names like KV-POOL-4")
     return Suite(subject, reference, options, find=find_implementation)
 
 
@@ -306,10 +288,8 @@ def write(
         write_whole(html_path, report_html(result, remarks, stories).encode())
     if junit_path is not None:
         write_whole(junit_path, reports.to_junit(result))
-    if str(json_path) != "-":
-        output = output_console()
-        for line in reports.text_lines(result, remarks):
-            output.print(line, markup=False, soft_wrap=True)
+    if str(json_path) != STDOUT:
+        say(*reports.text_lines(result, remarks))
 
 
 def run(suite: Suite, state: State | None) -> Report:
@@ -351,9 +331,3 @@ def remark(written: Written, name: str) -> str:
     if written.is_replayable:
         return f"kvspec golden {path} --impl {shlex.quote(name)}"
     return f"kvspec view {path} -o {shlex.quote(str(written.path.with_suffix('.html')))}"
-
-
-def _fits(rule: str, patterns: tuple[str, ...]) -> bool:
-    from fnmatch import fnmatchcase
-
-    return any(fnmatchcase(rule, pattern) for pattern in patterns)

@@ -12,11 +12,13 @@ from importlib.metadata import (
     requires,
     version,
 )
+from pathlib import Path
 from typing import Any
 
 import click
 
-from kvcheck.cli._support import write_json
+from kvcheck.cli._options import json_option
+from kvcheck.cli._support import STDOUT, write_json
 from kvcheck.discovery import find_implementation
 from kvcheck.installed import installed_implementations
 from kvspec.errors import UnknownImplementationError
@@ -25,16 +27,16 @@ DIAGNOSTICS_GROUP = "kvspec.diagnostics"
 
 
 @click.command()
-@click.option("--json", "as_json", is_flag=True, help="Write the report as JSON to stdout.")
-def command(as_json: bool) -> None:
+@json_option()
+def command(json_path: Path | None) -> None:
     """Show what is installed, what is missing, and how to get it.
 
     Exit code 0, whatever is missing.
     """
     found = examine()
-    if as_json:
-        write_json(found)
-    else:
+    if json_path is not None:
+        write_json(found, json_path)
+    if str(json_path) != STDOUT:
         _print(found)
 
 

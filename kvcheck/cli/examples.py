@@ -8,10 +8,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import click
-from rich.console import Console
 
-from kvcheck.cli._options import FOLDER
-from kvcheck.cli._support import fail, output_console
+from kvcheck.cli._options import (
+    FOLDER,
+    fail_fast_option,
+    impl_argument,
+    profile_option,
+    rules_option,
+)
+from kvcheck.cli._support import fail, say
 from kvcheck.discovery import find_implementation
 from kvcheck.play.verdicts import Violation
 from kvcheck.rulebook import stated
@@ -23,34 +28,28 @@ from kvspec.profile import find_profile
 
 
 @click.command()
-@click.argument("name", metavar="IMPL")
+@impl_argument
 @click.option(
     "--folder",
     type=FOLDER,
     metavar="DIR",
     help="Run the examples in the .md and .kv files of DIR instead of the shipped ones.",
 )
-@click.option(
-    "--rules",
-    "patterns",
-    multiple=True,
-    metavar="PATTERN",
-    help="Run only examples of matching rules, such as 'KV-SW-*'. May be repeated.",
-)
-@click.option(
-    "--profile",
-    default="default",
-    show_default=True,
-    metavar="NAME_OR_FILE",
-    help="Policies to configure: the name of a shipped profile, or a TOML file.",
-)
+@rules_option
+@profile_option("Policies to configure", "default")
+@fail_fast_option
 @click.option(
     "--bless",
     is_flag=True,
     help=f"Replace each result '{OPEN_ANSWER}' in the files of --folder by IMPL's result.",
 )
 def command(
-    name: str, folder: Path | None, patterns: tuple[str, ...], profile: str, bless: bool
+    name: str,
+    folder: Path | None,
+    rules: tuple[str, ...],
+    profile: str,
+    fail_fast: bool,
+    bless: bool,
 ) -> int:
     """Run the rules' examples on an implementation and show each failure.
 
@@ -67,15 +66,17 @@ def command(
         return _bless(folder, name)
     try:
         stories = shipped_stories() if folder is None else tuple(stories_in(folder))
-        wanted = [each for each in stories if _is_wanted(each, patterns)]
-        found = list(outcomes_of(wanted, subject, find_profile(profile).policy))
+        wanted = [each for each in stories if _is_wanted(each, rules)]
+        found: list[Outcome] = []
+        for outcome in outcomes_of(wanted, subject, find_profile(profile).policy):
+            found.append(outcome)
+            if outcome.violation is not None:
+                _show(outcome, outcome.violation)
+                if fail_fast:
+                    break
     except NotationError as error:
         fail(str(error))
-    console = output_console()
-    for outcome in found:
-        if outcome.violation is not None:
-            _show(console, outcome, outcome.violation)
-    _summary(console, subject.capabilities.name, found)
+    _summary(subject.capabilities.name, found)
     return int(any(outcome.violation for outcome in found))
 
 
@@ -95,21 +96,20 @@ def _bless(folder: Path, name: str) -> int:
             fail(str(error))
         if filled != text:
             path.write_text(filled, encoding="utf-8")
-            output_console().print(f"{path}: results filled in", markup=False, soft_wrap=True)
+            say(f"{path}: results filled in")
     return 0
 
 
-def _show(console: Console, outcome: Outcome, violation: Violation) -> None:
+def _show(outcome: Outcome, violation: Violation) -> None:
     lines = [outcome.place or f"{outcome.story.path}: {outcome.story.name}"]
     lines += [f"  expected  {violation.expected}", f"  got       {violation.observed}"]
     if outcome.state:
         lines += ["  before", *(f"    {line}" for line in outcome.state.split("\n"))]
     lines += [f"  {stated(rule)}" for rule in outcome.story.rules[:1]]
-    console.print("\n".join(lines), markup=False, soft_wrap=True, highlight=False)
-    console.print()
+    say(*lines, "")
 
 
-def _summary(console: Console, name: str, found: Sequence[Outcome]) -> None:
+def _summary(name: str, found: Sequence[Outcome]) -> None:
     failed = sum(outcome.violation is not None for outcome in found)
     left_out = [outcome.left_out.split(", ") for outcome in found if outcome.left_out]
     lacks = Counter(lack for each in left_out for lack in each).most_common()
@@ -117,4 +117,4 @@ def _summary(console: Console, name: str, found: Sequence[Outcome]) -> None:
     text = f"{name}: {passed} examples passed, {failed} failed, {len(left_out)} left out"
     if lacks:
         text += "\nleft out without: " + ", ".join(f"{lack} ({count})" for lack, count in lacks)
-    console.print(text, markup=False, soft_wrap=True, highlight=False)
+    say(text)

@@ -11,17 +11,23 @@ from rich.console import Console
 from rich.table import Table
 
 from kvcheck.cli._options import (
+    POSITIVE,
+    impl_option,
     json_option,
     oracle_option,
     records_option,
     resume_option,
 )
 from kvcheck.cli._support import (
+    FAILED,
+    INTERRUPTED,
+    closest,
     fail,
     output_console,
     progress_bars,
     progress_console,
     read_state,
+    say,
     write_json,
     write_state,
 )
@@ -35,20 +41,9 @@ from kvcheck.explore.search import Exploration, Pair
 from kvcheck.explore.session import Report, Session, recorded_counts
 from kvspec.interface import Feature
 
-INTERRUPTED = 130
-IMPL = "kvref"
-"""The implementation that is explored by default."""
-
 
 @click.command()
-@click.option(
-    "--impl",
-    "name",
-    default=IMPL,
-    show_default=True,
-    metavar="IMPL",
-    help="A name such as kvfast, package.module:factory, or cmd:PROGRAM ARGS….",
-)
+@impl_option(default="kvref")
 @click.option(
     "--config",
     "names",
@@ -70,10 +65,7 @@ IMPL = "kvref"
 @oracle_option()
 @workers_options
 @click.option(
-    "--max-edges",
-    type=click.IntRange(min=1),
-    metavar="N",
-    help="Stop exploring a configuration after about N edges.",
+    "--max-edges", type=POSITIVE, metavar="N", help="Leave a configuration after about N edges."
 )
 @resume_option
 @records_option
@@ -123,7 +115,7 @@ def command(
         fail(f"nothing in {name} could be explored, because it lacks {', '.join(lacking)}")
     if json_path is not None:
         write_json(to_json(report, session), json_path)
-    show(report, session, progress_console() if str(json_path) == "-" else output_console())
+    show(report, session, output_console(json_path))
     if records_path is not None:
         write_records(report, session, records_path, progress_console())
     return exit_code(report)
@@ -132,7 +124,7 @@ def command(
 def exit_code(report: Report) -> int:
     """Return 0, 1 or INTERRUPTED; 1 also if counts differ from those recorded."""
     if report.violations or any(result.as_recorded is False for result in report.results):
-        return 1
+        return FAILED
     return INTERRUPTED if report.interrupted else 0
 
 
@@ -141,7 +133,7 @@ def choose(names: tuple[str, ...], *, deep: bool) -> tuple[Configuration, ...]:
     known = {configuration.name: configuration for configuration in CONFIGURATIONS}
     for name in names:
         if name not in known:
-            fail(f"no configuration {name!r}; known: {', '.join(known)}")
+            fail(f"no configuration {name!r}{closest(name, known)}; known: {', '.join(known)}")
     if names:
         return tuple(known[name] for name in dict.fromkeys(names))
     return tuple(each for each in CONFIGURATIONS if deep or not each.is_deep)
@@ -189,12 +181,11 @@ def earlier_run(path: Path | None) -> Saved | None:
 def list_configurations(configurations: tuple[Configuration, ...]) -> None:
     """Print each configuration's name, summary and recorded size."""
     recorded = recorded_counts()
-    console = output_console()
     for each in configurations:
         counts = recorded.get(each.name)
         size = "" if counts is None else f" ({counts.states:,} states, {counts.edges:,} edges)"
         deep = ", only with --deep" if each.is_deep else ""
-        console.print(f"{each.name}: {each.summary}{size}{deep}", markup=False, soft_wrap=True)
+        say(f"{each.name}: {each.summary}{size}{deep}")
 
 
 def show(report: Report, session: Session, console: Console) -> None:
@@ -214,16 +205,15 @@ def show(report: Report, session: Session, console: Console) -> None:
         table.add_row(result.configuration.name, *(f"{figure:,.0f}" for figure in figures), remark)
     console.print(table)
     for violation in report.violations:
-        for line in trace.lines(violation, session.pair):
-            console.print(line, markup=False, soft_wrap=True)
+        say(*trace.lines(violation, session.pair), console=console)
     for name, lacking in report.left_out.items():
-        console.print(f"left out: {name}, which needs {', '.join(lacking)}", markup=False)
+        say(f"left out: {name}, which needs {', '.join(lacking)}", console=console)
     states = sum(result.counts.states for result in report.results)
     edges = sum(result.counts.edges for result in report.results)
     found = f"{len(report.violations)} rules broken" if report.violations else "no rule broken"
     if report.interrupted:
         found += "; interrupted"
-    console.print(f"{states:,} states, {edges:,} edges: {found}", markup=False)
+    say(f"{states:,} states, {edges:,} edges: {found}", console=console)
 
 
 def write_records(report: Report, session: Session, folder: Path, console: Console) -> None:
@@ -234,7 +224,7 @@ def write_records(report: Report, session: Session, folder: Path, console: Conso
         line = f"no record: {reason}"
         if path is not None:
             line = f"kvspec golden {shlex.quote(str(path))} --impl {shlex.quote(impl)}"
-        console.print(line, markup=False, soft_wrap=True)
+        say(line, console=console)
 
 
 def to_json(report: Report, session: Session) -> dict[str, object]:

@@ -8,14 +8,15 @@ from time import monotonic
 
 import click
 
-from kvcheck.cli._options import PATH, json_option, profile_option
-from kvcheck.cli._support import (
-    fail,
-    output_console,
-    progress_bars,
-    progress_console,
-    write_json,
+from kvcheck.cli._options import (
+    PATH,
+    fail_fast_option,
+    impl_option,
+    json_option,
+    profile_option,
+    verbose_option,
 )
+from kvcheck.cli._support import fail, output_console, progress_bars, say, write_json
 from kvcheck.discovery import find_implementation
 from kvcheck.play.state import View
 from kvcheck.records.planning import replay_planning
@@ -38,13 +39,7 @@ _SECONDS_BETWEEN_UPDATES = 0.1
 
 @click.command()
 @click.argument("paths", nargs=-1, metavar="[PATH]...", type=PATH)
-@click.option(
-    "--impl",
-    "name",
-    required=True,
-    metavar="IMPL",
-    help="A name such as kvref, package.module:factory, or cmd:PROGRAM ARGS….",
-)
+@impl_option(required=True)
 @click.option(
     "--scenario",
     "scenarios",
@@ -59,8 +54,8 @@ _SECONDS_BETWEEN_UPDATES = 0.1
 )
 @json_option()
 @profile_option("Policies of records that name none")
-@click.option("-v", "--verbose", is_flag=True, help="Also show passed files, and values in full.")
-@click.option("--fail-fast", is_flag=True, help="Stop at the first failure.")
+@verbose_option
+@fail_fast_option
 def command(
     paths: tuple[Path, ...],
     name: str,
@@ -92,12 +87,11 @@ def command(
     if not chosen:
         known = ", ".join(scenarios_of(candidates)) or "none"
         fail(f"no trace matches the filters; scenarios found: {known}")
-    console = progress_console() if str(json_path) == "-" else output_console()
+    console = output_console(json_path)
     results: list[Result] = []
     for result in _replay(chosen, implementation, chosen_profile, fail_fast=fail_fast):
         results.append(result)
-        for line in result_lines(result, verbose=verbose):
-            console.print(line, markup=False, soft_wrap=True)
+        say(*result_lines(result, verbose=verbose), console=console)
     report = Report(
         implementation.capabilities.name,
         tuple(results),
@@ -106,8 +100,7 @@ def command(
     )
     if json_path is not None:
         write_json(report.to_json(), json_path)
-    for line in report.closing_lines():
-        console.print(line, markup=False, soft_wrap=True)
+    say(*report.closing_lines(), console=console)
     if not report.passed + report.failed:
         fail(
             f"no record could be replayed: {report.implementation} lacks {', '.join(report.lacks)}"

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from kvcheck.cli._options import json_option
-from kvcheck.cli._support import fail, output_console, write_json
+from kvcheck.cli._support import fail, output_console, say, write_json
 from kvcheck.hazards.checker import Hazard, HazardChecker
 from kvcheck.hazards.drawing import drawn
 from kvcheck.hazards.lines import HazardRecordError, lines_of
@@ -47,9 +47,7 @@ def command(record: Path, json_path: Path | None) -> int:
     counts = ", ".join(f"{rule} {num}" for rule, num in sorted(by_rule.items()))
     num_found = f"{len(found):,} hazard{'' if len(found) == 1 else 's'}"
     shown.append(f"{num_lines:,} lines, {num_found}{counts and ': '}{counts}")
-    output_console().print(
-        "\n".join(each.rstrip() for each in shown), markup=False, soft_wrap=True, highlight=False
-    )
+    say(*(each.rstrip() for each in shown), console=output_console(json_path))
     if json_path is not None:
         keys = ("rule", "place", "what", "lines")
         rows = [(h.rule, str(h.place), h.what, list(h.lines)) for h in found]

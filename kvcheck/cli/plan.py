@@ -4,33 +4,29 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import click
 from rich import box
 from rich.table import Table
 
+from kvcheck.cli._options import POSITIVE, impl_option, json_option
 from kvcheck.cli._plans import plan_path, planner_of
-from kvcheck.cli._support import fail, output_console, write_json
+from kvcheck.cli._support import STDOUT, fail, output_console, say, write_json
 from kvcheck.tools.plans.document import AUTO, GIB, PlanFile, read_plan_file
 from kvcheck.tools.plans.report import PlanReport, make_report, used_bytes
 from kvcheck.tools.plans.shipped import shipped_names, shipped_path
 from kvspec.errors import CacheMemoryError, ConfigError
-
-_POSITIVE = click.IntRange(min=1)
 
 TABLE_WIDTH = 100
 """Minimum width of tables: wrapped lines on a narrow terminal are readable, cut columns are not."""
 
 
 @click.command()
-@click.argument("name", required=False, metavar="[FILE|MODEL]")
-@click.option(
-    "--impl",
-    metavar="IMPL",
-    help="Planner: a name, or package.module:factory.  [default: the first installed one]",
-)
-@click.option("--json", "as_json", is_flag=True, help="Write the plan as JSON to stdout.")
+@click.argument("model", required=False, metavar="[FILE|MODEL]")
+@impl_option("Planner, by default the first installed one")
+@json_option()
 @click.option("--list", "as_list", is_flag=True, help="List the shipped models and exit.")
 @click.option(
     "--memory-gib",
@@ -44,15 +40,15 @@ TABLE_WIDTH = 100
     help="Tokens of the longest request, instead of the file's; auto: as many as fit.",
 )
 @click.option(
-    "--tensor", type=_POSITIVE, metavar="N", help="Tensor-parallel ranks, instead of the file's."
+    "--tensor", type=POSITIVE, metavar="N", help="Tensor-parallel ranks, instead of the file's."
 )
 @click.option(
-    "--pipeline", type=_POSITIVE, metavar="N", help="Pipeline stages, instead of the file's."
+    "--pipeline", type=POSITIVE, metavar="N", help="Pipeline stages, instead of the file's."
 )
 def command(
+    model: str | None,
     name: str | None,
-    impl: str | None,
-    as_json: bool,
+    json_path: Path | None,
     as_list: bool,
     memory_gib: float | None,
     max_model_len: str | None,
@@ -69,20 +65,20 @@ def command(
     if as_list:
         _show_list()
         return 0
-    if name is None:
+    if model is None:
         fail("give a plan file, or a model that kvspec plan --list shows")
     changes = _changes(memory_gib, max_model_len, tensor, pipeline)
-    file = read_plan_file(plan_path(name), changes)
-    implementation, planner = planner_of(impl)
+    file = read_plan_file(plan_path(model), changes)
+    implementation, planner = planner_of(name)
     try:
         report = make_report(file, implementation, planner)
     except CacheMemoryError as error:
         return _too_little(file, error)
     except ConfigError as error:
         fail(str(file.explain(error)))
-    if as_json:
-        write_json(report.to_json())
-    else:
+    if json_path is not None:
+        write_json(report.to_json(), json_path)
+    if str(json_path) != STDOUT:
         _show(report)
     return 0
 
@@ -126,13 +122,11 @@ def _show(report: PlanReport) -> None:
     console.width = max(console.width, TABLE_WIDTH)
     facts = list(_facts(report))
     width = max(len(label) for label, _ in facts)
-    for label, value in facts:
-        console.print(f"{label:<{width}}  {value}", markup=False, soft_wrap=True)
+    say(*(f"{label:<{width}}  {value}" for label, value in facts), console=console)
     if report.groups:
         console.print(_groups(report))
     console.print(_workers(report))
-    for warning in report.plan.warnings:
-        console.print(f"warning: {warning}", markup=False, soft_wrap=True)
+    say(*(f"warning: {warning}" for warning in report.plan.warnings), console=console)
 
 
 def _facts(report: PlanReport) -> Iterator[tuple[str, str]]:

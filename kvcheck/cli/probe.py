@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from kvcheck.cli._options import oracle_option
-from kvcheck.cli._support import fail, output_console, write_json
+from kvcheck.cli._options import json_option, oracle_option, verbose_option
+from kvcheck.cli._support import fail, output_console, say, write_json
 from kvcheck.discovery import find_implementation
 
 if TYPE_CHECKING:
@@ -22,9 +23,9 @@ SHOWN_CHARACTERS = 160
 @click.command()
 @click.argument("name", metavar="cmd:PROGRAM")
 @oracle_option()
-@click.option("--verbose", is_flag=True, help="Show messages and replies in full.")
-@click.option("--json", "as_json", is_flag=True, help="Write the findings as JSON to stdout.")
-def command(name: str, oracle: str, verbose: bool, as_json: bool) -> int:
+@verbose_option
+@json_option()
+def command(name: str, oracle: str, verbose: bool, json_path: Path | None) -> int:
     """Check a server's replies one message at a time, while it is being written.
 
     Sends the handshake and a short program with two requests, and compares each reply with the
@@ -41,30 +42,26 @@ def command(name: str, oracle: str, verbose: bool, as_json: bool) -> int:
         fail(f"{name!r} is not a server; name a program: kvspec probe 'cmd:./server'")
     options = parse_name(name)
     exchanges: list[Exchange] = []
-    output = output_console()
+    output = output_console(json_path)
     try:
         for exchange in probe(options, find_implementation(oracle)):
             exchanges.append(exchange)
-            if not as_json:
-                for line in lines(exchange, whole=verbose):
-                    output.print(line, markup=False, soft_wrap=True)
+            say(*lines(exchange, whole=verbose), console=output)
     except OSError as error:
         fail(f"{options.name} can't be started: {error.strerror or error}")
     wrong = [each for each in exchanges if each.verdict not in OF_NO_CONCERN]
-    if as_json:
-        write_json(
-            [
-                {
-                    "message": dict(each.message),
-                    "answer": None if each.answer is None else dict(each.answer),
-                    "verdict": each.verdict.name.lower(),
-                    "detail": each.detail,
-                }
-                for each in exchanges
-            ]
-        )
-    else:
-        output.print(_last_line(exchanges, wrong, name), markup=False, soft_wrap=True)
+    if json_path is not None:
+        found = [
+            {
+                "message": dict(each.message),
+                "answer": None if each.answer is None else dict(each.answer),
+                "verdict": each.verdict.name.lower(),
+                "detail": each.detail,
+            }
+            for each in exchanges
+        ]
+        write_json(found, json_path)
+    say(_last_line(exchanges, wrong, name), console=output)
     return 1 if wrong else 0
 
 
@@ -88,7 +85,7 @@ def _text(message: Mapping[str, Any], limit: int | None) -> str:
     text = json.dumps(message, separators=(",", ":"))
     if limit is None or len(text) <= limit:
         return text
-    return f"{text[:limit]} … ({len(text)} characters; --verbose shows them)"
+    return f"{text[:limit]} … ({len(text)} characters; -v shows them)"
 
 
 def _last_line(exchanges: list[Exchange], wrong: list[Exchange], name: str) -> str:

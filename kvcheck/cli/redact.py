@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from kvcheck.cli._options import oracle_option, output_option, profile_option, record_argument
-from kvcheck.cli._support import output_console
+from kvcheck.cli._support import say
 from kvcheck.discovery import find_implementation
 from kvcheck.records.redact import redact
 from kvcheck.records.select import named_record
@@ -32,12 +32,8 @@ def command(record: Path, output: Path, oracle: str, profile: str) -> int:
     item, and the positions of items in prompts.
 
     RECORD is a file, or a shipped record: life_of_blocks or identities.
-
-    Exit code 0: written, 2: could not run.
     """
     policy = find_profile(profile).policy
     footer = redact(named_record(record), output, find_implementation(oracle), policy=policy)
-    output_console().print(
-        f"{output}: {footer.num_ops} operations, redacted", markup=False, soft_wrap=True
-    )
+    say(f"{output}: {footer.num_ops} operations, redacted")
     return 0

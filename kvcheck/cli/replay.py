@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
@@ -12,12 +11,24 @@ from typing import Any
 import click
 
 from kvcheck.cli._fleet import replay_fleet, with_fleet_options
+from kvcheck.cli._options import (
+    PATH,
+    POSITIVE,
+    html_option,
+    impl_option,
+    json_option,
+    plot_option,
+)
 from kvcheck.cli._plans import cached_model, with_model_options
 from kvcheck.cli._support import (
     MOST_BLOCKS,
+    STDOUT,
+    check_outputs,
     fail,
     progress_console,
     require_extra,
+    say,
+    set_globally,
     write_json,
     write_whole,
 )
@@ -31,7 +42,6 @@ from kvcheck.tools.replay.driver import Driver, ReplayError
 from kvcheck.tools.replay.explain import ExplanationError
 from kvcheck.tools.replay.file import STDIN
 from kvcheck.tools.replay.options import ARRIVALS, ReplayOptions
-from kvcheck.tools.replay.plot import FORMATS
 from kvcheck.tools.replay.report import ReplayContext, report, report_text
 from kvcheck.tools.replay.result import ReplayResult
 from kvcheck.tools.replay.source import open_trace
@@ -41,50 +51,36 @@ from kvcheck.watch.writing import UnrecordableError
 from kvspec.errors import InvariantViolation
 from kvspec.interface import Implementation
 
-_STDOUT = "-"
 _WRONG = (InvariantViolation, ReplayError, ExplanationError, UnrecordableError)
-_POSITIVE = click.IntRange(min=1)
+NUM_BLOCKS = 300
 
 
 @click.command()
 @click.argument("traces", nargs=-1, required=True, metavar="TRACE…")
-@click.option(
-    "--impl",
-    required=True,
-    help="Implementation: a name, package.module:factory, or cmd:PROGRAM ARGS….",
-)
+@impl_option(required=True)
 @click.option(
     "--num-blocks",
     type=click.IntRange(2, MOST_BLOCKS),
-    help="Blocks in the pool, including the null block.  [default: 300]",
+    help=f"Blocks in the pool, including the null block.  [default: {NUM_BLOCKS}]",
 )
-@click.option(
-    "--block-size", type=_POSITIVE, default=64, show_default=True, help="Tokens in a block."
-)
-@click.option("--json", "json_path", metavar="F", help="Write a report as JSON to F; - for stdout.")
-@click.option(
-    "--plot",
-    "plot_path",
-    metavar="F",
-    help="Write a chart of usage and hit rate to F (.png or .svg).",
-)
-@click.option(
-    "--html", "html_path", metavar="F", help="Write the report and the chart as one page to F."
-)
+@click.option("--block-size", type=POSITIVE, default=64, help="Tokens in a block.")
+@json_option()
+@plot_option
+@html_option
 @click.option(
     "--record",
     "record_path",
+    type=PATH,
     metavar="F",
     help="Record every operation and its result in F (.jsonl or .jsonl.gz), for kvspec golden.",
 )
 @click.option(
-    "--limit", type=_POSITIVE, metavar="N", help="Replay only the first N requests (of those kept)."
+    "--limit", type=POSITIVE, metavar="N", help="Replay only the first N requests (of those kept)."
 )
 @click.option(
     "--sample",
     type=float,
     default=1.0,
-    show_default=True,
     metavar="P",
     help="Keep each request with probability P; its line number decides, so runs are repeatable.",
 )
@@ -93,34 +89,29 @@ _POSITIVE = click.IntRange(min=1)
     "--arrival",
     type=click.Choice(ARRIVALS),
     default="ignore",
-    show_default=True,
     help="ignore: queue all requests at once. timestamp: queue each at its time in the trace.",
 )
 @click.option(
     "--step-ms",
-    type=_POSITIVE,
+    type=POSITIVE,
     default=25,
-    show_default=True,
     help="Milliseconds per step, with --arrival timestamp.",
 )
 @click.option(
     "--max-tokens-per-step",
-    type=_POSITIVE,
+    type=POSITIVE,
     default=8_192,
-    show_default=True,
     help="Most tokens computed in one step.",
 )
 @click.option(
     "--max-running",
-    type=_POSITIVE,
+    type=POSITIVE,
     default=256,
-    show_default=True,
     help="Most requests that run at once.",
 )
 @click.option(
     "--check/--no-check",
     default=True,
-    show_default=True,
     help="Check all invariants after every operation; use --no-check for large traces.",
 )
 @with_model_options
@@ -136,8 +127,7 @@ _POSITIVE = click.IntRange(min=1)
     metavar="F",
     help="Write Prometheus metrics like an engine's to F every second, or serve them at HOST:PORT.",
 )
-@click.option("--quiet", is_flag=True, help="Show neither a progress bar nor the live view.")
-def command(traces: tuple[str, ...], impl: str, live: bool, quiet: bool, **given: Any) -> None:
+def command(traces: tuple[str, ...], name: str, live: bool, **given: Any) -> None:
     """Replay a request trace and report hits, evictions, usage.
 
     TRACE is a file in one of the formats of --format (plain, gzip or zstd; - for standard input),
@@ -163,8 +153,6 @@ def command(traces: tuple[str, ...], impl: str, live: bool, quiet: bool, **given
 
     --jobs and --cluster divide the traces, or the routes of --engines, among workers; only the
     times change. Each worker opens TRACE by the same name.
-
-    Exit code 0: done. 1: the implementation broke a rule. 2: it could not run.
     """
     options = ReplayOptions(
         num_blocks=_num_blocks(given),
@@ -176,19 +164,23 @@ def command(traces: tuple[str, ...], impl: str, live: bool, quiet: bool, **given
     )
     target = given["metrics_target"]
     metrics = None if target is None else MetricsOutput(target, options)
-    _check_outputs(given, None if metrics is None else metrics.path)
+    files = [given[each] for each in ("json_path", "html_path", "record_path")]
+    files.append(None if metrics is None else metrics.path)
+    check_outputs(*files, picture=given["plot_path"])
+    if given["plot_path"] is not None or given["html_path"] is not None:
+        require_extra("matplotlib", "plot")
     if len(traces) > 1:
         _check_several(traces, given)
     if given["routes"] and given["engines"] is None:
         fail("--route needs --engines N")
-    shown = Shown(live, quiet, metrics)
+    shown = Shown(live, bool(set_globally("quiet")), metrics)
     with nullcontext() if metrics is None else metrics.open():
         if given["engines"] is not None:
-            replay_fleet(traces[0], impl, options, given, shown)
+            replay_fleet(traces[0], name, options, given, shown)
             return
         with workers_for(given["jobs"], given["cluster"], num_calls=len(traces)) as workers:
             shown = shown if workers is None else shown.divided(traces)
-            calls = ((_replayed, (trace, impl, options, given, shown)) for trace in traces)
+            calls = ((_replayed, (trace, name, options, given, shown)) for trace in traces)
             replays = list(in_order(workers, calls))
     _write(replays, given)
 
@@ -197,7 +189,7 @@ def _num_blocks(given: dict[str, Any]) -> int:
     """Return the blocks of the pool: as given, or those that fit in the memory given."""
     cached = cached_model(given["model"], given["memories_gib"], given["tensor"])
     if cached is None:
-        return given["num_blocks"] or 300
+        return given["num_blocks"] or NUM_BLOCKS
     if len(given["memories_gib"]) != 1 or given["num_blocks"] is not None:
         fail("--model needs one --memory-gib, and no --num-blocks")
     return cached.num_blocks(given["memories_gib"][0], given["block_size"])
@@ -246,26 +238,6 @@ def _replayed(
     return result, report(result, context)
 
 
-def _check_outputs(given: dict[str, Any], metrics_path: str | None) -> None:
-    """Fail before the replay if an output could not be written after it."""
-    plot_path, html_path = given["plot_path"], given["html_path"]
-    json_path = None if given["json_path"] == _STDOUT else given["json_path"]
-    if plot_path is not None and Path(plot_path).suffix.lower().lstrip(".") not in FORMATS:
-        fail(f"--plot {plot_path}: the name must end in .png or .svg")
-    if plot_path is not None or html_path is not None:
-        require_extra("matplotlib", "plot")
-    for path in (json_path, plot_path, html_path, given["record_path"], metrics_path):
-        if path is None:
-            continue
-        folder = Path(path).resolve().parent
-        if Path(path).is_dir():
-            fail(f"{path}: cannot be written: is a folder")
-        if not folder.is_dir():
-            fail(f"{path}: cannot be written: there is no folder {folder}")
-        if not os.access(folder, os.W_OK):
-            fail(f"{path}: cannot be written: no permission to write in {folder}")
-
-
 def _replay(
     implementation: Implementation,
     options: ReplayOptions,
@@ -296,14 +268,14 @@ def _replay(
 
 @contextmanager
 def _recorded(
-    implementation: Implementation, path: str | None, context: ReplayContext
+    implementation: Implementation, path: Path | None, context: ReplayContext
 ) -> Iterator[Implementation]:
     """Yield the implementation, recorded to `path` if given; print how to replay the record."""
     if path is None:
         yield implementation
         return
     scenario = f"replay {context.trace}"
-    recorded = RecordedImplementation(implementation, Path(path), scenario=scenario)
+    recorded = RecordedImplementation(implementation, path, scenario=scenario)
     try:
         with recorded:
             yield recorded
@@ -311,30 +283,30 @@ def _recorded(
         if recorded.is_written:
             operations = f"{recorded.num_operations:,} operations"
             line = f"{path}: {operations}; to check them: kvspec golden {path} --impl kvref"
-            progress_console().print(line, markup=False, soft_wrap=True)
+            say(line, console=progress_console())
 
 
 def _write(replays: Sequence[tuple[ReplayResult, dict[str, Any]]], given: dict[str, Any]) -> None:
     """Render all outputs before writing any, so that a failure does not leave some of them."""
     contents = [content for _, content in replays]
     pictures = [(result.series, content) for result, content in replays]
-    files: dict[str, bytes] = {}
+    files: dict[Path, bytes] = {}
     if given["plot_path"] is not None or given["html_path"] is not None:
         from kvcheck.tools.replay.html import report_html
         from kvcheck.tools.replay.plot import plot_bytes
 
         if given["plot_path"] is not None:
             path = given["plot_path"]
-            image_format = Path(path).suffix.lower().lstrip(".")
+            image_format = path.suffix.lower().lstrip(".")
             files[path] = plot_bytes(pictures, image_format=image_format)
         if given["html_path"] is not None:
             svg = plot_bytes(pictures, image_format="svg")
             files[given["html_path"]] = report_html(contents, svg).encode()
     for path, data in files.items():
-        write_whole(Path(path), data)
+        write_whole(path, data)
     is_one = len(contents) == 1
     if given["json_path"] is not None:
         document = contents[0] if is_one else beside.reports(contents)
-        write_json(document, Path(given["json_path"]))
-    if given["json_path"] != _STDOUT:
+        write_json(document, given["json_path"])
+    if str(given["json_path"]) != STDOUT:
         click.echo(report_text(contents[0]) if is_one else beside.text(contents), nl=False)

@@ -5,16 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from kvcheck.cli._options import (
+    impl_option,
     json_option,
     oracle_option,
     output_option,
     profile_option,
     record_argument,
 )
-from kvcheck.cli._support import fail, output_console, progress_console, write_json
+from kvcheck.cli._support import fail, output_console, progress_bars, say, write_json
 from kvcheck.discovery import find_implementation
 from kvcheck.records.script import Script
 from kvcheck.records.select import named_record
@@ -24,21 +24,13 @@ from kvspec.profile import find_profile
 
 @click.command()
 @record_argument
-@click.option(
-    "--impl",
-    "name",
-    required=True,
-    metavar="IMPL",
-    help="Implementation that fails the record: a name, package.module:factory, or cmd:PROGRAM"
-    " ARGS….",
-)
+@impl_option("Implementation that fails the record", required=True)
 @output_option("File for the smaller record.  [default: RECORD with .small before its suffix]")
 @oracle_option("Implementation that gives the right results; must pass the record.")
 @click.option(
     "--seconds",
     type=click.FloatRange(min=0.0),
     default=60.0,
-    show_default=True,
     help="Time limit; the smallest record found by then is written.",
 )
 @profile_option("Policies of a record that names none")
@@ -75,23 +67,15 @@ def command(
     result.write(target)
     if json_path is not None:
         write_json(_to_json(result, target), json_path)
-    console = progress_console() if str(json_path) == "-" else output_console()
-    console.print(
-        f"{target}: {_size(result.after)}, of {_size(result.before)};"
-        f" {result.kind.field} differs after {result.kind.call}",
-        markup=False,
-        soft_wrap=True,
-    )
+    sizes = f"{_size(result.after)}, of {_size(result.before)}"
+    line = f"{target}: {sizes}; {result.kind.field} differs after {result.kind.call}"
+    say(line, console=output_console(json_path))
     return 0
 
 
 def _run(shrinker: Shrinker, seconds: float) -> Shrunk:
-    console = progress_console()
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    with Progress(
-        *columns, console=console, transient=True, disable=not console.is_terminal
-    ) as progress:
-        task = progress.add_task("shrinking")
+    with progress_bars() as progress:
+        task = progress.add_task("shrinking", total=None)
 
         def heard(script: Script, tried: int) -> None:
             progress.update(task, description=f"{_size(script)}; {tried} tried")

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from kvcheck.cli._options import PATH, output_option
-from kvcheck.cli._support import fail, output_console
+from kvcheck.cli._support import closest, fail, say
 from kvcheck.tools.archive import set_names, write_archive
 
 
@@ -25,12 +25,10 @@ def command(output: Path, sets: tuple[str, ...]) -> int:
 
     Each file is a conversation: messages of the protocol, each with the right reply. The folder
     examples/vectors of the repository has readers in Rust, C++, Go and TypeScript.
-
-    Exit code 0: written, 2: could not run.
     """
     for name in sets:
-        if name not in set_names():
-            fail(f"no chapter {name!r}; known: {', '.join(set_names())}")
+        if name not in (known := set_names()):
+            fail(f"no chapter {name!r}{closest(name, known)}; known: {', '.join(known)}")
     number = write_archive(output, sets)
-    output_console().print(f"{output}: {number} files", markup=False, soft_wrap=True)
+    say(f"{output}: {number} files")
     return 0

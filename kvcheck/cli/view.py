@@ -7,8 +7,8 @@ from pathlib import Path
 
 import click
 
-from kvcheck.cli._options import output_option, profile_option, record_argument
-from kvcheck.cli._support import fail, output_console, write_whole
+from kvcheck.cli._options import impl_option, output_option, profile_option, record_argument
+from kvcheck.cli._support import fail, say, write_whole
 from kvcheck.discovery import find_implementation
 from kvcheck.records.select import named_record
 from kvcheck.tools.view import NotShownError, load
@@ -19,13 +19,7 @@ from kvspec.profile import find_profile
 @click.command()
 @record_argument
 @output_option("File for the page.", required=True, metavar="FILE.html")
-@click.option(
-    "--impl",
-    "name",
-    metavar="IMPL",
-    help="Replay on this implementation and show where it differs: kvref, or"
-    " package.module:factory. Needed for pools of more than 64 blocks.",
-)
+@impl_option("Replay on it, as pools of more than 64 blocks need, and show where it differs")
 @profile_option("With --impl, policies of a record that names none")
 @click.option(
     "--from",
@@ -63,16 +57,9 @@ def command(
         fail(str(error))
     recording = replace(recording, replayed_on=name)
     write_whole(output, page(recording).encode("utf-8"))
-    console = output_console()
-    console.print(
-        f"{output}: {sum(frame.operation is not None for frame in recording.frames)} operations"
-        f" of {record}",
-        markup=False,
-        soft_wrap=True,
-    )
-    for note in recording.notes:
-        console.print(note, markup=False, soft_wrap=True)
+    number = sum(frame.operation is not None for frame in recording.frames)
+    say(f"{output}: {number} operations of {record}", *recording.notes)
     if recording.violation is not None and recording.violation.rule is None:
-        console.print(recording.violation.text, markup=False, soft_wrap=True)
+        say(recording.violation.text)
         return 1
     return 0

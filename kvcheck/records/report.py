@@ -114,7 +114,7 @@ def result_lines(result: Result, *, verbose: bool) -> Iterator[str]:
         yield mismatch.render(verbose=verbose)
     if len(shown) < len(result.mismatches):
         more = len(result.mismatches) - len(shown)
-        yield f"{result.path}: {more} more mismatches (--verbose shows all)"
+        yield f"{result.path}: {more} more mismatches (-v shows all)"
     if verbose:
         yield f"{result.path}: {result.passed} records passed, {result.failed} failed"
 

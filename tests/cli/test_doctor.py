@@ -23,7 +23,7 @@ def test_it_shows_versions_builds_extras_and_implementations(
 
 
 def test_json_says_the_same(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["doctor", "--json"]) == 0
+    assert main(["doctor", "--json", "-"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["kvspec"] == version("kvspec")
     assert found["extras"]["cli"]["packages"]["click"] == version("click")

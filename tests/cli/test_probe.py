@@ -42,7 +42,7 @@ for line in sys.stdin:
 def test_a_half_written_server_is_asked_to_the_end(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    code, said = probed(script(tmp_path, HALF), capsys, "--json")
+    code, said = probed(script(tmp_path, HALF), capsys, "--json", "-")
     found = {(each["message"]["id"], each["message"]["op"]): each for each in json.loads(said)}
     assert code == 1
     assert found[0, "hello"]["verdict"] == "right"
@@ -72,7 +72,7 @@ def test_a_half_written_server_is_asked_to_the_end(
 def test_the_first_wrong_answer_is_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], code: str, verdict: str, detail: str
 ) -> None:
-    status, said = probed(script(tmp_path, code), capsys, "--json")
+    status, said = probed(script(tmp_path, code), capsys, "--json", "-")
     wrong = [each for each in json.loads(said) if each["message"]["op"] in ("hello", "get_usage")]
     assert status == 1
     assert any(each["verdict"] == verdict and detail in each["detail"] for each in wrong)
@@ -84,7 +84,7 @@ def test_hashes_are_compared_where_a_hash_function_is_named(
     verdicts = []
     for names in (["sha256_cbor"], []):
         offered = f"RIGHT['hello']['hash_functions'] = {names}\n"
-        _, said = probed(script(tmp_path, offered + HALF), capsys, "--json")
+        _, said = probed(script(tmp_path, offered + HALF), capsys, "--json", "-")
         made = next(each for each in json.loads(said) if each["message"]["op"] == "create_manager")
         verdicts.append(made["verdict"])
     assert verdicts == ["wrong", "right"]
@@ -136,6 +136,6 @@ def test_a_double_may_be_written_as_an_int(
         code = (
             f"answer(until('get_usage'), {{'num_free_blocks': 7, 'usage': json.loads('{usage}')}})"
         )
-        _, said = probed(script(tmp_path, code + "\nread()"), capsys, "--json")
+        _, said = probed(script(tmp_path, code + "\nread()"), capsys, "--json", "-")
         (asked,) = (each for each in json.loads(said) if each["message"]["op"] == "get_usage")
         assert asked["verdict"] == verdict

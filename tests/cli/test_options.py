@@ -1,0 +1,90 @@
+"""What every command has: names that are nearly right, defaults from a file, colours, quiet."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kvcheck.cli import main
+from kvcheck.cli._commands import COMMANDS
+from tests.commands import said_by
+
+
+@pytest.mark.parametrize(
+    ("command", "says"),
+    [
+        ("chek kvref", "No such command 'chek'; did you mean check?"),
+        ("replay demo --impl kvref --num-block 3", "'--num-blocks'?"),
+        ("rule kv-pol-44", "no rule 'KV-POL-44'; did you mean KV-POL-4?"),
+        ("check kvref --rules kv-pool-4,KV-POL-99", "--rules KV-POL-99: no rule matches; did you"),
+        ("explore --config retentio", "no configuration 'retentio'; did you mean retention?"),
+        ("replay demo --impl kvref --sample 7", "--sample 7.0: must be a number above 0"),
+    ],
+)
+def test_a_name_that_is_nearly_right_is_asked_for(
+    command: str, says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = said_by(command, capsys)
+    assert says in said[0]
+    assert said[1:] == ["exit code 2"]
+
+
+def test_every_help_has_the_options_of_all_and_the_one_table_of_exit_codes(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for entry in COMMANDS:
+        assert main([entry.name, "--help"]) == 0
+        shown = capsys.readouterr().out
+        assert "--color" in shown
+        assert "-q, --quiet" in shown
+        assert "130  interrupted" in shown
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_a_file_gives_defaults_and_the_line_has_the_last_word(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own, project = folder / "kvspec.toml", folder / "pyproject.toml"
+    project.write_text('[tool.kvspec.lines]\nx = 1\n[tool.kvspec.plan]\nmodel = "none"\n')
+    assert "none: neither a file nor" in said_by("plan", capsys)[0]
+    own.write_text('[plan]\nmodel = "llama-3.1-8b"\nmemory-gib = 20\n[rule]\nrule = "kv-pool-4"\n')
+    assert "20.00 GiB" in "".join(said_by("plan --tensor 1", capsys))
+    assert "30.00 GiB" in "".join(said_by("plan --memory-gib 30", capsys))
+    assert said_by("rule", capsys)[0].startswith("KV-POOL-4")
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        ("[plam]", "kvspec.toml: [plam] is no command of kvspec; did you mean plan?"),
+        ("plan = 1", "kvspec.toml: plan must be a table of options"),
+        ("[plan]\nmemory = 1", "kvspec.toml: [plan] has no option memory; did you mean"),
+        ("[plan]\ntensor = 'x'", "Invalid value for '--tensor': 'x' is not a valid integer range"),
+        ("[plan", "kvspec.toml: "),
+    ],
+)
+def test_a_file_with_a_mistake_is_one_line(
+    content: str, says: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "kvspec.toml").write_text(content)
+    said = said_by("plan llama-3.1-8b", capsys)
+    assert says in said[0]
+    assert said[1:] == ["exit code 2"]
+
+
+def test_a_shell_is_given_completions() -> None:
+    code = "import os, sys; from kvcheck.cli import main; sys.exit(main())"
+    words = {"COMP_WORDS": "kvspec che", "COMP_CWORD": "1", "_KVSPEC_COMPLETE": "bash_complete"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=words | {"PYTHONPATH": ":".join(sys.path)},
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert done.stdout == "plain,check\n"
