@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, replace
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -13,33 +14,37 @@ import click
 from rich.progress import TaskID
 from rich.table import Table
 
+from kvcheck.cli._options import POSITIVE, html_option, json_option, plot_option
 from kvcheck.cli._plans import CachedModel, cached_model, with_model_options
 from kvcheck.cli._support import (
     MOST_BLOCKS,
+    STDOUT,
+    check_outputs,
     fail,
     output_console,
     progress_bars,
     require_extra,
+    say,
     write_json,
     write_whole,
 )
 from kvcheck.cli._traces import with_trace_options
 from kvcheck.cli._workers import workers_for, workers_options
 from kvcheck.tasks import Call, Workers, in_order
+from kvcheck.tools.replay.policies import FORMS, lacks, policy_of
 from kvcheck.tools.replay.source import open_trace
 from kvcheck.tools.replay.trace import TraceSource, select
 from kvcheck.tools.replay.units import Units, units_of
 from kvcheck.tools.replay.whatif import Curve, curve, sizes_between
 from kvcheck.tools.replay.whatif_page import whatif_page
 from kvcheck.tools.replay.whatif_text import (
-    HEADINGS,
+    costs_line,
     enough_line,
     heading,
+    headings,
     rows,
     side_by_side,
 )
-
-_FORMATS = ("png", "svg")
 
 
 @click.command()
@@ -47,7 +52,7 @@ _FORMATS = ("png", "svg")
 @click.option(
     "--block-size",
     "block_sizes",
-    type=click.IntRange(min=1),
+    type=POSITIVE,
     multiple=True,
     help="Tokens in a block; a divisor or multiple of the tokens per id of TRACE. May be repeated,"
     " for one curve each.  [default: the tokens per id]",
@@ -56,7 +61,6 @@ _FORMATS = ("png", "svg")
     "--sizes",
     type=click.IntRange(1, 1000),
     default=20,
-    show_default=True,
     help="Number of pool sizes, spaced by equal ratios from the largest request to the whole"
     " trace.",
 )
@@ -68,17 +72,16 @@ _FORMATS = ("png", "svg")
     help="Pool size instead of --sizes, in blocks including the null block. May be repeated.",
 )
 @click.option(
-    "--limit", type=click.IntRange(min=1), metavar="N", help="Use only the first N requests."
+    "--policy",
+    "policies",
+    multiple=True,
+    metavar="NAME",
+    help=f"Also try another order of eviction: {FORMS}. May be repeated.",
 )
-@click.option(
-    "--json", "json_path", metavar="F", help="Write the curves as JSON to F; - for stdout."
-)
-@click.option(
-    "--plot", "plot_path", metavar="F", help="Write a chart of the curves to F (.png or .svg)."
-)
-@click.option(
-    "--html", "html_path", metavar="F", help="Write the curves as an interactive page to F."
-)
+@click.option("--limit", type=POSITIVE, metavar="N", help="Use only the first N requests.")
+@json_option()
+@plot_option
+@html_option
 @with_model_options
 @with_trace_options
 @workers_options
@@ -87,10 +90,11 @@ def command(
     block_sizes: tuple[int, ...],
     sizes: int,
     chosen: tuple[int, ...],
+    policies: tuple[str, ...],
     limit: int | None,
-    json_path: str | None,
-    plot_path: str | None,
-    html_path: str | None,
+    json_path: Path | None,
+    plot_path: Path | None,
+    html_path: Path | None,
     model: str | None,
     memories_gib: tuple[float, ...],
     tensor: int | None,
@@ -109,45 +113,52 @@ def command(
     With --model, the table also shows the memory that the tokens of a pool take on each worker, and
     --memory-gib chooses pools by it: `--model llama-3.1-8b --memory-gib 20 --memory-gib 40`.
 
+    --policy shows what another order of eviction would hit, and what its bookkeeping costs beside
+    LRU's: `--policy arc --policy lfu --policy ttl:300`. The rules keep LRU.
+
     --jobs and --cluster divide the curves among workers, so there must be several; the results are
     the same. Traces are read by this process.
 
     --html F writes a page with the curves: point at one, or move the slider from pool to pool.
-
-    Exit code 0: done. 2: it could not run.
     """
+    check_outputs(json_path, html_path, picture=plot_path)
     if plot_path is not None:
-        if Path(plot_path).suffix.lower().lstrip(".") not in _FORMATS:
-            fail(f"--plot {plot_path}: the name must end in .png or .svg")
         require_extra("matplotlib", "plot")
     cached = cached_model(model, memories_gib, tensor)
     if chosen and memories_gib:
         fail("--num-blocks and --memory-gib both choose the pools; leave out one")
     opened = partial(open_trace, endless=limit is not None, **reading)
+    for name in policies:
+        policy_of(name)
     wanted: Sequence[int | None] = block_sizes or (None,)
     asked = [_read(trace, size, limit, opened) for trace in traces for size in wanted]
+    for name, (trace, units) in product(policies, asked):
+        if lacking := lacks(units, name):
+            fail(f"--policy {name}: {trace} has no {lacking}")
     if cached is not None and memories_gib:
         pools = [_pools_of(units, memories_gib, cached) for _, units in asked]
     else:
         pools = _pools(asked, sizes, sorted(set(chosen)))
     with workers_for(jobs, cluster, num_calls=len(asked)) as workers:
-        curves = curves_of(asked, pools, workers)
+        curves = curves_of(asked, pools, workers, dict.fromkeys(policies))
     _write_pictures(curves, plot_path, html_path)
     if json_path is not None:
         named = {} if cached is None else {"model": asdict(cached)}
-        write_json({"curves": [asdict(each) for each in curves], **named}, Path(json_path))
-    if json_path != "-":
+        write_json({"curves": [asdict(each) for each in curves], **named}, json_path)
+    if str(json_path) != STDOUT:
         _show(curves, cached)
 
 
-def _write_pictures(curves: Sequence[Curve], plot_path: str | None, html_path: str | None) -> None:
+def _write_pictures(
+    curves: Sequence[Curve], plot_path: Path | None, html_path: Path | None
+) -> None:
     if plot_path is not None:
         from kvcheck.tools.replay.whatif_plot import plot_bytes
 
-        image_format = Path(plot_path).suffix.lower().lstrip(".")
-        write_whole(Path(plot_path), plot_bytes(curves, image_format=image_format))
+        image_format = plot_path.suffix.lower().lstrip(".")
+        write_whole(plot_path, plot_bytes(curves, image_format=image_format))
     if html_path is not None:
-        write_whole(Path(html_path), whatif_page(curves).encode())
+        write_whole(html_path, whatif_page(curves).encode())
 
 
 def _read(
@@ -186,7 +197,10 @@ def _pools_of(units: Units, memories_gib: Sequence[float], cached: CachedModel) 
 
 
 def curves_of(
-    asked: Sequence[tuple[str, Units]], pools: Sequence[Sequence[int]], workers: Workers | None
+    asked: Sequence[tuple[str, Units]],
+    pools: Sequence[Sequence[int]],
+    workers: Workers | None,
+    policies: Iterable[str] = (),
 ) -> list[Curve]:
     """Compute the curve of each trace and block size, with progress bars."""
     curves: list[Curve] = []
@@ -197,7 +211,7 @@ def curves_of(
                 task = bar.add_task(f"{trace}, {units.block_size}", total=len(sizes) + 1)
                 tasks.append(task)
                 here = partial(curve, on_step=partial(bar.advance, task))
-                yield here if workers is None else curve, (trace, units, sizes)
+                yield here if workers is None else curve, (trace, units, sizes, tuple(policies))
 
         tasks: list[TaskID] = []
         for found in in_order(workers, calls()):
@@ -207,24 +221,26 @@ def curves_of(
 
 
 def _show(curves: Sequence[Curve], cached: CachedModel | None) -> None:
-    """Print the table of one curve, or of several side by side, referred to by number."""
+    """Print a table of each curve, or one of several side by side, referred to by number."""
     console = output_console()
+    gib = None if cached is None else cached.gib
     if cached is not None:
         line = f"{cached.name}: {cached.bytes_per_token:,} bytes a token on each worker"
-        console.print(line, markup=False, soft_wrap=True)
-    if len(curves) == 1:
-        console.print(heading(curves[0], curves[0].trace), markup=False, soft_wrap=True)
-        _print_notes(curves[0])
-        _print_table(*_with_memory(HEADINGS, rows(curves[0]), cached))
-        enough = enough_line(curves[0], None if cached is None else cached.gib)
-        console.print(enough, markup=False, soft_wrap=True)
-        return
-    numbers = range(1, len(curves) + 1)
-    for number, found in zip(numbers, curves, strict=True):
-        console.print(f"{number}  {heading(found, found.trace)}", markup=False, soft_wrap=True)
-        _print_notes(found)
-    columns = [f"{number}: {what}" for number in numbers for what in ("hit rate", "best")]
-    _print_table(*_with_memory(["tokens", *columns], side_by_side(curves), cached))
+        say(line, console=console)
+    is_single = len(curves) == 1 or bool(curves[0].costs)
+    for number, found in enumerate(curves, 1):
+        notes = (f"  note: {note}" for note in found.notes)
+        named = "" if is_single else f"{number}  "
+        say(f"{named}{heading(found, found.trace)}", *notes, console=console)
+        if is_single:
+            console.print(_table(*_with_memory(headings(found), rows(found), cached)))
+            costs = [costs_line(found)] if found.costs else []
+            say(enough_line(found, gib), *costs, console=console)
+    if not is_single:
+        numbers = range(1, len(curves) + 1)
+        columns = [f"{number}: {what}" for number in numbers for what in ("hit rate", "best")]
+        lines = side_by_side(curves)
+        console.print(_table(*_with_memory(["tokens", *columns], lines, cached)))
 
 
 def _with_memory(
@@ -243,15 +259,10 @@ def _with_memory(
     return [*names[:place], "GiB", *names[place:]], added
 
 
-def _print_notes(found: Curve) -> None:
-    for note in found.notes:
-        output_console().print(f"  note: {note}", markup=False, soft_wrap=True)
-
-
-def _print_table(columns: Sequence[str], lines: Iterable[Sequence[str]]) -> None:
+def _table(columns: Sequence[str], lines: Iterable[Sequence[str]]) -> Table:
     table = Table(box=None)
     for name in columns:
         table.add_column(name, justify="right")
     for line in lines:
         table.add_row(*line)
-    output_console().print(table)
+    return table

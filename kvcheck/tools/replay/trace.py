@@ -23,7 +23,8 @@ class TraceRecord:
 
     `line` counts from 1 in the file; `part` from 0 where one line holds several requests.
     `hash_ids[i]` names the content of input tokens `run_length` * i up to the next run, cut to
-    `input_length` in the last run. All records of a trace have the same `run_length`.
+    `input_length` in the last run. All records of a trace have the same `run_length`. Blocks of a
+    higher `priority` are to be kept longer.
     """
 
     line: int
@@ -33,6 +34,8 @@ class TraceRecord:
     hash_ids: tuple[int, ...]
     run_length: int = RUN_LENGTH_TOKENS
     part: int = 0
+    tenant: str = ""
+    priority: int = 0
 
     @property
     def place(self) -> str:

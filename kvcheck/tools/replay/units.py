@@ -21,13 +21,16 @@ class Asked:
 
     `units`: those of its full prompt blocks, from the first on. `most_hits`: blocks of these that
     can be hit, since the last token never is. `full`: blocks that are full in the end, including
-    generated tokens; `partial`: 1 if it then holds one more.
+    generated tokens; `partial`: 1 if it then holds one more. The rest is what the trace says of it.
     """
 
     units: array[int]
     most_hits: int
     full: int
     partial: int
+    at_ms: int = 0
+    tenant: str = ""
+    priority: int = 0
 
     @property
     def held(self) -> int:
@@ -120,4 +123,7 @@ def _asked(record: TraceRecord, units: array[int], block_size: int) -> Asked:
         most_hits=(record.input_length - 1) // block_size,
         full=computed // block_size,
         partial=int(computed % block_size > 0),
+        at_ms=record.timestamp_ms,
+        tenant=record.tenant,
+        priority=record.priority,
     )

@@ -12,10 +12,13 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from heapq import heappop, heappush
 from math import lcm
+from time import perf_counter
 
+from kvcheck.tools.replay.policies import LRU, policy_hits, policy_of
 from kvcheck.tools.replay.units import Asked, Units
 
 NEVER = 1 << 60
@@ -24,11 +27,15 @@ ENOUGH_PERCENT = 90
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """Hit rates, in tokens per prompt token, of one size of the pool (null block included)."""
+    """Hit rates, in tokens per prompt token, of one size of the pool (null block included).
+
+    `policies`: by name, of other orders of eviction (`policies.py`).
+    """
 
     num_blocks: int
     lru: float
     optimal: float
+    policies: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +43,7 @@ class Curve:
     """All sizes of one trace with one block size. `infinite`: with a pool that never evicts.
 
     `enough_blocks`: the smallest pool that reaches `ENOUGH_PERCENT` of that. `notes`: what is
-    inexact in the trace.
+    inexact in the trace. `costs`: the time that each policy's bookkeeping took, over LRU's.
     """
 
     trace: str
@@ -46,6 +53,7 @@ class Curve:
     enough_blocks: int
     points: tuple[Point, ...]
     notes: tuple[str, ...] = ()
+    costs: dict[str, float] = field(default_factory=dict)
 
     def tokens(self, num_blocks: int) -> int:
         """Return the tokens that a pool of `num_blocks` blocks holds, without the null block."""
@@ -60,10 +68,17 @@ def curve(
     trace: str,
     units: Units,
     sizes: Sequence[int],
+    policies: Sequence[str] = (),
     *,
     on_step: Callable[[], None] = lambda: None,
 ) -> Curve:
-    """Compute the curve. Each size holds the largest request; `on_step` after each part."""
+    """Compute the curve. Each size holds the largest request; `on_step` after each part.
+
+    `policies`: other orders of eviction, as `policy_of` reads them.
+    """
+    makes: dict[str, Callable[[int], LRU]] = {"": partial(LRU, amount=0)}
+    makes |= {name: policy_of(name) for name in policies}
+    seconds = dict.fromkeys(makes, 0.0)
     per_token = units.block_size / units.tokens
     looked_up = look_up(units)
     infinite = endless_hits(looked_up)
@@ -72,12 +87,27 @@ def curve(
     for num_blocks in sizes:
         best = optimal_hits(units, num_blocks)
         hits = lru_hits(looked_up, num_blocks)
-        points.append(Point(num_blocks, hits * per_token, best * per_token))
+        others = {}
+        for name, make in makes.items() if policies else ():
+            began = perf_counter()
+            others[name] = policy_hits(units, num_blocks, make).total() * per_token
+            seconds[name] += perf_counter() - began
+        others.pop("", None)  # only its time counts here
+        points.append(Point(num_blocks, hits * per_token, best * per_token, others))
         on_step()
+    costs = {name: seconds[name] / seconds[""] for name in policies if points}
     enough = _blocks_for(units, looked_up, -(-ENOUGH_PERCENT * infinite // 100))
     rate = infinite * per_token
-    number = len(units.requests)
-    return Curve(trace, units.block_size, number, rate, enough, tuple(points), units.notes)
+    return Curve(
+        trace=trace,
+        block_size=units.block_size,
+        num_requests=len(units.requests),
+        infinite=rate,
+        enough_blocks=enough,
+        points=tuple(points),
+        notes=units.notes,
+        costs=costs,
+    )
 
 
 def sizes_between(traces: Sequence[Units], count: int) -> list[list[int]]:

@@ -10,7 +10,7 @@ from html import escape
 from typing import Any
 
 from kvcheck.tools.replay.whatif import ENOUGH_PERCENT, Curve
-from kvcheck.tools.replay.whatif_text import HEADINGS, enough_line, heading, names, rows
+from kvcheck.tools.replay.whatif_text import enough_line, heading, headings, names, rows
 from kvcheck.view.page import data_file, document, embedded
 
 
@@ -84,7 +84,7 @@ def _content(curves: Sequence[Curve]) -> dict[str, Any]:
 
 
 def _table(found: Curve) -> str:
-    head = "".join(f'<th scope="col">{name}</th>' for name in HEADINGS)
+    head = "".join(f'<th scope="col">{name}</th>' for name in headings(found))
     lines = (
         "".join(f'<td class="number">{escape(cell)}</td>' for cell in line) for line in rows(found)
     )

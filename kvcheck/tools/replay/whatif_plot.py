@@ -27,6 +27,9 @@ def plot_bytes(curves: Sequence[Curve], *, image_format: str) -> bytes:
             lru = [point.lru for point in found.points]
             best = [point.optimal for point in found.points]
             axes.plot(tokens, lru, color=colour, marker="o", markersize=3.5, label=name)
+            for name in found.costs:
+                rates = [point.policies[name] for point in found.points]
+                axes.plot(tokens, rates, color=colour, linewidth=0.8, label=name)
             axes.plot(tokens, best, color=colour, linestyle="--", label="best possible (Belady)")
             axes.axhline(found.infinite, color=colour, linestyle=":", label="endless pool")
         axes.set_xscale("log")

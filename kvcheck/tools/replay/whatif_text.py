@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Sequence
 from kvcheck.tools.replay.names import short_names
 from kvcheck.tools.replay.whatif import ENOUGH_PERCENT, Curve
 
-HEADINGS = ("blocks", "tokens", "hit rate", "best possible", "of an endless pool's hits")
 NO_ROOM = "–"
 """Shown instead of a rate if the largest request of the trace does not fit in the pool."""
 OF_NOTHING = "–"
@@ -36,8 +35,35 @@ def enough_line(found: Curve, gib: Callable[[int], str] | None = None) -> str:
     return f"{enough_text(found)}{memory} give {ENOUGH_PERCENT} % of the hits of an endless pool"
 
 
+def headings(found: Curve) -> tuple[str, ...]:
+    """Return the names of the columns that `rows` yields."""
+    if found.costs:
+        names = (name.replace(":", " ") for name in found.costs)  # where a heading may wrap
+        return ("blocks", "tokens", "lru", *names, "best")
+    return ("blocks", "tokens", "hit rate", "best possible", "of an endless pool's hits")
+
+
+def costs_line(found: Curve) -> str:
+    """Return a sentence with the time of each policy's bookkeeping."""
+    costs = ", ".join(f"{name} {cost:.1f}" for name, cost in found.costs.items())
+    return f"Time of each policy's bookkeeping a request, as measured here, over LRU's: {costs}"
+
+
 def rows(found: Curve) -> Iterator[tuple[str, ...]]:
-    """Yield the rows below `HEADINGS` for one curve: each pool, then the endless one."""
+    """Yield the rows below `headings` for one curve: each pool, then the endless one."""
+    if found.costs:
+        for point in found.points:
+            rates = (point.lru, *point.policies.values(), point.optimal)
+            sizes = (f"{point.num_blocks:,}", f"{found.tokens(point.num_blocks):,}")
+            yield (*sizes, *(f"{rate:.2%}" for rate in rates))
+        yield (
+            "endless",
+            "",
+            f"{found.infinite:.2%}",
+            *[""] * len(found.costs),
+            f"{found.infinite:.2%}",
+        )
+        return
     for point in found.points:
         share = found.share(point)
         yield (

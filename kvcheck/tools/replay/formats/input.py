@@ -6,7 +6,7 @@ import json
 import math
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from kvcheck.tools.replay.trace import TraceError, TraceRecord
@@ -110,6 +110,17 @@ class Fields:
                 problem = f"must be an integer of at least 0, not {shown(item)}"
                 raise self.error(f"{name}[{index}]", problem)
         return value
+
+    def labelled(self, record: TraceRecord, tenant: str, sign: int) -> TraceRecord:
+        """Return the record with the tenant and the priority of the line, if it has them.
+
+        `sign`: -1 where the lowest number is the most important, as in vLLM's requests.
+        """
+        name, priority = self.value.get(tenant), self.value.get("priority") or 0
+        if type(priority) is not int or abs(priority) >= 2**63:
+            raise self.error("priority", f"must be an integer, not {shown(priority)}")
+        label = name if isinstance(name, str) else "" if name is None else json.dumps(name)
+        return replace(record, tenant=label, priority=sign * priority)
 
     def run_ids(
         self, input_length: int, run_length: int, *, last_may_lack: bool = False

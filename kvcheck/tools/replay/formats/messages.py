@@ -87,14 +87,16 @@ class MessagesReader(TextReader):
         limits = [body.count(name, 0) for name in _LIMITS if body.value.get(name) is not None]
         output_length = self._notes.output(None, most=min(limits, default=None))
         if "messages" not in body.value:
-            return prompt_record(body, output_length, places, self._notes)
+            record = prompt_record(body, output_length, places, self._notes)
+            return body.labelled(record, "user", -1)
         prompt = Prompt()
         for message in (*_tools(body), *_messages(body)):
             prompt.add(self._notes.role(message.role))
             prompt.add(self._notes.encode(message.text))
         if not prompt.length:
             raise body.error("messages", "must have at least one message")
-        return prompt.record(*places.next(body.line), output_length)
+        record = prompt.record(*places.next(body.line), output_length)
+        return body.labelled(record, "user", -1)
 
 
 def _body(fields: Fields) -> Fields:

@@ -70,7 +70,8 @@ class MooncakeReader:
             in_sessions = has_session if in_sessions is None else in_sessions
             if has_session != in_sessions:
                 raise fields.error("session_id", "must be in every line, or in none")
-            yield self._turn(fields) if in_sessions else self._request(fields)
+            record = self._turn(fields) if in_sessions else self._request(fields)
+            yield fields.labelled(record, "tenant", 1)
 
     def _request(self, fields: Fields) -> TraceRecord:
         """Return the request of a line that is whole."""
