@@ -95,7 +95,7 @@ def rules_option(command: Command) -> Command:
     return click.option(
         "--rules",
         multiple=True,
-        metavar="GLOB,…",
+        metavar="GLOB",
         callback=_patterns,
         help="Only these rules, e.g. 'KV-POOL-*,kv-sw-2'. May be repeated.",
     )(command)

@@ -132,9 +132,7 @@ def command(
         policy_of(name)
     wanted: Sequence[int | None] = block_sizes or (None,)
     asked = [_read(trace, size, limit, opened) for trace in traces for size in wanted]
-    for name, (trace, units) in product(policies, asked):
-        if lacking := lacks(units, name):
-            fail(f"--policy {name}: {trace} has no {lacking}")
+    _require_facts(policies, asked)
     if cached is not None and memories_gib:
         pools = [_pools_of(units, memories_gib, cached) for _, units in asked]
     else:
@@ -147,6 +145,13 @@ def command(
         write_json({"curves": [asdict(each) for each in curves], **named}, json_path)
     if str(json_path) != STDOUT:
         _show(curves, cached)
+
+
+def _require_facts(policies: Sequence[str], asked: Sequence[tuple[str, Units]]) -> None:
+    """Fail for a policy that reads what a trace does not say."""
+    for name, (trace, units) in product(policies, asked):
+        if lacking := lacks(units, name):
+            fail(f"--policy {name}: {trace} has no {lacking}")
 
 
 def _write_pictures(
