@@ -94,23 +94,3 @@ def everything(manager: KVCacheManager) -> Everything:
         manager.make_prefix_cache_stats(),
         manager.take_residency_samples(),
     )
-
-
-def need_of(
-    manager: KVCacheManager,
-    request: Request,
-    num_tokens: int,
-    *,
-    computed: int = 0,
-    encoder: int = 0,
-    capped: bool = False,
-) -> int:
-    """Free blocks the request would take to have slots for these tokens (KV-MGR-18)."""
-    return manager.get_num_blocks_to_allocate(
-        request,
-        num_tokens=num_tokens,
-        total_computed_tokens=computed,
-        num_tokens_main_model=num_tokens,
-        num_encoder_tokens=encoder,
-        apply_admission_cap=capped,
-    )

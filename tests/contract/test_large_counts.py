@@ -49,7 +49,7 @@ GROUPS: dict[str, Sequence[LayerSpec]] = {
 
 LEGAL = {"group": 0, "num_tokens": 2, "total_computed_tokens": 0}
 """Of counts that have no default; others may be 1."""
-LARGE = (2**20, 2**31 - 1, 2**31, 2**32, 2**40, 2**53 - 1)
+LARGE = (2**31 - 1, 2**31, 2**32, 2**40, 2**53 - 1)
 COUNTS: dict[str, dict[str, int]] = {
     name: {
         parameter.name: LEGAL.get(parameter.name, 1) if parameter.default is Parameter.empty else 0

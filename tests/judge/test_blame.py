@@ -55,7 +55,7 @@ def test_a_rule_with_a_failed_check_is_in_doubt() -> None:
 @pytest.fixture(scope="module")
 def report() -> Report:
     """Of a manager whose windows reach one token too far back."""
-    options = Options(Level.IDENTITY, DIRECTED, ("KV-SW-*", "KV-POOL-*"))
+    options = Options(Level.IDENTITY, DIRECTED, ("KV-SW-*",))
     subject = find_implementation("tests.mistakes:SkipsOneTokenLess")
     return Suite(subject, find_implementation("kvref"), options).run()
 

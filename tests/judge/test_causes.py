@@ -40,7 +40,7 @@ def queues() -> tuple[Report, Suite]:
     made = [cast("partial[Implementation]", find(name).make) for name in names]
     subject = twin("kvref", [change for one in made for change in one.args[1]])
     suite = Suite(
-        subject, REFERENCE, Options(Level.IDENTITY, Budget(0.0, 40, 5.0).counted(400), RULES)
+        subject, REFERENCE, Options(Level.IDENTITY, Budget(0.0, 40, 2.0).counted(150), RULES)
     )
     return suite.run(), suite
 

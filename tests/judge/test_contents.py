@@ -25,7 +25,8 @@ from tests.programs import configure
 TEXT = Content(b"r", range(100, 109))
 OTHER = Content(b"r", (100, 101, 102, 203, 204, 205))
 LONGER, LONGEST = (Content(b"r", range(100, end)) for end in (110, 111))
-CONTENTS = {"other": OTHER, "longer": LONGER, "longest": LONGEST}
+OTHERWISE = Content(b"r", (*range(100, 108), 1, 2, 3))
+CONTENTS = {"other": OTHER, "longer": LONGER, "longest": LONGEST, "otherwise": OTHERWISE}
 
 
 def states(mode: str = "none", drafts: int = 0) -> MambaSpec:
@@ -65,6 +66,10 @@ class Told(ContentCheck):
     def held(self, blocks: list[int], length: int, content: Content = TEXT) -> None:
         """The request goes on behind so many tokens."""
         self.read_held("r", "held", content, [blocks], length, "KV-HASH-1")
+
+    def accept(self, blocks: list[int], start: int, end: int, content: Content = LONGEST) -> None:
+        """Drafts of these positions were right."""
+        self.accept_drafts(content, [blocks], start, end)
 
     def step(self) -> None:
         self.new_step_starts()

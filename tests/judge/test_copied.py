@@ -16,7 +16,6 @@ from tests.judge.test_contents import LONGEST, OTHER, TEXT, states
 from tests.programs import configure, full
 
 BLOCKS = [3, 4, 5, 6, 7, 8]
-OTHERWISE = Content(b"r", (*range(100, 108), 1, 2, 3))
 
 
 def drafted() -> ContentCheck:
@@ -32,34 +31,6 @@ def said(check: ContentCheck, content: Content, length: int) -> str | None:
     except InvariantViolation as error:
         return error.detail
     return None
-
-
-@pytest.mark.parametrize(
-    ("start", "end", "blocks", "content", "length", "found"),
-    [
-        (9, 11, BLOCKS, LONGEST, 11, None),
-        (9, 12, BLOCKS, LONGEST, 11, None),
-        (9, 10, BLOCKS, LONGEST, 10, None),
-        (9, 10, BLOCKS, LONGEST, 11, "token 10 should be in slot 0 of block 8, which holds token -2"
-         " of another prefix"),
-        (10, 11, BLOCKS, LONGEST, 11,
-         "token 9 should be in slot 1 of block 7, which holds a draft"),
-        (9, 11, BLOCKS[:5], LONGEST, 10, None),
-        (9, 11, [3, 4, 5, 6, 0, 8], LONGEST, 10,
-         "token 9 should be in slot 1 of block 7, which holds a draft"),
-        (9, 11, [3, 4, 5, 6, 29, 8], LONGEST, 10,
-         "token 9 should be in slot 1 of block 7, which holds a draft"),
-        (9, 11, BLOCKS, OTHERWISE, 11,
-         "token 8 should be in slot 0 of block 7, which holds token 108"),
-        (8, 9, BLOCKS, LONGEST, 9, None),
-    ],
-)  # fmt: skip
-def test_drafts_that_were_right_are_tokens_where_they_were_computed(
-    start: int, end: int, blocks: list[int], content: Content, length: int, found: str | None
-) -> None:
-    check = drafted()
-    check.accept_drafts(content, [blocks], start, end)
-    assert said(check, content, length) == (found and f"held in group 0: {found}")
 
 
 def test_drafts_of_another_prefix_or_group_are_not_accepted() -> None:

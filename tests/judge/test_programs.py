@@ -34,9 +34,8 @@ UNSEEN: dict[Level, set[str]] = {
 
 @pytest.mark.parametrize("program", SCENARIOS, ids=lambda program: str(program.name))
 def test_the_reference_conforms_to_every_directed_program(program: Program) -> None:
-    """At every level."""
-    for level in Level:
-        assert first_violation(program, REFERENCE, level, REFERENCE) is None
+    """At the level that looks at most."""
+    assert first_violation(program, REFERENCE, Level.IDENTITY, REFERENCE) is None
 
 
 @pytest.mark.parametrize("level", UNSEEN)

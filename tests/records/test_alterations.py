@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from kvcheck.play.compare import Mismatch
 from kvcheck.records.trace import replay_trace
 from kvref import ReferenceImplementation
-from kvspec.config import ManagerConfig
+from kvref.manager import ReferenceManager
 from kvspec.errors import InvariantViolation
-from kvspec.interface import KVCacheManager
 from kvspec.record import Header
 from kvspec.record_file import write_trace
-from kvspec.request import Request, RequestInput
+from kvspec.request import Request
+from kvspec.snapshot import Snapshot
+from tests.monitor.twins import WithManager
 from tests.records.changed import (
     CHANGES,
     FIELDS,
@@ -98,97 +100,49 @@ def test_a_large_pool_is_compared_by_its_hash(tmp_path: Path) -> None:
         assert found.compared == 2
 
 
-@dataclass
-class BrokenTwin:
-    alter: Callable[[KVCacheManager, str, Any], Any]
-    inner: ReferenceImplementation
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.inner, name)
-
-    def create(self, config: ManagerConfig, *, check_invariants: bool = True) -> Any:
-        return BrokenManager(self.inner.create(config), self.alter)
-
-    def make_request(self, manager: Any, request: RequestInput) -> Request:
-        return self.inner.make_request(manager.inner, request)
-
-    def append_tokens(self, manager: Any, request: Request, token_ids: tuple[int, ...]) -> None:
-        self.inner.append_tokens(manager.inner, request, token_ids)
-
-
-@dataclass
-class BrokenManager:
-    inner: KVCacheManager
-    alter: Callable[[KVCacheManager, str, Any], Any]
-
-    def __getattr__(self, name: str) -> Any:
-        return self.alter(self.inner, name, getattr(self.inner, name))
-
-
-def twin(alter: Callable[[KVCacheManager, str, Any], Any]) -> Any:
-    return BrokenTwin(alter, ReferenceImplementation())
+def broken(replayed: Path, **methods: Any) -> Mismatch:
+    """Replay a record on a kvref whose manager has these methods."""
+    manager: Any = type("Broken", (ReferenceManager,), methods)
+    found = replay_trace(replayed, WithManager(manager))
+    assert found.mismatch is not None
+    return found.mismatch
 
 
 def test_a_large_pool_names_the_field_that_is_wrong() -> None:
-    def swapped(manager: KVCacheManager, name: str, member: Any) -> Any:
-        if name != "snapshot" or manager.num_free_blocks > 92:
-            return member
-        snapshot = manager.snapshot()
-        first, second, *rest = snapshot.free_queue
-        return lambda: replace(snapshot, free_queue=(second, first, *rest))
+    def swapped(manager: ReferenceManager) -> Snapshot:
+        whole = ReferenceManager.snapshot(manager)
+        first, second, *rest = whole.free_queue
+        late = manager.num_free_blocks <= 92
+        return replace(whole, free_queue=(second, first, *rest)) if late else whole
 
-    found = replay_trace(LARGE, twin(swapped))
-    assert fields(found.mismatch) == ["state_parts.free_queue", "state_sha256"]
-    assert found.compared > 0
+    found = broken(LARGE, snapshot=swapped)
+    assert fields(found) == ["state_parts.free_queue", "state_sha256"]
+    assert found.line > 2
 
 
 def test_an_exception_of_the_implementation_is_a_mismatch() -> None:
-    def crash(manager: KVCacheManager, name: str, member: Any) -> Any:
-        return (lambda request: [][3]) if name == "free" else member
-
-    found = replay_trace(SMALL, twin(crash))
-    assert fields(found.mismatch)[0] == "error"
-    assert found.compared == 17
-    assert found.mismatch is not None
-    assert found.mismatch.differences[0].got.startswith(
+    found = broken(SMALL, free=lambda manager, request: [][3])
+    assert (fields(found)[0], found.line) == ("error", 19)
+    assert found.differences[0].got.startswith(
         "IndexError: list index out of range (test_alterations.py:"
     )
 
 
 def test_a_broken_invariant_is_a_mismatch() -> None:
-    def violate(manager: KVCacheManager, name: str, member: Any) -> Any:
-        if name != "free":
-            return member
+    def free(manager: ReferenceManager, request: Request) -> None:
+        raise InvariantViolation("free_blocks_are_unreferenced", "KV-POOL-1", "block 3")
 
-        def free(request: Request) -> None:
-            raise InvariantViolation("free_blocks_are_unreferenced", "KV-POOL-1", "block 3")
-
-        return free
-
-    found = replay_trace(SMALL, twin(violate))
-    assert found.mismatch is not None
-    assert "InvariantViolation: free_blocks_are_unreferenced" in found.mismatch.render()
+    found = broken(SMALL, free=free)
+    assert "InvariantViolation: free_blocks_are_unreferenced" in found.render()
 
 
 def test_a_snapshot_that_fails_is_a_mismatch() -> None:
-    def no_snapshot(manager: KVCacheManager, name: str, member: Any) -> Any:
-        return (lambda: 1 / 0) if name == "snapshot" else member
-
-    found = replay_trace(SMALL, twin(no_snapshot))
-    assert fields(found.mismatch) == ["snapshot"]
+    assert fields(broken(SMALL, snapshot=lambda manager: 1 / 0)) == ["snapshot"]
 
 
 def test_answers_of_another_type_are_differences() -> None:
-    def floats(manager: KVCacheManager, name: str, member: Any) -> Any:
-        if name == "pop_blocks_for_free":
-            return lambda request: [float(block) for block in member(request)]
-        return member
-
-    found = replay_trace(SMALL, twin(floats))
-    assert fields(found.mismatch)[0] == "error"
-    assert "TypeError" in str(found.mismatch)
-
-    def one(manager: KVCacheManager, name: str, member: Any) -> Any:
-        return (lambda: int(member())) if name == "reset_prefix_cache" else member
-
-    assert fields(replay_trace(SMALL, twin(one)).mismatch) == ["result"]
+    pop, reset = ReferenceManager.pop_blocks_for_free, ReferenceManager.reset_prefix_cache
+    floats = broken(SMALL, pop_blocks_for_free=lambda m, request: [*map(float, pop(m, request))])
+    assert fields(floats)[0] == "error"
+    assert "TypeError" in str(floats)
+    assert fields(broken(SMALL, reset_prefix_cache=lambda m: int(reset(m)))) == ["result"]

@@ -20,7 +20,6 @@ from tests.commands import said_by
 from tests.records.tape import Tape
 
 SMALL = shipped_records() / "life_of_blocks.jsonl"
-LARGE = shipped_records() / "identities.jsonl"
 
 
 @pytest.fixture
