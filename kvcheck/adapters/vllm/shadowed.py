@@ -88,9 +88,19 @@ class ShadowedManager(Forwarded):
         """The follower, which is another one once a known difference was met."""
         return self.mirror.manager
 
+    def same(self, call: str, theirs: object, *given: Any) -> None:
+        """Make a call to the follower, and compare its result."""
+        self.mirror.same(call, lambda: getattr(self.shadow, call)(*given), theirs)
+
+    def same_of(self, request_id: str, call: str, theirs: object, *given: Any) -> None:
+        """Make a call about a request that was seen, and compare its result."""
+        mine = self.mirror.named(request_id)
+        if mine is not None:
+            self.same(call, theirs, mine, *given)
+
     def new_step_starts(self) -> None:
         self.stock.new_step_starts()
-        self.mirror.same("new_step_starts", lambda: self.shadow.new_step_starts(), None)
+        self.same("new_step_starts", None)
 
     def get_computed_blocks(self, request: Any) -> tuple[Any, int]:
         blocks, length = self.mirror.answered(
@@ -175,21 +185,17 @@ class ShadowedManager(Forwarded):
     def free(self, request: Any) -> None:
         """Release all blocks of the request."""
         self.stock.free(request)
-        mine = self.mirror.named(request.request_id)
-        if mine is not None:
-            self.mirror.same("free", lambda: self.shadow.free(mine), None)
-            self._forget(request)
+        self.same_of(request.request_id, "free", None)
+        self._forget(request)
 
     def pop_blocks_for_free(self, request: Any) -> Any:
         """Forget the request, keep its references."""
         blocks = self.stock.pop_blocks_for_free(request)
-        mine = self.mirror.named(request.request_id)
-        if mine is not None:
+        if self.mirror.named(request.request_id) is not None:
             ids = tuple(block.block_id for block in blocks)
             self.mirror.popped.extend(ids)
-            call = "pop_blocks_for_free"
-            self.mirror.same(call, lambda: self.shadow.pop_blocks_for_free(mine), ids)
-            self._forget(request)
+            self.same_of(request.request_id, "pop_blocks_for_free", ids)
+        self._forget(request)
         return blocks
 
     def _forget(self, request: Any) -> None:
@@ -200,36 +206,24 @@ class ShadowedManager(Forwarded):
     def remove_skipped_blocks(self, request_id: str, total_computed_tokens: int) -> None:
         """Release what attention no longer needs."""
         self.stock.remove_skipped_blocks(request_id, total_computed_tokens)
-        mine = self.mirror.named(request_id)
-        if mine is not None:
-            self.mirror.same(
-                "remove_skipped_blocks",
-                lambda: self.shadow.remove_skipped_blocks(mine, total_computed_tokens),
-                None,
-            )
+        self.same_of(request_id, "remove_skipped_blocks", None, total_computed_tokens)
 
     def evict_blocks(self, block_ids: Iterable[int]) -> None:
         """Drop the cached identity of these blocks."""
         ids = list(block_ids)
         self.stock.evict_blocks(set(ids))
-        self.mirror.same("evict_blocks", lambda: self.shadow.evict_blocks(ids), None)
+        self.same("evict_blocks", None, ids)
 
     def reset_prefix_cache(self) -> bool:
         """Drop every hash, if no block is in use."""
         done = bool(self.stock.reset_prefix_cache())
-        self.mirror.same("reset_prefix_cache", lambda: self.shadow.reset_prefix_cache(), done)
+        self.same("reset_prefix_cache", done)
         return done
 
     def get_num_common_prefix_blocks(self, running_request_id: str) -> list[int]:
         """Per group, leading blocks that all share."""
         found: list[int] = self.stock.get_num_common_prefix_blocks(running_request_id)
-        mine = self.mirror.named(running_request_id)
-        if mine is not None:
-            self.mirror.same(
-                "get_num_common_prefix_blocks",
-                lambda: self.shadow.get_num_common_prefix_blocks(mine),
-                tuple(found),
-            )
+        self.same_of(running_request_id, "get_num_common_prefix_blocks", tuple(found))
         return found
 
     def cache_blocks(self, request: Any, num_computed_tokens: int) -> None:
@@ -245,8 +239,7 @@ class ShadowedManager(Forwarded):
 
     def take_new_block_ids(self) -> list[int]:
         ids: list[int] = self.stock.take_new_block_ids()
-        call = "take_new_block_ids"
-        self.mirror.same(call, lambda: self.shadow.take_new_block_ids(), tuple(ids))
+        self.same("take_new_block_ids", tuple(ids))
         return ids
 
     def take_events(self) -> list[Any]:

@@ -188,13 +188,7 @@ class LaterShadowedManager(ShadowedManager):
     ) -> None:
         """Release what attention no longer needs."""
         self.stock.remove_skipped_blocks(request_id, processed_computed_tokens, num_prompt_tokens)
-        mine = self.mirror.named(request_id)
-        if mine is not None:
-            self.mirror.same(
-                "remove_skipped_blocks",
-                lambda: self.shadow.remove_skipped_blocks(mine, processed_computed_tokens),
-                None,
-            )
+        self.same_of(request_id, "remove_skipped_blocks", None, processed_computed_tokens)
 
     def take_new_block_ids(self) -> list[int]:
         """Return blocks to be zeroed; not compared with a connector, which changes them."""
@@ -229,6 +223,5 @@ class LaterShadowedManager(ShadowedManager):
     def make_prefix_cache_stats(self) -> Any:
         """Look-ups since the last call."""
         stats = self.stock.make_prefix_cache_stats()
-        call = "make_prefix_cache_stats"
-        self.mirror.same(call, lambda: self.shadow.make_prefix_cache_stats(), stats_of(stats))
+        self.same("make_prefix_cache_stats", stats_of(stats))
         return stats
