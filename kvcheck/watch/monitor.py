@@ -8,6 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Literal, Self
 
+from kvcheck.hazards.lines import Line
 from kvcheck.watch.forwarding import Forwarding
 from kvcheck.watch.report import MonitorReport
 from kvcheck.watch.requests import Describe, described
@@ -106,6 +107,18 @@ class Monitor(Forwarding):
         Raises UnrecordableError when no record can say what happened, and OSError.
         """
         return self._session.write_record(Path(path))
+
+    def follow_copies(self, **sizes_tokens: int) -> None:
+        """Check the engine's copies and steps from now on, by the rules of spec/rules/hazards.md.
+
+        Pools and the tokens of their blocks; the first is the manager's. Which request has which of
+        its blocks follows from the calls. The engine issues the rest, and a hazard is a violation.
+        """
+        self._session.follow_copies(sizes_tokens)
+
+    def issue(self, line: Line) -> None:
+        """Note that the engine issued work or learned that it ended (docs/hazards.md)."""
+        self._session.issue(line)
 
     def close(self) -> None:
         """Audit a last time and stop checking; calls go through as before."""

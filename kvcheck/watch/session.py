@@ -8,14 +8,21 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any, TypeAlias
 
+from kvcheck.hazards.lines import Line
 from kvcheck.play.state import View
 from kvcheck.watch.calls import LISTS, Call, note, with_lists
 from kvcheck.watch.history import History
+from kvcheck.watch.moving import Moving
 from kvcheck.watch.report import MonitorReport
 from kvcheck.watch.requests import Describe
 from kvcheck.watch.watch import Watch
 from kvcheck.watch.writing import UnrecordableError
-from kvspec.errors import InvariantViolation, MonitorViolation, UnsupportedError
+from kvspec.errors import (
+    InvalidArgumentError,
+    InvariantViolation,
+    MonitorViolation,
+    UnsupportedError,
+)
 from kvspec.interface import KVCacheManager
 from kvspec.invariants import check_snapshot
 from kvspec.record import Footer
@@ -60,6 +67,7 @@ class Session:
             check_snapshot(manager.config, snapshot)
         self._last: Snapshot | None = snapshot  # the state now, until the next call
         self.watch = Watch(manager, describe, snapshot)
+        self.moving: Moving | None = None
         view = None if snapshot is None else self._view(snapshot)
         self.history = History(manager, describe, view, length=history)
         self._checking_seconds += perf_counter() - started
@@ -95,6 +103,18 @@ class Session:
         if call.error is not None:
             raise call.error
         return call.result
+
+    def follow_copies(self, sizes_tokens: Mapping[str, int]) -> None:
+        """Check the order of what the engine issues from now on."""
+        owned = self.watch.ownership
+        self.moving = Moving(owned.num_blocks, owned.lists, sizes_tokens)
+
+    def issue(self, line: Line) -> None:
+        """Check a line of the engine's copies and steps."""
+        if self.moving is None:
+            raise InvalidArgumentError("line", line, "one after follow_copies")
+        moving = self.moving
+        self._checked(lambda: moving.issue(line), Call("issue", None, {}))
 
     def close(self) -> None:
         """Audit once more and stop watching."""
@@ -145,7 +165,11 @@ class Session:
             raise call.error  # the manager found it itself
         if after is not None:
             self.watch.state(call, before, after)
+        held, name = self.watch.ownership.lists, getattr(call.request, "request_id", "")
+        before_call = held.get(name, ())
         self.watch.after(call)
+        if self.moving is not None:
+            self.moving.note(call, before_call, held.get(name, ()))
         if after is not None:
             self.watch.agreement(call.name, after)
             self._last = after
@@ -153,8 +177,8 @@ class Session:
             if self.history.is_full:
                 self.history.begin_part(view or self._view(after, call))
         if self._operations % WEIGHED_EVERY == 0:
-            held = self.watch.size_bytes + self.history.size_bytes
-            self._peak_bytes = max(self._peak_bytes, held)
+            size = self.watch.size_bytes + self.history.size_bytes
+            self._peak_bytes = max(self._peak_bytes, size)
 
     def _checked(self, check: Callable[[], None], call: Call) -> None:
         """Run a check; what it finds is the end of watching."""

@@ -10,7 +10,8 @@ import numpy as np
 from examples.embed.engine import Engine
 from examples.embed.workers import Batch, Store, Workers
 from kvcheck.hazards.lines import Ended, Place, Run
-from tests.hazards.recorder import Recorder
+from kvcheck.watch.monitor import Monitor
+from tests.hazards.recorder import Live, Recorder
 
 MAIN, COPIES = "main", "h2d"
 
@@ -27,8 +28,11 @@ class Recorded(Engine):
         super().__init__(*arguments, **options)
         self.size = self.workers.block_size
         self.recorder = Recorder(self.size, "gpu")
+        if isinstance(self.manager, Monitor):
+            self.recorder = Live(self.size, self.manager)
         self.num_steps = 0
         self.started: list[Run] = []
+        self.names: dict[int, str] = {}
         self.last_step = ""
         self._watch(self.workers, self.store)
 
@@ -58,6 +62,7 @@ class Recorded(Engine):
             request = next(one.request.request_id for one in self.loading if one.number == number)
             name = f"load-{number}-{self.num_steps}"
             self.started.append(Run(name, COPIES, (), self.places(slots), request))
+            self.names[number] = name
 
         def watched_pass() -> None:
             self.issue_loads()
@@ -66,12 +71,7 @@ class Recorded(Engine):
         def watched_ended() -> list[tuple[int, bool]]:
             ended = take_ended()
             for number, is_loaded in ended:
-                names = [
-                    name
-                    for name in self.recorder.checker.works
-                    if name.startswith(f"load-{number}-")
-                ]
-                self.recorder.issue(Ended(names[-1], is_loaded))
+                self.recorder.issue(Ended(self.names[number], is_loaded))
             return ended
 
         workers.run, store.start = watched_run, watched_start  # type: ignore[method-assign]

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping
+from typing import Any
 
+import kvcheck
 from kvcheck.hazards.checker import Hazard, HazardChecker
 from kvcheck.hazards.lines import Given, Line, Place, Pools
+from kvcheck.watch.monitor import Monitor
+from kvspec.config import ManagerConfig
+from kvspec.interface import Implementation, KVCacheManager
 
 
 class Recorder:
@@ -21,6 +27,11 @@ class Recorder:
         """Check one line more."""
         self.num_lines += 1
         self.found += self.checker.take(line, self.num_lines)
+
+    @property
+    def rules(self) -> list[str]:
+        """Return those that are broken."""
+        return [each.rule for each in self.found]
 
     def places(self, blocks: Iterable[int], pool: str = "gpu") -> tuple[Place, ...]:
         """Return whole blocks, without the null block."""
@@ -39,3 +50,36 @@ class Recorder:
             self.issue(Given(name, self.places(given)))
             self.issue(Given(name, self.places(shared), is_hit=True))
         self.held = dict(holding)
+
+
+class Live(Recorder):
+    """Issues the engine's lines to the monitor of its manager, which knows the owners."""
+
+    def __init__(self, size: int, watched: Monitor) -> None:
+        self.watched, self.size, self.num_lines = watched, size, 0
+        watched.follow_copies(gpu=size)
+
+    def issue(self, line: Line) -> None:
+        self.num_lines += 1
+        self.watched.issue(line)
+
+    def owners(self, holding: Mapping[str, set[int]], new: Iterable[int]) -> None:
+        """Leave it to the monitor."""
+
+    @property
+    def rules(self) -> list[str]:
+        found = self.watched.report().violation
+        return [] if found is None else [found.rule]
+
+
+def watched(implementation: Implementation) -> Implementation:
+    """Let the implementation make monitored managers."""
+    create = implementation.create
+
+    def made(config: ManagerConfig, **options: Any) -> KVCacheManager:
+        ignored = list[object]()
+        manager = create(config, **options)
+        return kvcheck.monitor(manager, 10**9, record=os.devnull, on_violation=ignored.append)
+
+    implementation.create = made  # type: ignore[method-assign]
+    return implementation
