@@ -62,7 +62,19 @@ def withdrawing(random: Random, steps: Sequence[Step]) -> tuple[Step, ...]:
             more += [own.choice(arrivals[-2:]), st.Admit(LAST)]
         gone = st.Withdraw(own.randrange(6) if own.random() < 0.3 else 0, own.random() < 0.3)
         found[place + 1 : place + 1] = [*more, gone]
-    return tuple(found)
+    return tuple(shared_loads(own, found))
+
+
+def shared_loads(random: Random, steps: Sequence[Step]) -> Iterator[Step]:
+    """Let others with the same prompt hit a load before it fails."""
+    for place, step in enumerate(steps):
+        before = steps[max(place - 2, 0) : place]
+        fails = isinstance(step, st.FailLoad) and step.who == LAST
+        come = [each for each in before if isinstance(each, st.Arrive)]
+        count = random.choice((0, 1, 1, 2)) if fails and come else 0
+        more: list[Step] = [*come[-1:], st.Admit(LAST)]
+        yield from more * count
+        yield replace(step, who=LAST - count) if isinstance(step, st.FailLoad) and count else step
 
 
 class Draw:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from kvcheck.play import steps as st
 from kvcheck.play.admitting import keeps_all
 from kvcheck.play.inside import before_scheduling
 from kvcheck.play.runner import Runner, Side, Tracked
 from kvcheck.play.scheduler import LOADING, RUNNING
+from kvspec.interface import Feature
 
 
 def fail_load(runner: Runner, step: st.FailLoad) -> None:
@@ -27,14 +30,43 @@ def fail_load(runner: Runner, step: st.FailLoad) -> None:
         return [block for blocks, size in sized for block in blocks[valid // size :]]
 
     lost = void(runner.subject)
-    if any(counts[block] > 1 for block in lost):
+    gone: list[Tracked] = []
+    if not any(counts[block] > 1 for block in lost):
+        runner.do("evict_blocks", None, {}, lambda side: {"block_ids": void(side)}, lost=lost)
+    elif Feature.WITHDRAWAL not in runner.subject.features:
         return
-    runner.do("evict_blocks", None, {}, lambda side: {"block_ids": void(side)}, lost=lost)
+    else:
+        is_planned = request.name in runner.planned
+        planned = {name: part.num_computed for name, part in runner.planned.items() if is_planned}
+        gone = take_back(runner, request, {**planned, request.name: valid}, valid, lost)
     request.fresh_load = None
+    for each in reversed(gone[1:]):
+        drop(runner, each, again=True, later=False)
     if keeps_all(runner) and all(map(any, lists)):
         request.seat = request.seat.set_back(valid)
     else:
         drop(runner, request, again=True, later=False)
+    runner.planned.clear()
+
+
+def take_back(
+    runner: Runner,
+    request: Tracked,
+    computed: Mapping[str, int],
+    otherwise: int,
+    lost: Sequence[int] = (),
+) -> list[Tracked]:
+    """Withdraw a request and all that hit what does not come; return them (KV-MGR-24).
+
+    `computed`: the computed tokens of each by name; `otherwise`: of those that are missing there.
+    """
+    gone = [request]
+    for each in gone:  # grows
+        tokens = computed.get(each.name, otherwise)
+        names, _ = runner.do("withdraw", each, {"num_computed_tokens": tokens}, lost=lost)
+        gone += [r for r in runner.requests if r.name in names and r not in gone]
+        lost = ()
+    return gone
 
 
 def withdraw(runner: Runner, step: st.Withdraw) -> None:
@@ -43,16 +75,9 @@ def withdraw(runner: Runner, step: st.Withdraw) -> None:
     if not planned:
         return
     request = planned[step.who % len(planned)]
-    gone = [request]
-    for each in gone:  # grows
-        tokens = runner.planned[each.name].num_computed
-        names, _ = runner.do("withdraw", each, {"num_computed_tokens": tokens})
-        gone += [
-            other
-            for other in runner.requests
-            if other.name in names and other.name in runner.planned and other not in gone
-        ]
     part = runner.planned[request.name]
+    computed = {name: each.num_computed for name, each in runner.planned.items()}
+    gone = take_back(runner, request, computed, part.num_computed)
     has_states = any(spec.is_state for spec in runner.specs)
     if part.may_stay and not has_states and not step.again:
         gone.remove(request)

@@ -44,6 +44,8 @@ SITUATIONS: Mapping[str, str] = MappingProxyType(
         "hits of unequal length": "… and filled up what the hit of some group lacked",
         "late registration": "a load was registered after it arrived",
         "failed load": "a load turned out void, and its blocks were evicted",
+        "failed load of several": "… and requests that had hit them were withdrawn",
+        "withdrawal": "a planned part of a step did not run",
         "accepted drafts": "drafts became tokens",
         "rejected drafts": "drafts were computed and then others in their place",
         "partial entry": "a boundary inside a block was registered",
@@ -80,6 +82,7 @@ class SituationCounter:
             "cache_blocks": lambda runner, done: self._count("late registration"),
             "free_blocks": lambda runner, done: self._count("deferred free"),
             "evict_blocks": self._eviction,
+            "withdraw": self._withdrawal,
             "reset_prefix_cache": self._reset,
             "cache_partial_block": self._partial,
         }
@@ -102,6 +105,12 @@ class SituationCounter:
 
     def _eviction(self, runner: Runner, done: Performed) -> None:
         self._count("failed load" if done.lost else "evicted by id")
+
+    def _withdrawal(self, runner: Runner, done: Performed) -> None:
+        if not done.lost:
+            self._count("withdrawal")
+        elif done.outcome.result:
+            self._count("failed load of several")
 
     def _free(self, runner: Runner, done: Performed) -> None:
         if done.request is not None:

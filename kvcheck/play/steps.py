@@ -87,8 +87,9 @@ class FinishLoad:
 class FailLoad:
     """External tokens, just admitted, turn out void from block `index` of the load on.
 
-    Their blocks are evicted by id. With full attention alone the request computes them in place,
-    otherwise it is preempted. Nothing happens if another request shares the blocks.
+    Their blocks are evicted by id; if other requests share them, all are withdrawn (KV-MGR-24), and
+    the others preempted. With full attention alone the request computes them in place, otherwise
+    it is preempted, too.
     """
 
     who: int = 0

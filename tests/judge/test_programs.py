@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator
+from random import Random
+
 import pytest
 
+import kvfast
 import kvref
-from kvcheck.judge.random_programs import random_programs
+from kvcheck.judge.random_programs import LAST, Draw, random_programs, shared_loads
+from kvcheck.play.random_configs import random_config
 from kvcheck.play.shrink import shrink
-from kvcheck.play.steps import Admit, Arrive, Program, Release
+from kvcheck.play.steps import Admit, Arrive, FailLoad, NewStep, Program, Release, Step
 from kvcheck.play.verdicts import Level, first_violation
 from kvcheck.rules.directed import EXAMPLES, example_violation
 from kvref.block_pool import BlockPool
 from kvref.implementation import ReferenceImplementation
-from kvspec.interface import HitRateWindow
+from kvspec.interface import HitRateWindow, Implementation
 from kvspec.policy import Policy
-from tests.mistakes import POOLS, mistaken
+from tests.mistakes import POOLS, in_both, mistaken, of_kvfast
 from tests.programs import SCENARIOS
 
 REFERENCE = kvref.implementation()
@@ -51,6 +57,51 @@ def test_random_programs_find_nothing_in_the_reference() -> None:
     """Lockstep with itself, and safety by shadow memory."""
     for program in random_programs(2, 0, 30):
         assert first_violation(program, REFERENCE, Level.IDENTITY, REFERENCE) is None, program
+
+
+def failing_loads() -> Iterator[Program]:
+    """Loads that fail, mostly when others have hit them; the same prompt comes again later."""
+    random = Random(5)
+    for _ in range(80):
+        draw, steps = Draw(random, random_config(random, hybrid=False)), list[Step]()
+        for _ in range(4):
+            come, end = draw.arrival(), FailLoad(LAST, random.randrange(2))
+            load = Admit(LAST, chunk_tokens=draw.chunk(), external_tokens=random.choice((4, 8)))
+            steps += [come, load, end, NewStep(), come, Admit(LAST), draw.release()]
+        yield Program(draw.config, tuple(shared_loads(random, steps)))
+
+
+def test_loads_that_several_requests_hit_fail() -> None:
+    """As drawn for each commit, on the reference and beside kvfast."""
+    seen = Counter[str]()
+    for program in failing_loads():
+        found = first_violation(program, REFERENCE, Level.IDENTITY, kvfast.implementation(), seen)
+        assert found is None, program
+    assert seen["failed load of several"] > 10
+    drawn = Counter[str]()
+    for program in random_programs(0, 0, 40):
+        first_violation(program, REFERENCE, Level.SAFETY, None, drawn)
+    assert drawn["failed load of several"] > 0
+
+
+def one_off() -> Iterator[tuple[Implementation, Level]]:
+    """Withdrawals that begin or end one block, or one holder, off; the last ones in both twins."""
+    for name in ("NamesTheFirstHolder", "WithdrawsFromTheFirstGroup"):
+        yield mistaken(name), Level.IDENTITY
+    for own in of_kvfast():
+        if own.id in ("WithdrawsOneBlockTooMany", "OneOtherHolderIsNotSeen"):
+            yield own.make(), Level.IDENTITY
+    for pair in in_both():
+        if pair[0].id == "WithdrawsOneBlockLateInBoth":
+            yield from ((each.make(), Level.SAFETY) for each in pair)
+
+
+def test_failing_loads_find_withdrawals_that_are_one_off() -> None:
+    subjects = list(one_off())
+    assert len(subjects) == 6
+    for subject, level in subjects:
+        found = (first_violation(each, subject, level, REFERENCE) for each in failing_loads())
+        assert any(found), subject.capabilities.name
 
 
 def test_shrinking_leaves_only_what_matters() -> None:
