@@ -90,7 +90,6 @@ PLACES = (
     ("spec/", Kind.TEXT),
     (MISTAKES, Kind.TEXT),  # but for the first lines of mistakes
     *((f"{part}/", Kind.CODE) for part in ("kvcheck", "kvref", "kvfast")),
-    ("proofs/code/contracts/canaries.py", Kind.TEXT),  # about the checker
     ("proofs/code/contracts/", Kind.CONTRACT),  # in the docstring of a file that is run, as below
     ("proofs/README.md", Kind.TEXT),
     ("proofs/", Kind.PROOF),  # or FORMULA

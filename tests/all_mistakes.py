@@ -2,8 +2,8 @@
 
 Those of kvref are in kvref/mistakes, those of kvfast in kvfast/mistakes, those that both make at
 once in tests/kills/in_both.diff. Anything but a manager,
-planner or whole step has its mistakes beside the tests and proofs that have to find them; here they
-are listed as the same value.
+planner or whole step has its mistakes beside the tests that have to find them; here they are listed
+as the same value. What a proof or contract plants, `Planted` of proofs/, is not among them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,6 @@ def everything() -> tuple[Mistake, ...]:
         *tiers(),
         *fleets(),
         *devices(),
-        *contracts(),
         *models(),
     )
 
@@ -53,15 +52,6 @@ def fleets() -> Iterator[Mistake]:
 def devices() -> Iterator[Mistake]:
     """Yield broken operations, kernels, tables and decode steps of kvfast.device."""
     return chain.from_iterable(TEXTS.values())
-
-
-def contracts() -> Iterator[Mistake]:
-    """Yield the mistakes that replace code of kvfast under CrossHair."""
-    planted = importlib.import_module("proofs.code.contracts._mistakes")
-    kind = importlib.import_module("proofs.code.contracts._runner").Mistake
-    for one in vars(planted).values():
-        if isinstance(one, kind):
-            yield replace(_spoken(one, one.name, "kvfast", "contract"), rules=(one.rule,))
 
 
 def models() -> Iterator[Mistake]:

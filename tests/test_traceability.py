@@ -144,7 +144,6 @@ def test_a_second_kind_of_check_counts(tmp_path: Path, name: str, text: str) -> 
         ("proofs/x.py", STATED + "import kvref\nfrom proofs._y import RIGHT\n"),
         ("proofs/x.py", "import kvref\n" + STATED.replace("KV-POOL-1", "x") + "# KV-POOL-1\n"),
         ("proofs/_x.py", '"""KV-POOL-1"""\nimport kvref\n'),
-        ("proofs/code/contracts/canaries.py", STATED + "import kvref\n"),
         ("tests/test_x.py", "# KV-POOL-1\n"),
     ],
 )

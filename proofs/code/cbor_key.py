@@ -4,34 +4,40 @@ Statement (KV-HASH-1, KV-HASH-2): no head written by `put_head`, run unchanged, 
 another one. So from the same bytes at the same place one reads the same head, finds the same
 number of bytes and of values behind it, and continues at the same place with as many values left
 (`reading`): by induction over the heads of [parent, tokens, extra keys] the values are the same.
-And `Hasher.hash_blocks`, run unchanged on unknown tokens, hashes a message as long as its
-heads, the parent and the extra keys together, for blocks of up to MOST_TOKENS tokens and each
-length of hash; a further token adds its head only (`cbor_head.py`).
+And what `Hasher.hash_blocks` hashes is the CBOR of parent, tokens and extra keys, as cbor2 writes
+it (KV-HASH-11 with them): for tokens on both sides of each length of a head, blocks of 1, 3 and 24
+tokens, more of them than there are rooms for messages, hashed in one call or two.
 
-Each part of a head is shown to be needed, and a length that forgets a head is refuted.
+Each part of a head is shown to be needed, and off-by-ones are found.
 """
 
 from __future__ import annotations
 
 import sys
-from types import SimpleNamespace
-from typing import Any
+from array import array
+from itertools import cycle, islice, product, starmap
+from types import MappingProxyType
 
+import cbor2
 import z3
 
 from kvfast._core import hashing
 from kvfast._core.hashing import Hasher
 from proofs._z3 import Ledger, Term
-from proofs.code.cbor_head import BITS, Word, bits_of, written
+from proofs.code._planted import Planted
+from proofs.code.cbor_head import BITS, written
 
 ASSUMES = ("heads of values are the shortest",)
 GUARANTEES = ("two different keys never have the same bytes",)
 
-MOST_TOKENS = 3
 KEYS = (("lora", "sql", None), ("mm", "img", -3))
 """Extra keys of two kinds (KV-HASH-7)."""
-HASH_SIZES = (16, 32)
-"""Bytes of a parent that is a byte string (KV-HASH-2, KV-HASH-12)."""
+FUNCTIONS = MappingProxyType({32: "sha256_cbor", 8: "sha256_cbor_64bit"})
+"""By the bytes of a parent, which is a byte string (KV-HASH-2) or an int (KV-HASH-11)."""
+BLOCK_SIZES = (1, 3, 24)
+NUM_BLOCKS = 2 * hashing.NUM_ROOMS + 1
+EDGES = (0, 23, 24, 255, 256, 65535, 65536, 2**32 - 1, 2**32, 2**63 - 1, 1)
+"""Tokens, and first parents, at which the length of a head changes."""
 
 
 def heads() -> tuple[list[Term], list[Term], list[Term]]:
@@ -91,60 +97,46 @@ def check_reading(ledger: Ledger) -> None:
     ledger.refute("mistake: without the sign", [coded[0] == coded[1]], offset == other)
 
 
-class Places(dict[Any, Any]):
-    """A message that is never read; places may be unknown."""
-
-    def __setitem__(self, place: object, byte: object) -> None:
-        """Store the byte only if the place is known."""
-        if isinstance(place, int):
-            super().__setitem__(place, byte)
-
-
-def handed_over(num_tokens: int, size: int, extra: bytes) -> Term:
-    """Return the length of the message that `hash_blocks` hashes for a block of tokens."""
-    spans: list[Term] = []
-
-    def put(message: object, own: int, start: int, end: Any, *_: object) -> None:
-        spans.append(bits_of(end) - start)
-
-    hasher: Any = object.__new__(Hasher)
-    hasher.size, hasher.parent_is_int, hasher.ahead = size, False, 0
-    hasher.start, hasher.tells_length = hashing.PARENT - 2 - (size > 23), False
-    hasher.digest = SimpleNamespace(put=put)
-    hasher.first_parent = bytes(size)
-    tokens = [Word(token) for token in unknown_tokens(num_tokens)]
-    digests = memoryview(bytearray(size))
-    hasher.hash_blocks(tokens, 0, 1, num_tokens, digests, extra, len(extra), Places())
-    return spans[0]
+def is_wrong(
+    parent: int, size: int, block_size: int, first: int, extra: tuple[object, ...] | None
+) -> bool:
+    """Check whether a digest is not that of the key's CBOR, for blocks hashed in two calls."""
+    hasher = Hasher(FUNCTIONS[size], "seed")
+    hasher.set_none_hash(parent.to_bytes(size, "big"))
+    end = first + NUM_BLOCKS
+    tokens = memoryview(array("q", islice(cycle(EDGES), end * block_size)))
+    digests, spelled = memoryview(bytearray(end * size)), hashing.encode_extra_keys(extra)
+    room = memoryview(bytearray(hasher.message_bytes(block_size, len(spelled))))
+    rest = (block_size, digests, memoryview(spelled), len(spelled), room)
+    hasher.hash_blocks(tokens, 0, first, *rest)
+    hasher.hash_blocks(tokens, first, end, *rest)
+    before = hasher.none_hash
+    for block in range(end):
+        own = tokens[block * block_size : (block + 1) * block_size].tolist()
+        value = int.from_bytes(before, "big") if hasher.parent_is_int else before
+        before = bytes(digests[block * size : (block + 1) * size])
+        if before != hasher.digest.of(cbor2.dumps((value, own, extra), canonical=True)):
+            return True
+    return False
 
 
-def unknown_tokens(count: int) -> list[Term]:
-    """Return unknown tokens of up to 64 bits."""
-    return [z3.BitVec(f"token{i}", BITS) for i in range(count)]
+def check_messages(ledger: Ledger) -> None:
+    """Check that what is hashed is the CBOR of the key, and find off-by-ones."""
+    blocks = list(product(EDGES, FUNCTIONS, BLOCK_SIZES, (0, 1, 3), (None, KEYS)))
+    ledger.agree("messages", not any(starmap(is_wrong, blocks)))
+    for planted in PLANTED:
+        with planted.done():
+            ledger.agree(f"mistake: {planted}", any(starmap(is_wrong, blocks)))
 
 
-def head_length(value: Term) -> Term:
-    """Return the bytes of a head by RFC 8949, 4.2.1."""
-    length = z3.BitVecVal(9, BITS)
-    for limit, shorter in ((1 << 32, 5), (1 << 16, 3), (1 << 8, 2), (24, 1)):
-        length = z3.If(z3.ULT(value, limit), z3.BitVecVal(shorter, BITS), length)
-    return length
-
-
-def check_lengths(ledger: Ledger) -> None:
-    """Prove that a message is as long as its parts together."""
-    for size in HASH_SIZES:
-        for count in range(MOST_TOKENS + 1):
-            for extra in (hashing.NULL, hashing.encode_extra_keys(KEYS)):
-                tokens = unknown_tokens(count)
-                known = [z3.ULT(token, z3.BitVecVal(1 << 64, BITS)) for token in tokens]
-                parts = [head_length(z3.BitVecVal(number, BITS)) for number in (3, size, count)]
-                parts += [head_length(token) for token in tokens]
-                whole = z3.simplify(sum(parts, z3.BitVecVal(size + len(extra), BITS)))
-                length = handed_over(count, size, extra)
-                name = f"{count} tokens, a parent of {size}, {len(extra)} bytes of extra keys"
-                ledger.prove(name, known, length == whole)
-                ledger.refute(f"mistake: {name}, one head less", known, length == whole - 1)
+PLANTED = (
+    Planted("KV-HASH-11", (Hasher, "shorten_parent", "8 - length - 1", "8 - length")),
+    Planted("KV-HASH-1", (Hasher, "hash_blocks", "at - size, size", "at - size + 1, size")),
+    Planted("KV-HASH-2", (Hasher, "put_frame", "ARRAY, block_size", "ARRAY, block_size + 1")),
+    Planted(
+        "KV-HASH-2", (Hasher, "put_body", "last - block_size, last", "last - block_size, last - 1")
+    ),
+)
 
 
 def main() -> int:
@@ -152,7 +144,7 @@ def main() -> int:
     ledger = Ledger("cbor_key")
     check_heads(ledger)
     check_reading(ledger)
-    check_lengths(ledger)
+    check_messages(ledger)
     return ledger.finish()
 
 

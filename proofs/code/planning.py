@@ -4,15 +4,13 @@
 (KV-PLAN-9, KV-PLAN-12) of `kvref.planning` are run unchanged on unknown numbers, along every path.
 Statements:
 
+- They are the formulas of the rules, with and without the null block in the count.
 - The most blocks that a request holds at once, by the table of KV-LIVE-3, are at most those that
   the check counts, for each type and every length up to max_model_len.
 - Memory that passes the check has blocks for null, for those set aside and for one request, on
   each worker, and after all were cut to the fewest (KV-PLAN-15).
-- The count never falls when the length grows, and halving then finds the longest length that
-  fits (KV-PLAN-10).
-- Tensors that shrink keep one page a block (KV-PLAN-15); longer blocks reach the largest page if
-  theirs divides it, and no padding makes a page smaller (KV-PLAN-1, KV-PLAN-4); no group
-  gets more layers than the group size (KV-PLAN-6).
+- The count never falls when the length grows. Halving finds the longest length that fits
+  (KV-PLAN-10): `longest_that_fits` is run for every one up to 32.
 
 Each statement's assumptions are shown to be possible, and a mistake in it is refuted.
 """
@@ -21,13 +19,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from types import FunctionType, SimpleNamespace
 from typing import Any, cast
 
 import z3
 
-from kvref.planning import layout, memory
+from kvref.planning import layout, memory, pages
 from kvspec.specs import (
     ChunkedLocalAttentionSpec,
     CrossAttentionSpec,
@@ -37,8 +35,8 @@ from kvspec.specs import (
     MambaSpec,
     SlidingWindowSpec,
 )
-from proofs._z3 import Ledger, Range, Statement, Term, cdiv, forall, function, larger, smaller
-from proofs.code._paths import Way, merged
+from proofs._z3 import Ledger, Statement, Term, cdiv, larger, smaller
+from proofs.code._paths import Way, merged, picking_in_one_way
 
 LONGEST, STEP, ENCODER, RANKS = "max_model_len", "most", "encoder", "ranks"
 TYPES: dict[str, type[LayerSpec]] = {
@@ -54,8 +52,8 @@ TYPES: dict[str, type[LayerSpec]] = {
 """Types of layers; of Mamba by the cache mode."""
 
 
-def counted(name: str, longest: Term) -> Term:
-    """Return `held_blocks` for a layer of this type and a length."""
+def counted(name: str, longest: Term, code: Any = memory.held_blocks) -> Term:
+    """Return `held_blocks` for a layer of this type and a length, or `max_blocks`."""
 
     def run(way: Way) -> object:
         for number in ("window", "chunk"):  # of `sizes`: where there is one, it is not 0
@@ -77,9 +75,27 @@ def counted(name: str, longest: Term) -> Term:
             dcp_world_size=way.number(z3.Int(RANKS)),
             pcp_world_size=1,
         )
-        return memory.held_blocks(spec, cast(Any, config))
+        return code(spec, cast(Any, config))
 
-    return merged(run)
+    with picking_in_one_way(pages):
+        return merged(run)
+
+
+def bound(name: str) -> Term:
+    """Return the most blocks by KV-PLAN-8, and by KV-PLAN-9 for mode none."""
+    block, longest, drafted = z3.Int("block_size"), z3.Int(LONGEST), z3.Int("drafted")
+    step, whole = z3.Int(STEP), cdiv(longest, block)
+    table: dict[str, Term] = {
+        "full": cdiv(cdiv(longest, z3.Int(RANKS)), block),
+        "window": cdiv(smaller(z3.Int("window") - 1 + step, longest), block) + 1,
+        "chunk": cdiv(smaller(z3.Int("chunk") + step, longest), block),
+        "none": whole + drafted,
+        "align": 2 + drafted,
+        "all": whole + drafted,
+        "cross": cdiv(z3.Int(ENCODER), block),
+        "encoder only": z3.IntVal(0),
+    }
+    return table[name]
 
 
 def peak(name: str, length: Term) -> Term:
@@ -89,7 +105,7 @@ def peak(name: str, length: Term) -> Term:
     whole = cdiv(length, block)
     in_window = cdiv(smaller(window - 1 + step, longest), block) + 1
     table: dict[str, Term] = {
-        "full": cdiv(length, block * z3.Int(RANKS)),
+        "full": whole,
         "window": smaller(whole, in_window),
         "chunk": smaller(whole, cdiv(smaller(chunk + step, longest), block)),
         "none": whole + drafted,
@@ -113,10 +129,20 @@ def sizes() -> tuple[Term, ...]:
 
 
 def served() -> Iterator[Statement]:
-    """Yield the claims that the count is enough and never falls with length."""
+    """Yield the claims that the count is that of the rules, is enough and never falls."""
     length, longest, longer = z3.Int("length"), z3.Int(LONGEST), z3.Int("longer")
+    one_state = counted("none", longest, pages.max_blocks)
+    yield Statement("one state", sizes(), one_state == 1 + z3.Int("drafted"), one_state == 1)
     for name in TYPES:
         most = counted(name, longest)
+        any_ranks = z3.substitute(z3.IntVal(0) + most, (z3.Int(RANKS), z3.Int("several")))
+        ruled = z3.substitute(bound(name), (z3.Int(RANKS), z3.Int("several")))
+        yield Statement(
+            f"{name}: as the rules count",
+            (*sizes(), z3.Int("several") >= 1),
+            any_ranks == ruled,
+            any_ranks == ruled + 1,
+        )
         yield Statement(
             f"{name}: what is held is counted",
             sizes(),
@@ -129,20 +155,6 @@ def served() -> Iterator[Statement]:
             most <= counted(name, longer),
             most + 1 <= counted(name, longer),
         )
-    block, ranks, rows = z3.Int("block_size"), z3.Int(RANKS), z3.Int("rows")
-    known = (block >= 1, ranks >= 1, rows >= 0, length >= 1)
-    yield Statement(
-        "what fits a rank fits all: first step",
-        (*known, rows == cdiv(length, ranks)),
-        length <= rows * ranks,
-        length <= (rows - 1) * ranks,
-    )
-    yield Statement(
-        "what fits a rank fits all: second step",
-        (*known, length <= rows * (block * ranks)),
-        cdiv(length, block * ranks) <= rows,
-        cdiv(length, block * ranks) <= rows - 1,
-    )
 
 
 def renamed(method: Callable[..., Any], **names: object) -> Callable[..., Any]:
@@ -151,38 +163,68 @@ def renamed(method: Callable[..., Any], **names: object) -> Callable[..., Any]:
     return FunctionType(code.__code__, {**code.__globals__, **names}, code.__name__)
 
 
+HELD, ASIDE = z3.Ints("held0 held1 held2"), z3.Ints("aside0 aside1 aside2")
+"""Blocks of three groups: that one request holds, and that are set aside."""
+
+
+def needed(page: Term, *, counts_null: bool = True, side_by_side: bool = False) -> Term:
+    """Return `groups_bytes` for pages of this size; a profile has another size."""
+
+    def run(way: Way) -> object:
+        layers = (("layer", None),) if side_by_side else ()
+        num = 2 if side_by_side else 3
+        groups = [SimpleNamespace(spec=Counted(group, layers)) for group in range(num)]
+        policy = SimpleNamespace(capacity_counts_null_block=counts_null)
+        read = renamed(
+            memory.groups_bytes,
+            held_blocks=lambda spec, config: way.number(HELD[spec.group]),
+            max_blocks=lambda spec, config: way.number(HELD[spec.group]),
+            set_aside_blocks=lambda spec: way.number(ASIDE[spec.group]),
+            bytes_per_block=lambda groups: way.number(page),
+            profile_bytes_per_block=lambda groups: way.number(page + 1),
+        )
+        return read(groups, groups, SimpleNamespace(policy=policy))
+
+    return merged(run)
+
+
+@dataclass(frozen=True)
+class Counted:
+    """A spec of which only its group and layers are asked for."""
+
+    group: int
+    layers: tuple[tuple[str, None], ...]
+
+
+def made(page: Term, given: Term, override: Term | None = None) -> Term:
+    """Return `num_blocks_for`."""
+
+    def run(way: Way) -> object:
+        read = renamed(layout.num_blocks_for, bytes_per_block=lambda groups: way.number(page))
+        asked = None if override is None else way.number(override)
+        return read((), SimpleNamespace(num_blocks_override=asked), way.number(given))
+
+    return merged(run)
+
+
 def passes() -> Iterator[Statement]:
-    """Yield the claims on memory that passes the check, for three groups."""
+    """Yield the claims on the check of memory, and on memory that passes it."""
     page, given, other_page, other_given = z3.Ints("page given other_page other_given")
-    held, aside = z3.Ints("held0 held1 held2"), z3.Ints("aside0 aside1 aside2")
-
-    def needed(page: Term) -> Term:
-        def run(way: Way) -> object:
-            numbers = {group: way.number(held[group]) for group in range(3)}
-            set_aside = {group: way.number(aside[group]) for group in range(3)}
-            groups = [SimpleNamespace(spec=group) for group in range(3)]
-            policy = SimpleNamespace(capacity_counts_null_block=True)
-            read = renamed(
-                memory.groups_bytes,
-                held_blocks=lambda spec, config: numbers[spec],
-                set_aside_blocks=lambda spec: set_aside[spec],
-                bytes_per_block=lambda groups: way.number(page),
-            )
-            return read(groups, groups, SimpleNamespace(policy=policy))
-
-        return merged(run)
-
-    def made(page: Term, given: Term) -> Term:
-        def run(way: Way) -> object:
-            read = renamed(layout.num_blocks_for, bytes_per_block=lambda groups: way.number(page))
-            return read((), SimpleNamespace(num_blocks_override=None), way.number(given))
-
-        return merged(run)
-
-    known = z3.And(page >= 1, other_page >= 1, *(each >= 0 for each in (*held, *aside)))
+    need, blocks = z3.Sum(HELD), 1 + z3.Sum(ASIDE) + z3.Sum(HELD)
+    known = z3.And(page >= 1, other_page >= 1, *(each >= 0 for each in (*HELD, *ASIDE)))
+    alone, mixed = needed(page, counts_null=False), needed(
+        page, counts_null=False, side_by_side=True
+    )  # fmt: skip
+    for name, found, wanted in (
+        ("the need", needed(page), blocks * page),
+        ("the need without the null block", alone, need * page),
+        ("the need of latents side by side", mixed, z3.Sum(HELD[:2]) * (page + 1)),
+        ("the number of blocks", made(page, given), larger(given, 0) / page),
+        ("the number that was asked for", made(page, given, other_given), other_given),
+    ):
+        yield Statement(name, (known,), found == wanted, found == wanted + 1)
     fits = z3.And(needed(page) <= given, needed(other_page) <= other_given)
-    usable = smaller(made(page, given), made(other_page, other_given)) - 1 - z3.Sum(aside)
-    need = z3.Sum(held)
+    usable = smaller(made(page, given), made(other_page, other_given)) - 1 - z3.Sum(ASIDE)
     yield Statement(
         "what passes the check has room for one request",
         (known, fits),
@@ -191,80 +233,45 @@ def passes() -> Iterator[Statement]:
     )
 
 
-def halving() -> Iterator[Statement]:
-    """Claim for `longest_that_fits` that `low` fits, or is 0, and `high` is too long."""
-    need = function("need")
-    low, high, n, longest, given = z3.Ints("low high n longest given")
-    lengths = Range(0, None)
-    rises = forall([lengths, lengths], lambda a, b: z3.Implies(a <= b, need(a) <= need(b)))
+@dataclass(frozen=True)
+class Length:
+    """A configuration, as far as halving reads it."""
 
-    def between(low: Term, high: Term) -> Term:
-        fits = z3.Or(low == 0, need(low) <= given)
-        too_long = z3.Or(high == longest + 1, need(high) > given)
-        return z3.And(low >= 0, low < high, high <= longest + 1, fits, too_long)
-
-    middle = (low + high) / 2
-    round_ = z3.If(need(middle) <= given, between(middle, high), between(low, middle))
-    yield Statement(
-        "a round of halving keeps what it knows, and comes nearer",
-        (between(low, high), high - low > 1),
-        z3.And(round_, middle > low, middle < high),
-        z3.And(round_, middle > low + 1),
-    )
-    last = (between(low, high), high - low == 1, n >= 0, n <= longest)
-    yield Statement(
-        "in the end nothing longer fits",
-        (*last, rises),
-        z3.Implies(need(n) <= given, n <= low),
-        z3.Implies(need(n) <= given, n < low),
-    )
+    max_model_len_tokens: int
 
 
-def laid_out() -> Iterator[Statement]:
-    """Yield the claims on pages, tensors and groups."""
-    page, blocks, fewer = z3.Ints("page blocks fewer")
-    yield Statement(
-        "a tensor that shrinks keeps one page a block",
-        (page >= 1, blocks >= 1, fewer >= 0),
-        page * blocks / blocks * fewer == page * fewer,
-        page * blocks * fewer / blocks == page * blocks,
-    )
-    token, block, ratio = z3.Ints("token block ratio")
-    yield Statement(
-        "longer blocks reach the largest page",
-        (token >= 1, block >= 1, ratio >= 1, page == block * token),
-        block * ratio * token == page * ratio,
-        block * (ratio + 1) * token == page * ratio,
-    )
-    used, alignment = z3.Ints("used alignment")
-    padded = cdiv(used, alignment) * alignment
-    yield Statement(
-        "padding makes no page smaller, and adds less than an alignment",
-        (used >= 1, alignment >= 1),
-        z3.And(padded >= used, padded < used + alignment, padded % alignment == 0),
-        padded > used,
-    )
-    layers, size, group, groups = z3.Ints("layers size group groups")
-    dealt = (layers >= 1, size >= 1, groups == cdiv(layers, size), group >= 0, group < groups)
-    yield Statement(
-        "no group is dealt more layers than its size: first step",
-        dealt,
-        layers <= groups * size,
-        layers <= (groups - 1) * size,
-    )
-    yield Statement(
-        "no group is dealt more layers than its size: second step",
-        (*dealt, layers <= groups * size),
-        cdiv(larger(layers - group, 0), groups) <= size,
-        cdiv(larger(layers - group, 0), groups) <= size - 1,
-    )
+def halves_wrongly(configured: int, fitting: int) -> bool:
+    """Check whether another length than the longest that fits is found, or none in 8 tries."""
+    tries = iter(range(8))
+
+    def need(config: Any) -> int:
+        return int(config.max_model_len_tokens + 0 * next(tries))
+
+    try:
+        found = memory.longest_that_fits(need, cast(Any, Length(configured)), fitting)
+    except StopIteration:
+        return True
+    return found != min(configured, fitting)
+
+
+def any_wrong(halves_wrongly: Callable[[int, int], bool]) -> bool:
+    """Try every length that fits for each configured one up to 32."""
+    return any(halves_wrongly(n, fits) for n in range(1, 33) for fits in range(n + 2))
+
+
+def check_halving(ledger: Ledger) -> None:
+    """Check that the longest length that fits is found, and that one more is not."""
+    ledger.agree("halving", not any_wrong(halves_wrongly))
+    mistake = any_wrong(lambda configured, fits: halves_wrongly(configured + 1, fits + 1))
+    ledger.agree("mistake: halving", not mistake)
 
 
 def main() -> int:
     """Prove everything; return 0 if each answer is the expected one."""
     ledger = Ledger("planning")
-    for statements in (served(), passes(), halving(), laid_out()):
+    for statements in (served(), passes()):
         ledger.prove_and_refute(statements)
+    check_halving(ledger)
     return ledger.finish()
 
 

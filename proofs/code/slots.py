@@ -16,7 +16,8 @@ demand, and removing may free any blocks. The checks of hits, slots and types ar
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
 
 import z3
 
@@ -26,7 +27,7 @@ from kvfast._core.core import Core
 from kvref.allocation import Allocator
 from kvspec.request import RequestStatus
 from proofs._z3 import Ledger, Statement, Term, larger, smaller
-from proofs.code._planted import Planted, check_planted
+from proofs.code._planted import TWINS, Planted, check_planted
 from proofs.code._slots import (
     ASKED,
     COUNTS,
@@ -51,10 +52,10 @@ GUARANTEES = (
 )
 
 CASES = (
+    Case(RequestStatus.WAITING, has_hits=True),  # first: the quickest, in which mistakes show
     Case(RequestStatus.WAITING),
     Case(RequestStatus.RUNNING, has_row=True, is_running=True),
     Case(RequestStatus.PREEMPTED),
-    Case(RequestStatus.WAITING, has_hits=True),
     Case(RequestStatus.WAITING, has_row=True),
     Case(RequestStatus.RUNNING),
     Case(RequestStatus.RUNNING, has_row=True),
@@ -120,15 +121,17 @@ def ruled(case: Case) -> dict[str, Term]:
     }
 
 
-TWINS = {"kvref": of_reference, "kvfast": of_fast}
+CODE: Mapping[str, Callable[[Case], dict[str, Term]]] = MappingProxyType(
+    {"kvref": of_reference, "kvfast": of_fast}
+)
 
 
-def allocations() -> Iterator[Statement]:
-    """Yield the claims that both do what the rules say."""
+def allocations(*twins: str) -> Iterator[Statement]:
+    """Yield the claims that these twins do what the rules say."""
     for case in CASES:
         rules = ruled(case)
-        for name, of in TWINS.items():
-            found = of(case)
+        for name in twins:
+            found = CODE[name](case)
             same = z3.And(*(found[each] == number for each, number in rules.items()))
             yield Statement(f"{case}: {name}", tuple(known()), same)
 
@@ -178,7 +181,7 @@ PLANTED = tuple((allocations, each) for each in (
 def main() -> int:
     """Prove everything; return 0 if each answer is the expected one."""
     ledger = Ledger("slots")
-    ledger.prove_and_refute(allocations())
+    ledger.prove_and_refute(allocations(*TWINS))
     check_outcomes(ledger)
     check_planted(ledger, PLANTED)
     return ledger.finish()

@@ -11,9 +11,8 @@ Rules that the modules name: KV-POOL-1 … KV-POOL-18, KV-GRP-1 … KV-GRP-5, KV
 KV-GRP-11, KV-FULL-1, KV-FULL-2, KV-SW-1 … KV-SW-4, KV-COORD-5, KV-COORD-10, KV-COORD-11, KV-MGR-1,
 KV-MGR-3, KV-MGR-5 … KV-MGR-14, KV-MGR-17. Assumption: no two texts have one hash.
 
-It needs Node.js and `npm ci --prefix spec/tla`. With --deep the bounds are larger (hours).
-With --grown it compares two block sizes, eagle groups, loads, look-ahead and retention instead,
-and one graph that is as large as the others together.
+It needs Node.js and `npm ci --prefix spec/tla`. With --grown it compares two block sizes, eagle
+groups, loads, look-ahead and retention instead, and one graph as large as the others together.
 """
 
 from __future__ import annotations
@@ -28,7 +27,6 @@ from kvcheck.mistakes.registry import find
 from proofs.models._formal._bounds import (
     SMALL_POOL,
     compared,
-    deep,
     grown,
     larger,
     schedulers,
@@ -159,7 +157,7 @@ def main(arguments: Sequence[str]) -> int:
             (twin, executor.submit(check_scheduler, looked_in[twin.bounds], twin))
             for twin in UNFAIR
         ]
-        compare(deep() if "--deep" in arguments else compared(), executor.submit, tally)
+        compare(compared(), executor.submit, tally)
         refute(TWINS, executor.submit, tally)
         refute_kvref(executor.submit, tally)
         for name, each in fair.items():

@@ -1,7 +1,6 @@
 ------------------------------- MODULE Calls --------------------------------
 (* The calls of a manager (spec/rules/manager.md): each operator takes a cache, and answers the
-   cache afterwards. Manager has the moves of a scheduler that makes these calls, Trace follows a
-   record of them.
+   cache afterwards. Manager has the moves of a scheduler that makes these calls.
 
    What an allocation asks for is a record:
 

@@ -49,7 +49,6 @@ PARTS: Mapping[str, str] = MappingProxyType(
         "device": "`tests/device/test_mistakes.py`, with torch",
         "host tier": "`tests/tier/test_lockstep.py`",
         "fleet": "`tests/fleet`",
-        "contract": "`proofs.code.contracts`, by CrossHair",
         "formal model": "`proofs.models.formal`, by the checker of TLA+",
     }
 )

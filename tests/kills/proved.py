@@ -27,10 +27,6 @@ TWINS = ("kvref", "kvfast")
 ENUMERATES = "proofs.code.liveness"
 """Drives whole managers, as other layers do, and takes minutes."""
 CONTRACTS = "proofs.code.contracts"
-CANARIES = f"{CONTRACTS}.canaries"
-"""Functions of their own."""
-PLANTED = f"{CONTRACTS}._mistakes"
-"""What names everything that any contract is about."""
 
 
 class FoundError(Exception):
@@ -48,9 +44,9 @@ def read_by() -> Mapping[str, tuple[frozenset[str], frozenset[str]]]:
     found = {}
     for path in sorted(paths):
         name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
-        if name not in (ENUMERATES, CANARIES):
+        if name != ENUMERATES:
             upstream = graph.find_upstream_modules(name)
-            own = {name, *(each for each in upstream if each.startswith("proofs."))} - {PLANTED}
+            own = {name, *(each for each in upstream if each.startswith("proofs."))}
             direct = (graph.find_modules_directly_imported_by(each) for each in own)
             words = frozenset(word for each in own for word in _names_in(each))
             found[name] = frozenset(chain.from_iterable(direct)), words

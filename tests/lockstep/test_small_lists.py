@@ -15,8 +15,8 @@ from kvfast._core.allocator import Allocator
 from kvfast._core.key_map import KeyMap
 from kvfast._core.pool import BlockPool
 from kvfast._core.shape import Shape
+from kvfast._core.tables import Tables
 from kvref.groups.base import Demand
-from proofs.code.contracts._mistakes import release_from_the_first_on
 from proofs.code.contracts._pools import (
     REGISTERED,
     fast_pool,
@@ -194,6 +194,14 @@ def grow_by_new_blocks(self: Allocator, at: int, required: int, held: int, draft
         self.tables.append(at, 0)
     self.pool.allocate(self.tables, at, required - self.tables.length[at])
     self.tables.allocated[at] = 1
+
+
+release = BlockPool.release
+
+
+def release_from_the_first_on(self: BlockPool, tables: Tables, start: int, end: int) -> None:
+    tables.arena[start], tables.arena[end - 1] = tables.arena[end - 1], tables.arena[start]
+    release(self, tables, start, end)
 
 
 @pytest.mark.parametrize(

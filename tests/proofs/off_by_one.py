@@ -3,7 +3,9 @@
 Each mutant is a smallest wrong change of one expression: `<` for `<=`, one more or less, floor for
 ceiling, one forgotten term. The proof runs on the changed code until a statement fails. `rule`: the
 statement compares the code with a rule, so it fails too if the other twin makes the same mistake.
-`twin`: only a statement that compares the twins fails, one whose name begins with `twins`.
+`twin`: only a statement that compares the twins fails: a contract, or one whose name begins with
+`twins`. Of the formal model, kvref is explored until an edge is none of today's, which are the
+model's.
 """
 
 from __future__ import annotations
@@ -12,11 +14,15 @@ import ast
 import importlib
 import multiprocessing
 import os
+import resource
+import signal
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import redirect_stdout
 from dataclasses import dataclass
+from functools import cache, partial
 from multiprocessing.connection import Connection
 from random import Random
 from typing import Any
@@ -25,9 +31,11 @@ import click
 
 from kvcheck.mistakes.twin import changed_package, source_of
 from tests.kills.proved import TWINS, FoundError
-from tests.proofs.named import NAMED
+from tests.proofs.named import EQUIVALENT, NAMED
 
 COMPARING = "twins"
+FORMAL = "models.formal"
+CONTRACTS = "code.contracts"
 UNSEEN, BY_TWIN, BY_RULE, LIMIT = "unseen", "twin", "rule", "limit"
 SWAPPED: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt,
@@ -140,23 +148,30 @@ def _changed_call(node: ast.Call) -> Iterator[str]:
         yield f"{ast.unparse(node)} + 1"
 
 
-def outcome(proof: str, mutant: OffByOne, limit_s: float) -> tuple[str, str]:
-    """Return the kind of the first statement that notices it, and its name."""
+def outcome(proof: str, mutant: OffByOne, *, limit_s: int) -> tuple[str, str]:
+    """Return the kind of the first statement that notices it, and its name.
+
+    `limit_s`: seconds of the processor, so that a busy machine changes no answer.
+    """
     fork = multiprocessing.get_context("fork")
+    if proof == FORMAL:
+        todays_graphs()
     here, there = fork.Pipe(duplex=False)
-    process = fork.Process(target=_told, args=(there, proof, mutant))
+    process = fork.Process(target=_told, args=(there, proof, mutant, limit_s))
     process.start()
     there.close()
     try:
-        found: tuple[str, str] = here.recv() if here.poll(limit_s) else (LIMIT, "")
+        found: tuple[str, str] = here.recv()
     except EOFError:
-        found = (BY_RULE, "the process ended")
-    process.kill()
+        process.join()
+        ended = process.exitcode == -signal.SIGXCPU
+        found = (LIMIT, "") if ended else (BY_RULE, "the process ended")
     process.join()
     return found
 
 
-def _told(there: Connection, proof: str, mutant: OffByOne) -> None:
+def _told(there: Connection, proof: str, mutant: OffByOne, limit_s: int) -> None:
+    resource.setrlimit(resource.RLIMIT_CPU, (limit_s, limit_s + 1))
     only_twins: list[str] = []
 
     def record(self: object, name: str, expected: str, answer: str) -> None:
@@ -175,7 +190,7 @@ def _told(there: Connection, proof: str, mutant: OffByOne) -> None:
             shared.Ledger._record = record
             planted.check_planted = lambda ledger, planted: None  # they are about the right code
             with redirect_stdout(nowhere):
-                importlib.import_module(f"proofs.{proof}").main()
+                _run(proof, importlib.import_module(f"proofs.{proof}"), only_twins)
     except FoundError as found:
         there.send((BY_RULE, str(found)))
     except Exception as error:
@@ -184,36 +199,89 @@ def _told(there: Connection, proof: str, mutant: OffByOne) -> None:
         there.send((BY_TWIN, only_twins[0]) if only_twins else (UNSEEN, ""))
 
 
+def _run(proof: str, module: Any, only_twins: list[str]) -> None:
+    module.check_planted = lambda *_: None  # a proof's own mistakes are about the right code
+    if proof == FORMAL:
+        if found := first_other_edge():
+            raise FoundError(found)
+    elif proof.startswith(CONTRACTS):
+        runner: Any = importlib.import_module("proofs.code.contracts._runner")
+        for contract in module.CONTRACTS:
+            if runner.ask(contract).outcome is runner.Outcome.REFUTED:
+                only_twins.append(contract.name)
+                return
+    else:
+        module.main()
+
+
+@cache
+def todays_graphs() -> dict[str, Any]:
+    """Return the graph of each part of kvref that the model has."""
+    search: Any = importlib.import_module("proofs.models._formal._search")
+    return {name: search.explore(each) for name, each in _compared().items()}
+
+
+def _compared() -> dict[str, Any]:
+    bounds: Any = importlib.import_module("proofs.models._formal._bounds")
+    compared: dict[str, Any] = bounds.compared()
+    return compared
+
+
+def first_other_edge() -> str | None:
+    """Return the part of kvref that has an edge more or less than today's."""
+    search: Any = importlib.import_module("proofs.models._formal._search")
+    for name, bounds in _compared().items():
+        graph = todays_graphs()[name]
+        if search.explore(bounds, within=graph).edges != graph.edges:
+            return name
+    return None
+
+
 @click.command()
 @click.argument("proofs", nargs=-1)
 @click.option("--number", default=20, show_default=True, help="Mutants drawn for each proof.")
 @click.option("--seed", default=1, show_default=True)
-@click.option("--limit", "limit_s", default=150.0, show_default=True, help="Seconds for each.")
+@click.option(
+    "--limit", "limit_s", default=60, show_default=True, help="Seconds of the processor for each."
+)
+@click.option("--jobs", default=2, show_default=True)
 @click.option("--all", "shows_all", is_flag=True, help="Print those that are noticed, too.")
 def command(
-    proofs: tuple[str, ...], number: int, seed: int, limit_s: float, shows_all: bool
+    proofs: tuple[str, ...], number: int, seed: int, limit_s: int, jobs: int, shows_all: bool
 ) -> None:
     """Draw off-by-ones of these proofs, or of all, and print how many are noticed."""
-    total: Counter[str] = Counter()
-    for proof in proofs or NAMED:
-        every = [each for place in NAMED[proof] for each in off_by_ones(place)]
-        drawn = Random(f"{proof}/{seed}").sample(every, min(number, len(every)))
-        counts: Counter[str] = Counter()
-        for mutant in drawn:
-            how, by = outcome(proof, mutant, limit_s)
-            counts[how] += 1
-            if shows_all or how != BY_RULE:
-                click.echo(f"  {how}: {mutant} {by}")
-        total += counts
-        click.echo(_line(proof, counts, len(every)))
-    click.echo(_line("all", total, 0))
-
-
-def _line(name: str, counts: Counter[str], of: int) -> str:
-    drawn, both = counts.total(), counts[BY_RULE]
-    return (
-        f"{name}: alone {both + counts[BY_TWIN]} of {drawn}, both {both} of {drawn} ({of} in all)"
+    total: Counter[tuple[str, str]] = Counter()
+    click.echo(
+        f"| proof | {' alone | '.join(TWINS)} alone | both | in all |\n|---|--:|--:|--:|--:|"
     )
+    for proof in proofs or NAMED:
+        every = [
+            each
+            for place in NAMED[proof]
+            for each in off_by_ones(place)
+            if each.old not in EQUIVALENT.get(place, {})
+        ]
+        drawn = Random(f"{proof}/{seed}").sample(every, min(number, len(every)))
+        counts: Counter[tuple[str, str]] = Counter()
+        with ThreadPoolExecutor(jobs) as executor:
+            outcomes = executor.map(partial(outcome, proof, limit_s=limit_s), drawn)
+            for mutant, (how, by) in zip(drawn, outcomes, strict=True):
+                counts[mutant.place.partition(".")[0], how] += 1
+                if shows_all or how != BY_RULE:
+                    click.echo(f"  {how}: {mutant} {by}")
+        total += counts
+        click.echo(_row(proof, counts, len(every)))
+    click.echo(_row("all", total, 0))
+
+
+def _row(name: str, counts: Counter[tuple[str, str]], of: int) -> str:
+    """Return a row of the table: in kvref alone, in kvfast alone, and in both."""
+    cells = []
+    for twins, kinds in (*(((twin,), (BY_RULE, BY_TWIN)) for twin in TWINS), (TWINS, (BY_RULE,))):
+        drawn = sum(number for (twin, _), number in counts.items() if twin in twins)
+        seen = sum(counts[twin, how] for twin in twins for how in kinds)
+        cells.append(f"{seen} of {drawn}" if drawn else "–")
+    return f"| {name} | {' | '.join(cells)} | {of} |"
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from kvspec.invariants import INVARIANTS
-from proofs.models._formal._bounds import compared, deep, grown, larger, schedulers
+from proofs.models._formal._bounds import compared, grown, larger, schedulers
 from proofs.models._formal._checker import FOLDER, invariants_of, read, source_of
 from proofs.models._formal._twins import GROWN, TWINS, UNFAIR, Twin, small
 from proofs.models._formal._values import Move, text_of
@@ -54,7 +54,7 @@ def test_the_moves_are_the_actions_of_the_module(name: str) -> None:
 def test_a_configuration_gives_every_constant_a_value(module: str) -> None:
     config = (FOLDER / f"{module}.cfg").read_text(encoding="utf-8")
     given = set(re.findall(r"^  (\w+) (?:=|<-) ", config, re.MULTILINE))
-    everything = {**{each.module: each.constants for each in {**compared(), **deep()}.values()}}
+    everything = {**{each.module: each.constants for each in compared().values()}}
     expected = schedulers()["scheduler"] if module == "Scheduler" else everything[module]
     assert given == set(expected)
 

@@ -1,4 +1,4 @@
-"""The operations of the free queue, as they are or as the round of a loop."""
+"""The operations of the free queue."""
 
 from __future__ import annotations
 
@@ -14,12 +14,9 @@ from kvfast._core.tables import Tables
 from proofs._z3 import Term
 from proofs.code._queue.ring import (
     Queue,
-    after,
     any_pool,
-    before,
     counted,
     field_of,
-    is_open,
     is_queue,
     outside,
 )
@@ -56,19 +53,6 @@ def within(seq: Queue, first: int) -> Term:
 def queue_and_counts(pool: SymbolicPool, seq: Queue) -> Term:
     """State that the ring is the sequence, whose blocks alone have no reference."""
     return z3.And(is_queue(pool, seq), counted(pool, seq))
-
-
-def open_and_counts(pool: SymbolicPool, seq: Queue) -> Term:
-    """State the same of a ring whose end is missing."""
-    return z3.And(is_open(pool, seq), counted(pool, seq))
-
-
-def last(seq: Queue) -> int:
-    """Return the value of `last` between two rounds of `release` or `set_queue`."""
-    return as_int(seq.at(seq.high - 1))
-
-
-# Straight through the code.
 
 
 def run_put(pool: SymbolicPool, seq: Queue) -> None:
@@ -151,38 +135,6 @@ def run_end(seq: Queue) -> Term:
     return seq.at(place())
 
 
-# Rounds of loops.
-
-
-def append_cached(pool: SymbolicPool, seq: Queue) -> None:
-    """Run a round of `release` for a cached block with one reference."""
-    pool.set_refs(as_int(block()), 0)
-    append(pool, seq)
-
-
-def append(pool: SymbolicPool, seq: Queue) -> None:
-    """Run a round of `set_queue`."""
-    pool.link(last(seq), as_int(block()))
-    pool.num_free += 1
-
-
-def close(pool: SymbolicPool, seq: Queue) -> None:
-    """End a run of such rounds."""
-    pool.link(last(seq), 0)
-
-
-def walked(pool: SymbolicPool, seq: Queue, answer: object) -> Term:
-    """State that `allocate_run` begins at the first block and moves to the next each round."""
-    step = after(pool, seq.at(place())) == seq.at(place() + 1)
-    return z3.And(after(pool, z3.IntVal(0)) == seq.at(seq.low + 1), step)
-
-
-def cut(pool: SymbolicPool, seq: Queue) -> None:
-    """Run the end of `allocate_run`: place() is the last block taken."""
-    pool.link(0, as_int(seq.at(place() + 1)))
-    pool.num_free -= as_int(place() - seq.low)
-
-
 def leaves(
     then: Callable[[Queue], Queue], what: Callable[[SymbolicPool, Queue], Term]
 ) -> Callable[[SymbolicPool, Queue, object], Term]:
@@ -200,11 +152,6 @@ def refs_are(count: int) -> Term:
 
 def cached() -> Term:
     return facts(record.DUP_NEXT) != 0
-
-
-def run_is_placed(pool: SymbolicPool, seq: Queue) -> Term:
-    """State that the ring is open, and that `last` is read again after `drop_ref`."""
-    return z3.And(is_open(pool, seq), before(pool, z3.IntVal(0)) == seq.at(seq.high - 1))
 
 
 OPERATIONS: tuple[Operation, ...] = (
@@ -256,47 +203,5 @@ OPERATIONS: tuple[Operation, ...] = (
         lambda seq: seq.appended(block()),
         left=run_end,
         unhashed_to_front=False,
-    ),
-    Operation(
-        "release, before its first round and after drop_ref",
-        is_queue,
-        lambda seq: z3.BoolVal(True),
-        lambda pool, seq: None,
-        leaves(same, run_is_placed),
-    ),
-    Operation(
-        "release, a cached block",
-        open_and_counts,
-        lambda seq: z3.And(outside(seq, block()), refs_are(1)),
-        append_cached,
-        leaves(lambda seq: seq.appended(block()), open_and_counts),
-    ),
-    Operation(
-        "set_queue, a block",
-        is_open,
-        lambda seq: outside(seq, block()),
-        append,
-        leaves(lambda seq: seq.appended(block()), is_open),
-    ),
-    Operation(
-        "release and set_queue, the end",
-        is_open,
-        lambda seq: z3.BoolVal(True),
-        close,
-        leaves(same, is_queue),
-    ),
-    Operation(
-        "allocate, a block",
-        is_queue,
-        lambda seq: within(seq, 1),
-        lambda pool, seq: None,
-        walked,
-    ),
-    Operation(
-        "allocate, the end",
-        is_queue,
-        lambda seq: within(seq, 0),
-        cut,
-        leaves(lambda seq: seq.without_first(place() - seq.low), is_queue),
     ),
 )

@@ -1,14 +1,14 @@
 """Any state of a pool of three blocks, built in kvref and in kvfast.
 
 A table lists which blocks are free, and which keys were registered, each in which order;
-reference counts and what a key covers are any ints. Three keys of one request represent
+reference counts are any ints. Three keys of one request represent
 all hashes: their slots are side by side in kvfast's table, and one of them wraps around.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import permutations, product
+from itertools import product
 from typing import TypeVar, cast
 
 from kvfast._core.columns import ring_of
@@ -27,7 +27,7 @@ BLOCKS = (1, 2, 3)
 NUM_BLOCKS = 4
 """With the null block."""
 
-QUEUES = tuple(queue for length in range(4) for queue in permutations(BLOCKS, length))
+QUEUES: tuple[tuple[int, ...], ...] = ((), (2,), (3, 1), (1, 2, 3))
 
 Registered = tuple[tuple[int, int], ...]
 """(block, number of its key) in the order of registration."""
@@ -37,7 +37,7 @@ REGISTERED: tuple[Registered, ...] = tuple(
     for length in range(4)
     for numbers in product((0, 1), repeat=max(length - 1, 0))
 )
-"""With every queue these are all, up to the names of blocks and keys."""
+"""All, up to the names of keys."""
 
 MOST = (1 << 31) - 2
 """Numbers below it, and some more of them, fit in kvfast's 32 bits."""
@@ -84,22 +84,19 @@ def reference_pool(
     refs: Sequence[int],
     registered: Registered = (),
     *,
-    covered: int = 1,
-    per_copy: bool = True,
     to_front: bool = True,
 ) -> ReferencePool:
-    """Build kvref's pool; `covered`: tokens, of every primary key."""
+    """Build kvref's pool."""
     pool = ReferencePool(
         NUM_BLOCKS,
         events=ReferenceLog(enabled=True, int_hashes=False),
         unhashed_freed_to="front" if to_front else "back",
-        removed_event_per="copy" if per_copy else "last",
     )
     pool.free_queue = list(queue)
     pool.ref_counts = counts(queue, refs)
     for block, number in registered:
         pool.keys[block] = [KEYS[number]]
-        pool.primary_num_tokens[block] = covered
+        pool.primary_num_tokens[block] = 1
         pool.cached.setdefault(KEYS[number], []).append(block)
     return pool
 
@@ -109,8 +106,6 @@ def fast_pool(
     refs: Sequence[int],
     registered: Registered = (),
     *,
-    covered: int = 1,
-    per_copy: bool = True,
     to_front: bool = True,
 ) -> FastPool:
     """Build kvfast's; a hash covers one token."""
@@ -120,7 +115,7 @@ def fast_pool(
         events=FastLog(),
         residency=None,
         unhashed_to_front=to_front,
-        removed_per_copy=per_copy,
+        removed_per_copy=True,
     )
     pool.set_queue(queue)
     for block, count in enumerate(counts(queue, refs)):
@@ -128,7 +123,7 @@ def fast_pool(
     request = hashed()
     for block, number in registered:
         pool.keys.add(block, request, number, 0)
-        pool.set_covered(block, covered)
+        pool.set_covered(block, 1)
     return pool
 
 
@@ -145,14 +140,13 @@ State = tuple[tuple[int, ...], ...]
 
 
 def reference_state(pool: ReferencePool) -> State:
-    """Return queue, references, blocks by key, keys and coverage by block, and removals."""
+    """Return size of the queue, queue, references, blocks by key, keys by block, and removals."""
     removed = [each.block_hashes[0] for each in pool.events.queue if isinstance(each, BlockRemoved)]
     return (
-        tuple(pool.free_queue),
+        (len(pool.free_queue), *pool.free_queue),
         tuple(pool.ref_counts),
         *(tuple(pool.cached.get(key, ())) for key in KEYS),
         *(tuple([KEYS.index(key) for key in pool.keys[block]]) for block in BLOCKS),
-        tuple([pool.primary_num_tokens[block] if pool.keys[block] else 0 for block in BLOCKS]),
         tuple([HASHES.index(cast(bytes, each)) for each in removed]),
     )
 
@@ -163,7 +157,7 @@ def fast_state(pool: FastPool) -> State:
     heads = [pool.keys.find(request, number, 0) for number in range(len(KEYS))]
     facts = [] if pool.events is None else pool.events.facts
     return (
-        tuple(pool.queue()),
+        (pool.num_free, *pool.queue()),
         tuple([pool.refs(block) for block in range(NUM_BLOCKS)]),
         *(
             tuple([pool.block_of(entry) for entry in ring_of(pool.keys, head)] if head else ())
@@ -173,7 +167,6 @@ def fast_state(pool: FastPool) -> State:
             tuple([HASHES.index(pool.keys.hash_of(entry)) for entry in pool.entries_of(block)])
             for block in BLOCKS
         ),
-        tuple([pool.covered(block) if pool.is_cached(block) else 0 for block in BLOCKS]),
         tuple([HASHES.index(each[0]) for each in facts if each is not None and len(each) == 2]),
     )
 

@@ -23,7 +23,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from enum import Enum
 from importlib.metadata import version
-from unittest.mock import patch
 
 from crosshair.condition_parser import Pep316Parser
 from crosshair.core_and_libs import analyze_function, run_checkables
@@ -32,6 +31,7 @@ from crosshair.fnutil import FunctionInfo
 from crosshair.options import DEFAULT_OPTIONS, AnalysisKind, AnalysisOptionSet
 from crosshair.statespace import AnalysisMessage, MessageType
 
+from proofs.code._planted import Planted
 from proofs.code.contracts._storage import lists
 
 CROSSHAIR = "0.0.112"
@@ -64,17 +64,6 @@ OUTCOMES = {
 
 
 @dataclass(frozen=True)
-class Mistake:
-    """A replacement of an attribute of a class or module; contracts must fail. It breaks `rule`."""
-
-    name: str
-    owner: object
-    attribute: str
-    replacement: object
-    rule: str = ""
-
-
-@dataclass(frozen=True)
 class Contract:
     """A function that must return true for all arguments that its docstring allows.
 
@@ -83,7 +72,7 @@ class Contract:
     """
 
     function: Callable[..., object]
-    mistakes: tuple[Mistake, ...] = ()
+    mistakes: tuple[Planted, ...] = ()
     other: Callable[..., object] | None = None
     expected: Outcome = Outcome.CONFIRMED
     num_paths: int = 1000
@@ -125,7 +114,7 @@ class Answer:
         return f"{name}: {self.outcome.value}{wrong}{shown}, {self.num_paths} paths"
 
 
-def ask(contract: Contract, mistake: Mistake | None = None) -> Answer:
+def ask(contract: Contract, mistake: Planted | None = None) -> Answer:
     """Run CrossHair in this process, and return its answer."""
     stats: Counter[str] = Counter()
     options = AnalysisOptionSet(
@@ -140,13 +129,13 @@ def ask(contract: Contract, mistake: Mistake | None = None) -> Answer:
     begin = time.process_time()
     with ExitStack() as stack:
         if mistake is not None:
-            stack.enter_context(patch.object(mistake.owner, mistake.attribute, mistake.replacement))
+            stack.enter_context(mistake.done())
         with lists():
             outcome, cases, detail = (_compared if contract.other else _checked)(contract, options)
         is_replayed = all(fails(contract, case) for case in cases)
     return Answer(
         contract=contract.name,
-        mistake=None if mistake is None else mistake.name,
+        mistake=None if mistake is None else str(mistake),
         outcome=outcome,
         expected=contract.expected if mistake is None else Outcome.REFUTED,
         is_replayed=is_replayed,
@@ -228,7 +217,7 @@ def ask_named(subject: str, name: str, mistake: str | None) -> Answer:
     """Run CrossHair in a process that gets the contract by name."""
     contracts: Sequence[Contract] = importlib.import_module(subject).CONTRACTS
     contract = next(each for each in contracts if each.name == name)
-    planted = next((each for each in contract.mistakes if each.name == mistake), None)
+    planted = next((each for each in contract.mistakes if str(each) == mistake), None)
     return ask(contract, planted)
 
 
@@ -254,7 +243,7 @@ def main(subject: str) -> int:
     tasks = [
         (module, each.name, mistake)
         for each in contracts
-        for mistake in (None, *(planted.name for planted in each.mistakes))
+        for mistake in (None, *map(str, each.mistakes))
     ]
     # Not forked: what another thread holds would be held for ever.
     context = multiprocessing.get_context("spawn")

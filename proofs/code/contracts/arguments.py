@@ -13,12 +13,7 @@ from kvfast._core import request, token_copy
 from kvfast._core.checks import Checks
 from kvspec.errors import InvalidArgumentError, UnknownBlockError
 from kvspec.request import check_token_ids
-from proofs.code.contracts._mistakes import (
-    ANY_BLOCK,
-    FEWER_COUNTS,
-    FEWER_TOKENS,
-    MORE_COUNTS,
-)
+from proofs.code._planted import Planted
 from proofs.code.contracts._pools import fast_pool
 from proofs.code.contracts._runner import Contract, main
 
@@ -86,11 +81,20 @@ def are_tokens_fast(first: int, second: int) -> bool:
     return token_copy.put_list(room, 0, [first, second], 2) == 2
 
 
+MORE_ASSIGNED = Planted(
+    "KV-ERR-6", (request, "count_of", ">> COUNT_BITS == 0", ">> COUNT_BITS <= 1")
+)
+MORE_COUNTS = Planted("KV-ERR-6", (Checks, "counted", ">> COUNT_BITS == 0", ">> COUNT_BITS <= 1"))
+ONE_BEHIND = Planted(
+    "KV-ERR-3", (Checks, "checked_block", "< self.pool.num_blocks", "<= self.pool.num_blocks")
+)
+FEWER_TOKENS = Planted("KV-REQ-1", (token_copy, "put_list", "token > largest", "token >= largest"))
+
 CONTRACTS = (
-    Contract(is_count, (FEWER_COUNTS,), other=is_count_fast),
-    Contract(is_count_again, (MORE_COUNTS,), other=is_counted_fast),
-    Contract(is_block, (ANY_BLOCK,), other=is_block_fast),
-    Contract(are_tokens, (FEWER_TOKENS,), other=are_tokens_fast),
+    Contract(is_count, mistakes=(MORE_ASSIGNED,), other=is_count_fast),
+    Contract(is_count_again, mistakes=(MORE_COUNTS,), other=is_counted_fast),
+    Contract(is_block, mistakes=(ONE_BEHIND,), other=is_block_fast),
+    Contract(are_tokens, mistakes=(FEWER_TOKENS,), other=are_tokens_fast),
 )
 
 

@@ -16,11 +16,7 @@ from kvfast._core import hashing
 from kvspec._check import COUNT_MAX
 from kvspec.events import ExtraKeys
 from kvspec.request import MultimodalItem, RequestInput
-from proofs.code.contracts._mistakes import (
-    HEAD_LATER,
-    ITEMS_BEFORE,
-    NO_CHANGE,
-)
+from proofs.code._planted import Planted
 from proofs.code.contracts._runner import Contract, main
 
 ASSUMES: tuple[str, ...] = ()
@@ -98,10 +94,14 @@ def head_in_message(major: int, value: int) -> tuple[int, ...] | None:
     return tuple(message[:end])
 
 
+ITEM_BEHIND = Planted("KV-HASH-8", (fast, "extra_keys", ".offset >= end", ".offset > end"))
+LATER = Planted("KV-HASH-7", (fast, "_next_change", "max(block + 1,", "max(block + 2,"))
+HEAD_LATER = Planted("KV-HASH-2", (hashing, "head", "value < 24", "value < 25"))
+
 CONTRACTS = (
-    Contract(extra_keys, (ITEMS_BEFORE,)),
-    Contract(runs, (NO_CHANGE,)),
-    Contract(head, (HEAD_LATER,), other=head_in_message),
+    Contract(extra_keys, mistakes=(ITEM_BEHIND,)),
+    Contract(runs, mistakes=(LATER,)),
+    Contract(head, mistakes=(HEAD_LATER,), other=head_in_message),
 )
 
 

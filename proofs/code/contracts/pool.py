@@ -1,10 +1,8 @@
 """One call on a pool of three blocks: kvref and kvfast return the same and end in the same state.
 
-The states are built directly, so they include those that no short sequence of calls reaches:
-taking and touching in every queue up to the names of blocks, the other calls in some. A
-number selects an entry of a table; reference counts and what keys cover are any ints that
-32 bits hold (KV-POOL-2 … KV-POOL-6, KV-POOL-10, KV-POOL-13, KV-POOL-14, KV-POOL-18, KV-PART-2,
-KV-PART-3, KV-EVT-4).
+The states are built directly, so they include those that no short sequence of calls reaches: queues
+of none to three blocks, in different orders. A number selects an entry of a table; reference counts
+are any ints that 32 bits hold (KV-POOL-2 … KV-POOL-6).
 """
 
 from __future__ import annotations
@@ -12,26 +10,16 @@ from __future__ import annotations
 import sys
 from itertools import product
 
-from proofs.code.contracts._mistakes import (
-    ALL_IN_FRONT,
-    COVERS_NOTHING,
-    HITS_STAY,
-    KEYS_STAY,
-    NO_COPIES,
-    NO_EVENT,
-    TURNED,
-)
+from kvfast._core.pool import BlockPool
+from proofs.code._planted import Planted
 from proofs.code.contracts._pools import (
     BLOCKS,
-    KEYS,
-    MOST,  # noqa: F401 (in preconditions)
     QUEUES,
     REGISTERED,
     are_used,  # noqa: F401 (in preconditions)
     chosen,
     fast_pool,
     fast_state,
-    hashed,
     reference_pool,
     reference_state,
     tables_of,
@@ -40,8 +28,8 @@ from proofs.code.contracts._runner import Contract, main
 
 ASSUMES = ("hashes are the same bytes in both", "kvfast's arrays are lists of numbers")
 GUARANTEES = (
-    "one call on a pool of three blocks ends in the same snapshot",
-    "the same removals are told of one call on a pool of three blocks",
+    "an allocation, touch or release among three blocks ends in the same snapshot",
+    "the same removals are told of an allocation from three blocks",
 )
 
 ALLOCATIONS = tuple(
@@ -84,7 +72,7 @@ def touch(case: int, refs: tuple[int, int, int]) -> bool:
     return reference_state(ours) == fast_state(theirs)
 
 
-KEYED = {(): (0, 1, 2, 3), (3,): (0, 1, 2), (2, 1): (0, 3)}
+KEYED = {(): (1, 2), (3,): (1,), (2, 1): (3,)}
 """Queues, and how many blocks from block 1 on have a key."""
 
 RELEASES = tuple(
@@ -114,63 +102,30 @@ def release(case: int, refs: tuple[int, int, int], to_front: bool) -> bool:
     return reference_state(ours) == fast_state(theirs)
 
 
-FORGETTINGS = tuple(product(((), (1, 3), (3, 2, 1)), REGISTERED, BLOCKS))
-
-
-def forget(case: int, refs: tuple[int, int, int], per_copy: bool) -> bool:
-    """Drop the keys of a block, wherever it is, and nothing else (KV-POOL-10, KV-EVT-4).
-
-    pre: 0 <= case < len(FORGETTINGS) and are_used(refs)
-    post: _
-    """
-    queue, registered, block = chosen(FORGETTINGS, case)
-    ours = reference_pool(queue, refs, registered, per_copy=per_copy)
-    theirs = fast_pool(queue, refs, registered, per_copy=per_copy)
-    ours.forget(block)
-    theirs.forget(block)
-    return reference_state(ours) == fast_state(theirs)
-
-
-REGISTRATIONS = tuple(product(REGISTERED, BLOCKS, range(len(KEYS))))
-
-
-def register(case: int, covered: int, num_tokens: int) -> bool:
-    """Add a full block to those of its key; drop its shorter keys (KV-POOL-14, KV-POOL-18).
-
-    pre: 0 <= case < len(REGISTRATIONS) and 1 <= covered < num_tokens < MOST
-    post: _
-    """
-    registered, block, number = chosen(REGISTRATIONS, case)
-    ours = reference_pool((), (1, 1, 1), registered, covered=covered)
-    theirs = fast_pool((), (1, 1, 1), registered, covered=covered)
-    ours.register(block, KEYS[number], num_tokens)
-    theirs.register(block, hashed(), number, 0, num_tokens)
-    return reference_state(ours) == fast_state(theirs)
-
-
-def register_partial(case: int, covered: int) -> bool:
-    """Add a key that ends inside; it replaces keys that cover less (KV-PART-2, KV-PART-3).
-
-    pre: 0 <= case < len(REGISTRATIONS) and 1 <= covered < MOST
-    post: _
-    """
-    registered, block, number = chosen(REGISTRATIONS, case)
-    ours = reference_pool((), (1, 1, 1), registered, covered=covered)
-    theirs = fast_pool((), (1, 1, 1), registered, covered=covered)
-    is_new = ours.register_partial(block, KEYS[number], number + 1)
-    return (is_new, reference_state(ours)) == (
-        theirs.register_partial(block, hashed(), number, 0),
-        fast_state(theirs),
-    )
-
+EVICTS_LESS = Planted(
+    "KV-POOL-4",
+    (
+        BlockPool,
+        "allocate_run",
+        "tables, start, start + count)",
+        "tables, start + 1, start + count)",
+    ),
+)
+TAKES_MORE = Planted(
+    "KV-POOL-3", (BlockPool, "allocate_run", "self.num_free -= count", "self.num_free -= count + 1")
+)
+HITS_LEAVE = Planted(
+    "KV-POOL-5", (BlockPool, "touch", "+ record.REFS] == 0", "+ record.REFS] <= 1")
+)
+KEEPS_ONE = Planted("KV-POOL-6", (BlockPool, "release", "start - 1, -1)", "start, -1)"))
+FREES_EARLY = Planted(
+    "KV-POOL-6", (BlockPool, "drop_ref", "+ record.REFS] > 0", "+ record.REFS] > 1")
+)
 
 CONTRACTS = (
-    Contract(allocate, (KEYS_STAY,)),
-    Contract(touch, (HITS_STAY,)),
-    Contract(release, (ALL_IN_FRONT, TURNED)),
-    Contract(forget, (NO_EVENT,)),
-    Contract(register, (NO_COPIES,)),
-    Contract(register_partial, (COVERS_NOTHING,)),
+    Contract(allocate, mistakes=(EVICTS_LESS, TAKES_MORE)),
+    Contract(touch, mistakes=(HITS_LEAVE,)),
+    Contract(release, mistakes=(KEEPS_ONE, FREES_EARLY)),
 )
 
 

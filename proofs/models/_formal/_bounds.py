@@ -66,9 +66,10 @@ def compared() -> dict[str, Bounds]:
         "manager": ManagerSide(SMALL_MANAGER),
         "two texts": ManagerSide(TWO_TEXTS),
         "deferred frees": ManagerSide(ManagerBounds(num_blocks=3, num_tokens=1, max_popped=1)),
-        "blocks of 2 tokens": ManagerSide(
+        "window": ManagerSide(
             ManagerBounds(
                 num_blocks=3,
+                windows=(3,),
                 block_sizes=(2,),
                 num_tokens=1,
                 min_prompt=2,
@@ -76,8 +77,17 @@ def compared() -> dict[str, Bounds]:
                 max_tokens=4,
             )
         ),
-        "window": ManagerSide(
-            ManagerBounds(num_blocks=3, windows=(2,), num_tokens=1, max_tokens=3)
+        "run of two blocks": ManagerSide(
+            ManagerBounds(
+                num_blocks=4,
+                num_requests=1,
+                windows=(4,),
+                block_sizes=(2,),
+                num_tokens=1,
+                min_prompt=5,
+                max_prompt=5,
+                max_tokens=6,
+            )
         ),
         "admission": ManagerSide(ADMISSION),
     }
@@ -117,29 +127,3 @@ def grown() -> dict[str, ManagerSide]:
         ),
     }
     return {name: ManagerSide(each) for name, each in bounds.items()}
-
-
-def deep() -> dict[str, Bounds]:
-    """Return larger bounds, for hours of one core."""
-    return {
-        "deep pool": PoolBounds(num_blocks=5),
-        "deep groups": GroupsSide(
-            CacheBounds(
-                num_blocks=5, windows=(0, 2), block_sizes=(1, 1), num_tokens=1, max_tokens=2
-            ),
-        ),
-        "deep manager": ManagerSide(ManagerBounds(num_blocks=3, max_prompt=3, max_tokens=3)),
-        "deep hybrid": ManagerSide(
-            ManagerBounds(
-                num_blocks=5,
-                num_requests=1,
-                windows=(0, 2),
-                block_sizes=(1, 1),
-                num_tokens=1,
-                max_tokens=3,
-            )
-        ),
-        "deep window": ManagerSide(
-            ManagerBounds(num_blocks=4, windows=(2,), num_tokens=1, max_tokens=3, max_popped=1)
-        ),
-    }

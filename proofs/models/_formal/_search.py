@@ -33,8 +33,8 @@ class Bounds(Protocol):
         """Return the state as the model has it."""
 
 
-def explore(bounds: Bounds) -> Graph:
-    """Return all reachable states and all edges."""
+def explore(bounds: Bounds, *, within: Graph | None = None) -> Graph:
+    """Return all reachable states and all edges, or those up to the first one not `within`."""
     moves = tuple(bounds.moves())
     first = bounds.first()
     own = text_of(bounds.value(first))
@@ -48,6 +48,8 @@ def explore(bounds: Bounds) -> Graph:
                     continue
                 name = text_of(bounds.value(after))
                 graph.edges.add((own, move.label, name))
+                if within is not None and (own, move.label, name) not in within.edges:
+                    return graph
                 if name not in graph.states:
                     graph.states.add(name)
                     below.append((name, after))
