@@ -48,14 +48,15 @@ def test_the_reference_conforms_under_a_profile(tmp_path: Path) -> None:
         'name = "old"\nversion = "1"\ndescription = "unhashed blocks to the back"\n'
         '[policy]\nunhashed_freed_to = "back"\n'
     )
-    arguments = ("--budget", "directed", "--profile", "old.toml", "--json", "report.json")
+    budget = ("--budget", "directed", "--rules", "KV-POOL-*")
+    arguments = (*budget, "--profile", "old.toml", "--json", "report.json")
     done = run(tmp_path, "kvref", *arguments)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "self-checks only: nothing to compare with" in done.stdout
     report = json.loads((tmp_path / "report.json").read_text())
     assert (report["conforms"], report["self_checks_only"]) == (None, True)
     assert report["violations"] == []
-    assert report["directed"] > 60
+    assert report["directed"] > 40
 
 
 @pytest.fixture(scope="module")
@@ -100,8 +101,8 @@ def test_each_violation_becomes_a_record_that_can_be_replayed_and_looked_at(
 
 def test_a_run_goes_on_where_it_was_stopped(tmp_path: Path) -> None:
     (tmp_path / "leaky.py").write_text(LEAKS)
-    asked = ("--budget", "directed", "--level", "safety", "--resume", "state.json")
-    arguments = ("leaky:implementation", *asked)
+    asked = ("--budget", "directed", "--level", "safety", "--rules", "KV-POOL-*")
+    arguments = ("leaky:implementation", *asked, "--resume", "state.json")
     first = run(tmp_path, *arguments, "--json", "first.json")
     second = run(tmp_path, *arguments, "--json", "second.json")
     assert (first.returncode, second.returncode) == (1, 1)

@@ -185,18 +185,6 @@ def with_step(step: dict[str, Any]) -> dict[str, Any]:
     return {**encode_program(SCENARIOS[0]), "steps": [step]}
 
 
-def test_progress_names_the_phase_and_the_rules(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A user sees what is being looked at, and in random programs how much was found."""
-    monkeypatch.setattr(suites, "random_programs", Stop(1).programs)
-    heard: list[Reached] = []
-    Suite(ReferenceImplementation(Leaks), REFERENCE, OPTIONS, heard.append).run()
-    phases = list(dict.fromkeys(reached.phase for reached in heard))
-    assert phases == ["examples", "random"]
-    assert any("KV-POOL-1" in reached.note for reached in heard if reached.phase == "examples")
-    assert "rules broken" in heard[-1].note
-    assert all(reached.share is None or 0.0 <= reached.share <= 1.0 for reached in heard)
-
-
 def test_a_run_that_goes_on_first_tries_again_what_was_broken(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
