@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from kvref.allocation import Allocator
 from kvref.block_pool import BlockPool
 from kvref.coordinator import Coordinator, UnitaryCoordinator
 from kvref.events import EventLog
@@ -20,8 +17,6 @@ from kvref.groups.mamba_align import AlignedMambaGroup
 from kvref.groups.sliding_window import SlidingWindowGroup
 from kvref.hybrid import HybridCoordinator
 from kvref.inside import InsideCoordinator
-from kvref.residency import ResidencyLog
-from kvref.stats import LookupCounter
 from kvspec.config import ManagerConfig
 from kvspec.errors import UnsupportedError
 from kvspec.inside import looks_inside
@@ -66,31 +61,6 @@ ZEROED_SPECS = (
 """Exactly these types, not subclasses, have their new blocks zeroed (KV-GRP-10)."""
 
 
-@dataclass(frozen=True)
-class Parts:
-    """The classes that a manager is built from.
-
-    Tests substitute broken ones and expect the checks to find them. `groups` pairs the class that a
-    group would have with its replacement.
-    """
-
-    pool: type[BlockPool] = BlockPool
-    groups: tuple[tuple[type[Group], type[Group]], ...] = ()
-    hybrid: type[HybridCoordinator] = HybridCoordinator
-    allocator: type[Allocator] = Allocator
-    events: type[EventLog] = EventLog
-    residency: type[ResidencyLog] = ResidencyLog
-    lookups: type[LookupCounter] = LookupCounter
-
-    def group_class(self, spec: LayerSpec) -> type[Group]:
-        """Return the class that manages groups of this spec."""
-        found = group_class(spec)
-        return dict(self.groups).get(found, found)
-
-
-REAL_PARTS = Parts()
-
-
 def spec_types() -> frozenset[type[LayerSpec]]:
     """Return the spec types that a group may have."""
     return frozenset(spec_type for spec_type, _ in GROUP_TYPES)
@@ -125,7 +95,6 @@ def build_groups(
     specs: list[LayerSpec],
     pool: BlockPool,
     events: EventLog,
-    parts: Parts = REAL_PARTS,
 ) -> list[Group]:
     """Make the groups of a checked configuration, and reserve sink blocks."""
     eagle, is_inside = eagle_groups(config, specs), looks_inside(config)
@@ -154,7 +123,7 @@ def build_groups(
             replays_before_drop=config.policy.eagle_replays_before_drop and bool(eagle),
             replay_block_tokens=config.scheduler_block_size_tokens or 1,
         )
-        made = inside_class(spec) if is_inside else parts.group_class(spec)
+        made = inside_class(spec) if is_inside else group_class(spec)
         built.append(made(context, pool, events))
         if spec.num_sink_blocks:  # KV-FULL-8
             pool.set_aside(spec.num_sink_blocks)
@@ -182,15 +151,13 @@ def eagle_groups(config: ManagerConfig, specs: list[LayerSpec]) -> set[int]:
     return {i for i, spec in enumerate(specs) if any(spec == specs[j] for j in flagged)}
 
 
-def build_coordinator(
-    config: ManagerConfig, groups: list[Group], parts: Parts = REAL_PARTS
-) -> Coordinator:
+def build_coordinator(config: ManagerConfig, groups: list[Group]) -> Coordinator:
     """Make the coordinator for the number of groups, with or without caching."""
     if not config.enable_caching:
         return Coordinator(groups)
     if len(groups) == 1:
         return UnitaryCoordinator(groups)
-    hybrid = InsideCoordinator if looks_inside(config) else parts.hybrid
+    hybrid = InsideCoordinator if looks_inside(config) else HybridCoordinator
     return hybrid(groups, alignment(config))
 
 

@@ -8,11 +8,9 @@ from functools import cached_property
 from importlib.metadata import version
 
 from kvref.block_pool import BlockPool
-from kvref.configuration import Parts, spec_types
+from kvref.configuration import spec_types
 from kvref.fleet import ReferenceIndex
 from kvref.following import followed, make_followed
-from kvref.groups.base import Group
-from kvref.hybrid import HybridCoordinator
 from kvref.manager import ReferenceManager
 from kvref.planning.planner import ReferencePlanner
 from kvref.request import make_request
@@ -42,18 +40,11 @@ FEATURES = frozenset(Feature)
 class ReferenceImplementation:
     """The reference, with the calls that `kvspec.interface.Implementation` describes.
 
-    The arguments are for tests, which substitute broken classes and expect the checks to find them;
-    see `Parts`.
+    `pool_class` is for tests, which substitute a broken one and expect the checks to find it.
     """
 
-    def __init__(
-        self,
-        pool_class: type[BlockPool] = BlockPool,
-        *,
-        group_classes: Sequence[tuple[type[Group], type[Group]]] = (),
-        hybrid_class: type[HybridCoordinator] = HybridCoordinator,
-    ) -> None:
-        self.parts = Parts(pool_class, tuple(group_classes), hybrid_class)
+    def __init__(self, pool_class: type[BlockPool] = BlockPool) -> None:
+        self.pool_class = pool_class
 
     @cached_property
     def capabilities(self) -> Capabilities:
@@ -75,7 +66,7 @@ class ReferenceImplementation:
         clock: Callable[[], int] | None = None,
     ) -> KVCacheManager:
         """Make a manager with a fresh pool, by default audited."""
-        manager = ReferenceManager(config, clock, self.parts)
+        manager = ReferenceManager(config, clock, self.pool_class)
         return audited(manager) if check_invariants else manager
 
     def make_request(self, manager: KVCacheManager, request: RequestInput) -> Request:
@@ -139,7 +130,7 @@ class ReferenceImplementation:
 
     def restore(self, config: ManagerConfig, snapshot: Snapshot) -> KVCacheManager:
         """Make a manager in the state of `snapshot`, audited (KV-MGR-20)."""
-        manager = ReferenceManager(config, parts=self.parts)
+        manager = ReferenceManager(config, pool_class=self.pool_class)
         check_restorable(manager.config, snapshot)
         manager.hasher.none_hash = snapshot.none_hash
         restore_snapshot(snapshot, manager.pool, manager.groups, manager.popped)

@@ -7,14 +7,18 @@ from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 from kvref import arguments
+from kvref.allocation import Allocator
+from kvref.block_pool import BlockPool
 from kvref.config_checks import checked
-from kvref.configuration import REAL_PARTS, Parts, build_coordinator, build_groups
+from kvref.configuration import build_coordinator, build_groups
+from kvref.events import EventLog
 from kvref.groups.base import Demand
 from kvref.hashing import hasher_of, split_key
 from kvref.inside import InsideAllocator
 from kvref.request import Allocation, ReferenceRequest
 from kvref.residency import ResidencyLog
 from kvref.state import take_snapshot
+from kvref.stats import LookupCounter
 from kvspec.blocks import NULL_BLOCK, BlockFacts, GroupHits, KVCacheBlocks, PrefixHit
 from kvspec.config import ManagerConfig
 from kvspec.errors import InvalidArgumentError, UnsupportedError
@@ -29,8 +33,7 @@ from kvspec.turn import Turn, in_turn
 class ReferenceManager:
     """The reference manager, with the calls that `kvspec.interface.KVCacheManager` describes.
 
-    `parts` lets tests substitute broken classes. `popped` lists the references that were popped or
-    held and not yet returned.
+    `pool_class` is for tests with a broken one. `popped`: references that are not yet returned.
 
     Invariants: has_the_right_shape, references_are_accounted_for,
     nothing_is_cached_with_caching_off, errors_change_nothing, pure_calls_change_nothing.
@@ -40,22 +43,19 @@ class ReferenceManager:
         self,
         config: ManagerConfig,
         clock: Callable[[], int] | None = None,
-        parts: Parts = REAL_PARTS,
+        pool_class: type[BlockPool] = BlockPool,
     ) -> None:
         self.turn = Turn()
         self.config, specs = checked(config)
         if clock is not None and not callable(clock):
-            raise InvalidArgumentError(
-                "clock", clock, "a function that returns nanoseconds, or None"
-            )
+            raise InvalidArgumentError("clock", clock, "a function of nanoseconds, or None")
         self.hasher = hasher_of(self.config)
-        self.event_log = parts.events(config.enable_events, config.int_event_hashes)
+        self.event_log = EventLog(config.enable_events, config.int_event_hashes)
         self.residency: ResidencyLog | None = None
         if config.enable_caching and config.residency_sample_rate > 0:
-            self.residency = parts.residency(
-                config.residency_sample_rate, clock if clock is not None else time.monotonic_ns
-            )
-        self.pool = parts.pool(
+            read = time.monotonic_ns if clock is None else clock
+            self.residency = ResidencyLog(config.residency_sample_rate, read)
+        self.pool = pool_class(
             config.kv_cache.num_blocks,
             events=self.event_log,
             residency=self.residency,
@@ -63,11 +63,11 @@ class ReferenceManager:
             removed_event_per=config.policy.removed_event_per,
         )
         self._ask_clock()
-        self.groups = build_groups(self.config, specs, self.pool, self.event_log, parts)
-        self.coordinator = build_coordinator(self.config, self.groups, parts)
-        allocator = InsideAllocator if looks_inside(self.config) else parts.allocator
+        self.groups = build_groups(self.config, specs, self.pool, self.event_log)
+        self.coordinator = build_coordinator(self.config, self.groups)
+        allocator = InsideAllocator if looks_inside(self.config) else Allocator
         self.allocator = allocator(self.config, self.pool, self.coordinator, self.turn)
-        self.lookups = parts.lookups()
+        self.lookups = LookupCounter()
         self.counts_admitted = config.policy.lookups_counted == "admitted"
         self.popped: list[int] = []
 

@@ -6,8 +6,8 @@ States are not written: those of the last level are made again along their paths
 from __future__ import annotations
 
 import base64
-import sys
 from array import array
+from binascii import Error as Base64Error
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -15,11 +15,38 @@ from typing import Any
 from kvcheck.explore.graph import Graph
 from kvcheck.explore.search import Counts
 from kvcheck.explore.state import FINGERPRINT_BYTES
-from kvspec._json import Where, anything, checked_members, count, list_of, object_of, text
-from kvspec.errors import FormatError
+from kvspec._json import Where, anything, count, list_of, object_of, optional, real, structure, text
 
 FORMAT = "kvspec-explore-state"
-VERSION = 2
+VERSION = 3
+
+_COUNTS = structure(
+    {
+        **dict.fromkeys(("states", "edges", "refused", "errors", "depth"), count),
+        "by_move": object_of(count),
+    }
+)
+_UNFINISHED = structure(
+    {
+        "name": text,
+        "counts": _COUNTS,
+        "seconds": real,
+        "first": count,
+        "moves": list_of(list_of(anything)),
+        "states": text,
+        "parents": list_of(count),
+        "made": list_of(count),
+    }
+)
+_FILE = structure(
+    {
+        "format": text,
+        "version": count,
+        "run": object_of(anything),
+        "done": object_of(structure({"counts": _COUNTS, "seconds": real})),
+        "unfinished": optional(_UNFINISHED),
+    }
+)
 
 
 @dataclass(frozen=True)
@@ -61,31 +88,15 @@ class Saved:
     @classmethod
     def from_json(cls, value: object, where: Where) -> Saved:
         """Decode the content of a file. Raises FormatError."""
-        found = checked_members(
-            value,
-            where,
-            {
-                "format": text,
-                "version": count,
-                "run": object_of(anything),
-                "done": object_of(object_of(anything)),
-                "unfinished": anything,
-            },
-            {},
-        )
+        found = _FILE(value, where)
         if (found["format"], found["version"]) != (FORMAT, VERSION):
             raise where.member("format").error(f"not a {FORMAT!r} of version {VERSION}")
-        try:
-            done = {
-                name: (counts_of(entry["counts"]), float(entry["seconds"]))
-                for name, entry in found["done"].items()
-            }
-            now = None if found["unfinished"] is None else _decoded(found["unfinished"], where)
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
-            if isinstance(error, FormatError):
-                raise
-            raise where.error(f"not as kvspec explore writes it: {error!r}") from None
-        return cls(found["run"], done, now)
+        done = {
+            name: (counts_of(entry["counts"]), entry["seconds"])
+            for name, entry in found["done"].items()
+        }
+        now = found["unfinished"]
+        return cls(found["run"], done, None if now is None else _decoded(now, where))
 
 
 def counts_json(counts: Counts) -> dict[str, Any]:
@@ -106,49 +117,29 @@ def _encoded(now: Unfinished) -> dict[str, Any]:
         "seconds": now.seconds,
         "first": now.first,
         "moves": [list(move) for move in graph.table],
-        "states": _text(b"".join(graph.numbers)),
-        "parents": _text(_little_endian(graph.parents)),
-        "made": _text(_little_endian(graph.made)),
+        "states": base64.b64encode(b"".join(graph.numbers)).decode("ascii"),
+        "parents": graph.parents.tolist(),
+        "made": graph.made.tolist(),
     }
 
 
 def _decoded(value: Mapping[str, Any], where: Where) -> Unfinished:
-    names = base64.b64decode(value["states"], validate=True)
+    here = where.member("unfinished")
+    try:
+        names = base64.b64decode(value["states"], validate=True)
+    except Base64Error as error:
+        raise here.member("states").error(str(error)) from None
     size = FINGERPRINT_BYTES
     numbers = {names[at : at + size]: at // size for at in range(0, len(names), size)}
-    moves = list_of(list_of(anything))(value["moves"], where.member("moves"))
-    graph = Graph(
-        numbers,
-        _numbers(value["parents"]),
-        _numbers(value["made"]),
-        {tuple(map(_frozen, move)): number for number, move in enumerate(moves)},
-    )
-    fits = len(graph.parents) == len(graph.made) == len(numbers) > value["first"] >= 0
-    is_tree = all(0 <= parent < number for number, parent in enumerate(graph.parents) if number)
-    if not fits or not is_tree or not all(0 <= made < len(graph.table) for made in graph.made):
-        raise where.member("unfinished").error("its states, parents and moves do not fit together")
+    table = {tuple(map(_frozen, move)): number for number, move in enumerate(value["moves"])}
+    graph = Graph(numbers, array("q", value["parents"]), array("q", value["made"]), table)
+    fits = len(graph.parents) == len(graph.made) == len(numbers) > value["first"]
+    is_tree = all(parent < number for number, parent in enumerate(graph.parents) if number)
+    if not fits or not is_tree or not all(made < len(table) for made in graph.made):
+        raise here.error("its states, parents and moves do not fit together")
     return Unfinished(
-        value["name"], counts_of(value["counts"]), graph, value["first"], float(value["seconds"])
+        value["name"], counts_of(value["counts"]), graph, value["first"], value["seconds"]
     )
-
-
-def _text(data: bytes) -> str:
-    return base64.b64encode(data).decode("ascii")
-
-
-def _little_endian(numbers: array[int]) -> bytes:
-    copy = array("q", numbers)
-    if sys.byteorder == "big":
-        copy.byteswap()
-    return copy.tobytes()
-
-
-def _numbers(encoded: str) -> array[int]:
-    numbers = array("q")
-    numbers.frombytes(base64.b64decode(encoded, validate=True))
-    if sys.byteorder == "big":
-        numbers.byteswap()
-    return numbers
 
 
 def _frozen(value: Any) -> Any:

@@ -11,6 +11,7 @@ them, `ANSWERS` and `decoded` convert results to plain values and back. A proxy 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from operator import index
 from types import MappingProxyType
 from typing import Any
@@ -23,7 +24,7 @@ from kvspec.events import Event
 from kvspec.inside import BlockCopies
 from kvspec.interface import KVCacheManager
 from kvspec.operations import OPERATIONS
-from kvspec.request import Request
+from kvspec.request import LoRA, MultimodalItem, PromptEmbeddings, Request, RequestInput
 from kvspec.snapshot_codec import ints
 from kvspec.stats import PrefixCacheStats, ResidencySample
 
@@ -49,6 +50,37 @@ POSITIONAL: Mapping[str, tuple[str, ...]] = MappingProxyType(
     }
 )
 """Arguments that implementations may give another name."""
+
+
+def input_of(
+    name: str, arguments: Mapping[str, Any], embeddings: PromptEmbeddings | None = None
+) -> RequestInput:
+    """Return the content of a request of this name: the arguments of `new_request`."""
+    lora = arguments.get("lora")
+    return RequestInput(
+        request_id=name,
+        prompt_token_ids=tuple(arguments["prompt_token_ids"]),
+        cache_salt=arguments.get("cache_salt"),
+        lora=None if lora is None else LoRA(**lora),
+        multimodal=tuple(MultimodalItem(**item) for item in arguments.get("mm_features") or ()),
+        prompt_embeddings=embeddings,
+        skip_reading_cache=arguments.get("skip_reading_prefix_cache", False),
+        reports_hits=arguments.get("reports_hits", False),
+    )
+
+
+def content_of(given: RequestInput) -> dict[str, Any]:
+    """Return the arguments of `new_request` besides tokens and embeddings, those that are set."""
+    lora = given.lora
+    path = {} if lora is None or lora.path is None else {"path": lora.path}
+    content: dict[str, Any] = {
+        "cache_salt": given.cache_salt,
+        "lora": None if lora is None else {"name": lora.name, "id": lora.id, **path},
+        "mm_features": [asdict(item) for item in given.multimodal] or None,
+        "skip_reading_prefix_cache": given.skip_reading_cache or None,
+        "reports_hits": given.reports_hits or None,
+    }
+    return {name: value for name, value in content.items() if value is not None}
 
 
 def make(

@@ -12,15 +12,13 @@ from operator import index
 from types import MappingProxyType
 from typing import Any, TypeAlias, cast
 
-from kvcheck.play.calls import make, plain
+from kvcheck.play.calls import input_of, make, plain
 from kvcheck.play.keeping import Kept
 from kvspec.errors import InvalidArgumentError
 from kvspec.following import FollowingImplementation
 from kvspec.interface import Feature, Implementation, KVCacheManager
 from kvspec.operations import OPERATIONS
 from kvspec.request import (
-    LoRA,
-    MultimodalItem,
     PromptEmbeddings,
     Request,
     RequestInput,
@@ -80,25 +78,9 @@ class Player:
             return Outcome(error=error)
 
     def _new_request(self, name: str, args: Mapping[str, Any]) -> Any:
-        lora, embeddings = args.get("lora"), args.get("prompt_embeddings")
-        request = self._made(
-            RequestInput(
-                request_id=name,
-                prompt_token_ids=tuple(args["prompt_token_ids"]),
-                cache_salt=args.get("cache_salt"),
-                lora=None if lora is None else LoRA(lora["name"], lora["id"], lora.get("path")),
-                multimodal=tuple(
-                    MultimodalItem(item["identifier"], item["offset"], item["length"])
-                    for item in args.get("mm_features") or ()
-                ),
-                prompt_embeddings=(
-                    None if embeddings is None else PromptEmbeddings(bytes(embeddings), 1)
-                ),
-                skip_reading_cache=args.get("skip_reading_prefix_cache", False),
-                reports_hits=args.get("reports_hits", False),
-            ),
-        )
-        self.requests[name] = request
+        rows = args.get("prompt_embeddings")
+        embeddings = None if rows is None else PromptEmbeddings(bytes(rows), 1)
+        request = self.requests[name] = self._made(input_of(name, args, embeddings))
         return {
             "num_tokens": index(request.num_tokens),
             "block_hashes": hexes(request.block_hashes),

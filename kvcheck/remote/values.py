@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from operator import index
 from typing import Any
 
+from kvcheck.play.calls import content_of, input_of
 from kvspec._json import (
     Check,
     Where,
@@ -42,7 +43,7 @@ from kvspec.errors import (
 )
 from kvspec.interface import Capabilities, Feature
 from kvspec.policy import EXTRA_KEY_FORMS
-from kvspec.request import LoRA, MultimodalItem, PromptEmbeddings, RequestInput, token_list
+from kvspec.request import PromptEmbeddings, RequestInput, token_list
 from kvspec.requirements import LIMITS, VALUES
 from kvspec.snapshot_codec import ints
 from kvspec.specs import SPEC_TYPES
@@ -252,28 +253,20 @@ def decode_capabilities(value: Mapping[str, Any]) -> Capabilities:
 
 def encode_request(request: RequestInput) -> dict[str, Any]:
     """Encode the arguments of `make_request`."""
-    lora, embeddings = request.lora, request.prompt_embeddings
+    embeddings = request.prompt_embeddings
     tokens = token_list(request.prompt_token_ids, field="prompt_token_ids")
     return {
         "request_id": request.request_id,
         "prompt_token_ids": carried("prompt_token_ids", tokens),
-        "cache_salt": request.cache_salt,
-        "lora": None if lora is None else {"name": lora.name, "id": lora.id, **_path_of(lora)},
-        "mm_features": [
-            {"identifier": item.identifier, "offset": item.offset, "length": item.length}
-            for item in request.multimodal
-        ],
+        "cache_salt": None,
+        "lora": None,
+        "mm_features": [],
         "prompt_embeddings": None
         if embeddings is None
         else {"data": embeddings.data.hex(), "bytes_per_token": embeddings.bytes_per_token},
-        "skip_reading_prefix_cache": request.skip_reading_cache,
-        **({"reports_hits": True} if request.reports_hits else {}),
+        "skip_reading_prefix_cache": False,
+        **content_of(request),
     }
-
-
-def _path_of(lora: LoRA) -> dict[str, str]:
-    """Return its path, if any: servers that know no path then see only known members."""
-    return {} if lora.path is None else {"path": lora.path}
 
 
 EMBEDDINGS = structure({"data": hex_bytes, "bytes_per_token": integer})
@@ -296,17 +289,9 @@ _REQUEST = structure(
 def decode_request(value: object, where: Where) -> RequestInput:
     """Decode a request; InvalidArgumentError for what `RequestInput` refuses."""
     found = _REQUEST(value, where)
-    lora, embeddings = found.get("lora"), found.get("prompt_embeddings")
-    return RequestInput(
-        request_id=found["request_id"],
-        prompt_token_ids=tuple(found["prompt_token_ids"]),
-        cache_salt=found.get("cache_salt"),
-        lora=None if lora is None else LoRA(**lora),
-        multimodal=tuple(MultimodalItem(**item) for item in found.get("mm_features") or ()),
-        prompt_embeddings=None if embeddings is None else PromptEmbeddings(**embeddings),
-        skip_reading_cache=found.get("skip_reading_prefix_cache", False),
-        reports_hits=found.get("reports_hits", False),
-    )
+    rows = found.get("prompt_embeddings")
+    embeddings = None if rows is None else PromptEmbeddings(**rows)
+    return input_of(found["request_id"], found, embeddings)
 
 
 # Samples.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from kvcheck.play.calls import content_of
 from kvcheck.watch.calls import Noted
 from kvcheck.watch.requests import Describe
 from kvspec._json import Where
@@ -122,19 +123,4 @@ def more_of(given: RequestInput | None) -> dict[str, object]:
         return {}
     if given.prompt_embeddings is not None:
         raise UnrecordableError("a request has prompt embeddings, which records cannot hold")
-    more: dict[str, object] = {}
-    if given.cache_salt is not None:
-        more["cache_salt"] = given.cache_salt
-    if given.lora is not None:
-        path = {} if given.lora.path is None else {"path": given.lora.path}
-        more["lora"] = {"name": given.lora.name, "id": given.lora.id, **path}
-    if given.multimodal:
-        more["mm_features"] = [
-            {"identifier": item.identifier, "offset": item.offset, "length": item.length}
-            for item in given.multimodal
-        ]
-    if given.skip_reading_cache:
-        more["skip_reading_prefix_cache"] = True
-    if given.reports_hits:
-        more["reports_hits"] = True
-    return more
+    return content_of(given)

@@ -3,7 +3,6 @@
     kvspec check IMPL --level LEVEL --budget directed --json out.json \\
         --expect docs/findings/NAME.toml
     python -m tests.adapters.findings NAME out.json
-    python -m tests.adapters.findings               # shows the verdict on each rule
 
 The report is kept as docs/findings/NAME.json, without what can be had again. Tables are written
 between the marks of the page from these files alone;
@@ -24,9 +23,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from kvcheck.judge.outcome import BROKEN, HIDDEN, IN_DOUBT, NOT_APPLICABLE, UNBROKEN, VERDICTS
+from kvcheck.judge.outcome import BROKEN, HIDDEN, IN_DOUBT, NOT_APPLICABLE, UNBROKEN
 from kvcheck.play.text import operation_text
-from kvcheck.rulebook import rule_names
 from tests.adapters import rows
 from tests.source import ROOT
 
@@ -153,24 +151,6 @@ def _total(report: Report) -> str:
     return f"{counts[UNBROKEN]} of {applying}, {counts[BROKEN]} broken"
 
 
-SIGNS: Mapping[str, str] = MappingProxyType(
-    dict(zip(VERDICTS, ("✓", "✗", "?", "·", "–", "–"), strict=True))
-)
-
-
-def rule_table(reports: Mapping[str, tuple[Report, Any]]) -> str:
-    """Build a row per rule."""
-    columns = [report for report, _ in reports.values()]
-    head = " | ".join(SUBJECTS[name] for name in reports)
-    told = ", ".join(f"{sign} {verdict}" for verdict, sign in SIGNS.items())
-    lines = [f"{told}.", "", f"| rule | | {head} |", f"|---|---|{'---|' * len(columns)}"]
-    names = rule_names()
-    for rule in columns[0]["rules"]:
-        signs = " | ".join(SIGNS[report["rules"][rule]] for report in columns)
-        lines.append(f"| {rule} | {names.get(rule, '')} | {signs} |")
-    return "\n".join(lines)
-
-
 def subject(report: Report, reasons: Mapping[str, str]) -> Iterator[str]:
     """Yield the text about one subject: runs, wrong results, other differences."""
     counts = ", ".join(f"{n} {verdict}" for verdict, n in report["counts"].items() if n)
@@ -264,7 +244,4 @@ def main(name: str, path: Path) -> None:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) == 1:
-        print(rule_table({name: read(name) for name in SUBJECTS}))
-    else:
-        main(sys.argv[1], Path(sys.argv[2]))
+    main(sys.argv[1], Path(sys.argv[2]))

@@ -21,7 +21,6 @@ from tests.adapters.findings import (
     kept,
     matrix,
     read,
-    rule_table,
     story_of,
     subject,
     unexplained,
@@ -142,7 +141,7 @@ def test_a_story_is_shown_as_it_stands_and_without_the_policy() -> None:
     assert findings._cut("[<class 'X'>]\n*a*") == "\\[&lt;class 'X'&gt;\\] \\*a\\*"
 
 
-def test_the_matrix_counts_chapters_and_the_other_page_has_a_sign_for_each_rule(
+def test_the_matrix_counts_the_rules_of_each_chapter(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(findings, "SUBJECTS", {"x": "X"})
@@ -155,9 +154,6 @@ def test_the_matrix_counts_chapters_and_the_other_page_has_a_sign_for_each_rule(
         "| **all** | **1 of 3, 1 broken** |",
         "| of these broken: wrong | 1 |",
     ]
-    table = rule_table(reports).splitlines()
-    assert table[-4].startswith("| KV-POOL-1 | ")
-    assert [row.split(" | ")[-1] for row in table[-4:]] == ["✗ |", "✓ |", "– |", "? |"]
 
 
 def test_tables_replace_those_before() -> None:

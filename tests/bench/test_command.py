@@ -16,20 +16,13 @@ from kvcheck.tools.bench.calls import Calls, contract_calls
 from kvcheck.tools.bench.cases import Plan, Section
 from kvcheck.tools.bench.pools import can_measure
 from kvref import ReferenceImplementation
-from kvspec.interface import Capabilities, KVCacheManager
+from kvspec.interface import KVCacheManager
 from tests.bench.toy import PLAN, shorter_hits
 
 
 class Broken(ReferenceImplementation):
     def bench_calls(self, manager: KVCacheManager) -> Calls:
         return shorter_hits(contract_calls(self, manager))
-
-
-class Hashless(ReferenceImplementation):
-    @property
-    def capabilities(self) -> Capabilities:
-        whole = ReferenceImplementation().capabilities
-        return Capabilities("h", "1", whole.spec_types, frozenset(), whole.features)
 
 
 ROOT = Path(__file__).parents[2]
@@ -63,19 +56,14 @@ def test_the_tables_name_phases_units_cases_and_subjects(
     assert shown.out.count("2 × 64 tokens   ") == 1  # hashing knows no hits
     assert "2 × 64 tokens, 50% hit" in shown.out
     assert "3 running" in shown.out
+    assert "prefill chunk, ns per block" in shown.out
+    assert "kvref, batched: kvref" in shown.out
+    assert "batched calls over arrays of handles" in shown.out
     assert "free, 129 blocks" in shown.out
     assert "ratio: time of kvref / time of the row" in shown.out
     assert "garbage collector off while timing" in shown.out
     assert f"{other}: kvref" in shown.out
     assert "\x1b" not in shown.out
-
-
-def test_batched_calls_have_rows_of_their_own(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["bench", "--impl", "kvref", "--only", "prompts"]) == 0
-    shown = capsys.readouterr().out
-    assert "prefill chunk, ns per block" in shown
-    assert "kvref, batched: kvref" in shown
-    assert "batched calls over arrays of handles" in shown
 
 
 def test_a_trace_is_replayed_beside_the_rest_or_alone(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,13 +1,12 @@
-"""With torch and without Triton everything runs; without either, only what needs it is missing.
+"""With torch and without Triton everything runs; without torch: tests/kvfast/test_device_absent.py.
 
-Each case is a Python of its own in which the finders of modules don't find certain packages.
+Each case is a Python of its own in which the finders of modules don't find Triton.
 """
 
 from __future__ import annotations
 
 import re
 
-from kvfast import device
 from tests.commands import python
 from tests.source import ROOT
 
@@ -29,7 +28,6 @@ sys.meta_path[:] = [Hiding(finder) for finder in sys.meta_path]
 WITHOUT_TRITON = """
 import torch
 import kvfast
-from kvfast import device
 from kvfast.device.base.backend import chosen
 from kvspec.config import KVCacheConfig, KVCacheGroup, ManagerConfig
 from kvspec.specs import FullAttentionSpec, MLAAttentionSpec
@@ -77,41 +75,6 @@ triton | backend='triton' needs triton: pip install 'triton'
 False
 """
 
-WITHOUT_BOTH = """
-import kvfast
-from kvfast import device
-from kvspec.config import KVCacheConfig, KVCacheGroup, ManagerConfig
-from kvspec.request import RequestInput
-from kvspec.specs import FullAttentionSpec
-
-implementation = kvfast.implementation()
-cache = KVCacheConfig(6, (KVCacheGroup(("a",), FullAttentionSpec(4, 1, 2, "float16")),))
-manager = implementation.create(ManagerConfig(cache, 16))
-request = implementation.make_request(manager, RequestInput("a", range(6)))
-print([list(blocks) for blocks in manager.allocate_slots(request, 6).groups])
-print(device.Backend, device.Layout)
-for name in device.__all__:
-    try:
-        getattr(device, name)
-    except device.MissingDependencyError as error:
-        print(name, error.package, error.install, error)
-for module in ("kvfast.device", "kvfast.device.pages.pools"):
-    try:
-        exec(f"from {module} import KVPools")
-    except ImportError as error:
-        print(type(error).__name__, error)
-print(sorted({"torch", "triton"} & sys.modules.keys()))
-"""
-
-TORCH_FREE = {
-    "Backend",
-    "DeviceMemoryError",
-    "Layout",
-    "MissingDependencyError",
-    "ResidentOrderError",
-    "RunDifferenceError",
-}
-
 
 def printed(code: str, *hidden: str) -> str:
     done = python("-c", HIDE.format(hidden=set(hidden)) + code, folder=ROOT)
@@ -128,19 +91,6 @@ def test_the_page_prints_the_same_without_triton() -> None:
     code = "".join(re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL))
     expected = re.findall(r"^ *print\(.*\)  # (.*)$", code, re.MULTILINE)
     assert printed(code, "triton").splitlines() == expected
-
-
-def test_without_torch_the_names_that_need_it_say_what_to_install() -> None:
-    lines = printed(WITHOUT_BOTH, "torch", "triton").splitlines()
-    assert lines[0] == "[[1, 2]]"
-    assert lines[1].startswith("typing.Literal['torch', 'triton']")
-    assert lines[2:-3] == [
-        f"{name} torch kvspec[torch] kvfast.device.{name} needs torch: pip install 'kvspec[torch]'"
-        for name in device.__all__
-        if name not in TORCH_FREE
-    ]
-    assert lines[-3].startswith("MissingDependencyError kvfast.device.KVPools needs torch: pip")
-    assert lines[-2:] == ["ModuleNotFoundError No module named 'torch'", "[]"]
 
 
 def test_a_hidden_package_is_not_found_though_it_is_there() -> None:

@@ -25,7 +25,7 @@ from tests.examples.generating import Schedule
 from tests.hazards.recorder import Recorder
 
 SIZE = 4
-NUM_SCHEDULES = 8
+NUM_SCHEDULES = 5
 MAIN, COPIES = "main", "copies"
 
 

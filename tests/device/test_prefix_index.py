@@ -22,7 +22,7 @@ from tests.device.prompts import config_of, flat, quick_interpreter
 
 
 @pytest.mark.rule("KV-DEV-19", "KV-DEV-20")
-@settings(max_examples=8)
+@settings(max_examples=5)
 @given(
     seed=st.integers(0, 9999),
     use_eagle=st.booleans(),

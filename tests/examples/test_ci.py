@@ -86,7 +86,7 @@ def test_the_workflow_gives_the_action_what_it_takes() -> None:
     assert all(step.get("shell") == "bash" for step in STEPS if "run" in step)
 
 
-@pytest.mark.parametrize("program", ["pytest", "kvspec"])
+@pytest.mark.parametrize("program", ["pytest", pytest.param("kvspec", marks=pytest.mark.deep)])
 def test_a_step_of_the_workflow_passes_for_the_reference(program: str, tmp_path: Path) -> None:
     """Check that its options exist and that its output files are uploaded."""
     done = run(command(program), tmp_path, impl="kvref")

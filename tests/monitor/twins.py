@@ -29,7 +29,7 @@ class WithManager(ReferenceImplementation):
         self.manager_class = manager_class
 
     def create(self, config: ManagerConfig, **options: Any) -> KVCacheManager:
-        return self.manager_class(config, options.get("clock"), self.parts)
+        return self.manager_class(config, options.get("clock"), self.pool_class)
 
     def restore(self, config: ManagerConfig, snapshot: Snapshot) -> KVCacheManager:
         manager = unwrapped(super().restore(config, snapshot))

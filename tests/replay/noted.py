@@ -49,7 +49,7 @@ class Noted(ReferenceImplementation):
         self.manager: NotingManager | None = None
 
     def create(self, config: ManagerConfig, **options: Any) -> KVCacheManager:
-        self.manager = NotingManager(config, options.get("clock"), self.parts)
+        self.manager = NotingManager(config, options.get("clock"), self.pool_class)
         self.manager.refuse_all = self.refuse_all
         self.manager.overlong_hit = self.overlong_hit
         return self.manager

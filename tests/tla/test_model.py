@@ -11,7 +11,6 @@ import pytest
 from kvcheck.discovery import find_implementation
 from kvcheck.explore.bounds import Call, Configuration
 from kvcheck.explore.search import Exploration, Pair, explore
-from kvref.configuration import Parts
 from proofs.models._formal import _search
 from proofs.models._formal._bounds import SMALL_MANAGER, TWO_TEXTS
 from proofs.models._formal._cache import texts
@@ -41,7 +40,7 @@ pytestmark = pytest.mark.usefixtures("checker")
 @pytest.mark.parametrize(
     ("right", "wrong"),
     [
-        (ManagerSide(TWO_TEXTS), ManagerSide(replace(TWO_TEXTS, parts=Parts(UnhashedToTheBack)))),
+        (ManagerSide(TWO_TEXTS), ManagerSide(replace(TWO_TEXTS, pool_class=UnhashedToTheBack))),
     ],
     ids=["manager"],
 )

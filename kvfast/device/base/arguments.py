@@ -53,6 +53,7 @@ def host_ints(field: str, values: Ints) -> torch.Tensor:
     if isinstance(values, torch.Tensor):
         if (
             values.device.type != "cpu"
+            or values.layout != torch.strided
             or values.dim() != 1
             or values.dtype not in (torch.int32, torch.int64)
         ):

@@ -31,7 +31,7 @@ def chosen(backend: Backend | None, device: torch.device) -> Backend:
     """
     if backend is None:
         return "triton" if device.type == "cuda" and find_spec("triton") else "torch"
-    if backend not in BACKENDS:
+    if not isinstance(backend, str) or backend not in BACKENDS:
         raise InvalidArgumentError("backend", backend, "None, 'torch' or 'triton'")
     if backend == "triton":
         if find_spec("triton") is None:

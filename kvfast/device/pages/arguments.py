@@ -109,7 +109,8 @@ def check_tokens(field: str, tokens: object, part: torch.Tensor, num_tokens: int
 def check_format(field: str, dtype: object, stored: torch.dtype) -> None:
     """Check that `dtype` is the stored one, or one of FLOATS if it can be converted."""
     convertible = stored in (*formats.STORED, torch.int8)
-    if dtype != stored and not (convertible and dtype in formats.FLOATS):
+    legal = {stored, *(formats.FLOATS if convertible else ())}
+    if not isinstance(dtype, torch.dtype) or dtype not in legal:
         known = ", ".join(str(one) for one in formats.FLOATS)
         allowed = f"{stored}" + (f" or one of {known}" if convertible else "")
         raise InvalidArgumentError(field, str(dtype), allowed)

@@ -74,7 +74,7 @@ class KVPools:
         then nothing was allocated.
         """
         self.cache = with_tensors(cache)
-        if layout not in LAYOUTS:
+        if not isinstance(layout, str) or layout not in LAYOUTS:
             raise InvalidArgumentError("layout", layout, "'NHD' or 'HND'")
         self.layout = layout
         self.device = check_device("device", device)

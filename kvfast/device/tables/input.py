@@ -43,6 +43,7 @@ def host_rows(field: str, deltas: Array | torch.Tensor) -> torch.Tensor:
     if isinstance(deltas, torch.Tensor):
         if (
             deltas.device.type != "cpu"
+            or deltas.layout != torch.strided
             or deltas.dtype != torch.int32
             or deltas.dim() != 2
             or deltas.shape[1] != 4

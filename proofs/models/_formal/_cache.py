@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import product
 from typing import Any, cast
 
-from kvref.configuration import REAL_PARTS, Parts
+from kvref.block_pool import BlockPool
 from kvref.manager import ReferenceManager
 from kvref.request import ReferenceRequest, make_request
 from kvref.state import restore_snapshot
@@ -43,7 +43,7 @@ class CacheBounds:
     retention: int | None = None
     num_tokens: int = 2
     max_tokens: int = 2
-    parts: Parts = field(default=REAL_PARTS)
+    pool_class: type[BlockPool] = BlockPool
     made_by: Implementation | None = None
 
     @property
@@ -80,7 +80,7 @@ class CacheBounds:
         """Create a manager."""
         if self.made_by is not None:
             return cast(ReferenceManager, self.made_by.create(self.config()))
-        return ReferenceManager(self.config(), parts=self.parts)
+        return ReferenceManager(self.config(), pool_class=self.pool_class)
 
     def contents(self) -> dict[bytes, Text]:
         """Map each key to its group, from 1 on, and all tokens up to its end."""
