@@ -102,10 +102,7 @@ class RemoteImplementation(ElsewhereImplementation):
         return self._connection
 
     def close(self) -> None:
-        """End the child now; otherwise it ends when it is no longer used, or at interpreter exit.
-
-        Raises RemoteError if it wrote unrequested output.
-        """
+        """End the child before it is no longer used. RemoteError if it wrote more than answers."""
         self._connection.close()
 
     @property
@@ -135,9 +132,11 @@ class RemoteImplementation(ElsewhereImplementation):
     def restore(self, config: ManagerConfig, snapshot: Snapshot) -> KVCacheManager:
         """Make a manager in the child, in the state of the snapshot."""
         self._needs(Feature.RESTORE)
-        if not isinstance(snapshot, Snapshot):
-            raise InvalidArgumentError("snapshot", snapshot, "a Snapshot")
-        args = {"config": self._config(config), "snapshot": encode_snapshot(snapshot)}
+        try:
+            encoded = encode_snapshot(snapshot)
+        except (AttributeError, TypeError, ValueError) as error:
+            raise InvalidArgumentError("snapshot", snapshot, "a Snapshot") from error
+        args = {"config": self._config(config), "snapshot": encoded}
         return self._made("restore_manager", config, args)
 
     def clone(self, manager: KVCacheManager) -> KVCacheManager:
