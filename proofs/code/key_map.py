@@ -7,8 +7,8 @@ by one and in runs, can reach: four entries, four keys of two requests and two g
 16 slots; the home of the second request anywhere beside that of the first, its tags equal or
 different; with keys added alone, with runs of two blocks, and where a slot can hold too few steps.
 
-z3 proves the arithmetic: steps in tables of 2^1 … 2^32 slots, and the fields of a slot's word, in
-64 bits. Assumption: a search ends, as half of the slots are empty.
+z3 proves the steps in tables of 2^1 … 2^32 slots. Assumption: a search ends, as half of the slots
+are empty.
 """
 
 from __future__ import annotations
@@ -220,33 +220,6 @@ def check_steps(ledger: Ledger) -> None:
     ledger.refute("mistake: an even number of slots is a step", [], even)
 
 
-def check_words(ledger: Ledger) -> None:
-    """Prove that a slot's word keeps tag, steps and entry apart, and changes touch one each."""
-    tag, steps, entry, back, after = z3.BitVecs("tag steps entry back after", 64)
-
-    def word(tag: Term, steps: Term, entry: Term) -> Term:
-        return (tag << probing.TAG_SHIFT) | (steps << probing.STEPS_SHIFT) | entry
-
-    slot = word(tag, steps, entry)
-    mask = probing.ENTRY_MASK
-    fits = [z3.ULT(tag, 1 << 24), z3.ULE(steps, probing.STEPS_MASK), z3.ULE(entry, mask)]
-    fits += [entry > 0, z3.ULE(back, steps), z3.ULE(after, mask)]
-    read = z3.And(
-        slot > 0,
-        slot & mask == entry,
-        (slot >> probing.STEPS_SHIFT) & probing.STEPS_MASK == steps,
-        slot >> probing.TAG_SHIFT == tag,
-    )
-    ledger.possible("a word", *fits)
-    ledger.prove("a word is read as it was written", fits, read)
-    nearer = slot - (back << probing.STEPS_SHIFT)
-    ledger.prove("a slot moves back", fits, nearer == word(tag, steps - back, entry))
-    ledger.prove("an heir", fits, slot + (after - entry) == word(tag, steps, after))
-    further = [*fits[:4], z3.ULE(after, mask), z3.ULE(back, probing.STEPS_MASK)]
-    moved = nearer == word(tag, steps - back, entry)
-    ledger.refute("mistake: a slot moves to before its home", further, moved)
-
-
 PLANTED = (
     Planted("KV-POOL-13", (KeyMap, "find", "if entry == 0 and", "if entry == 1 and")),
     Planted("KV-POOL-13", (KeyMap, "place_from", "if slot == 0:", "if slot <= 1:")),
@@ -282,7 +255,6 @@ def main() -> int:
     ledger = Ledger("key_map")
     check_tables(ledger)
     check_steps(ledger)
-    check_words(ledger)
     check_planted(ledger)
     return ledger.finish()
 

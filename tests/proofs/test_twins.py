@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from kvfast._core import hashing, record
-from kvfast._core.allocator import Allocator
-from kvfast._core.demand import Demand
+from kvfast._core import hashing
 from kvfast._core.lookup import Lookup
-from kvfast._core.pool import BlockPool
 from kvfast._core.request import FastRequest
 from kvref.planning import memory, pages
 from kvspec.planning import PlanningConfig
 from kvspec.specs import LayerSpec
 from proofs import _z3
 from proofs.code import (
-    allocation,
     cbor_head,
     fixed_point,
-    free_queue,
     planning,
 )
 
@@ -27,45 +22,6 @@ from proofs.code import (
 def _no_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """Less effort for z3, which finds no proof of a false statement anyway."""
     monkeypatch.setattr(_z3, "EFFORT", 2_000_000)
-
-
-def put_without_a_way_back(self: BlockPool, left: int, block: int) -> None:
-    right = self.after(left)
-    self.link(left, block)
-    self.facts[record.INTS * block + record.NEXT] = right - block - 1
-    self.num_free += 1
-
-
-def unlink_uncounted(self: BlockPool, block: int) -> None:
-    self.link(self.before(block), self.after(block))
-
-
-def drop_ref_to_the_front(self: BlockPool, block: int, left: int) -> int:
-    self.facts[record.INTS * block + record.REFS] -= 1
-    if self.facts[record.INTS * block + record.REFS] > 0:
-        return left
-    self.put(left, block)
-    return block
-
-
-@pytest.mark.parametrize(
-    ("method", "twin", "named"),
-    [
-        ("put", put_without_a_way_back, "put: "),
-        ("unlink", unlink_uncounted, "unlink: "),
-        ("drop_ref", drop_ref_to_the_front, "drop_ref, cached: "),
-    ],
-)
-def test_a_mistake_in_the_ring_is_named(
-    monkeypatch: pytest.MonkeyPatch, method: str, twin: object, named: str
-) -> None:
-    """Fail only the operations that call the method."""
-    monkeypatch.setattr(BlockPool, method, twin)
-    ledger = _z3.Ledger("twin")
-    free_queue.check_operations(ledger, free_queue.operations())
-    assert any(line.startswith(named) for line in ledger.unexpected)
-    other = "touch, a block in use: "
-    assert not any(line.startswith(other) for line in ledger.unexpected)
 
 
 def test_a_wrong_head_is_named(
@@ -105,20 +61,6 @@ def test_a_search_that_keeps_its_marks_is_named(monkeypatch: pytest.MonkeyPatch)
     assert not ledger.unexpected
     fixed_point.check_claim(ledger, "marks")
     assert any(line.startswith("way ") for line in ledger.unexpected)
-
-
-def test_a_need_that_is_one_too_low_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lower it in mode align, whose need is a separate method."""
-    need_of = Allocator.need_of_aligned
-
-    def one_less(
-        self: Allocator, g: int, demand: Demand, held: int, entry: bool, taken: bool
-    ) -> int:
-        return need_of(self, g, demand, held, entry, taken) - 1
-
-    monkeypatch.setattr(Allocator, "need_of_aligned", one_less)
-    wrong = [each.name for each in allocation.of("aligned", 4)("kvfast") if _z3.is_refuted(each)]
-    assert any(name.startswith("kvfast: aligned, first, way ") for name in wrong)
 
 
 def test_a_plan_that_counts_too_little_is_named(

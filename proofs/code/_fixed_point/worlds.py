@@ -1,4 +1,4 @@
-"""Searches of a few groups and lengths, each with every set of hits: kvfast's own, and broken ones.
+"""Searches of a few groups and lengths, each with every set of hits.
 
 Blocks hold one token, so that every length is aligned, and a search is within NUM_TOKENS.
 """
@@ -109,74 +109,21 @@ class SmallLookup(Lookup):
         self.lists[a] = num_blocks
 
 
-def first_wrong(lookup: type[SmallLookup], *, many_drop: bool = False) -> tuple[Group, ...] | None:
+def first_wrong(*, many_drop: bool = False) -> tuple[Group, ...] | None:
     """Return a world where the search differs from the rules, or None.
 
     `many_drop`: also look where several groups besides full attention drop.
     """
     for world in all_worlds():
         one_drops = sum(group.is_eagle and not group.is_full for group in world) <= 1
-        if (one_drops or many_drop) and is_wrong(lookup, world):
+        if (one_drops or many_drop) and is_wrong(world):
             return world
     return None
 
 
-def is_wrong(lookup: type[SmallLookup], world: tuple[Group, ...]) -> bool:
+def is_wrong(world: tuple[Group, ...]) -> bool:
     """Check whether the result is not the longest common hit."""
-    found = lookup(world)
+    found = SmallLookup(world)
     length = found.agreed_hit(cast(FastRequest, None), NUM_TOKENS)
     common = [n for n in range(NUM_TOKENS + 1) if all(group.is_good(n) for group in world)]
     return length != max(common) or set(found.lists) != {length} or found.longest_tokens < length
-
-
-class OneRound(SmallLookup):
-    """Ends after the first round, whatever the groups are."""
-
-    def agreed_hit(self, request: FastRequest, max_tokens: int) -> int:
-        length = max_tokens
-        for a in range(self.shape.num_attention):
-            length = self.ask(a, request, length, max_tokens)
-            self.lists[a] = length
-        self.lists = [length] * len(self.world)
-        return length
-
-
-class KeepsMarks(SmallLookup):
-    """No mark is ever cleared."""
-
-    def ask(self, a: int, request: FastRequest, length: int, max_tokens: int) -> int:
-        marks = list(self.is_verified)
-        answer = super().ask(a, request, length, max_tokens)
-        for b, mark in enumerate(marks):
-            self.is_verified[b] = max(self.is_verified[b], mark)
-        return answer
-
-
-class LooksNoFurther(SmallLookup):
-    """A drop within the length takes a block that need not go."""
-
-    def look_up(self, a: int, request: FastRequest, tokens: int, drop: bool, per: int) -> int:
-        return super().look_up(a, request, tokens - (1 if drop else 0), drop, per)
-
-
-class LooksBeyondTheLimit(SmallLookup):
-    """And one without the limit of the search takes none."""
-
-    def look_up(self, a: int, request: FastRequest, tokens: int, drop: bool, per: int) -> int:
-        return super().look_up(a, request, tokens + (1 if drop else 0), drop, per)
-
-
-class StatesDrop(SmallLookup):
-    """A Mamba group gives up a state."""
-
-    def is_mamba(self, a: int) -> bool:
-        return False
-
-
-MISTAKES: tuple[tuple[str, type[SmallLookup]], ...] = (
-    ("KV-COORD-5", OneRound),
-    ("KV-COORD-8", KeepsMarks),
-    ("KV-COORD-7", LooksNoFurther),
-    ("KV-COORD-7", LooksBeyondTheLimit),
-    ("KV-COORD-8", StatesDrop),
-)

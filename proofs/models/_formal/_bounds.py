@@ -20,6 +20,16 @@ SMALL_GROUPS = CacheBounds(
 SMALL_MANAGER = ManagerBounds(num_blocks=3, num_tokens=1)
 TWO_TEXTS = ManagerBounds(num_blocks=3, num_requests=1, min_prompt=2)
 ADMISSION = ManagerBounds(num_blocks=3, num_tokens=1, watermark=1, must_fit=True)
+TWO_BLOCKS = ManagerBounds(
+    num_blocks=4,
+    num_requests=1,
+    windows=(4,),
+    block_sizes=(2,),
+    num_tokens=1,
+    min_prompt=5,
+    max_prompt=5,
+    max_tokens=6,
+)
 
 
 def scheduler(
@@ -66,29 +76,8 @@ def compared() -> dict[str, Bounds]:
         "manager": ManagerSide(SMALL_MANAGER),
         "two texts": ManagerSide(TWO_TEXTS),
         "deferred frees": ManagerSide(ManagerBounds(num_blocks=3, num_tokens=1, max_popped=1)),
-        "window": ManagerSide(
-            ManagerBounds(
-                num_blocks=3,
-                windows=(3,),
-                block_sizes=(2,),
-                num_tokens=1,
-                min_prompt=2,
-                max_prompt=3,
-                max_tokens=4,
-            )
-        ),
-        "run of two blocks": ManagerSide(
-            ManagerBounds(
-                num_blocks=4,
-                num_requests=1,
-                windows=(4,),
-                block_sizes=(2,),
-                num_tokens=1,
-                min_prompt=5,
-                max_prompt=5,
-                max_tokens=6,
-            )
-        ),
+        "window": ManagerSide(replace(TWO_BLOCKS, windows=(3,))),
+        "run of two blocks": ManagerSide(TWO_BLOCKS),
         "admission": ManagerSide(ADMISSION),
     }
 
