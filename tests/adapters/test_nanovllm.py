@@ -55,16 +55,6 @@ def nano() -> NanoImplementation:
         pytest.skip(str(error))
 
 
-def test_a_missing_nano_vllm_is_a_typed_error_that_says_where_to_get_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(sys, "path", [])
-    monkeypatch.setattr(sys, "path_importer_cache", {})
-    with pytest.raises(NanoUnavailableError, match="GeeeekExplorer/nano-vllm") as caught:
-        implementation()
-    assert isinstance(caught.value, ImportError)
-
-
 def test_the_engine_is_not_imported_and_no_module_stays(stand_in: NanoImplementation) -> None:
     """Let the package's `__init__` raise; no name of it stays in `sys.modules`."""
     assert stand_in.version == "unknown"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -16,14 +15,13 @@ from kvcheck.adapters.sglang import (
     plain_radix_cache,
     python_core,
 )
-from kvcheck.discovery import find_implementation
 from kvcheck.judge.options import Budget, Options
 from kvcheck.judge.outcome import Report
 from kvcheck.judge.suite import Suite
 from kvcheck.play.verdicts import Level
 from kvspec.blocks import KVCacheBlocks
 from kvspec.config import KVCacheConfig, KVCacheGroup, ManagerConfig
-from kvspec.errors import StaleHitError, UnknownImplementationError, UnsupportedError
+from kvspec.errors import StaleHitError, UnsupportedError
 from kvspec.request import LoRA, RequestInput
 from kvspec.specs import FullAttentionSpec
 
@@ -46,30 +44,6 @@ def sglang(request: pytest.FixtureRequest) -> SGLangImplementation:
 def checked(subject: SGLangImplementation) -> Report:
     """Run the directed programs of level safety."""
     return Suite(subject, None, Options(Level.SAFETY, Budget(0.0, 0))).run()
-
-
-@pytest.fixture
-def no_sglang(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever of SGLang is installed or imported, it cannot be imported now."""
-    for name in [name for name in sys.modules if name.split(".")[0] == "sglang"]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, "sglang", None)
-
-
-@pytest.mark.usefixtures("no_sglang")
-@pytest.mark.parametrize("factory", [implementation, python_core, plain_radix_cache])
-def test_a_missing_sglang_is_a_typed_error_with_the_line_that_installs_it(
-    factory: Callable[[], SGLangImplementation],
-) -> None:
-    with pytest.raises(SGLangUnavailableError, match=r"pip install sglang==0\.5\.23") as caught:
-        factory()
-    assert isinstance(caught.value, ImportError)
-
-
-@pytest.mark.usefixtures("no_sglang")
-def test_discovery_shows_that_line() -> None:
-    with pytest.raises(UnknownImplementationError, match="pip install sglang"):
-        find_implementation("kvcheck.adapters.sglang:implementation")
 
 
 def test_pages_are_blocks_and_a_hit_is_kept_on_the_request(sglang: SGLangImplementation) -> None:

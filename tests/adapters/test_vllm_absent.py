@@ -22,13 +22,10 @@ from kvcheck.adapters.vllm import (
 from kvcheck.adapters.vllm.errors import VLLMCallError, config_errors, typed_errors
 from kvcheck.adapters.vllm.library import Library, environment
 from kvcheck.adapters.vllm.specs import checked, layer_spec
-from kvcheck.discovery import find_implementation
 from kvspec.config import KVCacheConfig, KVCacheGroup, ManagerConfig
 from kvspec.errors import (
     ConfigError,
     InvalidArgumentError,
-    KVSpecError,
-    UnknownImplementationError,
     UnsupportedError,
 )
 from kvspec.interface import Feature
@@ -48,14 +45,6 @@ FULL = FullAttentionSpec(4, 1, 8, "float16")
 
 
 @pytest.fixture
-def no_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever of vLLM is installed or imported, it cannot be imported now."""
-    for name in [name for name in sys.modules if name.split(".")[0] == "vllm"]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, "vllm", None)
-
-
-@pytest.fixture
 def fake_vllm(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
     """An empty package `vllm` first on the path; what is imported of it is forgotten again."""
     for name in [name for name in sys.modules if name.split(".")[0] == "vllm"]:
@@ -67,20 +56,6 @@ def fake_vllm(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]
     yield package
     for name in [name for name in sys.modules if name.split(".")[0] == "vllm"]:
         del sys.modules[name]
-
-
-@pytest.mark.usefixtures("no_vllm")
-def test_a_missing_vllm_is_a_typed_error_with_the_line_that_installs_it() -> None:
-    with pytest.raises(VLLMUnavailableError, match=HINT) as caught:
-        implementation()
-    assert isinstance(caught.value, KVSpecError)
-    assert isinstance(caught.value, ImportError)
-
-
-@pytest.mark.usefixtures("no_vllm")
-def test_discovery_shows_that_line() -> None:
-    with pytest.raises(UnknownImplementationError, match=HINT):
-        find_implementation("kvcheck.adapters.vllm:implementation")
 
 
 def test_another_version_is_named(fake_vllm: Path) -> None:

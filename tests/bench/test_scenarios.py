@@ -13,6 +13,7 @@ from kvcheck.tools.bench.cases import (
     BLOCK_SIZE_TOKENS,
     DecodeCase,
     Plan,
+    PromptCase,
     ReplayCase,
     Section,
     config_of,
@@ -104,6 +105,19 @@ def test_tokens_are_the_same_for_every_manager() -> None:
     assert first.take(10) == second.take(10)
     assert first.take(100) != Tokens("other case").take(100)
     assert all(0 <= token < 2**16 for token in first.take(1000))
+
+
+def test_the_full_plan_covers_lengths_hits_pools_and_running_requests() -> None:
+    cases = full_plan().cases
+    prompts = [each for each in cases if isinstance(each, PromptCase)]
+    hot = [each for each in prompts if not each.cold]
+    assert {(each.prompt_tokens, each.hit_percent) for each in hot} == {
+        (tokens, percent) for tokens in (512, 8192, 131072) for percent in (0, 50, 97)
+    }
+    cold = [each for each in prompts if each.cold]
+    assert [each.num_blocks for each in cold] == [2**10, 2**12, 2**14, 2**16, 2**18, 2**20, 2**22]
+    running = [each.num_requests for each in cases if isinstance(each, DecodeCase)]
+    assert running == [1, 16, 256, 1024, 4096]
 
 
 @pytest.mark.parametrize("plan", PLANS)
