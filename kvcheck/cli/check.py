@@ -21,6 +21,7 @@ from kvcheck.cli._options import (
     records_option,
     resume_option,
     rules_option,
+    verbose_option,
 )
 from kvcheck.cli._support import (
     INTERRUPTED,
@@ -30,6 +31,7 @@ from kvcheck.cli._support import (
     read_state,
     require_extra,
     say,
+    set_globally,
     write_json,
     write_state,
     write_whole,
@@ -93,6 +95,17 @@ if TYPE_CHECKING:
     help="Write a JUnit XML report for CI systems, with one test case per rule.",
 )
 @click.option(
+    "--sarif", "sarif_path", type=PATH, metavar="FILE", help="Write the violations as SARIF."
+)
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["text", "github"]),
+    default="text",
+    help="github: before the text also a line for each violation that GitHub shows at the run.",
+)
+@verbose_option
+@click.option(
     "--expect",
     type=FILE,
     metavar="FILE",
@@ -118,7 +131,7 @@ def command(
     resume_path: Path | None,
     expect: Path | None,
     write_expect: Path | None,
-    **outputs: Path | None,
+    **outputs: Any,
 ) -> int:
     """Show which rules an implementation breaks, with the smallest example of each.
 
@@ -265,9 +278,12 @@ def write(
     html_path: Path | None = None,
     json_path: Path | None = None,
     junit_path: Path | None = None,
+    sarif_path: Path | None = None,
+    form: str = "text",
+    verbose: bool = False,
 ) -> None:
     """Write the report in each requested format, and print it unless JSON goes to stdout."""
-    from kvcheck.judge import evidence
+    from kvcheck.judge import evidence, exchange
     from kvcheck.judge import report as reports
     from kvcheck.judge.causes import smallest_first
     from kvcheck.judge.drawing import story
@@ -287,9 +303,28 @@ def write(
         stories = [story(each, *sides) for each in result.violations]
         write_whole(html_path, report_html(result, remarks, stories).encode())
     if junit_path is not None:
-        write_whole(junit_path, reports.to_junit(result))
-    if str(json_path) != STDOUT:
-        say(*reports.text_lines(result, remarks))
+        write_whole(junit_path, exchange.to_junit(result))
+    if sarif_path is not None:
+        write_json(exchange.to_sarif(result), sarif_path)
+    if STDOUT in (str(json_path), str(sarif_path)):
+        return
+    if form == "github":
+        say(*exchange.github_lines(result))
+    lines = list(reports.text_lines(result, remarks, verbose=verbose))
+    if set_globally("quiet"):
+        lines = lines[:1]
+    for number, line in enumerate(lines):
+        say(line, style=style_of(number, line, conforms=result.conforms))
+
+
+def style_of(number: int, line: str, *, conforms: bool) -> str | None:
+    """Return the style of a line of the report: verdict, headings, the last call, both results."""
+    if number == 0:
+        return "bold green" if conforms else "bold red"
+    if line.partition(". ")[0].isdigit():
+        return "bold"
+    marks = {"  >": "yellow", "  expected": "green", "  observed": "red", "  repeat": "cyan"}
+    return next((style for mark, style in marks.items() if line.startswith(mark)), None)
 
 
 def run(suite: Suite, state: State | None) -> Report:

@@ -1,10 +1,9 @@
-"""The report of a run of the suite: text, JSON, JUnit, and a test to paste."""
+"""The report of a run of the suite: text, JSON, and a test to paste."""
 
 from __future__ import annotations
 
-import re
+import shlex
 import textwrap
-import xml.etree.ElementTree as ET
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
@@ -13,6 +12,7 @@ from typing import Any
 
 from kvcheck.judge.applying import chosen_rules, counts_of, grouped, rule_outcomes
 from kvcheck.judge.findings import Compared, Finding
+from kvcheck.judge.happened import happened
 from kvcheck.judge.options import Options
 from kvcheck.judge.outcome import (
     BROKEN,
@@ -43,29 +43,69 @@ SHOWN_REASONS = 6
 SHOWN_SUSPECTS = 5
 """Most suspected rules shown in text; JSON has them all."""
 
+TOLD, NAMED_FINDINGS = 3, 12
+"""Violations with their story, and those with a name, where the report is not verbose."""
+
 NAMED = 6
 """Most rules newer than the subject's edition named in text; JSON has them all."""
 
 
-def text_lines(report: Report, remarks: Sequence[str] = ()) -> Iterator[str]:
-    """Yield the report as text: every violation, then the coverage, then the verdict.
+def text_lines(
+    report: Report, remarks: Sequence[str] = (), *, verbose: bool = True
+) -> Iterator[str]:
+    """Yield the report as text: the verdict, every violation, and what was and was not checked.
 
-    Only the first violation has a test to paste; page and JSON have one for each. `remarks`: a line
-    for each violation, such as where it was recorded.
+    `remarks`: a line for each violation, such as where it was recorded. Unless `verbose`, tests to
+    paste and lists of names are left out, and only the first violations have their story.
     """
+    outcomes = rule_outcomes(report)
+    name = report.options.name
+    name += "" if report.subject in name else f" ({report.subject})"
+    yield f"{name} {verdict_of(report)}"
+    yield from _wrapped("", counted(outcomes, report.options.level), "")
+    if report.gave_up:
+        yield "stopped early      too many programs failed slowly; the rest was not run"
+    if report.interrupted:
+        yield "interrupted        the report covers what had run"
+    yield ""
     rows = zip(report.violations, chain(remarks, repeat("")), strict=False)
     shown = [(each, remark) for each, remark in rows if known_as(report, each) is None]
     for index, (violation, remark) in enumerate(shown):
-        number, ways = way_of(violation, [each for each, _ in shown])
-        if number == 1:
-            yield from _wrapped("", stated(violation.rule), "  ")
-        if ways > 1:
-            yield f"  {number} of {ways}"
-        yield from _story_lines(report.options, violation, remark, with_test=index == 0)
-        if number == ways and violation.rule in report.more:
-            yield f"  {more_ways(report, violation.rule)}"
+        is_told = verbose or index < TOLD
+        if not is_told and index >= NAMED_FINDINGS:
+            rest = len(shown) - index
+            yield f"… and {rest} more, which -v, --html and --json show"
+            break
+        yield from _wrapped(f"{index + 1}. ", happened(violation), "   ")
+        if is_told:
+            is_new = index == 0 or shown[index - 1][0].rule != violation.rule
+            rule = stated(violation.rule) if is_new else titled(violation.rule)
+            yield from _wrapped("  rule      ", rule)
+            with_test = verbose and index == 0
+            yield from _story_lines(report.options, violation, remark, with_test=with_test)
+            yield f"  repeat    {to_repeat(report, violation)}"
+            number, ways = way_of(violation, [each for each, _ in shown])
+            if number == ways and violation.rule in report.more:
+                yield f"  {more_ways(report, violation.rule)}"
+            yield ""
+        else:
+            yield from _wrapped("  rule      ", titled(violation.rule))
+    if len(shown) > TOLD and not verbose:
         yield ""
     yield from _suspect_lines(report)
+    yield from _checked_lines(report, outcomes, verbose=verbose)
+    yield from _expected_lines(report)
+
+
+def _checked_lines(
+    report: Report, outcomes: Mapping[str, RuleOutcome], *, verbose: bool
+) -> Iterator[str]:
+    """Yield what ran, and if `verbose` all that did not."""
+    if not verbose:
+        number = f"{len(report.left_out)} examples left out; " if report.left_out else ""
+        ran = f"{report.directed} examples, {report.random} random programs; "
+        yield f"{ran}{number}-v says what was not checked, and why"
+        return
     yield f"examples           {report.directed}"
     yield f"random programs    {report.random}"
     if report.left_out:
@@ -78,18 +118,18 @@ def text_lines(report: Report, remarks: Sequence[str] = ()) -> Iterator[str]:
         yield f"not checked        {', '.join(report.unseen)}: the subject offers no snapshot"
     if report.missed and report.directed + report.random:
         yield f"never came up      {', '.join(report.missed)}"
-    outcomes = rule_outcomes(report)
     for verdict in (NOT_EXERCISED, NOT_APPLICABLE, HIDDEN):
         yield from _reason_lines(outcomes, verdict)
-    if report.gave_up:
-        yield "stopped early      too many programs failed slowly; the rest was not run"
-    if report.interrupted:
-        yield "interrupted        the report covers what had run"
-    name = report.options.name
-    name += "" if report.subject in name else f" ({report.subject})"
-    yield f"{name} {verdict_of(report)}"
-    yield counted(outcomes)
-    yield from _expected_lines(report)
+
+
+def to_repeat(report: Report, violation: Violation) -> str:
+    """Return the command that shows the violation again."""
+    options = report.options
+    command = f"kvspec check {shlex.quote(options.name)} --level {options.level}"
+    if violation.is_example:
+        rules = violation.program.rules or (violation.rule,)
+        return f"{command} --budget directed --rules {rules[0]}"
+    return f"{command} --seed {options.seed} --programs {report.random}"
 
 
 def new_since(report: Report) -> list[str]:
@@ -110,7 +150,7 @@ def more_ways(report: Report, rule: str) -> str:
     return f"broken in {report.more[rule]} more ways, not shown"
 
 
-def counted(outcomes: Mapping[str, RuleOutcome]) -> str:
+def counted(outcomes: Mapping[str, RuleOutcome], level: str) -> str:
     """Say how many rules hold and are broken, and why others were not checked."""
     counts = counts_of(outcomes)
     holding, broken, doubtful = counts[UNBROKEN], counts[BROKEN], counts[IN_DOUBT]
@@ -118,14 +158,15 @@ def counted(outcomes: Mapping[str, RuleOutcome]) -> str:
         in_doubt = f", {doubtful} in doubt" if doubtful else ""
         said = f"Rules: {holding} hold, {broken} broken{in_doubt}."
     else:
-        said = f"All {holding} rules that were checked hold."
+        what = f"All {holding} rules" if holding != 1 else "The one rule"
+        said = f"{what} that level {level} decides hold{'s' * (holding == 1)}."
     rest = (
         (counts[NOT_EXERCISED], "not exercised"),
         (counts[NOT_APPLICABLE], "need undeclared features"),
         (counts[HIDDEN], "cannot be checked"),
     )
     others = ", ".join(f"{number} {why}" for number, why in rest if number)
-    return f"{said} Not checked: {others} (--json lists them)." if others else said
+    return f"{said} Not checked: {others}." if others else said
 
 
 def _reason_lines(outcomes: Mapping[str, RuleOutcome], verdict: str) -> Iterator[str]:
@@ -160,7 +201,7 @@ def _expected_lines(report: Report) -> Iterator[str]:
         return
     rows = list(expected_rows(report.expected))
     for state, each, remark in rows:
-        line = f"{state:<18} {titled(each.rule)}: {each.cause}, shown by {_places(each)}"
+        line = f"{state:<18} {titled(each.rule)}: {each.cause}, shown by {places(each)}"
         yield f"{line}: {remark}" if remark else line
     counts = Counter(state for state, _, _ in rows)
     said = ", ".join(f"{counts[state]} {state}" for state in ("known", "new", "no longer found"))
@@ -168,7 +209,7 @@ def _expected_lines(report: Report) -> Iterator[str]:
     yield f"{verb} {report.expected.file}: {said}"
 
 
-def _places(finding: Finding) -> str:
+def places(finding: Finding) -> str:
     """Name the first example or program that shows a finding, and count the others."""
     part, _, name = finding.shown_by[0].partition(" ")
     first, more = f"{part} {name!r}" if name else f"{part} programs", len(finding.shown_by) - 1
@@ -348,45 +389,3 @@ def _violation_json(report: Report, violation: Violation) -> dict[str, Any]:
         "test": test_of(report.options, violation),
         "messages": list(violation.messages),
     }
-
-
-def _with_reason(outcome: RuleOutcome) -> str:
-    """Return the verdict followed by its reason."""
-    return f"{outcome.verdict}: {outcome.reason}" if outcome.reason else outcome.verdict
-
-
-def to_junit(report: Report) -> bytes:
-    """Return the report as JUnit XML, with one test case per rule."""
-    broken: dict[str, list[Violation]] = {}
-    for violation in report.violations:
-        broken.setdefault(violation.rule, []).append(violation)
-    found = rule_outcomes(report)
-    gone: dict[str, list[Finding]] = {rule: [] for rule in found}
-    for finding in report.expected.gone if report.expected else ():
-        gone.setdefault(finding.rule, []).append(finding)
-    suite = ET.Element("testsuite", name=f"kvspec check {report.subject} at {report.options.level}")
-    for rule in gone:
-        case = ET.SubElement(suite, "testcase", classname="kvspec", name=rule)
-        known = [known_as(report, violation) for violation in broken.get(rule, [])]
-        if all(known) and not gone[rule] and found[rule].verdict != UNBROKEN:
-            reasons = [f"known: {each.reason or each.cause}" for each in known if each]
-            ET.SubElement(case, "skipped", message="; ".join(reasons) or _with_reason(found[rule]))
-        for violation in broken.get(rule, []):
-            if known_as(report, violation) is None:
-                message = "expected {}, observed {}".format(*said(violation))
-                failure = ET.SubElement(case, "failure", message=message)
-                failure.text = "\n".join(violation_lines(report.options, violation))
-        for finding in gone[rule]:
-            message = f"no longer found: {finding.cause}, shown by {_places(finding)}"
-            ET.SubElement(case, "failure", message=message)
-    suite.set("tests", str(len(suite)))
-    for kind, name in (("failure", "failures"), ("skipped", "skipped")):
-        suite.set(name, str(sum(case.find(kind) is not None for case in suite)))
-    suite.set("time", f"{report.seconds:.3f}")
-    text: str = ET.tostring(suite, encoding="unicode")
-    shown = _NOT_IN_XML.sub(lambda found: ascii(found.group())[1:-1], text)
-    return f"<?xml version='1.0' encoding='utf-8'?>\n{shown}".encode()
-
-
-_NOT_IN_XML = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-"""Characters that XML forbids, such as a terminal's escape character."""

@@ -40,7 +40,7 @@ def run(folder: Path, *args: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_the_reference_conforms_under_a_profile(tmp_path: Path) -> None:
-    """Exit code 0, the verdict on the last lines, and the same in JSON.
+    """Exit code 0, the verdict first, and the same in JSON.
 
     The oracle also follows the profile; without one: `tests/smoke.py`.
     """
@@ -64,7 +64,7 @@ def leaky(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     folder = tmp_path_factory.mktemp("leaky")
     (folder / "leaky.py").write_text(LEAKS)
     outputs = ("--records", "found", "--html", "page.html", "--junit", "junit.xml")
-    arguments = ("--budget", "directed", "--rules", "KV-POOL-15", *outputs)
+    arguments = ("-v", "--budget", "directed", "--rules", "KV-POOL-15", *outputs)
     done = run(folder, "leaky:implementation", *arguments)
     assert done.returncode == 1, done.stderr
     return folder, done.stdout

@@ -80,6 +80,16 @@ def test_a_file_with_a_mistake_is_one_line(
     assert said[1:] == ["exit code 2"]
 
 
+def test_colours_are_where_they_are_asked_for_and_quiet_leaves_the_verdict(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    command = "check kvref --rules kv-pool-4 --budget directed"
+    plain, coloured = (said_by(f"{command} --color {w}", capsys) for w in ("never", "always"))
+    assert coloured[0] == f"\x1b[1;32m{plain[0]}\x1b[0m"
+    assert coloured[1:] == plain[1:]
+    assert said_by(f"{command} -q", capsys) == [plain[0], "exit code 0"]
+
+
 def test_a_shell_is_given_completions() -> None:
     code = "import os, sys; from kvcheck.cli import main; sys.exit(main())"
     words = {"COMP_WORDS": "kvspec che", "COMP_CWORD": "1", "_KVSPEC_COMPLETE": "bash_complete"}

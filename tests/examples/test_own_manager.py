@@ -45,7 +45,7 @@ class Run:
     @property
     def broken(self) -> list[str]:
         """Rules shown as broken."""
-        return [line.split()[0] for line in self.output if line.startswith("KV-")]
+        return [line.split()[1] for line in self.output if line.startswith("  rule ")]
 
 
 def changed(text: str, diff: str) -> str:
@@ -138,7 +138,9 @@ def test_a_directed_check_shows_what_the_page_says(run: Run, tmp_path: Path) -> 
     done = made(run, tmp_path)
     assert done.returncode == (1 if run.broken else 0), done.stdout + done.stderr
     assert matches(run.output, done.stdout), done.stdout
-    assert set(re.findall(r"^KV-[A-Z]+-\d+", done.stdout, re.MULTILINE)) == set(run.broken)
+    assert set(re.findall(r"^  rule +(KV-[A-Z]+-\d+)", done.stdout, re.MULTILINE)) == set(
+        run.broken
+    )
 
 
 def test_random_programs_find_what_directed_ones_do_not(tmp_path: Path) -> None:

@@ -15,12 +15,12 @@ import kvref
 import kvspec.config
 import kvspec.policy
 import kvspec.specs
+from kvcheck.judge.exchange import to_junit
 from kvcheck.judge.options import Budget, Options
 from kvcheck.judge.pasted import example_test, source
 from kvcheck.judge.report import (
     calls,
     configuration,
-    to_junit,
     violation_lines,
 )
 from kvcheck.judge.telling import told
