@@ -16,6 +16,7 @@ from kvcheck.judge.options import BUDGETS, Options, same_code
 from kvcheck.judge.outcome import Report
 from kvcheck.judge.report import text_lines, to_json
 from kvcheck.judge.suite import Suite
+from kvcheck.play.situations import SITUATIONS
 from kvcheck.play.verdicts import Level, Violation
 from kvref import ReferenceImplementation
 from kvref.block_pool import BlockPool
@@ -26,6 +27,8 @@ from tests.programs import SCENARIOS
 
 REFERENCE = kvref.implementation()
 DIRECTED = dict(BUDGETS)["directed"]
+SEEN = Counter([situation for situation in SITUATIONS if situation != "eviction"])
+"""Whatever situations there are, so that a new one changes no report but the JSON."""
 
 
 def run(subject: str, level: str, *rules: str) -> Report:
@@ -67,7 +70,7 @@ def test_a_report_is_as_it_was_read(case: Case) -> None:
     (asked,) = case.given
     form, *words = asked.split()
     report = ways(*words[1:]) if words[0] == "ways" else run(*words)
-    case.expect(as_lines(form, replace(report, seconds=0.0)))
+    case.expect(as_lines(form, replace(report, seconds=0.0, situations=SEEN)))
 
 
 class OtherPool(BlockPool):
