@@ -82,8 +82,8 @@ def _file_of(name: str) -> str:
     if all(part.isidentifier() for part in module.split(".")):
         spec = importlib.util.find_spec(module)
     path = Path(words[0] if spec is None or spec.origin is None else spec.origin)
-    here = path.resolve()
-    return str(here.relative_to(Path.cwd())) if here.is_relative_to(Path.cwd()) else name
+    path = path.resolve()
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else name
 
 
 def _with_reason(outcome: RuleOutcome) -> str:
