@@ -104,7 +104,7 @@ def _checked_lines(
     if not verbose:
         number = f"{len(report.left_out)} examples left out; " if report.left_out else ""
         ran = f"{report.directed} examples, {report.random} random programs; "
-        yield f"{ran}{number}-v says what was not checked, and why"
+        yield from _wrapped("", f"{ran}{number}-v says what was not checked, and why", "")
         return
     yield f"examples           {report.directed}"
     yield f"random programs    {report.random}"
