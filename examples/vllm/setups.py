@@ -45,6 +45,8 @@ def alone() -> dict[str, Setup]:
     chunk = attention("ChunkedLocalAttentionSpec", 4, attention_chunk_size=8)
     wide = attention("FullAttentionSpec", 8)
     plain = Setup((full,), 60, 4, 4)
+    both = Setup((full, window), 90, 4, 4, has_events=True)
+    recurrent = Setup((full, states(8, "align")), 90, 8, 4, mamba_mode="align")
     return {
         "full": plain,
         "full, no caching": replace(plain, enable_caching=False),
@@ -62,37 +64,21 @@ def alone() -> dict[str, Setup]:
         "full, async, sessions": replace(plain, num_blocks=200, is_async=True, has_sessions=True),
         "full, eagle": replace(plain, num_drafts=2, use_eagle=True),
         "full, long prompts": replace(plain, most_of_prompt=8, throttles=True),
-        "full and states": Setup((full, states(8, "align")), 90, 8, 4, mamba_mode="align"),
-        "full and states, sessions, retention": Setup(
-            (full, states(8, "align")),
-            300,
-            8,
-            4,
-            mamba_mode="align",
-            retention=32,
-            has_sessions=True,
+        "full and states": recurrent,
+        "full and states, sessions, retention": replace(
+            recurrent, num_blocks=300, retention=32, has_sessions=True
         ),
-        "full and window, eagle": Setup(
-            (full, window), 90, 4, 4, num_drafts=2, use_eagle=True, has_events=True
-        ),
+        "full and window, eagle": replace(both, num_drafts=2, use_eagle=True),
         "full and states, no caching": Setup(
             (full, states(4, "none")), 120, 4, 4, mamba_mode="none", enable_caching=False
         ),
         "window": Setup((window,), 50, 4, 4),
         "chunk": Setup((chunk,), 50, 4, 4),
-        "full and window": Setup((full, window), 90, 4, 4, has_events=True),
+        "full and window": both,
         "full and window, async": Setup((full, window), 90, 4, 4, is_async=True),
         "full and wider window": Setup((wide, window), 90, 8, 4, num_drafts=2, has_events=True),
-        "full and window, sessions, retention, eagle": Setup(
-            (full, window),
-            300,
-            4,
-            4,
-            retention=32,
-            num_drafts=2,
-            use_eagle=True,
-            has_sessions=True,
-            has_events=True,
+        "full and window, sessions, retention, eagle": replace(
+            both, num_blocks=300, retention=32, num_drafts=2, use_eagle=True, has_sessions=True
         ),
         "full and two windows": Setup((full, window, window), 120, 4, 4),
     }
@@ -218,6 +204,7 @@ def states_since_then(full: Any, window: Any) -> dict[str, Setup]:
     whole = replace(inside, block_size=4)
     dense = Setup((full, states(8, "align")), 90, 8, 4, mamba_mode="align", retention=DENSE)
     plain = replace(dense, num_blocks=120, retention=None)
+    drops = replace(dense, num_blocks=120, num_drafts=2, use_eagle=True, drops_blocks=True)
     return {
         "full and states, dense": dense,
         "full and states, dense, events, async": replace(
@@ -226,6 +213,12 @@ def states_since_then(full: Any, window: Any) -> dict[str, Setup]:
         "full and states, drafts": replace(plain, specs=(full, drafted), num_drafts=2),
         "full and states, eagle": replace(
             plain, specs=(full, drafted), num_drafts=2, use_eagle=True, has_events=True
+        ),
+        "full and states, eagle, drops, dense": replace(
+            drops, specs=(full, drafted), has_events=True
+        ),
+        "full and states, async, eagle, drops, dense": replace(
+            drops, specs=(full, drafted), is_async=True
         ),
         "full, window and states": replace(
             plain, specs=(full, window, states(8, "align")), has_events=True

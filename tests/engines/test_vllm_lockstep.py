@@ -186,7 +186,7 @@ def test_what_kvfast_does_not_do_stays_with_the_manager_of_033(
     assert made.kvfast_reason is None
     setup = replace(lockstep.setups()["full and states, eagle"], drops_blocks=True)
     made = lockstep.make_scheduler(KvfastScheduler, setup, lockstep.vllm_config(setup, model))
-    assert made.kvfast_reason == "kvfast does not support Mamba layers where EAGLE drops blocks"
+    assert "EAGLE drops blocks, with sparse retention" in made.kvfast_reason
 
 
 @pytest.mark.parametrize("what", ["keeps blocks", "shows no lives of blocks"])

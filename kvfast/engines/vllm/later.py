@@ -37,6 +37,7 @@ def _refuse(scheduler: Any) -> None:
     """Raise UnsupportedError for what the contract does not have."""
     specs = [group.kv_cache_spec for group in scheduler.kv_cache_config.kv_cache_groups]
     coordinator = scheduler.kv_cache_manager.coordinator
+    leaves = any(getattr(spec, "num_prefill_checkpoint_blocks", 0) for spec in specs)
     refused = {
         **beyond_contract(scheduler),
         "context parallelism": max(scheduler.dcp_world_size, scheduler.pcp_world_size) > 1,
@@ -55,8 +56,11 @@ def _refuse(scheduler: Any) -> None:
         and scheduler.use_eagle
         and coordinator.retention_interval is not None
         and not is_since(33),
-        "Mamba layers where EAGLE drops blocks": scheduler.has_mamba_layers
-        and getattr(scheduler, "use_eagle_block_drop", scheduler.use_eagle),
+        "Mamba layers where EAGLE drops blocks, with sparse retention or states inside chunks": (
+            scheduler.has_mamba_layers
+            and getattr(scheduler, "use_eagle_block_drop", scheduler.use_eagle)
+            and (coordinator.retention_interval is not None or leaves or not is_since(33))
+        ),
         "several modules that draft": getattr(coordinator, "num_reprefillable_tokens", 0) > 0,
         "a KV connector beside blocks that are zeroed": scheduler.connector is not None
         and scheduler.needs_kv_cache_zeroing,
