@@ -82,9 +82,6 @@ NAMED: Mapping[Any, str] = {
 """Checks that stand in the schema once, by this name."""
 
 
-EVENTS = (events.BlockStored, events.BlockRemoved, events.AllBlocksCleared)
-
-
 class Members(Exception):  # noqa: N818 (no error: it carries what was asked for)
     def __init__(self, required: Mapping[str, Any], optional: Mapping[str, Any]) -> None:
         super().__init__()
