@@ -4,21 +4,21 @@
   count that end within n; among several groups those within the last multiple of the alignment,
   and with a drop one block more. `cache_blocks` of kvref's coordinators and groups and
   `Allocator.cache` of kvfast run unchanged.
-- The masks (KV-RET-1 … KV-RET-5): which of these are worth caching, in a window and among states,
-  without retention, with interval 0 and with any other. `is_worth_caching` of kvref's groups, and
-  `caches_all` and `is_worth_caching` of kvfast's `Shape`, run unchanged.
+- The masks (KV-RET-1 … KV-RET-5, KV-RET-7): which of these are worth caching, in a window and among
+  states, without retention, with interval 0 and with any other. `is_worth_caching` of kvref's
+  groups, and `caches_all` and `is_worth_caching` of kvfast's `Shape`, run unchanged.
 
 All numbers are unknown ints; both twins are compared with the formulas of the rules, so that a
 mistake made in both is seen. Assumptions: the alignment is a multiple of the block size, and an
-interval one of the alignment (KV-COORD-2, KV-CFG-4, KV-CFG-7); junctions (KV-RET-7) and replays
-before a drop (KV-POL-20) are left out. Stubs replace the caching of a single block; the number of
+interval one of the alignment (KV-COORD-2, KV-CFG-4, KV-CFG-7); replays before a drop (KV-POL-20)
+are left out. Stubs replace the caching of a single block; the number of
 tokens that a call is for is proved in `slots.py`.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from functools import partial
 from itertools import product
@@ -47,7 +47,7 @@ ASSUMES = ("sizes are multiples as a configuration demands",)
 GUARANTEES = ("both hand the same blocks to the cache",)
 
 BLOCK, PER, EVERY, WINDOW = z3.Ints("block_size per every window")
-INDEX, PROMPT, LAST = z3.Ints("index prompt last")
+INDEX, PROMPT, LAST, JUNCTION = z3.Ints("index prompt last junction")
 TOKENS, COUNT, HASHES = z3.Ints("tokens count hashes")
 ALIGNMENT = PER * BLOCK
 """A multiple of the block size, for masks; for the bound it is any number."""
@@ -62,7 +62,14 @@ DROPS = (False, True)
 def known() -> tuple[Term, ...]:
     """State that sizes are at least 1, and nothing is negative."""
     sizes = (BLOCK, PER, EVERY, WINDOW, PROMPT, LAST)
-    return (*(size >= 1 for size in sizes), INDEX >= 0, TOKENS >= 0, COUNT >= 0, HASHES >= 0)
+    return (
+        *(size >= 1 for size in sizes),
+        INDEX >= 0,
+        TOKENS >= 0,
+        COUNT >= 0,
+        HASHES >= 0,
+        JUNCTION >= 0,
+    )
 
 
 # The bound.
@@ -107,9 +114,10 @@ class Handed:
     def __init__(self) -> None:
         self.noted: dict[str, object] = {"first": -1, "end": -1}
 
-    def register(self, block: int, request: object, number: Any, *_: object) -> None:
-        """Note one block, by the number of its hash."""
-        self.noted |= {"first": number, "end": number + 1}
+    def register(self, block: int, request: object, number: Any, g: int, covered: Any) -> None:
+        """Note one block, by the number of its hash, the last of two."""
+        first = -2 if number + 1 != covered or covered % 2 else covered // 2 - 1
+        self.noted |= {"first": first, "end": first + 1}
 
     def register_run(
         self, tables: object, start: int, first: object, end: object, *_: object
@@ -134,7 +142,7 @@ def fast_bound(is_hybrid: bool, drops: bool, looks_ahead: bool) -> dict[str, Ter
             alignment=way.number(z3.Int("alignment")),
             block_size=[way.number(BLOCK)],
             drops=[int(drops)],
-            hashes_per_block=[1],
+            hashes_per_block=[2],
             is_cached=lambda group: True,
             is_mamba=lambda group: False,
             ahead=int(looks_ahead),
@@ -144,7 +152,8 @@ def fast_bound(is_hybrid: bool, drops: bool, looks_ahead: bool) -> dict[str, Ter
         made.shape.full_blocks = partial(Shape.full_blocks, made.shape)
         made.tables = SimpleNamespace(cached=[way.number(COUNT + 1)], start=[0], arena=handed)
         made.pool, made.events, made.caches_all = handed, None, [1]
-        made.cache(0, SimpleNamespace(num_hashes=way.number(HASHES)), way.number(TOKENS))
+        hashes = way.number(2 * HASHES + z3.Int("rest"))
+        made.cache(0, SimpleNamespace(num_hashes=hashes), way.number(TOKENS))
         return handed.noted | {"cached": made.tables.cached[0] - 1}
 
     with picking_in_one_way(allocator):
@@ -174,7 +183,7 @@ def bounds(*twins: str) -> Iterator[Statement]:
         hashed = z3.Or(HASHES >= TOKENS / BLOCK, ahead)
         yield Statement(
             f"{twin}: the bound, several groups {is_hybrid}, drop {drops}, look-ahead {ahead}",
-            (*known(), z3.Int("alignment") >= 1, hashed),
+            (*known(), z3.Int("alignment") >= 1, z3.Int("rest") / 2 == 0, hashed),
             z3.And(*(found[each] == wanted[each] for each in wanted)),
         )
 
@@ -200,11 +209,11 @@ def reference_mask(name: str, interval: Term | None, drops: bool) -> Term:
             num_prompt_tokens=way.number(PROMPT),
             num_last_tokens=way.number(LAST),
             num_tokens=way.number(z3.Int("all tokens")),
-            junction_tokens=0,
+            junction_tokens=way.number(JUNCTION),
         )
         return group.is_worth_caching(way.number(INDEX), request)
 
-    with picking_in_one_way(windows, states, base):
+    with picking_in_one_way(windows, states, base), patch.object(base, "exact", lambda n: n):
         return merged(run)
 
 
@@ -222,7 +231,9 @@ def fast_mask(name: str, interval: Term | None, drops: bool) -> Term:
         made.retention = -1 if interval is None else way.number(interval)
         every = made.caches_all(0)
         made.replays_before_drop = False
-        return every or made.is_worth_caching(0, way.number(INDEX), way.number(PROMPT), 0)
+        return every or made.is_worth_caching(
+            0, way.number(INDEX), way.number(PROMPT), way.number(JUNCTION)
+        )
 
     with picking_in_one_way(shape):
         return merged(run)
@@ -239,9 +250,11 @@ def ruled_mask(name: str, interval: Term | None, drops: bool) -> Term:
         kept = z3.BoolVal(False)
         if interval is not INTERVALS["interval 0"]:
             kept = (INDEX + 1) * BLOCK % interval == 0
-        return z3.Or(kept, replay == INDEX + 1)
+        return z3.Or(kept, replay == INDEX + 1, *(end == INDEX + 1 for end in junctions(d)))
     tail = cdiv(WINDOW - 1, BLOCK) + d
-    again = z3.And(replay + d - tail <= INDEX, replay + d > INDEX)
+    again = z3.Or(
+        *(z3.And(end + d - tail <= INDEX, end + d > INDEX) for end in (replay, *junctions(d)))
+    )
     if interval is INTERVALS["interval 0"]:
         return again
     p = PER if interval is None else EVERY * PER
@@ -249,14 +262,20 @@ def ruled_mask(name: str, interval: Term | None, drops: bool) -> Term:
     return kept if interval is None else z3.Or(kept, again)
 
 
+def junctions(drop: int) -> list[Term]:
+    """Return the ends in blocks, -1 for none, up to which a junction keeps some (KV-RET-7)."""
+    ends = [JUNCTION] if drop == 0 else [JUNCTION, JUNCTION - BLOCK]
+    return [z3.If(JUNCTION > 0, end / ALIGNMENT * PER, -1) for end in ends]
+
+
 def in_blocks() -> tuple[Term, ...]:
     """Return lemmas that count multiples of a block in blocks: proved, then used."""
-    replay = (PROMPT - 1) / ALIGNMENT
+    ends = [each / ALIGNMENT for each in (PROMPT - LAST, JUNCTION, JUNCTION - BLOCK)]
     return (
         ALIGNMENT / BLOCK == PER,
         EVERY * ALIGNMENT / BLOCK == EVERY * PER,
-        replay * ALIGNMENT / BLOCK == replay * PER,
-        (replay * ALIGNMENT == (INDEX + 1) * BLOCK) == (replay * PER == INDEX + 1),
+        *(end * ALIGNMENT / BLOCK == end * PER for end in ends),
+        *((end * ALIGNMENT == (INDEX + 1) * BLOCK) == (end * PER == INDEX + 1) for end in ends),
     )
 
 
@@ -266,10 +285,10 @@ MASKS: dict[str, Callable[[str, Term | None, bool], Term]] = {
 }
 
 
-def masks(*twins: str) -> Iterator[Statement]:
+def masks(*twins: str, names: Sequence[str] = ("window", "state")) -> Iterator[Statement]:
     """Yield the claims that these keep the blocks of the rules."""
     for twin in twins:
-        for name in ("window", "state"):
+        for name in names:
             for text, interval in INTERVALS.items():
                 for drops in DROPS:
                     wanted = ruled_mask(name, interval, drops)
@@ -317,15 +336,15 @@ PLANTED: tuple[tuple[Callable[[str], Iterator[Statement]], Planted], ...] = (
         (SlidingWindowGroup, "is_worth_caching", "block_index < replay_end + shift",
          "block_index <= replay_end + shift"),
         (Shape, "is_worth_caching", "index < replay_end + shift", "index <= replay_end + shift"))),
-    (masks, Planted("KV-HASH-15",
-        (windows, "replay_boundary", "request.num_last_tokens", "1"),
-        (Shape, "is_worth_caching", "self.num_last", "1"))),
     (masks, Planted("KV-RET-4",
         (windows, "replay_boundary", "request.num_prompt_tokens", "request.num_tokens"))),
-    (masks, Planted("KV-RET-5",
+    (masks, Planted("KV-RET-7",
+        (base.Group, "retained_places", "junction - self.block_size", "junction"))),
+    (masks, Planted("KV-RET-7", (Shape, "is_in_tail", "index <= last", "index < last"))),
+    (partial(masks, names=("state",)), Planted("KV-RET-5",
         (MambaGroup, "is_worth_caching", "(block_index + 1) *", "block_index *"),
         (Shape, "is_worth_caching", "(index + 1) * size", "index * size"))),
-    (masks, Planted("KV-RET-5",
+    (partial(masks, names=("state",)), Planted("KV-RET-5",
         (MambaGroup, "kept_ends", "if not self.context.replays_before_drop",
          "if self.context.replays_before_drop"),
         (Shape, "is_worth_caching", "return index + 1 == replay_end", "return False"))),

@@ -9,9 +9,8 @@ one which is the sequence that KV-POOL-2 … KV-POOL-6 name.
 unknown memory (`_symbolic`), except that `take` drops no keys, which are not part of the ring, and
 predicts no blocks, which writes nothing in it. So are whole calls: of `release` for one and two
 blocks, of `allocate` for one to three, in runs of two, of `set_queue` for none to three, on any
-ring, and of `__init__`. The number of free blocks is compared after each. A
-block that is put into the queue must not be in it (KV-POOL-15), which invariants check.
-There are fewer than 2^31 blocks, so that a distance fits into 32 bits.
+ring, and of `__init__`. The number of free blocks is compared after each. A block that is put into
+the queue must not be in it (KV-POOL-15), which invariants check.
 
 Each operation is shown to be possible, and mistakes in it are found in a ring of a few blocks.
 """
@@ -44,8 +43,7 @@ GUARANTEES = (
     "the pool gives the blocks that the queue says",
 )
 
-SIZE = 3
-"""Blocks of the ring in which a mistake is looked for."""
+SIZE = 3  # blocks of the ring in which a mistake is looked for
 
 
 def assumed(operation: Operation, size: int | None) -> list[Term]:
@@ -172,21 +170,10 @@ def check_start(ledger: Ledger) -> None:
     ledger.refute(f"mistake: {planted}", [known], claim)
 
 
-def check_distances(ledger: Ledger) -> None:
-    """Prove that the distance of two of at most 2^31 blocks fits in 32 bits, as stored."""
-    left, right, num_blocks = z3.Ints("left right num_blocks")
-    blocks = [left >= 0, left < num_blocks, right >= 0, right < num_blocks]
-    stored = (right - left - 1, left - right + 1)
-    fits = z3.And(*(z3.And(each >= -(2**31), each < 2**31) for each in stored))
-    ledger.prove("distances fit", [*blocks, num_blocks <= 2**31 - 1], fits)
-    ledger.refute("distances fit, with 2^31 + 2 blocks", [*blocks, num_blocks <= 2**31 + 2], fits)
-
-
 def main() -> int:
     """Prove everything; return 0 if each answer is the expected one."""
     ledger = Ledger("free_queue")
     check_start(ledger)
-    check_distances(ledger)
     for calls in (operations, releases, allocations, settings):
         check_operations(ledger, calls())
     check_planted(ledger)
