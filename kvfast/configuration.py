@@ -24,6 +24,7 @@ from kvspec.specs import (
     LayerSpec,
     MambaSpec,
     MLAAttentionSpec,
+    ReplayedWindowSpec,
     RSWASpec,
     SinkFullAttentionSpec,
     SlidingWindowMLASpec,
@@ -41,6 +42,7 @@ KIND_OF_TYPE: Mapping[type[LayerSpec], Kind] = MappingProxyType(
         RSWASpec: kinds.RSWA,
         SlidingWindowSpec: kinds.SLIDING,
         SlidingWindowMLASpec: kinds.SLIDING,
+        ReplayedWindowSpec: kinds.REPLAYED,
         ChunkedLocalAttentionSpec: kinds.CHUNKED,
         MambaSpec: kinds.MAMBA,
         CrossAttentionSpec: kinds.CROSS,
@@ -159,7 +161,7 @@ def _cap_blocks(config: ManagerConfig, kind: Kind, size: int, reach: int) -> int
     """Return the most blocks that a request holds at once, -1 if that is no less than all."""
     longest = config.max_model_len_tokens
     batched = config.max_num_batched_tokens or longest
-    if kind == kinds.SLIDING:  # KV-SW-7: a window need not start at a block
+    if kind == kinds.SLIDING or kind == kinds.REPLAYED:  # KV-SW-7: it need not start at a block
         return -(-min(reach - 1 + batched, longest) // size) + 1
     if kind == kinds.CHUNKED:  # KV-CHUNK-5
         return -(-min(reach + batched, longest) // size)

@@ -279,7 +279,8 @@ class FastTier:
 
 
 def _group(number: int, spec: LayerSpec, hashed: int) -> _Group:
-    if not (spec.reads_whole_prefix or spec.window_tokens) or spec.extra_retained_tokens:
+    is_offered = spec.reads_whole_prefix or (spec.window_tokens and spec.prefix_cacheable)
+    if not is_offered or spec.extra_retained_tokens:
         raise UnsupportedError(f"a host tier for {spec.kind} groups", "kvfast")
     size = spec.block_size
     return _Group(number, size, size // hashed, kind_of(spec), reach_of(spec))

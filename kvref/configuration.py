@@ -14,7 +14,7 @@ from kvref.groups.inside import InsideFullGroup
 from kvref.groups.inside_mamba import InsideAlignedGroup, InsideMambaGroup
 from kvref.groups.mamba import MambaGroup
 from kvref.groups.mamba_align import AlignedMambaGroup
-from kvref.groups.sliding_window import SlidingWindowGroup
+from kvref.groups.sliding_window import ReplayedWindowGroup, SlidingWindowGroup
 from kvref.hybrid import HybridCoordinator
 from kvref.inside import InsideCoordinator
 from kvspec.config import ManagerConfig
@@ -31,6 +31,7 @@ from kvspec.specs import (
     LayerSpec,
     MambaSpec,
     MLAAttentionSpec,
+    ReplayedWindowSpec,
     RSWASpec,
     SinkFullAttentionSpec,
     SlidingWindowMLASpec,
@@ -47,6 +48,7 @@ GROUP_TYPES: tuple[tuple[type[LayerSpec], type[Group]], ...] = (
     (RSWASpec, RSWAGroup),
     (SlidingWindowSpec, SlidingWindowGroup),
     (SlidingWindowMLASpec, SlidingWindowGroup),
+    (ReplayedWindowSpec, ReplayedWindowGroup),
     (ChunkedLocalAttentionSpec, ChunkedLocalGroup),
     (MambaSpec, MambaGroup),
     (CrossAttentionSpec, CrossAttentionGroup),

@@ -25,6 +25,7 @@ class ReferenceTier:
             if (
                 not (spec.reads_whole_prefix or spec.window_tokens)
                 or spec.extra_retained_tokens > 0
+                or spec.replays_window
             ):
                 raise UnsupportedError(f"a host tier for {spec.kind} groups", "kvref")
         if config.dcp_world_size * config.pcp_world_size > 1:

@@ -39,7 +39,7 @@ REPLAY, CHECKPOINT = "swa_bounded_replay", "num_prefill_checkpoint_blocks"
 MARKS = MappingProxyType(
     {REPLAY: "bounded replay", CHECKPOINT: "states alone, with prefix caching"}
 )
-"""What kvfast does not serve, the second where a model has states alone."""
+"""What kvfast does not serve in whole steps, and not at all where a model has states alone."""
 LANGUAGE = "those of its language model, or none"
 POOLING = "EMBEDDING LATE_INTERACTION REWARD TOKEN_CLASSIFICATION SEQUENCE_CLASSIFICATION"
 GENERATING = MappingProxyType({"text": "TEXT_GENERATION", "multimodal": "MULTIMODAL"})
@@ -146,12 +146,11 @@ def served(specs: frozenset[str], is_pooling: bool) -> tuple[str, str]:
     """Return which manager serves such a model on 0.33.0, and whether in whole steps."""
     lacking = sorted(name for name in specs if name.endswith("Spec") and name not in TYPE_OF_NAME)
     reasons = [f"`{name}`" for name in lacking]
-    reasons += [MARKS[REPLAY]] * (REPLAY in specs)
     is_states = specs & TYPE_OF_NAME.keys() == {"MambaSpec"}
     reasons += [MARKS[CHECKPOINT]] * (is_states and CHECKPOINT in specs)
     if reasons:
         return f"vLLM's: {', '.join(reasons)}", ""
-    return "kvfast", "no" if is_pooling or "CrossAttentionSpec" in specs else "yes"
+    return "kvfast", "no" if is_pooling or {"CrossAttentionSpec", REPLAY} & specs else "yes"
 
 
 def lines() -> Iterator[str]:

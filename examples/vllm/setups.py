@@ -156,6 +156,7 @@ def since_033() -> dict[str, Setup]:
     ring = attention("CircularBufferSpec", 8)
     latent = attention("MLAAttentionSpec", 4, num_kv_heads=1)
     narrow = attention("SlidingWindowMLASpec", 4, num_kv_heads=1, sliding_window=10)
+    replayed = replace(narrow, bounded_replay=True)
     wide = attention("FullAttentionSpec", 8)
     plain = Setup((full,), 60, 4, 4)
     drops = replace(plain, num_drafts=2, use_eagle=True, drops_blocks=True)
@@ -171,6 +172,11 @@ def since_033() -> dict[str, Setup]:
             drops, specs=(wide, window), num_blocks=90, block_size=8, is_async=True
         ),
         "latent and its window": Setup((latent, narrow), 90, 4, 4, has_events=True),
+        "latent and replayed window": Setup((latent, replayed), 90, 4, 4, has_events=True),
+        "latent and replayed window, loads": Setup((latent, replayed), 90, 4, 4, loads="both"),
+        "latent, ring and replayed window, async": Setup(
+            (latent, ring, replayed), 90, 8, 4, is_async=True
+        ),
         "full and ring": Setup((full, ring), 90, 8, 4),
         **own_connectors(full, window),
         **states_since_then(full, window),

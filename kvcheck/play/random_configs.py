@@ -20,6 +20,7 @@ from kvspec.specs import (
     LayerSpec,
     MambaSpec,
     MLAAttentionSpec,
+    ReplayedWindowSpec,
     RSWASpec,
     SinkFullAttentionSpec,
     SlidingWindowMLASpec,
@@ -82,18 +83,22 @@ def with_switches(random: Random, config: ManagerConfig) -> ManagerConfig:
 
 
 def with_later_types(random: Random, config: ManagerConfig) -> ManagerConfig:
-    """Add, now and then, a circular buffer, R-SWA, or windows that retain more."""
+    """Add, now and then, a circular buffer, a replayed window, R-SWA, or retained tokens."""
     chance, cache = random.random(), config.kv_cache
     if chance < 0.08:
         later = tuple(_later_group(random, group) for group in cache.groups)
         return replace(config, kv_cache=replace(cache, groups=later))
     sizes = [spec.block_size for spec in config.managed_specs]
-    if chance > 0.14 or config.dcp_world_size > 1:
+    if chance > 0.2 or config.dcp_world_size > 1:
         return config
-    ring = CircularBufferSpec(random.choice(sizes), 1, 8, "float16")
+    size, more = random.choice(sizes), random.choice((1, 3, 5))
+    added: LayerSpec = CircularBufferSpec(size, 1, 8, "float16")
+    if chance > 0.14:
+        window = random.choice((1, 2, 3, 5, 8))
+        added, more = ReplayedWindowSpec(size, 1, 8, "float16", sliding_window=window), 4 * more
     groups = [*cache.groups]
-    groups.insert(random.randrange(len(groups) + 1), KVCacheGroup(("ring",), ring))
-    num_blocks = cache.num_blocks + random.choice((1, 3, 5))
+    groups.insert(random.randrange(len(groups) + 1), KVCacheGroup(("uncached",), added))
+    num_blocks = cache.num_blocks + more
     return replace(config, kv_cache=replace(cache, groups=tuple(groups), num_blocks=num_blocks))
 
 

@@ -9,3 +9,4 @@ cdef enum:
     ENCODER_ONLY = 6
     CIRCULAR = 7
     RSWA = 8
+    REPLAYED = 9

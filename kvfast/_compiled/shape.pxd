@@ -9,7 +9,7 @@ cdef class Shape:
     cdef readonly int num_groups
     cdef readonly long long alignment, scheduler_block, retention
     cdef long long ahead, num_last
-    cdef bint null_prefix_is_hit, looks_beyond, replays_before_drop, drafts_hold_states, some_group_drops
+    cdef bint null_prefix_is_hit, looks_beyond, replays_before_drop, drafts_hold_states, some_group_drops, replays
     cdef int[::1] kind
     cdef long long[::1] block_size, hashes_per_block, reach, extra, drafted
     cdef int[::1] drops, is_zeroed, tails, returns

@@ -104,7 +104,7 @@ class Allocator:
         size = self.shape.block_size[g]
         if kind == kinds.FULL or kind == kinds.RSWA:
             return self.shape.cdiv(demand.slots, size)
-        if kind == kinds.SLIDING or kind == kinds.CHUNKED:
+        if kind == kinds.SLIDING or kind == kinds.CHUNKED or kind == kinds.REPLAYED:
             return self.shape.cdiv(demand.slots, size)
         if kind == kinds.MAMBA:
             return self.shape.cdiv(demand.slots, size) + self.shape.drafted[g]

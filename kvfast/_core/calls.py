@@ -165,7 +165,8 @@ class Calls:
     ) -> KVCacheBlocks | None:
         """Run the remaining checks of `allocate_slots`, then allocate (KV-MGR-3 … KV-MGR-10)."""
         core, checks = self.core, self.checks
-        if new == 0 and external == 0:  # KV-MGR-3
+        is_replay = new_computed > 0 and core.shape.replays  # KV-SW-10
+        if new == 0 and external == 0 and not is_replay:  # KV-MGR-3
             raise InvalidArgumentError("num_new_tokens", 0, "at least 1 without external tokens")
         num_hits = checks.offer(hits)
         checks.check_scheduling(request)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final, Literal, Never, TypeAlias
 
-Kind: TypeAlias = Literal[0, 1, 2, 3, 4, 5, 6, 7, 8]
+Kind: TypeAlias = Literal[0, 1, 2, 3, 4, 5, 6, 7, 8, 9]
 
 FULL: Final = 0
 """Attention over everything."""
@@ -28,6 +28,8 @@ CIRCULAR: Final = 7
 """One block per request, written over and over."""
 RSWA: Final = 8
 """The prompt, and a window after it."""
+REPLAYED: Final = 9
+"""A sliding window that is not cached, but computed again behind a hit."""
 
 
 def never(kind: Never) -> int:
@@ -42,7 +44,7 @@ def first_visible(kind: Kind, reach: int, computed: int) -> int:
     """
     if kind == FULL or kind == RSWA or kind == CROSS or kind == ENCODER_ONLY or kind == CIRCULAR:
         return 0
-    if kind == SLIDING:
+    if kind == SLIDING or kind == REPLAYED:
         return max(computed - reach + 1, 0)
     if kind == CHUNKED:
         return computed - computed % reach
@@ -55,7 +57,7 @@ def holds_tokens(kind: Kind) -> bool:
     """Return whether the blocks hold all of the sequence's own tokens, not those of an encoder."""
     if kind == FULL or kind == RSWA or kind == SLIDING or kind == CHUNKED:
         return True
-    if kind == MAMBA or kind == ALIGNED:
+    if kind == MAMBA or kind == ALIGNED or kind == REPLAYED:
         return True
     if kind == CROSS or kind == ENCODER_ONLY or kind == CIRCULAR:
         return False
@@ -68,14 +70,14 @@ def is_cached(kind: Kind) -> bool:
         return True
     if kind == MAMBA or kind == ALIGNED:
         return True
-    if kind == CROSS or kind == ENCODER_ONLY or kind == CIRCULAR:
+    if kind == CROSS or kind == ENCODER_ONLY or kind == CIRCULAR or kind == REPLAYED:
         return False
     return never(kind)
 
 
 def is_thinned(kind: Kind) -> bool:
     """Return whether a retention interval keeps blocks of the group out of the cache (KV-RET-*)."""
-    if kind == SLIDING or kind == MAMBA or kind == ALIGNED:
+    if kind == SLIDING or kind == MAMBA or kind == ALIGNED or kind == REPLAYED:
         return True
     if kind == FULL or kind == RSWA or kind == CHUNKED:
         return False

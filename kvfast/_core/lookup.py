@@ -76,6 +76,8 @@ class Lookup:
             return self.look_up_mamba(a, request, limit, per)
         if kind == kinds.CROSS or kind == kinds.ENCODER_ONLY or kind == kinds.CIRCULAR:
             return 0
+        if kind == kinds.REPLAYED:
+            return 0
         return never(kind)
 
     def run_from(self, a: int, request: FastRequest, first: int, limit: int) -> int:

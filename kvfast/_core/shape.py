@@ -45,6 +45,7 @@ class Shape:
         self.ahead = ahead
         self.num_last = max(1, ahead)
         self.drafts_hold_states = drafts_hold_states
+        self.replays = any(group.kind == kinds.REPLAYED for group in groups)
         self.some_group_drops = any(group.drops_block for group in groups)
         self.replays_before_drop = replays_before_drop and self.some_group_drops
         n = len(groups)
@@ -131,6 +132,8 @@ class Shape:
             return -1
         if kind == kinds.RSWA:
             return self.gap_end(group, prompt, computed)
+        if kind == kinds.REPLAYED:
+            return computed // self.block_size[group]
         return self.unread(group, computed)
 
     def is_window_beyond(self, group: int, at: int, computed: int) -> bool:
@@ -157,6 +160,8 @@ class Shape:
         if kind == kinds.FULL or kind == kinds.RSWA or kind == kinds.CHUNKED:
             return True
         if kind == kinds.CROSS or kind == kinds.ENCODER_ONLY or kind == kinds.CIRCULAR:
+            return True
+        if kind == kinds.REPLAYED:
             return True
         return never(kind)
 

@@ -116,3 +116,13 @@ class SlidingWindowGroup(Group):
             return False
         replay_end = replay_boundary(request, self.context.alignment_tokens) // self.block_size
         return replay_end + shift - need <= block_index < replay_end + shift  # KV-RET-4
+
+
+class ReplayedWindowGroup(SlidingWindowGroup):
+    """A window outside prefix caching: the caller computes it again behind a hit (KV-SW-10)."""
+
+    is_cacheable = False
+
+    def first_read_index(self, request: ReferenceRequest) -> int:
+        """Return the entry of the next token; what was before the replay's start is not read."""
+        return request.num_computed_tokens // self.block_size

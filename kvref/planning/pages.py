@@ -154,9 +154,10 @@ def storage_block_size(spec: LayerSpec) -> int:
 def max_blocks(spec: LayerSpec, config: PlanningConfig) -> int:
     """Return the most blocks that one request of full length holds (KV-PLAN-8)."""
     length = config.max_model_len_tokens
-    if isinstance(spec, RSWASpec | CircularBufferSpec) or spec.extra_retained_tokens > 0:
+    is_later = isinstance(spec, RSWASpec | CircularBufferSpec) or spec.replays_window
+    if is_later or spec.extra_retained_tokens > 0:
         raise ConfigError(
-            "spec", spec, "of a type that planning knows: no R-SWA, ring, extra tokens"
+            "spec", spec, "of a type that planning knows: no R-SWA, ring, replay, extra tokens"
         )
     if spec.layers:
         return max(max_blocks(layer, config) for _, layer in spec.layers)

@@ -232,6 +232,8 @@ def _check_running(batched: Batched, field: str, place: int, handle: int, num_to
 def _first_read_token(spec: LayerSpec, request: Request) -> int:
     """Return the first token that the next one to compute reads (KV-REQ-9); -1 if all are kept."""
     computed = request.num_computed_tokens
+    if spec.replays_window:
+        return computed
     if spec.rswa_window:
         return max(request.num_prompt_tokens, computed - spec.rswa_window)
     if spec.window_tokens:

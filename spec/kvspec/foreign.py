@@ -9,7 +9,7 @@ from typing import Any
 
 from kvspec.config import KVCacheConfig, KVCacheGroup, KVCacheTensor, ManagerConfig
 from kvspec.policy import Policy
-from kvspec.specs import SPEC_TYPES, LayerSpec
+from kvspec.specs import SPEC_TYPES, LayerSpec, ReplayedWindowSpec
 
 TYPE_OF_NAME: Mapping[str, type[LayerSpec]] = MappingProxyType({t.__name__: t for t in SPEC_TYPES})
 
@@ -58,6 +58,8 @@ def groups_of(groups: Iterable[Any]) -> tuple[KVCacheGroup, ...]:
 def spec_of(spec: Any) -> LayerSpec:
     """Convert to the spec of the same name; to the bare base for a name the contract lacks."""
     made = TYPE_OF_NAME.get(type(spec).__name__, LayerSpec)
+    if getattr(spec, "bounded_replay", False):
+        made = ReplayedWindowSpec
     # Members that an older engine lacks have their default.
     has = (each.name for each in fields(made) if hasattr(spec, each.name))
     members = {name: getattr(spec, name) for name in has}
@@ -91,7 +93,6 @@ def beyond_contract(scheduler: Any) -> dict[str, bool]:
             getattr(group, "host_resident", False) or getattr(group, "role", "default") != "default"
             for group in groups
         ),
-        "windows that are replayed": getattr(scheduler, "prefix_replay_tokens", 0) > 0,
         "groups that are not cached": any(
             getattr(spec, "prefix_cacheable", True) != spec_of(spec).prefix_cacheable
             for spec in specs

@@ -42,7 +42,6 @@ NEEDED_BY_ARGUMENT: Mapping[str, str] = MappingProxyType(
 _USUAL: Mapping[str, Any] = MappingProxyType(
     {
         "block_stride_alignment": None,
-        "bounded_replay": False,
         "is_draft": False,
         "is_index_group_leader": False,
         "max_tp_shards": None,
@@ -205,7 +204,9 @@ def _spec(spec: Any, needs: list[str]) -> Any:
     if not isinstance(spec, dict):
         return spec
     kind = str(spec.get("type"))
-    found = _without(spec, *_USUAL, *_IGNORED, "tokens_per_state")
+    found = _without(spec, *_USUAL, *_IGNORED, "bounded_replay", "tokens_per_state")
+    if spec.get("bounded_replay"):
+        found["type"] = "ReplayedWindowSpec"
     needs += [name for name, usual in _USUAL.items() if spec.get(name, usual) != usual]
     if "MLA" in kind:
         found |= {"compress_ratio": spec.get("tokens_per_state", 1), "head_size_v": None}

@@ -223,6 +223,14 @@ class SlidingWindowMLASpec(SlidingWindowSpec):
 
 
 @dataclass(frozen=True)
+class ReplayedWindowSpec(SlidingWindowMLASpec):
+    """A sliding window that is not cached: a request computes it again behind a hit (KV-SW-10)."""
+
+    prefix_cacheable: ClassVar[bool] = False
+    replays_window: ClassVar[bool] = True
+
+
+@dataclass(frozen=True)
 class ChunkedLocalAttentionSpec(AttentionSpec):
     """Attention within fixed chunks of `attention_chunk_size` tokens."""
 
@@ -343,6 +351,7 @@ SPEC_TYPES: tuple[type[LayerSpec], ...] = (
     RSWASpec,
     SlidingWindowSpec,
     SlidingWindowMLASpec,
+    ReplayedWindowSpec,
     ChunkedLocalAttentionSpec,
     MambaSpec,
     CrossAttentionSpec,

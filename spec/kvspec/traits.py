@@ -26,6 +26,9 @@ class Traits:
     is_latent: ClassVar[bool] = False
     """Whether a token has one latent vector in place of keys and values."""
 
+    replays_window: ClassVar[bool] = False
+    """Whether a request computes the window again behind a hit (KV-SW-10)."""
+
     retains_sparsely: ClassVar[bool] = False
     """Whether a retention interval has an effect (KV-CFG-7)."""
 

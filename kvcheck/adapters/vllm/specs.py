@@ -24,6 +24,7 @@ from kvspec.specs import (
     LayerSpec,
     MambaSpec,
     MLAAttentionSpec,
+    ReplayedWindowSpec,
     RSWASpec,
     SlidingWindowMLASpec,
     SlidingWindowSpec,
@@ -48,7 +49,11 @@ SPEC_TYPES: frozenset[type[LayerSpec]] = frozenset(
 )
 """Specs of groups in 0.24. vLLM has a sink class too, but building its manager fails."""
 
-LATER_SPEC_TYPES = SPEC_TYPES - {TQFullAttentionSpec} | {RSWASpec, CircularBufferSpec}
+LATER_SPEC_TYPES = SPEC_TYPES - {TQFullAttentionSpec} | {
+    RSWASpec,
+    CircularBufferSpec,
+    ReplayedWindowSpec,
+}
 """Specs in 0.33, in which Turboquant is not a separate spec."""
 
 PLANNED_TYPES = frozenset(TYPE_OF_NAME.values())
@@ -186,6 +191,8 @@ def layer_spec(library: Library, spec: LayerSpec) -> Any:
     if "kv_cache_specs" in members:
         layers = members["kv_cache_specs"]
         members["kv_cache_specs"] = {name: layer_spec(library, layer) for name, layer in layers}
+    if spec.replays_window:
+        return interface.SlidingWindowMLASpec(**members, bounded_replay=True)
     return getattr(interface, type(spec).__name__)(**members)
 
 

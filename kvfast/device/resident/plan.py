@@ -55,8 +55,11 @@ def check_groups(config: ManagerConfig) -> None:
     """Check that lists grow with the tokens; raise UnsupportedError for states."""
     if any(spec.is_state for spec in config.managed_specs):
         raise UnsupportedError("resident decode steps with Mamba groups", "kvfast.device")
-    if any(kind_of(spec) in (kinds.CIRCULAR, kinds.RSWA) for spec in config.managed_specs):
-        raise UnsupportedError("resident decode steps with rings or R-SWA", "kvfast.device")
+    others = (kinds.CIRCULAR, kinds.RSWA, kinds.REPLAYED)
+    if any(kind_of(spec) in others for spec in config.managed_specs):
+        raise UnsupportedError(
+            "resident decode steps with rings, R-SWA or replayed windows", "kvfast.device"
+        )
     if any(spec.extra_retained_tokens for spec in config.managed_specs):
         raise UnsupportedError("resident decode steps with retained tokens", "kvfast.device")
 

@@ -40,6 +40,8 @@ def _refuse(scheduler: Any) -> None:
     leaves = any(getattr(spec, "num_prefill_checkpoint_blocks", 0) for spec in specs)
     refused = {
         **beyond_contract(scheduler),
+        f"windows that are replayed in vLLM 0.{release()}": not is_since(33)
+        and getattr(scheduler, "prefix_replay_tokens", 0) > 0,
         "context parallelism": max(scheduler.dcp_world_size, scheduler.pcp_world_size) > 1,
         f"Mamba layers with prefix caching in vLLM 0.{release()}": scheduler.has_mamba_layers
         and scheduler.kv_cache_manager.enable_caching
