@@ -80,7 +80,7 @@ def plan_of(config: ManagerConfig) -> Plan:
         raise UnsupportedError(f"a look-ahead of more than {MOST_TOKENS} tokens", "kvfast")
     if config.kv_cache.num_blocks > MOST_BLOCKS:
         raise UnsupportedError(f"more than {MOST_BLOCKS} blocks", "kvfast")
-    _refuse_retention_without_effect(config, kind_per_group)
+    _refuse_retention_without_effect(config, specs)
     _refuse_context_parallel(config, specs)
     if config.enable_caching:
         _refuse_caching(config, specs, kind_per_group)
@@ -224,12 +224,12 @@ def _hash_block_size(config: ManagerConfig, specs: Sequence[LayerSpec], schedule
     return hashed
 
 
-def _refuse_retention_without_effect(config: ManagerConfig, kind_per_group: Sequence[Kind]) -> None:
+def _refuse_retention_without_effect(config: ManagerConfig, specs: Sequence[LayerSpec]) -> None:
     """Refuse retention that no group can use (KV-CFG-7)."""
     interval = config.retention_interval_tokens
     if interval == 0 and not config.policy.zero_retention_needs_windows:  # KV-POL-11
         return
-    if interval is not None and not any(kinds.is_thinned(kind) for kind in kind_per_group):
+    if interval is not None and not any(spec.retains_sparsely for spec in specs):
         raise ConfigError(
             "retention_interval_tokens", interval, "None without sliding-window or Mamba groups"
         )
@@ -264,7 +264,7 @@ def _refuse_caching(
         )
     if any(kind == kinds.CROSS or kind == kinds.ENCODER_ONLY for kind in kind_per_group):
         raise ConfigError("enable_caching", True, "False beside encoder groups")
-    if not any(kinds.is_cached(kind) for kind in kind_per_group):  # KV-COORD-14
+    if not any(spec.prefix_cacheable for spec in specs):  # KV-COORD-14
         groups = config.kv_cache.groups
         raise ConfigError("kv_cache.groups", groups, "at least one that takes part in caching")
 

@@ -3,6 +3,3 @@ cdef int FULL, SLIDING, CHUNKED, MAMBA, ALIGNED, CROSS, ENCODER_ONLY, CIRCULAR, 
 
 cpdef int never(int kind) noexcept nogil
 cpdef long long first_visible(int kind, long long reach, long long computed) noexcept nogil
-cpdef bint holds_tokens(int kind) noexcept nogil
-cpdef bint is_cached(int kind) noexcept nogil
-cpdef bint is_thinned(int kind) noexcept nogil

@@ -1,7 +1,7 @@
 # C types of kvfast/_core/shape.py.
 cimport cython
 from kvfast._compiled cimport kind_fields as kinds
-from kvfast._compiled.kinds cimport first_visible, holds_tokens, is_cached, never
+from kvfast._compiled.kinds cimport first_visible, never
 
 
 @cython.final
@@ -12,7 +12,7 @@ cdef class Shape:
     cdef bint null_prefix_is_hit, looks_beyond, replays_before_drop, drafts_hold_states, some_group_drops, replays
     cdef int[::1] kind
     cdef long long[::1] block_size, hashes_per_block, reach, extra, drafted
-    cdef int[::1] drops, is_zeroed, tails, returns
+    cdef int[::1] drops, is_zeroed, tails, returns, has_tokens, takes_part
     cdef long long[::1] cap
     cdef readonly int num_attention
     cdef int[::1] first_member, members

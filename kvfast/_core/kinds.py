@@ -31,6 +31,11 @@ RSWA: Final = 8
 REPLAYED: Final = 9
 """A sliding window that is not cached, but computed again behind a hit."""
 
+HOLDS_TOKENS: Final = frozenset({FULL, RSWA, SLIDING, CHUNKED, MAMBA, ALIGNED, REPLAYED})
+"""Whose blocks hold all of the sequence's own tokens, not those of an encoder."""
+CACHED: Final = HOLDS_TOKENS - {REPLAYED}
+"""Whose groups take part in prefix caching (KV-COORD-14)."""
+
 
 def never(kind: Never) -> int:
     """Mark the end of a branch by kind, which no kind reaches."""
@@ -50,37 +55,4 @@ def first_visible(kind: Kind, reach: int, computed: int) -> int:
         return computed - computed % reach
     if kind == MAMBA or kind == ALIGNED:
         return max(computed - 1, 0)
-    return never(kind)
-
-
-def holds_tokens(kind: Kind) -> bool:
-    """Return whether the blocks hold all of the sequence's own tokens, not those of an encoder."""
-    if kind == FULL or kind == RSWA or kind == SLIDING or kind == CHUNKED:
-        return True
-    if kind == MAMBA or kind == ALIGNED or kind == REPLAYED:
-        return True
-    if kind == CROSS or kind == ENCODER_ONLY or kind == CIRCULAR:
-        return False
-    return never(kind)
-
-
-def is_cached(kind: Kind) -> bool:
-    """Return whether groups take part in prefix caching (KV-COORD-14)."""
-    if kind == FULL or kind == RSWA or kind == SLIDING or kind == CHUNKED:
-        return True
-    if kind == MAMBA or kind == ALIGNED:
-        return True
-    if kind == CROSS or kind == ENCODER_ONLY or kind == CIRCULAR or kind == REPLAYED:
-        return False
-    return never(kind)
-
-
-def is_thinned(kind: Kind) -> bool:
-    """Return whether a retention interval keeps blocks of the group out of the cache (KV-RET-*)."""
-    if kind == SLIDING or kind == MAMBA or kind == ALIGNED or kind == REPLAYED:
-        return True
-    if kind == FULL or kind == RSWA or kind == CHUNKED:
-        return False
-    if kind == CROSS or kind == ENCODER_ONLY or kind == CIRCULAR:
-        return False
     return never(kind)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, cast
 
 from . import kinds
 from .arrays import zeroed
-from .kinds import Kind, first_visible, holds_tokens, is_cached, never
+from .kinds import CACHED, HOLDS_TOKENS, Kind, first_visible, never
 
 if TYPE_CHECKING:
     from .plan import GroupPlan, Plan
@@ -60,6 +60,8 @@ class Shape:
         self.cap = zeroed("q", n)
         self.tails = zeroed("i", n)
         self.returns = zeroed("i", n)
+        self.has_tokens = zeroed("i", n)
+        self.takes_part = zeroed("i", n)
         for g, group in enumerate(groups):
             self.kind[g] = group.kind
             self.block_size[g] = group.block_size
@@ -72,9 +74,15 @@ class Shape:
             self.cap[g] = group.cap_blocks
             self.tails[g] = group.has_partial_tails and group.hashes_per_block > 1
             self.returns[g] = group.checkpoints_return
+            self.has_tokens[g] = group.kind in HOLDS_TOKENS
+            self.takes_part[g] = group.kind in CACHED
+        self._join(attention)
+
+    def _join(self, attention: Sequence[Sequence[int]]) -> None:
+        """Lay the attention groups' members out one after another."""
         self.num_attention = len(attention)
         self.first_member = zeroed("i", len(attention) + 1)
-        self.members = zeroed("i", n)
+        self.members = zeroed("i", self.num_groups)
         at = 0
         for a, members in enumerate(attention):
             self.first_member[a] = at
@@ -101,11 +109,11 @@ class Shape:
 
     def holds_tokens(self, group: int) -> bool:
         """Return whether the blocks hold all tokens of the sequence, not those of an encoder."""
-        return holds_tokens(self.kind[group])
+        return self.has_tokens[group] != 0
 
     def is_cached(self, group: int) -> bool:
         """Return whether the group takes part in prefix caching (KV-COORD-14)."""
-        return is_cached(self.kind[group])
+        return self.takes_part[group] != 0
 
     def cdiv(self, a: int, b: int) -> int:
         """Divide numbers from 0 on, rounding up."""

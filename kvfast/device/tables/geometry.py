@@ -12,7 +12,7 @@ from functools import cached_property
 from itertools import accumulate
 
 from kvfast._core import kinds
-from kvfast._core.kinds import holds_tokens
+from kvfast._core.kinds import HOLDS_TOKENS
 from kvfast.configuration import kind_of
 from kvfast.device.base.arguments import INT32_MAX
 from kvspec._check import is_int
@@ -107,6 +107,6 @@ def _group_table(
     return GroupTable(
         width=most if width is None else width,
         span_tokens=span,
-        has_slots=holds_tokens(kind) and not spec.is_state,
+        has_slots=kind in HOLDS_TOKENS and not spec.is_state,
         moves=kind == kinds.ALIGNED,
     )

@@ -62,7 +62,7 @@ class BatchedSteps:
         self.never = self.never_updates = self._never()
         if self.never is None and scheduler.has_mamba_layers and self.release < 33:
             self.never = "Mamba layers before 0.33"
-        if self.never is None and getattr(scheduler, "prefix_replay_tokens", 0):  # since 0.31
+        if self.never is None and getattr(scheduler, "prefix_replay_tokens", 0) > 0:  # since 0.31
             self.never = "windows that are computed again behind a hit"
         self.budget: int = scheduler.max_num_scheduled_tokens
         self.stagger: int = getattr(scheduler, "pp_size", 1)
