@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Collection
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 
@@ -16,13 +17,19 @@ from kvcheck.tools.bench.calls import Calls, contract_calls
 from kvcheck.tools.bench.cases import Plan, Section
 from kvcheck.tools.bench.pools import can_measure
 from kvref import ReferenceImplementation
-from kvspec.interface import KVCacheManager
+from kvspec.interface import Capabilities, KVCacheManager
 from tests.bench.toy import PLAN, shorter_hits
 
 
 class Broken(ReferenceImplementation):
     def bench_calls(self, manager: KVCacheManager) -> Calls:
         return shorter_hits(contract_calls(self, manager))
+
+
+class Hashless(ReferenceImplementation):
+    @property
+    def capabilities(self) -> Capabilities:
+        return replace(ReferenceImplementation().capabilities, hash_functions=frozenset())
 
 
 ROOT = Path(__file__).parents[2]
