@@ -109,7 +109,7 @@ def offered_hits(blocks: KVCacheBlocks | None, num_groups: int, num_blocks: int)
 def check_allocation(asked: Allocation, coordinator: Coordinator, longest: int) -> None:
     """Check the demands of `allocate_slots`, except counts; no sequence is `longest` + 1 long."""
     replays = any(group.spec.replays_window for group in coordinator.groups)
-    is_replay = asked.num_hit_tokens > 0 and replays  # KV-SW-10
+    is_replay = replays and asked.num_hit_tokens > 0  # KV-SW-10
     if asked.num_new_tokens == 0 and not asked.has_load and not is_replay:  # KV-MGR-3
         raise InvalidArgumentError(
             "num_new_tokens", 0, "at least 1 when no external tokens come either"

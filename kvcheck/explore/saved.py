@@ -131,7 +131,10 @@ def _decoded(value: Mapping[str, Any], where: Where) -> Unfinished:
         raise here.member("states").error(str(error)) from None
     size = FINGERPRINT_BYTES
     numbers = {names[at : at + size]: at // size for at in range(0, len(names), size)}
-    table = {tuple(map(_frozen, move)): number for number, move in enumerate(value["moves"])}
+    try:
+        table = {tuple(map(_frozen, move)): number for number, move in enumerate(value["moves"])}
+    except TypeError:
+        raise here.member("moves").error("moves are lists of words, numbers and lists") from None
     graph = Graph(numbers, array("q", value["parents"]), array("q", value["made"]), table)
     fits = len(graph.parents) == len(graph.made) == len(numbers) > value["first"]
     is_tree = all(parent < number for number, parent in enumerate(graph.parents) if number)

@@ -272,7 +272,10 @@ class Watch:
         name = request.request_id
         self.content.withdraw(self._lists(name), computed)
         followed = self.requests.follow(request, call.num_tokens)
-        followed.num_computed = min(followed.num_computed, computed)
+        computed = min(followed.num_computed, computed)
+        # Behind its window it can only be released (KV-REQ-9).
+        goes_on = self.content.has_window(self._lists(name), computed)
+        followed.num_computed = computed if goes_on else 0
         self.void |= set(call.result)
 
     def _returned(self, call: Call) -> None:

@@ -165,7 +165,7 @@ class Calls:
     ) -> KVCacheBlocks | None:
         """Run the remaining checks of `allocate_slots`, then allocate (KV-MGR-3 … KV-MGR-10)."""
         core, checks = self.core, self.checks
-        if new == 0 and external == 0 and not (new_computed and core.shape.replays):  # KV-SW-10
+        if new == 0 and external == 0 and not (core.shape.replays and new_computed > 0):  # KV-SW-10
             raise InvalidArgumentError("num_new_tokens", 0, "at least 1 without external tokens")
         num_hits = checks.offer(hits)
         checks.check_scheduling(request)

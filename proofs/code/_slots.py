@@ -52,10 +52,12 @@ class Case:
     has_row: bool = False
     is_running: bool = False
     has_hits: bool = False
+    replays: bool = False
 
     def __str__(self) -> str:
         row = "under way" if self.is_running else "with blocks" if self.has_row else "first"
-        return f"{self.status}, {row}{', with hits' if self.has_hits else ''}"
+        hits = ", with a replayed hit" if self.replays else ", with hits" if self.has_hits else ""
+        return f"{self.status}, {row}{hits}"
 
 
 def needed(of: str, *asked: Term) -> Term:
@@ -112,6 +114,7 @@ class NotingGroup:
 
     def __init__(self, notes: Notes) -> None:
         self.notes = notes
+        self.spec = SimpleNamespace(replays_window=notes.case.replays)
 
     def has_entry(self, name: str) -> bool:
         return self.notes.case.is_running
@@ -261,6 +264,7 @@ class NotingCore(core.Core):
         made.allocator = NotingAllocator(notes)
         made.demand = demand.Demand()
         made.inside = None
+        made.shape = SimpleNamespace(replays=notes.case.replays)
         made.reports_admitted = False
         row = 0 if notes.case.has_row else -1
         made.rows = SimpleNamespace(of=lambda request: row, add=lambda request: 0)

@@ -54,6 +54,7 @@ GUARANTEES = (
 CASES = (
     Case(RequestStatus.WAITING, has_hits=True),  # first: the quickest, in which mistakes show
     Case(RequestStatus.WAITING),
+    Case(RequestStatus.WAITING, has_hits=True, replays=True),
     Case(RequestStatus.RUNNING, has_row=True, is_running=True),
     Case(RequestStatus.PREEMPTED),
     Case(RequestStatus.WAITING, has_row=True),
@@ -88,7 +89,9 @@ def ruled(case: Case) -> dict[str, Term]:
     whole = smaller(tokens, longest)
     gate = (whole, whole, local, external, smaller(at, longest), encoder)
     need = (slots, main, local, external, at, encoder)
-    legal = z3.And(z3.Or(new > 0, loads), new <= longest - total)  # KV-MGR-3, KV-MGR-4
+    is_replay = z3.And(hit > 0, z3.BoolVal(case.replays))  # KV-SW-10
+    some = z3.Or(new > 0, loads, is_replay)  # KV-MGR-3
+    legal = z3.And(some, new <= longest - total)  # KV-MGR-4
     passes = z3.Or(z3.Not(must_fit), needed("gate", *gate) + watermark <= before)  # KV-MGR-5
     fits = needed("need", *need) + watermark <= then - reserved
     granted = z3.And(legal, passes, fits)

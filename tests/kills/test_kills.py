@@ -233,7 +233,7 @@ def test_those_of_other_parts_are_listed_beside_them() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "by"), [("HandsOutBackwards", ""), ("LookaheadIsCachedInBoth", "slots")]
+    ("name", "by"), [("HandsOutBackwards", ""), ("LookaheadIsVerifiedInBoth", "slots")]
 )
 def test_proofs_are_run_on_the_changed_code(name: str, by: str) -> None:
     LAYERS["proofs"].prepare()

@@ -52,7 +52,7 @@ def test_every_number_has_a_source(name: str) -> None:
 def test_every_model_can_be_planned(run: Run, name: str) -> None:
     ran = run(name)
     assert (ran.code, ran.err) == (0, "")
-    found = run(name, "--json").json
+    found = run(name, "--json", "-").json
     assert found["max_concurrency"] >= 1
     assert sum(group["num_layers"] for group in found["groups"]) == sum(
         1 if isinstance(item, str) else len(item) for item in pattern(name)

@@ -104,7 +104,7 @@ def test_an_address_is_answered_while_the_replay_runs(
         return result
 
     monkeypatch.setattr(Driver, "run", asked)
-    assert main(["replay", "demo", "--limit", "5", *FAST, "--metrics", f":{port}"]) == 0
+    assert main(["replay", "demo", "--limit", "5", *FAST[:-1], "--metrics", f":{port}"]) == 0
     assert samples(answers[0])["vllm:prefix_cache_queries_total", "demo"] > 0
     assert address in capsys.readouterr().err
     with pytest.raises(OSError, match="refused"):

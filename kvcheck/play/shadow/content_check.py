@@ -79,6 +79,7 @@ class ContentCheck:
         self.encoded: dict[str, Content] = {}
         self.rings: dict[int, int] = {}
         self.replayed = [g for g, spec in enumerate(config.managed_specs) if spec.replays_window]
+        self.replay_starts: dict[str, int] = {}
         self.in_rings: dict[str, Content] = {}
         factor = config.dcp_world_size * config.pcp_world_size
         for number, spec in enumerate(config.managed_specs):
@@ -104,6 +105,7 @@ class ContentCheck:
         """Forget a released request."""
         self.encoded.pop(name, None)
         self.in_rings.pop(name, None)
+        self.replay_starts.pop(name, None)
         for states in self.states.values():
             states.forget(name)
 
@@ -126,7 +128,8 @@ class ContentCheck:
     ) -> None:
         """Check the reads of the next step, behind `length` tokens, in the request's blocks."""
         for group in self.groups:
-            self.read_group(what, content, group, lists[group], length, rule)
+            since = self.replay_starts.get(name, 0) if group in self.replayed else 0
+            self.read_group(what, content, group, lists[group], length, rule, since=since)
         for group, states in self.states.items():
             states.read(name, what, content, lists[group], length)
         if name in self.in_rings:
@@ -140,10 +143,26 @@ class ContentCheck:
                 for (index, span), block in zip(spans, lists[group], strict=False):
                     self._read_block(what, encoded, group, (block, index), len(span), rule)
 
+    def has_window(self, lists: Lists, length: int) -> bool:
+        """Return whether each group has the first block that is read behind `length` tokens."""
+        firsts = ((g, first_token_read(spec, length) // s) for g, (spec, s) in self.groups.items())
+        return all(NULL_BLOCK not in lists[group][first : first + 1] for group, first in firsts)
+
     def read_group(
-        self, what: str, content: Content, group: int, blocks: Sequence[int], length: int, rule: str
+        self,
+        what: str,
+        content: Content,
+        group: int,
+        blocks: Sequence[int],
+        length: int,
+        rule: str,
+        *,
+        since: int = 0,
     ) -> None:
-        """Check a hit of one group: the reads of the next token, behind `length` ones."""
+        """Check a hit of one group: the reads of the next token, behind `length` ones.
+
+        No token before `since` is read: a replay began there (KV-SW-10).
+        """
         if group in self.states and length:
             self.states[group].read_hit(what, content, blocks, length, rule)
         if group not in self.groups:
@@ -151,7 +170,7 @@ class ContentCheck:
         spec, size = self.groups[group]
         is_hit = what.startswith("hit")
         length = min(length, len(content.tokens))
-        first = first_token_read(spec, length)
+        first = max(first_token_read(spec, length), since)
         for index in range(first // size, -(-length // size)):
             if index >= len(blocks) or blocks[index] == NULL_BLOCK:
                 held = range(index * size, (index + 1) * size)
@@ -266,6 +285,8 @@ class ContentCheck:
                     f" in group {group}",
                 )
             kept = first_token_read(spec, skip_at)
+            if group in self.replayed and hits is not None:
+                self.replay_starts[name] = kept
             first = start if hits is None else min(start, len(hits[group]) * size)
             for index, span in _by_block(first, end, size):
                 if blocks[index] == NULL_BLOCK:
