@@ -69,6 +69,7 @@ def shape_of(way: Way, kind: str, num_groups: int = 1) -> Any:
     shape.drafts_hold_states = True
     of_each = {
         "kind": getattr(kinds, kind.upper()),
+        "has_tokens": getattr(kinds, kind.upper()) in kinds.HOLDS_TOKENS,
         "block_size": way.number(BLOCK),
         "reach": way.number(REACH),
         "extra": way.number(EXTRA) if kind == "sliding" else 0,
