@@ -27,7 +27,7 @@ sys.meta_path[:] = [Hiding(finder) for finder in sys.meta_path]
 
 WITHOUT_TRITON = """
 import torch
-import kvfast
+from kvfast import device
 from kvfast.device.base.backend import chosen
 from kvspec.config import KVCacheConfig, KVCacheGroup, ManagerConfig
 from kvspec.specs import FullAttentionSpec, MLAAttentionSpec
