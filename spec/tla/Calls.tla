@@ -1,6 +1,7 @@
 ------------------------------- MODULE Calls --------------------------------
 (* The calls of a manager (spec/rules/manager.md): each operator takes a cache, and answers the
-   cache afterwards. Manager has the moves of a scheduler that makes these calls.
+   cache afterwards. Manager has the moves of a scheduler that makes these calls, Trace follows a
+   record of them.
 
    What an allocation asks for is a record:
 

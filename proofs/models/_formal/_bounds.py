@@ -90,6 +90,10 @@ def larger() -> dict[str, Bounds]:
 def grown() -> dict[str, ManagerSide]:
     """Return bounds for the night, with several block sizes and options."""
     bounds = {
+        "blocks of 2 tokens": ManagerBounds(
+            num_blocks=3, block_sizes=(2,), num_tokens=1, min_prompt=2, max_prompt=3, max_tokens=4
+        ),
+        "two windows": ManagerBounds(num_blocks=3, windows=(2,), num_tokens=1, max_tokens=3),
         "two block sizes": ManagerBounds(
             num_blocks=5,
             num_requests=1,

@@ -26,6 +26,7 @@ STACK = "--stack-size=6000"  # of 8,192 KiB that a process usually has; the defa
 _EXTENDS = re.compile(r"^EXTENDS (.*)$", re.MULTILINE)
 _VARIABLE = re.compile(r"^VARIABLE (\w+).*$", re.MULTILINE)
 _STATE = re.compile(r'^  s(\d+) \[label="(.*)"', re.MULTILINE)
+_AT = re.compile(r"\bat = (\d+)")
 _EDGE = re.compile(r'^  s(\d+) -> s(\d+) \[label="([^"]*)"', re.MULTILINE)
 
 
@@ -139,6 +140,42 @@ def check(
         "dot_mode": "full",
     }
     return _answer(_run(source + "====\n", options), invariants)
+
+
+def follow(
+    constants: Mapping[str, object],
+    *,
+    unchecked: int = 0,
+    texts: Mapping[str, str] | None = None,
+) -> tuple[int, str]:
+    """Return how many steps of a record Trace follows, and the last state if the checker prints it.
+
+    It prints it after the step `unchecked`, and before a step in which something has no value (a
+    step that takes more blocks than there are, say).
+    """
+    values = {**constants, "Unchecked": unchecked}
+    config = [
+        "INIT Init",
+        "NEXT Next",
+        "CONSTANTS",
+        *(f"  {name} = {text_of(value)}" for name, value in values.items()),
+        "INVARIANTS has_not_arrived",
+    ]
+    options = {
+        "cfg_source": "\n".join(config),
+        "max_states": MAX_STATES,
+        "max_depth": MAX_STATES,
+        "allow_deadlock": True,
+        "export_dot": False,
+    }
+    answer = _run(source_of("Trace", texts or {}) + "====\n", options)
+    if answer["success"]:
+        return int(str(answer["states_explored"])) - 1, ""
+    if answer["error_type"] not in ("InvariantViolation", "NextError"):
+        raise RuntimeError(f"{answer['error_type']}: {answer['error_message']}")
+    states = answer["trace"]
+    state = str(states[-1]) if isinstance(states, list) else ""
+    return int(_AT.findall(state)[-1]), state
 
 
 def _run(source: str, options: Mapping[str, object]) -> dict[str, object]:
