@@ -33,17 +33,22 @@ def defaults_of(command: click.Command, name: str, known: list[str]) -> dict[str
     given = content.get(name, {})
     if not isinstance(given, dict):
         fail(f"{path}: {name} must be a table of options")
-    return {_parameter(command, name, path, key): value for key, value in given.items()}
+    found = {_parameter(command, name, path, key): value for key, value in given.items()}
+    return {
+        each.name: [value] if each.multiple and isinstance(value, str) else value
+        for each, value in found.items()
+        if each.name
+    }
 
 
-def _parameter(command: click.Command, name: str, path: Path, key: str) -> str:
+def _parameter(command: click.Command, name: str, path: Path, key: str) -> click.Parameter:
     """Return the parameter that an option sets, or an argument as the help shows it."""
-    names: dict[str, str] = {}
+    names: dict[str, click.Parameter] = {}
     for each in command.params:
         shown = each.opts
         if isinstance(each, click.Argument):
             shown = each.make_metavar(click.Context(command)).lower().strip("[]….").split("|")
-        names |= {opt.lstrip("-"): each.name or "" for opt in shown}
+        names |= {opt.lstrip("-"): each for opt in shown}
     wanted = key.replace("_", "-")
     if wanted not in names:
         fail(f"{path}: [{name}] has no option {key}{closest(wanted, names)}")

@@ -79,6 +79,13 @@ def set_globally(name: str) -> Any:
     return None if context is None else context.meta.get(f"kvspec.{name}")
 
 
+class _Output(Console):
+    """A console on stdout. Where the reader goes away Rich would end with 1, a failed check."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError
+
+
 def output_console(json_path: Path | None = None) -> Console:
     """Return a console for results: on stdout, or on stderr where JSON has taken stdout.
 
@@ -90,7 +97,7 @@ def output_console(json_path: Path | None = None) -> Console:
             options |= {"force_terminal": True, "color_system": "standard", "no_color": False}
         case "never":
             options |= {"color_system": None}
-    return Console(**options)
+    return _Output(**options)
 
 
 def progress_console() -> Console:

@@ -109,12 +109,17 @@ def test_a_command_returns_its_exit_code(
     assert main(["doctor"]) == code
 
 
-def test_a_reader_that_goes_away_ends_the_command_quietly() -> None:
+@pytest.mark.parametrize("command", ["doctor", "explore --list"])
+def test_a_reader_that_goes_away_ends_the_command_quietly(command: str) -> None:
     reader, writer = os.pipe()
     os.close(reader)
     with os.fdopen(writer, "wb") as gone:
         done = subprocess.run(
-            [*KVSPEC, "doctor"], stdout=gone, stderr=subprocess.PIPE, text=True, check=False
+            [*KVSPEC, *command.split()],
+            stdout=gone,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
         )
     assert (done.returncode, done.stderr) == (141, "")
 

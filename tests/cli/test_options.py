@@ -59,6 +59,8 @@ def test_a_file_gives_defaults_and_the_line_has_the_last_word(
     assert "20.00 GiB" in "".join(said_by("plan --tensor 1", capsys))
     assert "30.00 GiB" in "".join(said_by("plan --memory-gib 30", capsys))
     assert said_by("rule", capsys)[0].startswith("KV-POOL-4")
+    own.write_text('[check]\nimpl = "kvref"\nrules = "kv-pool-4"\nbudget = "directed"\n')
+    assert "The one rule" in said_by("check", capsys)[1]
 
 
 @pytest.mark.parametrize(
