@@ -37,7 +37,7 @@ HAPPENED: Mapping[str, str] = MappingProxyType(
         "lookups_keep_their_order": "blocks with the same key have changed their order",
         "the_last_token_is_computed": "a hit leaves no token to compute",
         "what_is_read_is_there": "a token that is read has no block",
-        "content_is_where_it_is_claimed": "a slot that is read holds another request's token",
+        "content_is_where_it_is_claimed": "a slot that is read does not hold its token",
         "granted_tokens_have_slots": "a token that was granted has no slot",
         "no_write_to_null": "a token is written to the null block",
         "a_state_is_read_after_its_step": "a request starts from a state that is not computed yet",

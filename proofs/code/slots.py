@@ -3,7 +3,7 @@
 Statement: whether a call is illegal, refused by the gate of the whole sequence, refused for lack of
 blocks or granted; the number of tokens in each need; the number of tokens at which skipped
 blocks are removed; whether hits are taken; and how many tokens are cached are the formulas of
-KV-MGR-3 … KV-MGR-7, KV-MGR-9, KV-MGR-10 and KV-MGR-21, the reserve and the watermark included.
+KV-MGR-3 … KV-MGR-7, KV-MGR-9, KV-MGR-10, KV-MGR-21 and KV-SW-10, with reserve and watermark.
 `Allocator.allocate` of kvref and `Calls.grant` and `Core.place` of kvfast run unchanged on
 unknown numbers and flags, along every path, for requests of each status that
 hold nothing, hold blocks or are under way. A mistake made in both is seen, since both are compared

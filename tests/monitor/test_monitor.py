@@ -28,6 +28,7 @@ from kvspec.interface import Implementation, KVCacheManager
 from kvspec.record_file import read_header
 from kvspec.request import LoRA, MultimodalItem, PromptEmbeddings, Request, RequestInput
 from kvspec.snapshot import Snapshot
+from kvspec.specs import SlidingWindowSpec
 from tests.mistakes import mistaken
 from tests.monitor.twins import Engine, WithManager, config
 
@@ -171,6 +172,16 @@ def test_who_goes_on_behind_a_withdrawn_hit_is_named(tmp_path: Path) -> None:
     second.num_computed_tokens = 2 * size
     with pytest.raises(MonitorViolation, match="KV-MGR-24"):
         monitor.allocate_slots(second, 1)
+
+
+def test_a_request_withdrawn_behind_its_window_is_not_read(tmp_path: Path) -> None:
+    """A load fails at its beginning, whose blocks the window has released (KV-REQ-9)."""
+    window = SlidingWindowSpec(4, 1, 8, "float16", sliding_window=4)
+    monitor = watched(config(specs=[window]), record=tmp_path)
+    loading = request(monitor, 13, "a")
+    monitor.allocate_slots(loading, 0, num_external_computed_tokens=12)
+    assert monitor.withdraw(loading, 4) == ()
+    monitor.free(loading)
 
 
 def test_between_audits_a_leak_is_seen_by_counting(tmp_path: Path) -> None:
