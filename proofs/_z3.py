@@ -18,9 +18,11 @@ import z3
 Term = Any
 """An expression of z3, which declares no types."""
 
-EFFORT = 20_000_000
-"""Of one question, in z3's own units, so that a busy machine changes no answer; none takes a tenth
-of it. An answer `unknown` counts as a failure."""
+EFFORT = 5_000_000
+"""Of the first attempt, in z3's own units, so that a busy machine changes no answer."""
+ATTEMPTS = 6
+"""At one question, each from another seed and with twice the effort: where numbers are multiplied,
+one search may take a hundred times as long as the next. Only `unknown` from all is a failure."""
 
 
 @dataclass(frozen=True)
@@ -86,10 +88,15 @@ def function(name: str, arity: int = 1) -> Callable[..., Term]:
 
 def ask(formulas: Iterable[Term]) -> str:
     """Return `sat` if the formulas can hold together, `unsat` if they can't, or `unknown`."""
-    solver = z3.Solver()
-    solver.set(rlimit=EFFORT)
-    solver.add(*formulas)
-    return str(solver.check())
+    terms = tuple(formulas)
+    for attempt in range(ATTEMPTS):
+        solver = z3.Solver()
+        solver.set(rlimit=EFFORT << attempt, random_seed=attempt)
+        solver.add(*terms)
+        answer = str(solver.check())
+        if answer != "unknown":
+            break
+    return answer
 
 
 @dataclass(frozen=True)
