@@ -108,6 +108,9 @@ def test_an_off_by_one_is_found_by_its_own_rule(mistake: str) -> None:
         ("pool 6; full of 4\nfree r 3..", "no value"),
         ("pool 6; full of 4\nhit r -> (1 + )", "no sum"),
         ("pool 6; full of 4\nhit r", "no request"),
+        ("pool 6; full of 4\nstart r 0..3\nfree r r", "free: too many"),
+        ("pool 6; full of 4\nevict_blocks 1 2", "evict_blocks: too many"),
+        ("pool 6; full of 4\nevict_blocks", "evict_blocks: missing"),
     ],
 )
 def test_what_is_none_of_the_notation_is_said_so(text: str, reason: str) -> None:

@@ -214,7 +214,9 @@ def needs_ids(story: Story) -> bool:
         return False  # for any subject, whatever it numbers its blocks
     for line in story.lines:
         match = TAKES_IDS.search(line.text)
-        if match and (match["c"] or LITERAL.search(_without_entries(match["a"] or match["b"]))):
+        if match and (
+            match["c"] or LITERAL.search(_without_entries(match["a"] or match["b"] or ""))
+        ):
             return True
     return False
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from inspect import signature
 from typing import Any
 
 from kvcheck.play.features import FEATURE_OF_ARGUMENT
@@ -96,15 +97,19 @@ class Verbs:
             return getattr(self.requests[name], member)
         bare, members = parted(words)
         if verb in self.verbs:
+            _check_words(self.verbs[verb], *bare, **members)
             return self.verbs[verb](*bare, **members)
         self._remember(verb, bare)
         given = [self.argument(value) for value in bare]
         named = {name: self.argument(value, name) for name, value in members.items()}
-        if not any(hasattr(protocol, verb) for protocol in (KVCacheManager, CopyingManager)):
+        called = getattr(KVCacheManager, verb, getattr(CopyingManager, verb, None))
+        if called is None:
             raise NotationError(f"no call: {verb}")
         self._need_unequal(named.get("new_computed_blocks"))
-        made = getattr(self.on, verb)
-        return made(*given, **named) if callable(made) else made
+        if isinstance(called, property):
+            return getattr(self.on, verb)
+        _check_words(getattr(Managed, verb, called), self.on, *given, **named)
+        return getattr(self.on, verb)(*given, **named)
 
     def _remember(self, verb: str, words: Sequence[Any]) -> None:
         """Keep a request's lists before they are dropped, so that `a[1]` still names its block."""
@@ -370,3 +375,11 @@ def tupled(value: Any) -> Any:
 
 def _list_of(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [value]
+
+
+def _check_words(call: Callable[..., Any], *given: Any, **named: Any) -> None:
+    """Raise NotationError for words that the call does not take: no implementation's fault."""
+    try:
+        signature(call).bind(*given, **named)
+    except TypeError as error:
+        raise NotationError(f"{call.__name__.removeprefix('do_')}: {error}") from error
