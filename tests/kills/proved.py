@@ -118,8 +118,9 @@ def _first(mistake: Mistake, ask: Callable[[ModuleType], None], *, contracts: bo
                 ask(module)
         except FoundError as found:
             return f"{name.removeprefix('proofs.code.')}: {found}"
-        except Exception:  # the proof can't run this code, which proves nothing
-            continue
+        except Exception:  # this proof can't run the changed code; it must run as it is
+            with _imported(name, {}) as module:
+                ask(module)
     return None
 
 
