@@ -132,7 +132,8 @@ def grow(submit: Callable[..., Future[Answer]], tally: Tally) -> None:
         tally.expect(name, "", verdict(answer.result(), graph))
         tally.expect(twins[name].name, twins[name].found_by, verdict(wrong.result(), graph))
         mistake = find(GROWN_IN_KVREF[name])
-        broken = explore(ManagerSide(replace(bounds.bounds, made_by=mistake.make())))
+        # Behind its first wrong state calls may be illegal.
+        broken = explore(ManagerSide(replace(bounds.bounds, made_by=mistake.make())), within=graph)
         tally.expect(f"kvref: {mistake.id}", DIFFERS, verdict(answer.result(), broken))
 
 

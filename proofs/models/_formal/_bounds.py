@@ -83,17 +83,20 @@ def compared() -> dict[str, Bounds]:
 
 
 def larger() -> dict[str, Bounds]:
-    """Return bounds for the night: as slow as all of `compared`, and no mistake needs them."""
-    return {"two requests of two texts": ManagerSide(ManagerBounds(num_blocks=3))}
-
-
-def grown() -> dict[str, ManagerSide]:
-    """Return bounds for the night, with several block sizes and options."""
+    """Return bounds for the night: slower than all of `compared`, and no mistake needs them."""
     bounds = {
         "blocks of 2 tokens": ManagerBounds(
             num_blocks=3, block_sizes=(2,), num_tokens=1, min_prompt=2, max_prompt=3, max_tokens=4
         ),
         "two windows": ManagerBounds(num_blocks=3, windows=(2,), num_tokens=1, max_tokens=3),
+        "two requests of two texts": ManagerBounds(num_blocks=3),
+    }
+    return {name: ManagerSide(each) for name, each in bounds.items()}
+
+
+def grown() -> dict[str, ManagerSide]:
+    """Return bounds for the night, with several block sizes and options."""
+    bounds = {
         "two block sizes": ManagerBounds(
             num_blocks=5,
             num_requests=1,
