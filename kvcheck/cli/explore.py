@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import shlex
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +19,6 @@ from kvcheck.cli._options import (
     json_option,
     oracle_option,
     records_option,
-    resume_option,
 )
 from kvcheck.cli._support import (
     FAILED,
@@ -26,19 +28,16 @@ from kvcheck.cli._support import (
     output_console,
     progress_bars,
     progress_console,
-    read_state,
     say,
     write_json,
-    write_state,
 )
 from kvcheck.cli._workers import workers_for, workers_options
 from kvcheck.discovery import find_implementation
 from kvcheck.explore import trace
 from kvcheck.explore.bounds import Configuration
 from kvcheck.explore.configurations import CONFIGURATIONS
-from kvcheck.explore.saved import Saved
 from kvcheck.explore.search import Exploration, Pair
-from kvcheck.explore.session import Report, Session, recorded_counts
+from kvcheck.explore.session import Report, recorded_counts, run
 from kvspec.interface import Feature
 
 
@@ -67,7 +66,6 @@ from kvspec.interface import Feature
 @click.option(
     "--max-edges", type=POSITIVE, metavar="N", help="Leave a configuration after about N edges."
 )
-@resume_option
 @records_option
 @json_option()
 def command(
@@ -80,7 +78,6 @@ def command(
     jobs: int,
     cluster: str | None,
     max_edges: int | None,
-    resume_path: Path | None,
     records_path: Path | None,
     json_path: Path | None,
 ) -> int:
@@ -103,21 +100,17 @@ def command(
         return 0
     if whole:
         chosen = tuple(replace(configuration, up_to_names=False) for configuration in chosen)
-    session = Session(pair_of(name, oracle), chosen, max_edges=max_edges)
-    if resume_path is not None:
-        target = resume_path
-        session.save = lambda saved: write_state(saved.to_json(), target)
-    earlier = earlier_run(resume_path)
-    with workers_for(jobs, cluster) as session.workers:
-        report = run(session, earlier)
+    pair = pair_of(name, oracle)
+    with workers_for(jobs, cluster) as workers, progress() as heard:
+        report = run(pair, chosen, workers=workers, max_edges=max_edges, heard=heard)
     if not report.results and not report.interrupted:
         lacking = sorted({lack for lacks in report.left_out.values() for lack in lacks})
         fail(f"nothing in {name} could be explored, because it lacks {', '.join(lacking)}")
     if json_path is not None:
-        write_json(to_json(report, session), json_path)
-    show(report, session, output_console(json_path))
+        write_json(to_json(report, pair, chosen), json_path)
+    show(report, pair, output_console(json_path))
     if records_path is not None:
-        write_records(report, session, records_path, progress_console())
+        write_records(report, pair, records_path, progress_console())
     return exit_code(report)
 
 
@@ -149,8 +142,9 @@ def pair_of(name: str, oracle_name: str) -> Pair:
     return Pair(oracle, subject, oracle_name, subject_name, find_implementation)
 
 
-def run(session: Session, saved: Saved | None) -> Report:
-    """Run the session, with a progress bar on stderr if that is a terminal."""
+@contextmanager
+def progress() -> Iterator[Callable[[Exploration], None]]:
+    """Show a progress bar on stderr if that is a terminal."""
     recorded = recorded_counts()
     with progress_bars() as bars:
         bar = bars.add_task("exploring")
@@ -158,24 +152,14 @@ def run(session: Session, saved: Saved | None) -> Report:
         def heard(now: Exploration) -> None:
             name, counts = now.configuration.name, now.counts
             known = recorded.get(name) if now.configuration.up_to_names else None
-            speed = counts.states / now.seconds if now.seconds else 0.0
+            speed = counts.states / (time.monotonic() - now.began)
             text = (
                 f"{name}  {counts.states:,} states, {counts.edges:,} edges, {speed:,.0f} states/s"
             )
             total = None if known is None else known.edges
             bars.update(bar, description=text, completed=counts.edges, total=total)
 
-        session.heard = heard
-        return session.run(saved)
-
-
-def earlier_run(path: Path | None) -> Saved | None:
-    """Read the progress of an earlier run; None if there is none.
-
-    Raises FormatError if the file was not written by `kvspec explore`.
-    """
-    found = None if path is None else read_state(path, "explore")
-    return None if found is None else Saved.from_json(*found)
+        yield heard
 
 
 def list_configurations(configurations: tuple[Configuration, ...]) -> None:
@@ -188,7 +172,7 @@ def list_configurations(configurations: tuple[Configuration, ...]) -> None:
         say(f"{each.name}: {each.summary}{size}{deep}")
 
 
-def show(report: Report, session: Session, console: Console) -> None:
+def show(report: Report, pair: Pair, console: Console) -> None:
     """Print the table of counts, then each violation."""
     table = Table(box=None, pad_edge=False)
     table.add_column("configuration")
@@ -205,7 +189,7 @@ def show(report: Report, session: Session, console: Console) -> None:
         table.add_row(result.configuration.name, *(f"{figure:,.0f}" for figure in figures), remark)
     console.print(table)
     for violation in report.violations:
-        say(*trace.lines(violation, session.pair), console=console)
+        say(*trace.lines(violation, pair), console=console)
     for name, lacking in report.left_out.items():
         say(f"left out: {name}, which needs {', '.join(lacking)}", console=console)
     states = sum(result.counts.states for result in report.results)
@@ -216,23 +200,28 @@ def show(report: Report, session: Session, console: Console) -> None:
     say(f"{states:,} states, {edges:,} edges: {found}", console=console)
 
 
-def write_records(report: Report, session: Session, folder: Path, console: Console) -> None:
+def write_records(report: Report, pair: Pair, folder: Path, console: Console) -> None:
     """Write a record of each violation, and print the command that replays it."""
-    impl = session.pair.subject_name or session.pair.oracle_name
+    impl = pair.subject_name or pair.oracle_name
     for violation in report.violations:
-        path, reason = trace.write_record(violation, session.pair, folder)
+        path, reason = trace.write_record(violation, pair, folder)
         line = f"no record: {reason}"
         if path is not None:
             line = f"kvspec golden {shlex.quote(str(path))} --impl {shlex.quote(impl)}"
         say(line, console=console)
 
 
-def to_json(report: Report, session: Session) -> dict[str, object]:
+def to_json(
+    report: Report, pair: Pair, configurations: Sequence[Configuration]
+) -> dict[str, object]:
     """Return the report as a JSON document."""
     return {
-        **session.about,
+        "impl": pair.subject_name or pair.oracle_name,
+        "oracle": pair.oracle_name,
+        "configurations": [each.name for each in configurations],
+        "whole": not all(each.up_to_names for each in configurations),
         "interrupted": report.interrupted,
         "left_out": {name: list(lacking) for name, lacking in report.left_out.items()},
         "results": [result.to_json() for result in report.results],
-        "violations": [trace.to_json(each, session.pair) for each in report.violations],
+        "violations": [trace.to_json(each, pair) for each in report.violations],
     }

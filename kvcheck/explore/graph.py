@@ -41,13 +41,3 @@ class Graph:
             path.append(moves[self.made[number]])
             number = self.parents[number]
         return tuple(reversed(path))
-
-    def cut(self, num_states: int) -> Graph:
-        """Return the graph as it was with this number of states."""
-        names = list(self.numbers)[:num_states]
-        return Graph(
-            {name: number for number, name in enumerate(names)},
-            self.parents[:num_states],
-            self.made[:num_states],
-            dict(self.table),
-        )

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import functools
 import pickle
+import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from typing import NamedTuple, TypeAlias
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, NamedTuple, TypeAlias
 
 from kvcheck.explore.bounds import Configuration
 from kvcheck.explore.edges import Broken, Edges, Found
 from kvcheck.explore.graph import Graph
-from kvcheck.explore.sides import Side, follow
-from kvcheck.explore.state import Move, State
+from kvcheck.explore.state import Move
 from kvcheck.tasks import Workers, in_order
 from kvspec.interface import Implementation
 
@@ -56,6 +56,13 @@ class Counts:
             by_move=tuple(sorted(by_move.items())),
         )
 
+    def to_json(self) -> dict[str, Any]:
+        return {**asdict(self), "by_move": dict(self.by_move)}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Counts:
+        return cls(**{**value, "by_move": tuple(sorted(value["by_move"].items()))})
+
 
 @dataclass(frozen=True)
 class Violation:
@@ -76,7 +83,7 @@ class Exploration:
     level: list[Item] = field(default_factory=list)
     violation: Violation | None = None
     is_complete: bool = False
-    seconds: float = 0.0
+    began: float = field(default_factory=time.monotonic)
 
 
 Find: TypeAlias = Callable[[str], Implementation]
@@ -108,46 +115,36 @@ def explore(
     workers: Workers | None = None,
     max_edges: int | None = None,
     heard: Heard = lambda exploration: None,
-    level_ends: Heard = lambda exploration: None,
 ) -> Exploration:
     """Explore until all is explored, a rule is broken, or there are `max_edges` edges.
 
-    `heard` is called after some states, `level_ends` after each level: only then may an exploration
-    be saved (`kvcheck.explore.saved`). Without `workers` all is done in this process.
+    `heard` is called after some states. Without `workers` all is done in this process.
     """
-    begin(exploration, pair)
+    edges = Edges(exploration.configuration, pair.oracle)
+    first = edges.first()
+    exploration.graph.add(edges.name_of(first), 0, START)
+    exploration.level = [Item(0, pickle.dumps(first, pickle.HIGHEST_PROTOCOL), ())]
     expand = expanding(exploration.configuration, pair, workers)
     while exploration.level:
-        below: list[Item] = []
-        if not _level(exploration, expand, below, pair, max_edges, heard):
+        below = _below(exploration, expand, pair, max_edges, heard)
+        if below is None:
             return exploration
         depth = exploration.counts.depth + (len(below) > 0)
         exploration.counts = replace(exploration.counts, depth=depth)
         exploration.level = below
-        level_ends(exploration)
     exploration.is_complete = True
     return exploration
 
 
-def begin(exploration: Exploration, pair: Pair) -> None:
-    """Put the start into an exploration that has nothing yet."""
-    if not len(exploration.graph):
-        edges = Edges(exploration.configuration, pair.oracle)
-        first = edges.first()
-        exploration.graph.add(edges.name_of(first), 0, START)
-        exploration.level = [Item(0, pickle.dumps(first, pickle.HIGHEST_PROTOCOL), ())]
-
-
-def _level(
+def _below(
     exploration: Exploration,
     expand: Expand,
-    below: list[Item],
     pair: Pair,
     max_edges: int | None,
     heard: Heard,
-) -> bool:
-    """Expand one level into `below`; return False where the exploration ends within it."""
-    items = iter(exploration.level)
+) -> list[Item] | None:
+    """Expand one level; return the next one, None where the exploration ends within it."""
+    items, below = iter(exploration.level), list[Item]()
     graph = exploration.graph
     for chunk in expand(exploration.level):
         for found in chunk:
@@ -157,7 +154,7 @@ def _level(
                 broken = found.broken
                 path = (*graph.path(item.number), *broken.before, broken.move)
                 exploration.violation = Violation(exploration.configuration, path, found.broken)
-                return False
+                return None
             for move, name, packed in found.ends:
                 number = graph.add(name, item.number, move)
                 if number is not None and packed is not None:
@@ -166,8 +163,8 @@ def _level(
         exploration.counts = replace(exploration.counts, states=len(graph))
         heard(exploration)
         if max_edges is not None and exploration.counts.edges >= max_edges:
-            return False
-    return True
+            return None
+    return below
 
 
 def expanding(configuration: Configuration, pair: Pair, workers: Workers | None) -> Expand:
@@ -209,16 +206,3 @@ def _expand_elsewhere(
 def _edges(configuration: Configuration, find: Find, oracle: str, subject: str | None) -> Edges:
     """Return the edges of this process, which remember the states already returned."""
     return Edges(configuration, find(oracle), None if subject is None else find(subject))
-
-
-def items_of(configuration: Configuration, graph: Graph, first: int, pair: Pair) -> list[Item]:
-    """Return the states from number `first` on, to be expanded, made anew along their paths."""
-    items = []
-    side = Side(pair.oracle, configuration)
-    for number in range(first, len(graph)):
-        path = graph.path(number)
-        manager = pair.oracle.create(configuration.config, check_invariants=False)
-        world = follow(side, manager, path)
-        packed = pickle.dumps(State(manager.snapshot(), world), pickle.HIGHEST_PROTOCOL)
-        items.append(Item(number, packed, () if pair.subject is None else path))
-    return items

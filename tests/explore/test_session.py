@@ -1,22 +1,15 @@
-"""Runs: in one process or several, cut short, interrupted, resumed."""
+"""Runs: in one process or several, cut short, interrupted."""
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from typing import Any
 
-import pytest
-
 import kvref
 from kvcheck.discovery import find_implementation
-from kvcheck.explore.bounds import Configuration
-from kvcheck.explore.saved import Saved
 from kvcheck.explore.search import Exploration, Pair
-from kvcheck.explore.session import Report, Session
+from kvcheck.explore.session import Report, run
 from kvcheck.processes import Processes
-from kvspec._json import Where
-from kvspec.errors import FormatError, KVSpecError
 from kvspec.interface import Feature
 from tests.explore.exploring import configuration, explored
 
@@ -30,9 +23,9 @@ def counted(report: Report) -> list[Any]:
 
 
 def test_several_processes_count_what_one_counts() -> None:
-    one = Session(REFERENCE, (SMALL,)).run()
+    one = run(REFERENCE, (SMALL,))
     with Processes(2) as workers:
-        assert counted(Session(REFERENCE, (SMALL,), workers).run()) == counted(one)
+        assert counted(run(REFERENCE, (SMALL,), workers=workers)) == counted(one)
 
 
 def test_side_by_side_the_graph_is_the_same_and_needs_no_restore_of_the_subject() -> None:
@@ -56,44 +49,27 @@ def test_side_by_side_the_graph_is_the_same_and_needs_no_restore_of_the_subject(
 
 
 def test_a_number_of_edges_ends_a_configuration_and_says_so() -> None:
-    (result,) = Session(REFERENCE, (SMALL,), max_edges=500).run().results
+    (result,) = run(REFERENCE, (SMALL,), max_edges=500).results
     assert not result.is_complete
     assert 500 <= result.counts.edges < explored(SMALL).counts.edges
     assert result.as_recorded is None
 
 
-@pytest.mark.parametrize("when", [1, 5])
-def test_an_interrupted_run_goes_on_to_the_same_counts(when: int) -> None:
-    written: list[dict[str, Any]] = []
-    others: tuple[Configuration, ...] = (replace(SMALL, name="first", prompts=((0,),)), SMALL)
-    whole = counted(Session(REFERENCE, others).run())
-    calls = 0
+def test_an_interrupted_run_reports_what_was_explored() -> None:
+    others = (replace(SMALL, name="first", prompts=((0,),)), SMALL, replace(SMALL, name="third"))
 
     def interrupt(exploration: Exploration) -> None:
-        nonlocal calls
-        calls += exploration.configuration.name == "small"
-        if calls > when:
+        if exploration.configuration.name == "small":
             raise KeyboardInterrupt
 
-    session = Session(REFERENCE, others, heard=interrupt)
-    session.save = lambda saved: written.append(saved.to_json())
-    report = session.run()
+    report = run(REFERENCE, others, heard=interrupt)
     assert report.interrupted
-    saved = Saved.from_json(json.loads(json.dumps(written[-1])), Where("state"))
-    assert list(saved.done) == ["first"]
-    assert saved.unfinished is not None
-    again = Session(REFERENCE, others).run(saved)
-    assert counted(again) == whole
-    assert not again.interrupted
+    complete = {each.configuration.name: each.is_complete for each in report.results}
+    assert complete == {"first": True, "small": False}
 
 
-def test_seconds_add_up_and_a_result_is_told_to_machines() -> None:
-    """Resume a configuration that was cut short and is not recorded."""
-    before = Saved.from_json(state(), Where("state"))
-    assert before.unfinished is not None
-    unfinished = replace(before.unfinished, seconds=1_000.0)
-    (result,) = Session(REFERENCE, (SMALL,)).run(replace(before, unfinished=unfinished)).results
-    assert 1_000 < result.seconds < 2_000
+def test_a_result_is_told_to_machines() -> None:
+    (result,) = run(REFERENCE, (SMALL,)).results
     counts = result.counts
     assert replace(result, seconds=1.23456).to_json() == {
         "name": "small",
@@ -110,47 +86,6 @@ def test_seconds_add_up_and_a_result_is_told_to_machines() -> None:
     }
 
 
-def test_a_state_of_another_run_is_refused() -> None:
-    session = Session(REFERENCE, (SMALL,))
-    with pytest.raises(KVSpecError, match="another run"):
-        session.run(Saved({"impl": "other"}))
-
-
-def state() -> dict[str, Any]:
-    """Return a saved state from the middle of a configuration."""
-    written: list[dict[str, Any]] = []
-    session = Session(REFERENCE, (SMALL,), max_edges=300)
-    session.save = lambda saved: written.append(saved.to_json())
-    session.run()
-    return written[-1]
-
-
-@pytest.mark.parametrize(
-    ("member", "value"),
-    [
-        ("version", 1),
-        ("format", "another"),
-        ("run", 3),
-        ("done", {"a": {}}),
-        ("unfinished", {}),
-        ("unfinished.states", "AA=="),
-        ("unfinished.states", "not base64"),
-        ("unfinished.first", 10**6),
-        ("unfinished.moves", []),
-        ("unfinished.counts", {"states": 1}),
-    ],
-)
-def test_a_state_that_was_changed_by_hand_is_refused(member: str, value: object) -> None:
-    written = state()
-    Saved.from_json(written, Where("state"))
-    place, (*way, last) = written, member.split(".")
-    for name in way:
-        place = place[name]
-    place[last] = value
-    with pytest.raises(FormatError):
-        Saved.from_json(written, Where("state"))
-
-
 def test_what_a_subject_lacks_leaves_configurations_out() -> None:
     class Plain(type(kvref.implementation())):  # type: ignore[misc]  # a class of a value
         """No drafts, no windows."""
@@ -162,6 +97,6 @@ def test_what_a_subject_lacks_leaves_configurations_out() -> None:
 
     pair = Pair(kvref.implementation(), Plain(), "kvref", "plain")
     chosen = tuple(configuration(name) for name in ("eagle", "hybrid", "pool"))
-    report = Session(pair, (*chosen[:2], replace(SMALL, prompts=((0,),)))).run()
+    report = run(pair, (*chosen[:2], replace(SMALL, prompts=((0,),))))
     assert report.left_out == {"eagle": ("drafting",), "hybrid": ("multiple_groups",)}
     assert [result.configuration.name for result in report.results] == ["small"]

@@ -14,9 +14,6 @@ from unittest import mock
 import kvref
 from kvcheck.cli._support import STATE_HEAD, read_state, write_state
 from kvcheck.discovery import find_implementation
-from kvcheck.explore.saved import Saved
-from kvcheck.explore.search import Pair
-from kvcheck.explore.session import Session
 from kvcheck.judge.expected import Asked, expected_text, read_expected
 from kvcheck.judge.findings import Finding
 from kvcheck.judge.state import State
@@ -117,16 +114,6 @@ def check_states() -> tuple[bytes, ...]:
     """Return a state with a value in every field."""
     state = State({"name": "x"}, 1, 2, 3, 1.5, {"hit": 1}, {"n": ("b",)}, ("KV-CFG-1",))
     return (json.dumps(state.to_json()).encode(),)
-
-
-def explore_states() -> tuple[bytes, ...]:
-    """Return the state of a run that was stopped midway."""
-    from tests.explore.test_session import SMALL as CONFIGURATION
-
-    saved: list[Saved] = []
-    pair = Pair(REFERENCE, None, "kvref", None)
-    Session(pair, (CONFIGURATION,), max_edges=60, save=saved.append).run()
-    return (json.dumps(saved[-1].to_json()).encode(),)
 
 
 def read_a_trace(path: Path) -> None:
@@ -233,7 +220,6 @@ READERS: Mapping[str, Reader] = {
         (b"a." * 2**11 + b"a=1", b"[[a.a]]\n" * 2**15),
     ),
     "check state": Reader("document", check_states, lambda p: read_a_state(p, State.from_json)),
-    "explore state": Reader("document", explore_states, lambda p: read_a_state(p, Saved.from_json)),
     "trace": Reader("lines", lambda: (_TRACE,), read_a_trace),
     "answers": Reader("messages", lambda: (b"".join(converse("json").answered),), read_answers),
     "messages": Reader("messages", lambda: (b"".join(converse("json").asked),), read_messages),
