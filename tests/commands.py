@@ -39,9 +39,9 @@ def python(*args: str, folder: Path = ROOT, **options: Any) -> subprocess.Comple
     )
 
 
-def kvspec(folder: Path, *args: str) -> subprocess.CompletedProcess[str]:
+def kvspec(folder: Path, *args: str, **options: Any) -> subprocess.CompletedProcess[str]:
     """Run `kvspec ARGS…` in a folder."""
-    return python("-m", "kvcheck.cli", *args, folder=folder)
+    return python("-m", "kvcheck.cli", *args, folder=folder, **options)
 
 
 def said_by(command: str, capsys: pytest.CaptureFixture[str]) -> list[str]:

@@ -26,6 +26,7 @@ from tests.mistakes import in_both, mistakes, of_kvfast
 from tests.mutation.page import texts as mutation
 from tests.proofs import refinement
 from tests.remote.schema import protocol
+from tests.replay import page as prompts_page
 from tests.source import ROOT
 
 
@@ -114,6 +115,7 @@ GENERATED: Sequence[Quick | Slow] = (
     Quick("refinement", lambda: {refinement.PAGE: refinement.page()}),
     Quick("mutation", mutation),
     Quick("kills", kills),
+    Quick("prompts", lambda: {"docs/prompts.md": prompts_page.text()}),
     Slow(
         "demo",
         PICTURE,

@@ -39,6 +39,7 @@ COMMANDS: tuple[Entry, ...] = (
     Entry("hazards", "Check a record of copies and steps for accesses in the wrong order."),
     Entry("plan", "Show how a model's cache is laid out and how many tokens it holds."),
     Entry("probe", "Check a server's replies one message at a time, while it is being written."),
+    Entry("prompts", "Show where prompts part, and what another template would hit."),
     Entry("redact", "Replace the tokens and names in a record so that it can be shared."),
     Entry("replay", "Replay a request trace and report hits, evictions, usage."),
     Entry("rule", "Show a rule, its examples, and what happens in them, line by line."),

@@ -10,7 +10,7 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
@@ -25,6 +25,7 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
+from rich.table import Table
 
 from kvspec._json import Where
 from kvspec._jsonlines import parse_json, read_bounded
@@ -132,6 +133,16 @@ def closest(name: str, known: Iterable[str]) -> str:
     """Return a question to put behind an error about a name, or nothing if none is alike."""
     found = difflib.get_close_matches(name, list(known), 1)
     return f"; did you mean {found[0]}?" if found else ""
+
+
+def right_table(columns: Sequence[str], lines: Iterable[Sequence[str]]) -> Table:
+    """Return a table without lines, its cells on the right."""
+    table = Table(box=None)
+    for name in columns:
+        table.add_column(name, justify="right")
+    for line in lines:
+        table.add_row(*line)
+    return table
 
 
 def progress_bars(*, counts: bool = False, **options: Any) -> Progress:

@@ -12,7 +12,6 @@ from typing import Any
 
 import click
 from rich.progress import TaskID
-from rich.table import Table
 
 from kvcheck.cli._options import POSITIVE, html_option, json_option, plot_option
 from kvcheck.cli._plans import CachedModel, cached_model, with_model_options
@@ -24,6 +23,7 @@ from kvcheck.cli._support import (
     output_console,
     progress_bars,
     require_extra,
+    right_table,
     say,
     write_json,
     write_whole,
@@ -238,14 +238,14 @@ def _show(curves: Sequence[Curve], cached: CachedModel | None) -> None:
         named = "" if is_single else f"{number}  "
         say(f"{named}{heading(found, found.trace)}", *notes, console=console)
         if is_single:
-            console.print(_table(*_with_memory(headings(found), rows(found), cached)))
+            console.print(right_table(*_with_memory(headings(found), rows(found), cached)))
             costs = [costs_line(found)] if found.costs else []
             say(enough_line(found, gib), *costs, console=console)
     if not is_single:
         numbers = range(1, len(curves) + 1)
         columns = [f"{number}: {what}" for number in numbers for what in ("hit rate", "best")]
         lines = side_by_side(curves)
-        console.print(_table(*_with_memory(["tokens", *columns], lines, cached)))
+        console.print(right_table(*_with_memory(["tokens", *columns], lines, cached)))
 
 
 def _with_memory(
@@ -262,12 +262,3 @@ def _with_memory(
 
     added = ([*line[:place], gib(line[place - 1]), *line[place:]] for line in lines)
     return [*names[:place], "GiB", *names[place:]], added
-
-
-def _table(columns: Sequence[str], lines: Iterable[Sequence[str]]) -> Table:
-    table = Table(box=None)
-    for name in columns:
-        table.add_column(name, justify="right")
-    for line in lines:
-        table.add_row(*line)
-    return table

@@ -17,9 +17,10 @@ from kvcheck.tools.replay.formats.choice import (
     reader_of,
     recognised,
 )
+from kvcheck.tools.replay.formats.conversation import TextReader
 from kvcheck.tools.replay.formats.input import Reader
 from kvcheck.tools.replay.formats.text import Tokenizer
-from kvcheck.tools.replay.trace import TraceError, TraceRecord
+from kvcheck.tools.replay.trace import Spelling, TraceError, TraceRecord
 from kvspec._stream import DamagedStreamError, MissingLibraryError, uncompressed
 
 STDIN = "-"
@@ -29,7 +30,7 @@ class TraceFile:
     """A trace in a file, or on standard input for the path `-`. A context manager, read once.
 
     `ordered`: timestamps must not go backwards. `form`: one of `FORMATS`; without one the content
-    decides. `tokenizer`: for texts. `run_length`: tokens of an id, for Mooncake's form. Raises
+    decides. `tokenizer`: for texts. `run_length`: tokens of an id, see `reader_of`. Raises
     TraceError when the file cannot be read, and while iterating for the first malformed line.
     """
 
@@ -83,6 +84,11 @@ class TraceFile:
         """Sentences on what this format leaves inexact; complete once all records are read."""
         return () if self._reader is None else self._reader.notes
 
+    @property
+    def spelling(self) -> Spelling | None:
+        """How to read tokens as text; complete once all records are read."""
+        return self._reader.spelling if isinstance(self._reader, TextReader) else None
+
     def __iter__(self) -> Iterator[TraceRecord]:
         previous = 0
         try:
@@ -118,7 +124,7 @@ class TraceFile:
         if self._tokenizer is not None and form not in TEXT_FORMATS:
             problem = f"has no texts, as {form} has none; leave out --tokenizer"
             raise TraceError(self.name, None, None, problem)
-        if self._run_length is not None and form != "mooncake":
+        if self._run_length and form != "mooncake":
             problem = f"{form} gives the tokens per id itself; leave out --run-length"
             raise TraceError(self.name, None, None, problem)
         self._reader = reader_of(form, self._tokenizer, self._run_length)

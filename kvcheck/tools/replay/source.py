@@ -38,8 +38,8 @@ def open_trace(
 
     `ordered`: timestamps of a file must not go backwards. `seed`, `endless`: for generators, see
     `SynthTrace`. `form`: one of `FORMATS`, for a file that isn't recognised by its content.
-    `tokenizer`: path of a `tokenizer.json`, for texts. `run_length`: tokens of an id, for a file in
-    Mooncake's form. Raises TraceError, InvalidArgumentError.
+    `tokenizer`: path of a `tokenizer.json`, for texts. `run_length`: tokens of an id, see
+    `reader_of`. Raises TraceError, InvalidArgumentError.
     """
     if name.startswith(synth.PREFIX):
         yield synth.SynthTrace(name, seed=seed, endless=endless)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate, count
 from urllib.parse import parse_qsl
 
-from kvcheck.tools.replay.trace import RUN_LENGTH_TOKENS, TraceRecord
+from kvcheck.tools.replay.trace import RUN_LENGTH_TOKENS, Spelling, TraceRecord
 from kvspec.errors import InvalidArgumentError
 
 PREFIX = "synth:"
@@ -185,6 +185,7 @@ class SynthTrace:
             self.name += f"&requests={self.total}"
         self.position = 0
         self.notes: tuple[str, ...] = ()
+        self.spelling: Spelling | None = None
 
     def __iter__(self) -> Iterator[TraceRecord]:
         lines = count(1) if self.total is None else range(1, self.total + 1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -43,6 +43,18 @@ class TraceRecord:
         return f"{self.line}.{self.part}" if self.part else str(self.line)
 
 
+@dataclass(frozen=True, slots=True)
+class Spelling:
+    """How to read tokens, four bytes each with the low byte first, as text.
+
+    `text` reads a part of a prompt; roles are in angle brackets. `width`: bytes that a part may be
+    cut to, one where the tokens are the bytes of the text.
+    """
+
+    text: Callable[[bytes], str]
+    width: int
+
+
 class TraceSource(Protocol):
     """A source of records: a file, a stream or a generator."""
 
@@ -53,6 +65,10 @@ class TraceSource(Protocol):
     @property
     def notes(self) -> tuple[str, ...]:
         """Sentences on what is inexact; complete once all records are read."""
+
+    @property
+    def spelling(self) -> Spelling | None:
+        """How to read tokens as text, known once all records are read; None if there is none."""
 
     @property
     def total(self) -> int | None:

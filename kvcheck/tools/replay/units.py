@@ -68,7 +68,7 @@ def units_of(records: Iterable[TraceRecord], block_size: int | None) -> Units:
     size = 0
     for record in records:
         if not paths:
-            size = _checked(block_size, record.run_length)
+            size = checked_block_size(block_size, record.run_length)
         path, last = array("q"), 0
         node = -1
         for ids, count in _runs(record, size):
@@ -97,7 +97,8 @@ def units_of(records: Iterable[TraceRecord], block_size: int | None) -> Units:
     return Units(size, requests, weights, sum(record.input_length for record, *_ in paths))
 
 
-def _checked(block_size: int | None, run_length: int) -> int:
+def checked_block_size(block_size: int | None, run_length: int) -> int:
+    """Return the block size, or the tokens of an id for None. InvalidArgumentError."""
     if block_size is None:
         return run_length
     if block_size < 1 or (run_length % block_size and block_size % run_length):

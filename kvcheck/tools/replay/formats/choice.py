@@ -31,6 +31,12 @@ FORMATS: tuple[str, ...] = (
 TEXT_FORMATS: tuple[str, ...] = ("sharegpt", "messages", "prompts")
 """Those that a tokenizer is for."""
 
+TOKEN_FORMATS: tuple[str, ...] = (*TEXT_FORMATS, "vllm-log")
+"""Those whose tokens are known, and not only ids of runs of them."""
+
+FINEST = 0
+"""A length of runs: one token where the tokens are known, otherwise as the trace has them."""
+
 START_BYTES = 2**16
 """The number of bytes read to recognise a file's format."""
 
@@ -43,8 +49,10 @@ def reader_of(
 ) -> Reader:
     """Return a new reader of the form, which is one of `FORMATS`.
 
-    `run_length`: tokens of an id, for Mooncake's form.
+    `run_length`: tokens of an id, for Mooncake's form; or `FINEST`.
     """
+    if run_length == FINEST:
+        run_length = 1 if name in TOKEN_FORMATS else None
     match name:
         case "mooncake":
             return MooncakeReader(run_length)
@@ -53,13 +61,13 @@ def reader_of(
         case "weka":
             return WekaReader()
         case "sharegpt":
-            return ShareGPTReader(tokenizer)
+            return ShareGPTReader(tokenizer, run_length)
         case "messages":
-            return MessagesReader(tokenizer)
+            return MessagesReader(tokenizer, run_length)
         case "prompts":
-            return PromptsReader(tokenizer)
+            return PromptsReader(tokenizer, run_length)
         case "vllm-log":
-            return VLLMLogReader()
+            return VLLMLogReader(run_length)
         case "burstgpt":
             return TableReader(BURSTGPT)
         case "azure":

@@ -18,10 +18,11 @@ from kvcheck.tools.replay.formats.text import (
     Prompt,
     Tokenizer,
     role_token,
+    spell_stand_in,
     stand_in,
     tokens_of,
 )
-from kvcheck.tools.replay.trace import TraceRecord
+from kvcheck.tools.replay.trace import Spelling, TraceRecord
 
 ANSWERS = frozenset({"assistant", "gpt", "chatgpt", "model", "bing", "bard"})
 """Roles whose messages were generated."""
@@ -38,12 +39,24 @@ class Message:
 class TextNotes:
     """Say what is not exact where prompts are texts, by counts of what was read."""
 
-    def __init__(self, tokenizer: Tokenizer | None) -> None:
-        self._tokenizer = tokenizer
+    def __init__(self, tokenizer: Tokenizer | None, run_length: int | None) -> None:
+        self._tokenizer, self._run_length = tokenizer, run_length
         self._estimated = 0
         self._with_roles = False
         self.assumed = 0
         self.first = 0
+
+    def prompt(self) -> Prompt:
+        """Return an empty prompt."""
+        return Prompt(self._run_length)
+
+    @property
+    def spelling(self) -> Spelling | None:
+        """Return how to read tokens as text; None if all of them were given as numbers."""
+        if self._estimated:
+            return Spelling(spell_stand_in, 1)
+        spell = getattr(self._tokenizer, "spell", None)
+        return None if spell is None else Spelling(spell, 4)
 
     def encode(self, text: str) -> array[int]:
         """Return the tokens of a text; without a tokenizer they are estimated."""
@@ -90,13 +103,18 @@ class TextReader:
 
     has_times = False
 
-    def __init__(self, tokenizer: Tokenizer | None) -> None:
-        self._notes = TextNotes(tokenizer)
+    def __init__(self, tokenizer: Tokenizer | None, run_length: int | None = None) -> None:
+        self._notes = TextNotes(tokenizer, run_length)
 
     @property
     def notes(self) -> tuple[str, ...]:
         """See `TextNotes`."""
         return self._notes.sentences()
+
+    @property
+    def spelling(self) -> Spelling | None:
+        """See `TextNotes`."""
+        return self._notes.spelling
 
 
 class Places:
@@ -116,7 +134,7 @@ def requests(
     messages: Iterable[Message], line: int, places: Places, notes: TextNotes
 ) -> Iterator[TraceRecord]:
     """Yield a request for every answer, and one for messages after the last answer."""
-    prompt = Prompt()
+    prompt = notes.prompt()
     is_answered = True
     for message in messages:
         text = notes.encode(message.text)

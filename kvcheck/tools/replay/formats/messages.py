@@ -20,7 +20,7 @@ from kvcheck.tools.replay.formats.conversation import (
 )
 from kvcheck.tools.replay.formats.input import Fields, json_objects
 from kvcheck.tools.replay.formats.prompts import prompt_record
-from kvcheck.tools.replay.formats.text import Prompt, Tokenizer
+from kvcheck.tools.replay.formats.text import Tokenizer
 from kvcheck.tools.replay.trace import TraceRecord
 
 _FORM = (
@@ -39,8 +39,8 @@ class MessagesReader(TextReader):
 
     name = "messages"
 
-    def __init__(self, tokenizer: Tokenizer | None) -> None:
-        super().__init__(tokenizer)
+    def __init__(self, tokenizer: Tokenizer | None, run_length: int | None = None) -> None:
+        super().__init__(tokenizer, run_length)
         self._requests = 0
         self._open: dict[bytes, None] = {}  # digests of prompts that ended without an answer
 
@@ -89,7 +89,7 @@ class MessagesReader(TextReader):
         if "messages" not in body.value:
             record = prompt_record(body, output_length, places, self._notes)
             return body.labelled(record, "user", -1)
-        prompt = Prompt()
+        prompt = self._notes.prompt()
         for message in (*_tools(body), *_messages(body)):
             prompt.add(self._notes.role(message.role))
             prompt.add(self._notes.encode(message.text))

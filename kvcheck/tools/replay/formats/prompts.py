@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from kvcheck.tools.replay.formats.conversation import Places, TextNotes, TextReader
 from kvcheck.tools.replay.formats.input import Fields, json_lines
-from kvcheck.tools.replay.formats.text import Prompt, tokens_of
+from kvcheck.tools.replay.formats.text import tokens_of
 from kvcheck.tools.replay.trace import TraceRecord
 
 _FORM = "a line of prompts has prompt, a text or a list of tokens, and may have output_tokens"
@@ -30,7 +30,7 @@ def prompt_record(
     fields: Fields, output_length: int | None, places: Places, notes: TextNotes
 ) -> TraceRecord:
     """Return the request of an object with `prompt`, a text or tokens."""
-    prompt = Prompt()
+    prompt = notes.prompt()
     if isinstance(fields.get("prompt"), str):
         prompt.add(notes.encode(fields.text("prompt")))
     else:

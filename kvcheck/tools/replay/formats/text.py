@@ -7,10 +7,12 @@ beginnings of prompts, up to whole tokens; the number of tokens is an estimate.
 from __future__ import annotations
 
 import hashlib
+import re
 import sys
 from array import array
 from collections.abc import Callable, Iterable
-from typing import TypeAlias
+from itertools import groupby
+from typing import Any, TypeAlias
 
 from kvcheck.tools.replay.trace import TraceRecord
 from kvspec.errors import InvalidArgumentError
@@ -22,6 +24,9 @@ ASSUMED_OUTPUT_TOKENS = 256
 """Length of an output of which nothing is known; `vllm bench serve` assumes the same."""
 
 Tokenizer: TypeAlias = Callable[[str], "array[int]"]
+
+ROLES = ("system", "developer", "tools", "user", "human", "assistant", "gpt", "tool")
+"""Roles that are spelled by their names; for others there are empty brackets."""
 
 _STAND_IN_BYTES = 4
 _ROLE = b"\xff"  # in no text of UTF-8
@@ -57,27 +62,74 @@ def tokenizer_of(path: str) -> Tokenizer:
     except Exception as error:  # the library raises no narrower one
         allowed = f"the path of a tokenizer.json ({error})"
         raise InvalidArgumentError("tokenizer", path, allowed) from error
-    return lambda text: tokens_of(library.encode(text, add_special_tokens=False).ids)
+    return LibraryTokenizer(library)
+
+
+class LibraryTokenizer:
+    """A tokenizer of the library `tokenizers`, without special tokens."""
+
+    def __init__(self, library: Any) -> None:
+        self._library = library
+
+    def __call__(self, text: str) -> array[int]:
+        return tokens_of(self._library.encode(text, add_special_tokens=False).ids)
+
+    def spell(self, data: bytes) -> str:
+        """Return the text of tokens, see `Spelling`."""
+        roles = {role_token(role): f"<{role}>" for role in ROLES}
+        found, tokens = "", _words(data)
+        for is_role, group in groupby(tokens, roles.__contains__):
+            part = list(group)
+            if is_role:
+                found += "".join(roles[each] for each in part)
+            else:
+                known = [each for each in part if each < self._library.get_vocab_size()]
+                found += self._library.decode(known, skip_special_tokens=False)
+        return found
+
+
+def spell_stand_in(data: bytes) -> str:
+    """Return the text of stand-in tokens, or of a part of them."""
+    names = {_low_bytes(role_token(role)): role for role in ROLES}
+    found = ""
+    for part in re.split(rb"(\xff[\s\S]{3})", data):
+        if part[:1] == _ROLE:
+            found += f"<{names.get(part, '')}>"
+        else:
+            found += part.replace(b"\0", b"").decode(errors="ignore")
+    return found
+
+
+def _low_bytes(token: int) -> bytes:
+    return token.to_bytes(4, "little")
 
 
 class Prompt:
-    """A prompt that grows, and the ids of its runs; each is made once."""
+    """A prompt that grows, and the ids of its runs; each is made once.
 
-    def __init__(self) -> None:
+    The id of a run of one token is the token.
+    """
+
+    def __init__(self, run_length: int | None = None) -> None:
+        self._run_length = run_length or RUN_LENGTH
         self._open: array[int] = array("I")  # tokens after the last whole run
         self._ids: list[int] = []
 
     @property
     def length(self) -> int:
         """Number of tokens."""
-        return len(self._ids) * RUN_LENGTH + len(self._open)
+        return len(self._ids) * self._run_length + len(self._open)
 
     def add(self, tokens: array[int]) -> None:
         """Append tokens."""
+        size = self._run_length
+        if size == 1:
+            self._ids.extend(tokens)
+            return
         waiting = self._open + tokens
-        whole = len(waiting) - len(waiting) % RUN_LENGTH
-        for start in range(0, whole, RUN_LENGTH):
-            self._ids.append(_run_id(waiting[start : start + RUN_LENGTH]))
+        whole = len(waiting) - len(waiting) % size
+        for start in range(0, whole, size):
+            self._ids.append(_run_id(waiting[start : start + size]))
         self._open = waiting[whole:]
 
     def record(
@@ -85,8 +137,8 @@ class Prompt:
     ) -> TraceRecord:
         """Return a request with all tokens added so far."""
         last = (_run_id(self._open),) if self._open else ()
-        ids = (*self._ids, *last)
-        return TraceRecord(line, timestamp_ms, self.length, output_length, ids, RUN_LENGTH, part)
+        ids, size = (*self._ids, *last), self._run_length
+        return TraceRecord(line, timestamp_ms, self.length, output_length, ids, size, part)
 
 
 def _run_id(tokens: array[int]) -> int:

@@ -70,7 +70,8 @@ class VLLMLogReader:
     name = "vllm-log"
     has_times = True
 
-    def __init__(self) -> None:
+    def __init__(self, run_length: int | None = None) -> None:
+        self._run_length = run_length
         self._waiting: dict[bytes, _Waiting] = {}
         self._assumed = self._without = 0
         self._clock = _Clock()
@@ -120,7 +121,7 @@ class VLLMLogReader:
         if not found[-1]:
             self._without += 1
             return 0
-        prompt = Prompt()
+        prompt = Prompt(self._run_length)
         try:
             prompt.add(_numbers(found[-1]))
         except (OverflowError, ValueError) as error:
