@@ -50,6 +50,7 @@ CALLS = (
     Call(("plan", "llama-3.1-8b"), "concurrency"),
     Call(("plan", "gemma-3-27b", "--json", "-"), '"capacity_tokens"'),
     Call(("plan", "gemma-3-27b", "--memory-gib", "1"), "the longest request", exit_code=1),
+    Call(("prompts", "sample:messages", "--top", "1"), "part from all earlier ones"),
     Call(("rule", "KV-SW-2"), "free queue"),
     Call(
         ("replay", "demo", "--impl", "kvref", "--limit", "2", "--quiet", "--record", "out.jsonl"),
