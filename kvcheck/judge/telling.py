@@ -210,7 +210,7 @@ class Listener:
         self, config: ManagerConfig, manager: KVCacheManager, *, is_whole: bool
     ) -> KVCacheManager:
         self.heard.append(Heard(config, is_whole=is_whole))
-        return Forwarding(manager, self.heard[-1].perform)
+        return Forwarding(manager, self.heard[-1].perform)  # type: ignore[abstract]  # made of the interface
 
     def make_request(self, manager: KVCacheManager, request: RequestInput) -> Request:
         """Make a request, noted for the last manager."""

@@ -12,21 +12,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from functools import wraps
+from inspect import signature
 from operator import index
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kvspec._json import Where
-from kvspec.blocks import BlockFacts, GroupHits, KVCacheBlocks, PrefixHit
+from kvspec.blocks import GroupHits, KVCacheBlocks, PrefixHit
 from kvspec.errors import UnsupportedError
 from kvspec.event_codec import decode_event, decode_stats, encode_event, encode_stats
-from kvspec.events import Event
-from kvspec.inside import BlockCopies
+from kvspec.inside import BlockCopies, CopyingManager
 from kvspec.interface import KVCacheManager
 from kvspec.operations import OPERATIONS
 from kvspec.request import LoRA, MultimodalItem, PromptEmbeddings, Request, RequestInput
 from kvspec.snapshot_codec import ints
-from kvspec.stats import PrefixCacheStats, ResidencySample
 
 DEFAULTS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {
@@ -192,157 +192,44 @@ DECODED: Mapping[str, Callable[[Any], Any]] = MappingProxyType(
 )
 
 
-class Delegating:
-    """The calls of a `KVCacheManager`, all forwarded to `_made`."""
+class Proxy:
+    """A manager whose calls, all of them, go to `_made`."""
 
     def _made(self, name: str, request: Request | None, given: dict[str, Any]) -> Any:
         """Make the call `name`. `given`: its arguments by the interface's names, with defaults."""
         raise NotImplementedError
 
-    def get_computed_blocks(self, request: Request) -> PrefixHit:
-        """Return the longest cached prefix."""
-        return self._made("get_computed_blocks", request, {})
 
-    def find_longest_cache_hit_per_group(
-        self, request: Request, max_hit_length_tokens: int
-    ) -> GroupHits:
-        """Return each group's own longest hit."""
-        given = {"max_hit_length_tokens": max_hit_length_tokens}
-        return self._made("find_longest_cache_hit_per_group", request, given)
+def _passed_on(name: str) -> Callable[..., Any]:
+    """Return the method of `Delegating` for one call of the interface."""
+    declared = getattr(CopyingManager, name)
+    takes = signature(declared)
 
-    def allocate_slots(
-        self,
-        request: Request,
-        num_new_tokens: int,
-        *,
-        num_new_computed_tokens: int = 0,
-        new_computed_blocks: KVCacheBlocks | None = None,
-        num_lookahead_tokens: int = 0,
-        num_external_computed_tokens: int = 0,
-        delay_cache_blocks: bool = False,
-        num_encoder_tokens: int = 0,
-        full_sequence_must_fit: bool = False,
-        reserved_blocks: int = 0,
-        has_scheduled_reqs: bool = True,
-    ) -> KVCacheBlocks | None:
-        """Allocate slots for tokens."""
-        given = {
-            "num_new_tokens": num_new_tokens,
-            "num_new_computed_tokens": num_new_computed_tokens,
-            "new_computed_blocks": new_computed_blocks,
-            "num_lookahead_tokens": num_lookahead_tokens,
-            "num_external_computed_tokens": num_external_computed_tokens,
-            "delay_cache_blocks": delay_cache_blocks,
-            "num_encoder_tokens": num_encoder_tokens,
-            "full_sequence_must_fit": full_sequence_must_fit,
-            "reserved_blocks": reserved_blocks,
-            "has_scheduled_reqs": has_scheduled_reqs,
-        }
-        return self._made("allocate_slots", request, given)
+    @wraps(declared)
+    def call(self: Proxy, *given: Any, **named: Any) -> Any:
+        if name in NOWHERE:
+            raise UnsupportedError(name, type(self).__name__)
+        bound = takes.bind(self, *given, **named)
+        bound.apply_defaults()
+        arguments = {each: bound.arguments[each] for each in takes.parameters if each != "self"}
+        return self._made(name, arguments.pop("request", None), arguments)
 
-    def cache_blocks(self, request: Request, num_computed_tokens: int) -> None:
-        """Register the hashes of full blocks."""
-        self._made("cache_blocks", request, {"num_computed_tokens": num_computed_tokens})
+    return call
 
-    def cache_partial_block(self, request: Request, group: int, num_tokens: int) -> bool:
-        """Make a block reachable at a finer boundary."""
-        given = {"group": group, "num_tokens": num_tokens}
-        return self._made("cache_partial_block", request, given)
 
-    def free(self, request: Request) -> None:
-        """Release all blocks of the request."""
-        self._made("free", request, {})
+NOWHERE = frozenset({"hold_blocks", "get_block"})
+"""Calls that neither records nor messages have."""
 
-    def pop_blocks_for_free(self, request: Request) -> tuple[int, ...]:
-        """Forget the request, keep its references."""
-        return self._made("pop_blocks_for_free", request, {})
+CALLS = tuple(
+    name
+    for name in dir(CopyingManager)
+    if not name.startswith("_") and callable(getattr(CopyingManager, name)) and name != "snapshot"
+)
+"""Every call of a manager, but for its snapshot."""
 
-    def free_blocks(self, block_ids: Sequence[int]) -> None:
-        """Return popped blocks."""
-        self._made("free_blocks", None, {"block_ids": block_ids})
+if TYPE_CHECKING:
 
-    def hold_blocks(self, block_ids: Sequence[int]) -> None:
-        """Raise UnsupportedError: neither records nor messages have this call."""
-        raise UnsupportedError("hold_blocks", type(self).__name__)
-
-    def get_block(self, block_id: int) -> BlockFacts:
-        """Raise UnsupportedError: neither records nor messages have this call."""
-        raise UnsupportedError("get_block", type(self).__name__)
-
-    def remove_skipped_blocks(self, request: Request, total_computed_tokens: int) -> None:
-        """Release what attention no longer needs."""
-        given = {"total_computed_tokens": total_computed_tokens}
-        self._made("remove_skipped_blocks", request, given)
-
-    def evict_blocks(self, block_ids: Sequence[int]) -> None:
-        """Drop the cached identity of these blocks."""
-        self._made("evict_blocks", None, {"block_ids": block_ids})
-
-    def withdraw(self, request: Request, num_computed_tokens: int) -> tuple[str, ...]:
-        """Take back what was planned beyond the computed tokens."""
-        given = {"num_computed_tokens": num_computed_tokens}
-        return self._made("withdraw", request, given)
-
-    def reset_prefix_cache(self) -> bool:
-        """Drop every hash, if no block is in use."""
-        return self._made("reset_prefix_cache", None, {})
-
-    def get_num_common_prefix_blocks(self, request: Request) -> tuple[int, ...]:
-        """Count per group the leading blocks that all running requests share."""
-        return self._made("get_num_common_prefix_blocks", request, {})
-
-    def get_blocks(self, request: Request) -> KVCacheBlocks:
-        """Return the request's block list per group."""
-        return self._made("get_blocks", request, {})
-
-    def get_unhashed_block_ids(self, request: Request) -> tuple[tuple[int, ...], ...]:
-        """Return per group the request's blocks that are neither null nor cached."""
-        return self._made("get_unhashed_block_ids", request, {})
-
-    def get_num_blocks_to_allocate(
-        self,
-        request: Request,
-        *,
-        num_tokens: int,
-        total_computed_tokens: int,
-        num_tokens_main_model: int,
-        num_encoder_tokens: int = 0,
-        apply_admission_cap: bool = False,
-    ) -> int:
-        """Count the free blocks that the request would take."""
-        given = {
-            "num_tokens": num_tokens,
-            "total_computed_tokens": total_computed_tokens,
-            "num_tokens_main_model": num_tokens_main_model,
-            "num_encoder_tokens": num_encoder_tokens,
-            "apply_admission_cap": apply_admission_cap,
-        }
-        return self._made("get_num_blocks_to_allocate", request, given)
-
-    def take_events(self) -> tuple[Event, ...]:
-        """Return the events since the last call."""
-        return self._made("take_events", None, {})
-
-    def take_new_block_ids(self) -> tuple[int, ...]:
-        """Return the blocks to be zeroed."""
-        return self._made("take_new_block_ids", None, {})
-
-    def take_block_copies(self) -> BlockCopies:
-        """Return the copies to make before the step."""
-        return self._made("take_block_copies", None, {})
-
-    def make_prefix_cache_stats(self) -> PrefixCacheStats | None:
-        """Return the look-up counters since the last call."""
-        return self._made("make_prefix_cache_stats", None, {})
-
-    def record_prefix_cache_stats(self, request: Request, num_hit_tokens: int) -> None:
-        """Count a look-up at admission."""
-        self._made("record_prefix_cache_stats", request, {"num_hit_tokens": num_hit_tokens})
-
-    def take_residency_samples(self) -> tuple[ResidencySample, ...]:
-        """Return the residency samples since the last call."""
-        return self._made("take_residency_samples", None, {})
-
-    def new_step_starts(self) -> None:
-        """Begin a scheduling step."""
-        self._made("new_step_starts", None, {})
+    class Delegating(Proxy, CopyingManager):
+        """The calls of a `KVCacheManager`; a subclass has `_made`, properties and the snapshot."""
+else:
+    Delegating = type("Delegating", (Proxy,), {name: _passed_on(name) for name in CALLS})

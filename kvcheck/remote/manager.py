@@ -31,6 +31,9 @@ WITH_BLOCKS = ("get_computed_blocks", "find_longest_cache_hit_per_group", *LISTS
 class RemoteManager(Delegating, ElsewhereManager):
     """See `kvspec.interface.KVCacheManager` for what each call promises."""
 
+    config: ManagerConfig
+    none_hash: bytes
+
     def __init__(
         self, connection: Connection, handle: int, config: ManagerConfig, none_hash: bytes
     ) -> None:

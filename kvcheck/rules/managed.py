@@ -85,7 +85,7 @@ class Managed:
         self.guard: Guard | None = None
         if guards:
             shows = Feature.SNAPSHOT in subject.capabilities.features
-            self.guard = Guard(real, self._described, shows_state=shows)
+            self.guard = Guard(real, self._described, shows_state=shows)  # type: ignore[abstract]  # made of the interface
 
     def _described(self, request: Request) -> RequestInput | None:
         return self.inputs.get(id(request))

@@ -81,7 +81,7 @@ def monitor(
         describe=describe,
         history=history,
     )
-    return Monitor(session)
+    return Monitor(session)  # type: ignore[abstract]  # made of the interface
 
 
 class Monitor(Forwarding):

@@ -119,7 +119,7 @@ class RecordedImplementation:
         self._recording = _Recording(
             unwrapped(manager), view, writer, add, is_small=header.is_small
         )
-        return Forwarding(manager, self._recording.perform)
+        return Forwarding(manager, self._recording.perform)  # type: ignore[abstract]  # made of the interface
 
     def make_request(self, manager: KVCacheManager, request: RequestInput) -> Request:
         """Make a request; recorded as `new_request`."""

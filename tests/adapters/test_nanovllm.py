@@ -57,7 +57,7 @@ def nano() -> NanoImplementation:
 
 def test_the_engine_is_not_imported_and_no_module_stays(stand_in: NanoImplementation) -> None:
     """Let the package's `__init__` raise; no name of it stays in `sys.modules`."""
-    assert stand_in.version == "unknown"
+    assert stand_in.capabilities.version == "unknown"
     assert not [name for name in sys.modules if name.split(".")[0] == "nanovllm"]
 
 
@@ -139,9 +139,9 @@ BREAKS: dict[str, Callable[[pytest.MonkeyPatch, type[Any]], None]] = {
     ("refused", "why"),
     [
         (config(FullAttentionSpec(1, 1, 8, "float16")), "blocks of 1"),
-        (config(SlidingWindowSpec(2, 1, 8, "float16", sliding_window=3)), "full attention"),
+        (config(SlidingWindowSpec(2, 1, 8, "float16", sliding_window=3)), "SlidingWindowSpec"),
         (config(enable_events=True), "events"),
-        (config(watermark=0.1), "watermark"),
+        (config(watermark=0.1), "admission"),
     ],
 )
 def test_what_it_does_not_have_is_refused_by_name(

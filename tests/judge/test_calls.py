@@ -9,8 +9,10 @@ import pytest
 
 from kvcheck.play.calls import (
     ANSWERS,
+    CALLS,
     DECODED,
     DEFAULTS,
+    NOWHERE,
     POSITIONAL,
     Delegating,
     decoded,
@@ -26,11 +28,6 @@ from kvspec.request import Request
 from kvspec.stats import PrefixCacheStats
 
 HERE = Where("an answer")
-NOWHERE = {"hold_blocks", "get_block"}
-"""Calls that neither records nor messages have."""
-CALLS = sorted(
-    name for name in vars(Delegating) if hasattr(CopyingManager, name) and not name.startswith("_")
-)
 
 
 class Listens(Delegating):
@@ -48,7 +45,7 @@ class Listens(Delegating):
 def test_a_call_is_heard_with_all_its_arguments_by_their_names(name: str) -> None:
     """Those that are left out have the interface's defaults; the answer comes back."""
     parameters = list(signature(getattr(CopyingManager, name)).parameters.values())[1:]
-    listens = Listens()
+    listens = Listens()  # type: ignore[abstract]  # made of the interface
     call = getattr(listens, name)
     required = {each.name: f"a {each.name}" for each in parameters if each.default is each.empty}
     every = {each.name: f"a {each.name}" for each in parameters}
@@ -58,10 +55,7 @@ def test_a_call_is_heard_with_all_its_arguments_by_their_names(name: str) -> Non
         return
     usual = {each.name: each.default for each in parameters if each.default is not each.empty}
     for given, expected in ((required, required | usual), (every, every)):
-        said = call(**given)
-        assert said == (
-            None if signature(call).return_annotation == "None" else f"answer of {name}"
-        )
+        assert call(**given) == f"answer of {name}"
         about = expected.get("request")
         others = {k: v for k, v in expected.items() if k != "request"}
         assert listens.heard.pop() == (name, about, others)
@@ -75,7 +69,7 @@ def test_every_argument_of_a_record_reaches_the_manager(name: str) -> None:
     if name == "get_num_blocks_to_allocate":
         given |= dict.fromkeys(("num_tokens", "total_computed_tokens"), "a number")
         given |= {"num_tokens_main_model": "another"}
-    listens: Any = Listens()
+    listens: Any = Listens()  # type: ignore[abstract]  # made of the interface
     make(listens, name, None, given)
     assert listens.heard == [(name, None, given)]
 

@@ -26,11 +26,10 @@ class NanoImplementation(SmallImplementation):
     """
 
     def __init__(self, library: Library) -> None:
+        super().__init__(library.version)
         self.library = library
-        self.version = library.version
 
     def make_manager(self, config: ManagerConfig) -> NanoManager:
-        """Make a fresh block manager."""
         return NanoManager(self.library, config)
 
     def make_request(self, manager: KVCacheManager, request: RequestInput) -> Request:

@@ -71,7 +71,7 @@ class NanoManager(SmallManager):
         """Allocate slots for tokens about to be computed; None if there are too few blocks."""
         own = own_request(request)
         refuse_what_is_lacking(options, self.name)
-        hit = self.checked_hit(new_computed_blocks, num_new_computed_tokens, own.last_hit)
+        hit = self.kept_hit(new_computed_blocks, num_new_computed_tokens, own.last_hit)
         end = self.checked_tokens(own, num_new_tokens, hit)
         held = len(own.inner.block_table)
         if held and hit:

@@ -34,8 +34,8 @@ class SGLangImplementation(SmallImplementation):
     def __init__(
         self, library: Library, *, is_unified: bool = True, tree_core: str | None = None
     ) -> None:
+        super().__init__(library.version)
         self.library = library
-        self.version = library.version
         self.is_unified = is_unified
         self.tree_core = tree_core
 

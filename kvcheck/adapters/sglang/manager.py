@@ -100,7 +100,7 @@ class SGLangManager(SmallManager):
         """Allocate slots for tokens about to be computed; None if there are too few."""
         own = own_request(request)
         refuse_what_is_lacking(options, self.name)
-        hit = self.checked_hit(new_computed_blocks, num_new_computed_tokens, own.last_hit)
+        hit = self.kept_hit(new_computed_blocks, num_new_computed_tokens, own.last_hit)
         end = self.checked_tokens(own, num_new_tokens, hit)
         is_running = own.inner.kv.holds_kv
         if is_running and hit:
