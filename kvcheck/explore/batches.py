@@ -47,7 +47,6 @@ def batches(configuration: Configuration, state: State) -> Iterator[Move]:
 
 
 def _roles(configuration: Configuration, number: int, seat: Seat) -> Iterator[Entry]:
-    """Yield the entries that a request may be in a plan."""
     if seat.phase == EMPTY:
         yield from (("new", number, prompt, 0) for prompt in configuration.prompts)
     elif seat.phase == PREEMPTED:

@@ -41,7 +41,6 @@ def batched_step(
 
 
 def outputs(config: ManagerConfig, num_requests: int) -> Outputs:
-    """Allocate the slots and rows of a step."""
     num_tokens = num_requests * config.max_model_len_tokens
     num_rows = num_requests * len(config.managed_specs) * (config.max_model_len_tokens + ROOM)
     lengths = [
@@ -51,7 +50,6 @@ def outputs(config: ManagerConfig, num_requests: int) -> Outputs:
 
 
 def answer(output: Outputs, result: StepResult) -> dict[str, Any]:
-    """Return what the step granted and wrote."""
     slots = [
         None if each is None else list(each[: result.num_slots]) for each in output.slots or ()
     ]

@@ -98,9 +98,7 @@ class Configuration:
     is_deep: bool = False
 
     def name_of(self, number: int) -> str:
-        """Return the name of a request."""
         return f"r{number}"
 
     def names(self) -> tuple[str, ...]:
-        """Return the requests' names."""
         return tuple(map(self.name_of, range(self.num_requests)))

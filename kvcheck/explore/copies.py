@@ -35,7 +35,6 @@ class _Unpickler(pickle.Unpickler):
         self.shared = shared
 
     def persistent_load(self, place: int) -> Any:
-        """Return the shared value."""
         return self.shared[place]
 
 

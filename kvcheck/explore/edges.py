@@ -92,11 +92,9 @@ class Edges:
         self.told: set[bytes] = set()
 
     def first(self) -> State:
-        """Return the state in which everything begins."""
         return State(self.oracle.player.manager.snapshot(), start(self.configuration.num_requests))
 
     def name_of(self, state: State) -> bytes:
-        """Return the state's fingerprint."""
         if self.configuration.up_to_names:
             names = self.configuration.names()
             return renamed_fingerprint(state, names, prompt_matters=self.prompt_matters)
@@ -144,8 +142,6 @@ class Edges:
 
 
 class Turn:
-    """The moves from one state, one after another."""
-
     def __init__(self, edges: Edges, state: State) -> None:
         self.edges = edges
         self.state = state
@@ -191,7 +187,6 @@ class Turn:
         *,
         illegal: str | None = None,
     ) -> Any:
-        """Perform and check one operation on each side."""
         given = dict(arguments or {})
         self.operations.append((name, request_id, given))
         oracle, subject = self.edges.oracle, self.edges.subject

@@ -34,7 +34,6 @@ class Graph:
         return number
 
     def path(self, number: int) -> tuple[Move, ...]:
-        """Return the moves from the start to a state."""
         moves = tuple(self.table)
         path: list[Move] = []
         while number:

@@ -27,7 +27,6 @@ def checkpoints(spec: MambaSpec) -> MambaSpec:
 
 
 def texts(*lengths: int, alphabet: tuple[int, ...] = (0, 1)) -> tuple[tuple[int, ...], ...]:
-    """Return all texts of these lengths."""
     return tuple(text for n in lengths for text in itertools.product(alphabet, repeat=n))
 
 

@@ -92,7 +92,6 @@ def _registrations(configuration: Configuration, number: int, seat: Seat) -> Ite
 
 
 def _of_pool(configuration: Configuration, state: State) -> Iterator[Move]:
-    """Yield the moves of the manager itself."""
     calls, snapshot = configuration.calls, state.snapshot
     for number, blocks in enumerate(state.world.popped):
         yield "return", number, len(blocks)

@@ -38,7 +38,6 @@ class Naming(NamedTuple):
 
     @property
     def fingerprint(self) -> bytes:
-        """Return the fingerprint of the form."""
         return blake2b(self.form, digest_size=FINGERPRINT_BYTES).digest()
 
 

@@ -46,7 +46,6 @@ class Counts:
     by_move: tuple[tuple[str, int], ...] = ()
 
     def plus(self, found: Found) -> Counts:
-        """Add the edges of more states."""
         by_move = Counter(dict(self.by_move)) + found.edges
         return replace(
             self,

@@ -67,7 +67,6 @@ class Side:
             request.num_preemptions = int(seat.phase == PREEMPTED)
 
     def request(self, name: str, seat: Seat) -> Request:
-        """Return the request with this content."""
         key = (name, seat.num_prompt, seat.tokens)
         if key not in self.made:
             content = RequestInput(name, seat.tokens[: seat.num_prompt])
@@ -106,7 +105,6 @@ class Side:
         return Seen(name, outcome, queued, manager.snapshot())
 
     def perform(self, name: str, request_id: str | None, arguments: Mapping[str, Any]) -> Outcome:
-        """Perform one operation and return its outcome."""
         if name == BATCHED_STEP:
             return batched_step(self.implementation, self.player, arguments)
         return self.player.perform(name, request_id, arguments)

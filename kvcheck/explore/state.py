@@ -37,13 +37,10 @@ class World(NamedTuple):
 
 
 def start(num_requests: int) -> World:
-    """Return a world without requests."""
     return World((Seat(),) * num_requests)
 
 
 class State(NamedTuple):
-    """One node of the graph."""
-
     snapshot: Snapshot
     world: World
 

@@ -82,7 +82,6 @@ def lines(violation: Violation, pair: Pair) -> Iterator[str]:
 
 
 def to_json(violation: Violation, pair: Pair) -> dict[str, Any]:
-    """Return the violation as JSON."""
     broken = violation.broken
     return {
         "configuration": violation.configuration.name,

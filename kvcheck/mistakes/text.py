@@ -50,8 +50,6 @@ class Change:
 
 @dataclass
 class Entry:
-    """One mistake as it is written."""
-
     id: str
     rules: tuple[str, ...]
     about: str
@@ -60,7 +58,6 @@ class Entry:
 
 
 def entries(text: str) -> Iterator[Entry]:
-    """Parse all mistakes of a text."""
     module = place = ""
     entry: Entry | None = None
     begins = True  # whether the next line with - or + begins a change
@@ -94,7 +91,6 @@ def _sentence(words: str) -> str:
 
 
 def changed(source: str, changes: Sequence[Change]) -> str:
-    """Return the source of a module with these changes."""
     for change in changes:
         source = _replaced(source, change) if change.old else _put(source, change)
     return source

@@ -73,7 +73,6 @@ def sources(changes: Sequence[Change]) -> dict[str, str]:
 
 @cache
 def source_of(module: str) -> str:
-    """Return the source of a module."""
     return Path(_file_of(module)).read_text(encoding="utf-8")
 
 
@@ -138,7 +137,6 @@ class _Finder:
         self.files = files
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
-        """Return a spec for a changed module only."""
         if name not in self.texts:
             return None
         loader = _Loader(name, self.files[name], self.texts[name])

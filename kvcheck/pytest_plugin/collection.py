@@ -87,7 +87,6 @@ class Contract:
 
     @pytest.hookimpl
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Count the tests that ran to their end."""
         self.num_tried += report.when == "call" and not report.skipped
 
     @pytest.hookimpl(trylast=True)
@@ -116,8 +115,6 @@ def _is_alone(config: pytest.Config) -> bool:
 
 
 class Tests(pytest.Collector):
-    """Collects all tests of the contract."""
-
     def __init__(self, *, examination: Examination, **rest: Any) -> None:
         super().__init__(**rest)
         self.examination = examination
@@ -146,7 +143,6 @@ class ContractTest(pytest.Item):
         return frozenset(test.name for test in self.session.items if isinstance(test, RuleTest))
 
     def fail_with(self, violation: Violation) -> NoReturn:
-        """Raise ContractBroken with the report of a violation."""
         lines = violation_lines(self.examination.options, violation)
         raise ContractBroken("\n".join(lines))
 

@@ -65,7 +65,6 @@ class Examination:
         self.failing_seconds = 0.0
 
     def is_wanted(self, rule: str) -> bool:
-        """Return whether the options select this rule."""
         return any(fnmatchcase(rule, pattern) for pattern in self.options.rules)
 
     @cached_property
@@ -75,7 +74,6 @@ class Examination:
 
     @cached_property
     def broken_rules(self) -> frozenset[str]:
-        """Rules broken by the examples."""
         return frozenset(found.violation.rule for found in self.outcomes if found.violation)
 
     def broken(self, rule: str) -> Violation | None:

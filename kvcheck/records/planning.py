@@ -52,7 +52,6 @@ class PlanningResult:
 
     @property
     def lacks(self) -> tuple[str, ...]:
-        """Features that the implementation lacks."""
         return (Feature.PLANNING.value,) if self.lacking else ()
 
 

@@ -29,8 +29,6 @@ REDACTED = "redacted"
 
 
 class Redactor:
-    """One record."""
-
     def __init__(self, header: Header, oracle: Implementation, key: bytes) -> None:
         self.header = header
         self.names = Names()
@@ -55,7 +53,6 @@ class Redactor:
             self.part_digests[index, name] = value
 
     def header_line(self) -> Header:
-        """Redact the header."""
         header = self.header
         return replace(
             header,
@@ -70,7 +67,6 @@ class Redactor:
         )
 
     def operation(self, operation: Operation) -> Operation:
-        """Redact an operation."""
         name, finding = operation.request_id, operation.finding
         return replace(
             operation,
@@ -98,7 +94,6 @@ class Redactor:
         return result
 
     def event(self, event: Mapping[str, Any]) -> dict[str, Any]:
-        """Redact an event."""
         new = dict(event)
         if "block_hashes" in new:
             new["block_hashes"] = [self.hashes.in_event(text) for text in new["block_hashes"]]
@@ -125,7 +120,6 @@ class Redactor:
         return [self.names.text(part) if isinstance(part, str) else part for part in key]
 
     def observed(self, observed: Observed, index: int) -> Observed:
-        """Redact the observed state."""
         order, whole = observed.dup_order, observed.state_sha256
         stranger = self.hashes.stranger
         return replace(
@@ -141,7 +135,6 @@ class Redactor:
         )
 
     def state(self, state: Mapping[str, Any]) -> dict[str, Any]:
-        """Redact some of the state fields."""
         new = dict(state)
         if "block_hash" in new:
             keys = new["block_hash"]
@@ -152,8 +145,6 @@ class Redactor:
         return new
 
     def snapshot(self, snapshot: Snapshot) -> Snapshot:
-        """Redact the state at the start."""
-
         def key(old: bytes) -> bytes:
             return bytes.fromhex(self.hashes.key(old.hex()))
 

@@ -34,7 +34,6 @@ class Names:
         return self.texts.setdefault(text, f"text-{len(self.texts)}") if text else text
 
     def request(self, name: str) -> str:
-        """Rename a request."""
         return self.requests.setdefault(name, f"r{len(self.requests)}") if name else name
 
     def adapter(self, number: int | None) -> int | None:

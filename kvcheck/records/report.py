@@ -74,7 +74,6 @@ class Report:
         yield f"{self.passed} passed, {self.failed} failed{more}"
 
     def to_json(self) -> dict[str, Any]:
-        """Return the report as a JSON document, with mismatches in full."""
         return {
             "implementation": self.implementation,
             "profile": self.profile,

@@ -50,8 +50,6 @@ class Call:
 
 @dataclass(frozen=True)
 class Script:
-    """A configuration and calls."""
-
     config: ManagerConfig
     calls: tuple[Call, ...]
 
@@ -62,14 +60,12 @@ class Script:
 
     @property
     def num_tokens(self) -> int:
-        """Tokens of all prompts and of all appends."""
         lists = [call.arguments.get("prompt_token_ids", ()) for call in self.calls]
         lists += [call.arguments.get("token_ids", ()) for call in self.calls]
         return sum(map(len, lists))
 
 
 def script_of(config: ManagerConfig, operations: Iterable[Operation]) -> Script:
-    """Make the script of a record."""
     hits: dict[str | None, tuple[str, Any]] = {}
     popped: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
     calls = []
@@ -144,7 +140,6 @@ class _Performance:
         return True
 
     def note(self, call: Call, arguments: Mapping[str, Any], result: Any) -> None:
-        """Keep what later calls need."""
         if call.name in LOOK_UPS and result is not None:
             lengths = result.get("hit_lengths") or [result["num_computed_tokens"]]
             self.hits[call.request_id, call.name] = (result["blocks"], max(lengths))

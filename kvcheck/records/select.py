@@ -22,14 +22,11 @@ SINGLE_GROUP_KINDS: Mapping[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class Candidate:
-    """A record file and its header."""
-
     path: Path
     header: Header | PlanningHeader
 
     @property
     def is_planning(self) -> bool:
-        """Whether it holds planning records."""
         return isinstance(self.header, PlanningHeader)
 
 
@@ -41,7 +38,6 @@ def named_record(record: Path) -> Path:
 
 
 def shipped_records() -> Path:
-    """Return the folder of the records in the package."""
     return Path(str(files("kvcheck").joinpath("data", "records")))
 
 

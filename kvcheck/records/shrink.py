@@ -37,7 +37,6 @@ class Kind:
 
     @classmethod
     def of(cls, mismatch: Mismatch) -> Kind:
-        """Return the kind of this mismatch."""
         return cls(mismatch.call, mismatch.differences[0].field)
 
 
@@ -53,7 +52,6 @@ class Shrunk:
     tried: int
 
     def write(self, path: Path) -> None:
-        """Write the record."""
         coverage: Mapping[str, int] = {"shrunk_from_operations": len(self.before.calls)}
         write_trace(path, self.header, self.operations, coverage)
 

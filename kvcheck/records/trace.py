@@ -78,7 +78,6 @@ class _Replay:
     is_later: bool = False
 
     def start(self, header: Header) -> Mismatch | None:
-        """Compare the freshly built manager."""
         manager = self.player.manager
         self.is_later = header.shows_later_fields
         found = [*compare_values("none_hash", header.none_hash.hex(), manager.none_hash.hex())]

@@ -36,12 +36,10 @@ class Call:
 
     @property
     def manager(self) -> KVCacheManager:
-        """Manager named in the message."""
         return known(self.session.managers, "manager", self.manager_handle)
 
     @property
     def request(self) -> Request:
-        """Request named in the message."""
         return known(self.session.requests, "request", self.request_handle)
 
 

@@ -130,7 +130,6 @@ class RemoteImplementation(ElsewhereImplementation):
             raise
 
     def restore(self, config: ManagerConfig, snapshot: Snapshot) -> KVCacheManager:
-        """Make a manager in the child, in the state of the snapshot."""
         self._needs(Feature.RESTORE)
         try:
             encoded = encode_snapshot(snapshot)
@@ -173,13 +172,11 @@ class RemoteImplementation(ElsewhereImplementation):
         mine.appended(tokens, answer)
 
     def make_hit_rate_window(self, max_requests: int = 1000) -> HitRateWindow:
-        """Make an empty window in the child."""
         self._needs(Feature.STATISTICS)
         return RemoteWindow(self.connection, max_requests)
 
     @property
     def planner(self) -> Planner | None:
-        """Planner of the child; None if it has none."""
         if Feature.PLANNING not in self.capabilities.features:
             return None
         return cast(Planner, RemotePlanner(self.connection))
@@ -216,8 +213,6 @@ class RemoteImplementation(ElsewhereImplementation):
 
 
 class RemoteWindow:
-    """A hit-rate window in the child."""
-
     def __init__(self, connection: Connection, max_requests: int) -> None:
         self._connection = connection
         self._handle = connection.new_handle()
@@ -227,7 +222,6 @@ class RemoteWindow:
         connection.forget(self, "windows", self._handle)
 
     def observe(self, stats: PrefixCacheStats) -> None:
-        """Add an update."""
         if not isinstance(stats, PrefixCacheStats):
             raise InvalidArgumentError("stats", stats, "PrefixCacheStats")
         args = {"window": self._handle, "stats": encode_stats(stats)}

@@ -69,8 +69,6 @@ def _too_long(num_bytes: int) -> str:
 
 
 class MessageBuffer:
-    """Received bytes, and the messages in them."""
-
     def __init__(self, framing: str) -> None:
         self.framing = framing
         self._bytes = bytearray()
@@ -81,7 +79,6 @@ class MessageBuffer:
         return len(self._bytes)
 
     def feed(self, data: bytes) -> None:
-        """Append received bytes."""
         self._bytes += data
 
     def take(self) -> bytes | None:

@@ -108,7 +108,6 @@ class Connection:
         return self.options.framing or FRAMINGS[0]
 
     def _start(self) -> None:
-        """Start the child."""
         options = self.options
         try:
             self._child = Child(options.command, self.framing)
@@ -126,7 +125,6 @@ class Connection:
         return self._failure is not None
 
     def _greet(self) -> Capabilities:
-        """Make the handshake."""
         try:
             answer = self.call("hello", args=self._args_of_hello)
         except RemoteError as failure:
@@ -208,7 +206,6 @@ class Connection:
             self._foreseen = tuple((question, {"manager": manager}) for question in questions)
 
     def _drop(self) -> None:
-        """Drop unused handles on the server."""
         handles: dict[str, list[int]] = {"managers": [], "requests": [], "windows": []}
         while self._dropped:
             table, handle = self._dropped.popleft()

@@ -61,12 +61,10 @@ class RemoteManager(Delegating, ElsewhereManager):
 
     @property
     def num_free_blocks(self) -> int:
-        """Length of the free queue."""
         return int(self._call("get_usage")["num_free_blocks"])
 
     @property
     def usage(self) -> float:
-        """Share of the pool in use."""
         return float(self._call("get_usage")["usage"])
 
     def foresee(self, *questions: str) -> None:
@@ -74,7 +72,6 @@ class RemoteManager(Delegating, ElsewhereManager):
         self.connection.foresee(self.handle, questions)
 
     def _call(self, op: str, **args: Any) -> Any:
-        """Send a message about the manager alone."""
         return self.connection.call(op, manager=self.handle, args=args)
 
     def _made(self, name: str, request: Request | None, given: dict[str, Any]) -> Any:
@@ -129,7 +126,6 @@ class RemoteManager(Delegating, ElsewhereManager):
         return found
 
     def _check_lists(self, groups: Sequence[object]) -> None:
-        """Check that there are as many lists as groups."""
         if len(groups) != len(self.config.kv_cache.groups):
             raise self.connection.nonsense(f"{len(groups)} lists of blocks, not one per group")
 

@@ -45,7 +45,6 @@ class RemotePlanner:
         self._connection = connection
 
     def _call(self, function: str, given: Mapping[str, Any]) -> Any:
-        """Call one function by its name in records and decode its output."""
         sent = {name: ENCODERS[name](value) for name, value in given.items()}
         output = self._connection.call("plan", args={"fn": function, "input": sent})
         try:

@@ -56,7 +56,6 @@ class RemoteRequest:
 
     @property
     def token_ids(self) -> Sequence[int]:
-        """All tokens sent to the child."""
         return self._token_ids
 
     @property

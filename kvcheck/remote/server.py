@@ -99,7 +99,6 @@ def answer(session: Session, message: dict[str, Any]) -> dict[str, Any]:
 
 
 def _perform(session: Session, message: dict[str, Any]) -> Any:
-    """Check the message and make the call."""
     where = Where("message")
     try:
         found = checked_members(

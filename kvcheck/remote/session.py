@@ -24,8 +24,6 @@ class ProtocolViolation(Exception):  # noqa: N818 (named for what the client did
 
 @dataclass
 class Session:
-    """One client's conversation."""
-
     implementation: Implementation
     greeted: bool = False
     managers: dict[int, KVCacheManager] = field(default_factory=dict)

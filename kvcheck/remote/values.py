@@ -185,7 +185,6 @@ def decode_error(value: object, where: Where) -> KVSpecError | tuple[str, str]:
 
 
 def check_of_field(name: str) -> Check[Any]:
-    """Return the check of a field of an error."""
     return _carried_back if name in _ANY else text if name in _TEXTS else integer
 
 
@@ -298,7 +297,6 @@ def decode_request(value: object, where: Where) -> RequestInput:
 
 
 def encode_sample(sample: ResidencySample) -> dict[str, Any]:
-    """Encode a residency sample by its members' names."""
     return {
         "lifetime_ns": index(sample.lifetime_ns),
         "idle_ns": index(sample.idle_ns),
@@ -307,7 +305,6 @@ def encode_sample(sample: ResidencySample) -> dict[str, Any]:
 
 
 def decode_sample(value: object, where: Where) -> ResidencySample:
-    """Decode a residency sample."""
     found = checked_members(
         value,
         where,

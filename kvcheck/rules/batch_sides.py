@@ -23,7 +23,6 @@ class Clock:
     now = 0
 
     def __call__(self) -> int:
-        """Return the time."""
         return self.now
 
 
@@ -47,8 +46,6 @@ class Outputs:
 
 @dataclass
 class Side:
-    """One implementation, its manager, whole steps on it, and their outputs."""
-
     implementation: Implementation
     manager: KVCacheManager
     batched: BatchedManager
@@ -85,7 +82,6 @@ class Side:
         return shown
 
     def members(self, handle: int) -> tuple[object, ...]:
-        """Return the members of a registered request, and its blocks."""
         r = self.batched.request_of(handle)
         owned = (r.num_computed_tokens, r.num_preemptions, r.status)
         return (r.request_id, r.num_tokens, *owned, self.manager.get_blocks(r).to_lists())

@@ -49,7 +49,6 @@ class Example:
     is_watched: bool = False
 
     def binds_at(self, level: Level) -> bool:
-        """Check whether a run at this level includes it."""
         if self.is_watched:
             return True
         order = list(Level)

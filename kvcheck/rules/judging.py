@@ -35,13 +35,10 @@ class NotationError(ValueError):
 
 @dataclass
 class Caught:
-    """The error that ended a call."""
-
     value: Any = None
 
 
 def wrong(what: str, expected: object, got: object, rule: str = UNSAID) -> WrongAnswer:
-    """Return the violation for a wrong result."""
     return WrongAnswer(ANSWERS, rule, what, expected, got)
 
 
@@ -52,7 +49,6 @@ def equal(got: object, expected: object, what: str = "", *, rule: str = UNSAID) 
 
 
 def holds(fact: object, what: str = "", *, rule: str = UNSAID) -> None:
-    """Check that a fact holds."""
     if not fact:
         asked = what or source_of_call(sys._getframe(1))
         raise InvariantViolation(HOLDS, rule, f"not so: {asked}")

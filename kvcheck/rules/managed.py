@@ -92,7 +92,6 @@ class Managed:
 
     @property
     def calls(self) -> KVCacheManager:
-        """Return the manager, wrapped by what watches it."""
         if self.guard is not None and not self.is_shared:
             return self.guard
         if self.audit is None:
@@ -135,7 +134,6 @@ class Managed:
         return made
 
     def append(self, request: Request, tokens: Sequence[int]) -> None:
-        """Append generated tokens."""
         self.subject.append_tokens(self.real, request, tokens)
 
     def look_up(self, request: Request) -> PrefixHit:
@@ -198,7 +196,6 @@ class Managed:
         return blocks
 
     def clone(self) -> Managed:
-        """Return an independent copy."""
         self._need(Feature.CLONE)
         return self.copy_of(self.subject.clone(self.real))
 
@@ -216,7 +213,6 @@ class Managed:
         return [list(blocks) for blocks in self.real.get_blocks(request).to_lists()]
 
     def blocks(self, request: Request, group: int = 0) -> list[int]:
-        """Return the request's block list in one group."""
         return self.lists(request)[group]
 
     def hit(self, request: Request) -> list[int]:
@@ -228,11 +224,9 @@ class Managed:
         return list(self.snapshot().free_queue)
 
     def references(self) -> dict[int, int]:
-        """Return the references of each block that has any."""
         return {b: count for b, count in enumerate(self.snapshot().ref_counts) if count}
 
     def cached(self) -> set[int]:
-        """Return the blocks that carry a key."""
         return {block for block, keys in enumerate(self.snapshot().block_keys) if keys}
 
     def counts(self, request: Request) -> tuple[int | None, ...]:
@@ -251,7 +245,6 @@ class Managed:
         return state is not None and bool(state.has_allocated)
 
     def null_positions(self, request: Request, group: int = 0) -> list[int]:
-        """Return the positions of null in the request's list."""
         return [i for i, block in enumerate(self.blocks(request, group)) if block == 0]
 
     def cached_positions(self, request: Request, group: int = 0) -> list[int]:
@@ -304,7 +297,6 @@ class Managed:
             equal(self.queue(), list(expected), "the free queue")
 
     def everything(self) -> Everything:
-        """Return state, queued events, statistics and samples."""
         return Everything(
             self.snapshot(),
             self.take_events(),
@@ -328,7 +320,6 @@ def _is_draft(request: Request, num_new_tokens: Any, num_hit: Any) -> bool:
 
 
 def plain(blocks: Any) -> Any:
-    """Convert to lists of lists."""
     if isinstance(blocks, KVCacheBlocks):
         return blocks.to_lists()
     return [plain(each) for each in blocks] if isinstance(blocks, list | tuple) else blocks

@@ -41,7 +41,6 @@ TOKEN_IDS = range(2)
 
 
 def listed(values: object) -> list[int]:
-    """Return the numbers of a plan's member."""
     return ints_of("values", values).tolist()
 
 
@@ -85,7 +84,6 @@ class Engine:
         self.num_granted = self.num_refused = self.num_illegal = 0
 
     def play(self, num_steps: int) -> None:
-        """Play so many rounds of an engine."""
         for _ in range(num_steps):
             self.clock.now += self.random.randint(1, 9)
             while len(self.handles) < self.max_requests and self.random.random() < self.arrivals:
@@ -130,7 +128,6 @@ class Engine:
         self.compare("KV-MGR-20", "after it was loaded")
 
     def arrive(self) -> None:
-        """Register a request."""
         given = self.request(f"r{self.num_requests}")
         self.num_requests += 1
 
@@ -338,12 +335,10 @@ class Engine:
         return RequestInput(name, self.prompt(), reports_hits=reports)
 
     def prompt(self) -> list[int]:
-        """Draw a prompt."""
         longest = self.config.max_model_len_tokens
         return self.tokens(self.random.choice((1, 3, 5, 9, 14, longest - 1, longest)))
 
     def tokens(self, num_tokens: int) -> list[int]:
-        """Draw some text."""
         return [self.random.choice(TOKEN_IDS) for _ in range(num_tokens)]
 
     def some(self, values: Sequence[int], share: float) -> list[int]:
@@ -354,12 +349,10 @@ class Engine:
 
     @property
     def features(self) -> frozenset[Feature]:
-        """Return the features of both sides."""
         first, second = (side.implementation.capabilities.features for side in self.sides)
         return first & second
 
     def both(self, rule: str, what: str, call: Callable[[Side], Any]) -> Any:
-        """Make the same call on both sides, compare the results, and return the first."""
         first, second = (call(side) for side in self.sides)
         self.equal(rule, what, first, second)
         return first
@@ -371,14 +364,12 @@ class Engine:
             self.both(rule, f"request {handle} {what}", methodcaller("members", handle))
 
     def equal(self, rule: str, what: str, expected: object, got: object) -> None:
-        """Raise WrongAnswer unless these are equal."""
         if expected != got:
             raise WrongAnswer("batches_are_their_single_calls", rule, what, expected, got)
 
     # The table that rows make (KV-BATCH-10).
 
     def note_rows(self, num_rows: int) -> None:
-        """Write the rows to their places."""
         for number in range(num_rows):
             *place, block = self.sides[0].outputs.row(number)
             self.table[tuple(place)] = block

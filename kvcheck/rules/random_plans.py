@@ -33,15 +33,12 @@ RULES = tuple(f"KV-PLAN-{number}" for number in (19, 20, 12, 15, 5, 9, 10, 13, 1
 
 @dataclass(frozen=True)
 class Case:
-    """Each worker's layers and memory, and the settings."""
-
     workers: tuple[Layers, ...]
     config: PlanningConfig
     memory: tuple[int, ...]
 
     @property
     def layers(self) -> Layers:
-        """Return the layers of all workers."""
         return tuple(layer for layers in self.workers for layer in layers)
 
     def plan(self, planner: Planner) -> Plan | None:
@@ -59,7 +56,6 @@ def random_plan(seed: int, number: int) -> Example:
 
 
 def plan_of_name(name: str) -> Example:
-    """Return the random model of this name."""
     seed, _, number = name.removeprefix(NAME).partition(".")
     return random_plan(int(seed), int(number))
 
@@ -97,7 +93,6 @@ def random_case(random: Random, policy: Policy) -> Case:
 
 
 def _spec(random: Random) -> LayerSpec:
-    """Draw a layer with a small page."""
     size, head = random.choice((2, 4, 8)), random.choice((8, 8, 8, 16))
     makers: tuple[Callable[[], LayerSpec], ...] = (
         lambda: FullAttentionSpec(size, 1, head, "float16"),
@@ -177,7 +172,6 @@ def _check_service(bench: Bench, case: Case, plan: Plan) -> None:
 
 
 def _compare(bench: Bench, oracle: Planner, case: Case, plan: Plan | None) -> None:
-    """Compare all results of the two planners for this model."""
     expected = case.plan(oracle)
     equal(plan is None, expected is None, "the plan is refused", rule="KV-PLAN-9")
     if expected is not None and plan is not None:

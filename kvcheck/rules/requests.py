@@ -82,8 +82,6 @@ def the_parts_of_a_request_are_checked(
 
 
 class ForeignRequest:
-    """Another implementation's request."""
-
     request_id = "r"
     num_computed_tokens = 0
     num_tokens = 4

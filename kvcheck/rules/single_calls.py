@@ -190,7 +190,6 @@ def _follow(handle: int, num_tokens: int, hashes: Sequence[bytes], side: Side) -
 
 
 def request_of(side: Side, handle: int) -> Request:
-    """Return the registered request of one side."""
     return side.batched.request_of(handle)
 
 

@@ -18,35 +18,29 @@ from kvspec.specs import (
 
 
 def full(block_size: int = 4, **members: Any) -> FullAttentionSpec:
-    """Return a small full-attention layer."""
     sizes = {"num_kv_heads": 1, "head_size": 8, "dtype": "float16", **members}
     return FullAttentionSpec(block_size, **sizes)
 
 
 def rswa(block_size: int, window: int) -> RSWASpec:
-    """Return a small layer of R-SWA."""
     return RSWASpec(block_size, 1, 8, "float16", rswa_window=window)
 
 
 def sliding(block_size: int, window: int, **members: Any) -> SlidingWindowSpec:
-    """Return a small sliding window."""
     return SlidingWindowSpec(block_size, 1, 8, "float16", sliding_window=window, **members)
 
 
 def sliding_mla(block_size: int, window: int) -> SlidingWindowMLASpec:
-    """Return a small sliding window over latents."""
     return SlidingWindowMLASpec(block_size, 1, 8, "float16", sliding_window=window)
 
 
 def chunked(block_size: int, chunk: int, **members: Any) -> ChunkedLocalAttentionSpec:
-    """Return a small chunked local attention."""
     return ChunkedLocalAttentionSpec(
         block_size, 1, 8, "float16", attention_chunk_size=chunk, **members
     )
 
 
 def mamba(block_size: int, mode: str = "all", *, speculative: int = 0) -> MambaSpec:
-    """Return a small Mamba layer."""
     return MambaSpec(
         block_size,
         ((2, 2),),
@@ -57,15 +51,12 @@ def mamba(block_size: int, mode: str = "all", *, speculative: int = 0) -> MambaS
 
 
 def cross(block_size: int) -> CrossAttentionSpec:
-    """Return a small cross attention."""
     return CrossAttentionSpec(block_size, 1, 8, "float16")
 
 
 def ring(block_size: int) -> CircularBufferSpec:
-    """Return a small circular buffer."""
     return CircularBufferSpec(block_size, 1, 8, "float16")
 
 
 def encoder_only(block_size: int) -> EncoderOnlyAttentionSpec:
-    """Return a small encoder-only attention."""
     return EncoderOnlyAttentionSpec(block_size, 1, 8, "float16")

@@ -23,7 +23,6 @@ def rows_of(num_rows: int) -> Any:
 
 
 def slots_of(length: int) -> array[int]:
-    """Allocate a slot mapping."""
     return array("q", [UNTOUCHED]) * length
 
 
@@ -50,23 +49,19 @@ class Steps:
         return self.manager.request(f"r{self.num_requests}", tokens, **content)
 
     def register(self, *texts: Sequence[int]) -> list[int]:
-        """Register new requests with these prompts; return their handles."""
         return [self.batched.register(self.request(text)) for text in texts]
 
     def admitted(self, *texts: Sequence[int]) -> list[int]:
-        """Register and admit, all tokens granted; return the handles."""
         handles = self.register(*texts)
         granted = self.batched.admit(handles).num_scheduled_tokens
         holds(all(granted), "all of them are granted")
         return handles
 
     def of(self, handle: int) -> Request:
-        """Return the registered request."""
         request: Request = self.batched.request_of(handle)
         return request
 
     def lists(self, handle: int) -> list[list[int]]:
-        """Return its block list in every group."""
         return self.manager.lists(self.of(handle))
 
     def write(

@@ -62,14 +62,11 @@ NOTHING = Observed(0, 0.0, {}, None)
 
 @dataclass(frozen=True)
 class Exchange:
-    """A message, and its reply."""
-
     message: Mapping[str, Any]
     answer: Mapping[str, Any]
 
     @property
     def op(self) -> str:
-        """Name of the operation."""
         return str(self.message["op"])
 
     @property
@@ -103,7 +100,6 @@ class Exchange:
 
     @property
     def needs(self) -> set[Feature]:
-        """Features that it needs besides the base."""
         found = set(needs(self.operation))
         owned = self.message.get("set", {})
         found |= {FEATURE_OF_ARGUMENT[name] for name in owned if name in FEATURE_OF_ARGUMENT}
@@ -134,7 +130,6 @@ class Conversation:
         return f"{self.chapter}/{self.number:02}.jsonl"
 
     def configs(self) -> Iterator[ManagerConfig]:
-        """Yield the configurations of its managers."""
         for each in self.exchanges:
             if "config" in each.args and not each.errors:
                 yield decode_manager_config(each.args["config"], Where("config"))
@@ -193,8 +188,6 @@ def _renumbered(message: dict[str, Any], handles: dict[int, int]) -> dict[str, A
 
 
 class Tape:
-    """Records a conversation with a server."""
-
     def __init__(self) -> None:
         self.said: list[Mapping[str, Any]] = []
         self.exchanges: list[Exchange] = []
@@ -248,7 +241,6 @@ def _is_usual(config: ManagerConfig) -> bool:
 
 
 def set_names() -> tuple[str, ...]:
-    """Return the names of all chapters, in order."""
     return tuple(dict.fromkeys(Path(story.path).stem for story in shipped_stories()))
 
 

@@ -34,8 +34,6 @@ MANAGER, FIRST, SECOND = 1, 2, 3
 
 
 class Verdict(StrEnum):
-    """The verdict on a reply."""
-
     RIGHT = "same as the reference"
     OTHER_BLOCKS = "right; the block ids differ, which only level identity compares"
     REFUSED = "not supported yet"
@@ -110,8 +108,6 @@ HASHES = (
 
 
 class _Conversation:
-    """Sends the program to the server and the reference."""
-
     def __init__(self, child: Child, framing: str, timeout_s: float, session: Session) -> None:
         self.child, self.framing, self.timeout_s, self.session = child, framing, timeout_s, session
         self.number = 0

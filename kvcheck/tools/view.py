@@ -120,7 +120,6 @@ def _notes_on_quirks(result: TraceResult) -> list[str]:
 
 
 def _header(path: Path, implementation: Implementation | None) -> Header:
-    """Return the header of a record that can be shown."""
     header = read_header(path)
     if not isinstance(header, Header):
         raise NotShownError(f"{path}: a planning file; only traces can be shown")

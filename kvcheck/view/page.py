@@ -26,12 +26,10 @@ SHOWN_CHARACTERS = 2000
 
 
 def page(recording: Recording) -> str:
-    """Return the whole page."""
     return filled(f"Record {recording.path.name}", embedded(content(recording)))
 
 
 def filled(title: str, data: str) -> str:
-    """Return the page with a recording as JSON, or with a placeholder."""
     fill = {
         "title": escape(title),
         "script": data_file("view.js") + data_file("view_sides.js") + data_file("view_time.js"),
@@ -69,7 +67,6 @@ def document(title: str, body: Iterable[str], *, style: str) -> str:
 
 
 def content(recording: Recording) -> dict[str, Any]:
-    """Return everything that the page shows, as JSON."""
     header = recording.header
     cache = header.config.kv_cache
     violation = recording.violation
@@ -204,5 +201,4 @@ def queue_change(old: Sequence[int], new: Sequence[int]) -> dict[str, Any]:
 
 
 def data_file(name: str) -> str:
-    """Return a file of the package, as text."""
     return files("kvcheck").joinpath("data", name).read_text(encoding="utf-8")

@@ -64,7 +64,6 @@ class Call:
 
     @property
     def outcome(self) -> str:
-        """Name of the outcome in transitions."""
         if self.error is not None:
             return "error"
         return "refused" if self.is_refused else "done"
@@ -90,7 +89,6 @@ class Noted:
 
     @property
     def size_bytes(self) -> int:
-        """Estimate of the memory in use."""
         return 1500 + 8 * (_num_values(self.arguments) + _num_values(self.result))
 
 

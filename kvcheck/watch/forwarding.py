@@ -46,12 +46,10 @@ class Forwarding(Delegating, Wrapper):
 
     @property
     def num_free_blocks(self) -> int:
-        """Length of the free queue."""
         return self.inner.num_free_blocks
 
     @property
     def usage(self) -> float:
-        """Share of the pool in use."""
         return self.inner.usage
 
     def snapshot(self) -> Snapshot:

@@ -116,7 +116,6 @@ class History:
         self._gap = why
 
     def begin_part(self, view: View) -> None:
-        """Begin a new part at a known state."""
         self._parts = [*self._parts[-1:], _Part(view)]
         if self._gap is not None:
             self._parts, self._gap = self._parts[-1:], None

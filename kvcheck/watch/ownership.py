@@ -56,7 +56,6 @@ class Ownership:
 
     @property
     def size_bytes(self) -> int:
-        """An estimate of the memory in use."""
         ids = sum(len(blocks) for lists in self.lists.values() for blocks in lists)
         return 8 * self.num_blocks + 8 * ids + 300 * len(self.lists) + 100 * len(self.popped)
 
@@ -74,7 +73,6 @@ class Ownership:
         return lists
 
     def check_ids(self, ids: Sequence[int], what: str) -> None:
-        """Check that every id lies in the pool."""
         if ids and not 0 <= min(ids) <= max(ids) < self.num_blocks:
             raise violated(
                 "has_the_right_shape",

@@ -78,7 +78,6 @@ class RecordedImplementation:
 
     @property
     def num_operations(self) -> int:
-        """Number of operations written."""
         return 0 if self._recording is None else self._recording.writer.index
 
     @property
@@ -164,11 +163,9 @@ class _Recording:
     is_small: bool
 
     def made(self, request: Request, given: RequestInput) -> None:
-        """Record a new request."""
         self.add(self.writer.new_request(request, given))
 
     def extended(self, request: Request, num_before: int) -> None:
-        """Record that a request has more tokens than before."""
         self.add(self.writer.append_tokens(request, num_before, request.num_tokens))
 
     def perform(

@@ -60,7 +60,6 @@ class Requests:
         return list(self._followed.items())
 
     def follow(self, request: Request, num_tokens: int) -> Followed:
-        """Return the data of a request, with new tokens added."""
         name = request.request_id
         known = self._followed.get(name)
         if known is None or known.request is not request or len(known.content.tokens) > num_tokens:
@@ -82,7 +81,6 @@ class Requests:
 
     @property
     def size_bytes(self) -> int:
-        """An estimate of the memory in use."""
         return sum(200 + followed.content.size_bytes for followed in self._followed.values())
 
 

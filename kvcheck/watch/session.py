@@ -39,8 +39,6 @@ OnViolation: TypeAlias = Callable[[MonitorViolation], object]
 
 
 class Session:
-    """Watches one manager until the first violation."""
-
     def __init__(
         self,
         manager: KVCacheManager,
@@ -105,19 +103,16 @@ class Session:
         return call.result
 
     def follow_copies(self, sizes_tokens: Mapping[str, int]) -> None:
-        """Check the order of what the engine issues from now on."""
         owned = self.watch.ownership
         self.moving = Moving(owned.num_blocks, owned.lists, sizes_tokens)
 
     def issue(self, line: Line) -> None:
-        """Check a line of the engine's copies and steps."""
         if self.moving is None:
             raise InvalidArgumentError("line", line, "one after follow_copies")
         moving = self.moving
         self._checked(lambda: moving.issue(line), Call("issue", None, {}))
 
     def close(self) -> None:
-        """Audit once more and stop watching."""
         if not self.is_watching:
             return
         began = perf_counter()
@@ -127,7 +122,6 @@ class Session:
         self._checking_seconds += perf_counter() - began
 
     def report(self) -> MonitorReport:
-        """Return the counts so far."""
         return MonitorReport(
             self._operations,
             self._audits,
@@ -199,7 +193,6 @@ class Session:
                 self.history.break_off(f"records cannot say what {call.name} answered: {error!r}")
 
     def _end(self, found: InvariantViolation, call: Call) -> None:
-        """Write the record, stop watching, and report the violation."""
         self.is_watching = False
         record, hint = self._write(found, call)
         self.violation = MonitorViolation(found, call.describe(), record, hint)

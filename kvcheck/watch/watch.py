@@ -65,7 +65,6 @@ class Watch:
 
     @property
     def size_bytes(self) -> int:
-        """An estimate of the memory in use."""
         return (
             self.ownership.size_bytes
             + self.content.shadow.size_bytes
@@ -85,7 +84,6 @@ class Watch:
             self._accept(call.request.request_id, followed, computed)
 
     def after(self, call: Call) -> None:
-        """Make the checks of every call."""
         if call.error is not None:
             self._failed(call)
         elif call.name in CHECKS:
@@ -357,7 +355,6 @@ CHECKS: Mapping[str, CheckOfCall] = MappingProxyType(
 
 
 def _request(call: Call) -> Request:
-    """Return the request that such a call is about."""
     if call.request is None:
         raise TypeError(f"{call.name} is about a request")
     return call.request

@@ -56,7 +56,6 @@ class OperationWriter:
     def operation(
         self, noted: Noted, after: Observed, uncompared: tuple[str, ...] = ()
     ) -> Operation:
-        """Return the operation of an observed call."""
         arguments = check_arguments(OPERATIONS[noted.name], noted.arguments, Where("arguments"))
         name = None if noted.request is None else noted.request.request_id
         self.index += 1

@@ -87,7 +87,6 @@ class NanoManager(SmallManager):
         return KVCacheBlocks((_shown(own.inner.block_table[held + hit // self.block_size :]),))
 
     def _admit(self, own: NanoRequest, num_cached_blocks: int) -> bool:
-        """Allocate blocks for all tokens of a request that has none."""
         fits: bool = self.inner.can_allocate(own.inner) >= 0
         if not num_cached_blocks:
             # can_allocate counts on its own hit, which is not used here.
@@ -109,11 +108,9 @@ class NanoManager(SmallManager):
         return True
 
     def free(self, request: Request) -> None:
-        """Release all blocks of the request."""
         self.inner.deallocate(own_request(request).inner)
 
     def get_blocks(self, request: Request) -> KVCacheBlocks:
-        """Return the block table."""
         return KVCacheBlocks((_shown(own_request(request).inner.block_table),))
 
 

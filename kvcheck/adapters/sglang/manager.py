@@ -154,7 +154,6 @@ class SGLangManager(SmallManager):
         return True
 
     def _decode(self, own: SGLangRequest, end: int) -> bool:
-        """Allocate a slot for a generated token."""
         req, start = own.inner, end - 1
         pages = 1 if start % self.block_size == 0 else 0
         if not self.slots.check_decode_capacity(
@@ -184,7 +183,6 @@ class SGLangManager(SmallManager):
         )
 
     def free(self, request: Request) -> None:
-        """Publish what the request computed, and release it."""
         own = own_request(request)
         if not own.inner.kv.holds_kv:
             return
@@ -204,7 +202,6 @@ class SGLangManager(SmallManager):
         return True
 
     def get_blocks(self, request: Request) -> KVCacheBlocks:
-        """Return the pages of the request's row."""
         return KVCacheBlocks((tuple(self._held(own_request(request))),))
 
     def _held(self, own: SGLangRequest) -> list[int]:

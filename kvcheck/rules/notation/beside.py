@@ -108,7 +108,6 @@ class Beside:
         return self._issue("ended", id=name, **members)
 
     def do_fleet(self, **options: Any) -> None:
-        """Make an empty index of engines."""
         if not isinstance(self.hand.bench.subject, FleetImplementation):
             raise LeftOut("an index of engines")
         self.index = self.hand.bench.subject.make_prefix_index(**options)

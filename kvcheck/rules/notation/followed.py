@@ -51,7 +51,6 @@ class Followed:
         subject.follow(self.hand.on.real, self.hand.request(name), num_tokens, given, **members)
 
     def do_rate_window(self, *max_requests: Any) -> None:
-        """Make a hit-rate window."""
         self.hand.bench.need(Feature.STATISTICS)
         self.rate_window = self.hand.bench.subject.make_hit_rate_window(*max_requests)
 

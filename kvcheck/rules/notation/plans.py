@@ -57,7 +57,6 @@ class Planning:
 
     @property
     def layers(self) -> Layers:
-        """Return the first worker's layers."""
         return self.workers[0]
 
     def visible(self) -> object:
@@ -131,11 +130,9 @@ class Planning:
         return [list(map(int, group.layer_names)) for group in self._groups(worker)]
 
     def do_specs(self, worker: Any = None) -> tuple[LayerSpec, ...]:
-        """Return the spec of each group."""
         return tuple(group.spec for group in self._groups(worker))
 
     def do_flags(self, worker: Any = None) -> list[bool]:
-        """Return whether each group is flagged for eagle."""
         return [group.is_eagle_group for group in self._groups(worker)]
 
     def _groups(self, worker: Any) -> tuple[KVCacheGroup, ...]:
@@ -146,7 +143,6 @@ class Planning:
         return self.caches[worker].groups
 
     def do_config_from_groups(self, memory_bytes: int = ROOMY) -> KVCacheConfig:
-        """Return the layout of the groups in this memory."""
         planner = self.bench.planner
         cache = planner.config_from_groups(self._groups(None), self.config, memory_bytes)
         self.caches = (cache,)

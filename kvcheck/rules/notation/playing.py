@@ -42,7 +42,6 @@ class Play(Verbs):
         self.skipped: LeftOut | None = None
 
     def line(self, text: str) -> None:
-        """Play one line and judge its result."""
         if sums_in(text):
             claimed, found = sums(text) or (0, 1)
             equal(found, claimed, text)

@@ -55,7 +55,6 @@ def examples_from(stories: Iterable[Story]) -> tuple[Example, ...]:
 
 
 def example_of(story: Story) -> Example:
-    """Convert to an example of the suite."""
     lines = answered(story)
     level = Level.BEHAVIOUR
     if lines and all(map(is_of_safety, lines)):

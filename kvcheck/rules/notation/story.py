@@ -166,12 +166,10 @@ def sums(text: str) -> tuple[object, object] | None:
 
 
 def answered(story: Story) -> list[str]:
-    """Return the lines that state a result."""
     return [line.text for line in story.lines if "->" in line.text or sums_in(line.text)]
 
 
 def sums_in(text: str) -> bool:
-    """Check whether a line claims a sum."""
     return _sum(text) is not None
 
 

@@ -231,6 +231,5 @@ def _closing(line: str, place: int) -> int:
 
 
 def parted(values: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
-    """Return values without a name, and those with one."""
     plain = [value for value in values if not isinstance(value, Pair)]
     return plain, {pair.name: pair.value for pair in values if isinstance(pair, Pair)}

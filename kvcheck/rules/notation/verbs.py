@@ -61,13 +61,11 @@ class Verbs:
 
     @property
     def on(self) -> Managed:
-        """Return the current manager."""
         if self.manager is None:
             raise NotationError("an example begins with `pool`")
         return self.manager
 
     def drawn(self) -> str:
-        """Draw the state."""
         return drawn(self.on, self.requests)
 
     def begin(self, reader: Reader) -> None:
@@ -158,7 +156,6 @@ class Verbs:
         return (lists if any(lists) else self.lists.get(request, lists))[group]
 
     def request(self, name: Name) -> Any:
-        """Return the request of this name."""
         if not isinstance(name, Name) or name.word not in self.requests:
             raise NotationError(f"no request: {getattr(name, 'word', name)}")
         return self.requests[name.word]
@@ -196,13 +193,11 @@ class Verbs:
         self.requests[name.word] = made
 
     def do_start(self, name: Name, *tokens: Any, **content: Any) -> None:
-        """Make a request and admit it with all its tokens."""
         self.do_new(name, *tokens, **content)
         if self.do_admit(name) is None:
             raise wrong("the answer", "blocks", None)
 
     def do_at(self, time_ns: int) -> None:
-        """Set the manager's clock."""
         self.time_ns = time_ns
 
     def do_append(self, name: Name, *tokens: Any) -> None:
@@ -268,7 +263,6 @@ class Verbs:
 
     @property
     def in_steps(self) -> Steps:
-        """Return the whole steps on the current manager."""
         if id(self.on) not in self.steps:
             self.steps[id(self.on)] = Steps(self.bench, self.on, self.requests)
         return self.steps[id(self.on)]
@@ -284,7 +278,6 @@ class Verbs:
         return self.in_steps.take_deltas(num_rows)
 
     def do_batch(self, call: Name, *values: Any, **members: Any) -> Any:
-        """Make a call of the BatchedManager by its own name."""
         return self.in_steps.call(call.word, values, members)
 
     # Queries.

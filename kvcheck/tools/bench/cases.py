@@ -31,7 +31,6 @@ class PromptCase:
 
     @property
     def prompt_blocks(self) -> int:
-        """Number of blocks of a prompt."""
         return self.prompt_tokens // BLOCK_SIZE_TOKENS
 
     @property
@@ -41,7 +40,6 @@ class PromptCase:
 
     @property
     def hit_tokens(self) -> int:
-        """Cached tokens of each prompt."""
         return self.prompt_blocks * self.hit_percent // 100 * BLOCK_SIZE_TOKENS
 
     @property
@@ -87,7 +85,6 @@ class ReplayCase:
 
     @property
     def num_blocks(self) -> int:
-        """Number of blocks in the pool."""
         return self.script.num_blocks
 
     @property

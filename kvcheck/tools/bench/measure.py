@@ -36,8 +36,6 @@ class Subject:
 
 @dataclass(frozen=True)
 class Contestant:
-    """A subject and the way in which it is called."""
-
     subject: Subject
     is_batched: bool = False
 
@@ -137,8 +135,6 @@ def measure(
 
 
 class _Run:
-    """State carried from one case to the next."""
-
     def __init__(
         self,
         contestants: tuple[Contestant, ...],
@@ -244,7 +240,6 @@ def scenario_of(contestant: Contestant, case: Case, num_rounds: int) -> Scenario
 
 
 def work_of(contestant: Contestant, case: Case) -> Work:
-    """Make a new manager, called in the contestant's style."""
     implementation = contestant.subject.implementation
     manager = new_manager(implementation, config_of(case))
     calls = calls_of(implementation, manager)

@@ -21,7 +21,6 @@ COLORS = ("#d55e00", "#0072b2", "#009e73", "#8e4585", "#e69f00", "#666666")
 
 
 def plot_bytes(document: dict[str, Any], *, image_format: str) -> bytes:
-    """Return the chart as a PNG or SVG file."""
     import matplotlib
 
     buffer = io.BytesIO()
@@ -99,7 +98,6 @@ def points_of(
 
 
 def _size(value: float, _position: float) -> str:
-    """Format a size: 1k, 64k, 4M."""
     for unit, size in (("M", 2**20), ("k", 2**10)):
         if value >= size:
             return f"{value / size:g}{unit}"

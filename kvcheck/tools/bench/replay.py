@@ -66,7 +66,6 @@ class ReplayScenario:
         """Do nothing: the pool is empty at first."""
 
     def run_round(self, timed: Timed) -> None:
-        """Run the whole script."""
         player, script = _player(self.new_work(), timed), self.case.script
         made = 0
         for step in script.steps:
@@ -77,7 +76,6 @@ class ReplayScenario:
         timed.add_up(MANAGER, IN_ALL, 0)
 
     def _arrive(self, player: Single | Batched, first: int) -> int:
-        """Make the next batch of requests; returns its size."""
         prompts = self.case.script.prompts[first : first + ARRIVE_TOGETHER]
         make_input = player.work.calls.make_input
         for number, prompt in enumerate(prompts, first):
@@ -102,7 +100,6 @@ class Single:
         self.requests: dict[int, Any] = {}
 
     def arrive(self, number: int, given: Any) -> None:
-        """Make a request."""
         (self.requests[number],), _ = self.timed(REPLAY_HASH, 0, self.work.make([given]))
 
     def step(self, step: Step) -> None:
@@ -168,7 +165,6 @@ class Batched:
         self.ended: list[int] = []
 
     def arrive(self, number: int, given: Any) -> None:
-        """Make and register a request."""
         (self.handles[number],), _ = self.timed(REPLAY_HASH, 0, self.work.make([given]))
 
     def step(self, step: Step) -> None:
@@ -225,7 +221,6 @@ class Batched:
         return fields
 
     def end(self) -> None:
-        """Release the last requests."""
         if self.ended:
             self.timed(REPLAY_STEP, 0, self.work.free(array("q", self.ended)))
 

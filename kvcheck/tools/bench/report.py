@@ -46,7 +46,6 @@ class Spread:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Spread:
-        """Compute the spread of at least two numbers."""
         return cls(*quantiles(values, n=4, method="inclusive"))
 
 
@@ -127,7 +126,6 @@ class Report:
 
 
 def case_facts(case: Case) -> dict[str, Any]:
-    """Return the case as a JSON object."""
     if isinstance(case, ReplayCase):
         script = case.script
         return {

@@ -69,7 +69,6 @@ class Tokens:
         return array("H", self.random.randbytes(2 * num_tokens))
 
     def take(self, num_tokens: int) -> list[int]:
-        """Return the next tokens."""
         return list(map(self._values.__getitem__, self.draw(num_tokens)))
 
 
@@ -147,7 +146,6 @@ class PromptScenario:
         self.prefixes = [drawn[index][: case.hit_tokens] for index in order[-kept:]]
 
     def run_round(self, timed: Timed) -> None:
-        """Do one round."""
         self._look_up_and_allocate(timed)
         self._admit(timed)
         if self.case.hit_tokens == 0:

@@ -96,6 +96,5 @@ class Stopwatch:
         self._spent[phase] = sum(self._spent.get(each, (0, 0))[0] for each in phases), units
 
     def spent(self) -> Iterator[tuple[str, int, int]]:
-        """Yield phase, nanoseconds and units of the round."""
         for phase, (spent, units) in self._spent.items():
             yield phase, spent, units or 1

@@ -76,7 +76,6 @@ class PlanFile:
 
     @property
     def num_workers(self) -> int:
-        """Number of workers to plan for."""
         return self.split.num_workers if self.model is not None else len(self.explicit)
 
     def workers(self, planner: Planner) -> tuple[tuple[Layers, ...], PlanningConfig]:

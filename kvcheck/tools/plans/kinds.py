@@ -63,8 +63,6 @@ class LayerKind:
 
 @dataclass(frozen=True)
 class _Type:
-    """The members of a type's object, and the function that makes its spec."""
-
     required: Mapping[str, Check[Any]]
     optional: Mapping[str, Check[Any]]
     build: Callable[[LayerKind, Rank], LayerSpec]
@@ -92,7 +90,6 @@ def decode_kind(name: str, dtype: str, value: object, where: Where) -> LayerKind
 
 
 def element_type(value: object, where: Where) -> str:
-    """Check the name of an element type."""
     found = text(value, where)
     if found not in DTYPES:
         raise where.error(f"{shown(found)}: must be one of {', '.join(DTYPES)}")

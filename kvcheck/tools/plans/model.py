@@ -77,7 +77,6 @@ def decode_model(value: object, where: Where) -> Model:
 def _pattern(
     items: list[Any], kinds: Mapping[str, LayerKind], where: Where
 ) -> list[tuple[LayerKind, ...]]:
-    """Return the kinds of each layer of the pattern."""
     if not items:
         raise where.error("empty; name the kind of at least one layer")
     pattern = []

@@ -12,7 +12,6 @@ def shipped_folder() -> Path:
 
 
 def shipped_names() -> tuple[str, ...]:
-    """Return the sorted names of the shipped models."""
     return tuple(sorted(path.stem for path in shipped_folder().glob("*.json")))
 
 
