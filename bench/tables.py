@@ -1,9 +1,7 @@
-"""The document of `kvspec bench --json` as tables in Markdown, and as a picture.
+"""The document of `kvspec bench --json` as tables in Markdown.
 
 python bench/tables.py out.json                              # to stdout
 python bench/tables.py out.json --into bench/RESULTS.md      # in the place that is marked there
-python bench/tables.py out.json --plot docs/images/bench.png # also the picture; needs matplotlib
-
 python bench/tables.py out.json --phase "look up"            # this one only; may be repeated
 
 The place in a file begins with a line `<!-- begin NAME -->` and ends with `<!-- end NAME -->`; NAME
@@ -22,7 +20,6 @@ from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
 
-from kvcheck.tools.bench.plot import plot_bytes
 from kvcheck.tools.bench.report import machine
 
 Document = dict[str, Any]
@@ -233,7 +230,6 @@ def main() -> None:
     parser.add_argument("--phase", action="append", default=[], metavar="PHASE")
     parser.add_argument("--into", type=Path, metavar="FILE")
     parser.add_argument("--place", metavar="NAME")
-    parser.add_argument("--plot", type=Path, metavar="FILE")
     given = parser.parse_args()
     document = json.loads(given.document.read_text("utf-8"))
     try:
@@ -245,9 +241,6 @@ def main() -> None:
             given.into.write_text(text, "utf-8")
     except ValueError as error:
         sys.exit(f"{given.into or given.document}: {error}")
-    if given.plot is not None:
-        picture = plot_bytes(document, image_format=given.plot.suffix.lstrip("."))
-        given.plot.write_bytes(picture)
 
 
 if __name__ == "__main__":

@@ -35,10 +35,9 @@ CALLS = (
     Call(
         (
             *("bench", "--impl", "kvref", "--quick", "--only", "pools", "--only", "replay"),
-            *("--trace", "demo", "--requests", "5", "--plot", "pools.svg"),
+            *("--trace", "demo", "--requests", "5"),
         ),
         "manager, in all",
-        writes=("pools.svg",),
     ),
     Call(("check", "kvref", "--budget", "directed"), "self-checks only: nothing to compare with"),
     Call(("doctor",), "implementation kvref"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,16 +14,14 @@ import click
 from rich.progress import Progress
 
 from kvcheck.cli._bench_tables import show
-from kvcheck.cli._options import FORMS_OF_IMPL, POSITIVE, json_option, plot_option
+from kvcheck.cli._options import FORMS_OF_IMPL, POSITIVE, json_option
 from kvcheck.cli._support import (
     MOST_BLOCKS,
     check_outputs,
     fail,
     output_console,
     progress_bars,
-    require_extra,
     write_json,
-    write_whole,
 )
 from kvcheck.discovery import find_implementation
 from kvcheck.installed import installed_implementations
@@ -74,28 +72,6 @@ class Wanted:
     num_blocks: int
     patience: float
 
-    @property
-    def command(self) -> str:
-        """Command line that repeats these measurements."""
-        words = ["kvspec", "bench"]
-        words += [word for name in self.names for word in ("--impl", name)]
-        if self.peer is not None:
-            words += ["--peer", self.peer]
-        if self.quick:
-            words.append("--quick")
-        words += [word for each in self.sections for word in ("--only", each.value)]
-        if self.patience != PATIENCE_S:
-            words += ["--patience", f"{self.patience:g}"]
-        return shlex.join([*words, *self._replay_words()])
-
-    def _replay_words(self) -> list[str]:
-        if self.trace is None:
-            return []
-        words = ["--trace", self.trace, "--requests", str(self.requests)]
-        if self.num_blocks != REPLAY_BLOCKS:
-            words += ["--num-blocks", str(self.num_blocks)]
-        return words
-
 
 @click.command()
 @click.option(
@@ -141,8 +117,7 @@ class Wanted:
     help="Skip a case for an implementation that would need longer.",
 )
 @json_option("Write the times of every round as JSON; - for stdout.")
-@plot_option
-def command(json_path: Path | None, plot_path: Path | None, **given: Any) -> None:
+def command(json_path: Path | None, **given: Any) -> None:
     """Measure how fast implementations are, phase by phase, side by side.
 
     Each phase is timed separately: hashing a prompt, looking it up, allocating (and caching) its
@@ -153,9 +128,7 @@ def command(json_path: Path | None, plot_path: Path | None, **given: Any) -> Non
     """
     given["sections"] = tuple(Section(each) for each in given["sections"])
     wanted = Wanted(**given)
-    check_outputs(json_path, picture=plot_path)
-    if plot_path is not None:
-        require_extra("matplotlib", "plot")
+    check_outputs(json_path)
     if wanted.trace is None and Section.REPLAY in wanted.sections:
         fail("--only replay needs --trace TRACE, such as --trace demo")
     subjects = _subjects(wanted.names, wanted.peer)
@@ -166,16 +139,25 @@ def command(json_path: Path | None, plot_path: Path | None, **given: Any) -> Non
         pools = _measure_pools(plan, subjects, wanted, bar)
         plan = replace(plan, cases=(*plan.cases, *_replay(wanted, subjects)))
         measured = _measure(plan, subjects, wanted, bar)
-    report = Report(subjects, measured, plan.num_rounds, wanted.command, started, pools)
-    document = report.to_json()
-    if plot_path is not None:
-        from kvcheck.tools.bench.plot import plot_bytes
-
-        image_format = plot_path.suffix.lower().lstrip(".")
-        write_whole(plot_path, plot_bytes(document, image_format=image_format))
+    command = shlex.join(["kvspec", "bench", *_typed(click.get_current_context())])
+    report = Report(subjects, measured, plan.num_rounds, command, started, pools)
     if json_path is not None:
-        write_json(document, json_path)
+        write_json(report.to_json(), json_path)
     show(report, output_console(json_path))
+
+
+def _typed(context: click.Context) -> Iterator[str]:
+    """Yield the options that differ from their defaults, as one would type them."""
+    for option in context.command.params:
+        value = context.params.get(option.name or "")
+        if option.name == "json_path" or value in (None, (), False, option.default):
+            continue
+        name = option.opts[0]
+        if value is True:
+            yield name
+        else:
+            values = value if isinstance(value, tuple) else (value,)
+            yield from (word for each in values for word in (name, str(each)))
 
 
 def _subjects(names: tuple[str, ...], peer: str | None) -> tuple[Subject, ...]:

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, cast
 
 from kvcheck.play.features import FEATURE_OF_ARGUMENT, FEATURE_OF_OPERATION
 from kvcheck.play.left_out import LeftOut
 from kvcheck.rules.guard import Guard
-from kvcheck.rules.judging import Caught, equal, holds, raises, source_of_call
+from kvcheck.rules.judging import equal, holds, source_of_call
 from kvspec.audit import AuditedManager
 from kvspec.blocks import NULL_BLOCK, KVCacheBlocks, PrefixHit
 from kvspec.events import Event
@@ -187,14 +185,6 @@ class Managed:
         request.num_computed_tokens = 0
         request.num_preemptions += 1
 
-    def keep_cached(
-        self, request: Request, positions: Collection[int], group: int = 0
-    ) -> list[int]:
-        """Drop the keys of all other blocks of the request's list in this group; return it."""
-        blocks = self.blocks(request, group)
-        self.evict_blocks([block for i, block in enumerate(blocks) if i not in positions])
-        return blocks
-
     def clone(self) -> Managed:
         self._need(Feature.CLONE)
         return self.copy_of(self.subject.clone(self.real))
@@ -214,10 +204,6 @@ class Managed:
 
     def blocks(self, request: Request, group: int = 0) -> list[int]:
         return self.lists(request)[group]
-
-    def hit(self, request: Request) -> list[int]:
-        """Return the blocks that a look-up hits in group 0."""
-        return list(self.real.get_computed_blocks(request).blocks.to_lists()[0])
 
     def queue(self) -> list[int]:
         """Return the free queue, front first."""
@@ -291,11 +277,6 @@ class Managed:
             told, wanted = without_ids(told), without_ids(wanted)
         equal(told, wanted, what)
 
-    def queues(self, expected: Sequence[int]) -> None:
-        """Compare the free queue, if ids are `exact`."""
-        if self.exact:
-            equal(self.queue(), list(expected), "the free queue")
-
     def everything(self) -> Everything:
         return Everything(
             self.snapshot(),
@@ -303,12 +284,6 @@ class Managed:
             self.make_prefix_cache_stats(),
             self.take_residency_samples(),
         )
-
-    def refuses(
-        self, error: type[BaseException] | tuple[type[BaseException], ...], **members: object
-    ) -> AbstractContextManager[Caught]:
-        """Check that the body raises this error and leaves the state as it was (KV-ERR-2)."""
-        return raises(error, unchanged=partial(self.visible), **members)
 
 
 def _is_draft(request: Request, num_new_tokens: Any, num_hit: Any) -> bool:

@@ -7,7 +7,6 @@ from datetime import UTC, datetime
 import pytest
 
 from kvcheck.tools.bench.measure import Measured, Measurement, Subject
-from kvcheck.tools.bench.plot import points_of
 from kvcheck.tools.bench.report import Report, Spread, machine, ratios
 from tests.bench.toy import SMALL, STEPS, FakeClock, Toy
 
@@ -26,21 +25,6 @@ def test_ratios_are_taken_round_by_round() -> None:
 def test_without_the_baseline_there_is_no_ratio() -> None:
     alone = Measurement(SMALL, "free", 2, {"b": [1.0, 2.0]})
     assert ratios(alone, "a", "b") is None
-
-
-def test_a_look_up_is_drawn_per_block_that_it_reads() -> None:
-    times = {"q1": 40.0, "median": 50.0, "q3": 60.0}
-    case = {"prompt_tokens": 128, "hit_percent": 50, "num_blocks": 129, "cold": True}
-    found = {"phase": "look up", "unit": "request", "case": case}
-    other = {**found, "case": {**case, "cold": False}}
-    document = {
-        "block_size_tokens": 16,
-        "measurements": [
-            {**each, "results": {"a": {"ns_per_unit": times}}} for each in (found, other)
-        ],
-    }
-    assert points_of(document, "look up", "a") == [(129, 8.0, 10.0, 12.0)]
-    assert points_of(document, "look up", "b") == []
 
 
 def test_a_clock_that_sees_nothing_breaks_nothing() -> None:

@@ -27,32 +27,25 @@ from kvcheck.tools.bench.scenarios import (
     PromptScenario,
     Tokens,
 )
-from kvcheck.tools.bench.work import Part, SingleWork
+from kvcheck.tools.bench.stopwatch import Stopwatch
+from kvcheck.tools.bench.work import Work
 from kvspec.interface import KVCacheManager
 from tests.bench.toy import COLD, SMALL
 
 PLANS = (pytest.param(full_plan(), id="full"), pytest.param(quick_plan(), id="quick"))
 
 
-class Untimed:
+class Untimed(Stopwatch):
     def __init__(self) -> None:
+        super().__init__(lambda: 0)
         self.answers: dict[str, list[Sequence[Any]]] = {}
-
-    def __call__(self, phase: str, units: int, part: Part) -> tuple[Any, Sequence[Any]]:
-        result = part.work()
-        answers = part.read(result)
-        self.keep(phase, answers)
-        return result, answers
 
     def keep(self, what: str, answers: Sequence[Any]) -> None:
         self.answers.setdefault(what, []).append(answers)
 
-    def add_up(self, phase: str, phases: Sequence[str], units: int) -> None:
-        """Ignore all times."""
 
-
-def single_work(manager: KVCacheManager) -> SingleWork:
-    return SingleWork(contract_calls(kvref.implementation(), manager))
+def single_work(manager: KVCacheManager) -> Work:
+    return Work(contract_calls(kvref.implementation(), manager))
 
 
 def test_a_cold_pool_is_full_of_cached_blocks_in_no_order() -> None:

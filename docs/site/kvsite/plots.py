@@ -16,13 +16,12 @@ from typing import TYPE_CHECKING
 
 from sphinx.application import Sphinx
 
-from kvcheck.tools.bench.plot import COLORS
-
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 PAGE, FOLDER = "bench/RESULTS", "plots"
+COLORS = ("#d55e00", "#0072b2", "#009e73", "#8e4585", "#e69f00", "#666666")
 NUMBER = r"([\d.,]+)"
 SPREAD = re.compile(rf"{NUMBER} \({NUMBER} … {NUMBER}\)")
 INCH_PER_ROW, WIDTH_INCHES = 0.23, 4.9

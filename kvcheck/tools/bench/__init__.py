@@ -4,10 +4,3 @@ Every phase is timed alone, by single and by batched calls, in rounds that inclu
 is a whole trace. `scenarios` and `replay` define what is timed, `measure` how, and `pools` the cost
 of pools.
 """
-
-from __future__ import annotations
-
-from kvcheck.tools.bench.calls import Calls, contract_calls
-from kvcheck.tools.bench.errors import UnequalWorkError
-
-__all__ = ["Calls", "UnequalWorkError", "contract_calls"]

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from kvcheck.tools.bench.calls import Calls
-from kvcheck.tools.bench.work import Part
+from kvcheck.tools.bench.work import Part, Work
 from kvspec.batched import BatchedManager, StepOutput, StepResult
 
 INCLUDES = (
@@ -38,26 +37,26 @@ class Rows:
         return found
 
 
-@dataclass(frozen=True)
-class BatchedWork:
-    """See `kvcheck.tools.bench.work.Work`. A group is an array of handles.
+class BatchedWork(Work):
+    """A group is an array of handles.
 
     `calls`: single calls on the manager that `batched` works on. `rows`: room for what a step
     brings.
     """
 
-    batched: BatchedManager
-    calls: Calls
-    rows: Rows
+    def __init__(self, batched: BatchedManager, calls: Calls, rows: Rows) -> None:
+        super().__init__(calls)
+        self.batched = batched
+        self.rows = rows
 
     def make(self, given: Sequence[Any]) -> Part:
         make, register = self.calls.make_request, self.batched.register
         return Part(
             lambda: array("q", [register(make(each)) for each in given]),
-            lambda made: [self._hashes(handle) for handle in made],
+            lambda made: [self._hashes_of(handle) for handle in made],
         )
 
-    def _hashes(self, handle: int) -> list[bytes]:
+    def _hashes_of(self, handle: int) -> list[bytes]:
         read = self.calls.read_hashes
         return [] if read is None else read(self.batched.request_of(handle))
 
@@ -65,7 +64,7 @@ class BatchedWork:
         return array("q", references)
 
     def look_up(self, group: Any) -> Part:
-        """See `Work`. Ids are read by single look-ups, which must find the same."""
+        """Look up at once. Ids are read by single look-ups, which must find the same."""
         look_up, calls = self.batched.lookup, self.calls
 
         def read(lengths: Sequence[int]) -> list[tuple[int, list[int]]]:
@@ -102,7 +101,7 @@ class BatchedWork:
         return Part(lambda: append(group, given), lambda _: ())
 
     def last_hashes(self, group: Any) -> Sequence[Any]:
-        return [self._hashes(handle)[-1:] for handle in group]
+        return [self._hashes_of(handle)[-1:] for handle in group]
 
     def free(self, group: Any) -> Part:
         free, unregister = self.batched.free, self.batched.unregister

@@ -21,7 +21,7 @@ from kvcheck.tools.bench.cases import Case, DecodeCase, Plan, PromptCase, Replay
 from kvcheck.tools.bench.replay import ReplayScenario
 from kvcheck.tools.bench.scenarios import DecodeScenario, PromptScenario
 from kvcheck.tools.bench.stopwatch import Answers, Clock, Stopwatch
-from kvcheck.tools.bench.work import SingleWork, Work
+from kvcheck.tools.bench.work import Work
 from kvspec.batched import BatchedImplementation
 from kvspec.interface import Feature, Implementation
 
@@ -245,7 +245,7 @@ def work_of(contestant: Contestant, case: Case) -> Work:
     calls = calls_of(implementation, manager)
     if contestant.is_batched and isinstance(implementation, BatchedImplementation):
         return BatchedWork(implementation.batched(manager), calls, Rows(case.max_new_blocks))
-    return SingleWork(calls)
+    return Work(calls)
 
 
 @contextmanager

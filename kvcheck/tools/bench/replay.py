@@ -13,9 +13,9 @@ from typing import Any
 
 from kvcheck.tools.bench.batched import BatchedWork
 from kvcheck.tools.bench.cases import ReplayCase
-from kvcheck.tools.bench.scenarios import Timed
 from kvcheck.tools.bench.script import Act, Group, Step
-from kvcheck.tools.bench.work import Part, SingleWork, Work
+from kvcheck.tools.bench.stopwatch import Stopwatch
+from kvcheck.tools.bench.work import Part, Work
 from kvspec.batched import StepPlan
 
 REPLAY_HASH = "replay: hash"
@@ -65,8 +65,11 @@ class ReplayScenario:
     def prepare(self) -> None:
         """Do nothing: the pool is empty at first."""
 
-    def run_round(self, timed: Timed) -> None:
-        player, script = _player(self.new_work(), timed), self.case.script
+    def run_round(self, timed: Stopwatch) -> None:
+        work, script = self.new_work(), self.case.script
+        player: Single | Batched = Single(work, timed)
+        if isinstance(work, BatchedWork):
+            player = Batched(work, timed)
         made = 0
         for step in script.steps:
             if step.arrived and step.arrived[-1] >= made:
@@ -83,18 +86,10 @@ class ReplayScenario:
         return first + len(prompts)
 
 
-def _player(work: Work, timed: Timed) -> Single | Batched:
-    if isinstance(work, BatchedWork):
-        return Batched(work, timed)
-    if isinstance(work, SingleWork):
-        return Single(work, timed)
-    raise TypeError(type(work))
-
-
 class Single:
     """Call by call. `requests[i]`: request i."""
 
-    def __init__(self, work: SingleWork, timed: Timed) -> None:
+    def __init__(self, work: Work, timed: Stopwatch) -> None:
         self.work = work
         self.timed = timed
         self.requests: dict[int, Any] = {}
@@ -158,7 +153,7 @@ def _compute(computed: list[tuple[Any, int]]) -> None:
 class Batched:
     """Step by step. `handles[i]`: that of request i; `ended`: released by the next step."""
 
-    def __init__(self, work: BatchedWork, timed: Timed) -> None:
+    def __init__(self, work: BatchedWork, timed: Stopwatch) -> None:
         self.work = work
         self.timed = timed
         self.handles: dict[int, int] = {}

@@ -15,11 +15,13 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import Any, Protocol
+from typing import Any
 
+from kvcheck.tools.bench.batched import BatchedWork
 from kvcheck.tools.bench.cases import BLOCK_SIZE_TOKENS, DecodeCase, PromptCase
 from kvcheck.tools.bench.errors import UnequalWorkError
-from kvcheck.tools.bench.work import Part, SingleWork, Work
+from kvcheck.tools.bench.stopwatch import Stopwatch
+from kvcheck.tools.bench.work import Work
 
 HASH = "hash"
 LOOK_UP = "look up"
@@ -41,19 +43,6 @@ FILL_CHUNK_BLOCKS = 8
 
 PASSES = 2
 """How often a round of a full pool looks up cached beginnings."""
-
-
-class Timed(Protocol):
-    """Times a part of `phase` and keeps its results; returns the work's result, and those.
-
-    The time of a round is divided by the `units` of all its parts; 0: not divided. `keep`: results
-    assembled in another way, also to be compared. `add_up`: a phase that is the sum of others, as
-    far as these ran.
-    """
-
-    def __call__(self, phase: str, units: int, part: Part) -> tuple[Any, Sequence[Any]]: ...
-    def keep(self, what: str, answers: Sequence[Any]) -> None: ...
-    def add_up(self, phase: str, phases: Sequence[str], units: int) -> None: ...
 
 
 class Tokens:
@@ -145,13 +134,13 @@ class PromptScenario:
             calls.free(requests[index])
         self.prefixes = [drawn[index][: case.hit_tokens] for index in order[-kept:]]
 
-    def run_round(self, timed: Timed) -> None:
+    def run_round(self, timed: Stopwatch) -> None:
         self._look_up_and_allocate(timed)
         self._admit(timed)
         if self.case.hit_tokens == 0:
             self._extend(timed)
 
-    def _look_up_and_allocate(self, timed: Timed) -> None:
+    def _look_up_and_allocate(self, timed: Stopwatch) -> None:
         case, work = self.case, self.work
         blocks = case.num_requests * case.prompt_blocks
         requests, _ = timed(HASH, blocks, work.make(self._prompts()))
@@ -160,15 +149,15 @@ class PromptScenario:
         self.demands.hits([length for length, _ in hits], case.hit_tokens)
         work.look_up(requests).work()  # so that it is again for all, whatever reading took
         timed(LOOK_UP_AGAIN, case.num_requests, work.look_up(requests))
-        if isinstance(work, SingleWork):
+        if isinstance(work, BatchedWork):
+            work.admit(requests, self._new_tokens()).work()  # no call works without a look-up
+        else:
             for request in requests:
                 self._allocate(timed, work, request)
-        else:
-            work.admit(requests, self._new_tokens()).work()  # no call works without a look-up
         work.calls.end_step()
         timed(FREE, blocks, work.free(requests))
 
-    def _allocate(self, timed: Timed, work: SingleWork, request: Any) -> None:
+    def _allocate(self, timed: Stopwatch, work: Work, request: Any) -> None:
         """Allocate for one request; a hit is valid only until another request allocates."""
         case = self.case
         part = work.allocate(
@@ -177,7 +166,7 @@ class PromptScenario:
         _, answers = timed(ALLOCATE, case.prompt_blocks, part)
         self.demands.room(ALLOCATE, answers)
 
-    def _admit(self, timed: Timed) -> None:
+    def _admit(self, timed: Stopwatch) -> None:
         case, work = self.case, self.work
         requests = work.make(self._prompts()).work()
         part = work.admit(requests, self._new_tokens())
@@ -187,7 +176,7 @@ class PromptScenario:
         work.calls.end_step()
         work.free(requests).work()
 
-    def _extend(self, timed: Timed) -> None:
+    def _extend(self, timed: Stopwatch) -> None:
         case, work = self.case, self.work
         requests = work.make(self._prompts()).work()
         first = [BLOCK_SIZE_TOKENS] * case.num_requests
@@ -244,7 +233,7 @@ class DecodeScenario:
             made += request
         self.requests = work.group(made)
 
-    def run_round(self, timed: Timed) -> None:
+    def run_round(self, timed: Stopwatch) -> None:
         """Do as many steps as a block has tokens, so that each request completes one block."""
         count = self.case.num_requests
         drawn = [self.tokens.draw(count) for _ in range(BLOCK_SIZE_TOKENS)]
@@ -253,7 +242,7 @@ class DecodeScenario:
             self.work.computed(self.requests, 1)
         timed.keep(APPEND, self.work.last_hashes(self.requests))
 
-    def _step(self, timed: Timed, tokens: Sequence[int]) -> None:
+    def _step(self, timed: Stopwatch, tokens: Sequence[int]) -> None:
         work, count = self.work, self.case.num_requests
         timed(APPEND, count, work.append(self.requests, tokens))
         _, answers = timed(DECODE, count, work.run(self.requests, 1))

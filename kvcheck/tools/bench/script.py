@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 from functools import cached_property
@@ -18,7 +18,7 @@ from typing import Any, cast
 from kvcheck.tools.replay.driver import Driver
 from kvcheck.tools.replay.options import ReplayOptions
 from kvcheck.tools.replay.trace import TraceRecord
-from kvspec.blocks import KVCacheBlocks, PrefixHit
+from kvcheck.watch.forwarding import Forwarding
 from kvspec.config import ManagerConfig
 from kvspec.interface import Implementation, KVCacheManager
 from kvspec.request import Request, RequestInput
@@ -144,7 +144,7 @@ class _Recorder:
         """Make a manager without events and statistics, which are not read here."""
         plain = replace(config, enable_events=False, log_stats=False)
         inner = self.inner.create(plain, check_invariants=check_invariants)
-        return cast(KVCacheManager, _RecordingManager(self, inner))
+        return Forwarding(inner, self.perform)  # type: ignore[abstract]  # made of the interface
 
     def make_request(self, manager: Any, given: RequestInput) -> Request:
         number = len(self.prompts)
@@ -157,6 +157,24 @@ class _Recorder:
         """Note that a token is generated."""
         self.note(Act.APPEND, request, token_ids[0])
         self.inner.append_tokens(manager.inner, request, token_ids)
+
+    def perform(
+        self,
+        name: str,
+        make_call: Callable[[], Any],
+        arguments: Mapping[str, Any],
+        request: Request | None,
+    ) -> Any:
+        """Make a call of the driver and record it; an admission has a hit, which may be empty."""
+        answer = make_call()
+        if name == "new_step_starts":
+            self.steps.append(([], []))
+        elif name == "allocate_slots" and request is not None:
+            act = Act.RUN if arguments["new_computed_blocks"] is None else Act.ADMIT
+            self.note(act, request, arguments["num_new_tokens"], granted=answer is not None)
+        elif name == "free" and request is not None:
+            self.note(Act.FINISH, request)  # whether it was a preemption is known at the end
+        return answer
 
     def note(self, act: Act, request: Request, count: int = 0, *, granted: bool = True) -> None:
         number = self._numbers[request.request_id]
@@ -199,40 +217,3 @@ def _grouped(doings: list[_Doing]) -> list[Group]:
         )
         for each in groups
     ]
-
-
-class _RecordingManager:
-    """Notes the calls of the driver."""
-
-    def __init__(self, recorder: _Recorder, inner: KVCacheManager) -> None:
-        self._recorder = recorder
-        self.inner = inner
-
-    @property
-    def usage(self) -> float:
-        return self.inner.usage
-
-    def new_step_starts(self) -> None:
-        self._recorder.steps.append(([], []))
-        self.inner.new_step_starts()
-
-    def get_computed_blocks(self, request: Request) -> PrefixHit:
-        """Look up; the hit is recorded with the allocation that follows."""
-        return self.inner.get_computed_blocks(request)
-
-    def allocate_slots(
-        self, request: Request, num_new_tokens: int, **options: Any
-    ) -> KVCacheBlocks | None:
-        """Note an allocation; an admission has a hit, which may be empty."""
-        answer = self.inner.allocate_slots(request, num_new_tokens, **options)
-        act = Act.ADMIT if "new_computed_blocks" in options else Act.RUN
-        self._recorder.note(act, request, num_new_tokens, granted=answer is not None)
-        return answer
-
-    def free(self, request: Request) -> None:
-        """Note a release; whether it was a preemption is known at the end."""
-        self._recorder.note(Act.FINISH, request)
-        self.inner.free(request)
-
-    def take_events(self) -> tuple[()]:
-        return ()

@@ -58,7 +58,10 @@ class Stopwatch:
         return self
 
     def __call__(self, phase: str, units: int, part: Part) -> tuple[Any, Sequence[Any]]:
-        """Time a part; see `kvcheck.tools.bench.scenarios.Timed`."""
+        """Time a part and keep its results; return the work's result, and those.
+
+        The time of a round is divided by the `units` of all its parts; 0: not divided.
+        """
         clock, work = self._clock, part.work
         began = clock()
         result = work()
@@ -71,7 +74,7 @@ class Stopwatch:
         return result, answers
 
     def keep(self, what: str, answers: Sequence[Any]) -> None:
-        """Keep results; see `kvcheck.tools.bench.scenarios.Timed`."""
+        """Keep results that were assembled in another way, also to be compared."""
         self._kept.append((what, answers))
 
     def compare(self) -> None:
@@ -92,7 +95,7 @@ class Stopwatch:
             self._answers.compare(f"{what}, lengths", index, self._name, outlines)
 
     def add_up(self, phase: str, phases: Sequence[str], units: int) -> None:
-        """Add up phases; see `kvcheck.tools.bench.scenarios.Timed`."""
+        """Note a phase that is the sum of others, as far as these ran."""
         self._spent[phase] = sum(self._spent.get(each, (0, 0))[0] for each in phases), units
 
     def spent(self) -> Iterator[tuple[str, int, int]]:

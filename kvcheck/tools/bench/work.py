@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import repeat
-from typing import Any, Protocol
+from typing import Any
 
 from kvcheck.tools.bench.calls import Calls
 
@@ -24,50 +24,17 @@ class Part:
     read: Callable[[Any], Sequence[Any]]
 
 
-class Work(Protocol):
-    """A way to make calls. A group of requests is whatever `group` returns.
+class Work:
+    """Single calls in a loop. A group of requests is whatever `group` returns.
 
-    `calls` are single calls on the same manager, for what is never timed.
+    `calls` are also for what is never timed.
     """
-
-    @property
-    def calls(self) -> Calls: ...
-
-    def make(self, given: Sequence[Any]) -> Part:
-        """Make requests of these inputs; `work` returns their group."""
-
-    def group(self, references: Sequence[Any]) -> Any:
-        """Return the group of these members of other groups."""
-
-    def look_up(self, group: Any) -> Part:
-        """Look up; results: (length in tokens, ids) of each hit."""
-
-    def admit(self, group: Any, counts: Sequence[int]) -> Part:
-        """Look up and allocate `counts` tokens after the hit; results: (hit in tokens, all ids)."""
-
-    def run(self, group: Any, counts: int | Sequence[int]) -> Part:
-        """Allocate `counts` more tokens for requests that hold blocks; results: the new ids."""
-
-    def append(self, group: Any, tokens: Sequence[int]) -> Part:
-        """Append one token each; no results: see `last_hashes`."""
-
-    def last_hashes(self, group: Any) -> Sequence[Any]:
-        """Return the last hash of each; nothing without hashes. Not timed."""
-
-    def free(self, group: Any) -> Part:
-        """Release everything; result: the number of free blocks."""
-
-    def computed(self, group: Any, counts: int | Sequence[int]) -> None:
-        """Count the granted tokens as computed. Not timed."""
-
-
-class SingleWork:
-    """One call after another, in a loop."""
 
     def __init__(self, calls: Calls) -> None:
         self.calls = calls
 
     def make(self, given: Sequence[Any]) -> Part:
+        """Make requests of these inputs; `work` returns their group."""
         make = self.calls.make_request
         return Part(lambda: [make(each) for each in given], self._hashes)
 
@@ -76,9 +43,11 @@ class SingleWork:
         return [] if read is None else [read(request) for request in group]
 
     def group(self, references: Sequence[Any]) -> Any:
+        """Return the group of these members of other groups."""
         return list(references)
 
     def look_up(self, group: Any) -> Part:
+        """Look up; results: (length in tokens, ids) of each hit."""
         look_up, read = self.calls.look_up, self.calls.read_hit
         return Part(
             lambda: [look_up(request) for request in group],
@@ -94,6 +63,7 @@ class SingleWork:
         )
 
     def admit(self, group: Any, counts: Sequence[int]) -> Part:
+        """Look up and allocate `counts` tokens after the hit; results: (hit in tokens, all ids)."""
         look_up, allocate = self.calls.look_up, self.calls.allocate_with_hit
 
         def work() -> list[tuple[Any, Any]]:
@@ -113,6 +83,7 @@ class SingleWork:
         return length, [*cached, *new]
 
     def run(self, group: Any, counts: int | Sequence[int]) -> Part:
+        """Allocate `counts` more tokens for requests that hold blocks; results: the new ids."""
         allocate, read = self.calls.allocate, self.calls.read_blocks
         if isinstance(counts, int):
             count: int = counts
@@ -127,14 +98,17 @@ class SingleWork:
         )
 
     def append(self, group: Any, tokens: Sequence[int]) -> Part:
+        """Append one token each; no results: see `last_hashes`."""
         append = self.calls.append_tokens
         pairs = [(request, [token]) for request, token in zip(group, tokens, strict=True)]
         return Part(lambda: [append(request, token) for request, token in pairs], lambda _: ())
 
     def last_hashes(self, group: Any) -> Sequence[Any]:
+        """Return the last hash of each; nothing without hashes. Not timed."""
         return [hashes[-1:] for hashes in self._hashes(group)]
 
     def free(self, group: Any) -> Part:
+        """Release everything; result: the number of free blocks."""
         free = self.calls.free
         return Part(
             lambda: [free(request) for request in group],
@@ -142,7 +116,7 @@ class SingleWork:
         )
 
     def computed(self, group: Any, counts: int | Sequence[int]) -> None:
-        """Do what an engine does between two steps."""
+        """Count the granted tokens as computed, as an engine does between two steps. Not timed."""
         each = repeat(counts) if isinstance(counts, int) else counts
         for request, count in zip(group, each, strict=False):
             request.num_computed_tokens += count
