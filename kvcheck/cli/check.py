@@ -13,6 +13,7 @@ import click
 from kvcheck.cli._options import (
     FILE,
     PATH,
+    fail_fast_option,
     html_option,
     impl_argument,
     json_option,
@@ -105,6 +106,7 @@ if TYPE_CHECKING:
     help="github: before the text also a line for each violation that GitHub shows at the run.",
 )
 @verbose_option
+@fail_fast_option
 @click.option(
     "--expect",
     type=FILE,
@@ -131,6 +133,7 @@ def command(
     resume_path: Path | None,
     expect: Path | None,
     write_expect: Path | None,
+    fail_fast: bool,
     **outputs: Any,
 ) -> int:
     """Show which rules an implementation breaks, with the smallest example of each.
@@ -158,6 +161,8 @@ def command(
     from kvcheck.judge.expected import Asked
     from kvcheck.play.verdicts import Level
 
+    if fail_fast and (expect or write_expect or resume_path):
+        fail("-x ends at the first failure; leave it out, or --expect, --write-expect and --resume")
     declared = find_profile(profile)
     suite = suite_of(
         (name, oracle),
@@ -166,6 +171,7 @@ def command(
         rules=rules or ("*",),
         seed=seed,
         policy=declared.policy,
+        fail_fast=fail_fast,
     )
     suite.save = partial(save, resume_path)
     known = KnownFiles(expect, write_expect, Asked.of(suite.options, declared.name))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from kvcheck.cli._options import json_option
+from kvcheck.cli._options import json_option, verbose_option
 from kvcheck.cli._support import fail, output_console, say, write_json
 from kvcheck.hazards.checker import Hazard, HazardChecker
 from kvcheck.hazards.drawing import drawn
@@ -22,12 +22,14 @@ MAX_DRAWN = 5
     "record", metavar="RECORD", type=click.Path(exists=True, dir_okay=False, path_type=Path)
 )
 @json_option()
-def command(record: Path, json_path: Path | None) -> int:
+@verbose_option
+def command(record: Path, json_path: Path | None, verbose: bool) -> int:
     """Check a record of copies and steps for accesses in the wrong order.
 
     RECORD has one JSON object per line: which request has which block, what each copy and each step
     reads and writes, on which stream, and when the host knew that it had ended. docs/hazards.md
-    describes it. The first hazards are drawn, with the work that touches the block on each stream.
+    describes it. The first hazards, with -v all, are drawn with the work that touches the block on
+    each stream.
 
     Exit code 0: no hazard, 1: hazards were found, 2: RECORD cannot be read.
     """
@@ -40,7 +42,7 @@ def command(record: Path, json_path: Path | None) -> int:
     except (HazardRecordError, InvalidArgumentError, UnicodeDecodeError) as error:
         fail(f"{record}: {error}")
     shown = []
-    for hazard in found[:MAX_DRAWN]:
+    for hazard in found[: None if verbose else MAX_DRAWN]:
         upto = [(number, line) for number, line in lines if number <= hazard.lines[-1]]
         shown += [*drawn(hazard, upto), ""]
     by_rule = Counter(hazard.rule for hazard in found)

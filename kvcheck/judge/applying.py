@@ -104,7 +104,7 @@ def _checks(report: Report) -> Iterator[tuple[tuple[str, ...], Lacks | None]]:
 def _why_not_exercised(report: Report) -> str:
     """Say why nothing that ran decided a rule that applies."""
     options = report.options
-    if report.interrupted or report.gave_up:
+    if report.interrupted or report.gave_up or (options.fail_fast and report.violations):
         return "the run ended before its checks did"
     if not options.budget.directed:
         return "the directed checks are not part of this budget"

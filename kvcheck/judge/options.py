@@ -60,7 +60,8 @@ class Options:
 
     `rules`: patterns of rule ids; `policy`: the subject's declared choices; `name`, `oracle`: names
     by which subject and oracle are found again. `self_checks_only`: they are the same code
-    (`same_code`), so nothing is compared, and records, examples and invariants decide.
+    (`same_code`), so nothing is compared, and records, examples and invariants decide. `fail_fast`:
+    end at the first violation.
     """
 
     level: Level
@@ -71,6 +72,7 @@ class Options:
     name: str = "kvref"
     oracle: str = "kvref"
     self_checks_only: bool = False
+    fail_fast: bool = False
 
 
 def same_code(subject: Implementation, oracle: Implementation) -> bool:

@@ -97,6 +97,8 @@ def _head(report: Report) -> Iterator[str]:
         facts.append("stopped early: too many programs hang")
     if report.interrupted:
         facts.append("interrupted")
+    if report.options.fail_fast and report.violations:
+        facts.append("stopped at the first failure")
     yield f'<p class="dim">{escape(" · ".join(facts))}</p></div>'
     counts = counts_of(rule_outcomes(report))
     boxes = (

@@ -67,6 +67,8 @@ def text_lines(
         yield "stopped early      too many programs failed slowly; the rest was not run"
     if report.interrupted:
         yield "interrupted        the report covers what had run"
+    if report.options.fail_fast and report.violations:
+        yield "stopped early      at the first failure; the rest was not run"
     yield ""
     rows = zip(report.violations, chain(remarks, repeat("")), strict=False)
     shown = [(each, remark) for each, remark in rows if known_as(report, each) is None]

@@ -97,9 +97,10 @@ class Suite:
             else:
                 self._restore(state)
             self._random(start, before)
-            if self.found.more:
+            if self.found.more and not self._has_ended:
                 self._tell("further ways", None, "in which rules are broken")
-            self.shrinker.more()
+            if not self._has_ended:
+                self.shrinker.more()
             found = self._looked_up()
         except KeyboardInterrupt:
             interrupted = True
@@ -163,6 +164,8 @@ class Suite:
             chosen, in_order(self.workers, self._example_calls(chosen)), strict=True
         ):
             self._take(example, answer)
+            if self._has_ended:
+                return
         self.found.looked_at.add(DIRECTED)
 
     def _example_calls(self, chosen: Sequence[Example]) -> Iterator[Call]:
@@ -183,12 +186,14 @@ class Suite:
 
     def _random(self, start: float, before: float) -> None:
         budget = self.options.budget
-        if not budget.seconds:
+        if not budget.seconds or self._has_ended:
             return
         begin = time.monotonic()
         for drawn in in_order(self.workers, self._random_calls(begin)):
             for answer in drawn.answers:
                 self._take_random(answer)
+                if self._has_ended:
+                    return
             self._have_patience()
             self.num_drawn += drawn.drawn
             if drawn.is_last:
@@ -300,6 +305,11 @@ class Suite:
         self.situations.update(answer.situations)
         self.is_slow = answer.lost_seconds > 0
         self.lost_seconds += answer.lost_seconds
+
+    @property
+    def _has_ended(self) -> bool:
+        """Whether the first violation has ended the run."""
+        return self.options.fail_fast and bool(self.found.violations)
 
     def _is_wanted(self, rules: Sequence[str]) -> bool:
         pairs = itertools.product(rules, self.options.rules)

@@ -184,3 +184,21 @@ def test_a_run_that_checked_nothing_of_a_rule_does_not_conform(
     assert done.returncode == code
     assert ("conforms" in done.stdout) == (code == 0)
     assert (f"no check of {rule} was run" in done.stderr) == (code == 2)
+
+
+def test_a_run_can_end_at_the_first_failure(tmp_path: Path) -> None:
+    (tmp_path / "leaks.py").write_text(LEAKS)
+    few, all_of_them = (
+        json.loads(run(tmp_path, "leaks:implementation", *budget, "--json", "-").stdout)
+        for budget in (("-x",), ("--budget", "directed"))
+    )
+    assert len(few["violations"]) == 1
+    assert few["violations"][0]["rule"] in {each["rule"] for each in all_of_them["violations"]}
+    assert 0 < few["directed"] < all_of_them["directed"]
+    assert few["random"] == 0
+    assert few["counts"]["not exercised"] > all_of_them["counts"]["not exercised"]
+    said = run(tmp_path, "leaks:implementation", "-x").stdout
+    assert "stopped early      at the first failure; the rest was not run" in said
+    refused = run(tmp_path, "kvref", "-x", "--write-expect", "known.toml")
+    assert "-x ends at the first failure; leave it out, or --expect" in refused.stderr
+    assert refused.returncode == 2

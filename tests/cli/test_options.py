@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import re
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -11,6 +14,9 @@ import pytest
 from kvcheck.cli import main
 from kvcheck.cli._commands import COMMANDS
 from tests.commands import said_by
+from tests.source import ROOT
+
+README = ROOT / "README.md"
 
 
 @pytest.mark.parametrize(
@@ -41,6 +47,33 @@ def test_every_help_has_the_options_of_all_and_the_one_table_of_exit_codes(
         assert "--color" in shown
         assert "-q, --quiet" in shown
         assert "130  interrupted" in shown
+
+
+def test_the_readme_lists_the_commands_that_have_an_option() -> None:
+    rows = re.findall(r"^\| `(-[^ `]+)[^|]* \| (.*) \|$", README.read_text("utf-8"), re.MULTILINE)
+    listed = {option: re.findall(r"`([a-z]+)`", commands) for option, commands in rows}
+    assert listed == {"-q": []} | {option: having(option) for option in SHARED}
+
+
+SHARED = ("--json", "-v", "-x", "--html", "--plot")
+
+
+def having(option: str) -> list[str]:
+    modules = ((entry.name, import_module(entry.module)) for entry in COMMANDS)
+    return [name for name, m in modules if any(option in p.opts for p in m.command.params)]
+
+
+def test_examples_in_full_have_a_line_each_and_as_json_an_object(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    said = said_by("examples kvref --rules kv-sw-2 -v", capsys)
+    assert said[0].endswith(": passed")
+    assert said[-2] == f"kvref: {len(said) - 2} examples passed, 0 failed, 0 left out"
+    assert main(["examples", "kvref", "--rules", "kv-sw-2", "--json", "-"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert len(rows) == len(said) - 2
+    assert rows[0].items() >= {"passed": True, "lacks": ""}.items()
+    assert rows[0]["rules"] == ["KV-SW-2"]
 
 
 @pytest.fixture
