@@ -35,7 +35,7 @@ from kvcheck.cli._workers import workers_for, workers_options
 from kvcheck.discovery import find_implementation
 from kvcheck.explore import trace
 from kvcheck.explore.bounds import Configuration
-from kvcheck.explore.configurations import CONFIGURATIONS
+from kvcheck.explore.configurations import configurations
 from kvcheck.explore.search import Exploration, Pair
 from kvcheck.explore.session import Report, recorded_counts, run
 from kvspec.interface import Feature
@@ -96,7 +96,7 @@ def command(
     """
     chosen = choose(names, deep=deep)
     if is_list:
-        list_configurations(CONFIGURATIONS if not names else chosen)
+        list_configurations(configurations() if not names else chosen)
         return 0
     if whole:
         chosen = tuple(replace(configuration, up_to_names=False) for configuration in chosen)
@@ -123,13 +123,13 @@ def exit_code(report: Report) -> int:
 
 def choose(names: tuple[str, ...], *, deep: bool) -> tuple[Configuration, ...]:
     """Return the named configurations, else all, the larger ones only if `deep`."""
-    known = {configuration.name: configuration for configuration in CONFIGURATIONS}
+    known = {configuration.name: configuration for configuration in configurations()}
     for name in names:
         if name not in known:
             fail(f"no configuration {name!r}{closest(name, known)}; known: {', '.join(known)}")
     if names:
         return tuple(known[name] for name in dict.fromkeys(names))
-    return tuple(each for each in CONFIGURATIONS if deep or not each.is_deep)
+    return tuple(each for each in configurations() if deep or not each.is_deep)
 
 
 def pair_of(name: str, oracle_name: str) -> Pair:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import kvref
 from kvcheck.explore.bounds import Configuration
-from kvcheck.explore.configurations import CONFIGURATIONS
+from kvcheck.explore.configurations import configurations
 from kvcheck.explore.search import Exploration, Pair, explore
 from kvspec.interface import Implementation
 
 
 def configuration(name: str) -> Configuration:
-    return next(each for each in CONFIGURATIONS if each.name == name)
+    return next(each for each in configurations() if each.name == name)
 
 
 def explored(

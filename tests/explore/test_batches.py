@@ -12,11 +12,10 @@ import kvref
 from kvcheck.explore import trace
 from kvcheck.explore.batches import batches
 from kvcheck.explore.bounds import Call, Step
-from kvcheck.explore.managers import cache
+from kvcheck.explore.configurations import manager_of
 from kvcheck.explore.search import Pair
 from kvcheck.explore.state import State, World
 from kvcheck.play.scheduler import PREEMPTED, RUNNING, Seat
-from kvcheck.rules.specs import full
 from kvspec.batched import StepOutput, StepPlan, StepResult
 from kvspec.interface import Feature
 from kvspec.sequential import SequentialManager
@@ -128,7 +127,7 @@ def test_steps_that_are_single_calls_are_right_with_and_without_the_feature() ->
             has = super().capabilities
             return replace(has, features=has.features - {Feature.BATCHED})
 
-    tiny = replace(SMALL, config=cache(3, full(1), max_tokens=2))
+    tiny = replace(SMALL, config=manager_of("3; full of 1; max_model_len_tokens=2"))
     beside = explored(tiny, Single())
     assert beside.violation is None
     assert beside.counts == explored(tiny).counts

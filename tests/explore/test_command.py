@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kvcheck.explore.configurations import CONFIGURATIONS
+from kvcheck.explore.configurations import configurations
 from kvcheck.explore.session import recorded_counts
 from tests.commands import LEAKS, kvspec
 
@@ -63,5 +63,5 @@ def test_names_of_blocks_can_be_told_apart(tmp_path: Path) -> None:
 def test_the_list_names_every_configuration(tmp_path: Path) -> None:
     done = explore(tmp_path, "--list")
     assert [line.partition(":")[0] for line in done.stdout.splitlines()] == [
-        each.name for each in CONFIGURATIONS
+        each.name for each in configurations()
     ]

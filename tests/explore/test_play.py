@@ -11,11 +11,10 @@ import pytest
 
 import kvref
 from kvcheck.explore.bounds import Admission, Call, Computation, Configuration, Step
-from kvcheck.explore.managers import cache
+from kvcheck.explore.configurations import manager_of
 from kvcheck.explore.play import play
 from kvcheck.explore.state import BATCHED_STEP, Move, State, World
 from kvcheck.play.scheduler import LOADING, PREEMPTED, RUNNING, WAITING, Seat
-from kvcheck.rules.specs import full
 from kvspec.snapshot import RequestState
 from tests.cases import Case, cases, words
 from tests.explore.exploring import configuration
@@ -27,7 +26,7 @@ EVERYTHING = Admission(
 )  # fmt: skip
 WHAT = replace(
     configuration("pool"),
-    config=cache(6, full(2), max_tokens=6),
+    config=manager_of("6; full of 2; max_model_len_tokens=6"),
     prompts=((0, 1, 0),),
     tokens=(0, 1),
     in_chunks=True,

@@ -17,7 +17,7 @@ from hypothesis.errors import NoSuchExample
 from hypothesis.stateful import run_state_machine_as_test
 
 import kvref
-from kvcheck.explore.configurations import CONFIGURATIONS
+from kvcheck.explore.configurations import configurations
 from kvcheck.judge.machine import machine
 from kvcheck.judge.random_programs import random_programs
 from kvcheck.mistakes import Mistake
@@ -125,7 +125,7 @@ def machines(mistake: Mistake) -> str | None:
 def explore(mistake: Mistake) -> str | None:
     """Explore each small configuration up to a number of edges."""
     subject = mistake.make()
-    for configuration in CONFIGURATIONS:
+    for configuration in configurations():
         if not configuration.is_deep:
             found = explored(configuration, subject, max_edges=MAX_EDGES)
             if found.violation is not None:
