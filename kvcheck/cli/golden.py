@@ -22,7 +22,6 @@ from kvcheck.play.state import View
 from kvcheck.records.planning import replay_planning
 from kvcheck.records.report import Report, Result, counts, result_lines
 from kvcheck.records.select import (
-    SINGLE_GROUP_KINDS,
     Candidate,
     choose,
     find,
@@ -47,11 +46,6 @@ _SECONDS_BETWEEN_UPDATES = 0.1
     metavar="NAME",
     help="Replay only traces of this scenario. May be repeated.",
 )
-@click.option(
-    "--single-group",
-    type=click.Choice(list(SINGLE_GROUP_KINDS)),
-    help="Replay only traces with a single group of full attention (MLA included).",
-)
 @json_option()
 @profile_option("Policies of records that name none")
 @verbose_option
@@ -60,7 +54,6 @@ def command(
     paths: tuple[Path, ...],
     name: str,
     scenarios: tuple[str, ...],
-    single_group: str | None,
     json_path: Path | None,
     profile: str,
     verbose: bool,
@@ -83,10 +76,10 @@ def command(
     implementation = find_implementation(name)
     chosen_profile = find_profile(profile)
     candidates = find(paths or [shipped_records()])
-    chosen = choose(candidates, scenarios, single_group)
+    chosen = choose(candidates, scenarios)
     if not chosen:
         known = ", ".join(scenarios_of(candidates)) or "none"
-        fail(f"no trace matches the filters; scenarios found: {known}")
+        fail(f"no trace is of these; scenarios found: {known}")
     console = output_console(json_path)
     results: list[Result] = []
     for result in _replay(chosen, implementation, chosen_profile, fail_fast=fail_fast):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -10,14 +10,8 @@ from pathlib import Path
 from kvspec.errors import FormatError
 from kvspec.record import Header, PlanningHeader
 from kvspec.record_file import read_header
-from kvspec.specs import FullAttentionSpec, MLAAttentionSpec
 
 PATTERNS = ("*.jsonl", "*.jsonl.gz")
-
-SINGLE_GROUP_KINDS: Mapping[str, tuple[str, ...]] = {
-    "full": (FullAttentionSpec.kind, MLAAttentionSpec.kind)
-}
-"""The values of `--single-group`, and the spec kinds that each includes."""
 
 
 @dataclass(frozen=True)
@@ -63,26 +57,16 @@ def _record_files(path: Path) -> list[Path]:
     return inside
 
 
-def choose(
-    candidates: Iterable[Candidate], scenarios: Sequence[str] = (), single_group: str | None = None
-) -> list[Candidate]:
-    """Return the candidates that pass both filters; a filter leaves out planning files."""
-    if not scenarios and single_group is None:
+def choose(candidates: Iterable[Candidate], scenarios: Sequence[str] = ()) -> list[Candidate]:
+    """Return the traces of these scenarios; without any, all candidates."""
+    if not scenarios:
         return list(candidates)
-    chosen = []
-    for candidate in candidates:
-        header = candidate.header
-        if not isinstance(header, Header) or (scenarios and header.scenario not in scenarios):
-            continue
-        if single_group is None or is_single_group(header, single_group):
-            chosen.append(candidate)
-    return chosen
-
-
-def is_single_group(header: Header, kind: str) -> bool:
-    """Return whether a trace has exactly one group, of this kind of `SINGLE_GROUP_KINDS`."""
-    groups = header.config.kv_cache.groups
-    return len(groups) == 1 and groups[0].spec.kind in SINGLE_GROUP_KINDS[kind]
+    headers = ((each, each.header) for each in candidates)
+    return [
+        each
+        for each, header in headers
+        if isinstance(header, Header) and header.scenario in scenarios
+    ]
 
 
 def scenarios_of(candidates: Iterable[Candidate]) -> list[str]:

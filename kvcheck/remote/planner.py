@@ -90,23 +90,14 @@ ENCODERS: Mapping[str, Callable[[Any], Any]] = MappingProxyType(
 """Inputs as they are sent."""
 
 
-def _properties(value: object, where: Where) -> SpecProperties:
-    found = checked_members(
-        value,
-        where,
-        {
-            "page_size_bytes": integer,
-            "real_page_size_bytes": optional(integer),
-            "storage_block_size": integer,
-            "max_memory_usage_bytes": integer,
-            "max_admission_blocks_per_request": optional(integer),
-            "kind": text,
-            "sliding_window": optional(integer),
-            "normalized_spec": decode_spec,
-        },
-        {},
-    )
-    return SpecProperties(sliding_window_tokens=found.pop("sliding_window"), **found)
+def _value(make: Callable[..., Any], **members: Check[Any]) -> Check[Any]:
+    """Return a decoder of objects with these members, in the order of the arguments of `make`."""
+
+    def inner(value: object, where: Where) -> Any:
+        found = checked_members(value, where, members, {})
+        return make(*(found[name] for name in members))
+
+    return inner
 
 
 def _uniform_type(value: object, where: Where) -> UniformTypeKVCacheSpecs:
@@ -116,35 +107,19 @@ def _uniform_type(value: object, where: Where) -> UniformTypeKVCacheSpecs:
     return spec
 
 
-def _plan(value: object, where: Where) -> Plan:
-    found = checked_members(
-        value,
-        where,
-        {
-            "kv_cache_configs": list_of(decode_kv_cache),
-            "max_model_len": integer,
-            "warnings": list_of(text),
-        },
-        {},
-    )
-    return Plan(tuple(found["kv_cache_configs"]), found["max_model_len"], tuple(found["warnings"]))
-
-
-def _capacity(value: object, where: Where) -> Capacity:
-    found = checked_members(value, where, {"num_tokens": integer, "max_concurrency": real}, {})
-    return Capacity(**found)
-
-
-def _block_sizes(value: object, where: Where) -> BlockSizes:
-    found = checked_members(
-        value, where, {"scheduler_block_size": integer, "hash_block_size": integer}, {}
-    )
-    return BlockSizes(found["scheduler_block_size"], found["hash_block_size"])
-
-
 ANSWERS: Mapping[str, Check[Any]] = MappingProxyType(
     {
-        "spec_properties": _properties,
+        "spec_properties": _value(
+            SpecProperties,
+            page_size_bytes=integer,
+            real_page_size_bytes=optional(integer),
+            storage_block_size=integer,
+            max_memory_usage_bytes=integer,
+            max_admission_blocks_per_request=optional(integer),
+            kind=text,
+            sliding_window=optional(integer),
+            normalized_spec=decode_spec,
+        ),
         "merge": decode_spec,
         "is_kv_cache_spec_uniform": boolean,
         "uniform_type_from_specs": optional(_uniform_type),
@@ -155,11 +130,18 @@ ANSWERS: Mapping[str, Check[Any]] = MappingProxyType(
         "estimate_max_model_len": integer,
         "check_enough_kv_cache_memory": null,
         "get_kv_cache_config_from_groups": decode_kv_cache,
-        "get_kv_cache_configs": _plan,
+        "get_kv_cache_configs": _value(
+            lambda configs, length, warnings: Plan(tuple(configs), length, tuple(warnings)),
+            kv_cache_configs=list_of(decode_kv_cache),
+            max_model_len=integer,
+            warnings=list_of(text),
+        ),
         "generate_scheduler_kv_cache_config": decode_kv_cache,
         "get_max_concurrency_for_kv_cache_config": real,
-        "get_kv_cache_capacity": _capacity,
-        "resolve_kv_cache_block_sizes": _block_sizes,
+        "get_kv_cache_capacity": _value(Capacity, num_tokens=integer, max_concurrency=real),
+        "resolve_kv_cache_block_sizes": _value(
+            BlockSizes, scheduler_block_size=integer, hash_block_size=integer
+        ),
     }
 )
 """Checks of each function's result, by its name in records."""

@@ -81,14 +81,12 @@ def kept(report: Report) -> dict[str, Any]:
 
 
 def read(name: str) -> tuple[Report, Mapping[str, str]]:
-    """Return the report of that name, and the reason for each cause."""
     report = json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8"))
     known = tomllib.loads((FOLDER / f"{name}.toml").read_text(encoding="utf-8"))
     return report, {each["cause"]: each["reason"] for each in known.get("known", ())}
 
 
 def texts() -> Mapping[str, str]:
-    """Return the pages as they should be, by path."""
     reports = {name: read(name) for name in SUBJECTS}
     page = filled((ROOT / PAGE).read_text(encoding="utf-8"), "matrix", matrix(reports))
     for name, (report, reasons) in reports.items():
@@ -112,7 +110,6 @@ def matrix(reports: Mapping[str, tuple[Report, Mapping[str, str]]]) -> str:
 
 
 def chapter_titles() -> dict[str, str]:
-    """Map each chapter to the title of its page."""
     pages = [path.read_text(encoding="utf-8") for path in (ROOT / "spec/rules").glob("*.md")]
     rules = ((page, re.search(r"^### (KV-[A-Z]+)-", page, re.MULTILINE)) for page in pages)
     return {rule[1]: page.partition("\n")[0].removeprefix("# ") for page, rule in rules if rule}
@@ -185,7 +182,6 @@ def groups(violations: Sequence[Report], reasons: Mapping[str, str]) -> dict[str
 
 
 def line_of(reason: str, violations: Sequence[Report]) -> str:
-    """Build an item of a list."""
     rules = ", ".join(dict.fromkeys(each["rule"] for each in violations))
     least = min(violations, key=lambda each: (not each["story"], len(each["story"])))
     said = reason.removeprefix(f"{KINDS[0]}: ")

@@ -29,7 +29,6 @@ def read_rows(folder: Path) -> list[Mapping[str, Any]]:
 
 
 def table(folder: Path) -> str:
-    """Build the table, a line per row."""
     broken = {level: _broken(folder, level) for level in ("identity", "safety")}
     lines = ["| what | found by `kvspec check` | smallest story | reached by its scheduler |"]
     lines.append("|---|---|---|---|")

@@ -136,7 +136,6 @@ def forgets(calls: Calls) -> Calls:
 
 
 def other_hashes(calls: Calls) -> Calls:
-    """Replace the hashes."""
     return replace(calls, read_hashes=lambda request: [b"short"] * len(request.block_hashes))
 
 

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvcheck.rules.bench import Bench
-from kvcheck.rules.digests import Value, encode, hashes_of, sha256
 from kvspec.audit import AuditedManager
 from kvspec.request import LoRA, MultimodalItem, PromptEmbeddings
+from tests.contract.digests import Value, encode, hashes_of, sha256
 
 BOUNDARIES = (0, 23, 24, 255, 256, 65535, 65536, 2**32 - 1, 2**32, 2**63 - 1)
 """Both sides of each length at which the encoding of an int grows, and the ends of the range."""

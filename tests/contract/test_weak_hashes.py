@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from kvcheck.rules.bench import Bench
-from kvcheck.rules.digests import encode
 from kvspec.config import KVCacheConfig, ManagerConfig
 from kvspec.errors import ConfigError
+from tests.contract.digests import encode
 
 SECRET = bytes.fromhex("b8fe6c3923a44bbe 7c01812cf721ad1c ded46de9839097db")
 """The first three words of the secret that XXH3 has in its specification."""

@@ -93,8 +93,6 @@ PLANTED = (
 
 
 def with_steps(steps: type[SequentialManager]) -> Any:
-    """Return the reference with other steps."""
-
     class Broken(type(kvref.implementation())):  # type: ignore[misc]  # a class of a value
         """Single calls are right."""
 

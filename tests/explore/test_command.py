@@ -14,7 +14,6 @@ from tests.commands import LEAKS, kvspec
 
 
 def explore(folder: Path, *args: str) -> subprocess.CompletedProcess[str]:
-    """Run the command in a folder."""
     return kvspec(folder, "explore", *args)
 
 

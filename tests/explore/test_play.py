@@ -71,7 +71,6 @@ class Asked:
 
 
 def played(what: Configuration, world: World, move: Move, answers: Any) -> tuple[Any, list[str]]:
-    """Play a move; return the world after it, and the calls."""
     holds = RequestState(((1, 2),), (1,))
     snapshot = replace(SNAPSHOT, requests={"r0": holds, "r1": holds})
     do = Asked(answers)

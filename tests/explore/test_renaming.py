@@ -73,7 +73,6 @@ def renamed(state: State, blocks: dict[int, int], order: tuple[int, ...]) -> Sta
 
 
 def renamings(state: State) -> list[State]:
-    """Return all states that are renamings of this one."""
     blocks = range(1, state.snapshot.num_blocks)
     orders = list(itertools.permutations(range(len(state.world.seats))))
     return [

@@ -18,7 +18,6 @@ REFERENCE = Pair(kvref.implementation(), oracle_name="kvref", find=find_implemen
 
 
 def counted(report: Report) -> list[Any]:
-    """Return the counts of a report, without its times."""
     return [(result.configuration.name, result.counts) for result in report.results]
 
 

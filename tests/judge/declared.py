@@ -60,8 +60,6 @@ FEATURE_OF_CONTENT: Mapping[str, Feature] = {
 
 
 class DeclaredManager(Wrapper):
-    """Forwards what is declared."""
-
     def __init__(self, inner: KVCacheManager, can: Capabilities) -> None:
         self.inner = inner
         self.can = can
@@ -95,8 +93,6 @@ class DeclaredManager(Wrapper):
 
 
 class Declared:
-    """The reference with these capabilities and no others."""
-
     def __init__(self, can: Capabilities) -> None:
         self.capabilities = can
         self.reference = kvref.implementation()

@@ -42,7 +42,6 @@ def registry() -> tuple[Mistake, ...]:
 
 
 def written(path: Path = PATH) -> Outcomes:
-    """What is known."""
     return from_text(path.read_text("utf-8")) if path.exists() else Outcomes((), {}, {})
 
 
@@ -58,7 +57,6 @@ def found(name: str, subject: Implementation, oracle: Implementation) -> Kind | 
 
 
 def failures(mistake: Mistake, checks: Iterable[str]) -> dict[str, Kind]:
-    """The checks that fail, of those that could see a mistake of this kind."""
     subject, oracle = mistake.make(), find_implementation("kvref")
     among = {check.name for check in directed_checks(mistake.kind)}
     kinds = {name: found(name, subject, oracle) for name in checks if name in among}
@@ -78,13 +76,11 @@ def completed(known: Outcomes, done: Mapping[str, Mapping[str, Kind]]) -> Outcom
 
 
 def missing(mistake: str, known: Outcomes) -> list[str]:
-    """The checks that it was not shown."""
     shown = set(known.checks) if mistake in known.failed else set()
     return [name for name in CHECKS if name not in shown]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--again", action="store_true", help="Run what is known already, too.")
     kept = Path(tempfile.gettempdir()) / "kvspec-outcomes.jsonl"

@@ -34,7 +34,6 @@ def test_the_right_rule_leads(measured: list[Row]) -> None:
 
 
 def test_the_right_rule_of_an_unknown_mistake_leads(measured: list[Row]) -> None:
-    """Also of those on which no weight was chosen."""
     for some in (measured, [each for each in measured if each.half]):
         assert share(some, 0, 1) >= 0.55
         assert share(some, 0, 3) >= 0.78
@@ -53,7 +52,6 @@ def test_what_is_known_is_of_the_registry() -> None:
 
 @pytest.mark.parametrize("name", ["SkipsOneTokenLess", "WholeRequests", "AcceptsAnyChunk"])
 def test_what_is_known_of_a_mistake_is_what_happens(name: str) -> None:
-    """Of the checks that failed, and of one that passed."""
     failed = known().failed[name]
     passed = next(check for check in known().checks if check in CHECKS and check not in failed)
     checks = [check for check in failed if check in CHECKS]

@@ -37,7 +37,6 @@ ONE = VIEW.snapshot.requests["r0"]
 
 
 def with_request(state: RequestState) -> Callable[[Snapshot], Any]:
-    """The same requests but for one."""
     return lambda snapshot: {**snapshot.requests, "r0": state}
 
 
@@ -81,7 +80,6 @@ def test_every_member_of_a_snapshot_is_among_them() -> None:
 
 @pytest.mark.parametrize("which", OTHERWISE)
 def test_what_differs_between_two_states_is_named(which: str) -> None:
-    """Whether a program compares or an exploration."""
     member, other, name, rule = OTHERWISE[which]
     differs = replace(VIEW.snapshot, **{member: other(VIEW.snapshot)})
     require_same_view(VIEW, replace(VIEW), "after free")
@@ -95,7 +93,6 @@ def test_what_differs_between_two_states_is_named(which: str) -> None:
 
 
 def seen(snapshot: Snapshot, result: Any = None, queued: tuple[Any, Any] = ((), ())) -> Seen:
-    """What an exploration saw of a call."""
     return Seen("free", Outcome(result), queued, snapshot)
 
 
@@ -137,7 +134,6 @@ ERROR = Outcome(error=UnknownBlockError(9, 8))
 def test_how_a_call_ended_is_told_in_words(
     expected: Outcome, got: Outcome, told: tuple[str, str], place: str
 ) -> None:
-    """Two errors are one ending, whatever they are."""
     require_same_outcome("free", ERROR, Outcome(error=KeyError(1)))
     with pytest.raises(WrongAnswer) as caught:
         require_same_outcome("free", expected, got)

@@ -69,7 +69,6 @@ def test_no_rule_is_unbroken_whose_check_failed(report: Report) -> None:
 
 
 def test_a_known_mistake_is_recognized_and_its_rule_leads(report: Report) -> None:
-    """The stories are played on the reference with one mistake each."""
     first = report.violations[0]
     assert first.rule == report.suspects[0].rule == "KV-SW-1"
     assert first.like == "The window holds a token more than it has. (SkipsOneTokenLess)"
@@ -101,7 +100,6 @@ def test_ctrl_c_while_mistakes_are_looked_up_keeps_the_report(
 
 
 def test_the_dictionary_has_mistakes_of_the_oracle_alone() -> None:
-    """Others are not "the reference where this is wrong"."""
     assert {mistake.origin for mistake in known_of("kvref")} == {"kvref"}
     assert "kvfast" in {mistake.origin for mistake in installed()}
     assert not known_of("cmd:./server")

@@ -31,8 +31,6 @@ HERE = Where("an answer")
 
 
 class Listens(Delegating):
-    """Hears every call."""
-
     def __init__(self) -> None:
         self.heard: list[tuple[str, Any, dict[str, Any]]] = []
 
@@ -63,7 +61,6 @@ def test_a_call_is_heard_with_all_its_arguments_by_their_names(name: str) -> Non
 
 @pytest.mark.parametrize("name", DEFAULTS)
 def test_every_argument_of_a_record_reaches_the_manager(name: str) -> None:
-    """None is left at its default."""
     given = {option: f"another {option}" for option in DEFAULTS[name]}
     given |= {argument: argument for argument in POSITIONAL.get(name, ())}
     if name == "get_num_blocks_to_allocate":
@@ -140,8 +137,6 @@ def test_a_number_that_is_none_is_no_answer() -> None:
 
 
 class Manager:
-    """Answers what it was called with."""
-
     def __getattr__(self, name: str) -> Any:
         return lambda *positional, **named: (name, positional, named)
 

@@ -73,7 +73,6 @@ def test_a_file_of_known_differences_has_a_cause_once(queues: tuple[Report, Suit
 
 
 def test_a_run_that_goes_on_has_them_too(queues: tuple[Report, Suite]) -> None:
-    """They are kept with what shows them."""
     report, suite = queues
     kept = State.from_json(json.loads(json.dumps(suite.found.kept_in(suite.state).to_json())),
                            Where("state.json"))  # fmt: skip
@@ -108,7 +107,6 @@ def test_a_refusal_hides_no_crash_of_the_same_call() -> None:
 
 
 def way(number: int, rule: str = QUEUE, cause: str = "a") -> Violation:
-    """With so many operations."""
     told = Violation(rule, "name", "", SCENARIOS[0], (("free", "r0", {}),) * number, f"{number}")
     return replace(told, observed="0", cause=cause, place=f"{number}")
 

@@ -122,7 +122,6 @@ def test_events_are_taken_of_both_sides_after_each_step() -> None:
 def test_a_transition_is_told_with_its_ending(
     name: str, outcome: Outcome, told: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And without what is not promised of this subject."""
     seen: list[Any] = []
     monkeypatch.setattr(checks, "check_transition", lambda *a, **k: seen.append((a, k)))
     for subject, left_out in (

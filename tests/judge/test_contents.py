@@ -30,7 +30,6 @@ CONTENTS = {"other": OTHER, "longer": LONGER, "longest": LONGEST, "otherwise": O
 
 
 def states(mode: str = "none", drafts: int = 0) -> MambaSpec:
-    """Blocks of three tokens."""
     return MambaSpec(3, ((2,),), ("float32",), mamba_cache_mode=mode, num_speculative_blocks=drafts)
 
 
@@ -52,7 +51,6 @@ class Told(ContentCheck):
         encoder: int = 0,
         hits: list[int] | None = None,
     ) -> None:
-        """Slots were granted."""
         begins = None if hits is None else [hits]
         self.write_granted(
             "r", content, [blocks], start=start, num_external=load, num_new=new,
@@ -68,7 +66,6 @@ class Told(ContentCheck):
         self.read_held("r", "held", content, [blocks], length, "KV-HASH-1")
 
     def accept(self, blocks: list[int], start: int, end: int, content: Content = LONGEST) -> None:
-        """Drafts of these positions were right."""
         self.accept_drafts(content, [blocks], start, end)
 
     def step(self) -> None:
@@ -86,7 +83,6 @@ class Told(ContentCheck):
 
 
 def listed(value: Any) -> Any:
-    """Return what a word stands for in a call."""
     return CONTENTS.get(value, value) if isinstance(value, str) else value
 
 

@@ -129,7 +129,6 @@ def test_a_copy_of_what_nobody_saw_is_unknown_too() -> None:
 def test_both_ends_of_each_copy_are_kept(
     pairs: list[list[int]], retained: list[int], is_kept: bool
 ) -> None:
-    """And are blocks of the pool, not null."""
     check = ContentCheck(configure(30, full(2)), inside=True)
     check.shadow.write(3, 0, 2, 0, range(2), TEXT)
     check.new_step_starts()

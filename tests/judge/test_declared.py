@@ -78,7 +78,6 @@ def having(**values: set[str]) -> Capabilities:
 
 
 def declarations() -> Iterator[tuple[str, Capabilities]]:
-    """Each with its name."""
     yield "the base", BASE
     yield "no hash functions", replace(ALL, hash_functions=frozenset())
     yield "blocks of 4 and more", replace(ALL, min_block_size_tokens=4)
@@ -147,12 +146,10 @@ def test_who_declares_less_conforms(name: str) -> None:
 @pytest.mark.parametrize("level", Level)
 @pytest.mark.parametrize("name", DECLARATIONS)
 def test_every_declaration_conforms_at_every_level(name: str, level: Level) -> None:
-    """At budget fast."""
     expect_no_violation(name, level, FAST)
 
 
 def served(config: ManagerConfig) -> bool:
-    """Whether the rules allow it."""
     try:
         REFERENCE.create(config, check_invariants=False)
     except ConfigError:
@@ -196,7 +193,6 @@ def test_what_the_oracle_refuses_is_drawn_anew() -> None:
     ],
 )
 def test_rules_of_the_base_are_checked_with_the_base_alone(name: str, mistake: str) -> None:
-    """Checks of these rules that needed more were all that there was."""
     example = find_example(name)
     assert example_violation(example, Declared(BASE), Policy(), level=Level.BEHAVIOUR) is None
     assert example_violation(example, mistaken(mistake), Policy()) is not None

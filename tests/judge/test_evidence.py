@@ -35,7 +35,6 @@ REFERENCE = kvref.implementation()
 
 
 def found(subject: Implementation, level: Level) -> Iterator[Violation]:
-    """What programs see."""
     can, policy = subject.capabilities, Policy()
     for program in SCENARIOS:
         fitting = random_program(program, can, policy, hashes_matter=False, oracle=None)
@@ -59,7 +58,6 @@ def test_what_is_left_out_is_listed_with_each_reason() -> None:
 
 
 def operations(path: Path) -> list[Operation]:
-    """Those of a record."""
     return [line for line in read_trace(path) if isinstance(line, Operation)]
 
 
@@ -134,7 +132,6 @@ def test_a_subject_that_shows_no_state_gets_what_the_oracle_answers(tmp_path: Pa
 
 
 def test_what_records_cannot_hold_is_said(tmp_path: Path) -> None:
-    """Prompt embeddings for instance."""
     asked: dict[str, Any] = {"prompt_token_ids": [1], "prompt_embeddings": [7]}
     config = SCENARIOS[0].config
     violation = Violation(
@@ -146,7 +143,6 @@ def test_what_records_cannot_hold_is_said(tmp_path: Path) -> None:
 
 
 def test_a_violation_without_operations_has_no_record(tmp_path: Path) -> None:
-    """One about planning, for instance."""
     violation = Violation("KV-HASH-1", "name", "detail", Program(SCENARIOS[0].config, ()), ())
     written = write_record(violation, REFERENCE, REFERENCE, tmp_path / "x.jsonl")
     assert (written.path, written.reason) == (None, "it is not shown by operations")

@@ -33,7 +33,6 @@ def test_every_rule_has_a_directed_check_or_a_reason() -> None:
 
 
 def test_names_are_unique() -> None:
-    """A report names what shows a violation."""
     names = Counter(example.name for example in EXAMPLES)
     assert [name for name, count in names.items() if count > 1] == []
     assert find_example(EXAMPLES[-1].name) is EXAMPLES[-1]

@@ -38,7 +38,6 @@ NUM_KNOWN = 4
 
 
 def report(looked_at: str = "vectors directed", **shown_by: tuple[str, ...]) -> Report:
-    """A run with these causes."""
     one = Violation("KV-SW-1", "answers", "", SCENARIOS[0], ())
     violations = tuple(replace(one, cause=cause) for cause in shown_by)
     empty = Report("mine", OPTIONS, violations, 1, 0, {}, Counter(), 0.0)
@@ -46,7 +45,6 @@ def report(looked_at: str = "vectors directed", **shown_by: tuple[str, ...]) -> 
 
 
 def known(cause: str, *shown_by: str, reason: str = "") -> Finding:
-    """As a file has it."""
     return Finding("KV-SW-1", cause, shown_by, reason)
 
 
@@ -82,14 +80,12 @@ def test_only_what_was_looked_for_can_be_gone(
 
 
 def test_a_file_written_again_keeps_reasons_and_what_was_not_looked_for() -> None:
-    """What was mended is no longer there."""
     listed = [known("a", CHECK, reason="on purpose"), known("b", OTHER), known("c", CHECK)]
     again = renewed(listed, report("directed", a=(CHECK,), d=(RANDOM,)))
     assert {each.cause: each.reason for each in again} == {"a": "on purpose", "d": "", "b": ""}
 
 
 def test_what_is_written_is_read_again(tmp_path: Path) -> None:
-    """Whatever a reason holds."""
     path = tmp_path / "known.toml"
     listed = (known("a", CHECK, reason='"\\ \x7f\x00\n\U0001f600'), known("b", OTHER, RANDOM))
     path.write_text(expected_text(ASKED, listed), "utf-8")
@@ -118,7 +114,6 @@ def test_what_is_written_is_read_again(tmp_path: Path) -> None:
 def test_a_damaged_file_and_one_of_another_run_are_refused(
     before: str, after: str, told: str, tmp_path: Path
 ) -> None:
-    """By one error, which names file and field."""
     path = tmp_path / "known.toml"
     written = expected_text(ASKED, [known("a", CHECK), known("b", OTHER)])
     assert before in written
@@ -160,7 +155,6 @@ def test_nothing_new_is_no_failure(folder: Path) -> None:
 
 
 def test_another_mistake_is_new_and_this_one_gone(folder: Path) -> None:
-    """Exit code 1, and a failure for each."""
     other = "mistake:SkipsTheChunkItself"
     done = kvspec(folder, "check", other, *RUN, "--expect", str(FILE), "--junit", "r.xml")
     assert done.returncode == 1, done.stderr

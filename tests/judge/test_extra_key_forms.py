@@ -32,15 +32,12 @@ class Plain(ReferenceImplementation):
 
 
 class DeclaredPlain(Plain):
-    """… and says so."""
-
     @property
     def capabilities(self) -> Capabilities:
         return replace(super().capabilities, extra_key_forms=frozenset({"plain"}))
 
 
 def broken(subject: ReferenceImplementation, level: Level) -> set[str]:
-    """The rules that it breaks, of those about extra keys."""
     rules = ("KV-HASH-7", "KV-HASH-8", "KV-HASH-9", "KV-HASH-10", "KV-POL-10", "KV-EVT-8")
     options = Options(level, Budget(0.0, 0), rules)
     report = Suite(subject, kvref.implementation(), options).run()

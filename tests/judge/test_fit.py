@@ -84,8 +84,6 @@ class KeepsStaleIdentities(MyManager):
 
 
 class HitsEverything(MyManager):
-    """Nothing is left to compute."""
-
     def get_computed_blocks(self, request: BaseRequest) -> PrefixHit:
         longer = copy(request)
         longer.token_ids = [*request.token_ids, 0]

@@ -42,7 +42,6 @@ STORIES = [
 
 
 def programs(batches: int) -> list[Program]:
-    """Random ones; it is not asked what is illegal."""
     can = RIGHT.capabilities
     drawn = (p for batch in range(batches) for p in inside_programs(0, batch, 30))
     cut = (random_program(p, can, CHOSEN, hashes_matter=False, oracle=None) for p in drawn)
@@ -76,7 +75,6 @@ WINDOW = SlidingWindowSpec(4, 1, 8, "float16", sliding_window=8)
 
 
 def states(size: int, mode: str = "align", alignment: int | None = None) -> MambaSpec:
-    """A Mamba layer."""
     return MambaSpec(
         size, ((2,),), ("float32",), mamba_cache_mode=mode,
         num_prefill_checkpoint_blocks=int(alignment is not None),
@@ -85,7 +83,6 @@ def states(size: int, mode: str = "align", alignment: int | None = None) -> Mamb
 
 
 def config(*specs: LayerSpec, h: int | None = None, **options: Any) -> ManagerConfig:
-    """A small configuration."""
     options = {"policy": CHOSEN, **options}
     return configure(30, *specs, hash_block_size_tokens=h, **options)
 

@@ -31,7 +31,6 @@ REFERENCE = kvref.implementation()
 
 @pytest.fixture(scope="module")
 def report() -> Report:
-    """A run that finds something."""
     budget = Budget(0.0, 0, 0.5)
     options = Options(Level.IDENTITY, budget, rules=("KV-POOL-*",), name="mine:implementation")
     return Suite(mistaken("TakesFromTheBack", audits=True), REFERENCE, options).run()
@@ -69,7 +68,6 @@ def test_the_page_is_well_formed_and_needs_nothing_else(report: Report) -> None:
 
 
 def test_every_rule_of_the_run_has_a_row_with_its_sentence_and_verdict(report: Report) -> None:
-    """And no other rule has."""
     page = report_html(report)
     rows = re.findall(r'<tr id="(KV-[A-Z]+-\d+)"><th>\1<br>[^<]+</th><td>', page)
     wanted = [rule for rule in rule_sentences() if rule.startswith("KV-POOL-")]
@@ -93,7 +91,6 @@ def test_a_story_is_drawn_on_both_sides_up_to_the_difference(report: Report) -> 
 
 
 def drawn(violation: Violation, subject: Implementation, options: Options) -> Recording:
-    """Its story."""
     found = story(violation, subject, REFERENCE, options)
     assert found is not None
     return found
@@ -124,7 +121,6 @@ def test_a_rule_that_nothing_was_about_is_not_unbroken() -> None:
 
 
 def test_safety_decides_about_few_rules_whatever_programs_are_about() -> None:
-    """The levels above decide about all that they are about."""
     can = minimal().capabilities
     assert exercised({"KV-POOL-6"}, Level.SAFETY, can) == FROM_OUTSIDE
     assert exercised({"KV-POOL-6"}, Level.BEHAVIOUR, can) == FROM_OUTSIDE | {"KV-POOL-6"}

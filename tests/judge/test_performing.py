@@ -85,7 +85,6 @@ class Lacks(ReferenceImplementation):
 
 @pytest.mark.parametrize("feature", CALL_OF_FEATURE)
 def test_what_a_subject_does_not_offer_is_not_asked(feature: Feature) -> None:
-    """And everything else is, all the same."""
     steps = (Arrive(A), Admit(), Ask(), Take())
     calls = asked(TWO, steps, ReferenceImplementation())
     left = [call for call in calls if not call.startswith(f"{CALL_OF_FEATURE[feature]} ")]

@@ -24,8 +24,6 @@ PROMPT = [1, 2, 3, 4, 5]
 
 
 class WithoutFacts(ReferenceImplementation):
-    """Shows nothing of a block."""
-
     @property
     def capabilities(self) -> Capabilities:
         has = super().capabilities
@@ -33,7 +31,6 @@ class WithoutFacts(ReferenceImplementation):
 
 
 def player(config: Any = CFG, implementation: Any = None) -> Player:
-    """With one request that has its slots."""
     made = implementation or ReferenceImplementation()
     found = Player(made, made.create(config))
     did(found, "new_request", "r0", prompt_token_ids=PROMPT)
@@ -43,7 +40,6 @@ def player(config: Any = CFG, implementation: Any = None) -> Player:
 
 
 def did(player: Player, name: str, request: str | None = None, **arguments: Any) -> Any:
-    """The answer of an operation that succeeds."""
     outcome = player.perform(name, request, arguments)
     assert outcome.error is None
     return outcome.result

@@ -40,14 +40,12 @@ UNSEEN: dict[Level, set[str]] = {
 
 @pytest.mark.parametrize("program", SCENARIOS, ids=lambda program: str(program.name))
 def test_the_reference_conforms_to_every_directed_program(program: Program) -> None:
-    """At the level that looks at most."""
     assert first_violation(program, REFERENCE, Level.IDENTITY, REFERENCE) is None
 
 
 @pytest.mark.parametrize("level", UNSEEN)
 @pytest.mark.parametrize("broken", POOLS)
 def test_directed_programs_see_a_broken_pool(broken: str, level: Level) -> None:
-    """Except what is a policy at that level."""
     subject = mistaken(broken, audits=True)
     found = any(first_violation(program, subject, level, REFERENCE) for program in SCENARIOS)
     assert found is (broken not in UNSEEN[level])
@@ -135,8 +133,6 @@ def test_a_subject_that_crashes_is_a_verdict(error: BaseException) -> None:
 
 
 def test_a_subject_that_quits_in_an_example_is_a_verdict() -> None:
-    """The same where there is no program."""
-
     class Quits(ReferenceImplementation):
         def make_hit_rate_window(self, max_requests: int = 1000) -> HitRateWindow:
             raise SystemExit(0)

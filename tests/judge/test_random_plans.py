@@ -31,7 +31,6 @@ def broken_rule(subject: Implementation, oracle: Implementation | None) -> str |
 
 @pytest.mark.parametrize("policy", [Policy(), Policy.vllm_0_24()])
 def test_nothing_is_found_in_the_reference(policy: Policy) -> None:
-    """With and without something to compare with."""
     for number in range(100):
         for oracle in (None, REFERENCE):
             assert example_violation(random_plan(7, number), REFERENCE, policy, oracle) is None
@@ -58,7 +57,6 @@ def test_what_always_holds_needs_no_oracle(mistake: str, rule: str) -> None:
 
 
 def test_a_model_is_found_again_by_its_name() -> None:
-    """For the test that a report shows."""
     example = random_plan(3, 14)
     assert example.rules == RULES
     assert find_example(example.name).name == example.name

@@ -41,7 +41,6 @@ class Refusing(Declared):
     ],
 )
 def test_a_refusal_leaves_out_and_breaks_nothing(level: Level, budget: Budget) -> None:
-    """Examples and random programs."""
     rules = ("KV-MAMBA-*", "KV-SW-*", "KV-COORD-*", "KV-RET-*")
     report = Suite(Refusing(ALL), kvref.implementation(), Options(level, budget, rules)).run()
     assert [(found.rule, found.detail) for found in report.violations] == []

@@ -40,8 +40,6 @@ def test_examples_see_wrong_content(subject: Implementation) -> None:
 
 
 def seen_in(subject: Implementation) -> Callable[[Example], bool]:
-    """Whether an example shows something at level safety."""
-
     def seen(example: Example) -> bool:
         with suppress(LeftOut):
             found = example_violation(example, subject, Policy(), level=Level.SAFETY)
@@ -85,7 +83,6 @@ STORIES = [
 def test_directed_programs_name_what_is_wrong_with_states_and_encoders(
     name: str, rule: str
 ) -> None:
-    """The first offence is of the rule that is broken."""
     subject = mistaken(name)
     found = (first_violation(program, subject, Level.SAFETY) for program in STORIES)
     assert next(violation.rule for violation in found if violation) == rule
@@ -109,7 +106,6 @@ def test_another_choice_of_blocks_or_of_states_is_no_offence(name: str) -> None:
 def test_a_reset_is_looked_at_from_both_sides(
     mistake: str, steps: tuple[Step, ...], name: str
 ) -> None:
-    """Whether anything is in use, and what is left."""
     found = first_violation(Program(CFG, steps), mistaken(mistake), Level.SAFETY)
     assert found is not None
     assert (found.rule, found.name) == ("KV-POOL-11", name)

@@ -23,7 +23,6 @@ class Recount:
         self.num_compared = 0
 
     def after_operation(self, runner: Runner, done: Performed) -> None:
-        """The length of a hit is that of the search."""
         request = done.request
         if done.name != "get_computed_blocks" or request is None or len(runner.specs) < 2:
             return
@@ -60,7 +59,6 @@ def test_random_programs_reach_every_situation() -> None:
 
 
 def test_random_programs_are_the_same_for_equal_seeds() -> None:
-    """And others for other seeds and batches."""
     first = list(random_programs(3, 4, 20))
     assert first == list(random_programs(3, 4, 20))
     assert first != list(random_programs(3, 5, 20))
@@ -68,7 +66,6 @@ def test_random_programs_are_the_same_for_equal_seeds() -> None:
 
 
 def test_a_situation_that_never_came_up_is_named() -> None:
-    """Nobody is told that all was seen."""
     counts = Counter(dict.fromkeys(SITUATIONS, 1))
     assert missed(counts) == ()
     del counts["align move"]

@@ -81,7 +81,6 @@ def test_a_key_counts_once_for_each_block_that_has_it() -> None:
 
 
 def cached(**blocks: tuple[int, ...]) -> Snapshot:
-    """Keys of group 1, each in these blocks."""
     order = {b"z" * 8 + name.encode() * 8 + bytes((0, 0, 0, 1)): at for name, at in blocks.items()}
     return Snapshot(9, (), (), (), order, (), b"", {})
 

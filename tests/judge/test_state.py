@@ -71,7 +71,6 @@ def stopped_after(
 
 
 def first_of(suite: Suite) -> Violation:
-    """What the directed programs show first."""
     answers = (program_answer(suite.sides, program) for program in SCENARIOS)
     return next(each.violation for each in answers if each.violation is not None)
 
@@ -106,7 +105,6 @@ def test_random_models_are_planned_for_beside_each_batch(
     rules: set[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """As many as there are for a batch, whether there is something to compare with or not."""
     monkeypatch.setattr(suites, "random_programs", Stop(1).programs)
     options = Options(Level.BEHAVIOUR, Budget(60.0, 10, 0.0, directed=False), ("KV-PLAN-*",))
     report = Suite(subject, oracle, options).run()
@@ -136,8 +134,6 @@ def test_what_was_mended_in_between_is_not_reported(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_run_stopped_in_its_directed_programs_begins_anew() -> None:
-    """A state would say that all of them were run."""
-
     def stop(reached: Reached) -> None:
         raise KeyboardInterrupt
 
@@ -181,7 +177,6 @@ def test_a_malformed_state_is_refused(alter: Callable[[dict[str, Any]], object])
 
 
 def with_step(step: dict[str, Any]) -> dict[str, Any]:
-    """A program with one step."""
     return {**encode_program(SCENARIOS[0]), "steps": [step]}
 
 

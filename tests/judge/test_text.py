@@ -36,7 +36,6 @@ from tests.programs import SCENARIOS
 
 
 def test_hashes_are_shown_by_their_first_digits() -> None:
-    """As bytes and as text; a longer text that is no hash stays."""
     assert shown(bytes(range(32))) == "00010203…"
     assert shown([b"\x01\x02", "ab" * 32]) == "[0102, abababab…]"
     assert shown("the whole prompt is cached") == "'the whole prompt is cached'"
@@ -65,7 +64,6 @@ def test_many_tokens_in_a_row_are_told_by_their_ends(tokens: list[int], told: st
 
 
 def test_members_at_their_defaults_are_not_shown() -> None:
-    """Of a value only what it says."""
     arrival = Arrive((1, 2), lora="x")
     assert shown(arrival) == "Arrive(prompt=[1, 2], lora='x')"
 
@@ -89,7 +87,6 @@ def test_a_call_is_shown_without_what_says_nothing() -> None:
 
 
 def namespace() -> dict[str, Any]:
-    """What a pasted test imports."""
     found: dict[str, Any] = {}
     for module in (kvspec.config, kvcheck.play.steps, kvspec.policy, kvspec.specs):
         found |= vars(module)
@@ -104,7 +101,6 @@ def test_a_program_is_written_as_the_python_that_makes_it(program: Program) -> N
 
 
 def test_an_example_is_pasted_by_its_name() -> None:
-    """It is no program: the test finds it again."""
     example = EXAMPLES[0]
     policy = Policy(unhashed_freed_to="back")
     text = example_test(example.rules[0], example.name, "kvref", policy, "kvref", "behaviour")

@@ -52,7 +52,6 @@ ERRORS: Mapping[str, Exception | SystemExit | Hang] = {
 
 @pytest.mark.parametrize("case", cases(__file__, "verdicts.txt"), ids=str)
 def test_an_error_is_a_violation_of_a_rule_by_a_check(case: Case) -> None:
-    """With what was expected, and the call that it came from."""
     error = ERRORS[case.name]
     found = violation_of(error, PROGRAM, list(CALLS))
     case.expect([f"{found.rule} {found.name}", found.detail, found.expected, found.place])

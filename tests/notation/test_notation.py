@@ -44,7 +44,6 @@ WITHOUT: Mapping[str, str] = {
 
 
 def outcome(text: str, name: str = "kvref") -> Outcome:
-    """Return the outcome of the only example in a text."""
     (found,) = outcomes_of(stories_of(text, "x.kv"), find_implementation(name), Policy())
     return found
 

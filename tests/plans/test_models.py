@@ -19,7 +19,6 @@ def document(name: str) -> dict[str, Any]:
 
 
 def numbers(value: Any, place: str) -> Iterator[str]:
-    """Yield the paths of all numbers in a document."""
     if isinstance(value, dict):
         for name, item in value.items():
             yield from numbers(item, f"{place}.{name}" if place else name)

@@ -58,7 +58,6 @@ def outcomes(pytester: pytest.Pytester, *args: str) -> dict[str, str]:
 
 
 def named(found: dict[str, str], outcome: str) -> set[str]:
-    """Return the tests with this outcome."""
     return {name for name, ended in found.items() if ended == outcome}
 
 

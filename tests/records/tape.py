@@ -31,7 +31,6 @@ class Tape:
 
 
 def made_again(path: Path) -> Recorder:
-    """Play the operations of a record on kvref."""
     tape = Tape.read(path)
     again = Recorder(
         find_implementation("kvref"),

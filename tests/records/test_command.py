@@ -38,8 +38,6 @@ def folder(tmp_path: Path) -> Path:
     write("b_wrong.jsonl", tape.altered(5, lambda op: replace(op, result=wrong)), "wrong")
     write("c_quirk.jsonl", tape.altered(5, lambda op: replace(op, quirks=("odd",))), "quirk")
     write("deeper/d_packed.jsonl.gz", tape, "packed")
-    none = replace(tape.header.config, kv_cache=replace(tape.header.config.kv_cache, groups=()))
-    write_trace(tmp_path / "none.jsonl", replace(tape.header, config=none), (), {})
     text = SMALL.read_text()
     (tmp_path / "late.jsonl").write_text(text.replace('"op":"free"', '"op":"fee"', 1))
     (tmp_path / "cut.jsonl").write_text("".join(text.splitlines(keepends=True)[:9]))

@@ -22,5 +22,4 @@ def config(*specs: LayerSpec, num_blocks: int = 12, **members: Any) -> ManagerCo
 
 
 def request_input(name: str = "a", num_tokens: int = 5) -> RequestInput:
-    """Make a prompt of tokens 1, 2, 3, …"""
     return RequestInput(name, tuple(range(1, num_tokens + 1)))

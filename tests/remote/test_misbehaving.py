@@ -29,7 +29,6 @@ def hurry(remote: RemoteImplementation) -> None:
 
 
 def call(remote: RemoteImplementation, manager: KVCacheManager, code: str) -> None:
-    """Make the call that the server fails."""
     if "pipelining" in code:
         foresee(manager, "get_usage")
         manager.new_step_starts()

@@ -10,11 +10,6 @@ from kvcheck.rules.bench import Bench
 
 Value: TypeAlias = "int | str | bytes | Sequence[Value] | None"
 
-NONE_HASH = "4e1195df020de59e0d65a33a4279f1183e7ae4e5d980e309f8b55adff2e61c3e"
-HASH_0 = "c9d58ba695280d69b243e1e0df813136ca9196b286fb1a021e0b2e028ef071cb"
-HASH_1 = "24125b23e68883b5c2141db2959d48433fe6bde2f26bd914efad121d154ab2d6"
-"""Hashes of tokens 1 … 4 and 5 … 8 under the seed "0"."""
-
 
 def encode(value: Value) -> bytes:
     """Return the one deterministic CBOR encoding of `value` (RFC 8949, section 4.2.1)."""
