@@ -146,10 +146,12 @@ def test_a_hit_of_what_failed_is_found(ran: str, nans: Any) -> None:
     assert engine.rules == ["KV-HAZ-5 1", "KV-HAZ-5 2"] * 2 * has_failed
 
 
+@pytest.mark.parametrize("is_whole", [False, True])
 @pytest.mark.parametrize("waits", [True, False])
 @pytest.mark.parametrize("lost", [set(), {2}])
-def test_a_load_that_fails_is_nobodys_hit(*, waits: bool, lost: set[int]) -> None:
-    engine = Engine()
+def test_a_load_that_fails_is_nobodys_hit(*, is_whole: bool, waits: bool, lost: set[int]) -> None:
+    """Of a connector whose orders can't be read, loads are those that the scheduler announces."""
+    engine = Engine(is_whole=is_whole)
     engine.admit("a", 0 if waits else 1, num_external_computed_tokens=8, delay_cache_blocks=waits)
     tokens = {} if waits else {"a": 1}
     engine.output(engine.plan(**tokens), "a", connector({"a"} if waits else set(), lost))

@@ -11,7 +11,14 @@ from itertools import chain, count
 from math import lcm
 from typing import Any
 
-from kvcheck.adapters.vllm.transfers import Transfer, ended_by, flushed_by, received, transfers_of
+from kvcheck.adapters.vllm.transfers import (
+    Transfer,
+    ended_by,
+    flushed_by,
+    is_known,
+    received,
+    transfers_of,
+)
 from kvcheck.hazards.checker import Hazard, HazardChecker
 from kvcheck.hazards.lines import Ended, Given, Line, Place, Pools, Run, object_of
 from kvspec.specs import LayerSpec
@@ -24,8 +31,8 @@ class CopyRecorder:
 
     `specs`: of the groups, whose blocks hold `factor` times as many tokens; None for those that are
     left out, such as states. `is_whole`: every read, and each transfer that a connector of vLLM's
-    orders, is a line. Else only what a request reads first and has not computed itself; and every
-    load, as the scheduler announces it.
+    orders, is a line. Else only what a request reads first and has not computed itself. Loads are
+    those that the scheduler announces, unless the connector's orders can be read.
     """
 
     def __init__(
@@ -52,6 +59,7 @@ class CopyRecorder:
         self.under_way: dict[str, Transfer] = {}
         self.streams: dict[str, str] = {}
         self.waiting: list[Transfer] = []
+        self.announced: list[Transfer] = []
         self.issue(Pools({"gpu": self.size, "host": self.size}))
         self._watch(manager)
         self.watch_pool(manager.block_pool, "gpu")
@@ -89,7 +97,7 @@ class CopyRecorder:
                 ids = (block.block_id for group in hits.blocks for block in group)
                 self.given.append(Given(self.owner, self._whole(ids), is_hit=True))
             num_loaded = given.get("num_external_computed_tokens", 0)
-            if granted is not None and num_loaded and not self.is_whole:
+            if granted is not None and num_loaded:
                 begin = request.num_computed_tokens + hit
                 self._announced(begin, num_loaded, waits=given.get("delay_cache_blocks", False))
             self.owner = "store"
@@ -117,7 +125,7 @@ class CopyRecorder:
         blocks = {place.block for place in self._slots(lists, begin, begin + num_tokens)}
         for one in received(self.owner, [sorted(blocks)]):
             name = f"{one.id}-{self.num_steps}"
-            self.waiting.append(Transfer(name, "", one.gpu, (), one.requests, is_sync=not waits))
+            self.announced.append(Transfer(name, "", one.gpu, (), one.requests, is_sync=not waits))
 
     def _check_keys(self, name: str, lists: Sequence[Sequence[int]]) -> None:
         """Check that what a request leaves under a key was computed (KV-MGR-24).
@@ -158,20 +166,19 @@ class CopyRecorder:
     def planned(self, plan: Any) -> None:
         """Issue a step, and what its worker does before and after it."""
         self.num_steps += 1
-        meta, deferred, flushed = plan.kv_connector_metadata, self.waiting, list[str]()
-        ordered = deferred
-        if self.is_whole:
+        meta, flushed, ordered = plan.kv_connector_metadata, list[str](), self.announced
+        if self.is_whole and is_known(meta):
             ordered, flushed = list(transfers_of(meta)), flushed_by(meta, self.under_way)
             # OffloadingConnector's stores begin before the next step, or at once to be flushed.
-            deferred += [one for one in ordered if one.is_store and one.id in flushed]
-            for one in deferred:
+            self.waiting += [one for one in ordered if one.is_store and one.id in flushed]
+            for one in self.waiting:
                 self._launch(one)
         for name in flushed:
             self._end(name)
         for line in self.given:  # not before: until here the old content was there to be stored
             if line.places:
                 self.issue(line)
-        self.given, self.fresh, self.waiting = [], set(), []
+        self.given, self.fresh, self.waiting, self.announced = [], set(), [], []
         self._prepare(plan)
         sync = [one for one in ordered if one.is_sync]
         for one in sync:

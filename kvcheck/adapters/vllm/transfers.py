@@ -79,6 +79,11 @@ KNOWN: Mapping[str, Callable[[Any], Iterator[Transfer]]] = MappingProxyType(
 """By the name of the class of a step's metadata."""
 
 
+def is_known(meta: Any) -> bool:
+    """Check whether the orders of a step's connector can be read."""
+    return type(meta).__name__ in KNOWN
+
+
 def transfers_of(meta: Any) -> tuple[Transfer, ...]:
     """Return what a step orders; nothing of connectors that are not known."""
     return tuple(KNOWN.get(type(meta).__name__, lambda _: iter(()))(meta))
