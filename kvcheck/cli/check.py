@@ -142,27 +142,23 @@ def command(
     programs run and are compared with the reference. Each broken rule is shown with the smallest
     sequence of calls found, the expected and the observed result, and a test to paste.
 
-    Features that the implementation does not declare are not used; the report lists the checks
-    left out. At level safety, an implementation without a snapshot is judged from outside, by its
-    block lists and its number of free blocks. The reference cannot be compared with itself: then
-    only examples and invariants are checked, and the verdict says "self-checks only".
+    Features that IMPL does not declare are not used; the report lists the checks left out. At level
+    safety, IMPL without a snapshot is judged from outside, by its block lists and its free blocks.
+    The reference is not compared with itself: the verdict then says "self-checks only".
 
-    Ctrl-C ends a run and prints the report so far; this is how `--budget deep` ends. With --resume
-    FILE the same command continues later, and first retries what was broken. With --jobs or
-    --cluster the examples and programs are divided among workers; the findings are the same.
+    Ctrl-C ends a run and prints the report so far, exit code 130 if the budget was not spent and
+    nothing is broken; this is how `--budget deep` ends. With --resume FILE the same command goes on
+    later, and first retries what was broken. --jobs and --cluster divide the examples and programs
+    among workers; the findings are the same.
 
     --write-expect FILE lists the differences found. --expect FILE exits with 0 if exactly these are
     found: new ones fail, and so do listed ones that the run looked for and no longer finds.
-
-    Exit code 0: no rule is broken, 1: some are, 2: it could not run, 130: interrupted before the
-    budget was spent, with nothing broken so far.
     """
     require_extra("hypothesis", "conformance")
     from kvcheck.judge.expected import Asked
     from kvcheck.play.verdicts import Level
 
-    if fail_fast and (expect or write_expect or resume_path):
-        fail("-x ends at the first failure; leave it out, or --expect, --write-expect and --resume")
+    _require_whole(fail_fast, expect, write_expect, resume_path)
     declared = find_profile(profile)
     suite = suite_of(
         (name, oracle),
@@ -183,6 +179,12 @@ def command(
     known.write(result)
     is_endless = budget == "deep" and programs is None
     return exit_code(result, is_accepted=known.is_accepted, is_endless=is_endless)
+
+
+def _require_whole(fail_fast: bool, *files: Path | None) -> None:
+    """Fail if -x is given beside files that need the whole run."""
+    if fail_fast and any(files):
+        fail("-x ends at the first failure; leave it out, or --expect, --write-expect and --resume")
 
 
 def suite_of(names: tuple[str, str], *, level: Level | None, **asked: Any) -> Suite:
