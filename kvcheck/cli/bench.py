@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import click
@@ -44,13 +43,11 @@ from kvcheck.tools.replay.options import ReplayOptions
 from kvcheck.tools.replay.source import open_trace
 from kvcheck.tools.replay.trace import select
 
-PEERS: Mapping[str, str] = MappingProxyType(
-    {
-        "vllm": "kvcheck.adapters.vllm:implementation",
-        "sglang": "kvcheck.adapters.sglang:implementation",
-        "nano-vllm": "kvcheck.adapters.nanovllm:implementation",
-    }
-)
+PEERS: Mapping[str, str] = {
+    "vllm": "kvcheck.adapters.vllm:implementation",
+    "sglang": "kvcheck.adapters.sglang:implementation",
+    "nano-vllm": "kvcheck.adapters.nanovllm:implementation",
+}
 
 REPLAY_BLOCKS = 131_072
 REPLAY_RUNNING = 128

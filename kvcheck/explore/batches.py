@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping
-from types import MappingProxyType
 from typing import Any, TypeAlias
 
 from kvcheck.explore.bounds import Call, Configuration, Step
@@ -148,7 +147,8 @@ def _one(number: int) -> Entry:
     return "running", number, None, 1
 
 
-WRONG: Mapping[str, Callable[[Configuration, list[int]], tuple[Entry, ...]]] = MappingProxyType(
-    {"one request twice": _twice, "too long": _too_long}
-)
+WRONG: Mapping[str, Callable[[Configuration, list[int]], tuple[Entry, ...]]] = {
+    "one request twice": _twice,
+    "too long": _too_long,
+}
 """Plans whose last entry is wrong, so that a manager may have begun before it sees that."""

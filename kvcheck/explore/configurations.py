@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cache
 from importlib.resources import files
-from types import MappingProxyType
 from typing import Any
 
 from kvcheck.explore.bounds import Admission, Call, Computation, Configuration, Step
@@ -40,16 +39,14 @@ def _each(read: Callable[..., Any]) -> Callable[[list[dict[str, Any]]], tuple[An
     return lambda tables: tuple(read(**table) for table in tables)
 
 
-READERS: Mapping[str, Callable[[Any], Any]] = MappingProxyType(
-    {
-        "prompts": lambda texts: tuple(map(_text, texts)),
-        "tokens": _text,
-        "admissions": _each(Admission),
-        "computations": _each(Computation),
-        "steps": _each(Step),
-        "calls": lambda names: frozenset(map(Call, names)),
-    }
-)
+READERS: Mapping[str, Callable[[Any], Any]] = {
+    "prompts": lambda texts: tuple(map(_text, texts)),
+    "tokens": _text,
+    "admissions": _each(Admission),
+    "computations": _each(Computation),
+    "steps": _each(Step),
+    "calls": lambda names: frozenset(map(Call, names)),
+}
 
 
 def _configuration(name: str, members: dict[str, Any]) -> Configuration:

@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import MappingProxyType
 
 from kvcheck.explore.bounds import Call, Configuration
 from kvspec import requirements
 from kvspec.interface import Capabilities, Feature
 
-FEATURES_OF_CALL: Mapping[Call, tuple[Feature, ...]] = MappingProxyType(
-    {
-        Call.POP: (Feature.DEFERRED_FREE,),
-        Call.EVICT: (Feature.EVICTION_BY_ID,),
-        Call.RESET: (Feature.RESET,),
-        Call.SKIP: (Feature.SKIPPED_REMOVAL,),
-        Call.CACHE: (Feature.DELAYED_CACHING,),
-        Call.PARTIAL: (Feature.PARTIAL_BLOCKS,),
-        Call.ASK: (Feature.COMMON_PREFIX, Feature.UNHASHED_BLOCKS, Feature.NEED),
-        Call.ILLEGAL: (Feature.DEFERRED_FREE, Feature.EVICTION_BY_ID, Feature.DELAYED_CACHING),
-    }
-)
+FEATURES_OF_CALL: Mapping[Call, tuple[Feature, ...]] = {
+    Call.POP: (Feature.DEFERRED_FREE,),
+    Call.EVICT: (Feature.EVICTION_BY_ID,),
+    Call.RESET: (Feature.RESET,),
+    Call.SKIP: (Feature.SKIPPED_REMOVAL,),
+    Call.CACHE: (Feature.DELAYED_CACHING,),
+    Call.PARTIAL: (Feature.PARTIAL_BLOCKS,),
+    Call.ASK: (Feature.COMMON_PREFIX, Feature.UNHASHED_BLOCKS, Feature.NEED),
+    Call.ILLEGAL: (Feature.DEFERRED_FREE, Feature.EVICTION_BY_ID, Feature.DELAYED_CACHING),
+}
 """Features beyond the base that a call needs."""
 
 

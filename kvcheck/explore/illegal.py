@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any, TypeAlias
 
 from kvcheck.explore.state import State
@@ -85,15 +84,13 @@ def _evict_outside(config: ManagerConfig, state: State, number: int) -> Argument
     return {"block_ids": [*cached[:1], state.snapshot.num_blocks]}
 
 
-ILLEGAL: Mapping[str, IllegalCall] = MappingProxyType(
-    {
-        "no tokens": IllegalCall("KV-MGR-3", "allocate_slots", _nothing_asked),
-        "computed without slots": IllegalCall("KV-REQ-3", "allocate_slots", _beyond_slots),
-        "hit while running": IllegalCall("KV-GRP-9", "allocate_slots", _hit_while_running),
-        "stale hit": IllegalCall("KV-MGR-8", "allocate_slots", _stale_hit),
-        "cache too much": IllegalCall("KV-MGR-11", "cache_blocks", _too_much_to_cache),
-        "free what was not popped": IllegalCall("KV-POOL-9", "free_blocks", _not_popped, False),
-        "evict outside": IllegalCall("KV-ERR-3", "evict_blocks", _evict_outside, False),
-    }
-)
+ILLEGAL: Mapping[str, IllegalCall] = {
+    "no tokens": IllegalCall("KV-MGR-3", "allocate_slots", _nothing_asked),
+    "computed without slots": IllegalCall("KV-REQ-3", "allocate_slots", _beyond_slots),
+    "hit while running": IllegalCall("KV-GRP-9", "allocate_slots", _hit_while_running),
+    "stale hit": IllegalCall("KV-MGR-8", "allocate_slots", _stale_hit),
+    "cache too much": IllegalCall("KV-MGR-11", "cache_blocks", _too_much_to_cache),
+    "free what was not popped": IllegalCall("KV-POOL-9", "free_blocks", _not_popped, False),
+    "evict outside": IllegalCall("KV-ERR-3", "evict_blocks", _evict_outside, False),
+}
 """Name -> call."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
 
 from kvcheck.explore.batches import play_batch, play_wrong_batch, return_copies
 from kvcheck.explore.bounds import Configuration
@@ -202,26 +201,24 @@ def _plain(operation: str) -> Callable[[Configuration, State, Move, Do], World]:
     return plain
 
 
-PLAYS: Mapping[str, Callable[[Configuration, State, Move, Do], World | None]] = MappingProxyType(
-    {
-        "admit": _admit,
-        "compute": _compute,
-        "finish_load": _finish_load,
-        "free": _free,
-        "give_up": _free,
-        "preempt": _preempt,
-        "pop": _pop,
-        "return": _return,
-        "skip": _skip,
-        "cache": _cache,
-        "partial": _partial,
-        "evict": _evict,
-        "reset": _plain("reset_prefix_cache"),
-        "step": _step,
-        "batch": play_batch,
-        "ask": _ask,
-        "illegal": _illegal,
-        "wrong_batch": play_wrong_batch,
-    }
-)
+PLAYS: Mapping[str, Callable[[Configuration, State, Move, Do], World | None]] = {
+    "admit": _admit,
+    "compute": _compute,
+    "finish_load": _finish_load,
+    "free": _free,
+    "give_up": _free,
+    "preempt": _preempt,
+    "pop": _pop,
+    "return": _return,
+    "skip": _skip,
+    "cache": _cache,
+    "partial": _partial,
+    "evict": _evict,
+    "reset": _plain("reset_prefix_cache"),
+    "step": _step,
+    "batch": play_batch,
+    "ask": _ask,
+    "illegal": _illegal,
+    "wrong_batch": play_wrong_batch,
+}
 """The function that makes each move."""

@@ -28,27 +28,23 @@ from kvspec.operations import OPERATIONS
 from kvspec.request import LoRA, MultimodalItem, PromptEmbeddings, Request, RequestInput
 from kvspec.snapshot_codec import ints
 
-DEFAULTS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
-    {
-        name: MappingProxyType(dict(getattr(KVCacheManager, name).__kwdefaults__))
-        for name in ("allocate_slots", "get_num_blocks_to_allocate")
-    }
-)
+DEFAULTS: Mapping[str, Mapping[str, Any]] = {
+    name: MappingProxyType(dict(getattr(KVCacheManager, name).__kwdefaults__))
+    for name in ("allocate_slots", "get_num_blocks_to_allocate")
+}
 """The default of each optional argument, by call."""
 
-POSITIONAL: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {
-        "find_longest_cache_hit_per_group": ("max_cache_hit_length",),
-        "allocate_slots": ("num_new_tokens",),
-        "free_blocks": ("block_ids",),
-        "remove_skipped_blocks": ("total_computed_tokens",),
-        "cache_blocks": ("num_computed_tokens",),
-        "cache_partial_block": ("group", "num_tokens"),
-        "withdraw": ("num_computed_tokens",),
-        "record_prefix_cache_stats": ("num_hits",),
-        "evict_blocks": ("block_ids",),
-    }
-)
+POSITIONAL: Mapping[str, tuple[str, ...]] = {
+    "find_longest_cache_hit_per_group": ("max_cache_hit_length",),
+    "allocate_slots": ("num_new_tokens",),
+    "free_blocks": ("block_ids",),
+    "remove_skipped_blocks": ("total_computed_tokens",),
+    "cache_blocks": ("num_computed_tokens",),
+    "cache_partial_block": ("group", "num_tokens"),
+    "withdraw": ("num_computed_tokens",),
+    "record_prefix_cache_stats": ("num_hits",),
+    "evict_blocks": ("block_ids",),
+}
 """Arguments that implementations may give another name."""
 
 
@@ -113,33 +109,31 @@ def _as_it_is(answer: Any) -> Any:
     return answer
 
 
-ANSWERS: Mapping[str, Callable[[Any], Any]] = MappingProxyType(
-    {
-        "get_computed_blocks": lambda hit: {
-            "blocks": hit.blocks.to_lists(),
-            "num_computed_tokens": index(hit.hit_length_tokens),
-            "num_uncached_common_prefix_tokens": _count(hit.uncached_common_prefix_tokens),
-        },
-        "find_longest_cache_hit_per_group": lambda hits: {
-            "blocks": hits.blocks.to_lists(),
-            "hit_lengths": ints(hits.hit_lengths_tokens),
-        },
-        "allocate_slots": _lists,
-        "pop_blocks_for_free": ints,
-        "cache_partial_block": _as_it_is,
-        "withdraw": list,
-        "reset_prefix_cache": _as_it_is,
-        "get_num_common_prefix_blocks": ints,
-        "get_num_blocks_to_allocate": index,
-        "take_new_block_ids": ints,
-        "take_block_copies": lambda copies: {
-            "pairs": [ints(pair) for pair in copies.pairs],
-            "retained": ints(copies.retained),
-        },
-        "make_prefix_cache_stats": lambda stats: None if stats is None else encode_stats(stats),
-        "take_events": lambda events: [encode_event(event) for event in events],
-    }
-)
+ANSWERS: Mapping[str, Callable[[Any], Any]] = {
+    "get_computed_blocks": lambda hit: {
+        "blocks": hit.blocks.to_lists(),
+        "num_computed_tokens": index(hit.hit_length_tokens),
+        "num_uncached_common_prefix_tokens": _count(hit.uncached_common_prefix_tokens),
+    },
+    "find_longest_cache_hit_per_group": lambda hits: {
+        "blocks": hits.blocks.to_lists(),
+        "hit_lengths": ints(hits.hit_lengths_tokens),
+    },
+    "allocate_slots": _lists,
+    "pop_blocks_for_free": ints,
+    "cache_partial_block": _as_it_is,
+    "withdraw": list,
+    "reset_prefix_cache": _as_it_is,
+    "get_num_common_prefix_blocks": ints,
+    "get_num_blocks_to_allocate": index,
+    "take_new_block_ids": ints,
+    "take_block_copies": lambda copies: {
+        "pairs": [ints(pair) for pair in copies.pairs],
+        "retained": ints(copies.retained),
+    },
+    "make_prefix_cache_stats": lambda stats: None if stats is None else encode_stats(stats),
+    "take_events": lambda events: [encode_event(event) for event in events],
+}
 """The encoder of each call's result, for calls that have one."""
 
 
@@ -166,30 +160,28 @@ def decoded(name: str, answer: Any, where: Where, *, int_hashes: bool) -> Any:
     return DECODED.get(name, _as_it_is)(answer)
 
 
-DECODED: Mapping[str, Callable[[Any], Any]] = MappingProxyType(
-    {
-        "get_computed_blocks": lambda hit: PrefixHit(
-            _blocks(hit["blocks"]),
-            hit["num_computed_tokens"],
-            hit["num_uncached_common_prefix_tokens"],
-        ),
-        "find_longest_cache_hit_per_group": lambda hits: GroupHits(
-            _blocks(hits["blocks"]), tuple(hits["hit_lengths"])
-        ),
-        "allocate_slots": _blocks,
-        "pop_blocks_for_free": tuple,
-        "get_num_common_prefix_blocks": tuple,
-        "get_blocks": lambda lists: _blocks(lists["blocks"]),
-        "get_unhashed_block_ids": lambda lists: tuple(map(tuple, lists["unhashed"])),
-        "take_new_block_ids": tuple,
-        "withdraw": tuple,
-        "take_block_copies": lambda copies: BlockCopies(
-            tuple((source, destination) for source, destination in copies["pairs"]),
-            tuple(copies["retained"]),
-        ),
-        "take_residency_samples": tuple,
-    }
-)
+DECODED: Mapping[str, Callable[[Any], Any]] = {
+    "get_computed_blocks": lambda hit: PrefixHit(
+        _blocks(hit["blocks"]),
+        hit["num_computed_tokens"],
+        hit["num_uncached_common_prefix_tokens"],
+    ),
+    "find_longest_cache_hit_per_group": lambda hits: GroupHits(
+        _blocks(hits["blocks"]), tuple(hits["hit_lengths"])
+    ),
+    "allocate_slots": _blocks,
+    "pop_blocks_for_free": tuple,
+    "get_num_common_prefix_blocks": tuple,
+    "get_blocks": lambda lists: _blocks(lists["blocks"]),
+    "get_unhashed_block_ids": lambda lists: tuple(map(tuple, lists["unhashed"])),
+    "take_new_block_ids": tuple,
+    "withdraw": tuple,
+    "take_block_copies": lambda copies: BlockCopies(
+        tuple((source, destination) for source, destination in copies["pairs"]),
+        tuple(copies["retained"]),
+    ),
+    "take_residency_samples": tuple,
+}
 
 
 class Proxy:

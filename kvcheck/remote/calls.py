@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from operator import index
-from types import MappingProxyType
 from typing import Any, TypeAlias
 
 from kvcheck.play.calls import make, plain, sequence
@@ -182,26 +181,24 @@ def _boolean(value: object, where: Where) -> bool:
 
 Make: TypeAlias = Callable[[Call], Any]
 
-CALLS: Mapping[str, Make] = MappingProxyType(
-    {
-        **dict.fromkeys(set(OPERATIONS) - {"new_request"}, _of_manager),
-        "create_manager": _create_manager,
-        "clone_manager": _clone_manager,
-        "restore_manager": _restore_manager,
-        "make_request": _make_request,
-        "append_tokens": _append_tokens,
-        "drop": _drop,
-        "cache_partial_block": _true_or_false,
-        "reset_prefix_cache": _true_or_false,
-        "get_block_ids": _get_block_ids,
-        "take_residency_samples": lambda c: [
-            encode_sample(sample) for sample in c.manager.take_residency_samples()
-        ],
-        "get_usage": _get_usage,
-        "snapshot": lambda c: encode_snapshot(c.manager.snapshot()),
-        "make_window": _make_window,
-        "observe": _observe,
-        "plan": _plan,
-    }
-)
+CALLS: Mapping[str, Make] = {
+    **dict.fromkeys(set(OPERATIONS) - {"new_request"}, _of_manager),
+    "create_manager": _create_manager,
+    "clone_manager": _clone_manager,
+    "restore_manager": _restore_manager,
+    "make_request": _make_request,
+    "append_tokens": _append_tokens,
+    "drop": _drop,
+    "cache_partial_block": _true_or_false,
+    "reset_prefix_cache": _true_or_false,
+    "get_block_ids": _get_block_ids,
+    "take_residency_samples": lambda c: [
+        encode_sample(sample) for sample in c.manager.take_residency_samples()
+    ],
+    "get_usage": _get_usage,
+    "snapshot": lambda c: encode_snapshot(c.manager.snapshot()),
+    "make_window": _make_window,
+    "observe": _observe,
+    "plan": _plan,
+}
 """Every message but `hello`."""

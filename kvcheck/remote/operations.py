@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Any
 
 from kvcheck.remote.values import EMBEDDINGS, decode_sample
@@ -131,36 +130,34 @@ QUESTIONS = frozenset({"get_usage", "snapshot"})
 
 _HANDLES = list_of(integer)
 
-MESSAGES: Mapping[str, MessageShape] = MappingProxyType(
-    {
-        "hello": _shape((), anything, protocol=_HANDLES, client=text),
-        "create_manager": _shape(
-            _MANAGER, _CREATED, config=decode_manager_config, check_invariants=boolean
-        ),
-        "clone_manager": _shape(_MANAGER, null, copy=count),
-        "restore_manager": _shape(
-            _MANAGER, _CREATED, config=decode_manager_config, snapshot=decode_snapshot
-        ),
-        "make_request": MessageShape(
-            _REQUEST,
-            OPERATIONS["new_request"].result,
-            {"request_id": text, **OPERATIONS["new_request"].required},
-            {**OPERATIONS["new_request"].optional, "prompt_embeddings": optional(EMBEDDINGS)},
-        ),
-        "drop": _shape((), null, managers=_HANDLES, requests=_HANDLES, windows=_HANDLES),
-        **{name: _of_record(name) for name in sorted(_TAKEN_FROM_RECORDS)},
-        "cache_partial_block": _shape(_REQUEST, boolean, group=integer, num_tokens=integer),
-        "take_residency_samples": _shape(_MANAGER, list_of(decode_sample)),
-        "get_usage": _shape(_MANAGER, structure({"num_free_blocks": integer, "usage": real})),
-        "snapshot": _shape(_MANAGER, decode_snapshot),
-        "make_window": _shape((), null, window=count, max_requests=integer),
-        "observe": _shape(
-            (),
-            structure({"num_requests": integer, "hit_rate": real}),
-            window=count,
-            stats=decode_stats,
-        ),
-        "plan": _shape((), anything, fn=text, input=object_of(anything)),
-    }
-)
+MESSAGES: Mapping[str, MessageShape] = {
+    "hello": _shape((), anything, protocol=_HANDLES, client=text),
+    "create_manager": _shape(
+        _MANAGER, _CREATED, config=decode_manager_config, check_invariants=boolean
+    ),
+    "clone_manager": _shape(_MANAGER, null, copy=count),
+    "restore_manager": _shape(
+        _MANAGER, _CREATED, config=decode_manager_config, snapshot=decode_snapshot
+    ),
+    "make_request": MessageShape(
+        _REQUEST,
+        OPERATIONS["new_request"].result,
+        {"request_id": text, **OPERATIONS["new_request"].required},
+        {**OPERATIONS["new_request"].optional, "prompt_embeddings": optional(EMBEDDINGS)},
+    ),
+    "drop": _shape((), null, managers=_HANDLES, requests=_HANDLES, windows=_HANDLES),
+    **{name: _of_record(name) for name in sorted(_TAKEN_FROM_RECORDS)},
+    "cache_partial_block": _shape(_REQUEST, boolean, group=integer, num_tokens=integer),
+    "take_residency_samples": _shape(_MANAGER, list_of(decode_sample)),
+    "get_usage": _shape(_MANAGER, structure({"num_free_blocks": integer, "usage": real})),
+    "snapshot": _shape(_MANAGER, decode_snapshot),
+    "make_window": _shape((), null, window=count, max_requests=integer),
+    "observe": _shape(
+        (),
+        structure({"num_requests": integer, "hit_rate": real}),
+        window=count,
+        stats=decode_stats,
+    ),
+    "plan": _shape((), anything, fn=text, input=object_of(anything)),
+}
 """Every message by its `op`."""

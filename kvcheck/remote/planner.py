@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from inspect import signature
-from types import MappingProxyType
 from typing import Any
 
 from kvcheck.remote.connection import Connection
@@ -74,19 +73,17 @@ def _each(encode: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return lambda values: [encode(value) for value in values]
 
 
-ENCODERS: Mapping[str, Callable[[Any], Any]] = MappingProxyType(
-    {
-        "spec": encode_spec,
-        "specs": _each(encode_spec),
-        "layers": encode_layers,
-        "workers": _each(encode_layers),
-        "groups": encode_groups,
-        "kv_cache_config": encode_kv_cache,
-        "kv_cache_configs": _each(encode_kv_cache),
-        "config": encode_planning_config,
-        "available_memory": lambda value: list(value) if isinstance(value, Sequence) else value,
-    }
-)
+ENCODERS: Mapping[str, Callable[[Any], Any]] = {
+    "spec": encode_spec,
+    "specs": _each(encode_spec),
+    "layers": encode_layers,
+    "workers": _each(encode_layers),
+    "groups": encode_groups,
+    "kv_cache_config": encode_kv_cache,
+    "kv_cache_configs": _each(encode_kv_cache),
+    "config": encode_planning_config,
+    "available_memory": lambda value: list(value) if isinstance(value, Sequence) else value,
+}
 """Inputs as they are sent."""
 
 
@@ -107,41 +104,39 @@ def _uniform_type(value: object, where: Where) -> UniformTypeKVCacheSpecs:
     return spec
 
 
-ANSWERS: Mapping[str, Check[Any]] = MappingProxyType(
-    {
-        "spec_properties": _value(
-            SpecProperties,
-            page_size_bytes=integer,
-            real_page_size_bytes=optional(integer),
-            storage_block_size=integer,
-            max_memory_usage_bytes=integer,
-            max_admission_blocks_per_request=optional(integer),
-            kind=text,
-            sliding_window=optional(integer),
-            normalized_spec=decode_spec,
-        ),
-        "merge": decode_spec,
-        "is_kv_cache_spec_uniform": boolean,
-        "uniform_type_from_specs": optional(_uniform_type),
-        "unify_hybrid_kv_cache_specs": decode_layers,
-        "unify_kv_cache_spec_page_size": decode_layers,
-        "get_kv_cache_groups": decode_groups,
-        "max_memory_usage_bytes": integer,
-        "estimate_max_model_len": integer,
-        "check_enough_kv_cache_memory": null,
-        "get_kv_cache_config_from_groups": decode_kv_cache,
-        "get_kv_cache_configs": _value(
-            lambda configs, length, warnings: Plan(tuple(configs), length, tuple(warnings)),
-            kv_cache_configs=list_of(decode_kv_cache),
-            max_model_len=integer,
-            warnings=list_of(text),
-        ),
-        "generate_scheduler_kv_cache_config": decode_kv_cache,
-        "get_max_concurrency_for_kv_cache_config": real,
-        "get_kv_cache_capacity": _value(Capacity, num_tokens=integer, max_concurrency=real),
-        "resolve_kv_cache_block_sizes": _value(
-            BlockSizes, scheduler_block_size=integer, hash_block_size=integer
-        ),
-    }
-)
+ANSWERS: Mapping[str, Check[Any]] = {
+    "spec_properties": _value(
+        SpecProperties,
+        page_size_bytes=integer,
+        real_page_size_bytes=optional(integer),
+        storage_block_size=integer,
+        max_memory_usage_bytes=integer,
+        max_admission_blocks_per_request=optional(integer),
+        kind=text,
+        sliding_window=optional(integer),
+        normalized_spec=decode_spec,
+    ),
+    "merge": decode_spec,
+    "is_kv_cache_spec_uniform": boolean,
+    "uniform_type_from_specs": optional(_uniform_type),
+    "unify_hybrid_kv_cache_specs": decode_layers,
+    "unify_kv_cache_spec_page_size": decode_layers,
+    "get_kv_cache_groups": decode_groups,
+    "max_memory_usage_bytes": integer,
+    "estimate_max_model_len": integer,
+    "check_enough_kv_cache_memory": null,
+    "get_kv_cache_config_from_groups": decode_kv_cache,
+    "get_kv_cache_configs": _value(
+        lambda configs, length, warnings: Plan(tuple(configs), length, tuple(warnings)),
+        kv_cache_configs=list_of(decode_kv_cache),
+        max_model_len=integer,
+        warnings=list_of(text),
+    ),
+    "generate_scheduler_kv_cache_config": decode_kv_cache,
+    "get_max_concurrency_for_kv_cache_config": real,
+    "get_kv_cache_capacity": _value(Capacity, num_tokens=integer, max_concurrency=real),
+    "resolve_kv_cache_block_sizes": _value(
+        BlockSizes, scheduler_block_size=integer, hash_block_size=integer
+    ),
+}
 """Checks of each function's result, by its name in records."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from random import Random
-from types import MappingProxyType
 from typing import Any, Protocol, TypeAlias, cast
 
 from kvcheck.play.keeping import Kept
@@ -195,27 +194,23 @@ def request_of(side: Side, handle: int) -> Request:
 
 Call: TypeAlias = Callable[[Engine, int], None]
 
-OF_RUNNING: Mapping[str, Call] = MappingProxyType(
-    {
-        "freed alone": free,
-        "popped alone": pop,
-        "extended alone": extend,
-        "set back alone": set_back,
-        "withdrawn alone": withdraw,
-        "skipped alone": remove_skipped,
-        "held alone": hold,
-    }
-)
-OF_IDLE: Mapping[str, Call] = MappingProxyType({"admitted alone": admit})
-NEEDS: Mapping[str, Feature] = MappingProxyType(
-    {
-        "popped alone": Feature.DEFERRED_FREE,
-        "skipped alone": Feature.SKIPPED_REMOVAL,
-        "held alone": Feature.HOLDING,
-        "withdrawn alone": Feature.WITHDRAWAL,
-    }
-)
-OFTEN: Mapping[str, int] = MappingProxyType({"extended alone": 4})
+OF_RUNNING: Mapping[str, Call] = {
+    "freed alone": free,
+    "popped alone": pop,
+    "extended alone": extend,
+    "set back alone": set_back,
+    "withdrawn alone": withdraw,
+    "skipped alone": remove_skipped,
+    "held alone": hold,
+}
+OF_IDLE: Mapping[str, Call] = {"admitted alone": admit}
+NEEDS: Mapping[str, Feature] = {
+    "popped alone": Feature.DEFERRED_FREE,
+    "skipped alone": Feature.SKIPPED_REMOVAL,
+    "held alone": Feature.HOLDING,
+    "withdrawn alone": Feature.WITHDRAWAL,
+}
+OFTEN: Mapping[str, int] = {"extended alone": 4}
 """Calls that engines mix into steps more often than others."""
 CALLS = (
     *(*OF_RUNNING, *OF_IDLE, "appended alone", "followed alone"),

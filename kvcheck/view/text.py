@@ -5,41 +5,37 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from types import MappingProxyType
 
 from kvcheck.play.text import changed_members, shown
 from kvspec.codec import encode_spec
 from kvspec.config import KVCacheGroup, ManagerConfig
 from kvspec.specs import LayerSpec
 
-MEANINGS: Mapping[str, str] = MappingProxyType(
-    {
-        "new_request": "A request arrives with its prompt.",
-        "append_tokens": "Tokens are added to the request.",
-        "get_computed_blocks": "Looks up how much of the request is already in the cache.",
-        "find_longest_cache_hit_per_group": "Looks up, for each group alone, how much is in the"
-        " cache.",
-        "allocate_slots": "Asks for blocks, so that the next tokens can be computed.",
-        "free": "Releases the request’s blocks; those with a key stay cached until evicted.",
-        "pop_blocks_for_free": "Takes the blocks from the request; they are released later.",
-        "free_blocks": "Releases blocks that were popped before.",
-        "remove_skipped_blocks": "Releases blocks that no later token can attend to.",
-        "cache_blocks": "Gives full blocks their keys, so that later look-ups find them.",
-        "cache_partial_block": "Gives a block a further key, for a boundary inside it.",
-        "evict_blocks": "Makes the cache forget these blocks.",
-        "withdraw": "Takes back the keys of blocks whose step did not run.",
-        "reset_prefix_cache": "Makes the cache forget everything.",
-        "get_num_common_prefix_blocks": "Asks how many blocks all running requests share.",
-        "get_block_ids": "Asks which blocks the request holds.",
-        "get_num_blocks_to_allocate": "Asks how many blocks an allocation would take.",
-        "take_new_block_ids": "Asks which blocks must be zeroed before use.",
-        "take_block_copies": "Asks which blocks must be copied before the step.",
-        "new_step_starts": "A new scheduler step starts.",
-        "make_prefix_cache_stats": "Takes the look-up counters.",
-        "record_prefix_cache_stats": "Counts the look-up of an admitted request.",
-        "take_events": "Takes the events that were queued.",
-    }
-)
+MEANINGS: Mapping[str, str] = {
+    "new_request": "A request arrives with its prompt.",
+    "append_tokens": "Tokens are added to the request.",
+    "get_computed_blocks": "Looks up how much of the request is already in the cache.",
+    "find_longest_cache_hit_per_group": "Looks up, for each group alone, how much is in the cache.",
+    "allocate_slots": "Asks for blocks, so that the next tokens can be computed.",
+    "free": "Releases the request’s blocks; those with a key stay cached until evicted.",
+    "pop_blocks_for_free": "Takes the blocks from the request; they are released later.",
+    "free_blocks": "Releases blocks that were popped before.",
+    "remove_skipped_blocks": "Releases blocks that no later token can attend to.",
+    "cache_blocks": "Gives full blocks their keys, so that later look-ups find them.",
+    "cache_partial_block": "Gives a block a further key, for a boundary inside it.",
+    "evict_blocks": "Makes the cache forget these blocks.",
+    "withdraw": "Takes back the keys of blocks whose step did not run.",
+    "reset_prefix_cache": "Makes the cache forget everything.",
+    "get_num_common_prefix_blocks": "Asks how many blocks all running requests share.",
+    "get_block_ids": "Asks which blocks the request holds.",
+    "get_num_blocks_to_allocate": "Asks how many blocks an allocation would take.",
+    "take_new_block_ids": "Asks which blocks must be zeroed before use.",
+    "take_block_copies": "Asks which blocks must be copied before the step.",
+    "new_step_starts": "A new scheduler step starts.",
+    "make_prefix_cache_stats": "Takes the look-up counters.",
+    "record_prefix_cache_stats": "Counts the look-up of an admitted request.",
+    "take_events": "Takes the events that were queued.",
+}
 """A description of each operation."""
 
 
@@ -54,15 +50,13 @@ def group_words(group: KVCacheGroup) -> str:
     return ", ".join(parts)
 
 
-SIZES: Mapping[str, str] = MappingProxyType(
-    {
-        "sliding_window": "window",
-        "attention_chunk_size": "chunk",
-        "sink_len": "sink",
-        "mamba_cache_mode": "mode",
-        "num_speculative_blocks": "speculative blocks",
-    }
-)
+SIZES: Mapping[str, str] = {
+    "sliding_window": "window",
+    "attention_chunk_size": "chunk",
+    "sink_len": "sink",
+    "mamba_cache_mode": "mode",
+    "num_speculative_blocks": "speculative blocks",
+}
 """Members of specs, besides the block size, that affect blocks."""
 
 SAY_NOTHING = frozenset({"kv_cache", "registry", "log_stats", "enable_events", "hash_seed"})

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from itertools import chain
 from operator import index
-from types import MappingProxyType
 from typing import TypeAlias
 
 from kvcheck.play.shadow.content_check import ContentCheck
@@ -333,24 +332,22 @@ COMPUTED = "num_computed_tokens"
 
 CheckOfCall: TypeAlias = Callable[[Watch, Call], None]
 
-CHECKS: Mapping[str, CheckOfCall] = MappingProxyType(
-    {
-        "get_computed_blocks": Watch._looked_up,
-        "find_longest_cache_hit_per_group": Watch._looked_up_per_group,
-        "allocate_slots": Watch._allocated,
-        "remove_skipped_blocks": Watch._removed,
-        "free": Watch._freed,
-        "pop_blocks_for_free": Watch._popped,
-        "free_blocks": Watch._returned,
-        "withdraw": Watch._withdrawn,
-        "take_block_copies": Watch._copied,
-        "reset_prefix_cache": Watch._reset,
-        "get_blocks": Watch._listed,
-        "take_new_block_ids": Watch._to_be_zeroed,
-        "take_events": Watch._told,
-        "new_step_starts": lambda watch, call: watch.content.new_step_starts(),
-    }
-)
+CHECKS: Mapping[str, CheckOfCall] = {
+    "get_computed_blocks": Watch._looked_up,
+    "find_longest_cache_hit_per_group": Watch._looked_up_per_group,
+    "allocate_slots": Watch._allocated,
+    "remove_skipped_blocks": Watch._removed,
+    "free": Watch._freed,
+    "pop_blocks_for_free": Watch._popped,
+    "free_blocks": Watch._returned,
+    "withdraw": Watch._withdrawn,
+    "take_block_copies": Watch._copied,
+    "reset_prefix_cache": Watch._reset,
+    "get_blocks": Watch._listed,
+    "take_new_block_ids": Watch._to_be_zeroed,
+    "take_events": Watch._told,
+    "new_step_starts": lambda watch, call: watch.content.new_step_starts(),
+}
 """Checks after a call that succeeded, besides conservation."""
 
 

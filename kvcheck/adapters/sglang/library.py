@@ -5,30 +5,27 @@ from __future__ import annotations
 import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any
 
 from kvspec.errors import KVSpecError
 
-_MODULES: Mapping[str, str] = MappingProxyType(
-    {
-        "allocation": "sglang.srt.mem_cache.allocation",
-        "allocator": "sglang.srt.mem_cache.allocator",
-        "common": "sglang.srt.mem_cache.common",
-        "components": "sglang.srt.mem_cache.unified_cache.component_type",
-        "context": "sglang.srt.runtime_context",
-        "environ": "sglang.srt.environ",
-        "init_params": "sglang.srt.mem_cache.cache_init_params",
-        "pools": "sglang.srt.mem_cache.memory_pool",
-        "radix_cache": "sglang.srt.mem_cache.radix_cache",
-        "sampling": "sglang.srt.sampling.sampling_params",
-        "schedule_batch": "sglang.srt.managers.schedule_batch",
-        "server_args": "sglang.srt.server_args",
-        "torch": "torch",
-        "unified_cache": "sglang.srt.mem_cache.unified_radix_cache",
-        "utils": "sglang.srt.utils.common",
-    }
-)
+_MODULES: Mapping[str, str] = {
+    "allocation": "sglang.srt.mem_cache.allocation",
+    "allocator": "sglang.srt.mem_cache.allocator",
+    "common": "sglang.srt.mem_cache.common",
+    "components": "sglang.srt.mem_cache.unified_cache.component_type",
+    "context": "sglang.srt.runtime_context",
+    "environ": "sglang.srt.environ",
+    "init_params": "sglang.srt.mem_cache.cache_init_params",
+    "pools": "sglang.srt.mem_cache.memory_pool",
+    "radix_cache": "sglang.srt.mem_cache.radix_cache",
+    "sampling": "sglang.srt.sampling.sampling_params",
+    "schedule_batch": "sglang.srt.managers.schedule_batch",
+    "server_args": "sglang.srt.server_args",
+    "torch": "torch",
+    "unified_cache": "sglang.srt.mem_cache.unified_radix_cache",
+    "utils": "sglang.srt.utils.common",
+}
 
 
 class SGLangUnavailableError(KVSpecError, ImportError):

@@ -32,9 +32,11 @@ from kvspec.specs import (
 
 Sizes: TypeAlias = Mapping[str, Mapping[str, Any]]
 
-V4: Mapping[str, Any] = MappingProxyType(
-    {"cache_dtype_str": "fp8_ds_mla", "alignment": 576, "model_version": "deepseek_v4"}
-)
+V4: Mapping[str, Any] = {
+    "cache_dtype_str": "fp8_ds_mla",
+    "alignment": 576,
+    "model_version": "deepseek_v4",
+}
 
 SMALL: Sizes = MappingProxyType({"": {"num_kv_heads": 1, "head_size": 8, "dtype": "float16"}})
 """Sizes of layers in a pool, where they don't matter."""
@@ -63,28 +65,26 @@ class Foreign(LayerSpec):
     """A layer from outside the contract."""
 
 
-KINDS: Mapping[str, tuple[Callable[..., LayerSpec], str]] = MappingProxyType(
-    {
-        # word: the function from a block size to a spec, and the member given before `of`
-        "full": (FullAttentionSpec, ""),
-        "latent": (MLAAttentionSpec, ""),
-        "v4": (MLAAttentionSpec, ""),
-        "hidden": (HiddenStateCacheSpec, ""),
-        "quantized": (TQFullAttentionSpec, "tq_slot_size"),
-        "sink": (SinkFullAttentionSpec, "sink_len"),
-        "window": (SlidingWindowSpec, "sliding_window"),
-        "latent_window": (SlidingWindowMLASpec, "sliding_window"),
-        "v4_window": (SlidingWindowMLASpec, "sliding_window"),
-        "replayed": (ReplayedWindowSpec, "sliding_window"),
-        "chunk": (ChunkedLocalAttentionSpec, "attention_chunk_size"),
-        "rswa": (RSWASpec, "rswa_window"),
-        "mamba": (_states, "mode"),
-        "cross": (CrossAttentionSpec, ""),
-        "ring": (CircularBufferSpec, ""),
-        "encoder": (EncoderOnlyAttentionSpec, ""),
-        "foreign": (Foreign, ""),
-    }
-)
+KINDS: Mapping[str, tuple[Callable[..., LayerSpec], str]] = {
+    # word: the function from a block size to a spec, and the member given before `of`
+    "full": (FullAttentionSpec, ""),
+    "latent": (MLAAttentionSpec, ""),
+    "v4": (MLAAttentionSpec, ""),
+    "hidden": (HiddenStateCacheSpec, ""),
+    "quantized": (TQFullAttentionSpec, "tq_slot_size"),
+    "sink": (SinkFullAttentionSpec, "sink_len"),
+    "window": (SlidingWindowSpec, "sliding_window"),
+    "latent_window": (SlidingWindowMLASpec, "sliding_window"),
+    "v4_window": (SlidingWindowMLASpec, "sliding_window"),
+    "replayed": (ReplayedWindowSpec, "sliding_window"),
+    "chunk": (ChunkedLocalAttentionSpec, "attention_chunk_size"),
+    "rswa": (RSWASpec, "rswa_window"),
+    "mamba": (_states, "mode"),
+    "cross": (CrossAttentionSpec, ""),
+    "ring": (CircularBufferSpec, ""),
+    "encoder": (EncoderOnlyAttentionSpec, ""),
+    "foreign": (Foreign, ""),
+}
 WITHOUT_SIZES = frozenset({"mamba", "foreign"})
 
 

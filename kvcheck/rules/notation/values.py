@@ -8,7 +8,6 @@ import operator
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any
 
 from kvcheck.rules.judging import NotationError
@@ -25,29 +24,25 @@ TOKEN = re.compile(
     re.VERBOSE,
 )
 
-OPERATORS: Mapping[type, Callable[[Any, Any], Any]] = MappingProxyType(
-    {
-        ast.Add: operator.add,
-        ast.Sub: operator.sub,
-        ast.Mult: operator.mul,
-        ast.Div: operator.truediv,
-        ast.FloorDiv: operator.floordiv,
-        ast.Mod: operator.mod,
-        ast.Pow: operator.pow,
-    }
-)
+OPERATORS: Mapping[type, Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+    ast.Pow: operator.pow,
+}
 
-FUNCTIONS: Mapping[str, Callable[..., Any]] = MappingProxyType(
-    {
-        "cdiv": lambda a, b: -(-a // b),
-        "floor": math.floor,
-        "min": min,
-        "max": max,
-        "lcm": math.lcm,
-        "repeat": lambda value, times: [value] * times,
-        "down": lambda first, last: list(range(first, last - 1, -1)),
-    }
-)
+FUNCTIONS: Mapping[str, Callable[..., Any]] = {
+    "cdiv": lambda a, b: -(-a // b),
+    "floor": math.floor,
+    "min": min,
+    "max": max,
+    "lcm": math.lcm,
+    "repeat": lambda value, times: [value] * times,
+    "down": lambda first, last: list(range(first, last - 1, -1)),
+}
 
 
 @dataclass(frozen=True)
@@ -86,7 +81,7 @@ class Pair:
 OPEN = Name("?")
 """An answer that is still to be filled in."""
 
-CONSTANTS: Mapping[str, Any] = MappingProxyType({"true": True, "false": False, "none": None})
+CONSTANTS: Mapping[str, Any] = {"true": True, "false": False, "none": None}
 
 
 def evaluated(text: str) -> Any:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from types import MappingProxyType
 from typing import Any
 
 from kvcheck.tools.bench.batched import BatchedWork
@@ -35,13 +34,11 @@ REPLAY_PHASES = (MANAGER, *IN_ALL, REPLAY_HASH, REPLAY_APPEND)
 ANSWERS = "replay"
 """The name under which the results of a step are compared, whatever the call style."""
 
-FIELDS: Mapping[Act, tuple[str, ...]] = MappingProxyType(
-    {
-        Act.PREEMPT: ("preempted",),
-        Act.RUN: ("decoding", "decode_tokens"),
-        Act.ADMIT: ("new", "max_new_tokens"),
-    }
-)
+FIELDS: Mapping[Act, tuple[str, ...]] = {
+    Act.PREEMPT: ("preempted",),
+    Act.RUN: ("decoding", "decode_tokens"),
+    Act.ADMIT: ("new", "max_new_tokens"),
+}
 """Fields of a plan for each act, in the order in which a step handles them."""
 
 ARRIVE_TOGETHER = 64
