@@ -6,7 +6,7 @@ that pytest-xdist may distribute them in any way.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from os import PathLike
 from typing import Any, NoReturn
@@ -178,31 +178,20 @@ class RuleTest(ContractTest):
         pytest.skip(f"its program ended early, at a violation of {undecided.violation.rule}")
 
 
-class SearchingTest(ContractTest):
-    """Searches for violations of any rule, and fails with one that no rule's own test shows."""
+class RandomTest(ContractTest):
+    """Tests whether the random programs of one batch break a rule that no rule's test shows."""
 
-    def search(self, known: Collection[str]) -> tuple[Violation | None, set[str]]:
-        """Return the first violation of a rule not in `known`, and the known rules broken again."""
-        raise NotImplementedError
+    def __init__(self, *, number: int, **rest: Any) -> None:
+        super().__init__(**rest)
+        self.number = number
 
     def runtest(self) -> None:
         """Fail with the first violation that the test of its rule does not show."""
         known = self.examination.broken_rules & self.rules_of_the_run
-        violation, again = self.search(known)
+        violation, again = self.examination.random_violation(self.number, known)
         if violation is not None:
             self.fail_with(violation)
         if self.examination.is_exhausted:
             pytest.skip(EXHAUSTED)
         if again:
             pytest.skip(f"found only violations that other tests show: {', '.join(sorted(again))}")
-
-
-class RandomTest(SearchingTest):
-    """Tests whether the random programs of one batch break a rule."""
-
-    def __init__(self, *, number: int, **rest: Any) -> None:
-        super().__init__(**rest)
-        self.number = number
-
-    def search(self, known: Collection[str]) -> tuple[Violation | None, set[str]]:
-        return self.examination.random_violation(self.number, known)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -11,15 +10,16 @@ from functools import cached_property
 from kvcheck.judge.causes import SHRINK_SECONDS
 from kvcheck.judge.coverage import always_checked, exercised
 from kvcheck.judge.options import Options, judged
+from kvcheck.judge.parts import Answer, example_answer, program_answer
 from kvcheck.judge.random_programs import random_programs
+from kvcheck.judge.sides import Sides
 from kvcheck.judge.telling import told
 from kvcheck.judge.unobservable import UNOBSERVABLE
 from kvcheck.play.fit import random_program
-from kvcheck.play.left_out import LeftOut
 from kvcheck.play.steps import Program
-from kvcheck.play.verdicts import Level, Violation, first_violation, made_smaller
+from kvcheck.play.verdicts import Violation, made_smaller
 from kvcheck.play.watchdog import PATIENCE_SECONDS
-from kvcheck.rules.directed import EXAMPLES, Example, example_violation
+from kvcheck.rules.directed import EXAMPLES, Example
 from kvspec.interface import Implementation
 
 SHRINKABLE_SECONDS = 1.0
@@ -60,7 +60,7 @@ class Examination:
         self.oracle = oracle
         self.options = options = judged(options, subject)
         self.can = subject.capabilities
-        self.hashes_matter = options.level is not Level.SAFETY
+        self.sides, self.alone = Sides(subject, oracle, options), Sides(subject, None, options)
         self.num_random_tests = dict(RANDOM_TESTS)[budget]
         self.failing_seconds = 0.0
 
@@ -128,11 +128,10 @@ class Examination:
         for program in random_programs(options.seed, number, options.budget.max_steps):
             if self.is_exhausted:
                 break
-            fitting = self._fitting(program)
-            try:
-                violation = None if fitting is None else self._verdict(fitting)
-            except LeftOut:
-                continue
+            asked = (program, self.can, options.policy)
+            hashes_matter, oracle = self.sides.hashes_matter, self.oracle
+            fitting = random_program(*asked, hashes_matter=hashes_matter, oracle=oracle)
+            violation = None if fitting is None else self._answer(fitting).violation
             if violation is None or not self.is_wanted(violation.rule):
                 continue
             if violation.rule not in known:
@@ -150,36 +149,22 @@ class Examination:
             if self.is_exhausted:
                 yield Outcome(example.rules, exhausted=True)
                 continue
-            start = time.monotonic()
-            try:
-                violation = example_violation(
-                    example, self.subject, self.options.policy, level=self.options.level
-                )
-            except LeftOut as reason:
-                yield Outcome(example.rules, lacks=(str(reason),))
-                continue
-            if violation is not None:
-                self.failing_seconds += time.monotonic() - start
-            yield Outcome(example.rules, violation)
+            answer = self._counted(example_answer(self.alone, example))
+            lacks = () if answer.left_out is None else (str(answer.left_out),)
+            yield Outcome(example.rules, answer.violation, lacks)
 
-    def _fitting(self, program: Program) -> Program | None:
-        """Return the part of a random program that the subject supports; None if there is none."""
-        asked = (program, self.can, self.options.policy)
-        return random_program(*asked, hashes_matter=self.hashes_matter, oracle=self.oracle)
+    def _counted(self, answer: Answer) -> Answer:
+        if answer.violation is not None:
+            self.failing_seconds += answer.seconds
+        return answer
 
-    def _verdict(self, program: Program) -> Violation | None:
-        start = time.monotonic()
-        compared = None if self.options.self_checks_only else self.oracle
-        violation = first_violation(program, self.subject, self.options.level, compared)
-        if violation is not None:
-            self.failing_seconds += time.monotonic() - start
-        return violation
+    def _answer(self, program: Program) -> Answer:
+        return self._counted(program_answer(self.sides, program))
 
-    def _made_small(self, violation: Violation) -> Violation:
+    def _made_small(self, found: Violation) -> Violation:
         """Shrink the program of a violation, unless running it takes too long."""
-        start = time.monotonic()
-        again = self._verdict(violation.program)
-        is_same = again is not None and again.kind == violation.kind
-        if not is_same or time.monotonic() - start > SHRINKABLE_SECONDS:
-            return violation
-        return made_smaller(violation, self._verdict, SHRINK_SECONDS)
+        again = self._answer(found.program)
+        is_same = again.violation is not None and again.violation.kind == found.kind
+        if not is_same or again.seconds > SHRINKABLE_SECONDS:
+            return found
+        return made_smaller(found, lambda each: self._answer(each).violation, SHRINK_SECONDS)
