@@ -120,7 +120,6 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def root() -> Path:
-    """The folder of the repository."""
     return ROOT
 
 

@@ -22,8 +22,6 @@ WINDOW = SlidingWindowSpec(2, 1, 8, "float16", sliding_window=4)
 
 
 class Empty(BaseManager):
-    """A pool of four blocks that are all free."""
-
     @property
     def num_free_blocks(self) -> int:
         return 4

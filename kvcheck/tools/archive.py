@@ -16,6 +16,7 @@ import tarfile
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
+from importlib.resources import files as data_files
 from pathlib import Path
 from typing import Any
 
@@ -246,7 +247,8 @@ def set_names() -> tuple[str, ...]:
 
 def files(sets: Collection[str] = ()) -> Iterator[tuple[str, bytes]]:
     """Yield path and content of each file of the archive; last the index, which lists them."""
-    yield "README.md", README.encode()
+    readme = data_files("kvcheck").joinpath("data/conversations.txt").read_text(encoding="utf-8")
+    yield "README.md", readme.encode()
     entries: list[Mapping[str, Any]] = [
         {"format": FORMAT, "version": VERSION, "protocol": PROTOCOL_VERSION}
         | {"kvspec": version("kvspec")}
@@ -285,30 +287,3 @@ def write_archive(path: Path, sets: Collection[str] = ()) -> int:
             tar.addfile(member, io.BytesIO(content))
             number += 1
     return number
-
-
-README = f"""# KV-cache conversations, version {VERSION}
-
-The examples of the KV-cache contract, a file each, in the folder of their chapter. A file is one
-conversation, for the tests of an engine in any language. `{INDEX}` has a header, then a line per
-file:
-
-| member | |
-|---|---|
-| `file`, `lines`, `sha256` | where it is, how long, and the hash of its bytes |
-| `summary`, `rules` | the example, and the rules that a failure may be about |
-| `spec_types`, `hash_functions`, `features` | what a manager needs; without it leave the file out |
-
-Each line of a file is an object:
-
-| member | |
-|---|---|
-| `message` | a message of the protocol, version {PROTOCOL_VERSION} (spec/protocol.md): call it |
-| `result` | the answer must be this, to the last block id; without it any result is right |
-| `errors` | in place of it: the call must fail with one of these, and change nothing |
-| `needs` | leave the line out if the manager lacks one of these features |
-
-The first message is `hello`; its answer says what your manager has. A manager without `events` or
-`statistics` ignores the switches for them. Numbers fit into doubles, but for some token ids.
-Another `version` in the header is another format: refuse it.
-"""

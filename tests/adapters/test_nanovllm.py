@@ -40,7 +40,6 @@ def checked(subject: NanoImplementation) -> Report:
 
 @pytest.fixture
 def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> NanoImplementation:
-    """Adapter over the stand-in."""
     write_package(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     return implementation()
@@ -48,7 +47,6 @@ def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> NanoImplementat
 
 @pytest.fixture
 def nano() -> NanoImplementation:
-    """nano-vllm, if it is there."""
     try:
         return implementation()
     except NanoUnavailableError as error:

@@ -31,7 +31,6 @@ CONFIG = ManagerConfig(KVCacheConfig(9, (GROUP,)), 32)
 
 @pytest.fixture(params=[implementation, python_core, plain_radix_cache], ids=lambda f: f.__name__)
 def sglang(request: pytest.FixtureRequest) -> SGLangImplementation:
-    """SGLang with each of its trees, if it is there."""
     factory: Callable[[], SGLangImplementation] = request.param
     try:
         with warnings.catch_warnings():

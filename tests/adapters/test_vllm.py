@@ -95,7 +95,6 @@ DIFFERS_AT = {
 
 @pytest.fixture(scope="module")
 def vllm() -> VLLMImplementation:
-    """vLLM, if it is there."""
     try:
         return implementation()
     except VLLMUnavailableError as error:

@@ -37,7 +37,6 @@ def layers(*texts: str) -> Layers:
 
 @pytest.fixture(scope="module")
 def vllm() -> VLLMImplementation:
-    """vLLM, if it is there."""
     try:
         found = implementation()
     except VLLMUnavailableError as error:

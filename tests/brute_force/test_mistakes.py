@@ -23,7 +23,6 @@ SHOWN = [each.id for each in mistakes() if each.rules[0] in SEEN and each.id not
 
 @pytest.fixture(scope="module")
 def vectors() -> Vectors:
-    """Hits by enumeration, shared by all tests."""
     return make_vectors(num_worlds=300, num_prompts=100)
 
 

@@ -60,8 +60,6 @@ def test_a_server_of_edition_0_1_conforms(frozen: RemoteImplementation) -> None:
 
 
 class Declared(ReferenceImplementation):
-    """The reference as one of another edition."""
-
     edition = "0.1"
     lacks: frozenset[Feature] = frozenset()
 

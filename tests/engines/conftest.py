@@ -55,5 +55,4 @@ def lockstep(engine: Any) -> Any:
 
 @pytest.fixture(scope="module")
 def model(lockstep: Any) -> Any:
-    """Folder of the made-up model."""
     return lockstep.model_folder()

@@ -9,7 +9,6 @@ import pytest
 
 @pytest.fixture(scope="module")
 def model(engine: Any) -> Any:
-    """Folder of a made-up model."""
     return engine.model_folder()
 
 

@@ -15,7 +15,6 @@ from kvfast.engines.vllm.versions import is_since
 
 @pytest.fixture(autouse=True)
 def records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Folder of the records."""
     monkeypatch.setenv("KVSPEC_MONITOR_DIR", str(tmp_path))
     return tmp_path
 

@@ -38,8 +38,6 @@ LENGTHS = (14, 9, 20, 12, 8, 16, 1)
 
 
 class WatchedWorkers(Workers):
-    """Keeps what it was sent."""
-
     def __init__(self) -> None:
         super().__init__(NUM_BLOCKS, SIZE, 2 * MAX_RUNNING)
         self.batches: list[Batch] = []

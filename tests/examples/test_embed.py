@@ -85,8 +85,6 @@ def passed(through: Through) -> BatchedManager:
 
 
 class Seen(Through):
-    """Counts what happens."""
-
     hits = preempted = chunks = refused = rejected = accepted = rows_left = 0
 
     def step(self, plan: StepPlan, output: StepOutput) -> StepResult:

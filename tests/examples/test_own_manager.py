@@ -44,7 +44,6 @@ class Run:
 
     @property
     def broken(self) -> list[str]:
-        """Rules shown as broken."""
         return [line.split()[1] for line in self.output if line.startswith("  rule ")]
 
 

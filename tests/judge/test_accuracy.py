@@ -63,7 +63,6 @@ def test_the_file_reads_as_it_was_written() -> None:
 
 
 def test_new_checks_are_added_to_what_is_known() -> None:
-    """Nobody is listed who was not shown all checks."""
     (first, *_) = registry()
     check = next(iter(CHECKS))
     old = Outcomes(tuple(CHECKS)[1:], {first.id: first.rules}, {first.id: {}})

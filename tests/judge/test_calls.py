@@ -111,7 +111,6 @@ def test_an_answer_in_plain_values_is_the_same_answer(name: str) -> None:
 
 
 def test_what_is_answered_of_lists_of_a_request_and_of_samples() -> None:
-    """Whoever plays makes these of more than one call."""
     assert set(DECODED) - set(ANSWERS) == {
         "get_blocks", "get_unhashed_block_ids", "take_residency_samples",
     }  # fmt: skip

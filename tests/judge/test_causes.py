@@ -46,7 +46,6 @@ def queues() -> tuple[Report, Suite]:
 
 
 def test_each_way_has_its_own_story_the_smallest_first(queues: tuple[Report, Suite]) -> None:
-    """Both are differences that the same rule is named for."""
     report, suite = queues
     found = {each.place: each for each in report.violations}
     assert "KV-POOL-11" in {each.rule for each in report.violations}

@@ -58,7 +58,6 @@ class Told(ContentCheck):
         )  # fmt: skip
 
     def hit(self, blocks: list[int], length: int, content: Content = TEXT) -> None:
-        """A look-up answered so."""
         self.read_hit("q", content, [blocks], length)
 
     def held(self, blocks: list[int], length: int, content: Content = TEXT) -> None:
@@ -78,7 +77,6 @@ class Told(ContentCheck):
         self.shadow.forget(blocks)
 
     def early(self, *blocks: int) -> None:
-        """Copies read what the step puts there."""
         self.shadow.copied_early.update(blocks)
 
 
@@ -88,7 +86,6 @@ def listed(value: Any) -> Any:
 
 @pytest.mark.parametrize("case", cases(__file__, "contents.txt"), ids=str)
 def test_what_is_said_of_a_story(case: Case) -> None:
-    """Of its last call; the others say nothing."""
     group, *calls = case.name.split("; ")
     spec, _ = spec_of(Reader(group).values(), SMALL)
     told = Told(spec)

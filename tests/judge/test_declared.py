@@ -73,7 +73,6 @@ BASE = replace(
 
 
 def having(**values: set[str]) -> Capabilities:
-    """All, of some members of configurations these values only."""
     return replace(ALL, values={name: frozenset(found) for name, found in values.items()})
 
 
@@ -99,7 +98,6 @@ IN_EVERY_RUN = ("mamba in mode align", "the base", "without prefix_caching")
 
 
 def checked(can: Capabilities, level: Level, budget: Budget) -> Report:
-    """A run on kvref that has no more than this."""
     return Suite(Declared(can), REFERENCE, Options(level, budget)).run()
 
 

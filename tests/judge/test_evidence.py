@@ -63,7 +63,6 @@ def operations(path: Path) -> list[Operation]:
 
 @pytest.mark.parametrize("broken", POOLS)
 def test_the_oracle_passes_and_the_subject_fails_at_the_end(broken: str, tmp_path: Path) -> None:
-    """At level identity, and the last line has the finding."""
     subject = mistaken(broken, audits=True)
     violation = next(found(subject, Level.IDENTITY))
     record = write_record(violation, subject, REFERENCE, tmp_path / "record.jsonl")
@@ -79,7 +78,6 @@ def test_the_oracle_passes_and_the_subject_fails_at_the_end(broken: str, tmp_pat
 
 
 def test_records_are_named_by_their_rules(tmp_path: Path) -> None:
-    """A second violation of a rule has a number."""
     subject = mistaken("TakesFromTheBack", audits=True)
     violation = next(found(subject, Level.IDENTITY))
     options = Options(Level.IDENTITY, Budget(0.0, 0))

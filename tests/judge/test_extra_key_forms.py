@@ -24,8 +24,6 @@ from tests.remote.servers import serve
 
 
 class Plain(ReferenceImplementation):
-    """Hashes bare values, whatever the policy."""
-
     def create(self, config: ManagerConfig, **options: Any) -> KVCacheManager:
         plain = replace(config, policy=replace(config.policy, extra_keys="plain"))
         return super().create(plain, **options)

@@ -36,7 +36,6 @@ BASE = replace(
 
 
 def checked(manager_class: type[MyManager] = MyManager, seconds: float = 0.0) -> Report:
-    """A run of level safety on the small manager."""
     options = Options(Level.SAFETY, Budget(seconds, 20))
     return Suite(minimal(manager_class), None, options).run()
 
@@ -146,7 +145,6 @@ def test_a_random_program_keeps_what_is_left_of_its_steps() -> None:
 
 @pytest.mark.parametrize("feature", [f for step in STEPS for f, _ in needs(step)])
 def test_each_feature_is_needed_on_its_own(feature: Feature) -> None:
-    """Who lacks one gets programs without that one."""
     can: Capabilities = replace(ALL, features=ALL.features - {feature})
     program = replace(SCENARIOS[0], steps=STEPS)
     cut = random_program(program, can, Policy(), hashes_matter=True, oracle=None)

@@ -37,8 +37,6 @@ def report() -> Report:
 
 
 class Tags(HTMLParser):
-    """Whether every element is closed where it must be."""
-
     VOID = frozenset({"meta", "br", "link", "!doctype"})
 
     def __init__(self) -> None:
@@ -97,7 +95,6 @@ def drawn(violation: Violation, subject: Implementation, options: Options) -> Re
 
 
 def test_nothing_is_taken_for_markup(report: Report) -> None:
-    """A name is text wherever it stands."""
     options = replace(report.options, name="<script>alert(1)</script>")
     page = report_html(replace(report, options=options), ["<b>"])
     assert "<script>alert" not in page

@@ -97,8 +97,6 @@ def test_what_is_no_operation_is_an_error_of_the_caller(
 
 
 class Copies(ReferenceImplementation):
-    """Lists how managers are copied."""
-
     def __init__(self) -> None:
         super().__init__()
         self.copied: list[tuple[str, object]] = []

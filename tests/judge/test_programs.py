@@ -52,7 +52,6 @@ def test_directed_programs_see_a_broken_pool(broken: str, level: Level) -> None:
 
 
 def test_random_programs_find_nothing_in_the_reference() -> None:
-    """Lockstep with itself, and safety by shadow memory."""
     for program in random_programs(2, 0, 30):
         assert first_violation(program, REFERENCE, Level.IDENTITY, REFERENCE) is None, program
 

@@ -18,7 +18,6 @@ NUM_MODELS = 600
 
 
 def broken_rule(subject: Implementation, oracle: Implementation | None) -> str | None:
-    """The rule that the first models show broken, if any."""
     for number in range(NUM_MODELS):
         try:
             found = example_violation(random_plan(0, number), subject, Policy(), oracle)
@@ -52,7 +51,6 @@ def test_a_mistake_is_found(mistake: str) -> None:
     ],
 )
 def test_what_always_holds_needs_no_oracle(mistake: str, rule: str) -> None:
-    """At level safety nothing is compared."""
     assert broken_rule(mistaken(mistake), None) == rule
 
 

@@ -23,8 +23,6 @@ WHY = "states of Mamba layers in this build"
 
 
 class Refusing(Declared):
-    """Declares all, and refuses configurations with Mamba groups."""
-
     def create(self, config: ManagerConfig, **options: Any) -> KVCacheManager:
         if isinstance(config, ManagerConfig) and any(
             group.spec.is_state for group in config.kv_cache.groups
@@ -53,7 +51,6 @@ def test_a_refusal_leaves_out_and_breaks_nothing(level: Level, budget: Budget) -
 
 
 def test_names_of_values_and_limits_are_those_of_the_protocol() -> None:
-    """Each stands in the tables of spec/protocol.md."""
     with open("spec/protocol.md", encoding="utf-8") as file:
         text = file.read()
     section = text[text.index("### Values and limits") : text.index("## Handles")]

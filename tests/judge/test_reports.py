@@ -78,7 +78,6 @@ class OtherPool(BlockPool):
 
 
 def test_the_same_code_is_one_class_with_the_same_parts() -> None:
-    """A broken part, or another build, is other code."""
     assert same_code(REFERENCE, kvref.implementation())
     assert not same_code(ReferenceImplementation(OtherPool), REFERENCE)
     assert not same_code(find_implementation("kvfast-uncompiled"), REFERENCE)

@@ -51,7 +51,6 @@ def seen_in(subject: Implementation) -> Callable[[Example], bool]:
 
 @pytest.mark.parametrize("subject", [t[1] for t in TWINS], ids=[t[0] for t in TWINS])
 def test_random_programs_see_wrong_content(subject: Implementation) -> None:
-    """Within what a fast budget runs."""
     found = (
         first_violation(program, subject, Level.SAFETY)
         for batch in range(10)

@@ -17,8 +17,6 @@ REFERENCE = kvref.implementation()
 
 
 class Recount:
-    """Compares every hit of several groups with the recount."""
-
     def __init__(self) -> None:
         self.num_compared = 0
 

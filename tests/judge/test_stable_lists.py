@@ -69,13 +69,11 @@ class SharesAnything(SharesDuplicates):
 
 
 def verdict(manager_class: type[MyManager], *features: Feature) -> Violation | None:
-    """What level safety says of the program."""
     subject = minimal(manager_class, frozenset(features))
     return first_violation(Program(CONFIG, STEPS), subject, Level.SAFETY)
 
 
 def test_a_block_with_the_same_content_may_take_the_place_of_another() -> None:
-    """Who promises no stable lists has nothing to answer for."""
     assert verdict(MyManager) is None
     assert verdict(SharesDuplicates) is None
 

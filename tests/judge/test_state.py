@@ -62,7 +62,6 @@ def stopped_after(
     monkeypatch: pytest.MonkeyPatch,
     subject: ReferenceImplementation | None = None,
 ) -> tuple[Report, State]:
-    """A run that begins or goes on, and is interrupted."""
     monkeypatch.setattr(suites, "random_programs", Stop(batches).programs)
     saved: list[State] = []
     run = Suite(subject or ReferenceImplementation(), REFERENCE, OPTIONS, save=saved.append)
@@ -79,7 +78,6 @@ def first_of(suite: Suite) -> Violation:
 def test_two_halves_are_one_run(
     subject: ReferenceImplementation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Counts, situations, verdicts and violations."""
     whole, _ = stopped_after(4, None, monkeypatch, subject)
     _, state = stopped_after(2, None, monkeypatch, subject)
     assert state.batch == 2
@@ -125,7 +123,6 @@ def test_an_example_that_showed_something_is_tried_again(monkeypatch: pytest.Mon
 
 
 def test_what_was_mended_in_between_is_not_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A program that showed a violation is tried again."""
     broken, state = stopped_after(1, None, monkeypatch, ReferenceImplementation(Leaks))
     assert broken.violations
     assert state.programs
@@ -144,7 +141,6 @@ def test_a_run_stopped_in_its_directed_programs_begins_anew() -> None:
 
 
 def test_an_interrupted_report_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It holds what was found until then."""
     report, _ = stopped_after(1, None, monkeypatch)
     assert report.interrupted
     assert any(line.startswith("interrupted ") for line in text_lines(report))
@@ -152,7 +148,6 @@ def test_an_interrupted_report_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("program", SCENARIOS, ids=lambda program: str(program.name))
 def test_a_program_comes_back_from_json(program: Program) -> None:
-    """Every step and every configuration of the directed programs."""
     assert decode_program(json.loads(json.dumps(encode_program(program))), WHERE) == program
 
 
@@ -169,7 +164,6 @@ def test_a_program_comes_back_from_json(program: Program) -> None:
     ],
 )
 def test_a_malformed_state_is_refused(alter: Callable[[dict[str, Any]], object]) -> None:
-    """FormatError with the file and the member."""
     value = State(run={}).to_json()
     alter(value)
     with pytest.raises(FormatError, match=r"state\.json"):

@@ -42,7 +42,6 @@ def test_hashes_are_shown_by_their_first_digits() -> None:
 
 
 def test_a_long_value_is_cut_and_says_how_long_it_was() -> None:
-    """Nobody reads three hundred characters."""
     text = shown(list(range(200)))
     assert len(text) < 230
     assert text.endswith("… (890 characters)")

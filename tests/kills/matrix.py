@@ -42,7 +42,6 @@ class Cell:
 
     @property
     def key(self) -> tuple[str, str]:
-        """Mistake and layer of the cell."""
         return self.mistake, self.layer
 
 

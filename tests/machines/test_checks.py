@@ -80,7 +80,6 @@ MANAGERS: list[tuple[str, str, str, tuple[Step, ...]]] = [
 def test_a_check_sees_a_broken_manager(
     check: str, mistake: str, rule: str, steps: tuple[Step, ...]
 ) -> None:
-    """And cites the rule; the reference passes the same program."""
     run(kvref.implementation(), check, *steps)
     with pytest.raises(InvariantViolation) as caught:
         run(mistaken(mistake), check, *steps)
@@ -115,7 +114,6 @@ def test_hashes_are_counted(mistake: str) -> None:
 
 
 def test_a_request_that_must_not_read_hits_nothing() -> None:
-    """Neither in the enumeration nor in the statistics."""
     steps = (*ADMITTED, Release(), Arrive(A, skip_reading=True), Admit(), Take())
     for check in ("hit", "accounts"):
         run(kvref.implementation(), check, *steps)

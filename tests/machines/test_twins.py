@@ -59,7 +59,6 @@ NAMES = tuple(machines(REFERENCE))
 
 
 def run(subject: Implementation, name: str, factor: int = 1) -> None:
-    """As the profile draws, and shrunk if it fails."""
     machine, max_examples = machines(subject, is_quick=factor < DEEP)[name]
     run_state_machine_as_test(
         machine,
@@ -100,7 +99,6 @@ CAUGHT_SOON = [pytest.param(pool, marks=[pytest.mark.deep] * (pool in SLOWER)) f
 
 @pytest.mark.parametrize("pool", CAUGHT_SOON)
 def test_single_calls_catch_a_broken_pool(pool: str) -> None:
-    """Events and statistics are as often off as on."""
     assert is_caught(mistaken(pool), "calls", 500)
 
 

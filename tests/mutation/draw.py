@@ -54,7 +54,6 @@ class Mutant:
 
     @property
     def place(self) -> str:
-        """Function that is changed, as its package names it."""
         module, _, function = self.name.partition("__mutmut_")[0].rpartition(".")
         return f"{module}:{function.removeprefix('x_').removeprefix('xǁ').replace('ǁ', '.')}"
 

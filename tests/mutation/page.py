@@ -35,12 +35,10 @@ class Draw:
 
     @property
     def which(self) -> tuple[str, int, str]:
-        """Part, seed and label, which identify a draw."""
         return self.part, self.seed, self.label
 
     @property
     def survivors(self) -> list[Mutant]:
-        """Mutants that no test noticed."""
         return [each for each in self.others if each.status in ("survived", "no tests")]
 
 

@@ -27,7 +27,6 @@ class DisagreementError(AssertionError):
 
 
 def config_of(specs: Sequence[LayerSpec]) -> ManagerConfig:
-    """Configure a manager with one layer per spec."""
     groups = tuple(KVCacheGroup((f"layer.{i}",), spec) for i, spec in enumerate(specs))
     cache = KVCacheConfig(NUM_BLOCKS, groups)
     return ManagerConfig(cache, 64, max_num_batched_tokens=16, hash_seed="tier")
