@@ -12,9 +12,8 @@ import click
 from kvcheck.cli._support import MOST_BLOCKS, fail
 from kvcheck.discovery import find_implementation
 from kvcheck.installed import installed_implementations
-from kvcheck.tools.plans.document import AUTO, GIB, read_plan_file
+from kvcheck.tools.plans.document import AUTO, GIB, read_plan_file, shipped_names, shipped_path
 from kvcheck.tools.plans.report import make_report
-from kvcheck.tools.plans.shipped import shipped_names, shipped_path
 from kvspec.errors import CacheMemoryError, ConfigError, UnknownImplementationError
 from kvspec.interface import Implementation
 from kvspec.planning import Planner

@@ -14,9 +14,15 @@ from rich.table import Table
 from kvcheck.cli._options import POSITIVE, impl_option, json_option
 from kvcheck.cli._plans import plan_path, planner_of
 from kvcheck.cli._support import STDOUT, fail, output_console, say, write_json
-from kvcheck.tools.plans.document import AUTO, GIB, PlanFile, read_plan_file
+from kvcheck.tools.plans.document import (
+    AUTO,
+    GIB,
+    PlanFile,
+    read_plan_file,
+    shipped_names,
+    shipped_path,
+)
 from kvcheck.tools.plans.report import PlanReport, make_report, used_bytes
-from kvcheck.tools.plans.shipped import shipped_names, shipped_path
 from kvspec.errors import CacheMemoryError, ConfigError
 
 TABLE_WIDTH = 100

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import pickle
 import time
+from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -12,10 +13,44 @@ from typing import Any, NamedTuple, TypeAlias
 
 from kvcheck.explore.bounds import Configuration
 from kvcheck.explore.edges import Broken, Edges, Found
-from kvcheck.explore.graph import Graph
 from kvcheck.explore.state import Move
 from kvcheck.tasks import Workers, in_order
 from kvspec.interface import Implementation
+
+
+@dataclass
+class Graph:
+    """States by number, the start being 0.
+
+    `numbers`: fingerprint -> number. State n was first reached from `parents[n]` by the move
+    `table[made[n]]`; states are expanded in the order of their numbers, so that path is shortest.
+    """
+
+    numbers: dict[bytes, int] = field(default_factory=dict)
+    parents: array[int] = field(default_factory=lambda: array("q"))
+    made: array[int] = field(default_factory=lambda: array("q"))
+    table: dict[Move, int] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def add(self, name: bytes, parent: int, move: Move) -> int | None:
+        """Return the number of a new state, None for a known one."""
+        if name in self.numbers:
+            return None
+        number = self.numbers[name] = len(self.numbers)
+        self.parents.append(parent)
+        self.made.append(self.table.setdefault(move, len(self.table)))
+        return number
+
+    def path(self, number: int) -> tuple[Move, ...]:
+        moves = tuple(self.table)
+        path: list[Move] = []
+        while number:
+            path.append(moves[self.made[number]])
+            number = self.parents[number]
+        return tuple(reversed(path))
+
 
 CHUNK_STATES = 64
 """States per call to a process: some seconds of work for a slow implementation."""

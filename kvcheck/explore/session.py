@@ -9,10 +9,11 @@ from dataclasses import dataclass, field
 from importlib.resources import files
 from typing import Any
 
-from kvcheck.explore.bounds import Configuration
-from kvcheck.explore.fit import lacks
+from kvcheck.explore.bounds import Call, Configuration
 from kvcheck.explore.search import Counts, Exploration, Pair, Violation, explore
 from kvcheck.tasks import Workers
+from kvspec import requirements
+from kvspec.interface import Capabilities, Feature
 
 
 @dataclass(frozen=True)
@@ -87,3 +88,46 @@ def recorded_counts() -> Mapping[str, Counts]:
     """Return the counts of each configuration, as found with the reference of this version."""
     text = files("kvcheck").joinpath("data/explore.json").read_text(encoding="utf-8")
     return {name: Counts.from_json(value) for name, value in json.loads(text).items()}
+
+
+FEATURES_OF_CALL: Mapping[Call, tuple[Feature, ...]] = {
+    Call.POP: (Feature.DEFERRED_FREE,),
+    Call.EVICT: (Feature.EVICTION_BY_ID,),
+    Call.RESET: (Feature.RESET,),
+    Call.SKIP: (Feature.SKIPPED_REMOVAL,),
+    Call.CACHE: (Feature.DELAYED_CACHING,),
+    Call.PARTIAL: (Feature.PARTIAL_BLOCKS,),
+    Call.ASK: (Feature.COMMON_PREFIX, Feature.UNHASHED_BLOCKS, Feature.NEED),
+    Call.ILLEGAL: (Feature.DEFERRED_FREE, Feature.EVICTION_BY_ID, Feature.DELAYED_CACHING),
+}
+"""Features beyond the base that a call needs."""
+
+
+def lacks(configuration: Configuration, can: Capabilities) -> list[str]:
+    """Return what this configuration needs and the implementation lacks."""
+    found = requirements.lacking(configuration.config, can, hashes_matter=True)
+    needed = {feature for call in configuration.calls for feature in FEATURES_OF_CALL.get(call, ())}
+    needed |= _features_of_options(configuration)
+    # Every move needs them.
+    needed |= {Feature.SNAPSHOT, Feature.NEW_BLOCK_IDS}
+    return sorted({*found, *(feature.value for feature in needed - can.features)})
+
+
+def _features_of_options(configuration: Configuration) -> set[Feature]:
+    admissions, computations = configuration.admissions, configuration.computations
+    drafting = any(each.lookahead_tokens for each in admissions)
+    drafting |= any(each.lookahead_tokens or each.num_drafts for each in computations)
+    drafting |= any(each.num_lookahead_tokens for each in configuration.steps)
+    delayed = any(each.delayed or each.load_later for each in admissions)
+    delayed |= any(each.delayed for each in computations)
+    options = {
+        Feature.DRAFTING: drafting,
+        Feature.EXTERNAL_TOKENS: any(each.external_tokens for each in admissions),
+        Feature.DELAYED_CACHING: delayed,
+        Feature.ADMISSION: any(each.must_fit or each.reserved_blocks for each in admissions)
+        or any(each.reserved_blocks for each in configuration.steps),
+        Feature.HITS_PER_GROUP: any(each.own_hits for each in admissions)
+        or (Call.ASK in configuration.calls and len(configuration.config.kv_cache.groups) > 1),
+        Feature.UNEQUAL_HITS: any(each.own_hits for each in admissions),
+    }
+    return {feature for feature, wanted in options.items() if wanted}

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable, Mapping, Sequence
+from io import BytesIO
 from typing import Any, NamedTuple
 
-from kvcheck.explore.batching import batched_step
 from kvcheck.explore.bounds import Configuration
-from kvcheck.explore.copies import copies
 from kvcheck.explore.play import play
 from kvcheck.explore.state import BATCHED_STEP, Move, State, World, start
 from kvcheck.play.player import Outcome, Player
 from kvcheck.play.scheduler import EMPTY, PREEMPTED, Seat
+from kvcheck.rules.batch_sides import Outputs
+from kvcheck.rules.random_batches import WITHOUT_SLOTS
 from kvspec.audit import unwrapped
+from kvspec.batched import StepPlan, StepResult
+from kvspec.config import ManagerConfig
 from kvspec.errors import KVSpecError
 from kvspec.interface import Feature, Implementation, KVCacheManager
 from kvspec.request import Request, RequestInput, RequestStatus
+from kvspec.sequential import batched_of
 from kvspec.snapshot import Snapshot
 
 
@@ -178,3 +183,104 @@ def follow(
 def is_typed(error: Exception | None) -> bool:
     """Check for an error of the contract."""
     return isinstance(error, KVSpecError)
+
+
+class _Pickler(pickle.Pickler):
+    """`shared`: objects that are not copied."""
+
+    def __init__(self, file: BytesIO) -> None:
+        super().__init__(file, pickle.HIGHEST_PROTOCOL)
+        self.shared: list[Any] = []
+
+    def persistent_id(self, value: Any) -> int | None:
+        """Return the index of a shared value, None for one that is copied."""
+        if not isinstance(value, type) and not _is_frozen(value):
+            return None
+        self.shared.append(value)
+        return len(self.shared) - 1
+
+
+class _Unpickler(pickle.Unpickler):
+    def __init__(self, packed: bytes, shared: list[Any]) -> None:
+        super().__init__(BytesIO(packed))
+        self.shared = shared
+
+    def persistent_load(self, place: int) -> Any:
+        return self.shared[place]
+
+
+def copies(manager: KVCacheManager) -> Callable[[], KVCacheManager] | None:
+    """Return a function that makes a manager in this state, or None if pickle cannot copy it.
+
+    That is several times faster than restoring it: values that cannot change are shared.
+    """
+    file = BytesIO()
+    pickler = _Pickler(file)
+    try:
+        pickler.dump(manager)
+    except (pickle.PicklingError, TypeError, AttributeError):  # pickle cannot copy it
+        return None
+    packed, shared = file.getvalue(), pickler.shared
+
+    def copy() -> KVCacheManager:
+        made: KVCacheManager = _Unpickler(packed, shared).load()
+        return made
+
+    return copy
+
+
+def _is_frozen(value: Any) -> bool:
+    parameters = getattr(value, "__dataclass_params__", None)
+    return parameters is not None and bool(parameters.frozen)
+
+
+def batched_step(
+    implementation: Implementation, player: Player, given: Mapping[str, Any]
+) -> Outcome:
+    """Make the step with the fields of `given`; register requests for it, by their names.
+
+    So nothing of them is reported before (KV-BATCH-10): the rows are the whole lists.
+    """
+    try:
+        batched = batched_of(implementation, player.manager)
+        requests = sorted(player.requests.items())
+        handles = {name: batched.register(request) for name, request in requests}
+        named = {
+            field: [handles[name] for name in given.get(field, ())]
+            for field in ("finished", "preempted", "decoding", "new")
+        }
+        output = outputs(player.manager.config, len(handles))
+        result = batched.step(StepPlan(**{**given, **named}), output.given)
+        told = {
+            name: [request.num_computed_tokens, str(request.status), request.num_preemptions]
+            for name, request in requests
+        }
+        return Outcome({**answer(output, result), "requests": told})
+    except Exception as error:  # whatever an implementation does is its result
+        return Outcome(error=error)
+
+
+def outputs(config: ManagerConfig, num_requests: int) -> Outputs:
+    num_tokens = num_requests * config.max_model_len_tokens
+    num_rows = num_requests * len(config.managed_specs) * (config.max_model_len_tokens + ROOM)
+    lengths = [
+        None if isinstance(spec, WITHOUT_SLOTS) else num_tokens for spec in config.managed_specs
+    ]
+    return Outputs(num_rows, lengths)
+
+
+def answer(output: Outputs, result: StepResult) -> dict[str, Any]:
+    slots = [
+        None if each is None else list(each[: result.num_slots]) for each in output.slots or ()
+    ]
+    return {
+        "num_scheduled_tokens": list(result.num_scheduled_tokens),
+        "hit_tokens": list(result.hit_tokens),
+        "slots": slots,
+        "rows": [list(output.row(number)) for number in range(result.num_deltas)],
+        "num_rows_left": result.num_deltas_left,
+    }
+
+
+ROOM = 4
+"""Entries of a list beyond one for each token: lookahead, speculative blocks."""

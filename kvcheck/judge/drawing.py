@@ -8,7 +8,7 @@ from kvcheck.judge.options import Options
 from kvcheck.judge.report import said
 from kvcheck.play.verdicts import HANG, Level, Violation
 from kvcheck.view import model
-from kvcheck.view.marks import life_of_requests
+from kvcheck.view.model import life_of_requests
 from kvspec.interface import Feature, Implementation
 
 MOST_CELLS = 20_000

@@ -10,6 +10,6 @@ entry-point group `kvspec.mistakes`.
 from __future__ import annotations
 
 from kvcheck.mistakes.registry import about_rule, find, installed, read
-from kvcheck.mistakes.value import Mistake, MistakeError
+from kvcheck.mistakes.text import Mistake, MistakeError
 
 __all__ = ["Mistake", "MistakeError", "about_rule", "find", "installed", "read"]

@@ -8,9 +8,8 @@ from importlib.metadata import entry_points
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 
-from kvcheck.mistakes.text import Entry, entries
+from kvcheck.mistakes.text import Entry, Mistake, MistakeError, entries
 from kvcheck.mistakes.twin import twin
-from kvcheck.mistakes.value import Mistake, MistakeError
 
 GROUP = "kvspec.mistakes"
 SUFFIX = ".diff"  # editors colour it

@@ -18,8 +18,7 @@ from pathlib import Path
 from types import CodeType
 from typing import Any
 
-from kvcheck.mistakes.text import Change, changed, unknown_names
-from kvcheck.mistakes.value import MistakeError
+from kvcheck.mistakes.text import Change, MistakeError, changed, unknown_names
 from kvspec.audit import unwrapped
 from kvspec.config import ManagerConfig
 from kvspec.interface import Implementation, KVCacheManager

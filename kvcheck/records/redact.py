@@ -1,7 +1,7 @@
 """Replace the content of a record: tokens, names and every hash that follows from them.
 
 Prompts with a common beginning keep it, and lengths stay, so that a replay has the same outcome;
-nothing else of the tokens is kept (`kvcheck.records.prompts`). Texts and requests are numbered in
+nothing else of the tokens is kept (`kvcheck.records.renaming`). Texts and requests are numbered in
 order of appearance. An oracle computes the hashes of the new tokens, under a new seed; a hash that
 was wrong for the old ones is replaced by one that is wrong for the new ones, the same at each
 occurrence, and different in each run. Free texts are dropped.

@@ -3,22 +3,57 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from operator import index
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from kvcheck.play.calls import make, plain, sequence
-from kvcheck.remote.session import ProtocolViolation, Session, known, unused
 from kvcheck.remote.values import decode_request, encode_sample
 from kvspec._json import Where, checked_members, integer, list_of
 from kvspec.codec import decode_manager_config
 from kvspec.errors import FormatError, UnsupportedError
 from kvspec.event_codec import decode_stats
-from kvspec.interface import Feature, KVCacheManager
+from kvspec.interface import Feature, HitRateWindow, Implementation, KVCacheManager
 from kvspec.operations import OPERATIONS
 from kvspec.planning_functions import FUNCTIONS
 from kvspec.request import Request
 from kvspec.snapshot_codec import decode_snapshot, encode_snapshot, hexes, ints
+
+T = TypeVar("T")
+
+
+class ProtocolViolation(Exception):  # noqa: N818 (named for what the client did)
+    """A message that the protocol does not know; `reason` is one of `values.REASONS`."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+@dataclass
+class Session:
+    implementation: Implementation
+    greeted: bool = False
+    managers: dict[int, KVCacheManager] = field(default_factory=dict)
+    requests: dict[int, Request] = field(default_factory=dict)
+    windows: dict[int, HitRateWindow] = field(default_factory=dict)
+
+
+def known(table: dict[int, T], kind: str, handle: Any) -> T:
+    """Return the object of a handle; raises ProtocolViolation if it is unknown."""
+    if type(handle) is not int or handle not in table:
+        raise ProtocolViolation("unknown_handle", f"no {kind} with handle {handle!r}")
+    return table[handle]
+
+
+def unused(table: dict[int, T], kind: str, handle: Any) -> int:
+    """Return a handle that is free for a new object; raises ProtocolViolation otherwise."""
+    if type(handle) is not int or handle < 1:
+        raise ProtocolViolation("bad_message", f"{kind}: {handle!r} is not an int of at least 1")
+    if handle in table:
+        raise ProtocolViolation("bad_message", f"{kind}: handle {handle} is in use")
+    return handle
+
 
 _ARGS = Where("message", field="args")
 

@@ -14,9 +14,8 @@ from typing import Any, cast
 from kvcheck.installed import installed_implementations
 from kvcheck.play.elsewhere import ElsewhereImplementation
 from kvcheck.remote.connection import Connection, Heard, Options
-from kvcheck.remote.manager import RemoteManager, manager_handle, sent_ids
+from kvcheck.remote.manager import RemoteManager, RemoteRequest, manager_handle, own, sent_ids
 from kvcheck.remote.planner import RemotePlanner
-from kvcheck.remote.request import RemoteRequest, own
 from kvcheck.remote.values import carried, encode_request
 from kvspec.codec import encode_manager_config, field_of_member
 from kvspec.config import ManagerConfig

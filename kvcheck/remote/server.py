@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, BinaryIO
 
-from kvcheck.remote.calls import CALLS, Call
+from kvcheck.remote.calls import CALLS, Call, ProtocolViolation, Session
 from kvcheck.remote.codec import MessageStream, decode, encode
 from kvcheck.remote.operations import (
     MESSAGES,
@@ -16,7 +16,6 @@ from kvcheck.remote.operations import (
     PROTOCOL_VERSION,
     MessageShape,
 )
-from kvcheck.remote.session import ProtocolViolation, Session
 from kvcheck.remote.values import encode_capabilities, encode_error, protocol_error
 from kvspec._json import (
     Where,

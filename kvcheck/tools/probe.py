@@ -14,12 +14,12 @@ from typing import Any
 
 from kvcheck.play.agreement import without_ids
 from kvcheck.play.compare import compare_values
+from kvcheck.remote.calls import Session
 from kvcheck.remote.child import Child, ChildFailure
 from kvcheck.remote.codec import FRAMINGS, decode, encode
 from kvcheck.remote.connection import Options, hello_args
 from kvcheck.remote.operations import MESSAGES, check_hello
 from kvcheck.remote.server import answer
-from kvcheck.remote.session import Session
 from kvspec._json import Where, anything, checked_members, shown
 from kvspec.codec import encode_manager_config
 from kvspec.config import KVCacheConfig, KVCacheGroup, ManagerConfig

@@ -11,8 +11,7 @@ from pathlib import Path
 
 from kvcheck.play.compare import Mismatch
 from kvcheck.records.trace import TraceResult, replay_trace
-from kvcheck.view.marks import life_of_requests
-from kvcheck.view.model import Frame, Frames, Recording, Violation
+from kvcheck.view.model import Frame, Frames, Recording, Violation, life_of_requests
 from kvspec.interface import Implementation
 from kvspec.policy import Policy
 from kvspec.record import Header, Operation

@@ -16,8 +16,7 @@ from typing import Any
 
 from kvcheck.play.text import said_arguments
 from kvcheck.rulebook import titled
-from kvcheck.view.marks import PREEMPTED
-from kvcheck.view.model import Frame, Recording
+from kvcheck.view.model import PREEMPTED, Frame, Recording
 from kvcheck.view.text import MEANINGS, group_words
 from kvspec.record import Operation
 

@@ -10,9 +10,8 @@ from typing import Literal, Self
 
 from kvcheck.hazards.lines import Line
 from kvcheck.watch.forwarding import Forwarding
-from kvcheck.watch.report import MonitorReport
 from kvcheck.watch.requests import Describe, described
-from kvcheck.watch.session import Session
+from kvcheck.watch.session import MonitorReport, Session
 from kvspec.audit import unwrapped
 from kvspec.errors import InvalidArgumentError, MonitorViolation
 from kvspec.interface import KVCacheManager

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from kvcheck.cli import main
+from kvcheck.remote.calls import Session
 from kvcheck.remote.server import answer
-from kvcheck.remote.session import Session
 from kvcheck.tools.archive import set_names
 from kvref import implementation
 from tests.remote.test_rust_example import MISTAKES

@@ -11,8 +11,8 @@ import pytest
 
 import kvref
 from kvcheck.explore import trace
-from kvcheck.explore.copies import copies
 from kvcheck.explore.search import Pair
+from kvcheck.explore.sides import copies
 from kvref.manager import ReferenceManager
 from kvspec.audit import unwrapped
 from kvspec.errors import KVSpecError

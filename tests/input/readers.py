@@ -19,12 +19,12 @@ from kvcheck.judge.findings import Finding
 from kvcheck.judge.state import State
 from kvcheck.records.planning import replay_planning
 from kvcheck.records.select import shipped_records
+from kvcheck.remote.calls import Session as ServerSession
 from kvcheck.remote.child import ChildFailure
 from kvcheck.remote.client import RemoteImplementation
 from kvcheck.remote.codec import MessageBuffer, decode, encode
 from kvcheck.remote.connection import Options
 from kvcheck.remote.server import answer, serve
-from kvcheck.remote.session import Session as ServerSession
 from kvcheck.tools.plans.document import read_plan_file
 from kvcheck.tools.plans.report import make_report
 from kvcheck.tools.replay.file import TraceFile

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kvcheck.tools.plans.shipped import shipped_names
+from kvcheck.tools.plans.document import shipped_names
 from kvref import ReferenceImplementation
 from kvspec.errors import UnsupportedError
 from tests.cases import Case, cases

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kvcheck.tools.plans.shipped import shipped_names, shipped_path
+from kvcheck.tools.plans.document import shipped_names, shipped_path
 from tests.cases import Case, cases
 from tests.plans.files import Run
 

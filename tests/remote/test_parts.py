@@ -14,7 +14,7 @@ from kvcheck.play.elsewhere import foresee
 from kvcheck.records.planning import replay_planning
 from kvcheck.remote.client import RemoteImplementation
 from kvcheck.remote.connection import DROP_AT_ONCE
-from kvcheck.remote.request import RemoteRequest
+from kvcheck.remote.manager import RemoteRequest
 from kvcheck.remote.values import NOT_SPOKEN
 from kvref import implementation
 from kvspec.config import CustomSpec, SpecRegistry

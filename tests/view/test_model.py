@@ -11,8 +11,7 @@ from kvcheck.discovery import find_implementation
 from kvcheck.play.state import View, digest
 from kvcheck.records.trace import replay_trace
 from kvcheck.tools.view import NotShownError, load
-from kvcheck.view.marks import Marks, life_of_requests, marks_of
-from kvcheck.view.model import Frame
+from kvcheck.view.model import Frame, Marks, life_of_requests, marks_of
 from kvspec.record import Operation
 from tests.records.tape import Tape
 from tests.view.records import LARGE, SMALL, rewritten, with_wrong_answer

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
-from typing import cast
+from collections.abc import Callable, Sequence
+from typing import Any, cast
 
-from kvcheck.adapters.sglang.bench import native_calls
 from kvcheck.adapters.sglang.library import Library
 from kvcheck.adapters.sglang.manager import SGLangManager, SGLangRequest, own_request
 from kvcheck.adapters.small import SmallImplementation
 from kvcheck.tools.bench.calls import Calls
+from kvcheck.tools.bench.replay import REPLAY_PHASES
+from kvcheck.tools.bench.scenarios import ADMIT, ALLOCATE, APPEND, CHUNK, DECODE
+from kvspec.blocks import KVCacheBlocks
 from kvspec.config import ManagerConfig
 from kvspec.errors import UnsupportedError
 from kvspec.interface import Feature, KVCacheManager
@@ -73,3 +75,80 @@ class SGLangImplementation(SmallImplementation):
     def bench_calls(self, manager: KVCacheManager) -> Calls:
         """Return SGLang's own calls, which `kvspec bench` times instead of this adapter's."""
         return native_calls(cast(SGLangManager, manager))
+
+
+def _maker(library: Library) -> Callable[[tuple[RequestInput, array[int]]], SGLangRequest]:
+    """Return a function that makes a `Req`, always with the same sampling parameters."""
+    request_class, parameters = library.schedule_batch.Req, library.sampling.SamplingParams()
+
+    def make_request(given: tuple[RequestInput, array[int]]) -> SGLangRequest:
+        named, tokens = given
+        inner = request_class(
+            rid=named.request_id,
+            origin_input_text="",
+            origin_input_ids=tokens,
+            sampling_params=parameters,
+        )
+        return SGLangRequest(named, inner)
+
+    return make_request
+
+
+def _read_hit(manager: SGLangManager, request: SGLangRequest) -> tuple[int, list[int]]:
+    """Read the hit from the request; an admission replaces it by the whole prompt."""
+    is_admitted = request.inner.kv.holds_kv
+    pages = request.last_hit if is_admitted else manager.last_match(request)
+    return len(pages) * manager.block_size, pages
+
+
+def native_calls(manager: SGLangManager) -> Calls:
+    """Return calls on the `Req` inside the adapter's request; the adapter is never timed.
+
+    Timed are matching a prompt and releasing it, which puts it into the tree, but not slots: SGLang
+    allocates them for a whole batch by GPU kernels, whose substitute here is not representative. A
+    tree compares tokens and hashes nothing, so compare its look-up with `hash + look up`.
+    """
+    library, tree = manager.library, manager.tree
+    release = library.common.release_kv_cache
+
+    def look_up(request: SGLangRequest) -> SGLangRequest:
+        request.inner.init_next_round_input(tree)
+        return request
+
+    def allocate_with_hit(
+        request: Any, num_new_tokens: int, hit: SGLangRequest
+    ) -> KVCacheBlocks | None:
+        length, request.last_hit = _read_hit(manager, hit)
+        return manager.allocate_slots(
+            request,
+            num_new_tokens,
+            num_new_computed_tokens=length,
+            new_computed_blocks=KVCacheBlocks((tuple(request.last_hit),)),
+        )
+
+    def free(request: SGLangRequest) -> None:
+        release(request.inner, tree, checkpoint=True)
+        request.inner.reset_for_retract()
+
+    def read_blocks(answer: KVCacheBlocks | None) -> list[int] | None:
+        return None if answer is None else list(answer.groups[0])
+
+    return Calls(
+        make_request=_maker(library),
+        append_tokens=lambda request, token_ids: request.inner.output_ids.extend(token_ids),
+        look_up=look_up,
+        allocate=manager.allocate_slots,
+        allocate_with_hit=allocate_with_hit,
+        free=free,
+        make_input=lambda name, tokens: (RequestInput(name, tokens), array("q", tokens)),
+        read_hashes=None,
+        read_hit=lambda request: _read_hit(manager, request),
+        read_blocks=read_blocks,
+        num_free_blocks=lambda: manager.num_free_blocks,
+        includes=(
+            "SGLang's own Req and radix tree; hashes nothing, `free` puts the prompt into the tree"
+        ),
+        around=lambda: library.context.use_context(library.config),
+        has_own_names=True,
+        not_timed=frozenset({ALLOCATE, ADMIT, CHUNK, APPEND, DECODE, *REPLAY_PHASES}),
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -254,3 +255,17 @@ def _change(document: dict[str, Any], place: str, value: Any, where: Where) -> N
     if outer == "parallel" and "stages" in document[outer]:
         raise where.member("parallel.stages").error("the file fixes the stages; change it there")
     document[outer][inner] = value
+
+
+def shipped_folder() -> Path:
+    """Return the folder of the shipped models."""
+    return Path(str(files("kvcheck").joinpath("data", "models")))
+
+
+def shipped_names() -> tuple[str, ...]:
+    return tuple(sorted(path.stem for path in shipped_folder().glob("*.json")))
+
+
+def shipped_path(name: str) -> Path:
+    """Return the file of a shipped name; it exists if the name is one of `shipped_names`."""
+    return shipped_folder() / f"{name}.json"
