@@ -31,6 +31,7 @@ QUICK: Mapping[str, Sequence[str]] = {
     "hazards": [HISTORY],
     "plan": ["llama-3.1-8b"],
     "probe": ["nowhere"],
+    "prompts": ["demo", "--limit", "1"],
     "redact": [RECORD, "-o", "out"],
     "replay": ["demo", "--impl", "kvref", "--limit", "1", "--quiet"],
     "rule": ["KV-SW-1"],

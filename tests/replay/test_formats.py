@@ -49,7 +49,7 @@ def test_commands_read_a_sample_and_say_what_is_not_exact(
     report = json.loads(capsys.readouterr().out)
     assert report["requests"] == len(read(form, SAMPLES[form]))
     assert (report["hit_rate"] == 0) == (form in ("burstgpt", "azure"))
-    assert bool(report["notes"]) == (form not in ("mooncake", "bailian", "weka"))
+    assert bool(report["notes"]) == (form not in ("mooncake", "bailian"))
     assert main(["whatif", name, "--sizes", "2"]) == 0
     shown = capsys.readouterr().out
     assert "endless" in shown
@@ -67,7 +67,7 @@ def test_the_table_of_the_documentation_has_every_format_and_its_commands_run(
         program, *args = row[-1].strip("`").split()
         assert (program, args[1]) == ("kvspec", f"sample:{form}")
         assert main([*args, "--limit", "5"]) == 0
-        assert bool(row[3]) == ("note: " in capsys.readouterr().out or form == "weka")
+        assert bool(row[3]) == ("note: " in capsys.readouterr().out)
 
 
 def test_notes_stand_in_the_head_of_the_report(capsys: pytest.CaptureFixture[str]) -> None:

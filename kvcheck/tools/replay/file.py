@@ -46,7 +46,8 @@ class TraceFile:
         self._ordered, self._form, self._tokenizer = ordered, form, tokenizer
         self._run_length = run_length
         self._reader: Reader | None = None
-        self._last_line = 0
+        self._last_line = self._lines = self._requests = 0
+        self._ends_line = False
         self._from_stdin = path == STDIN
         self.name = "standard input" if self._from_stdin else path
         self.total: int | None = None
@@ -82,7 +83,10 @@ class TraceFile:
     @property
     def notes(self) -> tuple[str, ...]:
         """Sentences on what this format leaves inexact; complete once all records are read."""
-        return () if self._reader is None else self._reader.notes
+        if self._reader is None:
+            return ()
+        counts = f"requests: {self._requests:,}, from {self._lines:,} lines"
+        return (*self._reader.notes, *([counts] if self._requests != self._lines else []))
 
     @property
     def spelling(self) -> Spelling | None:
@@ -101,7 +105,10 @@ class TraceFile:
                     )
                     raise TraceError(self.name, record.line, "timestamp", problem)
                 previous = record.timestamp_ms
+                self._requests += 1
+                self._lines = max(self._lines, record.line)
                 yield record
+            self._lines = self._last_line - self._ends_line
         except MissingLibraryError as error:
             raise TraceError(self.name, None, None, str(error)) from error
         except (OSError, DamagedStreamError) as error:
@@ -148,4 +155,5 @@ class TraceFile:
         self._last_line = 1
         for chunk in chunks:
             self._last_line += chunk.count(b"\n")
+            self._ends_line = chunk.endswith(b"\n")
             yield chunk

@@ -102,6 +102,6 @@ def _of_members(found: set[bytes]) -> str | None:
         return "mooncake"
     if b"conversations" in found:
         return "sharegpt"
-    if b"messages" in found or b"body" in found:
+    if found & {b"messages", b"conversation", b"body"}:
         return "messages"
     return "prompts" if b"prompt" in found else None

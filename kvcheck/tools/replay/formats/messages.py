@@ -27,8 +27,13 @@ _FORM = (
     "messages is an object a line with messages, a list of objects with role and content, or with"
     " a body that has them (or a prompt)"
 )
+_BODIES = ("body", "request_body", "request")
+"""Members with a whole request inside: of batch files, and of logs that proxies write."""
 _LIMITS = ("max_completion_tokens", "max_tokens")
-_OF_REQUESTS = frozenset({*_LIMITS, "stream", "temperature", "top_p", "n", "stop", "seed"})
+_ANSWERED = ("response", "response_body")
+_OF_REQUESTS = frozenset(
+    {*_LIMITS, *_ANSWERED, "stream", "temperature", "top_p", "n", "stop", "seed"}
+)
 """Members that only a request has; a data set has only messages, or other names."""
 _MAX_OPEN = 2**20
 """Most remembered prompts without an answer, 32 bytes each."""
@@ -56,13 +61,14 @@ class MessagesReader(TextReader):
         """Yield the requests of each object."""
         places = Places()
         for fields in json_objects(chunks, file, _FORM):
-            if "body" in fields.value:
-                yield self._batched(_body(fields), places)
+            body = _body(fields)
+            if body is not fields:
+                yield self._batched(body, places, _generated(fields))
                 continue
             messages = [*_tools(fields), *_messages(fields)]
             if not _OF_REQUESTS.isdisjoint(fields.value) or self._goes_on(messages):
                 self._requests += 1
-                yield self._batched(fields, places)
+                yield self._batched(fields, places, _generated(fields))
             else:
                 yield from requests(messages, fields.line, places, self._notes)
 
@@ -82,10 +88,13 @@ class MessagesReader(TextReader):
             del self._open[next(iter(self._open))]
         return found
 
-    def _batched(self, body: Fields, places: Places) -> TraceRecord:
-        """Return the one request of a line: of a batch file, or of a log of requests."""
+    def _batched(self, body: Fields, places: Places, generated: int | None) -> TraceRecord:
+        """Return the one request of a line: of a batch file, or of a log of requests.
+
+        `generated`: the tokens of its output, if the line says so.
+        """
         limits = [body.count(name, 0) for name in _LIMITS if body.value.get(name) is not None]
-        output_length = self._notes.output(None, most=min(limits, default=None))
+        output_length = self._notes.output(generated, most=min(limits, default=None))
         if "messages" not in body.value:
             record = prompt_record(body, output_length, places, self._notes)
             return body.labelled(record, "user", -1)
@@ -100,14 +109,32 @@ class MessagesReader(TextReader):
 
 
 def _body(fields: Fields) -> Fields:
-    value = fields.get("body")
-    if not isinstance(value, dict):
+    """Return the request inside of the line, or the line."""
+    for name in _BODIES:
+        value = fields.value.get(name)
+        if isinstance(value, dict):
+            return Fields(value, fields.file, fields.line, fields.form, f"{name}.")
+    if "body" in fields.value:
         raise fields.error("body", "must be an object")
-    return Fields(value, fields.file, fields.line, fields.form, "body.")
+    return fields
+
+
+def _generated(fields: Fields) -> int | None:
+    """Return the `usage.completion_tokens` of the answer beside a request, if there is one."""
+    for name in _ANSWERED:
+        answer = fields.value.get(name)
+        answer = answer.get("body", answer) if isinstance(answer, dict) else None
+        usage = answer.get("usage") if isinstance(answer, dict) else None
+        found = usage.get("completion_tokens") if isinstance(usage, dict) else None
+        if type(found) is int and found >= 0:
+            return found
+    return None
 
 
 def _messages(fields: Fields) -> Iterator[Message]:
-    for each in fields.objects("messages"):
+    is_lmsys = "conversation" in fields.value and "messages" not in fields.value
+    name = "conversation" if is_lmsys else "messages"
+    for each in fields.objects(name):
         text = content_text(each, "content") if "content" in each.value else ""
         if each.value.get("tool_calls"):
             text += json.dumps(each.value["tool_calls"], sort_keys=True)
