@@ -46,6 +46,7 @@ toc_object_entries = False
 html_theme = "furo"
 html_title = f"kvspec {release}"
 html_static_path = ["static"]
+html_favicon = "static/icon.svg"
 html_css_files = ["site.css"]
 html_js_files = ["site.js"]
 html_copy_source = False

@@ -6,10 +6,12 @@ import json
 import re
 import shutil
 import tomllib
+from html import escape
 from pathlib import Path
 from string import Template
 from typing import Any
 
+from docutils import nodes
 from sphinx.application import Sphinx
 
 from kvcheck.records.select import named_record
@@ -18,6 +20,7 @@ from kvcheck.view.page import page
 
 FRONT = "README"
 BEFORE = "## Try it"
+LONGEST, PICTURE = 200, "_static/link.png"
 APPLYING = frozenset({"unbroken", "broken", "in doubt", "not exercised"})
 RECORD, STORY = "life_of_blocks", "view.html"
 
@@ -26,6 +29,7 @@ def connect(app: Sphinx) -> None:
     """Add to the front page, and write what it shows."""
     app.connect("source-read", add)
     app.connect("build-finished", write)
+    app.connect("html-page-context", describe)
 
 
 def add(app: Sphinx, name: str, source: list[str]) -> None:
@@ -67,6 +71,20 @@ def figures(root: Path) -> dict[str, str]:
         "unbroken": str(list(said.values()).count("unbroken")),
         "faster": replay[0],
     }
+
+
+def describe(app: Sphinx, name: str, _: str, context: dict[str, Any], tree: Any) -> None:
+    """Give a page the title and the description that a link to it shows: its first paragraph."""
+    paragraphs = () if tree is None else tree.findall(nodes.paragraph)
+    text = " ".join(next((each.astext() for each in paragraphs), "").split())
+    about = escape(text if len(text) <= LONGEST else text[: LONGEST - 1] + "…")
+    title = escape(re.sub(r"<[^>]+>", "", context.get("title", "")))
+    context["metatags"] = (
+        f'{context.get("metatags", "")}<meta name="description" content="{about}">'
+        f'<meta property="og:title" content="{title}">'
+        f'<meta property="og:description" content="{about}">'
+        f'<meta property="og:image" content="{context["pathto"](PICTURE, resource=True)}">'
+    )
 
 
 def write(app: Sphinx, error: Exception | None) -> None:
