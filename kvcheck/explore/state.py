@@ -46,7 +46,7 @@ class State(NamedTuple):
 
 
 Move: TypeAlias = tuple[Any, ...]
-"""One edge: the name of a scheduler's decision, then plain values (`kvcheck.explore.moves`)."""
+"""One edge: the name of a scheduler's decision, then plain values (`kvcheck.explore.edges`)."""
 
 
 class Do(Protocol):

@@ -1,6 +1,6 @@
 """Shrink failing input: the one search, and its candidates for programs.
 
-Other input has its own candidates: records (`kvcheck.records.smaller`), lines of the fuzzer.
+Other input has its own candidates: records (`kvcheck.records.shrink`), lines of the fuzzer.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from kvcheck.rules.batched_plans import random_steps_are_their_single_calls
 from kvcheck.rules.example import example_violation
+from kvcheck.rules.managers import random_steps_are_their_single_calls
 from kvspec.policy import Policy
 from tests.cases import every_second
 from tests.mistakes import mistaken, of_random_steps

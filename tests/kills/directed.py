@@ -10,8 +10,8 @@ from typing import Any
 
 import kvref
 from kvcheck.play.left_out import LeftOut
-from kvcheck.rules.batched_plans import random_steps_are_their_single_calls
 from kvcheck.rules.directed import EXAMPLES, Example, example_violation
+from kvcheck.rules.managers import random_steps_are_their_single_calls
 from kvcheck.rules.notation.shipped import examples_from, shipped_stories
 from kvcheck.rules.random_plans import random_plan
 from kvspec.interface import Implementation

@@ -16,8 +16,7 @@ from kvcheck.play.recorder import Recorder
 from kvcheck.play.verdicts import Level, first_violation
 from kvcheck.records.script import perform, script_of
 from kvcheck.records.select import shipped_records
-from kvcheck.records.shrink import Kind, NotFailingError, Shrinker, Shrunk
-from kvcheck.records.smaller import smaller
+from kvcheck.records.shrink import Kind, NotFailingError, Shrinker, Shrunk, smaller
 from kvcheck.records.trace import replay_trace
 from kvref.block_pool import BlockPool
 from kvref.implementation import ReferenceImplementation

@@ -1,20 +1,93 @@
-"""Many requests, and many keys of one block: where an implementation may switch its method.
+"""Examples about managers that the notation cannot say.
 
-Long lists and texts are in `spec/kvspec/data/examples/long.kv`.
+Random whole steps, snapshots that it cannot write down, and many requests or many keys of one
+block: where an implementation may switch its method.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
+from random import Random
+from typing import Any
 
+from kvcheck.play.fit import random_program
+from kvcheck.play.random_configs import random_config
+from kvcheck.play.steps import Program
 from kvcheck.play.verdicts import Level
 from kvcheck.rules.bench import Bench
-from kvcheck.rules.example import example
-from kvcheck.rules.judging import equal, holds
+from kvcheck.rules.example import cases, example
+from kvcheck.rules.judging import equal, holds, raises
+from kvcheck.rules.random_batches import Engine
 from kvcheck.rules.specs import full, mamba, sliding
 from kvcheck.rules.steps import Steps
 from kvspec.batched import StepPlan
+from kvspec.errors import ConfigError, InvalidArgumentError
+from kvspec.interface import Feature
 from kvspec.request import RequestStatus
+from kvspec.sequential import SequentialManager, batched_of
+from kvspec.snapshot import RequestState, Snapshot
+
+NUM_RANDOM_ENGINES = 24
+NUM_RANDOM_STEPS = 12
+
+
+@example(*(f"KV-BATCH-{number}" for number in range(1, 14)))
+def random_steps_are_their_single_calls(bench: Bench) -> None:
+    """Check in every configuration that the subject supports."""
+    bench.need(Feature.BATCHED)
+    for seed in range(NUM_RANDOM_ENGINES):
+        random = Random(seed)
+        program = Program(random_config(random), ())
+        can = bench.subject.capabilities
+        counted = ("admitted", "asked")[seed % 2]
+        said = (program, can, replace(bench.policy, lookups_counted=counted))
+        fitting = random_program(*said, hashes_matter=True, oracle=bench.oracle)
+        if fitting is None:
+            continue
+        sides = [(bench.subject, SequentialManager), (bench.subject, batched_of)]
+        Engine(fitting.config, sides, random).play(NUM_RANDOM_STEPS)
+
+
+@example("KV-MGR-20")
+def the_mark_of_a_state_may_be_left_out(bench: Bench) -> None:
+    """Check None for a group in mode align: the request is restored as if it took no block yet."""
+    manager = bench.manager(6, mamba(4, "align"))
+    request = manager.started("r", range(4))
+    holds(manager.has_taken_blocks(request))
+    snapshot = manager.snapshot()
+    unmarked = {"r": replace(snapshot.requests["r"], mamba=(None,))}
+    restored = bench.restore(manager.config, replace(snapshot, requests=unmarked))
+    holds(not restored.has_taken_blocks(request))
+
+
+@cases(
+    {"requests": {"r": RequestState(((1,), (2,)), (None, None))}},
+    {"requests": {"r": RequestState(((),), (1,))}},
+    {"requests": {7: RequestState(((),), (None,))}},
+    {"requests": {"r": RequestState(((),), ("1",))}},  # type: ignore[arg-type]  # the point
+    {"requests": {"r": RequestState(((),), (None,), (7,))}},  # type: ignore[arg-type]  # the point
+    {"free_queue": [5]},
+    {"lookup_order": {b"x": None}},
+    {"none_hash": b"short"},
+    {"step_keys": (frozenset({1}),)},
+)
+@example("KV-MGR-20", level=Level.SAFETY)
+def a_snapshot_has_entries_of_its_types(bench: Bench, members: dict[str, Any]) -> None:
+    manager = bench.manager(6)
+    manager.admit(manager.request("r", range(9)))
+    with raises(InvalidArgumentError, field="snapshot"):
+        bench.restore(manager.config, replace(manager.snapshot(), **members))
+
+
+@cases(None, {}, "snapshot")
+@example("KV-MGR-20", level=Level.SAFETY)
+def only_a_snapshot_is_restored_and_only_under_a_configuration(bench: Bench, bad: Snapshot) -> None:
+    with raises(InvalidArgumentError, field="snapshot"):
+        bench.restore(bench.config(), bad)
+    with raises(ConfigError):
+        bench.restore(bad, bench.manager().snapshot())  # type: ignore[arg-type]  # the point
+
 
 LONG = 100
 """Blocks: more than the 32 or 64 that code likes to take at once."""
