@@ -9,10 +9,8 @@ from typing import Any
 
 import pytest
 
-from kvcheck.tools.bench.batched import INCLUDES
-from kvcheck.tools.bench.calls import Calls
+from kvcheck.tools.bench.calls import Calls, UnequalWorkError
 from kvcheck.tools.bench.cases import Case, DecodeCase, Plan, PromptCase
-from kvcheck.tools.bench.errors import UnequalWorkError
 from kvcheck.tools.bench.measure import (
     Contestant,
     Measured,
@@ -32,6 +30,7 @@ from kvcheck.tools.bench.scenarios import (
     LOOK_UP,
     LOOK_UP_AGAIN,
 )
+from kvcheck.tools.bench.work import INCLUDES
 from kvspec.batched import BatchedManager
 from kvspec.config import ManagerConfig
 from kvspec.errors import KVSpecError

@@ -10,8 +10,7 @@ import pytest
 
 import kvref
 from kvcheck.adapters import nanovllm, sglang, vllm
-from kvcheck.tools.bench.calls import Calls
-from kvcheck.tools.bench.errors import UnequalWorkError
+from kvcheck.tools.bench.calls import Calls, UnequalWorkError
 from kvcheck.tools.bench.measure import Measured, Subject, measure
 from kvcheck.tools.bench.scenarios import ADMIT, APPEND, CHUNK, DECODE, FREE, HASH, LOOK_UP
 from kvspec.interface import Implementation, KVCacheManager

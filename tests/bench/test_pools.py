@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kvcheck.tools.bench.errors import PoolCostError
+from kvcheck.tools.bench.calls import PoolCostError
 from kvcheck.tools.bench.measure import Subject
 from kvcheck.tools.bench.pools import can_measure, pool_costs
 from kvref import ReferenceImplementation

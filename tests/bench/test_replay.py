@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 import kvref
+from kvcheck.tools.bench.calls import UnequalWorkError
 from kvcheck.tools.bench.cases import Plan, ReplayCase
-from kvcheck.tools.bench.errors import UnequalWorkError
 from kvcheck.tools.bench.measure import Measured, Subject, measure
 from kvcheck.tools.bench.replay import (
     MANAGER,

@@ -9,7 +9,7 @@ from typing import Any
 
 from kvcheck.rules.bench import Bench
 from kvcheck.rules.managed import Managed
-from kvcheck.rules.notation.followed import hashes_of
+from kvcheck.rules.notation.beside import hashes_of
 from kvcheck.rules.notation.values import Name
 from kvcheck.rules.steps import UNTOUCHED, rows_of, slots_of
 from kvspec.batched import StepOutput, StepPlan

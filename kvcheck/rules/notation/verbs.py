@@ -11,8 +11,7 @@ from kvcheck.play.features import FEATURE_OF_ARGUMENT
 from kvcheck.rules.bench import Bench
 from kvcheck.rules.judging import NotationError, wrong
 from kvcheck.rules.managed import Managed
-from kvcheck.rules.notation.beside import Beside
-from kvcheck.rules.notation.followed import Followed
+from kvcheck.rules.notation.beside import Beside, Followed
 from kvcheck.rules.notation.plans import Planning
 from kvcheck.rules.notation.setting import setting_of
 from kvcheck.rules.notation.state import drawn

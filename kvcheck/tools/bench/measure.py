@@ -14,14 +14,13 @@ from dataclasses import dataclass, field
 from random import Random
 from statistics import median
 
-from kvcheck.tools.bench.batched import INCLUDES as BATCHED_INCLUDES
-from kvcheck.tools.bench.batched import BatchedWork, Rows
 from kvcheck.tools.bench.calls import calls_of, new_manager
 from kvcheck.tools.bench.cases import Case, DecodeCase, Plan, PromptCase, ReplayCase, config_of
 from kvcheck.tools.bench.replay import ReplayScenario
 from kvcheck.tools.bench.scenarios import DecodeScenario, PromptScenario
 from kvcheck.tools.bench.stopwatch import Answers, Clock, Stopwatch
-from kvcheck.tools.bench.work import Work
+from kvcheck.tools.bench.work import INCLUDES as BATCHED_INCLUDES
+from kvcheck.tools.bench.work import BatchedWork, Rows, Work
 from kvspec.batched import BatchedImplementation
 from kvspec.interface import Feature, Implementation
 

@@ -20,9 +20,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from kvcheck.tools.bench.calls import calls_of, new_manager
+from kvcheck.tools.bench.calls import PoolCostError, calls_of, new_manager
 from kvcheck.tools.bench.cases import BLOCK_SIZE_TOKENS, pool_config
-from kvcheck.tools.bench.errors import PoolCostError
 from kvcheck.tools.bench.measure import Subject
 from kvcheck.tools.bench.scenarios import Tokens
 from kvspec.interface import Implementation

@@ -10,11 +10,10 @@ from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from kvcheck.tools.bench.batched import BatchedWork
 from kvcheck.tools.bench.cases import ReplayCase
 from kvcheck.tools.bench.script import Act, Group, Step
 from kvcheck.tools.bench.stopwatch import Stopwatch
-from kvcheck.tools.bench.work import Part, Work
+from kvcheck.tools.bench.work import BatchedWork, Part, Work
 from kvspec.batched import StepPlan
 
 REPLAY_HASH = "replay: hash"

@@ -17,11 +17,10 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from kvcheck.tools.bench.batched import BatchedWork
+from kvcheck.tools.bench.calls import UnequalWorkError
 from kvcheck.tools.bench.cases import BLOCK_SIZE_TOKENS, DecodeCase, PromptCase
-from kvcheck.tools.bench.errors import UnequalWorkError
 from kvcheck.tools.bench.stopwatch import Stopwatch
-from kvcheck.tools.bench.work import Work
+from kvcheck.tools.bench.work import BatchedWork, Work
 
 HASH = "hash"
 LOOK_UP = "look up"

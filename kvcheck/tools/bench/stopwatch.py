@@ -11,9 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from kvcheck.play.difference import first_difference
-from kvcheck.tools.bench.calls import Calls
+from kvcheck.tools.bench.calls import Calls, UnequalWorkError
 from kvcheck.tools.bench.cases import Case
-from kvcheck.tools.bench.errors import UnequalWorkError
 from kvcheck.tools.bench.work import Part, outline
 
 Clock = Callable[[], int]
