@@ -196,7 +196,7 @@ def ended(backend: Backend) -> tuple[ResidentDecode, BatchedManager, ResidentRun
     return resident, batched, resident.end()
 
 
-NOT_OF_A_STEP: tuple[Any, ...] = (None, 3, [], {}, iter([[1, 2]]))
+NOT_OF_A_STEP: tuple[Any, ...] = (None, 3, [], {}, iter([[1, 2]]), torch.tensor(1))
 RUNS = (
     Call("ResidentDecode", lambda w: ResidentDecode,
          lambda w: {"tables": w.decoding[0].tables, "max_blocks": 4},

@@ -306,7 +306,9 @@ class ResidentDecode:
 
 def _checked_tokens(run: ResidentRun, token_ids: Sequence[Ints]) -> list[list[int]]:
     """Check the tokens of all steps, each of all places."""
-    if not isinstance(token_ids, (Sequence, torch.Tensor)) or len(token_ids) < run.num_steps:
+    is_number = isinstance(token_ids, torch.Tensor) and token_ids.dim() == 0  # it has no len()
+    is_sequence = isinstance(token_ids, (Sequence, torch.Tensor)) and not is_number
+    if not is_sequence or len(token_ids) < run.num_steps:
         raise InvalidArgumentError("token_ids", token_ids, f"tokens of {run.num_steps} steps")
     found = []
     for number in range(run.num_steps):
