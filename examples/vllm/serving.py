@@ -76,8 +76,8 @@ class Served:
 def write_model(folder: Path, name: str) -> None:
     """Write the model of this name, with a tokenizer of one word for each token.
 
-    Its weights are so large that each token depends on all that its layers read: with those of
-    vLLM's `--load-format dummy` a model repeats its last token, whatever is in the cache.
+    Its weights are such that tokens depend on what its layers read: with those of vLLM's
+    `--load-format dummy` a model repeats its last token, whatever is in the cache.
     """
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
@@ -98,7 +98,9 @@ def write_model(folder: Path, name: str) -> None:
         (folder / file).write_text(json.dumps(content), "utf-8")
     torch.manual_seed(0)
     config = AutoConfig.from_pretrained(folder, initializer_range=0.3)
-    AutoModelForCausalLM.from_config(config).save_pretrained(folder)
+    model = AutoModelForCausalLM.from_config(config)
+    model.get_input_embeddings().weight.data *= 0.1  # else the last token's outweighs the layers
+    model.save_pretrained(folder)
 
 
 def free_port() -> int:
@@ -179,7 +181,7 @@ def served(folder: str, scheduler: str | None, options: list[str]) -> Served:
         heard.connect(f"tcp://127.0.0.1:{events}")
         heard.setsockopt(zmq.SUBSCRIBE, b"")
         sleep(1)
-        pair = [ask(port, folder, prompt=[begin, *range(3, 200)]) for begin in (3, 4)]
+        pair = [ask(port, folder, prompt=[*range(n, n + 99), *range(3, 99)]) for n in (200, 400)]
         if pair[0] == pair[1]:
             raise RuntimeError("the model's outputs do not depend on its cache")
         for members in prompts(Random(1), 60):
@@ -239,7 +241,9 @@ def main() -> int:
     names = ("answers",) if given.offload else ("answers", "counters", "events")
     differing = [name for name in names if getattr(stock, name) != getattr(ours, name)]
     print(*said(stock, ours, differing, copies), sep="\n")
-    return int(bool(differing or ours.failed or ours.wrong or ours.reports or not ours.events))
+    # A batch's sums may round otherwise than one's: then stock's answers differ from alone, too.
+    is_wrong = ours.failed or (ours.wrong and not stock.wrong) or ours.reports
+    return int(bool(differing or is_wrong or not ours.events))
 
 
 def said(stock: Served, ours: Served, differing: list[str], copies: str) -> Iterator[str]:
