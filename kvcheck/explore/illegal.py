@@ -93,4 +93,3 @@ ILLEGAL: Mapping[str, IllegalCall] = {
     "free what was not popped": IllegalCall("KV-POOL-9", "free_blocks", _not_popped, False),
     "evict outside": IllegalCall("KV-ERR-3", "evict_blocks", _evict_outside, False),
 }
-"""Name -> call."""

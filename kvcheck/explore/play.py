@@ -221,4 +221,3 @@ PLAYS: Mapping[str, Callable[[Configuration, State, Move, Do], World | None]] = 
     "illegal": _illegal,
     "wrong_batch": play_wrong_batch,
 }
-"""The function that makes each move."""

@@ -181,7 +181,6 @@ def follow(
 
 
 def is_typed(error: Exception | None) -> bool:
-    """Check for an error of the contract."""
     return isinstance(error, KVSpecError)
 
 

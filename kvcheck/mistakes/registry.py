@@ -45,7 +45,6 @@ def _mistake(entry: Entry, origin: str) -> Mistake:
 
 
 def kind_of(modules: Iterable[str]) -> str:
-    """Return the part that the modules belong to."""
     for module in modules:
         for part, kind in (("planning", "planner"), ("sequential", "steps"), ("tier", "tier")):
             if part in module.split("."):

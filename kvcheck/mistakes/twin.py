@@ -59,7 +59,6 @@ def unaudited(implementation: Implementation) -> Implementation:
 
 
 def sources(changes: Sequence[Change]) -> dict[str, str]:
-    """Return the changed modules, by name."""
     found = {}
     for name in dict.fromkeys(change.module for change in changes):
         own = [each for each in changes if each.module == name]

@@ -97,7 +97,6 @@ def replay_planning(
 def _prepare(
     record: PlanningRecord, where: Where, policy: Policy | None
 ) -> tuple[PlanningFunction, Input]:
-    """Return the record's function and its decoded input."""
     if record.function not in FUNCTIONS:
         raise where.member("fn").error(f"unknown function {record.function!r}")
     function = FUNCTIONS[record.function]

@@ -70,6 +70,5 @@ def choose(candidates: Iterable[Candidate], scenarios: Sequence[str] = ()) -> li
 
 
 def scenarios_of(candidates: Iterable[Candidate]) -> list[str]:
-    """Return the names of all scenarios, sorted."""
     headers = (candidate.header for candidate in candidates)
     return sorted({header.scenario for header in headers if isinstance(header, Header)})

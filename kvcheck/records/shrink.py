@@ -171,7 +171,6 @@ OPTIONAL = (
     "has_scheduled_reqs",
     "num_preemptions",
 )
-"""Arguments that a call may do without."""
 
 
 def smaller(script: Script) -> Iterator[Script]:

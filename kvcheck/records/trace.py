@@ -58,7 +58,6 @@ class TraceResult:
 
     @property
     def passed(self) -> bool:
-        """Whether the trace was replayed with no difference."""
         return self.mismatch is None and not self.lacks
 
 

@@ -89,7 +89,6 @@ class MessageBuffer:
         return self._take_line() if self.framing == "json" else self._take_frame()
 
     def start(self, limit: int = 40) -> bytes:
-        """Return the first bytes, for an error."""
         return bytes(self._bytes[:limit])
 
     def _take_line(self) -> bytes | None:

@@ -61,11 +61,9 @@ class Sent:
 
     @property
     def name(self) -> str:
-        """Name of the message in errors."""
         return f"{self.op}, number {self.number}"
 
     def to_json(self) -> dict[str, Any]:
-        """Return the message to send."""
         return {"id": self.number, "op": self.op, **self.named}
 
 

@@ -88,7 +88,6 @@ HELLO_MORE: Mapping[str, Check[Any]] = {
     "limits": object_of(count),
     "edition": shown_text,
 }
-"""Its optional members."""
 
 
 def check_hello(answer: Any, where: Where) -> dict[str, Any]:
@@ -160,4 +159,3 @@ MESSAGES: Mapping[str, MessageShape] = {
     ),
     "plan": _shape((), anything, fn=text, input=object_of(anything)),
 }
-"""Every message by its `op`."""

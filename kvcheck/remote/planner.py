@@ -53,7 +53,6 @@ class RemotePlanner:
 
 
 def _method(name: str, function: PlanningFunction) -> Callable[..., Any]:
-    """Return the function as a planner's method."""
     declared = getattr(Planner, function.method)
     arguments = signature(declared)
 
@@ -84,7 +83,6 @@ ENCODERS: Mapping[str, Callable[[Any], Any]] = {
     "config": encode_planning_config,
     "available_memory": lambda value: list(value) if isinstance(value, Sequence) else value,
 }
-"""Inputs as they are sent."""
 
 
 def _value(make: Callable[..., Any], **members: Check[Any]) -> Check[Any]:
@@ -139,4 +137,3 @@ ANSWERS: Mapping[str, Check[Any]] = {
         BlockSizes, scheduler_block_size=integer, hash_block_size=integer
     ),
 }
-"""Checks of each function's result, by its name in records."""

@@ -139,7 +139,6 @@ def encode_error(error: BaseException) -> dict[str, Any]:
 
 
 def protocol_error(reason: str, message: str) -> dict[str, Any]:
-    """Return the reply to an invalid message."""
     return {"class": PROTOCOL_ERROR, "message": _clean(message), "fields": {"reason": reason}}
 
 

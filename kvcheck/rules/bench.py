@@ -176,12 +176,10 @@ class Bench:
         return self.create(self.config(num_blocks, *layers, **options), clock)
 
     def restore(self, config: ManagerConfig, snapshot: Any) -> Managed:
-        """Restore a manager from a snapshot."""
         self.need(Feature.RESTORE, Feature.SNAPSHOT)
         return Managed(self.subject, self.subject.restore(config, snapshot), exact=self.exact)
 
     def through_file(self, manager: Managed) -> Managed:
-        """Save a manager to a file and load it."""
         self.need(Feature.RESTORE, Feature.SNAPSHOT)
         with TemporaryDirectory() as folder:
             path = Path(folder) / "state"

@@ -16,7 +16,6 @@ EXAMPLES: tuple[Example, ...] = (
     *examples_from(shipped_stories()),
     *chain.from_iterable(map(examples_of, CHAPTERS)),
 )
-"""All examples, in the order in which they are written."""
 
 __all__ = ["EXAMPLES", "Example", "example_violation", "find_example"]
 

@@ -100,7 +100,6 @@ def cases(*cases: Any) -> Callable[[Example], Example]:
 
 
 def examples_of(chapter: ModuleType) -> tuple[Example, ...]:
-    """Return the examples of a chapter, in the order in which they are written."""
     return tuple(found for found in vars(chapter).values() if isinstance(found, Example))
 
 

@@ -173,7 +173,6 @@ class Managed:
         return lists
 
     def started(self, name: str, tokens: Sequence[int], **content: Any) -> Any:
-        """Make a request and admit it with all its tokens."""
         request = self.request(name, tokens, **content)
         granted = self.admit(request)
         holds(granted is not None, f"the {len(tokens)} tokens of {name} fit")

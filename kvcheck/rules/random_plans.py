@@ -42,7 +42,6 @@ class Case:
         return tuple(layer for layers in self.workers for layer in layers)
 
     def plan(self, planner: Planner) -> Plan | None:
-        """Return the plan, or None if it is refused."""
         try:
             return planner.plan(self.workers, self.config, self.memory)
         except ConfigError:

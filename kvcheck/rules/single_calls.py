@@ -20,7 +20,6 @@ from kvspec.request import Request, RequestStatus
 from kvspec.specs import FullAttentionSpec
 
 MOST_BACK = 3
-"""Most computed tokens that are taken back."""
 
 
 class Engine(Protocol):
@@ -216,7 +215,6 @@ CALLS = (
     *(*OF_RUNNING, *OF_IDLE, "appended alone", "followed alone"),
     *("saved alone", "saved to a file alone"),
 )
-"""Names of all calls, for tallies."""
 
 
 def call_alone(engine: Engine) -> str | None:

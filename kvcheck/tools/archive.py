@@ -127,7 +127,6 @@ class Conversation:
 
     @property
     def file(self) -> str:
-        """Path of its file in the archive."""
         return f"{self.chapter}/{self.number:02}.jsonl"
 
     def configs(self) -> Iterator[ManagerConfig]:

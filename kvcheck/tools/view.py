@@ -159,7 +159,6 @@ def _violation(mismatch: Mismatch | None) -> Violation | None:
 
 
 def _finding(operations: list[Operation]) -> Violation | None:
-    """Return the last finding of a record."""
     for operation in reversed(operations):
         if (found := operation.finding) is not None:
             text = f"expected {found.expected}\nobserved {found.observed}"

@@ -36,7 +36,6 @@ MEANINGS: Mapping[str, str] = {
     "record_prefix_cache_stats": "Counts the look-up of an admitted request.",
     "take_events": "Takes the events that were queued.",
 }
-"""A description of each operation."""
 
 
 def group_words(group: KVCacheGroup) -> str:

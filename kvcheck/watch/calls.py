@@ -45,7 +45,6 @@ class Call:
 
     @classmethod
     def of(cls, name: str, request: Request | None, arguments: Mapping[str, Any]) -> Call:
-        """Return a call that is about to be made."""
         if request is None:
             return cls(name, None, arguments)
         try:

@@ -51,7 +51,6 @@ class Ownership:
 
     @property
     def num_free(self) -> int:
-        """Blocks that must be free."""
         return self.num_blocks - 1 - self.num_set_aside - self._num_held
 
     @property

@@ -45,7 +45,6 @@ class Steps:
         return self.handles[name.word]
 
     def argument(self, value: Any) -> Any:
-        """Return handles for names."""
         if isinstance(value, Name):
             return self.handle(value) if value.word in self.requests else value.word
         return [self.argument(each) for each in value] if isinstance(value, list) else value
@@ -101,8 +100,6 @@ class Steps:
 
 
 class _WithOutput:
-    """The result of a step and its outputs."""
-
     def __init__(self, result: Any, rows: Any, slots: Any) -> None:
         self.rows, self.slots = rows, slots
         self.num_slots, self.num_deltas = result.num_slots, result.num_deltas

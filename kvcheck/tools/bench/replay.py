@@ -28,7 +28,6 @@ IN_ALL = (REPLAY_ADMIT, REPLAY_RUN, REPLAY_FREE, REPLAY_STEP)
 """The phases that `MANAGER` adds up: everything but hashing."""
 
 REPLAY_PHASES = (MANAGER, *IN_ALL, REPLAY_HASH, REPLAY_APPEND)
-"""In the order in which they are shown."""
 
 ANSWERS = "replay"
 """The name under which the results of a step are compared, whatever the call style."""

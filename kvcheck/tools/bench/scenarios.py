@@ -35,7 +35,6 @@ DECODE = "decode step"
 
 PROMPT_PHASES = (HASH, LOOK_UP, FIND, LOOK_UP_AGAIN, ALLOCATE, ADMIT, CHUNK, FREE)
 DECODE_PHASES = (APPEND, DECODE)
-"""In the order in which they are shown."""
 
 FILL_CHUNK_BLOCKS = 8
 """A full pool's prompts are laid out in pieces of this many blocks, in random order."""
@@ -68,7 +67,6 @@ class Demands:
     label: str
 
     def hits(self, lengths_tokens: Sequence[int], wanted_tokens: int) -> None:
-        """Check that hits have the wanted length."""
         for length in lengths_tokens:
             if length != wanted_tokens:
                 raise self._error(LOOK_UP, wanted_tokens, length)

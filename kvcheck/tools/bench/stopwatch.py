@@ -49,7 +49,6 @@ class Stopwatch:
         self._kept: list[tuple[str, Sequence[Any]]] = []
 
     def start_round(self, name: str, answers: Answers, calls: Calls) -> Stopwatch:
-        """Forget the last round."""
         self._name, self._answers = name, answers
         self._has_own_names, self._not_timed = calls.has_own_names, calls.not_timed
         self._spent = {}

@@ -80,7 +80,6 @@ class PlanFile:
         return self.split.num_workers if self.model is not None else len(self.explicit)
 
     def workers(self, planner: Planner) -> tuple[tuple[Layers, ...], PlanningConfig]:
-        """Return each worker's layers, and their settings."""
         if self.model is None:
             return self.explicit, self.config
         return split_over_workers(
@@ -258,7 +257,6 @@ def _change(document: dict[str, Any], place: str, value: Any, where: Where) -> N
 
 
 def shipped_folder() -> Path:
-    """Return the folder of the shipped models."""
     return Path(str(files("kvcheck").joinpath("data", "models")))
 
 

@@ -218,7 +218,6 @@ _TYPES: Mapping[str, _Type] = {
 
 
 MOST_LAYERS = 10_000
-"""Layers of a model."""
 
 MOST_WORKER_LAYERS = 200_000
 """Layers of all workers together; each is planned."""
