@@ -10,8 +10,7 @@ from typing import Any
 
 from kvcheck.explore.batches import batches
 from kvcheck.explore.bounds import Call, Configuration
-from kvcheck.explore.illegal import ILLEGAL
-from kvcheck.explore.play import play
+from kvcheck.explore.play import ILLEGAL, play
 from kvcheck.explore.renaming import renamed_fingerprint
 from kvcheck.explore.sides import WRITES, Fresh, Seen, Side, grown, is_typed, restored
 from kvcheck.explore.state import (

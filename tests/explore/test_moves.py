@@ -8,7 +8,7 @@ import pytest
 
 from kvcheck.explore.bounds import Configuration
 from kvcheck.explore.edges import moves
-from kvcheck.explore.illegal import ILLEGAL
+from kvcheck.explore.play import ILLEGAL
 from kvcheck.explore.state import Move, State, World
 from kvcheck.play.scheduler import EMPTY, LOADING, PREEMPTED, RUNNING, Seat
 from kvspec.config import ManagerConfig

@@ -15,7 +15,7 @@ from inspect import getclosurevars
 from typing import Any
 from unittest.mock import patch
 
-from kvcheck.remote import operations, planner, values
+from kvcheck.remote import client, operations, values
 from kvspec import _json, codec, event_codec, events, snapshot_codec, specs
 from kvspec import operations as recorded
 from kvspec.planning_functions import FUNCTIONS
@@ -57,7 +57,7 @@ LEAVES: Mapping[Any, Schema] = {
     },
     values._carried_back: True,
     recorded.stats: {"$ref": "#/$defs/stats"},
-    planner._uniform_type: {
+    client._uniform_type: {
         "allOf": [
             {"$ref": "#/$defs/spec"},
             {"properties": {"type": {"const": specs.UniformTypeKVCacheSpecs.__name__}}},
@@ -221,7 +221,7 @@ def definitions() -> dict[str, Schema]:
     found["take_events.result"] = {"type": "array", "items": {"$ref": "#/$defs/event"}}
     for name, function in FUNCTIONS.items():
         found[f"plan.{name}.input"] = object_of(function.inputs)
-        found[f"plan.{name}.result"] = schema_of(planner.ANSWERS[name])
+        found[f"plan.{name}.result"] = schema_of(client.ANSWERS[name])
     found["plan.arguments"] = {
         "oneOf": [
             _exactly({"fn": {"const": name}, "input": {"$ref": f"#/$defs/plan.{name}.input"}})

@@ -17,10 +17,9 @@ from kvcheck.discovery import find_implementation
 from kvcheck.judge.options import Budget, Options
 from kvcheck.judge.suite import Suite
 from kvcheck.play.verdicts import Level
-from kvcheck.remote.client import RemoteImplementation
+from kvcheck.remote.client import ANSWERS, RemoteImplementation
 from kvcheck.remote.connection import Connection, Sent
 from kvcheck.remote.operations import MESSAGES, check_hello
-from kvcheck.remote.planner import ANSWERS
 from kvspec._json import Where
 from kvspec.errors import FormatError
 from tests.remote.configs import config
