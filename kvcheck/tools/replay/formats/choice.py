@@ -9,6 +9,7 @@ from kvcheck.tools.replay.formats.input import Reader
 from kvcheck.tools.replay.formats.messages import MessagesReader
 from kvcheck.tools.replay.formats.mooncake import MooncakeReader
 from kvcheck.tools.replay.formats.prompts import PromptsReader
+from kvcheck.tools.replay.formats.sglang_log import SGLangLogReader
 from kvcheck.tools.replay.formats.sharegpt import ShareGPTReader
 from kvcheck.tools.replay.formats.tables import AZURE, BURSTGPT, TableReader
 from kvcheck.tools.replay.formats.text import Tokenizer
@@ -23,12 +24,13 @@ FORMATS: tuple[str, ...] = (
     "messages",
     "prompts",
     "vllm-log",
+    "sglang-log",
     "burstgpt",
     "azure",
 )
 """In the order of spec/replay.md."""
 
-TEXT_FORMATS: tuple[str, ...] = ("sharegpt", "messages", "prompts")
+TEXT_FORMATS: tuple[str, ...] = ("sharegpt", "messages", "prompts", "sglang-log")
 """Those that a tokenizer is for."""
 
 TOKEN_FORMATS: tuple[str, ...] = (*TEXT_FORMATS, "vllm-log")
@@ -68,6 +70,8 @@ def reader_of(
             return PromptsReader(tokenizer, run_length)
         case "vllm-log":
             return VLLMLogReader(run_length)
+        case "sglang-log":
+            return SGLangLogReader(tokenizer, run_length)
         case "burstgpt":
             return TableReader(BURSTGPT)
         case "azure":
@@ -94,6 +98,8 @@ def _cells(text: bytes) -> list[bytes]:
 
 def _of_members(found: set[bytes]) -> str | None:
     """Return the first format that the names of members match, wherever they occur."""
+    if {b"event", b"rid", b"obj"} <= found:
+        return "sglang-log"
     if {b"block_size", b"requests"} <= found:
         return "weka"
     if b"chat_id" in found and b"input_length" in found:

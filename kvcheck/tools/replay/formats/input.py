@@ -167,16 +167,17 @@ def text_lines(chunks: Iterable[bytes], file: str) -> Iterator[tuple[int, bytes]
 def json_lines(chunks: Iterable[bytes], file: str, form: str) -> Iterator[Fields]:
     """Yield the objects of a file that has one on every line."""
     for line, text in text_lines(chunks, file):
-        yield _parsed(text, file, line, form)
+        yield parsed(text, file, line, form)
 
 
 def json_objects(chunks: Iterable[bytes], file: str, form: str) -> Iterator[Fields]:
     """Yield the objects of a file, on a line each, over several lines, or in one list."""
     for line, text in _split_objects(chunks, file, form):
-        yield _parsed(text, file, line, form)
+        yield parsed(text, file, line, form)
 
 
-def _parsed(text: bytes, file: str, line: int, form: str) -> Fields:
+def parsed(text: bytes, file: str, line: int, form: str) -> Fields:
+    """Return the object of a line."""
     try:
         value = parse_json(text, Where(file, line))
     except FormatError as error:
