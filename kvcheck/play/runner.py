@@ -60,7 +60,10 @@ class Planned:
     may_stay: bool
 
 
-GO_ON = PURE_CALLS | {"get_block_ids", "new_request", "append_tokens", "allocate_slots", "withdraw"}
+GO_ON = PURE_CALLS | {
+    "get_block_ids", "new_request", "append_tokens", "allocate_slots", "take_block_copies",
+    "withdraw",
+}  # fmt: skip
 """Calls that keep a plan valid; any other ends it."""
 
 
@@ -219,8 +222,6 @@ class Runner:
         `own` gives the arguments that hold block ids, for each side. An error that the scheduler
         did not ask for is the implementation's fault.
         """
-        if name == "allocate_slots" and request is not None and request.name in self.planned:
-            self.planned.clear()  # no plan asks twice
         before = self.view
         self.subject.will_look()
         asked, outcome, expected = self.ask(name, request, arguments or {}, own)
@@ -229,22 +230,11 @@ class Runner:
         if outcome.error is not None and not may_fail:
             raise_as_violation(name, outcome.error)
         done = Performed(
-            name,
-            request,
-            asked,
-            outcome,
-            before,
-            after,
-            expected,
-            expected_after,
-            lost,
-            copies,
+            name, request, asked, outcome, before, after, expected, expected_after, lost, copies,
             expected_copies,
-        )
+        )  # fmt: skip
         for check in self.checks:
             check.after_operation(self, done)
-        if name not in GO_ON:
-            self.planned.clear()
         return outcome.result, None if expected is None else expected.result
 
     def copies_after(self, name: str, request: Tracked | None, outcome: Outcome) -> Copies:
@@ -270,6 +260,8 @@ class Runner:
     ) -> tuple[Mapping[str, Any], Outcome, Outcome | None]:
         """Return the subject's arguments, its outcome and the oracle's, and look at no state."""
         request_id = request.name if request is not None else None
+        if name not in GO_ON or (name == "allocate_slots" and request_id in self.planned):
+            self.planned.clear()  # no plan asks twice
         asked = {**arguments, **own(self.subject)}
         self.operations.append((name, request_id, asked))  # first: it may never return
         outcome, expected = self.subject.perform(name, request_id, asked), None

@@ -10,14 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from kvcheck.judge.expected import (
-    MOST_BYTES,
-    Asked,
-    compare,
-    expected_text,
-    read_expected,
-    renewed,
-)
+from kvcheck.judge.expected import MOST_BYTES, Asked, compare, expected_text, read_expected, renewed
 from kvcheck.judge.findings import RANDOM, Finding
 from kvcheck.judge.options import Budget, Options
 from kvcheck.judge.outcome import Report

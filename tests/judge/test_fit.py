@@ -29,9 +29,7 @@ from tests.programs import SCENARIOS
 REFERENCE = kvref.implementation()
 ALL = REFERENCE.capabilities
 BASE = replace(
-    ALL,
-    spec_types=frozenset({FullAttentionSpec}),
-    features=frozenset({Feature.PREFIX_CACHING}),
+    ALL, spec_types=frozenset({FullAttentionSpec}), features=frozenset({Feature.PREFIX_CACHING})
 )
 
 
@@ -135,12 +133,7 @@ def test_a_random_program_keeps_what_is_left_of_its_steps() -> None:
     program = replace(SCENARIOS[0], steps=STEPS)
     cut = random_program(program, BASE, Policy(), hashes_matter=True, oracle=None)
     assert cut is not None
-    assert cut.steps == (
-        Arrive((1, 2)),
-        Admit(encoder_tokens=0),
-        Run(),
-        Release(),
-    )
+    assert cut.steps == (Arrive((1, 2)), Admit(encoder_tokens=0), Run(), Release())
 
 
 @pytest.mark.parametrize("feature", [f for step in STEPS for f, _ in needs(step)])

@@ -11,8 +11,12 @@ import pytest
 import kvfast
 import kvref
 from kvcheck.judge.random_programs import LAST, Draw, random_programs, shared_loads
+from kvcheck.play import steps as st
+from kvcheck.play.performing import perform
 from kvcheck.play.random_configs import random_config
+from kvcheck.play.runner import Runner
 from kvcheck.play.shrink import shrink
+from kvcheck.play.sparse import SparseRunner
 from kvcheck.play.steps import Admit, Arrive, FailLoad, NewStep, Program, Release, Step
 from kvcheck.play.verdicts import Level, first_violation
 from kvcheck.rules.directed import EXAMPLES, example_violation
@@ -79,6 +83,16 @@ def test_loads_that_several_requests_hit_fail() -> None:
     for program in random_programs(0, 0, 40):
         first_violation(program, REFERENCE, Level.SAFETY, None, drawn)
     assert drawn["failed load of several"] > 0
+
+
+def test_a_plan_ends_alike_where_states_are_rarely_compared() -> None:
+    """Another call ends it: then there is nothing to withdraw."""
+    program = Program(SCENARIOS[0].config, (Arrive((1, 2, 3)), Admit(), st.Reset(), st.Withdraw()))
+    often = Runner(program, REFERENCE, REFERENCE)
+    rarely = SparseRunner(program, REFERENCE, REFERENCE, looks_every=9)
+    for runner in (often, rarely):
+        perform(runner, program.steps)
+    assert [name for name, *_ in rarely.operations] == [name for name, *_ in often.operations]
 
 
 def one_off() -> Iterator[tuple[Implementation, Level]]:
