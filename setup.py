@@ -21,6 +21,8 @@ of hashing) and of each comparison of a key, and moves words and numbers one by 
 WITHOUT_CODE = frozenset({"egg_info", "dist_info", "sdist"})
 """Commands that compile nothing: they need not wait for C code."""
 
+IS_PURE = os.environ.get("KVFAST_PURE") == "1"
+
 
 def compiled_twins() -> list[Extension]:
     """Return one extension per module of ``kvfast/_core``; none on a machine without Cython.
@@ -85,7 +87,7 @@ if sysconfig.get_config_var("Py_GIL_DISABLED"):
     )
 
 setup(
-    ext_modules=[] if WITHOUT_CODE & set(sys.argv) else compiled_twins(),
+    ext_modules=[] if IS_PURE or WITHOUT_CODE & set(sys.argv) else compiled_twins(),
     # One C compiler for each processor: some thirty modules, each of which takes seconds.
     options={"build_ext": {"parallel": os.cpu_count() or 1}},
 )
