@@ -20,7 +20,6 @@ FASTEST = (".chain", ".digest", ".entries", ".hashing", ".key_map", ".objects")
 of hashing) and of each comparison of a key, and moves words and numbers one by one."""
 WITHOUT_CODE = frozenset({"egg_info", "dist_info", "sdist"})
 """Commands that compile nothing: they need not wait for C code."""
-
 IS_PURE = os.environ.get("KVFAST_PURE") == "1"
 
 
