@@ -149,6 +149,17 @@ def test_a_line_that_is_none_is_refused_with_its_number(
     assert said_by(f"hazards {record}", capsys)[-1] == "exit code 2"
 
 
+@pytest.mark.parametrize(("option", "drawn"), [("", 5), (" -v", 6)])
+def test_five_hazards_are_drawn_or_all(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], option: str, drawn: int
+) -> None:
+    lines = [{"op": "pools", "gpu": 4}, {"op": "give", "request": "a", "places": "gpu/1"}]
+    lines += [{"op": "run", "id": f"r{i}", "stream": "main", "reads": "gpu/1"} for i in range(6)]
+    (tmp_path / "six.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    said = said_by(f"hazards {tmp_path}/six.jsonl{option}", capsys)
+    assert sum(line.startswith("gpu/1") for line in said) == drawn
+
+
 def test_work_that_was_never_issued_is_refused() -> None:
     (_, line), (_, ended) = lines_of(['{"op": "pools", "gpu": 4}', '{"op": "ended", "id": "x"}'])
     checker = HazardChecker()

@@ -6,8 +6,9 @@ import json
 import re
 import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
-from types import FrameType
+from types import FrameType, ModuleType
 
 import pytest
 
@@ -19,7 +20,7 @@ from kvcheck.mistakes.twin import sources, twin
 from kvcheck.rules.example import Example
 from kvspec.errors import UnknownImplementationError
 from tests.all_mistakes import everything, with_kind
-from tests.kills import matrix, page
+from tests.kills import matrix, page, proved
 from tests.kills.directed import directed_checks, finds
 from tests.kills.layers import LAYERS
 from tests.kills.matrix import KILLED
@@ -273,3 +274,13 @@ def test_conclusions_quote_no_figure_by_hand() -> None:
     said = page.DECISIONS.read_text(encoding="utf-8")
     number = r"\d+|\b(two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|\w+teen)\b"
     assert not re.findall(number, re.sub(r"\$\w+", "", said))
+
+
+def test_a_proof_that_cannot_run_as_it_is_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a mistake would pass for one that no proof sees."""
+    broken = ModuleType("broken")
+    broken.main = lambda: [][1]  # type: ignore[attr-defined]
+    monkeypatch.setattr(proved, "about", lambda *_, **__: ["proofs.code.broken"])
+    monkeypatch.setattr(proved, "_imported", lambda *_: nullcontext(broken))
+    with pytest.raises(IndexError):
+        proved.proofs(REAL[0])
