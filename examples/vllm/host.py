@@ -1,8 +1,4 @@
-"""A worker for vLLM's OffloadingConnector on a CPU, where vLLM has none.
-
-    --kv-transfer-config '{"kv_connector": "OffloadingConnector", "kv_role": "kv_both",
-        "kv_connector_extra_config": {"spec_name": "HostSpec",
-        "spec_module_path": "examples.vllm.host", "cpu_bytes_to_use": 2000000}}'
+"""A worker for vLLM's OffloadingConnector on a CPU, where vLLM has none; `serving.HOST` names it.
 
 A thread copies blocks, one transfer after the other and each some milliseconds late, so that a
 missing wait shows as wrong output.

@@ -212,11 +212,8 @@ def ask_together(port: int, folder: str, found: Served) -> None:
         if answer.exception() is not None:
             found.failed += 1
         elif "n" not in members:
-            texts = [
-                [text for text, *_ in each[0]]
-                for each in (answer.result(), ask(port, folder, **members))
-            ]
-            found.wrong += texts[0] != texts[1]
+            (one, *_), (alone, *_) = answer.result()[0], ask(port, folder, **members)[0]
+            found.wrong += one[0] != alone[0]  # the texts
 
 
 def main() -> int:
