@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 import kvref
 from kvspec.blocks import GroupHits, PrefixHit
 from kvspec.config import ManagerConfig
-from kvspec.interface import Implementation
+from kvspec.interface import Implementation, KVCacheManager
 from tests.brute_force.agreement import Cache, agreed_hit, own_hits
 from tests.brute_force.by_token import cached_positions
 from tests.brute_force.worlds import (
+    Lived,
     Placed,
     ask,
     configs,
@@ -33,7 +34,7 @@ RARE_SEEDS = (32, 63, 434, 577)
 class LookUps:
     """A cache, and the hit of every length of its text, found by enumeration."""
 
-    world: Placed
+    world: Placed | Lived
     agreed: tuple[PrefixHit, ...]
     own: tuple[GroupHits, ...]
 
@@ -78,29 +79,35 @@ def drawn(strategy: st.SearchStrategy[Any], number: int) -> list[Any]:
 def make_vectors(num_worlds: int, num_prompts: int) -> Vectors:
     """Enumerate the expected hits; the reference only builds the caches."""
     reference = kvref.implementation()
-    look_ups = []
     worlds = [*map(contested_world, RARE_SEEDS), *short_beginnings()]
     worlds += drawn(placed_worlds(), num_worlds)
-    for world in worlds:
-        manager = world.build(reference)
-        longest = text_length(manager.config)
-        text = ask(reference, manager, longest)
-        cache = Cache(manager.config, manager.snapshot(), text.block_hashes)
-        own: tuple[GroupHits, ...] = ()
-        if len(manager.config.kv_cache.groups) > 1:
-            own = tuple(own_hits(cache, limit) for limit in range(longest))
-        agreed = tuple(agreed_hit(cache, limit) for limit in range(longest))
-        look_ups.append(LookUps(world, agreed, own))
-    prompts = []
+    look_ups = [enumerated(world, reference, world.build(reference)) for world in worlds]
     lived = st.tuples(configs(lived=True), st.integers(1, 40))
-    for config, num_tokens in (*retained_tails(), *drawn(lived, num_prompts)):
-        full = reference.create(config).config
-        cached = (
-            frozenset(cached_positions(full, group, num_tokens))
-            for group in range(len(full.kv_cache.groups))
-        )
-        prompts.append(Prompt(config, num_tokens, tuple(cached)))
+    prompts = [
+        worth_caching(reference.create(config).config, num_tokens)
+        for config, num_tokens in (*retained_tails(), *drawn(lived, num_prompts))
+    ]
     return Vectors(tuple(look_ups), tuple(prompts))
+
+
+def enumerated(
+    world: Placed | Lived, implementation: Implementation, manager: KVCacheManager
+) -> LookUps:
+    """Enumerate the hits of all lengths in a manager of this world."""
+    longest = text_length(manager.config)
+    text = ask(implementation, manager, longest)
+    cache = Cache(manager.config, manager.snapshot(), text.block_hashes)
+    agreed = tuple(agreed_hit(cache, limit) for limit in range(longest))
+    if len(manager.config.kv_cache.groups) == 1:
+        return LookUps(world, agreed, ())
+    return LookUps(world, agreed, tuple(own_hits(cache, limit) for limit in range(longest)))
+
+
+def worth_caching(config: ManagerConfig, num_tokens: int) -> Prompt:
+    """Enumerate the positions that a prompt of this length leaves cached."""
+    groups = range(len(config.kv_cache.groups))
+    cached = (frozenset(cached_positions(config, group, num_tokens)) for group in groups)
+    return Prompt(config, num_tokens, tuple(cached))
 
 
 def enumeration_finds(implementation: Implementation, vectors: Vectors) -> str | None:
@@ -111,7 +118,8 @@ def enumeration_finds(implementation: Implementation, vectors: Vectors) -> str |
             if found is not None:
                 return found
         for question in vectors.look_ups:
-            found = wrong_look_up(implementation, question)
+            manager = question.world.build(implementation)
+            found = wrong_look_up(implementation, manager, question)
             if found is not None:
                 return found
     except Exception as error:  # whatever a broken part ends in
@@ -119,11 +127,11 @@ def enumeration_finds(implementation: Implementation, vectors: Vectors) -> str |
     return None
 
 
-def wrong_look_up(implementation: Implementation, question: LookUps) -> str | None:
+def wrong_look_up(
+    implementation: Implementation, manager: KVCacheManager, question: LookUps
+) -> str | None:
     """Describe the first length with a wrong hit."""
-    manager = question.world.build(implementation)
-    longest = text_length(manager.config)
-    text = ask(implementation, manager, longest)
+    text = ask(implementation, manager, text_length(manager.config))
     for limit, expected in enumerate(question.agreed):
         got = manager.get_computed_blocks(ask(implementation, manager, limit + 1))
         if got != expected:

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import event, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvspec.config import ManagerConfig
-from kvspec.interface import Implementation, KVCacheManager
-from tests.brute_force.agreement import Cache, agreed_hit, attention_groups, own_hits
-from tests.brute_force.by_token import cached_positions, tokens_read
+from kvspec.interface import Implementation
+from tests.brute_force.agreement import Cache
+from tests.brute_force.by_token import tokens_read
+from tests.brute_force.enumeration import (
+    enumerated,
+    worth_caching,
+    wrong_look_up,
+    wrongly_cached,
+)
 from tests.brute_force.worlds import (
     Lived,
     Placed,
@@ -27,25 +33,11 @@ MANY = 4 * settings().max_examples
 """Each example is asked some twenty questions; with --deep there are 30 times as many examples."""
 
 
-def compare_all_lengths(implementation: Implementation, manager: KVCacheManager) -> set[str]:
-    """Compare hits of all lengths, agreed and per group; return the kinds seen."""
-    config = manager.config
-    longest = text_length(config)
-    text = ask(implementation, manager, longest)
-    cache = Cache(config, manager.snapshot(), text.block_hashes)
-    like = {f"{len(attention_groups(config))} attention groups"}
-    for limit in range(longest):
-        request = ask(implementation, manager, limit + 1)
-        expected = agreed_hit(cache, limit)
-        assert manager.get_computed_blocks(request) == expected, f"L = {limit}"
-        if expected.hit_length_tokens > 0:
-            like.add("a hit")
-        if expected.uncached_common_prefix_tokens:
-            like.add("a group had more than the hit")
-        if len(config.kv_cache.groups) > 1:
-            own = manager.find_longest_cache_hit_per_group(text, limit)
-            assert own == own_hits(cache, limit), f"per group, at most {limit}"
-    return like
+def expect_enumerated(implementation: Implementation, world: Placed | Lived) -> None:
+    """Compare hits of all lengths, agreed and per group."""
+    manager = world.build(implementation)
+    expected = enumerated(world, implementation, manager)
+    assert wrong_look_up(implementation, manager, expected) is None
 
 
 @pytest.mark.rule(
@@ -78,8 +70,7 @@ def compare_all_lengths(implementation: Implementation, manager: KVCacheManager)
 def test_hits_are_what_enumeration_finds_in_any_cache(
     implementation: Implementation, world: Placed
 ) -> None:
-    for what in sorted(compare_all_lengths(implementation, world.build(implementation))):
-        event(what)
+    expect_enumerated(implementation, world)
 
 
 @pytest.mark.rule("KV-SW-4", "KV-SW-5")
@@ -87,7 +78,7 @@ def test_hits_are_what_enumeration_finds_in_any_cache(
 def test_short_beginnings_are_what_enumeration_finds(
     implementation: Implementation, world: Placed
 ) -> None:
-    compare_all_lengths(implementation, world.build(implementation))
+    expect_enumerated(implementation, world)
 
 
 @pytest.mark.rule("KV-COORD-5", "KV-COORD-8", "KV-COORD-10", "KV-COORD-11", "KV-MGR-1")
@@ -117,8 +108,7 @@ def test_a_hit_has_all_that_the_next_token_reads(
 def test_hits_are_what_enumeration_finds_in_a_used_cache(
     implementation: Implementation, world: Lived
 ) -> None:
-    for what in sorted(compare_all_lengths(implementation, world.build(implementation))):
-        event(what)
+    expect_enumerated(implementation, world)
 
 
 @pytest.mark.rule(
@@ -137,7 +127,8 @@ def test_hits_are_what_enumeration_finds_in_a_used_cache(
 def test_what_is_cached_is_what_boundaries_need(
     implementation: Implementation, config: ManagerConfig, num_tokens: int
 ) -> None:
-    check_what_is_cached(implementation, config, num_tokens)
+    expected = worth_caching(implementation.create(config).config, num_tokens)
+    assert wrongly_cached(implementation, expected) is None
 
 
 @pytest.mark.rule("KV-RET-1", "KV-RET-2", "KV-RET-3", "KV-RET-4", "KV-COORD-13")
@@ -145,18 +136,5 @@ def test_what_is_cached_is_what_boundaries_need(
 def test_tails_are_what_boundaries_need(
     implementation: Implementation, config: ManagerConfig, num_tokens: int
 ) -> None:
-    check_what_is_cached(implementation, config, num_tokens)
-
-
-def check_what_is_cached(
-    implementation: Implementation, config: ManagerConfig, num_tokens: int
-) -> None:
-    """Compute the prompt at once, and compare the cached positions of every group."""
-    manager = implementation.create(config)
-    request = ask(implementation, manager, num_tokens)
-    assert manager.allocate_slots(request, num_tokens) is not None
-    keys = manager.snapshot().block_keys
-    for group, blocks in enumerate(manager.get_blocks(request).to_lists()):
-        cached = {position for position, block in enumerate(blocks) if keys[block]}
-        there = {position for position, block in enumerate(blocks) if block}
-        assert cached == cached_positions(manager.config, group, num_tokens) & there
+    expected = worth_caching(implementation.create(config).config, num_tokens)
+    assert wrongly_cached(implementation, expected) is None
