@@ -25,8 +25,7 @@ from kvspec.config import (
 from kvspec.errors import ConfigError, FormatError, InvalidArgumentError
 from kvspec.planning import PlanningConfig
 from kvspec.policy import OLDER, Policy
-from kvspec.specs import SPEC_TYPES, FullAttentionSpec, LayerSpec, SlidingWindowSpec
-from kvspec.stats import PrefixCacheStats
+from kvspec.specs import SPEC_TYPES, LayerSpec, SlidingWindowSpec
 from tests.cases import Case, cases
 from tests.records import strategies
 
@@ -52,11 +51,6 @@ def test_every_spec_type_comes_back(spec_type: type[LayerSpec], data: st.DataObj
     there_and_back(spec, codec.encode_spec, codec.decode_spec)
 
 
-@given(strategies.layers)
-def test_layers_come_back(layers: Any) -> None:
-    there_and_back(layers, codec.encode_layers, codec.decode_layers)
-
-
 @given(strategies.manager_configs)
 def test_manager_configs_come_back(config: ManagerConfig) -> None:
     there_and_back(config, codec.encode_manager_config, codec.decode_manager_config)
@@ -75,36 +69,6 @@ def test_events_come_back(int_hashes: bool, data: st.DataObject) -> None:
         event_codec.encode_event,
         lambda value, where: event_codec.decode_event(value, where, int_hashes=int_hashes),
     )
-
-
-@given(st.builds(PrefixCacheStats, st.booleans(), *[st.integers(0, 2**53)] * 6))
-def test_statistics_come_back(stats: PrefixCacheStats) -> None:
-    there_and_back(stats, event_codec.encode_stats, event_codec.decode_stats)
-
-
-def test_members_with_a_default_may_be_left_out() -> None:
-    spec = codec.decode_spec({**FULL, "dtype": "float16"}, HERE)
-    assert spec == FullAttentionSpec(16, 8, 64, "float16")
-    assert codec.encode_spec(spec)["head_size_v"] == 64
-
-
-def test_null_head_size_v_is_head_size() -> None:
-    value = {**FULL, "type": "SlidingWindowMLASpec", "dtype": "float16", "sliding_window": 4}
-    assert codec.decode_spec({**value, "head_size_v": None}, HERE) == codec.decode_spec(
-        {**value, "head_size_v": 64}, HERE
-    )
-
-
-def test_a_record_without_policy_runs_under_the_recorded_profile() -> None:
-    """Read recorded traces, which have no policy member, under vllm-0.24."""
-    config = ManagerConfig(KVCacheConfig(4, ()), 8, policy=Policy.vllm_0_24())
-    written = codec.encode_manager_config(config)
-    assert "policy" not in written
-    assert codec.decode_manager_config(written, HERE).policy == Policy.vllm_0_24()
-    written["policy"] = {"unhashed_freed_to": "back"}
-    decoded = codec.decode_manager_config(written, HERE)
-    older: dict[str, Any] = {"unhashed_freed_to": "back", **OLDER}
-    assert decoded.policy == Policy(**older)
 
 
 @pytest.mark.rule("KV-POL-1", "KV-POL-10", "KV-POL-18")

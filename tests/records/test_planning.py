@@ -108,17 +108,6 @@ def test_an_answer_where_an_error_is_due_fails(tmp_path: Path) -> None:
     assert "ValueError (recorded message: m)" in found.mismatches[0].render()
 
 
-def test_an_answer_of_another_kind_fails(tmp_path: Path) -> None:
-    class Odd:
-        def groups(self, layers: Any, config: Any) -> Any:
-            return 3
-
-    (record,) = (each for each in RECORDS if each["fn"] == "get_kv_cache_groups")
-    found = replay_planning(written(tmp_path / "p.jsonl", record), with_planner(Odd()))
-    assert found.failed == 1
-    assert "TypeError" in found.mismatches[0].render()
-
-
 def test_quirks_are_left_out_and_failing_fast_stops(tmp_path: Path) -> None:
     record = {"fn": "merge", "input": {"specs": [SPEC]}, "output": SPEC}
     path = written(
@@ -137,14 +126,6 @@ def test_quirks_are_left_out_and_failing_fast_stops(tmp_path: Path) -> None:
     assert (found.passed, found.failed, found.num_quirky) == (0, 3, 1)
     found = replay_planning(path, with_planner(Wrong()), fail_fast=True)
     assert (found.passed, found.failed, found.num_quirky) == (0, 1, 1)
-
-
-def test_a_planner_that_is_declared_and_not_there_fails_every_record(tmp_path: Path) -> None:
-    record = {"fn": "merge", "input": {"specs": [SPEC]}, "output": SPEC}
-    found = replay_planning(written(tmp_path / "p.jsonl", record, record), with_planner(None))
-    assert (found.passed, found.failed) == (0, 2)
-    assert found.reason == "kvref has no planner"
-    assert found.mismatches == ()
 
 
 def test_who_does_not_plan_is_not_asked_to(tmp_path: Path) -> None:

@@ -131,16 +131,6 @@ def test_a_trace_without_a_policy_is_replayed_under_the_profile(
 
 
 @pytest.mark.rule("KV-POL-1")
-def test_a_policy_in_the_record_counts_whatever_the_profile(tmp_path: Path) -> None:
-    trace = played_with(Policy(unhashed_freed_to="back"), tmp_path)
-    header, *rest = trace.read_text("utf-8").splitlines()
-    value = json.loads(header)
-    value["config"]["policy"] = {"unhashed_freed_to": "back"}
-    trace.write_text("\n".join([json.dumps(value), *rest, ""]), encoding="utf-8")
-    assert golden(trace, "--profile", "default") == 0
-
-
-@pytest.mark.rule("KV-POL-1")
 def test_planning_records_too_are_replayed_under_the_profile(tmp_path: Path) -> None:
     record = {"fn": "estimate_max_model_len", "input": MEMORY, "output": 7}
     unnamed = {key: value for key, value in CONFIG.items() if key != "policy"}

@@ -50,12 +50,6 @@ def test_what_is_written_is_read(tmp_path: Path, source: Path, name: str) -> Non
     assert [path.name for path in tmp_path.iterdir()] == [name]
 
 
-def test_gzip_is_recognised_by_content(tmp_path: Path) -> None:
-    path = tmp_path / "packed.jsonl"
-    path.write_bytes(gzip.compress(SMALL.read_bytes()))
-    assert list(read_trace(path)) == list(read_trace(SMALL))
-
-
 def test_a_device_is_written_to_and_not_replaced(tmp_path: Path) -> None:
     """Use a link, so that a failure of this test replaces the link only."""
     link = tmp_path / "nowhere.jsonl"
@@ -129,17 +123,6 @@ def test_malformed_records_are_refused(tmp_path: Path, case: Case) -> None:
         lines = lines_of(SMALL)
         spoil(lines, case.name)
         case.expect([refused(write_lines(path, lines), read_trace)])
-
-
-def test_large_pools_show_hashes_only(tmp_path: Path) -> None:
-    lines = lines_of(LARGE)
-    spoil(lines, "change 2 state = {}")
-    with pytest.raises(FormatError, match="'state': unknown"):
-        list(read_trace(write_lines(tmp_path / "bad.jsonl", lines)))
-    lines = lines_of(LARGE)
-    spoil(lines, "remove 2 state_sha256")
-    with pytest.raises(FormatError, match="'state_sha256': missing"):
-        list(read_trace(write_lines(tmp_path / "bad.jsonl", lines)))
 
 
 def test_no_operation_after_a_failed_build(tmp_path: Path) -> None:

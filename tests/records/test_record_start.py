@@ -17,7 +17,6 @@ from kvcheck.tools.view import NotShownError, load
 from kvref import ReferenceImplementation
 from kvspec.config import ManagerConfig
 from kvspec.errors import FormatError
-from kvspec.interface import Capabilities, Feature
 from kvspec.record import Header, Observed, Operation
 from kvspec.record_file import read_trace, write_trace
 from tests.contract.builders import make_config
@@ -125,17 +124,6 @@ def test_what_is_not_left_out_is_compared(
         assert mismatch.what.startswith(differs_at)
 
 
-def test_who_cannot_restore_does_not_follow_it(tmp_path: Path) -> None:
-    class StartsAfresh(ReferenceImplementation):
-        @property
-        def capabilities(self) -> Capabilities:
-            had = super().capabilities
-            return replace(had, features=had.features - {Feature.RESTORE})
-
-    result = replay_trace(recorded(tmp_path / "r.jsonl"), StartsAfresh())
-    assert (result.passed, result.mismatch, result.lacks) == (False, None, ("restore",))
-
-
 def test_an_older_version_has_none_of_it(tmp_path: Path) -> None:
     path = recorded(tmp_path / "r.jsonl")
     lines = [json.loads(line) for line in path.read_text().splitlines()]
@@ -159,13 +147,6 @@ def test_an_older_version_has_none_of_it(tmp_path: Path) -> None:
     assert problem(lines[0], {**lines[1], "uncompared": ["usage"]}).startswith("uncompared[0]: ")
     failing = {**lines[0], "raises": "ValueError", "initial": None}
     assert problem(failing).startswith("start: ")
-
-
-def test_a_record_of_version_1_stays_one(tmp_path: Path) -> None:
-    manager = REFERENCE.create(config(6))
-    header = Header(manager.config, manager.none_hash, None)
-    write_trace(tmp_path / "r.jsonl", replace(header, raises="ValueError"), (), {})
-    assert json.loads((tmp_path / "r.jsonl").read_text().splitlines()[0])["version"] == 1
 
 
 def test_a_page_shows_a_record_that_starts_from_a_state(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -16,8 +15,7 @@ from kvcheck.play.recorder import Recorder
 from kvcheck.play.verdicts import Level, first_violation
 from kvcheck.records.script import perform, script_of
 from kvcheck.records.select import shipped_records
-from kvcheck.records.shrink import Kind, NotFailingError, Shrinker, Shrunk, smaller
-from kvcheck.records.trace import replay_trace
+from kvcheck.records.shrink import NotFailingError, Shrinker, Shrunk
 from kvref.block_pool import BlockPool
 from kvref.implementation import ReferenceImplementation
 from kvspec.errors import InvalidArgumentError
@@ -52,17 +50,6 @@ def test_a_long_record_becomes_one_request_that_is_freed(tmp_path: Path) -> None
 def tokens(arguments: object) -> list[int]:
     assert isinstance(arguments, dict)
     return [*arguments.get("prompt_token_ids", ()), *arguments.get("token_ids", ())]
-
-
-def test_the_shrunk_record_fails_where_the_long_one_did(tmp_path: Path) -> None:
-    result = shrunk(LIFE)
-    small = tmp_path / "small.jsonl"
-    result.write(small)
-    assert replay_trace(small, REFERENCE).passed
-    mismatch = replay_trace(small, wrong_way_round()).mismatch
-    assert mismatch is not None
-    assert Kind.of(mismatch) == result.kind == Kind("free", "state.free_queue")
-    assert mismatch.line == len(result.after.calls) + 1
 
 
 def test_a_record_that_passes_has_nothing_to_shrink() -> None:
@@ -126,15 +113,6 @@ def test_calls_follow_the_answers_that_they_were_given(tmp_path: Path) -> None:
     assert again.operations[-1].arguments == {"block_ids": [3, 2, 1]}
 
 
-def test_every_candidate_is_smaller() -> None:
-    header, *lines = read_trace(LIFE)
-    assert isinstance(header, Header)
-    script = script_of(header.config, (line for line in lines if isinstance(line, Operation)))
-    for candidate in smaller(script):
-        assert candidate != script
-        assert len(repr(candidate)) <= len(repr(script)) + 200
-
-
 def test_the_command_writes_the_record_and_says_how_large_it_is(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -156,28 +134,3 @@ def test_the_command_tells_apart_what_does_not_fail_and_what_it_cannot_do(
     assert run(["shrink", str(LIFE), "--impl", "kvref"]) == 1
     assert run(["shrink", str(tmp_path / "nowhere.jsonl"), "--impl", "kvref"]) == 2
     assert len(capsys.readouterr().err.splitlines()) == 2
-
-
-def test_a_story_is_told_again_with_each_groups_own_hits() -> None:
-    header, *lines = read_trace(shipped_records() / "differences" / "short_lists.jsonl")
-    assert isinstance(header, Header)
-    operations = [line for line in lines if isinstance(line, Operation)]
-    taking = [
-        call.number
-        for call in script_of(header.config, operations).calls
-        if call.takes_hit == "find_longest_cache_hit_per_group"
-    ]
-    assert [operations[number].result for number in taking] == [None, [[], []]]
-    other = ReferenceImplementation(FromTheBack)
-    recorder = perform(script_of(header.config, operations), other)
-    assert recorder is not None
-    given = recorder.operations[taking[1]].arguments["new_computed_blocks"]
-    assert given == recorder.operations[taking[1] - 1].result["blocks"]
-    assert given != operations[taking[1]].arguments["new_computed_blocks"]
-    assert recorder.operations[taking[1]].result == [[], []]
-
-
-class FromTheBack(BlockPool):
-    def __init__(self, num_blocks: int, **options: Any) -> None:
-        super().__init__(num_blocks, **options)
-        self.free_queue.reverse()

@@ -21,7 +21,7 @@ from kvcheck.watch.writing import UnrecordableError
 from kvref import ReferenceImplementation
 from kvspec.batched import StepPlan
 from kvspec.config import ManagerConfig
-from kvspec.errors import InvalidArgumentError, UnsupportedError
+from kvspec.errors import UnsupportedError
 from kvspec.interface import Implementation, KVCacheManager
 from kvspec.record import Header
 from kvspec.record_file import read_header
@@ -208,17 +208,3 @@ def test_whole_steps_are_recorded_as_their_single_calls(
     assert names.count("allocate_slots") == 4
     assert names.count("append_tokens") == names.count("free") == 2
     assert accepted(path).compared == len(names)
-
-
-def test_a_question_for_lists_is_recorded_with_both_answers(tmp_path: Path) -> None:
-    path = tmp_path / "run.jsonl"
-    with RecordedImplementation(REFERENCE, path) as recorded:
-        manager = recorded.create(CROWDED.manager_config())
-        request = recorded.make_request(manager, RequestInput("a", range(6)))
-        manager.allocate_slots(request, 6)
-        assert manager.get_blocks(request).to_lists() == [[1, 2]]
-        assert manager.get_unhashed_block_ids(request) == ((2,),)
-        with pytest.raises(InvalidArgumentError):
-            manager.allocate_slots(request, 0)
-    assert accepted(path).compared == 5
-    assert Tape.read(path).operations[2].result == {"blocks": [[1, 2]], "unhashed": [[2]]}
