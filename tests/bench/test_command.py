@@ -117,32 +117,6 @@ def test_the_tables_of_a_document_can_be_made_again(tmp_path: Path) -> None:
     assert f"    {command}\n" in done.stdout
 
 
-def test_tables_are_put_where_a_file_has_their_place(tmp_path: Path) -> None:
-    document, results = tmp_path / "out.json", tmp_path / "RESULTS.md"
-    assert main(["bench", "--impl", "kvref", "--only", "prompts", "--json", str(document)]) == 0
-    given = ("--into", str(results))
-    script = [sys.executable, str(ROOT / "bench/tables.py"), str(document), *given]
-    before = "# Results\n\n<!-- begin kvref -->\noutdated\n<!-- end kvref -->\n\nother text\n"
-    results.write_text(before, "utf-8")
-    for _ in range(2):
-        subprocess.run(script, check=True)
-        text = results.read_text("utf-8")
-        assert text.startswith("# Results\n\n<!-- begin kvref -->\n20")
-        assert text.endswith("\n<!-- end kvref -->\n\nother text\n")
-        assert (text.count("### Prompts, hot"), text.count("outdated")) == (1, 0)
-    subprocess.run([*script, "--phase", "free"], check=True)
-    assert results.read_text("utf-8").count(", ns per ") == 2  # hot and cold
-    results.write_text("# Results\n", "utf-8")
-    for args, says in (
-        ([], "no lines <!-- begin kvref --> and <!-- end kvref -->"),
-        (["--place", "elsewhere"], "no lines <!-- begin elsewhere --> and"),
-        (["--phase", "freeze"], "no phase 'freeze'; there are admit, "),
-    ):
-        refused = subprocess.run([*script, *args], capture_output=True, text=True, check=False)
-        assert (refused.returncode, says in refused.stderr) == (1, True)
-    assert results.read_text("utf-8") == "# Results\n"
-
-
 def test_json_goes_to_a_file_or_alone_to_stdout(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

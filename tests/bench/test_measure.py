@@ -127,6 +127,7 @@ def test_in_each_round_all_have_a_turn_and_the_order_changes() -> None:
         pytest.param(forgets, SMALL, LOOK_UP_AGAIN, id="forgets"),
         pytest.param(other_blocks, SMALL, ALLOCATE, id="other_blocks"),
         pytest.param(keeps_blocks, SMALL, FREE, id="keeps_blocks"),
+        pytest.param(refuses, STEPS, DECODE, id="refuses"),
     ],
 )
 def test_managers_that_answer_differently_are_not_compared(
@@ -232,15 +233,6 @@ def fill_s(case: PromptCase) -> float:
     clock = FakeClock()
     scenario_of(Contestant(Subject("toy", Toy(clock))), case, 3).prepare()
     return clock.now / 1e9
-
-
-def test_a_refusal_to_a_decoding_request_is_unequal_work() -> None:
-    clock = FakeClock()
-    full = Toy(clock, change=refuses, is_batched=False)
-    both = [Subject("whole", Toy(clock)), Subject("full", full)]
-    with pytest.raises(UnequalWorkError) as caught:
-        measure(Plan((STEPS,), 2), both, clock=clock)
-    assert caught.value.phase == DECODE
 
 
 def test_a_case_that_is_not_as_cached_as_it_says_is_refused_even_alone() -> None:

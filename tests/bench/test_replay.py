@@ -100,12 +100,6 @@ def test_single_and_batched_calls_do_the_script_with_the_same_answers(
     assert spent[MANAGER, "toy-0, batched"] == batched_ns
 
 
-def test_without_preemption_a_step_is_one_call() -> None:
-    clock, heard = FakeClock(), Counter[str]()
-    replayed(ROOMY, Toy(clock, on_call=lambda name: heard.update([name])), clock=clock)
-    assert heard["batched step"] == 3 * len(script(ROOMY).steps)
-
-
 @pytest.mark.parametrize("options", OPTIONS)
 def test_a_replay_with_other_blocks_is_not_compared(options: ReplayOptions) -> None:
     clock = FakeClock()

@@ -13,7 +13,6 @@ from kvcheck.tools.bench.cases import (
     BLOCK_SIZE_TOKENS,
     DecodeCase,
     Plan,
-    PromptCase,
     ReplayCase,
     Section,
     config_of,
@@ -25,7 +24,6 @@ from kvcheck.tools.bench.scenarios import (
     DECODE,
     DecodeScenario,
     PromptScenario,
-    Tokens,
 )
 from kvcheck.tools.bench.stopwatch import Stopwatch
 from kvcheck.tools.bench.work import Work
@@ -92,27 +90,6 @@ def test_in_each_step_of_decoding_as_many_requests_begin_a_block() -> None:
     assert len({value for each in hashes for (value,) in each}) == 2 * case.num_requests
 
 
-def test_tokens_are_the_same_for_every_manager() -> None:
-    first, second = Tokens("case"), Tokens("case")
-    assert first.take(100) == second.take(100)
-    assert first.take(10) == second.take(10)
-    assert first.take(100) != Tokens("other case").take(100)
-    assert all(0 <= token < 2**16 for token in first.take(1000))
-
-
-def test_the_full_plan_covers_lengths_hits_pools_and_running_requests() -> None:
-    cases = full_plan().cases
-    prompts = [each for each in cases if isinstance(each, PromptCase)]
-    hot = [each for each in prompts if not each.cold]
-    assert {(each.prompt_tokens, each.hit_percent) for each in hot} == {
-        (tokens, percent) for tokens in (512, 8192, 131072) for percent in (0, 50, 97)
-    }
-    cold = [each for each in prompts if each.cold]
-    assert [each.num_blocks for each in cold] == [2**10, 2**12, 2**14, 2**16, 2**18, 2**20, 2**22]
-    running = [each.num_requests for each in cases if isinstance(each, DecodeCase)]
-    assert running == [1, 16, 256, 1024, 4096]
-
-
 @pytest.mark.parametrize("plan", PLANS)
 def test_every_case_has_room_for_all_its_rounds(plan: Plan) -> None:
     for case in plan.cases:
@@ -123,11 +100,6 @@ def test_every_case_has_room_for_all_its_rounds(plan: Plan) -> None:
             tokens += (plan.num_rounds + 1) * BLOCK_SIZE_TOKENS
             assert config_of(case).max_model_len_tokens >= tokens
         assert case.num_requests * -(-tokens // BLOCK_SIZE_TOKENS) < case.num_blocks
-
-
-@pytest.mark.parametrize("plan", PLANS)
-def test_no_case_is_there_twice(plan: Plan) -> None:
-    assert len({case.label for case in plan.cases}) == len(plan.cases)
 
 
 def test_a_plan_may_be_reduced_to_a_section() -> None:

@@ -13,8 +13,6 @@ import torch
 from tests.device.models import DEVICE
 from tests.device.refusals import Bad, Call, World
 
-ARRAYS = "Array Ids Ints Tensor Sequence Iterable"
-
 OTHERS: tuple[tuple[Any, str], ...] = (
     (None, "None"),
     (True, "bool"),

@@ -44,15 +44,6 @@ def test_the_command_runs_without_a_device(
     assert said.splitlines()[-1].startswith("Crossover(num_prompts=")
 
 
-def test_without_a_gpu_it_says_so(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(sys, "argv", ["hashing"])
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert hashing.main() == 2
-    assert "There is no CUDA device" in capsys.readouterr().err
-
-
 def test_a_wrong_answer_ends_it() -> None:
     waiting = Waiting(64, torch.device("cpu"))
     assert waiting.measured(2, 1).gain.median < 1

@@ -1,4 +1,4 @@
-"""bench/device: what is divided by what, what is claimed, and that it runs without a device."""
+"""bench/device: what is divided by what, and that it runs without a device."""
 
 from __future__ import annotations
 
@@ -10,36 +10,9 @@ import pytest
 import torch
 
 from bench.device import __main__ as command
-from bench.device.cases import COPY, Bench, Case
-from bench.device.report import OURS, claims, lines, row_of
+from bench.device.cases import Bench
 from bench.device.runs import MAX_STEPS, run_cases
 from bench.device.timing import Call, Repeated, rounds
-
-
-def row(phase: str, size: str, seconds: float, *, staged: int | None = None) -> dict[str, object]:
-    case = Case(phase, size, 2 << 30, staged_bytes=staged, new_blocks=64)
-    case.failed["another"] = "it can't"
-    return row_of(case, {OURS: [seconds] * 3, COPY: [1e-3] * 3})
-
-
-@pytest.mark.parametrize(("seconds", "share"), [(1.1e-3, "90.9 %, holds"), (1.2e-3, "83.3 %, **d")])
-def test_a_share_of_a_copy_is_claimed(seconds: float, share: str) -> None:
-    (line,) = claims([row("write", "262,144 tokens", seconds)])
-    assert line.startswith(f"- write, 262,144 tokens: at least 85 % of a copy: {share}")
-
-
-def test_a_time_and_what_is_staged_are_claimed() -> None:
-    found = list(claims([row("tables and slots", "1,024 requests", 16e-6, staged=64 * 16)]))
-    assert found[0].endswith("16.0 µs, **does not hold**")
-    assert found[1].endswith("16.0, holds")
-    assert not list(claims([row("tables and slots", "64 requests", 1, staged=1 << 30)]))
-
-
-def test_a_row_has_bytes_in_a_second_and_what_failed() -> None:
-    first, second, third = lines(row("gather", "some", 2e-3))
-    assert first == (f"| gather | some | {OURS} | 2,000.0 (2,000.0 … 2,000.0) | 1,074 | 50 % |  |")
-    assert COPY in second
-    assert third == "| gather | some | another | failed: it can't | | | |"
 
 
 def test_a_call_that_does_it_several_times_is_divided_by_them() -> None:
@@ -50,19 +23,6 @@ def test_a_call_that_does_it_several_times_is_divided_by_them() -> None:
     times = rounds(calls, device, num_rounds=2, num_calls=5)
     assert {name: len(one) for name, one in times.items()} == {"one": 2, "many": 2}
     assert (done.count(1), done.count(5)) == (15, 3)
-
-
-def test_what_cannot_be_captured_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(*given: object) -> object:
-        raise RuntimeError("operation not permitted when stream is capturing\nand more")
-
-    monkeypatch.setattr("bench.device.cases.captured", fails)
-    case = Case("write", "some", 1)
-    Bench(torch.device("cpu"), 8, {}).add(case, "it", print)
-    assert (case.contestants, case.failed) == (
-        {},
-        {"it": "operation not permitted when stream is capturing"},
-    )
 
 
 def test_it_runs_on_a_host_and_says_that_these_are_no_figures(

@@ -10,13 +10,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import pytest
-import torch
 
 import kvfast
 import kvref
 from kvfast.device import Backend
 from kvspec.interface import Implementation
-from tests.device.contents import fingerprints
 from tests.device.contents_cases import ARRANGED, CASES, Case
 from tests.device.contents_player import Player
 from tests.device.models import DEVICE
@@ -106,30 +104,6 @@ def test_all_that_is_read_is_right_in_many_runs(backend: Backend) -> None:
     num_rounds = 30 if backend == "torch" else 8
     played(range(first, first + NUM_DEEP_RUNS[backend]), backend, num_rounds)
     played(range(first, first + NUM_DEEP_RUNS[backend] // 4), backend, num_rounds, ARRANGED)
-
-
-def test_other_tokens_salts_layers_and_parts_have_other_numbers() -> None:
-    assert fingerprints(None, [1, 2])[0] != fingerprints("s", [1, 2])[0]
-    assert fingerprints(None, [1, 2, 3])[2] != fingerprints(None, [2, 1, 3])[2]
-    player = player_of(0, "torch")
-    player.contents.write(0, [5, 6], torch.tensor([4, 5]).to(player.pools.device))
-    assert seen(player) == [5, 6]
-    first, second = player.pools.layers["0.0"].parts["key"], player.pools.layers["0.1"].parts["key"]
-    assert not torch.equal(first[1], second[1])
-    assert not torch.equal(first[1, 0], first[1, 1])
-
-
-def seen(player: Player) -> list[int]:
-    """Return which of two fingerprints slots 4 and 5 hold."""
-    result = []
-    for slot in (4, 5):
-        for known in (5, 6):
-            try:
-                player.contents.check("it", 0, [known], [slot])
-            except AssertionError:
-                continue
-            result.append(known)
-    return result
 
 
 @pytest.mark.parametrize("case", [*CASES, *ARRANGED], ids=lambda case: str(case.name))

@@ -17,7 +17,6 @@ import kvref
 from kvfast.device import Backend, BlockHashes, hash_blocks
 from kvfast.device.base.backend import BACKENDS
 from kvfast.device.hashing import plain as _hashing_torch
-from kvfast.device.hashing import sha256 as _sha256
 from kvfast.device.hashing.prompts import Prompts, hash_words, prompts_on
 from tests.device.prompts import (
     EDGES,
@@ -145,16 +144,6 @@ def test_random_prompts_are_the_same_in_both_forms(
         both_forms(prompts, block_size, width=width)
 
 
-@pytest.mark.rule("KV-DEV-18")
-def test_more_prompts_than_there_is_memory_for_go_one_after_another(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    kernels = pytest.importorskip("kvfast.device.hashing.kernels", exc_type=ImportError)
-    monkeypatch.setattr(kernels, "SCRATCH_BYTES", 3 * 64 * _hashing_torch.max_chunks(2))
-    with quick_interpreter():
-        both_forms([[n] * (n % 5 + 1) for n in range(7)], 2, width=torch.int64)
-
-
 @pytest.mark.rule("KV-DEV-7", "KV-DEV-18")
 def test_a_negative_token_on_the_device_gives_hashes_that_no_request_has() -> None:
     """Hash it as 2^64 more, in both forms; other prefixes and prompts are unaffected."""
@@ -173,16 +162,6 @@ def test_a_negative_token_on_the_device_gives_hashes_that_no_request_has() -> No
         message = b"\x83\x58\x20" + found[0][0].numpy().tobytes() + b"\x82\x03\x1b" + b"\xff" * 8
         digest = hashlib.sha256(message + b"\xf6").digest()
         assert found[0][1].numpy().tobytes() == digest
-
-
-def test_the_numbers_of_sha_256_are_bits_of_roots() -> None:
-    primes = [n for n in range(2, 312) if all(n % k for k in range(2, n))]
-    assert len(primes) == len(_sha256.ROUND_CONSTANTS) == 64
-    for power, numbers in ((2, _sha256.INITIAL_STATE), (3, _sha256.ROUND_CONSTANTS)):
-        for prime, number in zip(primes, numbers, strict=False):
-            # The whole part of the root, and these 32 bits behind the point.
-            root = (int(prime ** (1 / power)) << 32) + number
-            assert root**power <= prime << (32 * power) < (root + 1) ** power
 
 
 def some_hashes() -> None:

@@ -83,14 +83,6 @@ def test_what_prefixes_buy_comes_from_the_index() -> None:
     assert {**blind, "route": ""} == {**replayed(4, "least-loaded"), "route": ""}
 
 
-def test_what_the_index_knows_at_the_end_is_what_the_engines_told() -> None:
-    index = FastIndex()
-    assert replayed(3, "prefix", index=index)["evictions"] > 0
-    assert len(index.engines) == 3
-    assert all(index.state(name).is_whole and index.state(name).keys for name in index.engines)
-    assert all(len(index.state(name).keys) < 150 for name in index.engines)
-
-
 @pytest.mark.parametrize(("engines", "route"), [(0, "prefix"), (2, "shortest")])
 def test_nonsense_is_refused(engines: int, route: str) -> None:
     with pytest.raises(InvalidArgumentError):

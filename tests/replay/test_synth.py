@@ -7,7 +7,7 @@ from itertools import islice
 
 import pytest
 
-from kvcheck.tools.replay.synth import SynthTrace, zipf_weights
+from kvcheck.tools.replay.synth import SynthTrace
 from kvcheck.tools.replay.trace import TraceRecord
 from kvspec.errors import InvalidArgumentError
 
@@ -16,17 +16,6 @@ KINDS = ["chat", "agent", "rag"]
 
 def some(kind: str, requests: int = 500, *, seed: int = 1) -> list[TraceRecord]:
     return list(SynthTrace(f"synth:{kind}?requests={requests}&seed={seed}"))
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_records_are_a_correct_trace(kind: str) -> None:
-    records = some(kind)
-    assert [each.line for each in records] == list(range(1, 501))
-    assert all(len(each.hash_ids) == -(-each.input_length // 512) for each in records)
-    assert all(each.output_length >= 1 for each in records)
-    times = [each.timestamp_ms for each in records]
-    assert times == sorted(times)
-    assert 500 * 200 < times[-1] < 500 * 300
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -67,10 +56,6 @@ def test_the_traces_never_change() -> None:
         "agent": "ab8b6c67d9b229f1",
         "rag": "74ff68667372060f",
     }
-
-
-def test_zipf_weights_add_up() -> None:
-    assert zipf_weights(4) == [1, 1.5, 1.5 + 1 / 3, 1.5 + 1 / 3 + 0.25]
 
 
 def test_the_name_in_the_report_says_everything() -> None:
