@@ -10,8 +10,6 @@ from itertools import product
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from kvcheck.rules.bench import Bench
 from kvcheck.rules.managed import Managed
@@ -192,47 +190,3 @@ def test_bad_tokens_append_nothing(bench: Bench, bad: Any) -> None:
     with unchanged(manager):
         refused(manager.append, request, bad)
     assert (list(request.token_ids), list(request.block_hashes)) == ([*range(10)], hashes)
-
-
-ANY_VALUE = st.one_of(
-    st.integers(-2, 25),
-    st.sampled_from([2**31, 2**63 - 1, 2**63]),
-    st.none() | st.booleans() | st.floats() | st.text(max_size=2),
-    st.lists(st.integers(-1, 21), max_size=3),
-    st.lists(st.lists(st.integers(0, 20), max_size=3), max_size=3).map(
-        lambda lists: KVCacheBlocks(tuple(lists))
-    ),
-)
-
-
-@st.composite
-def any_calls(draw: st.DrawFn) -> tuple[str, dict[str, Any]]:
-    entry = draw(st.sampled_from(ENTRY_POINTS))
-    names = sorted(set(entry.bad) - {"request"})
-    chosen = draw(st.lists(st.sampled_from(names), max_size=3, unique=True)) if names else []
-    arguments = {name: draw(ANY_VALUE) for name in chosen}
-    if "block_ids" in entry.bad:
-        arguments.setdefault("block_ids", [])
-    return entry.name, {**entry.legal, **arguments}
-
-
-@pytest.mark.rule("KV-ERR-2")
-@pytest.mark.parametrize("config", CONFIGS)
-@given(calls=st.lists(any_calls(), min_size=5, max_size=15), held=st.booleans())
-@settings(max_examples=25)
-def test_no_call_ends_in_another_error(
-    bench: Bench, config: str, calls: list[tuple[str, dict[str, Any]]], held: bool
-) -> None:
-    manager, running, waiting = busy_manager(bench, config)
-    with_request = {entry.name for entry in ENTRY_POINTS if "request" in entry.bad}
-    for name, arguments in calls:
-        if name in with_request:
-            arguments["request"] = running if held else waiting
-        before = manager.everything()
-        try:
-            getattr(manager, name)(**arguments)
-        except InvariantViolation:
-            raise
-        except KVSpecError:
-            after = manager.everything()
-            assert (after.snapshot, after.events, after.samples) == (before.snapshot, (), ())

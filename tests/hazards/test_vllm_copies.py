@@ -9,11 +9,10 @@ import pytest
 
 from kvcheck.adapters.vllm.copies import CopyRecorder
 from kvcheck.hazards.checker import Hazard
-from kvspec.specs import FullAttentionSpec, MambaSpec, SlidingWindowSpec
+from kvspec.specs import FullAttentionSpec, SlidingWindowSpec
 
 FULL = FullAttentionSpec(4, 1, 8, "float16")
 WINDOW = SlidingWindowSpec(2, 1, 8, "float16", sliding_window=3)
-STATES = MambaSpec(4, ((1,),), ("float16",))
 
 
 class Engine:

@@ -24,8 +24,8 @@ from kvcheck.judge.report import (
     violation_lines,
 )
 from kvcheck.judge.telling import told
-from kvcheck.play.steps import Arrive, Program
-from kvcheck.play.text import operation_text, shortened, shown
+from kvcheck.play.steps import Program
+from kvcheck.play.text import operation_text, shortened
 from kvcheck.play.verdicts import Level, first_violation
 from kvcheck.remote.client import connect
 from kvcheck.rules.directed import EXAMPLES, example_violation, find_example
@@ -33,18 +33,6 @@ from kvspec.policy import Policy
 from tests.judge.test_reports import ways
 from tests.mistakes import mistaken
 from tests.programs import SCENARIOS
-
-
-def test_hashes_are_shown_by_their_first_digits() -> None:
-    assert shown(bytes(range(32))) == "00010203…"
-    assert shown([b"\x01\x02", "ab" * 32]) == "[0102, abababab…]"
-    assert shown("the whole prompt is cached") == "'the whole prompt is cached'"
-
-
-def test_a_long_value_is_cut_and_says_how_long_it_was() -> None:
-    text = shown(list(range(200)))
-    assert len(text) < 230
-    assert text.endswith("… (890 characters)")
 
 
 @pytest.mark.parametrize(
@@ -62,11 +50,6 @@ def test_many_tokens_in_a_row_are_told_by_their_ends(tokens: list[int], told: st
     assert said == f"new_request('r', prompt_token_ids={told})"
 
 
-def test_members_at_their_defaults_are_not_shown() -> None:
-    arrival = Arrive((1, 2), lora="x")
-    assert shown(arrival) == "Arrive(prompt=[1, 2], lora='x')"
-
-
 def test_what_is_quoted_in_words_is_shortened_too() -> None:
     """Bytes as they are written, hashes, and whatever is too long."""
     key = bytes(range(30, 66))
@@ -76,13 +59,6 @@ def test_what_is_quoted_in_words_is_shortened_too() -> None:
         "a count of 1234567890123456789 and 69742773"
     )
     assert shortened("x" * 900).endswith("… (900 characters)")
-
-
-def test_a_call_is_shown_without_what_says_nothing() -> None:
-    """Defaults of the operation, not everything that is false: `has_scheduled_reqs` is not."""
-    arguments = {"num_new_tokens": 0, "reserved_blocks": 0, "has_scheduled_reqs": False}
-    text = operation_text("allocate_slots", "r0", arguments)
-    assert text == "allocate_slots('r0', num_new_tokens=0, has_scheduled_reqs=False)"
 
 
 def namespace() -> dict[str, Any]:

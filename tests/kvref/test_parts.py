@@ -7,44 +7,11 @@ from importlib.metadata import version
 
 import kvref
 from kvcheck.rules.specs import cross, full, mamba
-from kvref.block_pool import BlockPool
-from kvref.events import EventLog
-from kvref.groups.base import GroupContext
 from kvref.implementation import ReferenceImplementation
 from kvref.manager import ReferenceManager
 from kvspec.config import HASH_FUNCTIONS
-from kvspec.events import BlockRemoved
 from kvspec.interface import Feature, Implementation, KVCacheManager
 from tests.contract.builders import make_config, new_request
-
-CONTEXT = GroupContext(
-    index=0,
-    spec=full(4),
-    block_size_tokens=4,
-    hash_block_size_tokens=4,
-    alignment_tokens=4,
-    drops_eagle_block=False,
-    max_model_len_tokens=64,
-    max_num_batched_tokens=64,
-    retention_interval_tokens=None,
-    null_prefix_is_hit=False,
-)
-
-
-def pool_of(num_blocks: int, *, enabled: bool = True) -> BlockPool:
-    return BlockPool(num_blocks, events=EventLog(enabled=enabled, int_hashes=False))
-
-
-def test_without_a_policy_unhashed_blocks_go_first_and_each_copy_has_its_event() -> None:
-    pool = pool_of(5)
-    blocks = pool.allocate(3)
-    for block in blocks[:2]:
-        pool.register(block, b"key", 4)
-    pool.release(blocks)
-    assert pool.free_queue == [3, 4, 1, 2]
-    for block in blocks[:2]:
-        pool.forget(block)
-    assert [type(event) for event in pool.events.take()] == [BlockRemoved, BlockRemoved]
 
 
 class Clock:

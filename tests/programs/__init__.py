@@ -92,7 +92,6 @@ def _stories(case: Case) -> Iterator[Program]:
 
 
 A = (1, 2, 3, 4, 5)
-B = (1, 2, 3, 4, 9)
 C = (7, 7, 7, 7, 7)
 CFG = configure(8, full())
 
