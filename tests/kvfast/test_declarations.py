@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from tests.cases import Case, cases
 from tests.kvfast.declarations import differences
 from tests.source import ROOT
 
@@ -65,39 +66,20 @@ def length(line):
 """
 
 
-def test_a_pair_without_a_difference() -> None:
-    assert differences(PXD, CODE) == []
-    assert differences("cdef enum:\n    A = 1\n", 'A = 1\n"""a"""\n') == []
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "found"),
-    [
-        ("LIMIT = 4", "LIMITS = 4", ".LIMIT is idle"),
-        ("class Line:", "class Line(Other):", "class Line()"),
-        ("class Line:", "class Row:", "class Line()"),
-        ("start, None, 0\n", "1, 2, 3\n        self.odd = 3\n", "Line.odd is not declared"),
-        ("self.start, self.rows, self.end = start, None, 0", "self.start = 1", "Line.rows is idle"),
-        ("def ends", "def end", "Line.ends(self)"),
-        ("def move(self, to, by)", "def move(self, by, to)", "Line.move(self, to, by)"),
-        ("def move(self, to, by)", "def move(self, to, by, of)", "Line.move(self, to, by)"),
-        ("def length(line)", "def length(row)", ".length(line)"),
-        ("at = i\n        self.start += at", "pass", "Line.move: at is idle"),
-    ],
-)
-def test_each_sort_of_difference_is_found(old: str, new: str, found: str) -> None:
-    assert old in CODE
-    assert found in differences(PXD, CODE.replace(old, new))
-
-
-def test_functions_in_another_order_are_found() -> None:
-    parts = CODE.partition("    def ends(self):\n        return []\n")
-    turned = CODE.replace(parts[1], "").replace("    def move", parts[1] + "    def move")
-    assert differences(PXD, turned) == ["functions are in another order"]
+@pytest.mark.parametrize("case", cases(__file__, "declarations.txt"), ids=str)
+def test_each_sort_of_difference_is_found(case: Case) -> None:
+    """Each line of a case is changed in the code; `~` ends a line."""
+    code = CODE
+    for line in case.given:
+        old, _, new = (part.replace("~", "\n") for part in line.partition(" -> "))
+        assert code.count(old) == 1, line
+        code = code.replace(old, new)
+    case.expect(differences(PXD, code) or ["no difference"])
 
 
 @pytest.mark.parametrize("code", ["A = 2\n", "", "A = 1\nB = 2\n"])
 def test_a_constant_with_another_value_is_found(code: str) -> None:
+    assert differences("cdef enum:\n    A = 1\n", 'A = 1\n"""a"""\n') == []
     assert differences("cdef enum:\n    A = 1\n", code)
 
 
