@@ -164,7 +164,8 @@ def _groups(lists: Any) -> str:
 
 
 def _object(value: Any) -> str:
-    return " ".join([type(value).__name__, *_members(vars(value))])
+    members = {field.name: getattr(value, field.name) for field in fields(value)}
+    return " ".join([type(value).__name__, *_members(members)])
 
 
 def _members(members: Mapping[str, Any]) -> list[str]:
