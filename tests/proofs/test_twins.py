@@ -4,38 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from kvfast._core import hashing
 from kvfast._core.lookup import Lookup
 from kvfast._core.request import FastRequest
 from kvref.planning import memory, pages
 from kvspec.planning import PlanningConfig
 from kvspec.specs import LayerSpec
 from proofs import _z3
-from proofs.code import (
-    cbor_head,
-    fixed_point,
-    planning,
-)
+from proofs.code import fixed_point, planning
 
 
 @pytest.fixture(autouse=True)
 def _no_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """Less effort for z3, which finds no proof of a false statement anyway."""
     monkeypatch.setattr(_z3, "EFFORT", 2_000_000)
-
-
-def test_a_wrong_head_is_named(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Write the head of the next value."""
-    put_head = hashing.put_head
-
-    def next_one(message: memoryview[int], at: int, major: int, value: int) -> int:
-        return put_head(message, at, major, value + 1)
-
-    monkeypatch.setattr(hashing, "put_head", next_one)
-    assert cbor_head.main() == 1
-    assert "the shortest head: sat, expected unsat" in capsys.readouterr().out
 
 
 def test_a_search_that_keeps_its_marks_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
