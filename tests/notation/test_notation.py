@@ -153,7 +153,11 @@ def test_open_answers_are_filled_in() -> None:
     text = WINDOW.replace("[5 6 7 8 9 1]", "?").replace("[- 2 3 4]", "?")
     text += "\n== KV-SW-1  a table\nfor C N in 8 ?; 9 ?\npool 10; window 6 of 4\nstart r 0..15\n"
     text += "remove_skipped_blocks r C\nnum_free_blocks -> N\n"
+    text += "\n== KV-BATCH-7  a step\npool; full of 4\nnew r 0..5\nstep new=[r] -> ?\n"
     filled = blessed(text, "x.kv", REFERENCE)
+    assert not any(
+        each.violation for each in outcomes_of(stories_of(filled, "x.kv"), REFERENCE, Policy())
+    )
     assert "queue -> [5..9 1]" in filled
     assert "for C N in 8 5; 9 6" in filled
     assert "?" not in filled
