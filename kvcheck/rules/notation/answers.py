@@ -155,8 +155,7 @@ def written(call: Callable[[], Any]) -> str:
     if is_dataclass(got):
         return _object(got)
     found = plain(got)
-    nested = isinstance(found, list) and found and isinstance(found[0], list)
-    return _groups(found) if nested else _word(found)
+    return _groups(found) if _depth(found) > 1 else _word(found)
 
 
 def _groups(lists: Any) -> str:
