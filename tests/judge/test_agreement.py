@@ -20,6 +20,7 @@ from kvcheck.play.state import View
 from kvcheck.play.steps import Admit, Arrive, Program
 from kvspec.errors import UnknownBlockError
 from kvspec.snapshot import RequestState, Snapshot
+from tests.cases import Case, cases
 from tests.programs import CFG, A
 
 
@@ -143,80 +144,29 @@ def test_how_a_call_ended_is_told_in_words(
     assert caught.value.place == f"free ends with {place}"
 
 
-@pytest.mark.parametrize(
-    ("name", "one", "same", "other"),
-    [
-        ("get_computed_blocks", {"blocks": [[0, 3]]}, {"blocks": [[0, 4]]}, {"blocks": [[3, 0]]}),
-        (
-            "find_longest_cache_hit_per_group",
-            {"blocks": [[1], []]},
-            {"blocks": [[2], []]},
-            {"blocks": [[], [1]]},
-        ),
-        ("allocate_slots", [[1, 0]], [[2, 0]], [[1]]),
-        ("allocate_slots", None, None, [[]]),
-        (
-            "get_block_ids",
-            {"blocks": [[1]], "unhashed": [[1]]},
-            {"blocks": [[2]], "unhashed": [[2]]},
-            {"blocks": [[1]], "unhashed": [[]]},
-        ),
-        ("pop_blocks_for_free", [1, 2], [3, 4], [1]),
-        ("take_new_block_ids", [1, 2], [3, 4], [1]),
-        ("get_num_blocks_to_allocate", 1, 1, 2),
-    ],
-)
-def test_where_ids_are_a_policy_their_number_and_null_still_count(
-    name: str, one: Any, same: Any, other: Any
-) -> None:
-    require_same_outcome(name, Outcome(one), Outcome(same), exact_ids=False)
-    with pytest.raises(WrongAnswer, match=f"{name} answers"):
-        require_same_outcome(name, Outcome(one), Outcome(other), exact_ids=False)
-    if one != same:
-        with pytest.raises(WrongAnswer, match=f"{name} answers"):
-            require_same_outcome(name, Outcome(one), Outcome(same))
+@pytest.mark.parametrize("case", cases(__file__, "agreement.txt"), ids=str)
+def test_where_two_answers_part_is_said(case: Case) -> None:
+    """Of calls first where ids are a policy, so that their number and null count, then exactly.
 
-
-HASH = "ab" * 32
-
-
-@pytest.mark.parametrize(
-    ("what", "expected", "observed", "told", "first_at", "place"),
-    [
-        ("free queue", [1, 2], [2, 1], ("free queue: [1, 2]", "[2, 1]"),
-         "[0]: expected 1, got 2", "free queue"),
-        ("state", {"r0": [[1, 2], [3]]}, {"r0": [[1, 2], [4]]}, ("state.r0[1]: [3]", "[4]"),
-         ".r0[1][0]: expected 3, got 4", "state"),
-        ("event 3", {"block_hashes": [HASH, HASH]}, {"block_hashes": [HASH, f"{HASH[1:]}c"]},
-         ("event 3.block_hashes: [abababab…, abababab…]", "[abababab…, babababa…]"),
-         ".block_hashes[1]: expected abababab…, got babababa…", "event .block_hashes"),
-        ("hash", HASH, f"{HASH[:60]}cdef", ("hash: …abababababab", "…ababababcdef"), "", "hash"),
-        ("hash", bytes(40), bytes(39) + b"x", ("hash: …0000000000", "…0000000078"), "", "hash"),
-        ("one(3) answers", 1, True, ("one(3) answers: 1", "True"), "", "one"),
-        ("n", 1, 1.0, ("n: 1", "1.0"), "", "n"),
-        ("list", [1, 2], [1], ("list: [1, 2]", "[1]"), "[1]: expected 2, got (absent)", "list"),
-        ("list", [[1]], [[1], [2]], ("list: [[1]]", "[[1], [2]]"),
-         "[1]: expected (absent), got [2]", "list"),
-        ("made", {"a": 1}, {"a": 1, "b": 2}, ("made: {'a': 1}", "{'a': 1, 'b': 2}"),
-         ".b: expected (absent), got 2", "made .b"),
-        ("made", {"a": 1}, {}, ("made: {'a': 1}", "{}"), ".a: expected 1, got (absent)", "made .a"),
-        ("r", ONE, replace(ONE, num_cached_blocks=(9,)), ("r.num_cached_blocks: [2]", "[9]"),
-         ".num_cached_blocks[0]: expected 2, got 9", "r .num_cached_blocks"),
-        ("deep", {"x": [{"b": [1, 2]}, {"c": 3}]}, {"x": [{"b": [1, 3]}, {"c": 3}]},
-         ("deep.x[0].b: [1, 2]", "[1, 3]"), ".x[0].b[1]: expected 2, got 3", "deep .x"),
-        ("two", {"x": [[1], [2]], "y": 1}, {"x": [[1], [3]], "y": 2},
-         ("two: {'x': [[1], [2]], 'y': 1}", "{'x': [[1], [3]], 'y': 2}"),
-         ".x[1][0]: expected 2, got 3", "two .x"),
-    ],
-)  # fmt: skip
-def test_a_wrong_answer_says_where_both_sides_part(
-    what: str, expected: Any, observed: Any, told: tuple[str, str], first_at: str, place: str
-) -> None:
-    """For reports both sides apart, and the place without what other programs have otherwise."""
-    wrong = WrongAnswer("name", "KV-POOL-6", what, expected, observed)
+    For reports both sides apart, and the place without what other programs have otherwise.
+    """
+    what, *values = case.given
+    expected, *others = (eval(value, {"ONE": ONE, "replace": replace}) for value in values)
+    if len(others) > 1:
+        same, other = others
+        require_same_outcome(what, Outcome(expected), Outcome(same), exact_ids=False)
+        case.expect([part(what, expected, other, exact_ids=False), part(what, expected, same)])
+        return
+    wrong = WrongAnswer("name", "KV-POOL-6", what, expected, others[0])
     assert (wrong.invariant, wrong.rule) == ("name", "KV-POOL-6")
-    assert (wrong.expected, wrong.observed) == told
-    assert wrong.detail == f"expected {told[0]}, got {told[1]}"
-    assert wrong.first_at == first_at
-    assert wrong.place == place
+    assert wrong.detail == f"expected {wrong.expected}, got {wrong.observed}"
+    case.expect([wrong.expected, wrong.observed, wrong.first_at or "-", wrong.place])
     assert first_difference(expected, expected) is None
+
+
+def part(name: str, one: Any, other: Any, **how: bool) -> str:
+    try:
+        require_same_outcome(name, Outcome(one), Outcome(other), **how)
+    except WrongAnswer as error:
+        return str(error.detail)
+    return "the same"
