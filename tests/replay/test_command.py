@@ -16,7 +16,6 @@ from rich.console import Console
 
 from kvcheck.cli import main
 from kvcheck.tools.replay.formats.mooncake import record_line
-from kvcheck.tools.replay.source import open_trace
 from kvcheck.tools.replay.synth import SynthTrace
 from tests.replay.records import line
 
@@ -43,11 +42,6 @@ def bad_trace(folder: Path) -> str:
     path = folder / "bad.jsonl"
     path.write_text("\n".join(json.dumps(each) for each in (line(), line(input_length=-4))))
     return str(path)
-
-
-def test_the_demo_is_a_generated_trace() -> None:
-    with open_trace("demo") as demo:
-        assert list(demo) == list(SynthTrace("synth:chat?requests=200&seed=0"))
 
 
 def test_a_file_a_compressed_file_and_a_pipe_are_one_trace(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
 
 import pytest
 
@@ -57,20 +56,6 @@ def test_what_the_driver_asks_and_counts(case: Case) -> None:
     case.expect([*manager.noted, *(f"{name} {count:,}" for name, count in counts.items() if count)])
 
 
-def test_generated_tokens_are_new_in_the_whole_replay() -> None:
-    noted = Noted()
-    made: list[int] = []
-    append = noted.append_tokens
-
-    def remember(manager: KVCacheManager, request: Request, token_ids: Sequence[int]) -> None:
-        made.extend(token_ids)
-        append(manager, request, token_ids)
-
-    noted.append_tokens = remember  # type: ignore[method-assign]  # a spy
-    replay([record(1, [0], 10, 4), record(2, [0], 10, 3)], ReplayOptions(8, 16), noted)
-    assert made == list(range(65_536, 65_536 + 7))
-
-
 def test_an_implementation_that_refuses_everything_ends_the_replay() -> None:
     with pytest.raises(ReplayError, match="nothing runs") as caught:
         replay([record(1, [0], 10)], ReplayOptions(8, 16), Noted(refuse_all=True))
@@ -94,19 +79,6 @@ def test_an_implementation_that_refuses_the_only_request_ends_the_replay() -> No
 def test_a_hit_of_the_last_token_ends_the_replay() -> None:
     with pytest.raises(ReplayError, match="the last is never a hit"):
         replay([record(1, [0], 10)], ReplayOptions(8, 16), Noted(overlong_hit=True))
-
-
-def test_progress_is_reported_after_every_step() -> None:
-    seen: list[int] = []
-    driver = Driver(
-        Noted(),
-        ReplayOptions(20, 16),
-        [record(1, [0], 10, 3)],
-        trace_name="scene",
-        on_progress=lambda driver: seen.append(driver.moment().counts.steps),
-    )
-    driver.run()
-    assert seen == [1, 2, 3]
 
 
 def test_the_trace_is_read_as_a_stream_and_ended_requests_are_forgotten() -> None:

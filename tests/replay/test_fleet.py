@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,6 @@ from kvcheck.tools.replay.source import open_trace
 from kvcheck.tools.replay.trace import TraceRecord
 from kvfast.fleet.index import FastIndex
 from kvspec.errors import InvalidArgumentError
-from kvspec.events import EventHash
 
 NUM_REQUESTS = 60
 FAST = ["--impl", "kvfast", "--no-check", "--quiet"]
@@ -69,18 +67,6 @@ def test_every_route_serves_every_request_and_prefixes_buy_hits(arrival: str) ->
     assert {engine["requests"] for engine in found["round-robin"]["engines"]} == {15}
     assert found["prefix"]["hit_rate"] >= found["least-work"]["hit_rate"]
     assert found["least-work"]["hit_rate"] > found["round-robin"]["hit_rate"]
-
-
-class NothingKnown(FastIndex):
-    def prefixes(
-        self, hashes: Sequence[EventHash], *, group: int = 0, medium: str = "GPU"
-    ) -> Mapping[str, int]:
-        return {}
-
-
-def test_what_prefixes_buy_comes_from_the_index() -> None:
-    blind = replayed(4, "prefix", index=NothingKnown())
-    assert {**blind, "route": ""} == {**replayed(4, "least-loaded"), "route": ""}
 
 
 @pytest.mark.parametrize(("engines", "route"), [(0, "prefix"), (2, "shortest")])

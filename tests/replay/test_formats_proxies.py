@@ -53,15 +53,3 @@ def test_lmsys_conversations_have_a_request_for_each_answer(tmp_path: Path) -> N
     assert [record.place for record in found] == ["1", "1.1"]
     assert found == read(tmp_path, [{"messages": again}])[0]
     assert notes[-1] == "requests: 2, from 1 lines"
-
-
-def test_requests_and_lines_are_counted_where_they_differ(tmp_path: Path) -> None:
-    line = {"conversation": ANSWERED}
-    path = tmp_path / "chats.jsonl"
-    path.write_text(json.dumps(line) + "\n\n" + json.dumps(line) + "\n", encoding="utf-8")
-    with TraceFile(str(path)) as trace:
-        records = iter(trace)
-        next(records)
-        assert "requests:" not in trace.notes[-1]
-        list(records)
-        assert trace.notes[-1] == "requests: 2, from 3 lines"

@@ -9,26 +9,10 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from kvcheck.cli import _live, _watch, main
+from kvcheck.cli import _watch, main
 from kvcheck.cli._live import LiveView
-from kvcheck.tools.replay.result import Counts, Moment, whole
 
 FAST = ("--impl", "kvfast", "--no-check")
-
-
-def test_several_engines_are_their_sums_and_the_mean_of_their_usage() -> None:
-    moments = [
-        Moment(
-            Counts(requests=3, tokens_queried=10, tokens_hit=5, peak_usage=0.9), 7, 0.2, 1, 2, 3
-        ),
-        Moment(
-            Counts(requests=4, tokens_queried=30, tokens_hit=5, peak_usage=0.5), 9, 0.6, 4, 5, 6
-        ),
-    ]
-    found = whole(moments)
-    assert (found.counts.requests, found.counts.hit_rate) == (7, 0.25)
-    assert (found.usage, found.counts.peak_usage, found.clock_ms) == (0.4, 0.9, 9)
-    assert (found.num_running, found.num_preempted, found.num_waiting) == (5, 7, 9)
 
 
 def report(capsys: pytest.CaptureFixture[str], *options: str) -> tuple[dict[str, Any], str]:
@@ -72,17 +56,3 @@ def test_the_report_is_the_same(
         steps = alone["routes"][0]["steps"] if engines else alone["steps"]
         assert lines > steps / 2
         assert "\x1b" not in seen.getvalue()
-
-
-def test_quiet_is_quiet(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(LiveView, "SECONDS_BETWEEN_LINES", 0.0)
-    _, remarks = report(capsys, "--live", "--quiet")
-    assert remarks == ""
-
-
-def test_clocks() -> None:
-    assert [_live._clock(seconds) for seconds in (0.2, 59.7, 61, 3_725)] == [
-        *("0:00", "1:00", "1:01", "1:02:05")
-    ]

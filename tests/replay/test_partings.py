@@ -196,12 +196,3 @@ def test_what_cannot_be_counted_is_refused(
 ) -> None:
     assert main(["prompts", *options.split()]) == 2
     assert says in capsys.readouterr().err
-
-
-def test_a_pool_bounds_the_hits(capsys: pytest.CaptureFixture[str]) -> None:
-    def shown(command: str) -> str:
-        assert main(command.split()) == 0
-        return capsys.readouterr().out
-
-    assert "11 blocks hit 32.20%" in shown("prompts demo --num-blocks 11")
-    assert "32.20%" in shown("whatif demo --num-blocks 11")

@@ -199,12 +199,6 @@ def test_what_a_policy_keeps_survives_a_scan_that_lru_loses_it_to(name: str, oth
     assert hits(name, trace, 5) == 2
 
 
-def test_a_pin_is_bounded_and_gives_way_to_a_request() -> None:
-    twice = [asked(unit) for unit in range(20) for _ in range(2)]
-    whole = Asked(array("q", range(30, 34)), 4, 4, 0)
-    assert hits("pin:2", of([*twice, whole, whole]), 5) == 20 + 4
-
-
 def test_a_count_that_is_off_by_one_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(policies.LFU, "choose", lambda self, block, before, asked: int(before or 1))
     with pytest.raises(AssertionError):

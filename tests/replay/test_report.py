@@ -91,11 +91,6 @@ def test_equal_input_gives_an_equal_picture(
     assert b"<dc:date>" not in picture
 
 
-def test_a_replay_of_one_step_has_a_picture() -> None:
-    result, content = replay([record(1, [0], 10)], name="a $b$ 漢字 & <c>.jsonl")
-    assert plot_bytes([(result.series, content)], image_format="png")
-
-
 def test_the_page_needs_nothing_else(chat: tuple[ReplayResult, dict[str, Any]]) -> None:
     result, content = chat
     svg = plot_bytes([(result.series, content)], image_format="svg")
