@@ -20,6 +20,7 @@ from kvspec.batched import StepOutput, StepPlan, StepResult
 from kvspec.interface import Feature
 from kvspec.sequential import SequentialManager
 from tests.explore.exploring import configuration, explored
+from tests.stand_ins import Lacks
 
 SMALL = replace(configuration("batched"), prompts=((0, 0),), steps=(Step(1),))
 
@@ -117,16 +118,8 @@ def test_a_mistake_in_a_step_is_found_by_the_shortest_way(planted: Planted, tmp_
 
 
 def test_steps_that_are_single_calls_are_right_with_and_without_the_feature() -> None:
-    class Single(type(kvref.implementation())):  # type: ignore[misc]  # a class of a value
-        """No steps of its own."""
-
-        @property
-        def capabilities(self) -> Any:
-            has = super().capabilities
-            return replace(has, features=has.features - {Feature.BATCHED})
-
     tiny = replace(SMALL, config=manager_of("3; full of 1; max_model_len_tokens=2"))
-    beside = explored(tiny, Single())
+    beside = explored(tiny, Lacks(Feature.BATCHED))
     assert beside.violation is None
     assert beside.counts == explored(tiny).counts
 

@@ -20,8 +20,8 @@ from kvspec.request import Request
 from kvspec.snapshot import Snapshot
 from tests.cases import Case, cases
 from tests.explore.exploring import configuration, explored
-from tests.explore.test_copies import made_with
 from tests.mistakes import mistaken, mistakes, of_kvfast
+from tests.stand_ins import WithManager
 
 PLANTED = cases(__file__, "planted.txt")
 ORDER, LEAK = "TakesFromTheBack in pool", "LeaksUnhashedBlocks in pool"
@@ -115,7 +115,7 @@ class TurnsTheQueue(ReferenceManager):
 
 
 def test_a_question_that_changes_something_is_found_without_anybody_to_compare_with() -> None:
-    found = explore(Exploration(configuration("pool")), Pair(made_with(TurnsTheQueue))).violation
+    found = explore(Exploration(configuration("pool")), Pair(WithManager(TurnsTheQueue))).violation
     assert found is not None
     assert found.broken.operations[-1][0] == "get_block_ids"
     assert (found.broken.rule, found.path[-1][0]) == ("KV-MGR-2", "ask")
@@ -169,7 +169,7 @@ class ShowsNothing(ReferenceManager):
 
 def test_a_subject_that_cannot_be_looked_at_is_told_with_its_error() -> None:
     """Blame no other rule: no operation failed, only the snapshot did."""
-    pair = Pair(kvref.implementation(), made_with(ShowsNothing))
+    pair = Pair(kvref.implementation(), WithManager(ShowsNothing))
     found = explore(Exploration(configuration("pool")), pair).violation
     assert found is not None
     broken = found.broken

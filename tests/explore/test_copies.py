@@ -13,34 +13,14 @@ import kvref
 from kvcheck.explore import trace
 from kvcheck.explore.search import Pair
 from kvcheck.explore.sides import copies
-from kvref.manager import ReferenceManager
-from kvspec.audit import unwrapped
 from kvspec.errors import KVSpecError
 from kvspec.request import RequestInput
 from kvspec.transitions import PURE_CALLS, Transition, check_transition
 from tests.explore.exploring import configuration, explored
 from tests.explore.managers import IsNoCopy, NeverPickled, RemembersErrors
+from tests.stand_ins import WithManager
 
 SMALL = replace(configuration("pool"), name="small", prompts=((0, 1),))
-
-
-def made_with(manager_class: type[ReferenceManager]) -> Any:
-    """Return the reference with another manager, also after a restore."""
-
-    class Made(type(kvref.implementation())):  # type: ignore[misc]  # a class of a value
-        """Everything else is the reference's."""
-
-        def create(self, config: Any, **how: Any) -> Any:
-            return self.changed(super().create(config, check_invariants=False))
-
-        def restore(self, config: Any, snapshot: Any) -> Any:
-            return self.changed(unwrapped(super().restore(config, snapshot)))
-
-        def changed(self, manager: Any) -> Any:
-            manager.__class__ = manager_class
-            return manager
-
-    return Made()
 
 
 def test_a_copy_is_as_the_manager_was_and_goes_its_own_way() -> None:
@@ -57,18 +37,18 @@ def test_a_copy_is_as_the_manager_was_and_goes_its_own_way() -> None:
 
 
 def test_managers_that_pickle_cannot_copy_are_restored_and_the_graph_is_the_same() -> None:
-    oracle = made_with(NeverPickled)
+    oracle = WithManager(NeverPickled)
     assert copies(oracle.create(SMALL.config, check_invariants=False)) is None
     assert explored(SMALL, oracle=oracle).graph.numbers == explored(SMALL).graph.numbers
 
 
 def test_copies_that_share_their_state_end_the_exploration() -> None:
     with pytest.raises(KVSpecError, match="share their state"):
-        explored(SMALL, oracle=made_with(IsNoCopy))
+        explored(SMALL, oracle=WithManager(IsNoCopy))
 
 
 def test_what_a_manager_hides_from_its_snapshot_shows_in_the_next_move() -> None:
-    subject = made_with(RemembersErrors)
+    subject = WithManager(RemembersErrors)
     violation = explored(SMALL, subject).violation
     assert violation is not None
     assert violation.broken.rule == "KV-MGR-7"

@@ -12,6 +12,7 @@ from kvcheck.explore.session import Report, run
 from kvcheck.processes import Processes
 from kvspec.interface import Feature
 from tests.explore.exploring import configuration, explored
+from tests.stand_ins import Lacks
 
 SMALL = replace(configuration("pool"), name="small", prompts=((0, 1),))
 REFERENCE = Pair(kvref.implementation(), oracle_name="kvref", find=find_implementation)
@@ -28,20 +29,16 @@ def test_several_processes_count_what_one_counts() -> None:
 
 
 def test_side_by_side_the_graph_is_the_same_and_needs_no_restore_of_the_subject() -> None:
-    class CannotRestore(type(kvref.implementation())):  # type: ignore[misc]  # a class of a value
-        """The reference, which says that it cannot be restored, and cannot be cloned either."""
+    class CannotRestore(Lacks):
+        """Neither that nor a clone is asked for."""
 
-        @property
-        def capabilities(self) -> Any:
-            has = super().capabilities
-            return replace(has, features=has.features - {Feature.CLONE, Feature.RESTORE})
-
-        def restore(self, config: Any, snapshot: Any) -> Any:
+        def restore(self, *args: Any) -> Any:
             raise AssertionError("not asked for")
 
-        clone = restore
+        def clone(self, *args: Any) -> Any:
+            raise AssertionError("not asked for")
 
-    alone, beside = explored(SMALL), explored(SMALL, CannotRestore())
+    alone, beside = explored(SMALL), explored(SMALL, CannotRestore(Feature.CLONE, Feature.RESTORE))
     assert beside.violation is None
     assert beside.counts == alone.counts
     assert beside.graph.numbers == alone.graph.numbers
@@ -86,15 +83,8 @@ def test_a_result_is_told_to_machines() -> None:
 
 
 def test_what_a_subject_lacks_leaves_configurations_out() -> None:
-    class Plain(type(kvref.implementation())):  # type: ignore[misc]  # a class of a value
-        """No drafts, no windows."""
-
-        @property
-        def capabilities(self) -> Any:
-            has = super().capabilities
-            return replace(has, features=has.features - {Feature.DRAFTING, Feature.MULTIPLE_GROUPS})
-
-    pair = Pair(kvref.implementation(), Plain(), "kvref", "plain")
+    plain = Lacks(Feature.DRAFTING, Feature.MULTIPLE_GROUPS)
+    pair = Pair(kvref.implementation(), plain, "kvref", "plain")
     chosen = tuple(configuration(name) for name in ("eagle", "hybrid", "pool"))
     report = run(pair, (*chosen[:2], replace(SMALL, prompts=((0,),))))
     assert report.left_out == {"eagle": ("drafting",), "hybrid": ("multiple_groups",)}

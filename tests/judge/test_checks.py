@@ -19,9 +19,9 @@ from kvcheck.play.steps import Admit, Arrive
 from kvspec.errors import InvariantViolation
 from kvspec.events import AllBlocksCleared
 from kvspec.interface import Feature
-from tests.judge.test_performing import Lacks
 from tests.judge.test_verdicts import ran
 from tests.programs import CFG, A
+from tests.stand_ins import Lacks
 
 REFERENCE = kvref.implementation()
 ITEM = Arrive((1, 2, 3, 4), items=(("i", 1, 2), ("j", 2, 1)))

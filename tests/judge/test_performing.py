@@ -22,9 +22,10 @@ from kvcheck.play.steps import (
 )
 from kvref.implementation import ReferenceImplementation
 from kvspec.config import ManagerConfig
-from kvspec.interface import Capabilities, Feature, Implementation
+from kvspec.interface import Feature, Implementation
 from tests.cases import Case, cases
 from tests.programs import CFG, A, configure, configured, full, steps_of
+from tests.stand_ins import Lacks
 
 TWO = configure(12, full(), full(4))
 PARTIAL = configure(12, full(), full(4), hash_block_size_tokens=2)
@@ -70,17 +71,6 @@ CALL_OF_FEATURE = {
     Feature.HITS_PER_GROUP: "find_longest_cache_hit_per_group",
     Feature.NEW_BLOCK_IDS: "take_new_block_ids",
 }
-
-
-class Lacks(ReferenceImplementation):
-    def __init__(self, feature: Feature) -> None:
-        super().__init__()
-        self.feature = feature
-
-    @property
-    def capabilities(self) -> Capabilities:
-        has = super().capabilities
-        return replace(has, features=has.features - {self.feature})
 
 
 @pytest.mark.parametrize("feature", CALL_OF_FEATURE)

@@ -14,20 +14,14 @@ from kvcheck.play.steps import Admit, Arrive, Copy, Program, Run
 from kvref.implementation import ReferenceImplementation
 from kvspec.config import ManagerConfig
 from kvspec.errors import InvalidArgumentError
-from kvspec.interface import Capabilities, Feature
+from kvspec.interface import Feature
 from kvspec.snapshot import Snapshot
-from tests.judge.test_performing import Lacks, asked
+from tests.judge.test_performing import asked
 from tests.programs import CFG, A, configure, full
+from tests.stand_ins import Lacks
 
 GIVEN = replace(CFG, hash_function="given_8")
 PROMPT = [1, 2, 3, 4, 5]
-
-
-class WithoutFacts(ReferenceImplementation):
-    @property
-    def capabilities(self) -> Capabilities:
-        has = super().capabilities
-        return replace(has, features=has.features - {Feature.BLOCK_FACTS})
 
 
 def player(config: Any = CFG, implementation: Any = None) -> Player:
@@ -52,7 +46,9 @@ def test_what_is_known_of_held_blocks_is_shown_before_and_after() -> None:
     assert did(made, "hold_blocks", block_ids=[1, 5]) == [
         (1, keys[0], 0), free, (2, keys[0], 0), (1, None, None),
     ]  # fmt: skip
-    assert did(player(implementation=WithoutFacts()), "hold_blocks", block_ids=[1]) == []
+    assert (
+        did(player(implementation=Lacks(Feature.BLOCK_FACTS)), "hold_blocks", block_ids=[1]) == []
+    )
 
 
 def test_a_request_is_followed_first_to_what_stays_then_to_what_comes() -> None:

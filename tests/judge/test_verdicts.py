@@ -23,8 +23,8 @@ from kvcheck.play.watchdog import Hang
 from kvspec.errors import InvariantViolation, KVSpecError, RemoteError
 from kvspec.interface import Feature
 from tests.cases import Case, cases
-from tests.judge.test_performing import Lacks
 from tests.programs import CFG, A
+from tests.stand_ins import Lacks
 
 REFERENCE = kvref.implementation()
 PROGRAM = Program(CFG, (Arrive(A), Admit()))

@@ -5,13 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from kvref.implementation import ReferenceImplementation
-from kvref.manager import ReferenceManager
-from kvspec.audit import unwrapped
 from kvspec.config import ManagerConfig
 from kvspec.interface import Implementation, KVCacheManager
 from kvspec.request import Request, RequestInput, RequestStatus
-from kvspec.snapshot import Snapshot
 from tests.contract.builders import make_config
 from tests.mistakes import mistaken
 
@@ -19,22 +15,6 @@ from tests.mistakes import mistaken
 def config(num_blocks: int = 10, **members: Any) -> ManagerConfig:
     watched = {"max_model_len_tokens": 4 * num_blocks, "enable_events": True, "log_stats": True}
     return make_config(num_blocks, **watched | members)
-
-
-class WithManager(ReferenceImplementation):
-    """kvref with another class of manager, as good or bad as that is."""
-
-    def __init__(self, manager_class: type[ReferenceManager]) -> None:
-        super().__init__()
-        self.manager_class = manager_class
-
-    def create(self, config: ManagerConfig, **options: Any) -> KVCacheManager:
-        return self.manager_class(config, options.get("clock"), self.pool_class)
-
-    def restore(self, config: ManagerConfig, snapshot: Snapshot) -> KVCacheManager:
-        manager = unwrapped(super().restore(config, snapshot))
-        manager.__class__ = self.manager_class  # the state is that of the class it was made as
-        return manager
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,6 @@ from kvspec.record import Header
 from kvspec.record_file import write_trace
 from kvspec.request import Request
 from kvspec.snapshot import Snapshot
-from tests.monitor.twins import WithManager
 from tests.records.changed import (
     CHANGES,
     FIELDS,
@@ -32,6 +31,7 @@ from tests.records.changed import (
     spread,
 )
 from tests.records.tape import Tape
+from tests.stand_ins import WithManager
 
 
 @pytest.mark.parametrize("name", CHANGES)

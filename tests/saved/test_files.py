@@ -17,11 +17,12 @@ from kvspec.codec import encode_manager_config
 from kvspec.columns import columns_of
 from kvspec.config import ManagerConfig
 from kvspec.errors import InvalidArgumentError, SavedStateError, UnsupportedError
-from kvspec.interface import Capabilities, Feature, Implementation, KVCacheManager
+from kvspec.interface import Feature, Implementation, KVCacheManager
 from kvspec.policy import Policy
 from kvspec.request import RequestInput
 from kvspec.saved import load, save
 from tests.contract.builders import make_config
+from tests.stand_ins import Lacks
 
 IMPLEMENTATIONS: tuple[Implementation, ...] = (kvref.implementation(), kvfast.implementation())
 
@@ -122,21 +123,9 @@ def test_another_configuration_is_refused_and_what_differs_is_named(path: Path) 
             load(IMPLEMENTATIONS[0], path, config=other)
 
 
-class Without:
-    def __init__(self, inner: Any, feature: Feature) -> None:
-        self.inner = inner
-        self.lacking = feature
-
-    @property
-    def capabilities(self) -> Capabilities:
-        can: Capabilities = self.inner.capabilities
-        return replace(can, features=can.features - {self.lacking})
-
-
 def test_who_cannot_restore_is_refused_before_the_file_is_read(tmp_path: Path) -> None:
-    lacking: Any = Without(IMPLEMENTATIONS[0], Feature.RESTORE)
     with pytest.raises(UnsupportedError):
-        load(lacking, tmp_path / "none")
+        load(Lacks(Feature.RESTORE), tmp_path / "none")
 
 
 @pytest.mark.rule("KV-MGR-20")
