@@ -38,6 +38,7 @@ from kvcheck.cli._workers import workers_for, workers_options
 from kvcheck.discovery import find_implementation
 from kvcheck.tasks import in_order
 from kvcheck.tools.replay import beside
+from kvcheck.tools.replay.against import Live, read_live
 from kvcheck.tools.replay.driver import Driver, ReplayError
 from kvcheck.tools.replay.explain import ExplanationError
 from kvcheck.tools.replay.file import STDIN
@@ -48,7 +49,7 @@ from kvcheck.tools.replay.source import open_trace
 from kvcheck.tools.replay.trace import TraceSource, select
 from kvcheck.watch.recording import RecordedImplementation
 from kvcheck.watch.writing import UnrecordableError
-from kvspec.errors import InvariantViolation
+from kvspec.errors import FormatError, InvariantViolation
 from kvspec.interface import Implementation
 
 _WRONG = (InvariantViolation, ReplayError, ExplanationError, UnrecordableError)
@@ -57,7 +58,7 @@ NUM_BLOCKS = 300
 
 @click.command()
 @click.argument("traces", nargs=-1, required=True, metavar="TRACE…")
-@impl_option(required=True)
+@impl_option(default="kvfast", show_default=True)
 @click.option(
     "--num-blocks",
     type=click.IntRange(2, MOST_BLOCKS),
@@ -113,6 +114,20 @@ NUM_BLOCKS = 300
     "--check/--no-check",
     default=True,
     help="Check all invariants after every operation; use --no-check for large traces.",
+)
+@click.option(
+    "--prefill-rate",
+    type=POSITIVE,
+    metavar="N",
+    help="Prompt tokens that an engine computes in a second, to show the seconds that hits save.",
+)
+@click.option(
+    "--against",
+    "sources",
+    multiple=True,
+    metavar="URL",
+    help="Metrics of a vLLM that ran the trace, at its /metrics or in a file, to compare with."
+    " Twice: before and after the trace.",
 )
 @with_model_options
 @with_trace_options
@@ -197,8 +212,9 @@ def _num_blocks(given: dict[str, Any]) -> int:
 
 def _check_several(traces: Sequence[str], given: dict[str, Any]) -> None:
     """Fail for options that work with a single trace only."""
-    for option, value in (("--record", given["record_path"]), ("--engines", given["engines"])):
-        if value is not None:
+    alone = ("--record", "record_path"), ("--engines", "engines"), ("--against", "sources")
+    for option, value in ((option, given[name]) for option, name in alone):
+        if value:
             fail(f"{option} works with one trace only; leave out {option} or {traces[1]}")
     if traces.count(STDIN) > 1:
         fail("standard input can be read only once; name it once")
@@ -228,6 +244,8 @@ def _replayed(
             sample=given["sample"],
             limit=given["limit"],
             check_invariants=given["check"],
+            prefill_rate=given["prefill_rate"],
+            live=_live(given["sources"]),
         )
         with _recorded(implementation, given["record_path"], context) as subject:
             result = _replay(subject, options, source, context, shown)
@@ -236,6 +254,22 @@ def _replayed(
         empty = "--sample kept no request" if context.sample < 1 else "holds no requests"
         fail(f"{context.trace}: {empty}; nothing was replayed")
     return result, report(result, context)
+
+
+def _live(sources: Sequence[str]) -> Live | None:
+    """Return what an engine counted, or counted between two readings."""
+    if not sources:
+        return None
+    require_extra("prometheus_client", "metrics")
+    if len(sources) > 2:
+        fail("--against may be given twice, before and after the trace")
+    try:
+        *before, after = map(read_live, sources)
+        return after.since(before[0]) if before else after
+    except OSError as error:
+        fail(f"--against {' '.join(sources)}: {error}")
+    except FormatError as error:
+        fail(f"--against {error}")
 
 
 def _replay(

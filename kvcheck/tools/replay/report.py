@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import platform
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from kvcheck.tools.replay.against import Live, beside
 from kvcheck.tools.replay.result import ReplayResult
 from kvspec.interface import Capabilities
 
@@ -19,7 +21,8 @@ FORMAT_VERSION = 1
 class ReplayContext:
     """The trace, the implementation and the selection of requests that belong to a result.
 
-    `notes`: what is inexact in the trace.
+    `notes`: what is inexact in the trace. `prefill_rate`: tokens that an engine computes in a
+    second. `live`: counters of an engine that ran it.
     """
 
     trace: str
@@ -28,13 +31,15 @@ class ReplayContext:
     limit: int | None
     check_invariants: bool
     notes: tuple[str, ...] = ()
+    prefill_rate: int | None = None
+    live: Live | None = None
 
 
 def report(result: ReplayResult, context: ReplayContext) -> dict[str, Any]:
     """Return all measurements as a JSON document; equal inputs differ only in `seconds`."""
     counts = result.counts
     waterfall = result.waterfall
-    return {
+    content = {
         "format": FORMAT,
         "version": FORMAT_VERSION,
         "trace": context.trace,
@@ -54,6 +59,7 @@ def report(result: ReplayResult, context: ReplayContext) -> dict[str, Any]:
         "tokens_queried": counts.tokens_queried,
         "tokens_hit": counts.tokens_hit,
         "hit_rate": counts.hit_rate,
+        "prefill_tokens_per_second": context.prefill_rate,
         "trace_repeat_rate": float(waterfall.repeat_rate),
         "preemptions": counts.preemptions,
         "preempted_requests": counts.preempted_requests,
@@ -82,6 +88,9 @@ def report(result: ReplayResult, context: ReplayContext) -> dict[str, Any]:
         },
         "seconds": {**asdict(result.seconds), "total": result.seconds.total},
     }
+    if context.live is not None:
+        content["against"] = beside(context.live, content)
+    return content
 
 
 def report_text(content: dict[str, Any]) -> str:
@@ -110,8 +119,12 @@ def how(content: dict[str, Any]) -> str:
 
 
 def note_lines(content: dict[str, Any]) -> list[str]:
-    """Return a line for each note on what is inexact in the trace."""
-    return [f"  note: {note}" for note in content["notes"]]
+    """Return a line for each note on what is inexact in the trace, or unlike an engine's run."""
+    reasons = content.get("against", {}).get("reasons", ())
+    return [
+        *(f"  note: {note}" for note in content["notes"]),
+        *(f"  beside the engine: {reason}" for reason in reasons),
+    ]
 
 
 def number_rows(content: dict[str, Any]) -> list[tuple[str, str]]:
@@ -122,6 +135,7 @@ def number_rows(content: dict[str, Any]) -> list[tuple[str, str]]:
         ("requests", f"{content['requests']:,}"),
         ("tokens queried", f"{content['tokens_queried']:,}"),
         ("tokens hit", f"{content['tokens_hit']:,}  ({hits})"),
+        *_rows_beside(content),
         ("trace repeat rate", f"{content['trace_repeat_rate']:.2%} of ids"),
         ("evictions", f"{content['evictions']:,}"),
         ("preemptions", f"{content['preemptions']:,}"),
@@ -135,6 +149,22 @@ def number_rows(content: dict[str, Any]) -> list[tuple[str, str]]:
         ("tokens computed", f"{content['tokens_computed']:,}"),
         ("tokens generated", f"{content['tokens_generated']:,}"),
     ]
+
+
+def _rows_beside(content: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield the seconds of computing that hits save, and the hits of a running engine."""
+    rate = content["prefill_tokens_per_second"]
+    if rate is not None:
+        saved, all_of_it = content["tokens_hit"] / rate, content["tokens_queried"] / rate
+        yield "prefill saved", f"{saved:,.1f} s of {all_of_it:,.1f} s, at {rate:,} tokens a second"
+    live = content.get("against")
+    if live is not None:
+        hits = _share(live["tokens_hit"], live["tokens_queried"])
+        change = f"{100 * live['difference']:+.2f} points"
+        yield (
+            "the engine's",
+            f"{live['tokens_hit']:,} of {live['tokens_queried']:,}  ({hits}, {change})",
+        )
 
 
 def explanation_rows(content: dict[str, Any]) -> list[tuple[str, str]]:
