@@ -27,7 +27,7 @@ from pathlib import Path
 from random import Random
 from typing import Any, cast
 
-from bench.tables import insert
+from bench.tables import put
 from kvcheck.adapters.vllm import implementation
 from kvcheck.adapters.vllm.implementation import VLLMImplementation
 from kvcheck.adapters.vllm.manager import VLLMManager
@@ -41,7 +41,7 @@ from kvcheck.play.runner import Check, Runner
 from kvcheck.play.steps import Arrive, Break, Program
 from kvcheck.play.verdicts import Violation, violation_of
 from kvspec.config import ManagerConfig
-from kvspec.interface import KVCacheManager
+from kvspec.interface import Implementation, KVCacheManager
 from kvspec.snapshot import Snapshot
 
 MAX_STEPS = 40
@@ -111,16 +111,20 @@ def drawn(seed: int, number: int) -> Program:
     return replace(program, steps=tuple(steps))
 
 
-def violation(program: Program, subject: VLLMImplementation, *, quick: bool) -> Violation | None:
-    """Return what the content oracle, and unless `quick` an invariant, finds in a program.
+def violation(
+    program: Program,
+    subject: Implementation,
+    checks: Sequence[Check],
+    oracle: Implementation | None = None,
+) -> Violation | None:
+    """Return what the content oracle, or one of these checks, finds in a program.
 
     Raises LeftOut for a configuration that the subject does not support.
     """
     runner: Runner | None = None
     try:
-        runner = Runner(program, subject)
-        checks: list[Check] = [ShadowCheck(runner), EventCheck()]
-        runner.checks = checks if quick else [*checks, InvariantCheck()]
+        runner = Runner(program, subject, oracle)
+        runner.checks = [ShadowCheck(runner), *checks]
         perform(runner, program.steps)
     except LeftOut:
         raise
@@ -180,7 +184,8 @@ def hunt(asked: argparse.Namespace) -> Counter[str]:
             found["nothing left"] += 1
             continue
         try:
-            one = violation(program, subject, quick=is_quick)
+            checks: list[Check] = [EventCheck()] + [InvariantCheck()] * (not is_quick)
+            one = violation(program, subject, checks)
         except LeftOut as reason:
             found[f"left out: {reason}"] += 1
             continue
@@ -224,10 +229,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     found = hunt(asked)
     ran = {"first": asked.first, "cpu_s": round(time.process_time()), "counts": found}
     (asked.keep / f"{asked.seed}-{asked.first}.json").write_text(json.dumps(ran), encoding="utf-8")
-    lines = table_of(asked.keep)
-    print(*lines, sep="\n")
-    if asked.into is not None:
-        asked.into.write_text(insert(asked.into.read_text("utf-8"), "hunt", lines), "utf-8")
+    put(table_of(asked.keep), "hunt", asked.into)
     return 0
 
 

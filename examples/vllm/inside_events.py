@@ -18,16 +18,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import kvref
-from bench.tables import insert
+from bench.tables import put
+from examples.vllm.hunt import violation
 from kvcheck.adapters.vllm import scheduler_view
 from kvcheck.judge.inside_programs import inside_programs
-from kvcheck.play.checks import CompareCheck, InvariantCheck, ShadowCheck
+from kvcheck.play.checks import CompareCheck, InvariantCheck
 from kvcheck.play.fit import random_program
-from kvcheck.play.left_out import LeftOut
-from kvcheck.play.performing import perform
 from kvcheck.play.runner import Performed, Runner
 from kvcheck.play.steps import Program
-from kvcheck.play.verdicts import violation_of
 from kvspec.events import BlockRemoved, BlockStored, Event, EventHash
 from kvspec.interface import Implementation
 from kvspec.policy import Policy
@@ -44,7 +42,10 @@ Key = tuple[EventHash, int]
 def causes(expected: Sequence[Event], got: Sequence[Event]) -> frozenset[str]:
     """The known differences between the events of a step."""
     found: set[str] = set()
-    passing = _removed(got) - _removed(expected) & (_stored(got) - _stored(expected))
+    removed, stored = (
+        _keys(got, kind) - _keys(expected, kind) for kind in (BlockRemoved, BlockStored)
+    )
+    passing = removed & stored
     if passing:
         found.add(PASSING)
         got = list(_without(got, passing))
@@ -53,17 +54,13 @@ def causes(expected: Sequence[Event], got: Sequence[Event]) -> frozenset[str]:
     if smaller:
         found.add(FORM)
         expected = list(_without(expected, smaller))
-        got = [each for each in got if not (_stored([each]) & smaller)]
+        got = [each for each in got if not (_keys([each], BlockStored) & smaller)]
     return frozenset(found if list(expected) == list(got) else {*found, NEW})
 
 
-def _removed(events: Sequence[Event]) -> Counter[Key]:
-    found = (each for each in events if isinstance(each, BlockRemoved))
-    return Counter((shown, each.group) for each in found for shown in each.block_hashes)
-
-
-def _stored(events: Sequence[Event]) -> Counter[Key]:
-    found = (each for each in events if isinstance(each, BlockStored))
+def _keys(events: Sequence[Event], kind: type[BlockRemoved | BlockStored]) -> Counter[Key]:
+    """Count the keys in events of a kind."""
+    found = (each for each in events if isinstance(each, kind))
     return Counter((shown, each.group) for each in found for shown in each.block_hashes)
 
 
@@ -127,15 +124,10 @@ class EventsSorted:
 
 def sorted_program(program: Program, subject: Implementation, oracle: Implementation) -> str:
     """Return the difference in a program's events, or the rule it breaks. Raises LeftOut."""
-    runner = Runner(program, subject, oracle)
     events = EventsSorted()
-    runner.checks = [ShadowCheck(runner), InvariantCheck(), CompareCheck(exact_ids=True), events]
-    try:
-        perform(runner, program.steps)
-    except LeftOut:
-        raise
-    except Exception as found:  # whatever vLLM raises is a finding
-        return f"ends at {violation_of(found, program, runner.operations).rule}"
+    checks = (InvariantCheck(), CompareCheck(exact_ids=True), events)
+    if found := violation(program, subject, checks, oracle):
+        return f"ends at {found.rule}"
     return "; ".join(sorted(events.causes)) or EQUAL
 
 
@@ -165,10 +157,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             break
     lines = ["| events of random programs | programs |", "|---|---:|"]
     lines += [f"| {kind} | {count} |" for kind, count in found.most_common()]
-    print(*lines, sep="\n")
-    if asked.into is not None:
-        page = insert(asked.into.read_text("utf-8"), "events inside", lines)
-        asked.into.write_text(page, "utf-8")
+    put(lines, "events inside", asked.into)
     return int(any(NEW in kind for kind in found))
 
 
