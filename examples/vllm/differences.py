@@ -39,7 +39,7 @@ def shown(value: Any) -> Any:
         return {key: shown(each) for key, each in vars(value).items() if key not in CLOCKS}
     if isinstance(value, set):
         return sorted(value)
-    if type(value).__name__ == "ndarray":
+    if type(value).__name__ in ("ndarray", "Tensor"):
         return value.tolist()
     if isinstance(value, list | tuple):
         return [shown(each) for each in value]

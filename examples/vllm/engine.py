@@ -29,6 +29,7 @@ from vllm.config import (
 from vllm.lora.request import LoRARequest
 from vllm.multimodal.inputs import MultiModalFeatureSpec, MultiModalKwargsItem, PlaceholderRange
 from vllm.platforms.cpu import CpuPlatform
+from vllm.pooling_params import PoolingParams
 from vllm.sampling_params import SamplingParams
 from vllm.utils.hashing import sha256
 from vllm.v1.core.encoder_cache_manager import EncoderCacheManager
@@ -85,7 +86,8 @@ class Setup:
     their hits among the events, and `drops_blocks`: EAGLE without hash look-ahead, which 0.33 can
     do. `most_of_prompt`: tokens of a long prompt in one step, 0 for any number; `is_adaptive`: more
     if there are few requests, in 0.33. `throttles`: some steps may not begin a prompt.
-    `has_logprobs`: some requests want those of their tokens.
+    `has_logprobs`: some requests want those of their tokens. `pools`: no token is sampled.
+    `is_chunked`: a prompt may take several steps.
     """
 
     specs: tuple[Any, ...]
@@ -118,6 +120,8 @@ class Setup:
     is_adaptive: bool = False
     throttles: bool = False
     has_logprobs: bool = False
+    pools: bool = False
+    is_chunked: bool = True
 
 
 def prepare() -> None:
@@ -135,7 +139,13 @@ def model_folder() -> str:
 
 def vllm_config(setup: Setup, model: str) -> Any:
     """vLLM's configuration of that setup."""
-    model_config = ModelConfig(model=model, dtype="float16", seed=0, skip_tokenizer_init=True)
+    model_config = ModelConfig(
+        model=model,
+        dtype="float16",
+        seed=0,
+        skip_tokenizer_init=True,
+        runner="pooling" if setup.pools else "generate",
+    )
     model_config.max_model_len = setup.max_model_len
     cache = CacheConfig(
         block_size=setup.block_size,
@@ -158,7 +168,7 @@ def vllm_config(setup: Setup, model: str) -> Any:
             max_num_seqs=setup.max_num_seqs,
             max_num_batched_tokens=setup.max_num_batched_tokens,
             max_model_len=setup.max_model_len,
-            enable_chunked_prefill=True,
+            enable_chunked_prefill=setup.is_chunked,
             async_scheduling=setup.is_async,
             is_encoder_decoder=False,
             watermark=setup.watermark,
@@ -291,12 +301,13 @@ class Prompt:
             extra_args=self.extra(setup),
         )
         sampling.update_from_generation_config({}, END)
+        pooling = PoolingParams(task="embed", skip_reading_prefix_cache=self.skips_cache)
         name = f"adapter {self.adapter}"
         return Request(
             request_id=self.name,
             prompt_token_ids=list(self.tokens),
-            sampling_params=sampling,
-            pooling_params=None,
+            sampling_params=None if setup.pools else sampling,
+            pooling_params=pooling if setup.pools else None,
             arrival_time=0.0,
             cache_salt=self.salt,
             priority=self.priority,

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any
 
+import torch
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.outputs import DraftTokenIds, LogprobsLists, ModelRunnerOutput
@@ -94,7 +95,8 @@ class Lockstep:
     def arrive(self) -> str | None:
         """New requests, aborts, now and then a reset; what differs."""
         rng, known = self.rng, self.sides[0].scheduler.requests
-        while len(known) < 24 and rng.random() < 0.35:
+        rate = 0.6 if self.setup.pools else 0.35  # a request that pools takes few steps
+        while len(known) < 24 and rng.random() < rate:
             self.counts["requests"] += 1
             self.add(self.prompt())
         self.sessions = {name: size for name, size in self.sessions.items() if name in known}
@@ -155,7 +157,7 @@ class Lockstep:
         tail = [rng.randrange(20) for _ in range(rng.randint(1, 60))]
         return Prompt(
             name=f"r{self.names}",
-            tokens=tuple(start + tail),
+            tokens=tuple(start + tail)[: self.setup.max_model_len],
             max_tokens=rng.randint(1, 40),
             salt=rng.choice((None, None, None, "s")),
             adapter=rng.choice((0, 0, 0, 1, 2)),
@@ -237,9 +239,12 @@ class Lockstep:
             right = rng.randint(0, len(drafts))
             made = [d if d >= 0 else rng.randrange(20) for d in drafts[:right]]
             made.append(END if rng.random() < 0.02 else rng.randrange(20))
-            tokens.append([] if name in chunks else made)
+            tokens.append([] if name in chunks or self.setup.pools else made)
         index = {name: place for place, name in enumerate(names)}
         made = ModelRunnerOutput(req_ids=names, req_id_to_index=index, sampled_token_ids=tokens)
+        if self.setup.pools:
+            made.sampled_token_ids = []
+            made.pooler_output = [None if n in chunks else torch.rand(2) for n in names]
         if self.setup.has_logprobs:
             made.logprobs = logprobs_of(tokens)
         if self.worker is not None:

@@ -35,11 +35,9 @@ OTHERS = ("amd", "xpu", "cpu", "tpu")  # for other devices than CUDA's
 CACHE, STATE = "get_kv_cache_spec", "get_state_shape"
 """The methods of a layer that has blocks, and of one that has states."""
 BASES = ("KVCacheSpec", "AttentionSpec")
-REPLAY, CHECKPOINT = "swa_bounded_replay", "num_prefill_checkpoint_blocks"
-MARKS = MappingProxyType(
-    {REPLAY: "bounded replay", CHECKPOINT: "states alone, with prefix caching"}
-)
-"""What kvfast does not serve in whole steps, and not at all where a model has states alone."""
+CHECKPOINT = "num_prefill_checkpoint_blocks"
+MARKS = frozenset({CHECKPOINT})
+"""What kvfast does not serve where a model has states alone."""
 LANGUAGE = "those of its language model, or none"
 POOLING = "EMBEDDING LATE_INTERACTION REWARD TOKEN_CLASSIFICATION SEQUENCE_CLASSIFICATION"
 GENERATING = MappingProxyType({"text": "TEXT_GENERATION", "multimodal": "MULTIMODAL"})
@@ -117,12 +115,12 @@ def next_after(source: Source, node: ast.AST) -> tuple[tuple[Source, ast.AST], .
 def specs_of(node: ast.AST) -> frozenset[str]:
     """Return the types of a layer's cache, and marks; none for a class that is no such layer."""
     walked = [*ast.walk(node)]
-    marks = {each.attr for each in walked if isinstance(each, ast.Attribute)} & MARKS.keys()
+    marks = {each.attr for each in walked if isinstance(each, ast.Attribute)} & MARKS
     methods = {each.name: each for each in getattr(node, "body", []) if hasattr(each, "name")}
     if CACHE not in methods:
         return frozenset(marks | ({"MambaSpec"} if STATE in methods else set()))
     walked = [*ast.walk(methods[CACHE])]
-    marks |= {str(each.arg) for each in walked if isinstance(each, ast.keyword)} & MARKS.keys()
+    marks |= {str(each.arg) for each in walked if isinstance(each, ast.keyword)} & MARKS
     names = {each.id for each in walked if isinstance(each, ast.Name)}
     return frozenset(marks | {n for n in names if n.endswith("Spec") and n not in BASES})
 
@@ -142,15 +140,15 @@ def caches(module: str, name: str) -> frozenset[str]:
     return frozenset(specs)
 
 
-def served(specs: frozenset[str], is_pooling: bool) -> tuple[str, str]:
+def served(specs: frozenset[str]) -> tuple[str, str]:
     """Return which manager serves such a model on 0.33.0, and whether in whole steps."""
     lacking = sorted(name for name in specs if name.endswith("Spec") and name not in TYPE_OF_NAME)
     reasons = [f"`{name}`" for name in lacking]
     is_states = specs & TYPE_OF_NAME.keys() == {"MambaSpec"}
-    reasons += [MARKS[CHECKPOINT]] * (is_states and CHECKPOINT in specs)
+    reasons += ["states alone, with prefix caching"] * (is_states and CHECKPOINT in specs)
     if reasons:
         return f"vLLM's: {', '.join(reasons)}", ""
-    return "kvfast", "no" if is_pooling or {"CrossAttentionSpec", REPLAY} & specs else "yes"
+    return "kvfast", "no" if "CrossAttentionSpec" in specs else "yes"
 
 
 def lines() -> Iterator[str]:
@@ -161,8 +159,8 @@ def lines() -> Iterator[str]:
             for name, (module, cls) in getattr(registry, f"_{part}_MODELS").items():
                 at = module.removeprefix("vllm.") if "." in module else f"{FOLLOWED[1]}.{module}"
                 specs = caches(at, cls)
-                shown = ", ".join(sorted(specs - MARKS.keys())).replace("Spec", "")
-                rows[kind, shown or LANGUAGE, *served(specs, kind == "pooling")].append(name)
+                shown = ", ".join(sorted(specs - MARKS)).replace("Spec", "")
+                rows[kind, shown or LANGUAGE, *served(specs)].append(name)
     yield "| models | kind | caches, as their layers may have | manager | whole steps |"
     yield "|---|---|---|---|---|"
     for key, names in sorted(rows.items(), key=lambda row: -len(row[1])):

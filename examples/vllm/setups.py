@@ -46,6 +46,7 @@ def alone() -> dict[str, Setup]:
     wide = attention("FullAttentionSpec", 8)
     plain = Setup((full,), 60, 4, 4)
     both = Setup((full, window), 90, 4, 4, has_events=True)
+    whole = Setup((), 1, 4, 4, 128, max_num_batched_tokens=128, pools=True, is_chunked=False)
     recurrent = Setup((full, states(8, "align")), 90, 8, 4, mamba_mode="align")
     return {
         "full": plain,
@@ -63,6 +64,10 @@ def alone() -> dict[str, Setup]:
         "full, sessions": replace(plain, num_blocks=200, has_sessions=True, has_events=True),
         "full, async, sessions": replace(plain, num_blocks=200, is_async=True, has_sessions=True),
         "full, eagle": replace(plain, num_drafts=2, use_eagle=True),
+        "full, pooling": replace(plain, max_model_len=64, pools=True, has_events=True),
+        "full and window, pooling, async": replace(both, pools=True, is_async=True),
+        "window, pooling, whole prompts": replace(whole, specs=(window,), num_blocks=60),
+        "no cache, pooling": replace(whole, enable_caching=False, is_async=True),
         "full, long prompts": replace(plain, most_of_prompt=8, throttles=True),
         "full and states": recurrent,
         "full and states, sessions, retention": replace(
@@ -240,6 +245,7 @@ def states_since_then(full: Any, window: Any) -> dict[str, Setup]:
         "full, ring and states, inside": replace(
             plain, specs=(full, attention("CircularBufferSpec", 8), inside)
         ),
+        "full and states, pooling": replace(plain, pools=True, has_events=True),
         "full and states, items": replace(plain, encoder_cache=24),
         "full and states, inside": replace(plain, specs=(full, inside)),
         "full and states, inside, dense": replace(plain, specs=(full, inside), retention=DENSE),

@@ -7,7 +7,7 @@ cdef int AHEAD, DUE, STOP, END, ALWAYS, PLAIN, CLIENT, PROMPT, LOGPROBS, ITEMS, 
 
 @cython.final
 cdef class Seats:
-    cdef readonly long long longest, hash_size, ahead
+    cdef readonly long long longest, hash_size, ahead, each
     cdef readonly bint has_drafts, has_later
     cdef readonly list requests, names, mine, members, known, sampled, hashes, stops
     cdef readonly object handles

@@ -8,7 +8,7 @@ cdef int AHEAD
 @cython.final
 cdef class Taker:
     cdef object running, preempted, made, told, ends, stopped, cached, prefilled
-    cdef public object let_go
+    cdef public object let_go, pooled
     cdef bint in_flight, by_flight, drafts, is_strict
     cdef readonly dict num_rewound, answers
     cdef readonly list ended

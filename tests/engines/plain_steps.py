@@ -68,14 +68,17 @@ class Given:
 
     `ahead`: tokens behind a block that its hash covers. `in_flight`: it counts tokens of steps that
     were planned and not updated, as vLLM does since 0.26; `by_flight`: all others are final, as in
-    0.33. `splits`: chunks of prompts end where a block does.
+    0.33. `splits`: chunks of prompts end where a block does. `pools`: no token is sampled, and the
+    output for a whole prompt ends its request.
     """
 
     def __init__(self, rng: Random) -> None:
         self.is_async, self.in_flight = rng.random() < 0.5, rng.random() < 0.5
         self.by_flight = self.in_flight and rng.random() < 0.7
         self.is_staggered = self.is_async and rng.random() < 0.3
-        self.num_drafts = rng.choice((0, 2))
+        self.pools = self.by_flight and rng.random() < 0.3
+        self.each = 1 - self.pools
+        self.num_drafts = rng.choice((0, 2)) * self.each
         self.has_drafts = self.num_drafts > 0
         self.ahead = rng.choice((0, 0, 1)) if self.in_flight else 0
         self.splits = rng.random() < 0.4
@@ -86,18 +89,19 @@ class Given:
 
 def made_request(rng: Random, given: Given, number: int) -> Any:
     """Return a request whose prompt is partly computed."""
-    prompt = [rng.randrange(50) for _ in range(rng.randint(1, 12))]
+    prompt = [rng.randrange(50) for _ in range(rng.randint(1, LONGEST if given.pools else 12))]
+    params = SimpleNamespace(
+        _eos_token_id=rng.choice((None, 7)),
+        stop_token_ids=rng.choice((None, [], [3, 4])),
+        repetition_detection=rng.choice((None, None, 1)),
+        min_tokens=rng.choice((0, 0, 3)),
+        num_logprobs=rng.choice((None, None, 1)),
+    )
     request = Made(
         request_id=f"r{number}",
         status=RUNNING,
         client_index=rng.randrange(2),
-        sampling_params=SimpleNamespace(
-            _eos_token_id=rng.choice((None, 7)),
-            stop_token_ids=rng.choice((None, [], [3, 4])),
-            repetition_detection=rng.choice((None, None, 1)),
-            min_tokens=rng.choice((0, 0, 3)),
-            num_logprobs=rng.choice((None, None, 1)),
-        ),
+        sampling_params=None if given.pools else params,
         max_tokens=rng.randint(2, 20),
         num_prompt_tokens=len(prompt),
         _all_token_ids=prompt,
@@ -166,7 +170,7 @@ class Plainly:
             count = goal + len(one.spec_token_ids) - done
             if threshold and count > threshold:
                 count = threshold
-            count = min(count, budget, LONGEST - 1 - done)
+            count = min(count, budget, LONGEST - self.given.each - done)
             if count < 0 or done < items_end(one):
                 return None
             if self.given.splits and done < max(one.num_prompt_tokens, len(one._all_token_ids) - 1):
@@ -196,19 +200,21 @@ class Plainly:
                 continue
             prefills.discard(one)
             if self.given.is_async:
-                one.num_output_placeholders += 1 + len(told.drafts.get(one.request_id, ()))
+                num_drafts = len(told.drafts.get(one.request_id, ()))
+                one.num_output_placeholders += self.given.each + num_drafts
                 one.spec_token_ids = [-1] * self.given.num_drafts
                 if eligible_at:
                     one.next_decode_eligible_step = eligible_at
 
-    def take(self, told: Told, requests: dict[str, Any], sampled: list[list[int]]) -> Any:
+    def take(self, told: Told, requests: dict[str, Any], sampled: Any, pooled: Any) -> Any:
         """Return outputs by client, accepted drafts, the log, and the requests that ended."""
+        self.pooled = pooled
         self.answers: dict[int, list[Any]] = {}
         self.rewound: dict[tuple[int, int], int] = {}
         self.log: list[Any] = []
         self.ended: list[str] = []
-        each = zip(told.counts.items(), sampled, strict=True)
-        for place, ((name, count), new) in enumerate(each):
+        for place, (name, count) in enumerate(told.counts.items()):
+            new = sampled[place] if sampled else []
             if name in requests:
                 drafts = told.drafts.get(name, ())
                 self.take_one(requests[name], count, new, len(drafts), place)
@@ -230,12 +236,13 @@ class Plainly:
             self.rewind(one, num_drafts, len(new) - 1, is_stale)
         if one.mm_features:
             self.log.append(("let go", one.request_id))
-        if not new:
+        is_pooled = self.pooled is not None and self.pooled[place] is not None
+        if not new and not is_pooled:
             return
         if is_discarded:
             one.async_tokens_to_discard -= 1
             return
-        before, num_sampled, has_ended = len(one._all_token_ids), len(new), False
+        before, num_sampled, has_ended = len(one._all_token_ids), len(new), is_pooled
         for number, token in enumerate(new):
             one._all_token_ids.append(token)
             one._output_token_ids.append(token)
@@ -244,13 +251,13 @@ class Plainly:
                 has_ended = True
                 del new[number + 1 :]
                 break
-        if not is_stale:
+        if new and not is_stale:
             self.settle(one, before, num_sampled, len(new))
         if self.given.in_flight and one.prefill_stats is not None:
             self.log.append(one.request_id)
         reason = stop(one, status) if has_ended else None
         more = (one.events, one.prefill_stats, one.stop_reason, one.trace_headers)
-        wants = one.sampling_params.num_logprobs is not None
+        wants = is_pooled or one.sampling_params.num_logprobs is not None
         is_plain = not any((wants, reason, *more, one.num_nans_in_logits))
         at = place if wants else -1
         answer = (one.request_id, new) if is_plain else whole_answer(one, new, reason, at)

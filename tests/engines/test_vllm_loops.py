@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from contextlib import nullcontext
 from importlib import import_module
 from pathlib import Path
 from random import Random
@@ -16,7 +17,7 @@ from typing import Any
 import pytest
 
 import kvfast
-from kvfast.engines.vllm import loops, taking
+from kvfast.engines.vllm import loops, taking, usual
 from kvfast.engines.vllm.usual import is_usual
 from kvspec.config import GIVEN_HASHES, KVCacheConfig, KVCacheGroup, ManagerConfig
 from kvspec.following import FollowedInput
@@ -48,7 +49,8 @@ class ByLoops:
 
     def __init__(self, made_of: Any, given: Given) -> None:
         self.made_of, self.given = made_of, given
-        self.seats = made_of.Seats(LONGEST, SIZE, given.ahead, given.has_drafts, given.is_async)
+        how = (given.ahead, given.has_drafts, given.is_async, given.each)
+        self.seats = made_of.Seats(LONGEST, SIZE, *how)
         self.seats.split = split if given.splits else None
         self.fast = made_of.implementation()
         self.manager = self.fast.create(CONFIG)
@@ -118,7 +120,7 @@ class ByLoops:
         how = (told.drafts, prefills, later, eligible_at, self.given.in_flight)
         self.seats.advance(self.chosen.counts, *how)
 
-    def take(self, told: Told, requests: Any, sampled: list[list[int]]) -> Any:
+    def take(self, told: Told, requests: Any, sampled: Any, pooled: Any) -> Any:
         given, log, ended = self.given, [], []
 
         def stopped(one: Any, status: int) -> str:
@@ -132,6 +134,7 @@ class ByLoops:
             given.in_flight, given.by_flight, given.has_drafts, given.is_strict,
             (lambda one: log.append(one.request_id)) if given.in_flight else None,
         )  # fmt: skip
+        taker.pooled = pooled
         taker.let_go = lambda one: log.append(("let go", one.request_id))
         places = {name: i for i, name in enumerate(told.counts)}
         answers = taker.take_all(self.seats, told.counts, requests, sampled, places, told.drafts)
@@ -226,16 +229,20 @@ class Story:
         told, chunks = self.flight.pop(0)
         sampled = [
             []
-            if name in chunks
+            if name in chunks or self.given.pools
             else [
                 self.rng.randrange(12)
                 for _ in range(1 + self.rng.randint(0, len(told.drafts.get(name, ()))))
             ]
             for name in told.counts
         ]
+        pooled = None
+        if self.given.pools:
+            sampled, pooled = [], [None if name in chunks else (name,) for name in told.counts]
+            self.counts["pooled"] += len({*told.counts} - chunks)
         self.doer.seat(self.running, self.forgotten)
         self.forgotten.clear()
-        answers, rewound, log, ended = self.doer.take(told, self.requests, sampled)
+        answers, rewound, log, ended = self.doer.take(told, self.requests, sampled, pooled)
         for name in ended:
             self.running.remove(self.requests[name])
             self.forgotten.add(name)
@@ -284,7 +291,11 @@ MISTAKES = (
     ("loops", "if step < one", "if step <= one"),
     ("taking", "self.cached is not None or self.by_flight", "self.cached or self.in_flight"),
     ("taking", "if self.by_flight:", "if self.in_flight:"),
-    ("loops", "self.longest - 1 - done", "self.longest - done"),
+    ("loops", "self.longest - self.each - done", "self.longest - done"),
+    ("loops", "self.longest - self.each - done", "self.longest - 1 - done"),
+    ("loops", '["num_output_placeholders"] + self.each', '["num_output_placeholders"] + 1'),
+    ("taking", "self.pooled[place] is None", "self.pooled[i] is None"),
+    ("taking", "new, status, True, place)", "new, status, False, place)"),
     ("loops", "done + 2 - later >=", "done + 1 - later >="),
     ("loops", "len(known) - 1)", "len(known))"),
     ("loops", "or done < self.notes", "or done + 1 < self.notes"),
@@ -345,6 +356,8 @@ def _source(module: ModuleType) -> str:
         ("num_nans_in_logits", {"r": 1}, False),
         ("prompt_logprobs_dict", {"r": None}, False),
         ("pooler_output", [None], False),
+        ("pools", [None], True),
+        ("pools", [], False),
         ("logprobs", (), True),
         ("kv_connector_output", object(), False),
         ("sampled_token_ids", [], False),
@@ -359,7 +372,33 @@ def test_an_output_of_tokens_alone_is_usual(member: str, value: object, expected
         "kv_connector_output": None,
         "num_nans_in_logits": {},
     }
-    scheduler = SimpleNamespace(connector=None, perf_metrics=None, defer_block_free=False)
+    pools = member == "pools"
+    member = "pooler_output" if pools else member
+    absent = dict.fromkeys(("connector", "ec_connector", "perf_metrics"))
+    scheduler = SimpleNamespace(**absent, defer_block_free=False)
+    scheduler.batched_steps = SimpleNamespace(pools=pools)
     plan = SimpleNamespace(num_invalid_spec_tokens={})
     given = SimpleNamespace(**{**output, member: value})
     assert is_usual(scheduler, plan, given) is expected
+
+
+def replays(replayed: Any) -> None:
+    """Assert that what follows a hit sees its whole window, and nothing is computed for nothing."""
+    for window in range(8):
+        for hit in range(20):
+            cached, again = replayed(window, hit)
+            computed = {*range(cached - again, 20)}  # of the layers that keep no blocks
+            seen = {*range(max(cached - window, 0), 20)} if cached else {*range(20)}
+            assert computed == seen, (window, hit)
+            saves = hit > window  # else every token is computed, with the hit or without
+            assert cached == (hit if saves else 0), (window, hit)
+
+
+@pytest.mark.parametrize(
+    ("there", "wrong"), [("", ""), ("hit > window", "hit >= window"), ("(hit, w", "(hit - 1, w")]
+)
+def test_the_end_of_a_hit_is_computed_again(there: str, wrong: str) -> None:
+    made: dict[str, Any] = {"__name__": "usual"}
+    exec(compile(_source(usual).replace(there, wrong), "usual", "exec"), made)
+    with pytest.raises(AssertionError) if there else nullcontext():
+        replays(made["replayed"])

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass, field
+from time import monotonic
 from typing import Any
 
-from vllm.v1.core.sched.request_queue import create_request_queue
 from vllm.v1.engine import EngineCoreEventType
 from vllm.v1.request import RequestStatus
 
 from kvfast.engines.vllm.compiled import Chosen
+from kvfast.engines.vllm.usual import replayed
 
 WAITING, RUNNING = RequestStatus.WAITING, RequestStatus.RUNNING
 
@@ -74,95 +76,178 @@ def padding_of(scheduler: Any, chosen: Chosen) -> Padding:
     return Padding(num_tokens, bool(running), scheduler.max_model_len, release)
 
 
-def admit(scheduler: Any, budget: int, now: float, chosen: Chosen) -> Admitted:
-    """Take in what fits: into the tokens that are left, the running requests, and the pool.
+class Admission:
+    """Taking waiting requests into one step, one by one, as vLLM's scheduler does.
 
-    From vLLM 0.25 on sessions that wait for their users count as running.
+    Those that are passed over go back to the front of a queue: `others`, or from 0.31 on `holding`
+    of those that hold blocks.
     """
-    admitted = Admitted()
-    passed_over = create_request_queue(scheduler.policy)
-    most, padding = scheduler.max_num_running_reqs, padding_of(scheduler, chosen)
-    if scheduler.batched_steps.release >= 25:
-        most -= scheduler.num_waiting_for_streaming_input
-    while budget > 0 and len(scheduler.running) < most:
-        queue = scheduler._select_waiting_queue_for_scheduling()
-        if not queue:
-            break
-        request = queue.peek_request()
-        is_blocked = scheduler._is_blocked_waiting_status(request.status)
-        if (
-            is_blocked and not scheduler._try_promote_blocked_waiting_request(request)
-        ) or _awaits_output(request):
-            passed_over.prepend_request(queue.pop_request())
-            continue
-        count, is_padded = _admit_one(scheduler, request, budget, padding)
+
+    def __init__(self, scheduler: Any, chosen: Chosen) -> None:
+        self.scheduler = scheduler
+        self.release = scheduler.batched_steps.release
+        self.drafts = chosen.drafts
+        self.window: int = getattr(scheduler, "prefix_replay_tokens", 0)  # since 0.31
+        self.padding = padding_of(scheduler, chosen)
+        self.to_encode = scheduler.max_num_encoder_input_tokens
+        self.holding: deque[Any] = deque()
+        self.others: deque[Any] = deque()
+
+    def admit(self, budget: int) -> Admitted:
+        """Take in what fits: into the tokens that are left, the running requests, and the pool."""
+        s, now, admitted = self.scheduler, monotonic(), Admitted()
+        while budget > 0 and self.has_room():
+            queue = self.queue()
+            if not queue:
+                break
+            request = queue.peek_request()
+            if not self.is_ready(request):
+                self.pass_over(queue.pop_request())
+                continue
+            self.items: tuple[Any, ...] = ()
+            count = self.admit_one(request, budget)
+            if count == 0 and self.items:  # the encoder's turn has not come
+                self.pass_over(queue.pop_request())
+                continue
+            if count == 0:
+                break
+            budget -= count
+            queue.pop_request()
+            if self.release >= 31:
+                s.deferred_waiting.discard(request)
+            s.running.append(request)
+            if s.log_stats:
+                request.record_event(EngineCoreEventType.SCHEDULED, now)
+            admitted.add(request, count)
+            if self.items:
+                self.encode(request, admitted)
+            if request.num_computed_tokens + count < len(request._all_token_ids):
+                s._inflight_prefills.add(request)
+        if self.holding:
+            s.kv_holding_waiting.prepend_requests(self.holding)
+        if self.others:
+            rest = s.waiting if self.release >= 31 else s.skipped_waiting
+            rest.prepend_requests(self.others)
+        return admitted
+
+    def has_room(self) -> bool:
+        """Return whether one more may run; from 0.25 on, sessions that wait for users count."""
+        s = self.scheduler
+        num_active = len(s.running)
+        if self.release >= 25:
+            num_active += s.num_waiting_for_streaming_input
+        most: int = s.max_num_active_reqs if self.release >= 31 else s.max_num_running_reqs
+        return num_active < most
+
+    def queue(self) -> Any:
+        """Return the queue whose turn it is; an empty one, or None, if no request waits."""
+        s = self.scheduler
+        if self.release >= 31:
+            return s.kv_holding_waiting or s.waiting
+        return s._select_waiting_queue_for_scheduling()
+
+    def is_ready(self, request: Any) -> bool:
+        """Return whether it waits for nothing else, such as outputs from before a preemption."""
+        s = self.scheduler
+        if self.release >= 31:
+            is_free = s._handle_blocked_waiting_request(request)
+        else:
+            is_free = not s._is_blocked_waiting_status(
+                request.status
+            ) or s._try_promote_blocked_waiting_request(request)
+        awaits_output = getattr(request, "num_stale_output_tokens", 0) > 0  # since 0.27
+        return bool(is_free and not (awaits_output and not request.drop_stale_output))
+
+    def pass_over(self, request: Any) -> None:
+        """Leave a request to the next step."""
+        holds = False
+        if self.release >= 31:
+            self.scheduler.deferred_waiting.add(request)
+            holds = self.scheduler._holds_kv_blocks(request)
+        (self.holding if holds else self.others).appendleft(request)
+
+    def admit_one(self, request: Any, budget: int) -> int:
+        """New tokens of one request, 0 where it has to wait; its hit counts as computed."""
+        s, manager = self.scheduler, self.scheduler.kv_cache_manager
+        hit, hit_length, again, computed = None, 0, 0, request.num_computed_tokens
+        is_looked_up = computed == 0  # else a session that continues
+        if is_looked_up:
+            if request.resumable and manager.requests.ahead:
+                request.block_hashes.clear()  # one may cover a token that was discarded
+                request.update_block_hashes()
+            hit, hit_length, *junction = manager.get_computed_blocks(request)
+            hit_length, again = replayed(self.window, hit_length)
+            if hit_length == 0:
+                hit = None
+            if self.window:
+                request.replay_start = hit_length - again
+            computed = hit_length - again
+            if junction:  # since 0.26
+                (request.shared_prefix_boundary,) = junction
+            is_first = not junction or request.num_preemptions == 0
+            if request.prefill_stats is not None and is_first:
+                request.prefill_stats.set(
+                    num_prompt_tokens=request.num_prompt_tokens,
+                    num_local_cached_tokens=hit_length,
+                    num_external_cached_tokens=0,
+                )
+        count, is_padded = self.count_for(request, computed, budget)
+        if count and request.mm_features:
+            ahead = {"shift_computed_tokens": s.num_prefill_lookahead}
+            given = (request, computed, count, self.to_encode)
+            read, count, *self.items = s._try_schedule_encoder_inputs(*given, **ahead)
+            self.items = (read, *self.items)
         if count == 0:
-            break
+            return 0
+        granted = manager.allocate_slots(
+            request,
+            max(count - again, 0),
+            num_new_computed_tokens=hit_length,
+            new_computed_blocks=hit,
+            num_lookahead_tokens=s.num_lookahead_tokens,
+            full_sequence_must_fit=s.scheduler_reserve_full_isl,
+            has_scheduled_reqs=bool(s.running),
+        )
+        if granted is None:
+            self.items = ()
+            if request.mm_features:
+                s.encoder_cache_manager.free(request)
+            return 0
+        if is_looked_up and s.batched_steps.in_flight:
+            manager.record_prefix_cache_stats(request, hit_length)
+        request.num_computed_tokens = computed
         if is_padded:
-            chosen.drafts[request.request_id] = [-1] * padding.num_tokens
-        budget -= count
-        queue.pop_request()
-        scheduler.running.append(request)
-        if scheduler.log_stats:
-            request.record_event(EngineCoreEventType.SCHEDULED, now)
-        admitted.add(request, count)
-        if request.num_computed_tokens + count < len(request._all_token_ids):
-            scheduler._inflight_prefills.add(request)
-    if passed_over:
-        scheduler.skipped_waiting.prepend_requests(passed_over)
-    scheduler.prefill_capacity_bound = bool(scheduler.waiting)
-    return admitted
+            self.drafts[request.request_id] = [-1] * s.num_spec_tokens
+        return count
 
+    def encode(self, request: Any, admitted: Admitted) -> None:
+        """Take room in the encoder's cache for what the request needs of it."""
+        read, self.to_encode, elsewhere, again = self.items
+        if read:
+            admitted.items[request.request_id] = read
+        if read or elsewhere:
+            self.scheduler._allocate_encoder_inputs(request, read + elsewhere, again)
 
-def _awaits_output(request: Any) -> bool:
-    """Return whether outputs from before its preemption are still to come: from vLLM 0.27 on."""
-    stale: int = getattr(request, "num_stale_output_tokens", 0)
-    return stale > 0 and not request.drop_stale_output
-
-
-def _admit_one(scheduler: Any, request: Any, budget: int, padding: Padding) -> tuple[int, bool]:
-    """Return the new tokens of a request, 0 if it has to wait; whether some are draft placeholders.
-
-    Its hit counts as computed.
-    """
-    manager, config = scheduler.kv_cache_manager, scheduler.scheduler_config
-    hit, hit_length, computed = None, 0, request.num_computed_tokens
-    if computed == 0:  # else a session that continues
-        hit, hit_length, *junction = manager.get_computed_blocks(request)
-        computed = hit_length
-        if junction:  # since 0.26
-            (request.shared_prefix_boundary,) = junction
-        is_first = not junction or request.num_preemptions == 0
-        if request.prefill_stats is not None and is_first:
-            request.prefill_stats.set(
-                num_prompt_tokens=request.num_prompt_tokens,
-                num_local_cached_tokens=hit_length,
-                num_external_cached_tokens=0,
-            )
-    count: int = len(request._all_token_ids) - computed
-    is_padded = padding.fits(count, computed)
-    if is_padded:
-        count += padding.num_tokens
-        if count > budget or computed + count > padding.longest:
+    def count_for(self, request: Any, computed: int, budget: int) -> tuple[int, bool]:
+        """Return new tokens of a request, 0 if it has to wait; whether some are draft
+        placeholders.
+        """
+        s = self.scheduler
+        count = len(request._all_token_ids) - computed
+        is_padded = self.padding.fits(count, computed)
+        if is_padded:
+            count += self.padding.num_tokens
+            if count > budget:
+                return 0, False
+        threshold = s.batched_steps._threshold()
+        if 0 < threshold < count:
+            count = threshold
+        if count > budget and not s.scheduler_config.enable_chunked_prefill:
             return 0, False
-    if 0 < config.long_prefill_token_threshold < count:
-        count = config.long_prefill_token_threshold
-    if count > budget:
-        if not config.enable_chunked_prefill:
-            return 0, False
-        count = budget
-    granted = manager.allocate_slots(
-        request,
-        count,
-        num_new_computed_tokens=hit_length,
-        new_computed_blocks=hit,
-        num_lookahead_tokens=scheduler.num_lookahead_tokens,
-        full_sequence_must_fit=scheduler.scheduler_reserve_full_isl,
-        has_scheduled_reqs=bool(scheduler.running),
-    )
-    if granted is None:
-        return 0, False
-    if scheduler.batched_steps.in_flight and request.num_computed_tokens == 0:
-        manager.record_prefix_cache_stats(request, hit_length)
-    request.num_computed_tokens = computed
-    return count, is_padded
+        count = min(count, budget)
+        if s.batched_steps.seats.split is not None:
+            hit = computed - request.num_computed_tokens
+            count = s._mamba_block_aligned_split(request, count, hit)
+            if is_padded and count not in (0, 1 + self.padding.num_tokens):
+                return 1, False
+        return count, is_padded

@@ -16,7 +16,8 @@ DUE, STOP, END, ALWAYS, PLAIN, CLIENT, PROMPT, LOGPROBS, ITEMS, WIDTH = range(10
 DUE: length at which vLLM's hasher has something to hash. STOP: length that may end the request.
 END: the token that ends it, or -1. ALWAYS: 1 if any may. PLAIN: 1 if its outputs are known to be
 tokens alone. CLIENT: the number of its client. PROMPT: its tokens before its first output.
-LOGPROBS: 1 if it wants those of its tokens. ITEMS: the end of its last image or sound, or 0.
+LOGPROBS: 1 if it wants those of its tokens, or pools. ITEMS: the end of its last image or sound,
+or 0.
 """
 
 
@@ -29,6 +30,7 @@ class Seats:
     `longest`: tokens that a sequence may have. `hash_size`: tokens of a block that is hashed, 0
     without caching; `ahead`: tokens after a block that its hash covers. `has_drafts`, `has_later`:
     whether requests may have drafts, and tokens that are sampled later (async scheduling).
+    `each`: tokens that a step samples beside drafts: 1, or 0 where the model pools.
 
     `computed_at`, `goal_at`: of each, computed tokens before the step, and how many it has with
     those that are sampled later; `took` has the places of those that the step computes. `split`
@@ -37,9 +39,10 @@ class Seats:
     """
 
     def __init__(
-        self, longest: int, hash_size: int, ahead: int, has_drafts: bool, has_later: bool
+        self, longest: int, hash_size: int, ahead: int, has_drafts: bool, has_later: bool, each: int
     ) -> None:
         self.longest = longest
+        self.each = each
         self.hash_size = hash_size
         self.ahead = ahead
         self.has_drafts = has_drafts
@@ -64,7 +67,8 @@ class Seats:
 
     def nobody(self) -> Seats:
         """Seats of the same scheduler, without requests."""
-        return Seats(self.longest, self.hash_size, self.ahead, self.has_drafts, self.has_later)
+        how = (self.hash_size, self.ahead, self.has_drafts, self.has_later, self.each)
+        return Seats(self.longest, *how)
 
     def join(
         self, requests: list[Any], names: list[str], handles: list[int], mine: list[Any]
@@ -106,13 +110,14 @@ class Seats:
         one, notes = self.members[i], self.notes
         prompt = len(self.known[i]) - len(self.sampled[i])
         params = one["sampling_params"]
-        end = params._eos_token_id
         notes[i, PROMPT] = prompt
-        notes[i, STOP] = min(self.longest, prompt + one["max_tokens"])
-        notes[i, END] = -1 if end is None else end
-        notes[i, ALWAYS] = params.repetition_detection is not None
-        self.stops[i] = params.stop_token_ids or None
-        notes[i, LOGPROBS] = params.num_logprobs is not None
+        notes[i, LOGPROBS] = params is None or params.num_logprobs is not None
+        if params is not None:  # else it pools
+            end = params._eos_token_id
+            notes[i, STOP] = min(self.longest, prompt + one["max_tokens"])
+            notes[i, END] = -1 if end is None else end
+            notes[i, ALWAYS] = params.repetition_detection is not None
+            self.stops[i] = params.stop_token_ids or None
         places = [each.mm_position for each in one["mm_features"] or ()]
         notes[i, ITEMS] = max([place.offset + place.length for place in places], default=0)
         notes[i, PLAIN] = 0
@@ -146,7 +151,7 @@ class Seats:
         return self.notes[i, CLIENT]
 
     def has_logprobs(self, i: int) -> bool:
-        """Return whether it wants the logprobs of its tokens."""
+        """Return whether it wants the logprobs of its tokens, or pools."""
         return self.notes[i, LOGPROBS] > 0
 
     def is_plain(self, i: int) -> bool:
@@ -227,7 +232,7 @@ class Seats:
                 count += len(spec)
             if 0 < threshold < count:
                 count = threshold
-            count = min(count, left, self.longest - 1 - done)
+            count = min(count, left, self.longest - self.each - done)
             if count < 0 or done < self.notes[i, ITEMS]:
                 return None
             if self.split is not None and done < max(one["num_prompt_tokens"], len(known) - 1):
@@ -331,7 +336,7 @@ class Seats:
             if prefills:
                 prefills.discard(self.requests[i])
             if placeholders is not None:
-                later: int = one["num_output_placeholders"] + 1
+                later: int = one["num_output_placeholders"] + self.each
                 if drafts and self.names[i] in drafts:
                     later += len(drafts[self.names[i]])
                 one["num_output_placeholders"] = later

@@ -1,4 +1,4 @@
-"""Choose the manager that replaces vLLM's, and its batched path, by the version of vLLM."""
+"""Choose the manager that replaces vLLM's by its version."""
 
 from __future__ import annotations
 
@@ -7,10 +7,7 @@ from typing import Any
 import kvfast
 from kvfast.engines.vllm.fit import Given, config_of, given_to
 from kvfast.engines.vllm.later import LaterManager, given_later
-from kvfast.engines.vllm.later_steps import LaterSteps
 from kvfast.engines.vllm.manager import KvfastManager
-from kvfast.engines.vllm.middle_steps import MiddleSteps
-from kvfast.engines.vllm.steps import BatchedSteps
 from kvfast.engines.vllm.versions import is_since
 
 
@@ -30,10 +27,3 @@ def kvfast_manager(stock: Any, given: Given) -> KvfastManager:
     manager = implementation.create(config, check_invariants=False)
     kind = LaterManager if is_since(26) else KvfastManager
     return kind(stock, implementation, manager)
-
-
-def batched_steps(scheduler: Any, manager: KvfastManager) -> BatchedSteps:
-    """Return the batched path of a scheduler on kvfast."""
-    if is_since(31):
-        return LaterSteps(scheduler, manager)
-    return (MiddleSteps if is_since(26) else BatchedSteps)(scheduler, manager)

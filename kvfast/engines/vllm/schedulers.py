@@ -11,7 +11,8 @@ from vllm.v1.core.sched.scheduler import Scheduler
 
 from kvfast.engines.vllm.fit import reason_of
 from kvfast.engines.vllm.hashing import HashesRequests
-from kvfast.engines.vllm.managers import batched_steps, given_by, kvfast_manager
+from kvfast.engines.vllm.managers import given_by, kvfast_manager
+from kvfast.engines.vllm.steps import BatchedSteps
 from kvspec.errors import ConfigError, UnsupportedError
 
 
@@ -38,7 +39,7 @@ class OnKvfast(HashesRequests):
         self.single_steps: Counter[str] = Counter()
         self.kvfast_reason = self._take_its_place()
         if self.kvfast_reason is None:
-            self.batched_steps = batched_steps(self, self.kv_cache_manager)
+            self.batched_steps = BatchedSteps(self, self.kv_cache_manager)
 
     def _take_its_place(self) -> str | None:
         """Replace the manager; the reason why not, where kvfast cannot serve the configuration."""

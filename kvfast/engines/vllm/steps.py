@@ -7,7 +7,6 @@ whole, and counted by its reason.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from time import monotonic
 from types import MappingProxyType
 from typing import Any
 
@@ -15,11 +14,11 @@ from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.interface import PauseState
 from vllm.v1.core.sched.scheduler import Scheduler
 
-from kvfast.engines.vllm.admissions import Admitted, admit
+from kvfast.engines.vllm.admissions import Admission, Admitted
 from kvfast.engines.vllm.compiled import Chosen, Seats
 from kvfast.engines.vllm.manager import NO_HANDLE, KvfastManager
 from kvfast.engines.vllm.plans import planned
-from kvfast.engines.vllm.updates import Update, updated
+from kvfast.engines.vllm.updates import QUEUES, Update, updated
 from kvfast.engines.vllm.usual import is_usual
 from kvfast.engines.vllm.versions import release
 from kvspec.batched import StepOutput
@@ -32,22 +31,20 @@ HOOKS = (
     "_update_request_with_output",
 )
 """Methods whose work is done here for all requests at once, unless a subclass changed them."""
-UNUSUAL = "structured output, pooling, or images before 0.33"
+UNUSUAL = "structured output, or pooling or images before 0.33"
 
 
 class BatchedSteps:
     """The batched path of one scheduler.
 
-    `in_flight`: the scheduler counts tokens of steps that were planned and not updated; with
-    `by_flight` all others are final. `stagger`: steps from one decode of a request to the next.
-    `takes_items`: requests may have images and sounds.
+    `by_flight`: all tokens but those in flight are final. `stagger`: steps from one decode of a
+    request to the next. `takes_items`: requests may have images and sounds. `pools`: all end with a
+    pooled output.
     `new_options`: further members of a new one. `seats`: the running requests, kept from step to
     step. `unusual`: names of requests whose steps are all left to vLLM's scheduler; `odd`: there is
     an unexpected one.
     """
 
-    in_flight = False
-    by_flight = takes_items = False
     new_options: Mapping[str, Any] = MappingProxyType({})
 
     def __init__(self, scheduler: Any, manager: KvfastManager) -> None:
@@ -56,16 +53,20 @@ class BatchedSteps:
         self.batched = manager.batched
         self.is_async = isinstance(scheduler, AsyncScheduler)
         self.release = release()
+        self.by_flight = self.takes_items = self.release >= 33
+        model = scheduler.vllm_config.model_config
+        self.pools = self.release >= 33 and model.runner_type == "pooling"
         groups = scheduler.kv_cache_config.kv_cache_groups
         self.block_sizes = [group.kv_cache_spec.block_size for group in groups]
         self.smallest = min(self.block_sizes, default=1)
         self.never = self.never_updates = self._never()
         if self.never is None and scheduler.has_mamba_layers and self.release < 33:
             self.never = "Mamba layers before 0.33"
-        if self.never is None and getattr(scheduler, "prefix_replay_tokens", 0) > 0:  # since 0.31
-            self.never = "windows that are computed again behind a hit"
-        self.budget: int = scheduler.max_num_scheduled_tokens
-        self.stagger: int = getattr(scheduler, "pp_size", 1)
+        most: int = scheduler.scheduler_config.max_num_batched_tokens
+        self.budget = min(scheduler.max_num_scheduled_tokens, most)
+        self.stagger: int = getattr(scheduler, "decode_stagger", getattr(scheduler, "pp_size", 1))
+        if hasattr(scheduler, "model_uses_mrope"):  # since 0.29
+            self.new_options = {"uses_mrope": scheduler.model_uses_mrope}
         self.nobody = Admitted()
         self.seats = Seats(
             scheduler.max_model_len,
@@ -73,27 +74,50 @@ class BatchedSteps:
             manager.requests.ahead,
             scheduler.num_spec_tokens > 0,
             self.is_async,
+            scheduler.num_sampled_tokens_per_step,
         )
+        if self.never is None and scheduler.need_mamba_block_aligned_split:
+            self.seats.split = scheduler._mamba_block_aligned_split
         self.odd = False
         self.unusual: set[str] = set()
         self.num_singles = -1
         self._make_rows(ROWS)
 
-    def _never(self) -> str | None:
-        """Why no step of this scheduler is batched."""
-        s = self.scheduler
-        stock = AsyncScheduler if self.is_async else Scheduler
-        if any(getattr(type(s), name) is not getattr(stock, name) for name in HOOKS):
-            return "a scheduler with methods of its own"
-        if s.is_encoder_decoder or s.num_sampled_tokens_per_step != 1:
-            return "a model that is no plain decoder"
-        if s.use_pp or self._has_experts() or s.dynamic_sd_lookup is not None:
-            return "pipelines, routed experts or drafts of changing length"
-        return None
+    @property
+    def in_flight(self) -> bool:
+        """Whether the scheduler counts tokens of steps that were planned and not updated."""
+        return self.release >= 26
 
-    def _has_experts(self) -> bool:
-        """Return whether outputs contain the experts of each token."""
-        return bool(self.scheduler.enable_return_routed_experts)
+    def _never(self) -> str | None:
+        """Why no step of this scheduler is batched; most parts came after 0.24."""
+        s, spec = self.scheduler, self.scheduler.vllm_config.speculative_config
+        stock = AsyncScheduler if self.is_async else Scheduler
+        members = vars(s)
+        later = members if self.in_flight else {}
+        reasons = {
+            "a scheduler with methods of its own": any(
+                getattr(type(s), name) is not getattr(stock, name) for name in HOOKS
+            ),
+            "a model that is no plain decoder": s.is_encoder_decoder
+            or not (s.num_sampled_tokens_per_step == 1 or self.pools),
+            "pipelines, routed experts or drafts of changing length": s.use_pp
+            or members.get("enable_return_routed_experts")  # up to 0.30
+            or members.get("aux_output_connector")
+            or s.dynamic_sd_lookup is not None,
+            "drafts that take slots of the step": later
+            and spec is not None
+            and spec.max_num_new_slots_for_drafting > 0,
+            "details of each step in the log": later
+            and s.observability_config.enable_logging_iteration_details,
+            "an encoder alone, or masks of samples": later.get("is_mm_encoder_only")
+            or later.get("return_sampling_mask"),
+            "figures of drafts for each request": later.get("spec_decode_metrics_level", "none")
+            != "none",
+            "replayed windows beside states": later.get("prefix_replay_tokens")
+            and s.has_mamba_layers,
+            "prefills that are held back": later.get("local_prefill_interval", 1) > 1,
+        }
+        return next((why for why, is_so in reasons.items() if is_so), None)
 
     def _make_rows(self, num_rows: int) -> None:
         self.num_rows = num_rows
@@ -122,29 +146,65 @@ class BatchedSteps:
 
     def _has_waiting(self) -> bool:
         """Return whether a request waits."""
-        return bool(self.scheduler.waiting or self.scheduler.skipped_waiting)
+        return any(getattr(self.scheduler, queue, None) for queue in QUEUES)
 
     def _admitted(self, left: int, chosen: Chosen) -> Admitted:
         """Admit requests beside the running ones, with the rest of the token budget."""
         s = self.scheduler
+        admitted = self.nobody
+        if left and self._has_waiting():
+            admitted = Admission(s, chosen).admit(left)
         s.prefill_capacity_bound = bool(s.waiting)
-        is_asked = left and self._has_waiting()
-        return admit(s, left, monotonic(), chosen) if is_asked else self.nobody
+        if self.release >= 31:
+            s.prefill_capacity_bound = s.get_request_counts()[1] > len(s.deferred_waiting)
+        return admitted
 
     def told_besides(
         self, scheduled: Mapping[str, int], new: list[Any], chosen: Chosen, admitted: Admitted
     ) -> dict[str, Any]:
-        """Return the further members of the plan."""
+        """Return the further members of the plan, and make their changes in the scheduler."""
         s, manager = self.scheduler, self.manager
-        zeroed = manager.take_new_block_ids() if s.needs_kv_cache_zeroing else ()
-        preempted: set[str] = set()
-        if self.release >= 25:  # by a reset between steps
-            preempted, s.reset_preempted_req_ids = s.reset_preempted_req_ids, preempted
-        return {
-            "num_common_prefix_blocks": self._common_prefix(),
-            "preempted_req_ids": preempted,
-            "new_block_ids_to_zero": zeroed or None,
+        zeroed = manager.take_new_block_ids() or None
+        told: dict[str, Any] = {
+            "preempted_req_ids": set(),
+            "new_block_ids_to_zero": zeroed if s.needs_kv_cache_zeroing else None,
         }
+        if self.release >= 25:  # by a reset between steps
+            told["preempted_req_ids"], s.reset_preempted_req_ids = s.reset_preempted_req_ids, set()
+        if self.release < 32:
+            told["num_common_prefix_blocks"] = self._common_prefix()
+        if self.release >= 27:
+            told["ec_manager_metadata"] = s.encoder_cache_manager.get_manager_metadata()
+        if s.has_mamba_layers:
+            told["kv_cache_block_copies"] = self._copies()
+        if self.release >= 33:
+            s.num_executed_steps += bool(scheduled)
+            # It examines every request.
+            reads = any(each.mm_features for each in new) or any(
+                s._pending_encoder_input_ids.values()
+            )
+            told["encoder_input_updates"] = (
+                s._get_encoder_input_updates(scheduled, new, admitted.items) if reads else {}
+            )
+            told["skip_drafts"] = s.can_skip_drafts and not self._needs_drafts(chosen, admitted)
+        return told
+
+    def _copies(self) -> list[Any] | None:
+        """Return the copies of blocks in which a hit ends, None for none; their ends are held."""
+        s = self.scheduler
+        copies, held = s.kv_cache_manager.take_kv_cache_block_copies()
+        if copies:
+            s._free_cow_retained_blocks(held, s.sched_step_seq + 1)
+        return copies or None
+
+    def _needs_drafts(self, chosen: Chosen, admitted: Admitted) -> bool:
+        """Return whether any request may use the drafts that are made after the step."""
+        unused = self.scheduler._drafts_unused
+        rows = zip(chosen.requests(), chosen.computed, chosen.counts, strict=True)
+        if not all(unused(*row) for row in rows):
+            return True
+        later = zip(admitted.requests, admitted.counts, strict=True)
+        return not all(unused(one, one.num_computed_tokens, count) for one, count in later)
 
     def _common_prefix(self) -> list[int]:
         """Count the blocks of each group that all running requests share."""
@@ -177,13 +237,10 @@ class BatchedSteps:
     def may_update(self, plan: Any, output: Any) -> bool:
         """Return whether the model's output can be applied by the short way."""
         may = self.never_updates is None and not self._has_unusual()
-        if may and self._is_usual(plan, output) and self._are_seated():
+        if may and is_usual(self.scheduler, plan, output) and self._are_seated():
             return True
         self.seats.forget_plain()
         return False
-
-    def _is_usual(self, plan: Any, output: Any) -> bool:
-        return is_usual(self.scheduler, plan, output)
 
     def updated(self, plan: Any, output: Any) -> dict[int, Any]:
         """Apply the model's output by the short way."""
@@ -194,7 +251,7 @@ class BatchedSteps:
         return (
             (bool(request.mm_features) and not self.takes_items)
             or request.structured_output_request is not None
-            or request.pooling_params is not None
+            or (request.pooling_params is not None and not self.pools)
         )
 
     # What runs.
@@ -229,7 +286,16 @@ class BatchedSteps:
 
     def _threshold(self) -> int:
         """Return the most tokens of a prompt in one step; 0: any number."""
-        return int(self.scheduler.scheduler_config.long_prefill_token_threshold)
+        s = self.scheduler
+        threshold = int(s.scheduler_config.long_prefill_token_threshold)
+        if self.release < 31 or threshold == 0:
+            return threshold
+        number = sum(s.get_request_counts())
+        if number <= 1:
+            return 0  # no request would be delayed
+        if s.adaptive_long_prefill_threshold:
+            threshold = max(threshold, s.scheduler_config.max_num_batched_tokens // number)
+        return threshold
 
     def _fits(self, chosen: Chosen) -> bool:
         """Return whether the pool has the needed blocks, and the rows room to report them."""

@@ -17,16 +17,18 @@ AHEAD = 32  # as in loops
 class Taker:
     """Adds the sampled tokens of a step to the requests, and makes their outputs.
 
-    `made` makes an output of tokens alone, `told` any other, with the place of its logprobs, -1 for
-    none; `ends` says whether the last token ends its request, `stopped` why. `cached` has blocks
-    cached once their tokens are known; None: the next step does. `num_rewound`: counts of steps by
-    drafts tried and accepted. `ended`: the seats of those that ended, in order.
+    `made` makes an output of tokens alone, `told` any other, with its place in the model's logprobs
+    or pooled outputs, -1 for none; `ends` says whether the last token ends its request, `stopped`
+    why. `cached` has blocks cached once their tokens are known; None: the next step does.
+    `num_rewound`: counts of steps by drafts tried and accepted. `ended`: the seats
+    of those that ended, in order.
 
     `in_flight`: vLLM counts the tokens of steps that were not updated, as from 0.26 on.
     `by_flight`: all others are final, as in 0.33; `drafts`: then it has blocks cached here, whether
     tokens were sampled ahead or not. `is_strict`: drafts of a discarded output are not taken back,
     as from 0.25 on. `prefilled` is called with a request's first output, and `let_go` with those
-    that have images or sounds.
+    that have images or sounds. `pooled`: the outputs of a model that pools, None for chunks; each
+    ends its request.
     """
 
     def __init__(
@@ -57,6 +59,7 @@ class Taker:
         self.is_strict = is_strict
         self.prefilled = prefilled
         self.let_go: Any = None
+        self.pooled: Any = None
         self.num_rewound: dict[tuple[int, int], int] = {}
         self.ended: list[int] = []
         self.answers: dict[int, list[Any]] = {}
@@ -79,7 +82,7 @@ class Taker:
         place = 0
         num_seats = len(seats.names)
         for name in names:
-            new = sampled[places[name]]
+            new = sampled[places[name]] if sampled else []
             found = self.place_of(seats, name, place)
             if found < num_seats:
                 place = found + 1
@@ -125,7 +128,10 @@ class Taker:
             self.let_go(seats.requests[i])
         num_sampled = len(new)
         if num_sampled == 0:
-            return False
+            if self.pooled is None or self.pooled[place] is None:
+                return False
+            self.answer(seats, i, new, status, True, place)
+            return True
         is_discarded = self.cached is not None and one.get("async_tokens_to_discard", 0) > 0
         if drafts and seats.names[i] in drafts and not (is_discarded and self.is_strict):
             self.rewind(one, len(drafts[seats.names[i]]), num_sampled - 1, is_stale)

@@ -5,7 +5,6 @@ Tokens of an unusual output, or of an unusual scheduler, are left to vLLM's `upd
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from time import time
 from typing import Any
 
@@ -24,6 +23,7 @@ RUNNING, PREEMPTED = RequestStatus.RUNNING, RequestStatus.PREEMPTED
 def updated(step: Update, plan: Any, output: Any) -> dict[int, Any]:
     """Return the outputs for each client, and make their changes in the scheduler."""
     step.logprobs = output.logprobs
+    step.taker.pooled = output.pooler_output or None
     outputs = step.taker.take_all(
         step.scheduler.batched_steps.seats,
         plan.num_scheduled_tokens,
@@ -39,15 +39,15 @@ def updated(step: Update, plan: Any, output: Any) -> dict[int, Any]:
 class Update:
     """One update of a scheduler. `logprobs`: of the sampled tokens, None for none.
 
-    `prefilled` is called with each request at its first output.
+    `going_on`: sessions that continue; from 0.33 on they wait after all others.
     """
 
     logprobs: Any = None
-    prefilled: Callable[[Any], None] | None = None
 
     def __init__(self, scheduler: Any) -> None:
-        manager = scheduler.kv_cache_manager
+        manager, steps = scheduler.kv_cache_manager, scheduler.batched_steps
         self.scheduler = scheduler
+        self.going_on: list[Any] = []
         self.stopped: set[Any] = set()
         self.stopped_waiting: set[Any] = set()
         self.taker = Taker(
@@ -58,22 +58,25 @@ class Update:
             check_stop,
             self.stop,
             manager.cache_blocks if self.caches() else None,
-            scheduler.batched_steps.in_flight,
-            scheduler.batched_steps.by_flight,
+            steps.in_flight,
+            steps.by_flight,
             scheduler.num_spec_tokens > 0,
-            scheduler.batched_steps.release >= 25,
-            self.prefilled,
+            steps.release >= 25,
+            self.prefilled if steps.in_flight else None,
         )
+        if steps.in_flight:
+            self.taker.let_go = scheduler._free_encoder_inputs
 
     def told(self, request: Any, new: list[int], finish_reason: Any, place: int) -> Any:
         """Make the output of a request with more than tokens."""
-        logprobs = None
+        logprobs, pooled = None, self.taker.pooled
         if place >= 0 and self.logprobs:
             logprobs = self.logprobs.slice_request(place, len(new))
         return EngineCoreOutput(
             request.request_id,
             new,
             new_logprobs=logprobs,
+            pooling_output=pooled and pooled[place],
             finish_reason=finish_reason,
             stop_reason=request.stop_reason,
             events=request.take_events(),
@@ -84,13 +87,23 @@ class Update:
 
     def caches(self) -> bool:
         """Return whether an update may fill a block that the next step would not cache."""
-        return bool(self.scheduler.batched_steps.is_async)
+        s = self.scheduler
+        return bool(s.batched_steps.is_async or (s.batched_steps.by_flight and s.num_spec_tokens))
+
+    def prefilled(self, request: Any) -> None:
+        """Say what of the prompt is cached at its first output, before its blocks may go."""
+        manager = self.scheduler.kv_cache_manager
+        request.prefill_stats.finalize(manager.estimate_cached_tokens(request))
 
     def stop(self, request: Any, status: Any) -> Any:
         """Why the request has ended; its blocks go back unless it is a session that waits."""
+        if request.pooling_params is not None:
+            request.status = RequestStatus.FINISHED_STOPPED
         reason = request.get_finished_reason()
         if self.scheduler._handle_stopped_request(request):
             self.scheduler._free_request(request)
+        elif self.scheduler.batched_steps.by_flight:
+            self.going_on.append(request)
         (self.stopped if status is RUNNING else self.stopped_waiting).add(request)
         return reason
 
@@ -100,6 +113,10 @@ class Update:
         for queue in QUEUES if self.stopped_waiting else ():
             if hasattr(self.scheduler, queue):
                 getattr(self.scheduler, queue).remove_requests(self.stopped_waiting)
+        if self.stopped_waiting and self.scheduler.batched_steps.release >= 31:
+            self.scheduler.deferred_waiting.difference_update(self.stopped_waiting)
+        for request in self.going_on:
+            self.scheduler._enqueue_waiting_request(request)
 
     def remove_running(self) -> None:
         """Take those that ended out of the running ones, and out of their seats."""
@@ -145,44 +162,3 @@ class Update:
             for i in range(num_drafts):
                 stats.num_draft_tokens_per_pos[i] += more
         return stats
-
-
-class LaterUpdate(Update):
-    """One update of a scheduler of 0.26 to 0.33.
-
-    From 0.33 on, continued sessions wait after all others.
-    """
-
-    def __init__(self, scheduler: Any) -> None:
-        super().__init__(scheduler)
-        self.going_on: list[Any] = []
-        self.taker.let_go = scheduler._free_encoder_inputs
-
-    def caches(self) -> bool:
-        """Return whether an update may fill a block that the next step would not cache."""
-        s = self.scheduler
-        return super().caches() or (s.batched_steps.by_flight and s.num_spec_tokens > 0)
-
-    def prefilled(self, request: Any) -> None:
-        """Say what of the prompt is cached now, before its blocks may go."""
-        request.prefill_stats.finalize(
-            self.scheduler.kv_cache_manager.estimate_cached_tokens(request)
-        )
-
-    def stop(self, request: Any, status: Any) -> Any:
-        """Why the request has ended; its blocks go back unless it is a session."""
-        reason = request.get_finished_reason()
-        if self.scheduler._handle_stopped_request(request):
-            self.scheduler._free_request(request)
-        elif self.scheduler.batched_steps.by_flight:
-            self.going_on.append(request)
-        (self.stopped if status is RUNNING else self.stopped_waiting).add(request)
-        return reason
-
-    def remove_stopped(self) -> None:
-        """Take those that ended out of the queues."""
-        super().remove_stopped()
-        if self.stopped_waiting and self.scheduler.batched_steps.release >= 31:
-            self.scheduler.deferred_waiting.difference_update(self.stopped_waiting)
-        for request in self.going_on:
-            self.scheduler._enqueue_waiting_request(request)
