@@ -35,8 +35,7 @@ OTHERS = ("amd", "xpu", "cpu", "tpu")  # for other devices than CUDA's
 CACHE, STATE = "get_kv_cache_spec", "get_state_shape"
 """The methods of a layer that has blocks, and of one that has states."""
 BASES = ("KVCacheSpec", "AttentionSpec")
-CHECKPOINT = "num_prefill_checkpoint_blocks"
-MARKS = frozenset({CHECKPOINT})
+MARKS = frozenset({"num_prefill_checkpoint_blocks"})
 """What kvfast does not serve where a model has states alone."""
 LANGUAGE = "those of its language model, or none"
 POOLING = "EMBEDDING LATE_INTERACTION REWARD TOKEN_CLASSIFICATION SEQUENCE_CLASSIFICATION"
@@ -145,7 +144,7 @@ def served(specs: frozenset[str]) -> tuple[str, str]:
     lacking = sorted(name for name in specs if name.endswith("Spec") and name not in TYPE_OF_NAME)
     reasons = [f"`{name}`" for name in lacking]
     is_states = specs & TYPE_OF_NAME.keys() == {"MambaSpec"}
-    reasons += ["states alone, with prefix caching"] * (is_states and CHECKPOINT in specs)
+    reasons += ["states alone, with prefix caching"] * bool(is_states and specs & MARKS)
     if reasons:
         return f"vLLM's: {', '.join(reasons)}", ""
     return "kvfast", "no" if "CrossAttentionSpec" in specs else "yes"

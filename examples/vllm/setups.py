@@ -21,7 +21,9 @@ def setups() -> Mapping[str, Setup]:
 
 def every_setup() -> dict[str, Setup]:
     """Those, and what kvfast leaves to vLLM's manager."""
-    return {**alone(), **beside_others(), **since_then(release())}
+    full, wide = (attention("FullAttentionSpec", size) for size in (4, 8))
+    layers = full, attention("SlidingWindowSpec", 4, sliding_window=10), wide
+    return {**alone(*layers), **beside_others(*layers), **since_then(release(), layers)}
 
 
 def is_refused(setup: Setup) -> bool:
@@ -38,12 +40,9 @@ def is_refused(setup: Setup) -> bool:
     )
 
 
-def alone() -> dict[str, Setup]:
+def alone(full: Any, window: Any, wide: Any) -> dict[str, Setup]:
     """Return setups of a scheduler that has the pool to itself."""
-    full = attention("FullAttentionSpec", 4)
-    window = attention("SlidingWindowSpec", 4, sliding_window=10)
     chunk = attention("ChunkedLocalAttentionSpec", 4, attention_chunk_size=8)
-    wide = attention("FullAttentionSpec", 8)
     plain = Setup((full,), 60, 4, 4)
     both = Setup((full, window), 90, 4, 4, has_events=True)
     whole = Setup((), 1, 4, 4, 128, max_num_batched_tokens=128, pools=True, is_chunked=False)
@@ -89,11 +88,8 @@ def alone() -> dict[str, Setup]:
     }
 
 
-def beside_others() -> dict[str, Setup]:
+def beside_others(full: Any, window: Any, wide: Any) -> dict[str, Setup]:
     """Connectors that load, fail, keep and pin; images and sounds; few adapters at a time."""
-    full = attention("FullAttentionSpec", 4)
-    window = attention("SlidingWindowSpec", 4, sliding_window=10)
-    wide = attention("FullAttentionSpec", 8)
     plain = Setup((full,), 60, 4, 4)
     return {
         "full, loads": replace(plain, loads="sync", has_events=True),
@@ -122,16 +118,15 @@ def beside_others() -> dict[str, Setup]:
     }
 
 
-def since_then(minor: int) -> dict[str, Setup]:
+def since_then(minor: int, layers: tuple[Any, Any, Any]) -> dict[str, Setup]:
     """Return setups of vLLM 0.`minor` that 0.24 lacked, or had by default."""
-    found = {} if minor < 26 else since_026()
-    found |= {} if minor < 28 else since_028()
-    return found | ({} if minor < 33 else since_033())
+    found = {} if minor < 26 else since_026(layers[0])
+    found |= {} if minor < 28 else since_028(*layers[:2])
+    return found | ({} if minor < 33 else since_033(*layers))
 
 
-def since_026() -> dict[str, Setup]:
+def since_026(full: Any) -> dict[str, Setup]:
     """Prompts that stay beside a window, and reported hits."""
-    full = attention("FullAttentionSpec", 4)
     prompts = attention("RSWASpec", 4, rswa_window=9)
     half = replace(full, dtype=torch.float16)
     plain = Setup((full,), 60, 4, 4)
@@ -143,10 +138,8 @@ def since_026() -> dict[str, Setup]:
     }
 
 
-def since_028() -> dict[str, Setup]:
+def since_028(full: Any, window: Any) -> dict[str, Setup]:
     """Windows that retain more, and all of a cache retained by name."""
-    full = attention("FullAttentionSpec", 4)
-    window = attention("SlidingWindowSpec", 4, sliding_window=10)
     kept = attention("SlidingWindowSpec", 4, sliding_window=10, extra_retained_tokens=6)
     return {
         "full and window, dense": Setup((full, window), 90, 4, 4, retention=DENSE, has_events=True),
@@ -154,15 +147,12 @@ def since_028() -> dict[str, Setup]:
     }
 
 
-def since_033() -> dict[str, Setup]:
+def since_033(full: Any, window: Any, wide: Any) -> dict[str, Setup]:
     """Return setups new in vLLM 0.33, and states, which kvfast serves again."""
-    full = attention("FullAttentionSpec", 4)
-    window = attention("SlidingWindowSpec", 4, sliding_window=10)
     ring = attention("CircularBufferSpec", 8)
     latent = attention("MLAAttentionSpec", 4, num_kv_heads=1)
     narrow = attention("SlidingWindowMLASpec", 4, num_kv_heads=1, sliding_window=10)
     replayed = replace(narrow, bounded_replay=True)
-    wide = attention("FullAttentionSpec", 8)
     plain = Setup((full,), 60, 4, 4)
     drops = replace(plain, num_drafts=2, use_eagle=True, drops_blocks=True)
     return {

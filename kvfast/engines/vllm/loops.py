@@ -16,8 +16,7 @@ DUE, STOP, END, ALWAYS, PLAIN, CLIENT, PROMPT, LOGPROBS, ITEMS, WIDTH = range(10
 DUE: length at which vLLM's hasher has something to hash. STOP: length that may end the request.
 END: the token that ends it, or -1. ALWAYS: 1 if any may. PLAIN: 1 if its outputs are known to be
 tokens alone. CLIENT: the number of its client. PROMPT: its tokens before its first output.
-LOGPROBS: 1 if it wants those of its tokens, or pools. ITEMS: the end of its last image or sound,
-or 0.
+LOGPROBS: 1 if it wants them, or pools. ITEMS: the end of its last image or sound, or 0.
 """
 
 
@@ -29,8 +28,8 @@ class Seats:
     further tokens that end it. `notes`: a row of each, which holds from when it joined.
     `longest`: tokens that a sequence may have. `hash_size`: tokens of a block that is hashed, 0
     without caching; `ahead`: tokens after a block that its hash covers. `has_drafts`, `has_later`:
-    whether requests may have drafts, and tokens that are sampled later (async scheduling).
-    `each`: tokens that a step samples beside drafts: 1, or 0 where the model pools.
+    whether requests may have drafts, and tokens that are sampled later (async scheduling). `each`:
+    tokens that a step samples beside drafts: 1, or 0 where the model pools.
 
     `computed_at`, `goal_at`: of each, computed tokens before the step, and how many it has with
     those that are sampled later; `took` has the places of those that the step computes. `split`
@@ -57,18 +56,15 @@ class Seats:
         self.hashes: list[list[bytes]] = []
         self.stops: list[Any] = []
         self.notes = memoryview(bytearray(8 * WIDTH)).cast("q", [1, WIDTH])
-        self.computed_at = memoryview(bytearray(8)).cast("q")
-        self.goal_at = memoryview(bytearray(8)).cast("q")
-        self.took = memoryview(bytearray(8)).cast("q")
+        self.computed_at = self.goal_at = self.took = memoryview(bytearray()).cast("q")
         self.split: Any = None
-        self.touched = 0
         self.last_step: dict[str, int] = {}
-        self.last_count = 0
+        self.touched = self.last_count = 0
 
     def nobody(self) -> Seats:
         """Seats of the same scheduler, without requests."""
-        how = (self.hash_size, self.ahead, self.has_drafts, self.has_later, self.each)
-        return Seats(self.longest, *how)
+        sizes = self.longest, self.hash_size, self.ahead
+        return Seats(*sizes, self.has_drafts, self.has_later, self.each)
 
     def join(
         self, requests: list[Any], names: list[str], handles: list[int], mine: list[Any]
