@@ -5,6 +5,7 @@ Requests start, end, are preempted and return between steps; the loops keep thei
 
 from __future__ import annotations
 
+from array import array
 from collections import Counter
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -18,7 +19,6 @@ import pytest
 
 import kvfast
 from kvfast.engines.vllm import loops, taking, usual
-from kvfast.engines.vllm.usual import is_usual
 from kvspec.config import GIVEN_HASHES, KVCacheConfig, KVCacheGroup, ManagerConfig
 from kvspec.following import FollowedInput
 from kvspec.specs import FullAttentionSpec
@@ -101,10 +101,8 @@ class ByLoops:
         assert due == behind
         handles = list(chosen.handles)
         rows = [(h, g, 0, h + g) for h in handles if h % 3 for g in (0, 1)]
-        view = memoryview(bytearray(16 * 100)).cast("i", [100, 4])
-        for i, row in enumerate(rows):
-            for column, value in enumerate(row):
-                view[i, column] = value
+        numbers = array("i", [number for row in [*rows, (0, 0, 0, 0)] for number in row])
+        view = memoryview(numbers).cast("B").cast("i", [len(rows) + 1, 4])
         blocks = chosen.granted(view, len(rows), 2)
         assert blocks == [([h], [h + 1]) if h % 3 else None for h in handles]
         counts = self.seats.scheduled(chosen)
@@ -255,9 +253,7 @@ class Story:
 
 
 def _state(request: Any) -> dict[str, Any]:
-    members = {**vars(request), "update_block_hashes": None}
-    members["sampling_params"] = None
-    return members
+    return {**vars(request), "update_block_hashes": None, "sampling_params": None}
 
 
 def played(made_of: Any, num_seeds: int) -> Counter[str]:
@@ -275,14 +271,14 @@ def played(made_of: Any, num_seeds: int) -> Counter[str]:
 
 @pytest.mark.parametrize("build", ["plain", "compiled"])
 def test_the_loops_do_what_is_plainly_stated(build: str) -> None:
-    made_of = SimpleNamespace(Seats=loops.Seats, Taker=taking.Taker)
-    made_of.implementation = kvfast.uncompiled
+    built, implementation = [loops, taking], kvfast.uncompiled
     if build == "compiled":
         if not kvfast.compiled:
             pytest.skip("not compiled")
         built = [import_module(f"kvfast._compiled.vllm_{name}") for name in ("loops", "taking")]
-        made_of = SimpleNamespace(Seats=built[0].Seats, Taker=built[1].Taker)
-        made_of.implementation = kvfast.implementation
+        implementation = kvfast.implementation
+    made_of = SimpleNamespace(Seats=built[0].Seats, Taker=built[1].Taker)
+    made_of.implementation = implementation
     counts = played(made_of, 150)
     assert min(counts.values()) > 50, counts
 
@@ -379,7 +375,7 @@ def test_an_output_of_tokens_alone_is_usual(member: str, value: object, expected
     scheduler.batched_steps = SimpleNamespace(pools=pools)
     plan = SimpleNamespace(num_invalid_spec_tokens={})
     given = SimpleNamespace(**{**output, member: value})
-    assert is_usual(scheduler, plan, given) is expected
+    assert usual.is_usual(scheduler, plan, given) is expected
 
 
 def replays(replayed: Any) -> None:
