@@ -10,10 +10,9 @@ from typing import Any, NamedTuple
 from kvcheck.explore.bounds import Configuration
 from kvcheck.explore.play import play
 from kvcheck.explore.state import BATCHED_STEP, Move, State, World, start
+from kvcheck.play.outputs import WITHOUT_SLOTS, Outputs
 from kvcheck.play.player import Outcome, Player
 from kvcheck.play.scheduler import EMPTY, PREEMPTED, Seat
-from kvcheck.rules.batch_sides import Outputs
-from kvcheck.rules.random_batches import WITHOUT_SLOTS
 from kvspec.audit import unwrapped
 from kvspec.batched import StepPlan, StepResult
 from kvspec.config import ManagerConfig

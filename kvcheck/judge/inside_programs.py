@@ -12,8 +12,8 @@ from dataclasses import replace
 from random import Random
 
 from kvcheck.judge.production import LongDraw
-from kvcheck.judge.random_programs import BATCH, LAST, Draw, withdrawing
 from kvcheck.play import steps as st
+from kvcheck.play.random_programs import BATCH, LAST, Draw, withdrawing
 from kvcheck.play.steps import Program, Step
 from kvspec.config import KVCacheConfig, KVCacheGroup, ManagerConfig
 from kvspec.policy import Policy
@@ -49,11 +49,11 @@ class InsideDraw(Draw):
         return _habit(self)
 
 
-class LongInsideDraw(LongDraw):
+class LongInsideDraw(InsideDraw, LongDraw):
     """Prompts end at or near a few places of the texts, so that others begin where one ended."""
 
     def __init__(self, random: Random, config: ManagerConfig) -> None:
-        super().__init__(random, config)
+        LongDraw.__init__(self, random, config)
         self.h = config.hash_block_size_tokens or 1
         self.sizes = [self.h, *self.sizes]
         most = max(self.longest // self.h - 1, 2)
@@ -64,10 +64,6 @@ class LongInsideDraw(LongDraw):
         cuts = random.sample(self.places, 2)
         shared = [first[:cut] + tail[cut:] for cut, tail in zip(cuts, tails, strict=True)]
         self.texts = (first, shared[0], shared[1])
-
-    def habit(self) -> list[Step]:
-        """Draw a request that arrives, continues or leaves."""
-        return _habit(self)
 
     def length_of(self, text: Sequence[int]) -> int:
         """Draw a length at one of the places, up to two blocks behind it, or anywhere."""

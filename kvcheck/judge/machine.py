@@ -29,12 +29,12 @@ from kvcheck.judge.choices import OTHERS, with_policy
 from kvcheck.judge.inside_programs import InsideDraw, inside_config
 from kvcheck.judge.longest_hit import HitOracle, LongestHitCheck
 from kvcheck.judge.production import LongDraw, production_config
-from kvcheck.judge.random_programs import LAST, Draw
 from kvcheck.play import steps
 from kvcheck.play.checks import CompareCheck, EventCheck, InvariantCheck, ShadowCheck
 from kvcheck.play.illegal_operations import ILLEGAL_OPERATIONS
 from kvcheck.play.performing import finish, perform_step
 from kvcheck.play.random_configs import random_config
+from kvcheck.play.random_programs import LAST, Draw
 from kvcheck.play.runner import Check, Runner
 from kvcheck.play.scheduler import LOADING, PREEMPTED, RUNNING, WAITING
 from kvcheck.play.situations import SituationCounter
@@ -208,6 +208,12 @@ class Machine(RuleBasedStateMachine):
     def keep(self) -> None:
         """Hold blocks, return them, continue on a copy, or take tokens back."""
         self.do(self.draw.keeping())
+
+    @precondition(lambda self: self.oracle is not None)  # content is not followed through them
+    @rule()
+    def make_whole_steps(self) -> None:
+        """Make a whole step, with single calls before it."""
+        self.do(*self.draw.round(room=MAX_REQUESTS - len(self.runner.requests)))
 
     @precondition(lambda self: self.draw.config.kv_cache.num_blocks <= FEW_BLOCKS)
     @rule()

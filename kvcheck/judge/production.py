@@ -12,10 +12,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from random import Random
 
-from kvcheck.judge.random_programs import BATCH, HABITS, LAST, WEIGHTS, Draw, holes, withdrawing
 from kvcheck.play import steps as st
 from kvcheck.play.random_configs import random_config
+from kvcheck.play.random_programs import BATCH, HABITS, LAST, WEIGHTS, Draw, holes, withdrawing
 from kvcheck.play.steps import Program, Step
+from kvspec._check import COUNT_MAX
 from kvspec.config import GIVEN_HASHES, KVCacheConfig, ManagerConfig
 from kvspec.specs import (
     ChunkedLocalAttentionSpec,
@@ -304,6 +305,16 @@ class LongDraw(Draw):
             return plain
         count = min(self.length(), len(plain.prompt))
         return replace(plain, embedded=tuple(place % 251 for place in range(count)))
+
+    def batch(self) -> st.Batch:
+        """Draw a whole step of more tokens, with more room."""
+        random = self.random
+        return replace(
+            super().batch(),
+            token_budget=random.choice((COUNT_MAX, COUNT_MAX, 8192, 512, 30)),
+            rows=random.choice((0, 2, 7, 400, 400, 40_000)),
+            lookahead_tokens=random.choice((0, 0, 2, 9, 65)),
+        )
 
     def longest_item(self, num_tokens: int) -> int:
         """Return the length of the prompt, which ends before the item."""

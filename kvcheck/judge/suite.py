@@ -20,10 +20,10 @@ from kvcheck.judge.options import ENDLESS, Options, judged, run_of
 from kvcheck.judge.outcome import Reached, Report
 from kvcheck.judge.outcomes import neighbours
 from kvcheck.judge.parts import Answer
-from kvcheck.judge.random_programs import random_programs
 from kvcheck.judge.sides import Find, Sides
 from kvcheck.judge.state import State
 from kvcheck.play import watchdog
+from kvcheck.play.random_programs import random_programs
 from kvcheck.play.steps import Program
 from kvcheck.play.verdicts import (
     PROTOCOL,

@@ -40,8 +40,18 @@ RULE_OF_OPERATION: Mapping[str, str] = {
     "record_prefix_cache_stats": "KV-POL-18",
     "cache_partial_block": "KV-PART-1",
     "take_residency_samples": "KV-STAT-7",
+    "recent_hits": "KV-STAT-4",
     "take_block_copies": "KV-INSIDE-4",
     "batched_step": "KV-BATCH-1",
+    "register": "KV-BATCH-4",
+    "unregister": "KV-BATCH-4",
+    "rewind": "KV-BATCH-12",
+    "batched_append": "KV-BATCH-12",
+    "batched_follow": "KV-BATCH-14",
+    "look_ups": "KV-BATCH-12",
+    "take_deltas": "KV-BATCH-11",
+    "look_at_batch": "KV-BATCH-13",
+    "walk": "KV-BATCH-15",
     "follow": "KV-REQ-7",
     "hold_blocks": "KV-POOL-19",
     "withdraw": "KV-MGR-23",
@@ -78,6 +88,14 @@ RULE_OF_EVENT: Mapping[str, str] = {
 }
 
 
+RULE_OF_PART: Mapping[str, str] = {
+    "slots": "KV-BATCH-9",
+    "rows": "KV-BATCH-10",
+    "members": "KV-BATCH-5",
+}
+"""Parts of what a whole step returns or writes."""
+
+
 def rule_of(operation: str) -> str:
     """Return the rule that an operation breaks with a wrong result."""
     return RULE_OF_OPERATION.get(operation, "KV-ERR-2")
@@ -102,6 +120,8 @@ def require_same_outcome(
         wrong.place = f"{what} with {type(got.error or expected.error).__name__}"
         raise wrong
     ours, theirs = got.result, expected.result
+    for part in RULE_OF_PART if operation == "batched_step" and ours and theirs else ():
+        require_same(RULE_OF_PART[part], f"{part} of a step", theirs.get(part), ours.get(part))
     if not exact_ids:
         ours, theirs = without_ids(operation, ours), without_ids(operation, theirs)
     require_same(rule, f"{operation} answers", theirs, ours)

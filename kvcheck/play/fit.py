@@ -37,6 +37,9 @@ FEATURES_OF_STEP: Mapping[type[st.Step], tuple[Feature, ...]] = {
     st.Hold: (Feature.HOLDING,),
     st.Copy: (Feature.CLONE, Feature.RESTORE),
     st.Reset: (Feature.RESET,),
+    st.Batch: (Feature.BATCHED,),
+    st.TakeDeltas: (Feature.BATCHED,),
+    st.LookUps: (Feature.BATCHED, Feature.SNAPSHOT),
 }
 """Steps that need a feature as a whole."""
 
@@ -100,6 +103,11 @@ def needs(step: st.Step) -> Needs:
         yield from _needs_of_running(step)
     elif isinstance(step, st.Release) and step.later:
         yield Feature.DEFERRED_FREE, replace(step, later=False)
+    elif isinstance(step, st.Batch):
+        if step.lookahead_tokens or step.drafts:
+            yield Feature.DRAFTING, replace(step, lookahead_tokens=0, drafts=())
+        if step.reserved_blocks or step.must_fit:
+            yield Feature.ADMISSION, replace(step, reserved_blocks=0, must_fit=False)
     elif isinstance(step, st.Evict):
         yield Feature.SNAPSHOT, None  # the step reads there which block is evicted
     elif isinstance(step, st.Break):

@@ -10,6 +10,7 @@ from kvcheck.play.inside import before_scheduling
 from kvcheck.play.runner import Runner, Side, Tracked
 from kvcheck.play.scheduler import LOADING, RUNNING
 from kvspec.interface import Feature
+from kvspec.specs import FullAttentionSpec
 
 
 def fail_load(runner: Runner, step: st.FailLoad) -> None:
@@ -69,8 +70,27 @@ def take_back(
     return gone
 
 
+def set_back(runner: Runner, step: st.Withdraw) -> None:
+    """Take back tokens that a request has computed (KV-MGR-23)."""
+    request = runner.pick(step.who, RUNNING)
+    if request is None:
+        return
+    tokens = max(0, request.seat.num_computed - max(step.back, 0))
+    may_stay = tokens > 0 and all(type(spec) is FullAttentionSpec for spec in runner.specs)
+    if not step.only_counts:
+        runner.do("withdraw", request, {"num_computed_tokens": tokens})
+    if may_stay and not step.again:
+        request.seat, request.fresh_load = request.seat.set_back(tokens), None
+        runner.planned.clear()
+    elif not step.only_counts:
+        drop(runner, request, again=True, later=False)
+
+
 def withdraw(runner: Runner, step: st.Withdraw) -> None:
     """Withdraw a request and all that hit what it planned, as schedulers must (KV-MGR-24)."""
+    if step.back:
+        set_back(runner, step)
+        return
     planned = [r for r in runner.requests if r.seat.phase == RUNNING and r.name in runner.planned]
     if not planned:
         return

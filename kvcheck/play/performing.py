@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
+from kvcheck.play import batching
 from kvcheck.play import steps as st
 from kvcheck.play.admitting import admit, arrive, keeps_all
 from kvcheck.play.giving_up import drop, fail_load, withdraw
 from kvcheck.play.illegal_operations import ILLEGAL_OPERATIONS
 from kvcheck.play.inside import before_scheduling, chunk_end, most_drafts, new_step
-from kvcheck.play.runner import Runner, Side, Tracked
+from kvcheck.play.player import Player
+from kvcheck.play.runner import Batches, Runner, Side, Tracked
 from kvcheck.play.scheduler import LOADING, PREEMPTED, RUNNING, WAITING
+from kvspec.audit import unwrapped
 from kvspec.blocks import NULL_BLOCK
 from kvspec.errors import InvariantViolation, KVSpecError
-from kvspec.interface import Feature
+from kvspec.interface import Feature, KVCacheManager
+from kvspec.saved import load, save
 
 
 def perform(runner: Runner, steps: Sequence[st.Step]) -> None:
@@ -207,17 +213,60 @@ def copy(runner: Runner, step: st.Copy) -> None:
         if side is not None:
             player = side.player
             make = player.implementation
-            if step.restored:
-                player.manager = make.restore(runner.config, player.manager.snapshot())
-            else:
-                player.manager = make.clone(player.manager)
+            copied = player.manager
+            if step.saved:
+                copied = _through_a_file(player)
+            elif step.restored:
+                copied = make.restore(runner.config, player.manager.snapshot())
+            if copied is player.manager or player.is_timed:  # a restored one has no clock
+                copied = make.clone(player.manager)
+            is_audited = unwrapped(player.manager) is not player.manager
+            player.manager = copied if is_audited else unwrapped(copied)
+    runner.batches = Batches()
     runner.look_again()
 
 
+def _through_a_file(player: Player) -> KVCacheManager:
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "state"
+        save(player.manager, path)
+        config = player.manager.config
+        return unwrapped(load(player.implementation, path, config=config, check_invariants=False))
+
+
 def retell(runner: Runner, step: st.Retell) -> None:
-    request = runner.pick(step.who, RUNNING, WAITING, PREEMPTED)
-    if request is None or not runner.config.given_hash_bytes:
+    """Tell a followed request again, or all of them in one call (KV-REQ-8, KV-BATCH-14)."""
+    if not runner.config.given_hash_bytes:
         return
+    if not step.together:
+        request = runner.pick(step.who, RUNNING, WAITING, PREEMPTED)
+        if request is not None:
+            num_kept, new, prompts = _told_again(runner, step, request)
+            arguments = {"num_kept": num_kept, "token_ids": list(new), "num_prompt": prompts}
+            runner.do("follow", request, arguments)
+        return
+    batching.register_all(runner)
+    phases = (RUNNING, WAITING, PREEMPTED)
+    chosen = [request for request in runner.requests if request.seat.phase in phases]
+    if chosen:
+        told = [_told_again(runner, step, request) for request in chosen]
+        runner.do(
+            "batched_follow",
+            None,
+            {
+                "names": [request.name for request in chosen],
+                "handles": [runner.batches.handles[request.name] for request in chosen],
+                "num_kept": [num_kept for num_kept, *_ in told],
+                "token_ids": [list(new) for _, new, _ in told],
+                "num_prompt": [list(each) for each in zip(*(p for *_, p in told), strict=True)],
+            },
+        )
+
+
+def _told_again(
+    runner: Runner, step: st.Retell, request: Tracked
+) -> tuple[int, tuple[int, ...], list[int | None]]:
+    """Return how many tokens stay, the new ones, and the prompt's length after each; seat it so."""
     seat = request.seat
     num_kept = max(1, seat.num_computed, len(seat.tokens) - step.fewer)
     new = step.tokens[: runner.config.max_model_len_tokens - num_kept]
@@ -225,9 +274,10 @@ def retell(runner: Runner, step: st.Retell) -> None:
     first = min(seat.num_prompt, num_kept)
     last = len(tokens) if step.is_prompt else first
     prompts = [first if first < seat.num_prompt else None, last if step.is_prompt else None]
-    arguments = {"num_kept": num_kept, "token_ids": list(new), "num_prompt": prompts}
-    runner.do("follow", request, arguments)
+    if step.together:
+        prompts = [first, last]
     request.seat = seat.told_again(tokens, last)
+    return num_kept, new, prompts
 
 
 def evict_ids(runner: Runner, step: st.EvictIds) -> None:
@@ -280,8 +330,11 @@ def break_rules(runner: Runner, step: st.Break) -> None:
         )
 
 
-def take(runner: Runner) -> None:
-    runner.do("make_prefix_cache_stats")
+def take(runner: Runner, step: st.Take) -> None:
+    if step.window:
+        runner.do("recent_hits", None, {"max_requests": step.window})
+    else:
+        runner.do("make_prefix_cache_stats")
     if Feature.NEW_BLOCK_IDS in runner.subject.features:
         runner.do("take_new_block_ids")
     if runner.config.residency_sample_rate:
@@ -333,7 +386,11 @@ STEPS: Mapping[type[st.Step], Callable[[Runner, Any], object]] = {
     st.Copy: copy,
     st.Reset: lambda runner, step: runner.do("reset_prefix_cache"),
     st.NewStep: lambda runner, step: new_step(runner),
-    st.Take: lambda runner, step: take(runner),
+    st.Take: take,
     st.Ask: ask,
     st.Break: break_rules,
+    st.Batch: batching.batch,
+    st.TakeDeltas: batching.take_deltas,
+    st.LookUps: batching.look_ups,
+    st.Try: batching.attempt,
 }

@@ -1,7 +1,7 @@
 """The one player: make an operation by name as a call of a manager, and encode its result.
 
 Operations and results are those of records, and some that only programs have: residency samples,
-requests with embeddings, copies of blocks, blocks that are held, and following.
+the recent hit rate, requests with embeddings, copies of blocks, blocks that are held, following.
 """
 
 from __future__ import annotations
@@ -12,11 +12,13 @@ from operator import index
 from types import MappingProxyType
 from typing import Any, TypeAlias, cast
 
+from kvcheck.play.batch_calls import PLAYS
 from kvcheck.play.calls import input_of, make, plain
 from kvcheck.play.keeping import Kept
+from kvspec.batched import BatchedManager
 from kvspec.errors import InvalidArgumentError
 from kvspec.following import FollowingImplementation
-from kvspec.interface import Feature, Implementation, KVCacheManager
+from kvspec.interface import Feature, HitRateWindow, Implementation, KVCacheManager
 from kvspec.operations import OPERATIONS
 from kvspec.request import (
     PromptEmbeddings,
@@ -24,6 +26,7 @@ from kvspec.request import (
     RequestInput,
     RequestStatus,
 )
+from kvspec.sequential import SequentialManager, batched_of
 from kvspec.snapshot_codec import hexes, ints
 
 OWNED: Mapping[str, tuple[str, ...]] = MappingProxyType(
@@ -48,13 +51,27 @@ class Player:
     """One manager and the requests made for it.
 
     The requests are the scheduler's: they outlive `free`, as a preempted request does.
-    `kept`: the engine's own data of followed requests.
+    `kept`: the engine's own data of followed requests. `loops`: whole steps are the loop of single
+    calls that defines them, also where the implementation has its own. `is_timed`: the manager
+    reads a clock of the caller. `window`: of recent look-ups, once it was asked for.
     """
 
     implementation: Implementation
     manager: KVCacheManager
     requests: dict[str, Request] = field(default_factory=dict)
     kept: dict[str, Kept] = field(default_factory=dict)
+    loops: bool = False
+    is_timed: bool = False
+    window: HitRateWindow | None = None
+    _batched: BatchedManager | None = None
+
+    @property
+    def batched(self) -> BatchedManager:
+        """Return whole steps on the manager; on a new manager no request is registered."""
+        if self._batched is None or self._batched.manager is not self.manager:
+            make = SequentialManager if self.loops else batched_of
+            self._batched = make(self.implementation, self.manager)
+        return self._batched
 
     def perform(self, name: str, request_id: str | None, arguments: Mapping[str, Any]) -> Outcome:
         """Play one operation. Any exception of the implementation is an outcome too.
@@ -161,9 +178,19 @@ class Player:
         return [(each.references, each.block_hash, each.group) for each in facts]
 
     def _take_residency_samples(self, name: str, args: Mapping[str, Any]) -> Any:
-        """Return how often each life was touched; times would be those of a real clock."""
+        """Return the samples, or, by a real clock, how often each life was touched."""
         samples = self.manager.take_residency_samples()
-        return [len(sample.reuse_gaps_ns) for sample in samples]
+        return [each if self.is_timed else len(each.reuse_gaps_ns) for each in samples]
+
+    def _recent_hits(self, name: str, args: Mapping[str, Any]) -> Any:
+        """Take the statistics, and return them with what a window over them shows (KV-STAT-4)."""
+        if self.window is None:
+            self.window = self.implementation.make_hit_rate_window(args["max_requests"])
+        stats = self.manager.make_prefix_cache_stats()
+        if stats is not None:
+            self.window.observe(stats)
+        shown = self.window.num_requests, self.window.hit_rate
+        return plain("make_prefix_cache_stats", stats), *shown
 
 
 Play: TypeAlias = Callable[[Player, str, Mapping[str, Any]], Any]
@@ -176,6 +203,8 @@ OWN_PLAYS: Mapping[str, Play] = MappingProxyType(
         "hold_blocks": Player._hold_blocks,
         "get_block_ids": Player._get_block_ids,
         "take_residency_samples": Player._take_residency_samples,
+        "recent_hits": Player._recent_hits,
+        **PLAYS,
     }
 )
 """Players of operations that are not one call of a manager."""

@@ -60,9 +60,23 @@ class Planned:
     may_stay: bool
 
 
+@dataclass
+class Batches:
+    """The engine's knowledge of whole steps.
+
+    `handles`: of registered requests, by name. `table`: for each handle its block lists, by group
+    and index, as rows have reported them (KV-BATCH-10). `since`: how often each request had been
+    preempted when its table began; a single call that frees it is not reported.
+    """
+
+    handles: dict[str, int] = field(default_factory=dict)
+    table: dict[int, dict[tuple[int, int], int]] = field(default_factory=dict)
+    since: dict[str, int] = field(default_factory=dict)
+
+
 GO_ON = PURE_CALLS | {
     "get_block_ids", "new_request", "append_tokens", "allocate_slots", "take_block_copies",
-    "withdraw",
+    "withdraw", "recent_hits",
 }  # fmt: skip
 """Calls that keep a plan valid; any other ends it."""
 
@@ -80,10 +94,24 @@ class Side:
     features: frozenset[Feature] = frozenset(Feature)
 
     @classmethod
-    def of(cls, implementation: Implementation, program: st.Program, *, audit: bool) -> Side:
-        """Create a manager for the program's configuration. Raises LeftOut if it is unsupported."""
-        manager = created(implementation, program.config, check_invariants=audit)
-        player = Player(implementation, manager)
+    def of(
+        cls,
+        implementation: Implementation,
+        program: st.Program,
+        *,
+        clock: Callable[[], int],
+        audit: bool,
+        loops: bool = False,
+    ) -> Side:
+        """Create a manager for the program's configuration. Raises LeftOut if it is unsupported.
+
+        `clock`: of residency samples; a manager that takes none cannot always be given one.
+        """
+        config, options = program.config, dict[str, Any]()
+        if config.residency_sample_rate:
+            options["clock"] = clock
+        manager = created(implementation, config, check_invariants=audit, **options)
+        player = Player(implementation, manager, loops=loops, is_timed=bool(options))
         return cls(player, features=implementation.capabilities.features)
 
     def blocks(self, request: Tracked) -> list[list[int]]:
@@ -171,8 +199,15 @@ class Runner:
         *,
         audit: bool = False,
     ) -> None:
-        self.subject = Side.of(subject, program, audit=audit)
-        self.oracle = None if oracle is None else Side.of(oracle, program, audit=False)
+        self.operations: list[tuple[str, str | None, dict[str, Any]]] = []
+
+        def clock() -> int:
+            return len(self.operations)
+
+        self.subject = Side.of(subject, program, clock=clock, audit=audit)
+        self.oracle = None
+        if oracle is not None:
+            self.oracle = Side.of(oracle, program, clock=clock, audit=False, loops=True)
         self.config: ManagerConfig = self.subject.player.manager.config
         factor = self.config.dcp_world_size * self.config.pcp_world_size
         self.specs = self.config.managed_specs
@@ -182,9 +217,9 @@ class Runner:
         self.ends_inside = has_copies and looks_inside(self.config)
         self.scheduled: set[str] = set()
         self.planned: dict[str, Planned] = {}
+        self.batches = Batches()
         self.requests: list[Tracked] = []
         self.num_made = 0
-        self.operations: list[tuple[str, str | None, dict[str, Any]]] = []
         self._view: View | None = self.subject.look()
 
     @property

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from kvspec._check import COUNT_MAX
 from kvspec.config import ManagerConfig
 
 
@@ -102,10 +103,16 @@ class Withdraw:
 
     All requests that hit what it planned are withdrawn with it, and preempted. The request
     continues from where it was, unless it has states, or is also preempted (`again`).
+
+    `back`: not a plan, but the last tokens that a request has computed, and no other request; -1:
+    none of them, only what its blocks hold behind them. It continues from there where all of it is
+    present. `only_counts`: the manager is not told.
     """
 
     who: int = 0
     again: bool = False
+    back: int = 0
+    only_counts: bool = False
 
 
 @dataclass(frozen=True)
@@ -192,21 +199,23 @@ class Hold:
 class Retell:
     """Take back `fewer` tokens of a followed request, as far as they are not computed yet.
 
-    Then append `tokens`. `is_prompt`: all of them count as its prompt. Nothing happens where the
-    manager computes the hashes.
+    Then append `tokens`. `is_prompt`: all of them count as its prompt. `together`: of every request
+    in one call. Nothing happens where the manager computes the hashes.
     """
 
     who: int = 0
     fewer: int = 0
     tokens: tuple[int, ...] = ()
     is_prompt: bool = False
+    together: bool = False
 
 
 @dataclass(frozen=True)
 class Copy:
-    """Continue on a copy: a clone, or one that a snapshot restores."""
+    """Continue on a copy: a clone, or one that a snapshot, or with `saved` a file, restores."""
 
     restored: bool = False
+    saved: bool = False
 
 
 @dataclass(frozen=True)
@@ -221,7 +230,12 @@ class NewStep:
 
 @dataclass(frozen=True)
 class Take:
-    """Take what queues up: the statistics, the blocks to be zeroed, the residency samples."""
+    """Take what queues up: the statistics, the blocks to be zeroed, the residency samples.
+
+    `window`: observe the statistics with a window over that many requests, the first one drawn.
+    """
+
+    window: int = 0
 
 
 @dataclass(frozen=True)
@@ -241,6 +255,66 @@ class Break:
 
     who: int = 0
     call: int = 0
+
+
+ENDS, PREEMPTED = -1, -2
+"""Parts of a whole step besides numbers of tokens."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Make a whole step (KV-BATCH-1) of all requests, which are registered before.
+
+    `parts`: for the requests under way in turn, again from the start where there are more: how many
+    tokens to compute at most, 0 for none, or `ENDS` or `PREEMPTED`; `new`: the same for waiting
+    ones. The order of requests begins at number `turn`, which also alternates forms of arguments.
+    `drafts`, of which `accepted` become tokens, follow what is pending; `token` is appended where
+    nothing is, and `answer` times to one that runs. `rows`: room for block deltas.
+    `more_slots`: slots beyond those needed, None without mappings. `by`: only the entries of one
+    kind, by the call `admit`, `decode`, `free` or `preempt`. `breaks`: before it, try every variant
+    that is illegal (KV-BATCH-2).
+    """
+
+    parts: tuple[int, ...] = (1,)
+    new: tuple[int, ...] = (COUNT_MAX,)
+    turn: int = 0
+    token: int = 0
+    answer: int = 0
+    drafts: tuple[int, ...] = ()
+    accepted: int = 0
+    token_budget: int = COUNT_MAX
+    lookahead_tokens: int = 0
+    reserved_blocks: int = 0
+    must_fit: bool = False
+    stops_at_refusal: bool = False
+    starts_step: bool = True
+    rows: int = 400
+    more_slots: int | None = 0
+    by: str = ""
+    breaks: bool = False
+
+
+@dataclass(frozen=True)
+class TakeDeltas:
+    """Take up to `rows` rows of block lists that were not reported yet."""
+
+    rows: int = 1000
+
+
+@dataclass(frozen=True)
+class LookUps:
+    """Look up every second waiting request in one call, and ask the other queries of steps."""
+
+    after: int = 0
+
+
+@dataclass(frozen=True)
+class Try:
+    """Make call number `call` about a request with this number, legal or not, on both sides."""
+
+    who: int = 0
+    call: int = 0
+    number: int = 0
 
 
 Step: TypeAlias = (
@@ -265,6 +339,10 @@ Step: TypeAlias = (
     | Take
     | Ask
     | Break
+    | Batch
+    | TakeDeltas
+    | LookUps
+    | Try
 )
 
 

@@ -11,11 +11,11 @@ from kvcheck.judge.causes import SHRINK_SECONDS
 from kvcheck.judge.coverage import always_checked, exercised
 from kvcheck.judge.options import Options, judged
 from kvcheck.judge.parts import Answer, example_answer, program_answer
-from kvcheck.judge.random_programs import random_programs
 from kvcheck.judge.sides import Sides
 from kvcheck.judge.telling import told
 from kvcheck.judge.unobservable import UNOBSERVABLE
 from kvcheck.play.fit import random_program
+from kvcheck.play.random_programs import random_programs
 from kvcheck.play.steps import Program
 from kvcheck.play.verdicts import Violation, made_smaller
 from kvcheck.play.watchdog import PATIENCE_SECONDS

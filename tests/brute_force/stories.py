@@ -13,10 +13,10 @@ from itertools import chain, count, islice
 from random import Random
 
 from kvcheck.judge.choices import in_flight
-from kvcheck.judge.random_programs import random_programs
 from kvcheck.play.checks import CompareCheck
 from kvcheck.play.giving_up import drop
 from kvcheck.play.performing import finish, may_load, perform_step
+from kvcheck.play.random_programs import random_programs
 from kvcheck.play.runner import Check, Runner
 from kvcheck.play.scheduler import PREEMPTED, RUNNING, WAITING
 from kvcheck.play.steps import Program

@@ -7,53 +7,52 @@ from random import Random
 from typing import TypeAlias
 
 import kvfast
+from kvcheck.play.batching import append
+from kvcheck.play.performing import perform
 from kvcheck.play.random_configs import random_config
+from kvcheck.play.runner import Runner
+from kvcheck.play.scheduler import RUNNING
 from kvfast.device import Backend, DeviceStep, DeviceTables, ResidentDecode, ResidentRun
 from kvfast.device.resident.plan import check_groups
 from kvref.implementation import ReferenceImplementation
-from kvspec.batched import StepPlan
 from kvspec.config import ManagerConfig
 from kvspec.errors import UnsupportedError
-from kvspec.interface import Implementation
-from tests.device.tables import TableEngine
+from tests.device.tables import TableCheck, steps_of
 
 MAX_BLOCKS = 12
 Shown: TypeAlias = tuple[list[list[int]], list[int], list[int], list[list[int]]]
 TOKEN = 5
 
 
-class ResidentEngine(TableEngine):
-    """An engine that may let the device decode after any step; see `TableEngine`.
+class ResidentCheck(TableCheck):
+    """May let the device decode after any step; see `TableCheck`.
 
     `resident`: runs of at most MAX_BLOCKS blocks. `num_run_steps`, `num_taken`, `num_stopped`: what
     happened in them. `num_short`: runs that were planned shorter than asked for.
     """
 
     def __init__(
-        self,
-        config: ManagerConfig,
-        random: Random,
-        backend: Backend,
-        implementation: Implementation,
-        resident: type[ResidentDecode] = ResidentDecode,
+        self, runner: Runner, random: Random, backend: Backend, resident: type[ResidentDecode]
     ) -> None:
-        super().__init__(config, random, DeviceTables, backend, implementation)
+        super().__init__(runner, random, DeviceTables, backend)
         self.resident = resident(self.tables, max_blocks=MAX_BLOCKS)
         self.num_run_steps = self.num_taken = self.num_stopped = self.num_short = 0
 
-    def step(self, plan: StepPlan) -> None:
-        super().step(plan)
-        if self.random.random() < 0.6:
-            self.run()
+    def after_step(self, runner: Runner) -> None:
+        """Run after whole steps."""
+        was_step = self.is_told
+        super().after_step(runner)
+        if was_step and self.random.random() < 0.6:
+            self.run(runner)
 
-    def run(self) -> None:
-        """Decode some requests, in any order; stop some after any step."""
-        requests = [(handle, self.batched.request_of(handle)) for handle in self.handles]
-        decoding = [
-            handle
-            for handle, request in requests
-            if request.num_computed_tokens and request.num_tokens - request.num_computed_tokens == 1
-        ]
+    def run(self, runner: Runner) -> None:
+        """Some of those that decode, in any order; some are stopped after any step."""
+        longest, known = runner.config.max_model_len_tokens, runner.batches.handles
+        running = [each for each in runner.requests if each.seat.phase == RUNNING]
+        running = [each for each in running if each.name in known]
+        idle = [each for each in running if len(each.seat.tokens) == each.seat.num_computed]
+        append(runner, {r.name: [0] for r in idle if r.seat.num_computed < longest})
+        decoding = [known[each.name] for each in running if each.seat.num_pending == 1]
         handles = self.random.sample(decoding, self.random.randint(0, len(decoding)))
         wanted = self.random.choice((1, 3, 9))
         most = [self.random.choice((0, 1, 4, 100)) for _ in handles]
@@ -96,6 +95,11 @@ class ResidentEngine(TableEngine):
         self.resident.replay(run, self.batched, tokens)
         assert self.tables.difference(self.batched) is None
         assert self.batched.manager.take_new_block_ids() == ()
+        for each in running:
+            request = self.batched.request_of(known[each.name])
+            text, computed = tuple(request.token_ids), request.num_computed_tokens
+            each.seat = each.seat._replace(tokens=text, num_computed=computed)
+        runner.look_again()
         self.num_run_steps += run.num_steps
         self.num_taken += len(run.rows)
 
@@ -103,7 +107,7 @@ class ResidentEngine(TableEngine):
         return self.batched.manager.get_blocks(self.batched.request_of(handle)).to_lists()
 
     def copied(self, step: DeviceStep) -> Shown:
-        """Copy a step's slots, positions, lengths and new blocks, which the next one overwrites."""
+        """Slots, positions, lengths and new blocks of a step, which the next one writes over."""
         slots = [one.tolist() for one in step.slots if one is not None]
         groups = range(len(step.slots))
         new = [one.tolist() for g in groups if (one := self.resident.new_blocks(g)) is not None]
@@ -112,7 +116,7 @@ class ResidentEngine(TableEngine):
     def slots_at(
         self, run: ResidentRun, handle: int, lists: list[list[int]], position: int
     ) -> list[int]:
-        """Return the token's slot in each group with slots, from old lists and new rows."""
+        """Where the token goes in each group with slots: by the lists before, and what came."""
         found = []
         for g, group in enumerate(self.tables._geometry.groups):
             if group.has_slots:
@@ -138,9 +142,12 @@ def resident_engines(
     backend: Backend = "torch",
     resident: type[ResidentDecode] = ResidentDecode,
     num_steps: int = 20,
-) -> Iterator[ResidentEngine]:
+) -> Iterator[ResidentCheck]:
     for seed, config in attention_configs(seeds):
         implementation = kvfast.implementation() if seed % 3 else ReferenceImplementation()
-        engine = ResidentEngine(config, Random(seed), backend, implementation, resident)
-        engine.play(num_steps)
-        yield engine
+        program = steps_of(seed, config, num_steps)
+        runner = Runner(program, implementation)
+        check = ResidentCheck(runner, Random(seed), backend, resident)
+        runner.checks = [check]
+        perform(runner, program.steps)
+        yield check

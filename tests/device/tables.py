@@ -1,9 +1,10 @@
-"""Random steps of a real manager, passed to tables: the device must always match the manager."""
+"""Random steps of a real manager, told to tables: after each the device must be what it answers."""
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterator
-from functools import cached_property
+from dataclasses import replace
 from itertools import chain
 from os import environ
 from random import Random
@@ -12,19 +13,20 @@ from typing import Any
 import torch
 
 import kvfast
+from kvcheck.play.outputs import WITHOUT_SLOTS, Outputs
+from kvcheck.play.performing import perform
 from kvcheck.play.random_configs import random_config
-from kvcheck.rules.batch_sides import Outputs
-from kvcheck.rules.random_batches import WITHOUT_SLOTS, Engine, listed
+from kvcheck.play.random_programs import Draw, program_of_steps
+from kvcheck.play.runner import Performed, Runner
+from kvcheck.play.steps import Copy, Program, TakeDeltas
 from kvfast.device import Backend, DeviceStep, DeviceTables
-from kvspec.batched import BatchedManager, StepPlan, StepResult
+from kvspec.batched import BatchedManager, StepResult
 from kvspec.config import ManagerConfig
-from kvspec.interface import Feature, Implementation
-from kvspec.sequential import batched_of
 from kvspec.specs import FullAttentionSpec, LayerSpec, MambaSpec
 from tests.contract.builders import make_config
 
-MAX_TOKENS = 300
-"""Six requests of 48 tokens, all in one step, and drafts."""
+MAX_TOKENS = 2000
+"""Forty requests of 48 tokens, all in one step, and drafts."""
 
 
 def kernel_device(backend: str) -> str:
@@ -52,109 +54,95 @@ def rows_of(*rows: tuple[int, int, int, int]) -> torch.Tensor:
     return torch.tensor(rows, dtype=torch.int32).reshape(-1, 4)
 
 
-class TableEngine(Engine):
-    """An engine, on kvfast by default, that passes its steps to tables, and checks them.
+class TableCheck:
+    """Tells tables each step of a runner, and checks them after it.
 
     Two requests have rows to begin with, so the tables grow; a message holds 5 entries.
     """
 
-    is_saved = False  # the tables on the device would have to be filled anew
-
     def __init__(
-        self,
-        config: ManagerConfig,
-        random: Random,
-        tables: type[DeviceTables],
-        backend: Backend,
-        implementation: Implementation | None = None,
+        self, runner: Runner, random: Random, tables: type[DeviceTables], backend: Backend
     ) -> None:
-        side = (implementation or kvfast.implementation(), batched_of)
-        super().__init__(config, [side], random)
-        self.batched: BatchedManager = self.sides[0].batched
+        self.config, self.runner, self.random = runner.config, runner, random
         self.tables = tables(
-            config,
+            runner.config,
             max_requests=2,
             max_tokens=MAX_TOKENS,
             max_entries=5,
             device=kernel_device(backend),
             backend=backend,
         )
-        self.num_steps = self.num_rewound = 0
+        self.num_steps = self.num_granted = self.num_rewound = 0
+        self.is_told = False
 
-    @cached_property
-    def features(self) -> frozenset[Feature]:
-        """Features of the manager, read once, since that is slow."""
-        return self.sides[0].implementation.capabilities.features
+    @property
+    def batched(self) -> BatchedManager:
+        return self.runner.subject.player.batched
 
-    def both(self, rule: str, what: str, call):  # type: ignore[no-untyped-def] # as in the base
-        return call(self.sides[0])
+    def after_operation(self, runner: Runner, done: Performed) -> None:
+        """Tell the tables a step, and what it takes back."""
+        if done.name == "batched_step":
+            self.is_told = True
+            self.step(done)
+        elif done.name == "register":  # some run already
+            seats = {each.name: each.seat for each in runner.requests}
+            lengths = [seats[name].num_computed for name in done.arguments["names"]]
+            self.tables.set_lengths(done.outcome.result, lengths)
+        elif done.name == "unregister":  # some were freed by single calls
+            self.tables.set_lengths(done.arguments["handles"], [0] * len(done.arguments["handles"]))
+        elif done.name == "rewind":
+            back = done.arguments["num_tokens"]
+            handles = done.arguments["handles"]
+            numbers = [back] * len(handles) if isinstance(back, int) else list(back)
+            self.num_rewound += sum(number > 0 for number in numbers)
+            self.tables.rewind(handles, numbers)
 
-    def compare(self, rule: str, what: str) -> None:
-        """Compare nothing: there is only one side."""
+    def after_step(self, runner: Runner) -> None:
+        """Tell the tables, after single calls, the lengths and lists that no step tells."""
+        if not self.is_told:
+            known = [each for each in runner.requests if each.name in runner.batches.handles]
+            handles = [runner.batches.handles[each.name] for each in known]
+            self.tables.set_lengths(handles, [each.seat.num_computed for each in known])
+            self.read_freed_alone(set())
+        self.is_told = False
 
-    def try_broken(self, plan: StepPlan) -> None:
-        """Try nothing: every plan is legal."""
-
-    def take_deltas(self) -> None:
-        """Do nothing: all deltas are taken after each step."""
-
-    def call_alone(self) -> None:
-        """Make a single call, and set the lengths and lists that no step sets."""
-        super().call_alone()
-        requests = [self.batched.request_of(handle) for handle in self.handles]
-        self.tables.set_lengths(self.handles, [one.num_computed_tokens for one in requests])
-        self.read_freed_alone()
-
-    def read_freed_alone(self) -> None:
+    def read_freed_alone(self, others: set[int]) -> None:
         """Set the rows of requests whose reported lengths are of lists before (KV-BATCH-10)."""
-        for handle in self.freed_alone & {*self.handles}:
-            lists = self.batched.manager.get_blocks(self.batched.request_of(handle)).to_lists()
-            for group, blocks in enumerate(lists):
-                self.tables.set_row(handle, group, blocks)
+        batches = self.runner.batches
+        for each in self.runner.requests:
+            handle = batches.handles.get(each.name)
+            if handle is None or handle in others:
+                continue
+            if batches.since[each.name] != each.num_preemptions:
+                for group, blocks in enumerate(self.runner.subject.blocks(each)):
+                    self.tables.set_row(handle, group, blocks)
 
-    def step(self, plan: StepPlan) -> None:
-        outputs = self.new_step_outputs(plan)
-        result = self.batched.step(plan, outputs.given)
-        handles = [*listed(plan.decoding), *listed(plan.prefilling), *listed(plan.new)]
-        granted = [h for h, num in zip(handles, result.num_scheduled_tokens, strict=True) if num]
+    def step(self, done: Performed) -> None:
+        plan, told = done.arguments["plan"], done.outcome.result
+        scheduled, hits = (array("q", told.get(name, ())) for name in ("scheduled", "hits"))
+        result = StepResult(scheduled, hits, *told.get("counts", ()))
+        handles = [*plan.decoding, *plan.prefilling, *plan.new]
+        granted = [h for h, num in zip(handles, result.num_scheduled_tokens, strict=False) if num]
         while self.batched.num_pending_deltas():
             more = Outputs(8)
             assert more.given.block_deltas is not None
             num = self.batched.take_deltas(more.given.block_deltas)
             self.tables.write(torch.tensor(more.rows[: 4 * num].tolist()).int().view(-1, 4))
         self.tables.read_rows(self.batched, granted)
-        new = {*listed(plan.new)} & {*granted}
-        self.freed_alone -= {*listed(plan.finished), *listed(plan.preempted), *new}
-        self.read_freed_alone()
-        step = self.tables.step(plan, result, outputs.given.block_deltas)
-        self.check(step, granted, result, outputs)
+        self.read_freed_alone({*plan.finished, *plan.preempted, *({*plan.new} & {*granted})})
+        rows = told.get("rows")
+        deltas = memoryview(rows).cast("B").cast("i", [len(rows) // 4, 4]) if rows else None
+        step = self.tables.step(plan, result, deltas)
+        self.check(step, granted, result, told.get("slots"))
         self.num_steps += 1
         self.num_granted += len(granted)
-        for handle in granted:
-            self.sample(handle)
-        ended = listed(plan.finished)
-        gone = self.some(ended, 0.7)
-        self.batched.unregister(gone)
-        self.handles = [handle for handle in self.handles if handle not in gone]
-
-    def new_step_outputs(self, plan: StepPlan) -> Outputs:
-        lengths = [
-            None if isinstance(spec, WITHOUT_SLOTS) else length
-            for spec, length in zip(self.config.managed_specs, self.lengths(plan), strict=True)
-        ]
-        return Outputs(self.random.choice((0, 2, 400)), lengths)
-
-    def sample(self, handle: int) -> None:
-        request = self.batched.request_of(handle)
-        before = request.num_computed_tokens
-        super().sample(handle)
-        back = before - request.num_computed_tokens
-        if back:
-            self.num_rewound += 1
-            self.tables.rewind([handle], [back])
 
     def check(
-        self, step: DeviceStep, granted: list[int], result: StepResult, outputs: Outputs
+        self,
+        step: DeviceStep,
+        granted: list[int],
+        result: StepResult,
+        slots: list[array[int] | None] | None,
     ) -> None:
         counts = [num for num in result.num_scheduled_tokens if num]
         ends = [self.batched.request_of(handle).num_computed_tokens for handle in granted]
@@ -167,12 +155,13 @@ class TableEngine(Engine):
         assert step.places.tolist() == places
         positions = chain(*(range(e - n, e) for e, n in zip(ends, counts, strict=True)))
         assert step.positions.tolist() == list(positions)
-        for mine, theirs in zip(step.slots, outputs.slots or (), strict=True):
-            if theirs is None:
-                assert mine is None
-            else:
+        for group, theirs in enumerate(slots or ()):
+            mine = step.slots[group]
+            if theirs is not None:
                 assert mine is not None
                 assert mine.tolist() == theirs[: len(mine)].tolist()
+            elif isinstance(self.config.managed_specs[group], WITHOUT_SLOTS):
+                assert mine is None
         assert self.tables.difference(self.batched) is None
         for g, spec in enumerate(self.config.managed_specs):
             if spec.is_aligned:
@@ -186,12 +175,22 @@ class TableEngine(Engine):
             assert self.tables.table(group)[handle, : len(blocks)].tolist() == blocks
 
 
+def steps_of(seed: int, config: ManagerConfig, num_steps: int) -> Program:
+    """Whole steps and single calls; on copies the tables would have to be filled anew."""
+    program = program_of_steps(Draw(Random(seed), config), num_steps)
+    steps = (step for step in program.steps if not isinstance(step, Copy | TakeDeltas))
+    return replace(program, steps=tuple(steps))
+
+
 def engines(
     seeds: range, backend: Backend, tables: type[DeviceTables] = DeviceTables, num_steps: int = 20
-) -> Iterator[TableEngine]:
-    """Yield engines after random configurations, every fifth a hybrid with a large pool."""
+) -> Iterator[TableCheck]:
+    """Checks of programs on random configurations, every fifth a hybrid with a large pool."""
     for seed in seeds:
-        random = Random(seed)
-        engine = TableEngine(random_config(random, hybrid=seed % 5 == 0), random, tables, backend)
-        engine.play(num_steps)
-        yield engine
+        config = random_config(Random(seed), hybrid=seed % 5 == 0)
+        program = steps_of(seed, config, num_steps)
+        runner = Runner(program, kvfast.implementation())
+        check = TableCheck(runner, Random(seed), tables, backend)
+        runner.checks = [check]
+        perform(runner, program.steps)
+        yield check

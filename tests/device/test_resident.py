@@ -22,7 +22,7 @@ from kvspec.config import ManagerConfig
 from kvspec.errors import InvalidArgumentError, UnsupportedError
 from kvspec.request import RequestInput
 from kvspec.specs import CircularBufferSpec, LayerSpec, RSWASpec, SlidingWindowSpec
-from tests.device.resident import ResidentEngine, resident_engines
+from tests.device.resident import ResidentCheck, resident_engines
 from tests.device.tables import FULL, MAMBA, config_of, kernel_device, rows_of
 
 WINDOW = SlidingWindowSpec(4, 1, 8, "float16", sliding_window=5)
@@ -264,7 +264,7 @@ def test_groups_without_slots_have_no_new_blocks() -> None:
     assert found.tolist() == [-1, -1]
 
 
-def runs(seeds: range) -> list[ResidentEngine]:
+def runs(seeds: range) -> list[ResidentCheck]:
     return list(resident_engines(seeds))
 
 

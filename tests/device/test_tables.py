@@ -16,7 +16,7 @@ from kvspec.specs import CrossAttentionSpec, EncoderOnlyAttentionSpec, FullAtten
 from tests.device.tables import (
     FULL,
     MAMBA,
-    TableEngine,
+    TableCheck,
     config_of,
     engines,
     rows_of,
@@ -208,7 +208,7 @@ def test_a_difference_says_where_and_what() -> None:
 # Random schedules.
 
 
-def schedules(seeds: range) -> list[TableEngine]:
+def schedules(seeds: range) -> list[TableCheck]:
     return list(engines(seeds, "torch"))
 
 

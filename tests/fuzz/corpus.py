@@ -1,67 +1,39 @@
 """A few stories that together reach every branch of kvfast's core that guided drawing reached.
 
-A story is a program of single calls, or an engine's whole steps, named by what they are drawn
-from. `corpus.txt` has one a line, as Python; `python -m tests.fuzz.guided` makes it.
+A story is a program of single calls and whole steps. `corpus.txt` has one a line, as Python;
+`python -m tests.fuzz.guided` makes it.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from random import Random
-from typing import Any, TypeAlias
+from typing import Any
 
 import kvref
 from kvcheck.judge.pasted import source
 from kvcheck.play import steps
 from kvcheck.play.checks import CompareCheck, EventCheck
 from kvcheck.play.performing import perform
-from kvcheck.play.random_configs import random_config
 from kvcheck.play.runner import Check, Runner
 from kvcheck.play.steps import Program
-from kvcheck.rules.random_batches import Engine
 from kvspec import config, specs
 from kvspec.interface import Implementation
-from kvspec.sequential import SequentialManager, batched_of
-from tests.lockstep.engines import LongEngine
 
 FILE = Path(__file__).parent / "corpus.txt"
 
 
-@dataclass(frozen=True)
-class Whole:
-    """So many whole steps of an engine that is drawn from a seed; `is_long`: of production."""
-
-    seed: int
-    num_steps: int
-    is_long: bool = False
-
-
-Story: TypeAlias = Program | Whole
-
-
-def play(story: Story, subject: Implementation, reference: Implementation) -> None:
+def play(story: Program, subject: Implementation, reference: Implementation) -> None:
     """Everything that can be seen of both is the same. Raises at the first difference."""
-    if isinstance(story, Program):
-        runner = Runner(story, subject, reference, audit=False)
-        checks: list[Check] = [CompareCheck(exact_ids=True), EventCheck()]
-        runner.checks = checks
-        perform(runner, story.steps)
-        return
-    random = Random(story.seed)
-    sides = [(reference, SequentialManager), (subject, batched_of)]
-    if story.is_long:
-        LongEngine(sides, random).play(story.num_steps)
-    else:
-        Engine(random_config(random, hybrid=story.seed % 5 == 0), sides, random).play(
-            story.num_steps
-        )
+    runner = Runner(story, subject, reference, audit=False)
+    checks: list[Check] = [CompareCheck(exact_ids=True), EventCheck()]
+    runner.checks = checks
+    perform(runner, story.steps)
 
 
 def differs(
-    story: Story, subject: Implementation, reference: Implementation | None = None
+    story: Program, subject: Implementation, reference: Implementation | None = None
 ) -> str | None:
     """Where the two part, in words; whatever the subject runs into is a difference, too."""
     try:
@@ -71,21 +43,21 @@ def differs(
     return None
 
 
-def written(story: Story) -> str:
+def written(story: Program) -> str:
     """A story on one line."""
     return re.sub(r"\s*\n\s*", " ", source(story))
 
 
-def read(file: Path = FILE) -> list[Story]:
+def read(file: Path = FILE) -> list[Program]:
     """The stories of a file."""
-    names: dict[str, Any] = {"Whole": Whole}
+    names: dict[str, Any] = {}
     for module in (steps, config, specs):
         names |= _public(vars(module))
     lines = file.read_text(encoding="utf-8").splitlines()
     return [eval(line, {**names}) for line in lines if line and line[0] != "#"]
 
 
-def write(stories: Sequence[Story], head: Sequence[str], file: Path = FILE) -> None:
+def write(stories: Sequence[Program], head: Sequence[str], file: Path = FILE) -> None:
     """Keep these, behind lines that say where they come from."""
     lines = [*(f"# {line}" for line in head), *map(written, stories)]
     file.write_text("\n".join(lines) + "\n", encoding="utf-8")

@@ -24,14 +24,14 @@ import coverage
 
 import kvref
 from kvcheck.judge.pasted import program_test
-from kvcheck.judge.production import production_program
-from kvcheck.judge.random_programs import random_program_of
+from kvcheck.judge.production import LongDraw, production_config, production_program
 from kvcheck.play.random_configs import random_config
+from kvcheck.play.random_programs import Draw, program_of_steps, random_program_of
 from kvcheck.play.shrink import shrink
 from kvcheck.play.steps import Arrive, Program
 from kvfast._implementation import FastImplementation
 from kvspec.interface import Implementation
-from tests.fuzz.corpus import Story, Whole, differs, read, write, written
+from tests.fuzz.corpus import differs, read, write, written
 from tests.source import ROOT
 
 CORE = ROOT / "kvfast" / "_core"
@@ -51,7 +51,7 @@ class Reach:
             data_file=None, branch=True, include=[str(CORE / "*")], config_file=False
         )
 
-    def of(self, story: Story) -> tuple[Arcs, str | None]:
+    def of(self, story: Program) -> tuple[Arcs, str | None]:
         """The jumps, and the difference from the reference if there is one."""
         self.meter.erase()
         self.meter.start()
@@ -69,7 +69,7 @@ class Reach:
             for arc in data.arcs(file) or ()
         )
 
-    def branches(self, stories: Sequence[Story]) -> tuple[int, int, dict[str, list[int]]]:
+    def branches(self, stories: Sequence[Program]) -> tuple[int, int, dict[str, list[int]]]:
         """Branches taken by all of them together, all branches, and lines that miss one."""
         self.meter.erase()
         self.meter.start()
@@ -89,19 +89,19 @@ class Reach:
 class Drawing:
     """Stories without end, of one seed; `corpus` is what mutants are made from."""
 
-    def __init__(self, seed: int, corpus: Sequence[Story]) -> None:
+    def __init__(self, seed: int, corpus: Sequence[Program]) -> None:
         self.random = Random(seed)
         self.corpus = list(corpus)
 
-    def story(self) -> Story:
+    def story(self) -> Program:
         """A new one, or a change of an old one."""
-        programs = [one for one in self.corpus if isinstance(one, Program)]
-        roll = self.random.random()
+        roll, random = self.random.random(), self.random
         if roll < 0.15:
-            is_long = self.random.random() < 0.2
-            return Whole(self.random.randrange(10**6), self.random.choice((4, 8)), is_long)
-        if roll < 0.55 and programs:
-            return self.changed(programs)
+            config = production_config(random) if roll < 0.03 else random_config(random)
+            draw = LongDraw(random, config) if roll < 0.03 else Draw(random, config)
+            return program_of_steps(draw, random.choice((4, 8)))
+        if roll < 0.55 and self.corpus:
+            return self.changed(self.corpus)
         if roll < 0.65:
             return production_program(self.random, MAX_STEPS)
         return random_program_of(self.random, MAX_STEPS)
@@ -129,7 +129,9 @@ def fitting(program: Program) -> Program:
     return replace(program, steps=tuple(steps))
 
 
-def led(seed: int, seconds: float, corpus: Sequence[Story]) -> Iterator[tuple[Story, Arcs, str]]:
+def led(
+    seed: int, seconds: float, corpus: Sequence[Program]
+) -> Iterator[tuple[Program, Arcs, str]]:
     """Every story that reached something new, with all it reached, and its difference or ''."""
     reach, seen = Reach(), set[tuple[str, int, int]]()
     drawing = Drawing(seed, corpus)
@@ -145,7 +147,7 @@ def led(seed: int, seconds: float, corpus: Sequence[Story]) -> Iterator[tuple[St
             yield story, arcs, difference or ""
 
 
-def blind(seed: int, seconds: float, corpus: Sequence[Story]) -> Iterator[tuple[Story, str]]:
+def blind(seed: int, seconds: float, corpus: Sequence[Program]) -> Iterator[tuple[Program, str]]:
     """Every story of the compiled build that is not as the uncompiled one's."""
     compiled, uncompiled = FastImplementation("compiled"), FastImplementation("uncompiled")
     drawing = Drawing(seed, corpus)
@@ -157,7 +159,7 @@ def blind(seed: int, seconds: float, corpus: Sequence[Story]) -> Iterator[tuple[
             yield story, difference
 
 
-def fewest(found: Sequence[tuple[Story, Arcs]]) -> list[tuple[Story, Arcs]]:
+def fewest(found: Sequence[tuple[Program, Arcs]]) -> list[tuple[Program, Arcs]]:
     """As few as a greedy choice takes to reach all; of equal ones the shortest."""
     left = frozenset[tuple[str, int, int]]().union(*(arcs for _, arcs in found))
     chosen = []
@@ -168,7 +170,7 @@ def fewest(found: Sequence[tuple[Story, Arcs]]) -> list[tuple[Story, Arcs]]:
     return chosen
 
 
-def smaller(found: Sequence[tuple[Story, Arcs]]) -> list[Story]:
+def smaller(found: Sequence[tuple[Program, Arcs]]) -> list[Program]:
     """Each without what the others reach, too."""
     reach = Reach()
     kept = dict(enumerate(found))
@@ -177,21 +179,21 @@ def smaller(found: Sequence[tuple[Story, Arcs]]) -> list[Story]:
         own = arcs - frozenset().union(*others)
         if not own:
             del kept[number]
-        elif isinstance(story, Program):
+            continue
 
-            def still(one: Program, own: Arcs = own) -> bool:
-                reached, difference = reach.of(one)
-                return difference is None and own <= reached
+        def still(one: Program, own: Arcs = own) -> bool:
+            reached, difference = reach.of(one)
+            return difference is None and own <= reached
 
-            story = shrink(story, still, seconds=SHRINK_SECONDS)
-            kept[number] = story, reach.of(story)[0]
+        story = shrink(story, still, seconds=SHRINK_SECONDS)
+        kept[number] = story, reach.of(story)[0]
     return [story for story, _ in kept.values()]
 
 
-def told(story: Story, difference: str, subject: Implementation, reference: Implementation) -> str:
+def told(
+    story: Program, difference: str, subject: Implementation, reference: Implementation
+) -> str:
     """A difference, made smaller, ready to paste."""
-    if isinstance(story, Whole):
-        return f"{difference}\n\nplay({written(story)}, …) of tests.fuzz.corpus shows it"
     wrong = shrink(
         story, lambda one: differs(one, subject, reference) is not None, seconds=6 * SHRINK_SECONDS
     )
@@ -217,7 +219,7 @@ def main(given: Sequence[str] | None = None) -> int:
             print(told(story, difference, *sides))
             return 1
         return 0
-    found: list[tuple[Story, Arcs]] = []
+    found: list[tuple[Program, Arcs]] = []
     for story, arcs, difference in led(options.seed, options.seconds, corpus):
         if difference:
             print(told(story, difference, FastImplementation("uncompiled"), kvref.implementation()))

@@ -18,9 +18,9 @@ import kvref
 from kvcheck.judge.applying import counts_of, rule_outcomes
 from kvcheck.judge.options import BUDGETS, Budget, Options
 from kvcheck.judge.outcome import HIDDEN, NOT_APPLICABLE, UNBROKEN, Report
-from kvcheck.judge.random_programs import random_programs
 from kvcheck.judge.suite import Suite
 from kvcheck.play import fit
+from kvcheck.play.random_programs import random_programs
 from kvcheck.play.verdicts import Level
 from kvcheck.rulebook import rule_sentences
 from kvcheck.rules.directed import example_violation, find_example

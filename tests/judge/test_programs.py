@@ -10,10 +10,10 @@ import pytest
 
 import kvfast
 import kvref
-from kvcheck.judge.random_programs import LAST, Draw, random_programs, shared_loads
 from kvcheck.play import steps as st
 from kvcheck.play.performing import perform
 from kvcheck.play.random_configs import random_config
+from kvcheck.play.random_programs import LAST, Draw, random_programs, shared_loads
 from kvcheck.play.runner import Runner
 from kvcheck.play.shrink import shrink
 from kvcheck.play.sparse import SparseRunner

@@ -7,8 +7,8 @@ from contextlib import suppress
 
 import pytest
 
-from kvcheck.judge.random_programs import random_programs
 from kvcheck.play.left_out import LeftOut
+from kvcheck.play.random_programs import random_programs
 from kvcheck.play.steps import Admit, Arrive, Program, Release, Reset, Step
 from kvcheck.play.verdicts import Level, first_violation
 from kvcheck.rules.directed import EXAMPLES

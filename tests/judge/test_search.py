@@ -6,8 +6,8 @@ import itertools
 from collections import Counter
 
 import kvref
-from kvcheck.judge.random_programs import random_programs
 from kvcheck.play.performing import perform
+from kvcheck.play.random_programs import random_programs
 from kvcheck.play.runner import Performed, Runner
 from kvcheck.play.search import search
 from kvcheck.play.situations import SITUATIONS, missed

@@ -19,9 +19,9 @@ from hypothesis.stateful import run_state_machine_as_test
 import kvref
 from kvcheck.explore.configurations import configurations
 from kvcheck.judge.machine import machine
-from kvcheck.judge.random_programs import random_programs
 from kvcheck.mistakes import Mistake
 from kvcheck.play.difference import WrongAnswer
+from kvcheck.play.random_programs import random_programs
 from kvcheck.play.steps import Program
 from kvcheck.play.verdicts import Level, first_violation
 from kvcheck.records.select import shipped_records
@@ -36,7 +36,7 @@ from tests.explore.exploring import explored
 from tests.kills import proved
 from tests.kills.directed import directed_checks, finds, interrupted, plan_checks
 from tests.lockstep.production import finds_difference
-from tests.lockstep.test_batched import LOOP, own_steps, play
+from tests.lockstep.test_batched import play
 from tests.lockstep.test_lockstep import run, small_programs
 from tests.machines.planted import planted
 from tests.machines.test_mixed import enumerated_hit, stated
@@ -47,7 +47,7 @@ from tests.plans.test_broken import SEARCH, fails
 NUM_RANDOM = 300
 """Random programs, or models to plan for."""
 MAX_STEPS = 40
-PRODUCTION_OPERATIONS = 10_000
+PRODUCTION_OPERATIONS = 20_000
 MAX_EDGES = 2_000
 """Of each configuration that is explored."""
 MACHINE = planted(200)
@@ -102,7 +102,7 @@ def lockstep(mistake: Mistake) -> str | None:
     """Compare with the reference as kvfast is: state after each call, or after each step."""
     subject = mistake.make()
     if mistake.kind == "steps":
-        return _raises("steps", lambda: play(LOOP, own_steps(subject)))
+        return _raises("steps", lambda: play(subject))
     for number, program in enumerate(small_programs(), 1):
         found = _raises(f"program {number}", partial(run, program, subject))
         if found is not None:

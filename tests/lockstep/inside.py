@@ -7,33 +7,37 @@ of other modes stand beside them, copies wait, chunks end anywhere, and loads co
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from random import Random
-from typing import Any, cast
+from typing import Any
 
 import kvref
 from kvcheck.judge.choices import under_choices
-from kvcheck.judge.inside_programs import LongInsideDraw, inside_programs, large_inside_program
-from kvcheck.judge.production import LongDraw
+from kvcheck.judge.inside_programs import (
+    InsideDraw,
+    LongInsideDraw,
+    inside_config,
+    inside_programs,
+    large_inside_program,
+)
 from kvcheck.play import steps as st
 from kvcheck.play.agreement import require_same
 from kvcheck.play.checks import CompareCheck, EventCheck
 from kvcheck.play.performing import perform
 from kvcheck.play.player import Outcome
+from kvcheck.play.random_programs import program_of_steps
 from kvcheck.play.runner import Copies, Performed, Runner, Tracked
+from kvcheck.play.sparse import SparseRunner
 from kvcheck.play.steps import Program
-from kvcheck.rules.batch_sides import Side
 from kvspec.config import GIVEN_HASHES, KVCacheGroup, ManagerConfig
 from kvspec.errors import InvariantViolation
-from kvspec.inside import BlockCopies, CopyingManager
 from kvspec.interface import Implementation
 from kvspec.policy import Policy
 from kvspec.profile import find_profile
 from kvspec.specs import CircularBufferSpec, LayerSpec, MambaSpec, SlidingWindowSpec
-from tests.lockstep.engines import LongEngine
-from tests.lockstep.following import Following
 
+CARELESS = "whole steps inside blocks"
 BESIDE_LOADS = ("whole blocks where external tokens come", "look the request up again")
 """What a load beside such a hit is answered, by both."""
 
@@ -68,16 +72,28 @@ class WrittenCheck:
         """Nothing besides."""
 
 
+class CarelessSparse(Careless, SparseRunner):
+    """The same, with the state compared now and then."""
+
+
 def run(program: Program, subject: Implementation, *, is_careful: bool) -> int:
     """Run a program on both; the number of calls, each compared with its state and events."""
     runner = (Runner if is_careful else Careless)(program, subject, kvref.implementation())
     runner.checks = [CompareCheck(exact_ids=True), WrittenCheck(), EventCheck()]
+    perform_careless(runner, program)
+    return len(runner.operations)
+
+
+def perform_careless(runner: Runner, program: Program) -> bool:
+    """Perform a program; whether it came to its end: a load beside such a hit may be refused."""
     try:
         perform(runner, program.steps)
     except InvariantViolation as violation:
-        if is_careful or not any(answer in str(violation) for answer in BESIDE_LOADS):
+        is_refused = any(answer in str(violation) for answer in BESIDE_LOADS)
+        if not isinstance(runner, Careless) or not is_refused:
             raise
-    return len(runner.operations)
+        return False
+    return True
 
 
 def with_more(config: ManagerConfig, random: Random) -> ManagerConfig:
@@ -121,11 +137,9 @@ def programs(seed: int, num_steps: int) -> Iterator[tuple[Program, bool]]:
     while True:
         for number, program in enumerate(inside_programs(seed, batch, num_steps)):
             is_careful = number % 3 == 0
-            steps = program.steps
-            if not is_careful:  # states get no partial entries
-                steps = tuple(step for step in steps if not isinstance(step, st.CachePartial))
             config = with_later(with_more(program.config, random), later)
-            yield replace(program, config=config, steps=steps), is_careful
+            drawn = replace(program, config=config)
+            yield drawn if is_careful else careless(drawn), is_careful
         batch += 1
 
 
@@ -139,49 +153,23 @@ def find_difference(subject: Implementation, seed: int, num_calls: int, num_step
     return calls
 
 
-def take_copies(side: Side) -> BlockCopies:
-    """The copies of the step."""
-    return cast(CopyingManager, side.manager).take_block_copies()
+def steps_inside(random: Random, num_rounds: int) -> Program:
+    """Whole steps of a careless caller, at small sizes."""
+    config = with_later(with_more(inside_config(random), random), Random(random.random()))
+    draw = InsideDraw(random, config, long_texts=True)
+    return careless(program_of_steps(draw, num_rounds))
 
 
-class InsideEngine(Following):
-    """Whole steps; between them the copies are taken, and what they hold is given back."""
-
-    def between_steps(self) -> None:
-        """Also the copies of the step."""
-        super().between_steps()
-        copies = self.both("KV-INSIDE-4", "copies", take_copies)
-        self.drew["copies"] += len(copies.pairs)
-        if copies.retained:
-            retained = list(copies.retained)
-            self.both("KV-INSIDE-4", "their ends", lambda side: side.manager.free_blocks(retained))
-
-
-def engine(random: Random, sides: Any) -> InsideEngine:
-    """One on a configuration in which hits end inside a block."""
-    (program,) = (next(inside_programs(random.randrange(1000), 0, 1)),)
-    config = with_more(program.config, random)
-    return InsideEngine(with_later(config, Random(random.random())), sides, random)
-
-
-class LongInsideEngine(InsideEngine, LongEngine):
+def large_steps_inside(random: Random, num_rounds: int) -> Program:
     """The same at the sizes of production."""
+    config = large_config(inside_config(random, is_large=True, room=2), random)
+    return careless(program_of_steps(LongInsideDraw(random, config), num_rounds))
 
-    def config_of(self, random: Random) -> ManagerConfig:
-        """Of states beside others, at real sizes."""
-        return large_config(large_inside_program(random, 1).config, random)
 
-    def play(self, num_steps: int) -> None:
-        """Thrice as many: somebody must have come before."""
-        super().play(3 * num_steps)
-
-    def draw_of(self, random: Random, config: ManagerConfig) -> LongDraw:
-        """Texts that others begin inside of."""
-        return LongInsideDraw(random, config)
-
-    def prompt_length(self, text: Sequence[int]) -> int:
-        """Where others end, or near."""
-        return self.draw.length_of(text)
+def careless(program: Program) -> Program:
+    """Return what a careless caller does of it: states get no partial entries."""
+    steps = tuple(step for step in program.steps if not isinstance(step, st.CachePartial))
+    return replace(program, steps=steps, name=CARELESS)
 
 
 def large_config(config: ManagerConfig, random: Random) -> ManagerConfig:

@@ -7,7 +7,7 @@ and number of free blocks, and the whole state after every so many operations an
 program; `--looks 1`: after each, with pools of up to 2,000 blocks. Then it says what was drawn. A
 difference is made smaller, printed as a test to paste and kept as a record in the folder `--keep`,
 and the exit code is 1. Ended early, it says how far it came. `--decoding`: only steps in which
-hundreds of requests decode; operations are then each request's part in a step, appends and ends.
+hundreds of requests decode.
 """
 
 from __future__ import annotations
@@ -17,35 +17,66 @@ import itertools
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
 import kvref
-from kvcheck.judge.choices import chosen_programs
+from kvcheck.judge.choices import OTHERS, chosen, chosen_programs, in_flight
 from kvcheck.judge.evidence import write_record
 from kvcheck.judge.pasted import program_test
-from kvcheck.judge.production import later_program, production_programs, unequal_program
-from kvcheck.play.performing import perform
+from kvcheck.judge.production import (
+    LongDraw,
+    later_program,
+    production_config,
+    production_programs,
+    unequal_program,
+)
+from kvcheck.play import steps as st
+from kvcheck.play.random_programs import program_of_steps
 from kvcheck.play.shrink import shrink
 from kvcheck.play.sparse import SparseRunner
 from kvcheck.play.steps import Program
 from kvcheck.play.verdicts import Level, Violation, first_violation
 from kvfast._implementation import FastImplementation
+from kvspec._check import COUNT_MAX
+from kvspec.config import ManagerConfig
 from kvspec.interface import Implementation
-from tests.lockstep.choosing import ChoosingEngine
-from tests.lockstep.engines import DecodingEngine, LongEngine, engines, looks_every, steps_compared
-from tests.lockstep.inside import LongInsideEngine, large_programs
+from kvspec.specs import FullAttentionSpec
+from tests.lockstep.inside import (
+    CARELESS,
+    CarelessSparse,
+    large_programs,
+    large_steps_inside,
+    perform_careless,
+)
 from tests.lockstep.tally import Tally
 
 MAX_STEPS = 40
-STEPS = 8
-"""Of an engine."""
+STEPS = 12
+"""Whole steps of a program."""
 SEED = 10
 """Of what CI compares."""
 SHRINK_SECONDS = 120.0
 NAMES = {"compiled": "kvfast", "uncompiled": "kvfast-uncompiled"}
 """Of each build, for `find_implementation`."""
+
+
+CALLS_OF_A_ROUND = 8
+"""With whole steps the state is compared about once a step."""
+BLOCKS_PER_LOOK = 2000
+"""With so many blocks more the state is looked at half as often."""
+
+
+def looks_every(config: ManagerConfig, times: int = 1) -> int:
+    """After how many operations the whole state is compared; `times`: so much less often."""
+    return times * (1 + config.kv_cache.num_blocks // BLOCKS_PER_LOOK)
+
+
+def is_plain(config: ManagerConfig) -> bool:
+    """Whether it has one group, of full attention."""
+    return [type(spec) for spec in config.managed_specs] == [FullAttentionSpec]
 
 
 def compared(
@@ -55,10 +86,12 @@ def compared(
 
     `times`: so much rarer than in CI the whole state is compared.
     """
-    often = looks_every(program.config, times)
-    runner = SparseRunner(program, subject, kvref.implementation(), looks_every=often, audit=audit)
-    perform(runner, program.steps)
-    runner.compare_states()
+    is_whole = any(isinstance(step, st.Batch) for step in program.steps)
+    often = looks_every(program.config, times * (CALLS_OF_A_ROUND if is_whole else 1))
+    kind = CarelessSparse if program.name == CARELESS else SparseRunner
+    runner = kind(program, subject, kvref.implementation(), looks_every=often, audit=audit)
+    if perform_careless(runner, program):
+        runner.compare_states()
     return len(runner.operations)
 
 
@@ -85,92 +118,92 @@ def tell(program: Program, name: str, subject: Implementation, path: Path) -> bo
     return True
 
 
-class Choosing(Random):
-    """What an engine under choices is drawn from."""
+def steps(random: Random, *, is_chosen: bool = False) -> Program:
+    """Whole steps; most models have one group, of full attention. Under choices: those, too."""
+    config = production_config(random)
+    while random.random() < 0.6 and not is_plain(config):
+        config = production_config(random)
+    if is_chosen:
+        config = chosen(config, random.randrange(len(OTHERS)), random)
+    num_first = random.choice((0, 0, 14, 62, 280))
+    program = program_of_steps(LongDraw(random, config), STEPS, num_first)
+    return in_flight(program, random) if is_chosen else program
 
 
-class Inside(Random):
-    """What an engine of hits inside a block is drawn from."""
+def crowd(draw: LongDraw, num_rounds: int, num_requests: int) -> Program:
+    """Steps in which many requests decode; some end, and others come."""
+    random: Random = draw.random
+    drawn = list(program_of_steps(draw, 0, num_requests).steps)
+    for _ in range(num_rounds):
+        parts = [1] * num_requests
+        for place in range(num_requests):
+            if draw.chance(0.01):
+                parts[place] = random.choice((st.ENDS, st.PREEMPTED))
+        come = sum(part == st.ENDS for part in parts)
+        drawn += [st.Arrive(draw.arrival().prompt[:70]) for _ in range(come)]
+        drawn += [draw.alone() for _ in range(random.choice((0, 0, 1, 2, 6)))]
+        plain = st.Batch(
+            parts=tuple(parts),
+            new=random.choice(((COUNT_MAX,), (COUNT_MAX,) * 4 + (0,) * num_requests)),
+            turn=random.randrange(60),
+            token=random.choice((0, 1)),
+            stops_at_refusal=True,
+            lookahead_tokens=random.choice((0, 0, 9, 9)),
+            rows=random.choice((0, 400, 40_000)),
+            more_slots=random.choice((None, None, None, 0)),
+            breaks=draw.chance(0.15),
+        )
+        drawn.append(plain)
+    return Program(draw.config, tuple(drawn), name="whole steps of many")
 
 
-class Decoding(Random):
-    """What an engine of hundreds of requests that decode is drawn from."""
+def decoding(random: Random, num_rounds: int = STEPS) -> Program:
+    """Many requests that decode a token in each step, mostly without events."""
+    config = production_config(random)
+    while random.random() < 0.7 and not is_plain(config):
+        config = production_config(random)
+    if random.random() < 0.7:
+        config = replace(config, enable_events=False)
+    number = random.choice((16, 16, 64, 256, 512))
+    return crowd(LongDraw(random, config), num_rounds * (1 if number > 64 else 6), number)
 
 
-def decoding(seed: int) -> Iterator[tuple[str, Random]]:
-    """Engines of hundreds of requests that decode, without end."""
-    for number in itertools.count(1):
-        yield f"decoding {number}", Decoding(seed * 1_000_003 - number)
+def programs_of(name: str, seed: int) -> Iterator[Program]:
+    """Programs of one kind of whole steps, without end."""
+    random = Random(f"{name} {seed}")
+    kinds: Mapping[str, Callable[[], Program]] = {
+        "steps": lambda: steps(random),
+        "steps of choices": lambda: steps(random, is_chosen=True),
+        "steps inside": lambda: large_steps_inside(random, 3 * STEPS),
+        "decoding": lambda: decoding(random),
+    }
+    while True:
+        yield kinds[name]()
 
 
-def choosing(seed: int) -> Iterator[Choosing]:
-    """What engines under choices are drawn from."""
-    for number in itertools.count(1):
-        yield Choosing(seed * 1_000_003 - 500_000 - number)
+def stories(seed: int, max_steps: int = MAX_STEPS) -> Iterator[tuple[str, Program]]:
+    """Programs without end: single calls, and after every fourth whole steps and a mixture.
 
-
-def states(seed: int) -> Iterator[Inside]:
-    """What engines of hits inside a block are drawn from."""
-    for number in itertools.count(1):
-        yield Inside(seed * 1_000_003 - 900_000 - number)
-
-
-def stories(seed: int, max_steps: int = MAX_STEPS) -> Iterator[tuple[str, Program | Random]]:
-    """Programs without end; after every fourth what an engine is drawn from, and a mixture.
-
-    After every eighth a program and an engine under choices; after every sixteenth many decode.
+    After every eighth programs and steps under choices and inside blocks; after every sixteenth
+    many decode.
     """
-    randoms, mixtures, crowds = engines(seed), Random(seed), decoding(seed)
-    choices, choosers = chosen_programs(seed, max_steps), choosing(seed)
-    inside, insiders = large_programs(seed, max_steps), states(seed)
-    later = Random(seed)
-    numbers = itertools.count(1)
-    for batch in itertools.count():
-        for program, number in zip(
-            production_programs(seed, batch, max_steps), numbers, strict=False
-        ):
-            yield f"program {number}", program
-            if number % 4 == 0:
-                yield f"engine {number // 4}", next(randoms)
-                yield f"mixture {number // 4}", unequal_program(mixtures, max_steps)
-            if number % 8 == 0:
-                yield f"choices {number // 8}", next(choices)
-                yield f"engine of choices {number // 8}", next(choosers)
-                yield f"later groups {number // 8}", later_program(later, max_steps)
-                yield f"inside {number // 8}", next(inside)
-                yield f"engine inside {number // 8}", next(insiders)
-            if number % 16 == 0:
-                yield next(crowds)
-
-
-def told(
-    story: Program | Random,
-    subject: Implementation,
-    tally: Tally | None = None,
-    times: int = 1,
-    num_steps: int = STEPS,
-) -> int:
-    """Operations of single calls that were compared; raises at a difference."""
-    tally = tally or Tally()
-    if isinstance(story, Program):
-        number = compared(story, subject, times=times)
-        tally.add_program(story, number)
-        return number
-    add_engine(tally, steps_compared(story, subject, num_steps, times=times, kind=kind_of(story)))
-    return 0
-
-
-def kind_of(random: Random) -> type[LongEngine]:
-    """The engine that is drawn from it."""
-    kinds = {Decoding: DecodingEngine, Choosing: ChoosingEngine, Inside: LongInsideEngine}
-    return kinds.get(type(random), LongEngine)
-
-
-def add_engine(tally: Tally, engine: LongEngine) -> None:
-    """What an engine drew."""
-    tally.add_engine(
-        engine.config, engine.drew, prompt=engine.longest_prompt, requests=engine.most_requests
+    later, mixtures = Random(seed), Random(seed)
+    others: Sequence[tuple[int, str, Iterator[Program]]] = (
+        (4, "steps", programs_of("steps", seed)),
+        (4, "mixture", (unequal_program(mixtures, max_steps) for _ in itertools.count())),
+        (8, "choices", chosen_programs(seed, max_steps)),
+        (8, "steps of choices", programs_of("steps of choices", seed)),
+        (8, "later groups", (later_program(later, max_steps) for _ in itertools.count())),
+        (8, "inside", large_programs(seed, max_steps)),
+        (8, "steps inside", programs_of("steps inside", seed)),
+        (16, "decoding", programs_of("decoding", seed)),
     )
+    batches = (production_programs(seed, batch, max_steps) for batch in itertools.count())
+    for number, program in enumerate(itertools.chain.from_iterable(batches), 1):
+        yield f"program {number}", program
+        for often, name, drawn in others:
+            if number % often == 0:
+                yield f"{name} {number // often}", next(drawn)
 
 
 def finds_difference(subject: Implementation, num_operations: int, seed: int = SEED) -> str | None:
@@ -178,7 +211,7 @@ def finds_difference(subject: Implementation, num_operations: int, seed: int = S
     done = 0
     for name, story in stories(seed):
         try:
-            done += told(story, subject)
+            done += compared(story, subject)
         except Exception:  # a difference, or whatever a broken subject runs into
             return name
         if done >= num_operations:
@@ -203,28 +236,27 @@ def main(arguments: list[str] | None = None) -> int:
     print(f"seed {options.seed}, kvfast {options.build} beside kvref", flush=True)
     begin, cpu = time.monotonic(), time.process_time()
     tally, done, wrong = Tally(), 0, None
-    drawn: Iterator[tuple[str, Program | Random]] = stories(options.seed, options.steps)
+    drawn = stories(options.seed, options.steps)
     if options.decoding:
-        drawn = iter(decoding(options.seed))
-    for name, story in drawn:
+        many = Random(options.seed)
+        drawn = (("decoding", decoding(many, options.steps)) for _ in itertools.count())
+    for name, program in drawn:
         try:
-            num_steps = options.steps if options.decoding else STEPS
-            told(story, subject, tally, options.looks, num_steps)
+            number = compared(program, subject, times=options.looks)
         except KeyboardInterrupt:  # what was compared until then counts
             break
         except Exception as error:  # whatever it is, it is the subject's
-            if not isinstance(story, Program):
-                raise
             print(f"{name}: {type(error).__name__}: {error}")
-            wrong = story
+            wrong = program
             break
-        done = tally.num_entries if options.decoding else tally.num_operations
+        tally.add_program(program, number)
+        done = tally.num_operations
         if done >= options.operations:
             break
     print(*tally.lines(), sep="\n")
     if wrong is None:
         took = f"{time.monotonic() - begin:.0f} s, {time.process_time() - cpu:.0f} of the processor"
-        print(f"{done} operations and {tally.num_steps} steps equal, {took}")
+        print(f"{done} operations equal, {took}")
         return 0
     name = NAMES[options.build]
     tell(wrong, name, subject, options.keep / f"{name}-production-{options.seed}.jsonl")

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
+from typing import TypeGuard
 
 from kvcheck.judge.choices import OTHERS, functions
 from kvcheck.play import steps as st
 from kvcheck.play.steps import Program
-from kvcheck.rules.single_calls import CALLS
+from kvspec._check import COUNT_MAX
 from kvspec.config import ManagerConfig
 from kvspec.inside import hits_end_inside, leaves_states_inside
 from kvspec.specs import (
@@ -42,6 +43,10 @@ def _hashed_by(name: str) -> Callable[[ManagerConfig], bool]:
 
 def _chosen(name: str) -> Callable[[ManagerConfig], bool]:
     return lambda config: getattr(config.policy, name) == OTHERS[name]
+
+
+def _is_batch(step: st.Step) -> TypeGuard[st.Batch]:
+    return isinstance(step, st.Batch)
 
 
 def _given(name: str) -> Callable[[st.Step], bool]:
@@ -146,10 +151,6 @@ def _windows(config: ManagerConfig, more: int, *, in_blocks: bool = False) -> se
     }
 
 
-SWITCHES = (
-    "events on", "events off", "statistics on", "statistics off", "residency on", "residency off",
-)  # fmt: skip
-
 OF_STEP: Mapping[str, Callable[[st.Step], object]] = MappingProxyType(
     {
         "prompt of 16,000 tokens": lambda s: isinstance(s, st.Arrive) and _is_long(s.prompt),
@@ -174,20 +175,36 @@ OF_STEP: Mapping[str, Callable[[st.Step], object]] = MappingProxyType(
         "tokens taken back": lambda step: isinstance(step, st.Retell) and step.fewer,
         "reset": lambda step: isinstance(step, st.Reset),
         "illegal call": lambda step: isinstance(step, st.Break),
+        "call that may be illegal": lambda step: isinstance(step, st.Try),
+        "copy": lambda step: isinstance(step, st.Copy),
+        "saved to a file": _given("saved"),
+        "told again together": _given("together"),
+        "reported hits": _given("reports_hits"),
+        "whole step": _is_batch,
+        "illegal plans": _given("breaks"),
+        "call of one kind": _given("by"),
+        "preemption in a step": lambda s: _is_batch(s) and st.PREEMPTED in s.parts,
+        "end in a step": lambda s: _is_batch(s) and st.ENDS in s.parts,
+        "drafts in a step": lambda s: _is_batch(s) and s.drafts,
+        "stop at a refusal": _given("stops_at_refusal"),
+        "step that starts none": lambda s: _is_batch(s) and not s.starts_step,
+        "token budget": lambda s: _is_batch(s) and s.token_budget < COUNT_MAX,
+        "no room for rows": lambda s: _is_batch(s) and not s.rows,
+        "no mappings": lambda s: _is_batch(s) and s.more_slots is None,
+        "rows taken": lambda step: isinstance(step, st.TakeDeltas),
+        "look-ups of several": lambda step: isinstance(step, st.LookUps),
     }
 )
-"""Of a step of single calls."""
+"""Of a step."""
 
-OF_ENGINE = (
-    *CALLS,
-    "adapter", "all must fit", "blocks in reserve", "blocks that are held", "copies", "drafts",
-    "embeddings",
-    "end", "eviction of 32 blocks", "followed requests", "hit rates", "illegal plans", "items",
-    "look-ahead",
-    "preemption", "prompt of 16,000 tokens", "refusal", "reset", "salt", "tokens in flight",
-    "tokens taken back", "200 requests",
-)  # fmt: skip
-"""Of whole steps; the engine itself counts them."""
+OF_PROGRAM: Mapping[str, Callable[[Program], object]] = MappingProxyType(
+    {"200 requests": lambda program: _num_requests(program) >= MANY_REQUESTS}
+)
+"""Of a program as a whole."""
+
+
+def _num_requests(program: Program) -> int:
+    return sum(isinstance(step, st.Arrive) for step in program.steps)
 
 
 def _is_long(prompt: tuple[int, ...]) -> bool:
@@ -195,74 +212,52 @@ def _is_long(prompt: tuple[int, ...]) -> bool:
 
 
 class Tally:
-    """Operations of single calls and of whole steps, and their options.
-
-    Of whole steps count, for each request: its part in a step, each append, and its end.
-
-    `largest`: the largest of each size that was drawn.
-    """
+    """Operations and their options. `largest`: the largest of each size that was drawn."""
 
     def __init__(self) -> None:
-        self.single: Counter[str] = Counter()
-        self.batched: Counter[str] = Counter()
+        self.counts: Counter[str] = Counter()
         self.largest: Counter[str] = Counter()
         self.block_sizes: set[int] = set()
-        self.num_operations = self.num_entries = self.num_steps = 0
+        self.num_operations = 0
 
     def add_program(self, program: Program, num_operations: int = 1) -> None:
-        """Single calls."""
+        """Count a program of so many operations."""
         self.num_operations += num_operations
-        self._add_config(self.single, program.config, num_operations)
-        for step in program.steps:
-            self.single.update(name for name, has in OF_STEP.items() if has(step))
-            self._reach("prompt", len(getattr(step, "prompt", ())))
-
-    def add_engine(self, config: ManagerConfig, drew: Mapping[str, int], **most: int) -> None:
-        """Whole steps: what an engine counted, among it `entries` and `steps`; and its largest."""
-        self.num_entries += drew["entries"]
-        self.num_steps += drew["steps"]
-        self._add_config(self.batched, config, drew["entries"])
-        self.batched.update({name: drew[name] for name in OF_ENGINE if name in drew})
-        for name, size in most.items():
-            self._reach(name, size)
-
-    def _add_config(self, counts: Counter[str], config: ManagerConfig, number: int) -> None:
+        config = program.config
         has = {name for name, holds in {**OF_CONFIG, **BOUNDARIES}.items() if holds(config)}
-        counts.update(dict.fromkeys(has, number))
-        counts.update({" + ".join(pair): number for pair in PAIRS if has.issuperset(pair)})
+        has |= {name for name, holds in OF_PROGRAM.items() if holds(program)}
+        self.counts.update(dict.fromkeys(has, num_operations))
+        pairs = [" + ".join(pair) for pair in PAIRS if has.issuperset(pair)]
+        self.counts.update(dict.fromkeys(pairs, num_operations))
         self.block_sizes |= _sizes(config)
         self._reach("pool", config.kv_cache.num_blocks)
+        self._reach("requests", _num_requests(program))
+        for step in program.steps:
+            self.counts.update(name for name, holds in OF_STEP.items() if holds(step))
+            self._reach("prompt", len(getattr(step, "prompt", ())))
 
     def _reach(self, name: str, size: int) -> None:
         self.largest[name] = max(self.largest[name], size)
 
-    def never_drawn_by_programs(self) -> list[str]:
-        """Return the options, pairs and boundaries that single calls never had."""
-        names = (*OF_CONFIG, *OF_STEP, *map(" + ".join, PAIRS), *BOUNDARIES)
-        return [name for name in names if not self.single[name]]
+    def never_drawn(self) -> list[str]:
+        """Return the options, pairs and boundaries that no program had."""
+        names = (*OF_CONFIG, *OF_STEP, *OF_PROGRAM, *map(" + ".join, PAIRS), *BOUNDARIES)
+        return [name for name in names if not self.counts[name]]
 
     def never_drawn_small(self) -> list[str]:
         """Return those of small configurations that no program had."""
         names = [name for name in OF_CONFIG if name not in OF_LARGE]
         names += [*map(" + ".join, PAIRS), *BOUNDARIES]
-        return [name for name in names if not self.single[name]]
-
-    def never_drawn_by_engines(self) -> list[str]:
-        """Options that stayed away from whole steps; configurations are those of programs."""
-        return [name for name in (*SWITCHES, *OF_ENGINE) if not self.batched[name]]
+        return [name for name in names if not self.counts[name]]
 
     def lines(self) -> list[str]:
-        """For people."""
+        """Return the counts in words."""
         sizes = ", ".join(map(str, sorted(self.block_sizes)))
         largest = ", ".join(f"{name} {size:,}" for name, size in sorted(self.largest.items()))
-        single, batched = self.never_drawn_by_programs(), self.never_drawn_by_engines()
         return [
-            f"{self.num_operations:,} operations by single calls: {_shares(self.single)}",
-            f"{self.num_entries:,} of requests, in {self.num_steps:,} whole steps:"
-            f" {_shares(self.batched)}",
+            f"{self.num_operations:,} operations: {_shares(self.counts)}",
             f"largest: {largest}; blocks of {sizes} tokens",
-            f"never drawn by single calls: {', '.join(single) or 'nothing'};"
-            f" by whole steps: {', '.join(batched) or 'nothing'}",
+            f"never drawn: {', '.join(self.never_drawn()) or 'nothing'}",
         ]
 
 

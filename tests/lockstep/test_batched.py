@@ -2,98 +2,97 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from random import Random
-from typing import TypeAlias
 
 import pytest
 
 import kvref
+from kvcheck.play.checks import CompareCheck, EventCheck
+from kvcheck.play.performing import perform
 from kvcheck.play.random_configs import random_config
-from kvcheck.rules.batch_sides import Batch
+from kvcheck.play.random_programs import Draw, program_of_steps
+from kvcheck.play.runner import Performed, Runner
+from kvcheck.play.steps import Program
 from kvspec.config import GIVEN_HASHES
-from kvspec.errors import InvalidArgumentError, InvariantViolation
-from kvspec.interface import Feature, Implementation
+from kvspec.errors import InvariantViolation, KVSpecError
+from kvspec.interface import Implementation
 from kvspec.profile import find_profile
-from kvspec.sequential import SequentialManager, batched_of
-from tests.lockstep.following import Following
 from tests.lockstep.test_lockstep import fast
 from tests.mistakes import mistaken, mistakes
 
 __all__ = ["fast"]  # the fixture
 
-REFERENCE = kvref.implementation()
-NUM_ENGINES = 60
-NUM_STEPS = 20
-NUM_DEEP_ENGINES = 4000
+NUM_PROGRAMS = 60
+NUM_ROUNDS = 20
+NUM_DEEP_PROGRAMS = 4000
 
 
-Steps: TypeAlias = tuple[Implementation, Batch]
-LOOP: Steps = (REFERENCE, SequentialManager)
+class Counted:
+    """Counts what steps granted and refused, and illegal plans; a check that never fails."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+
+    def after_operation(self, runner: Runner, done: Performed) -> None:
+        """Count the entries of a step."""
+        if done.name == "batched_step":
+            for granted in done.outcome.result.get("scheduled", ()):
+                self.counts["granted" if granted else "refused"] += 1
+
+    def after_step(self, runner: Runner) -> None:
+        """Count nothing."""
 
 
-def play(first: Steps, second: Steps, seeds: Sequence[int] = range(NUM_ENGINES)) -> list[Following]:
-    """Engines on random configurations, every fifth a hybrid with a large pool.
+def program(seed: int) -> Program:
+    """Whole steps and single calls on a random configuration, every fifth a hybrid.
 
     Every third is told the hashes, every fourth has the later choices, and another fourth counts
     look-ups when they are made.
     """
-    engines = []
+    random = Random(seed)
+    config = random_config(random, hybrid=seed % 5 == 0)
+    if seed % 3 == 1:
+        config = replace(config, hash_function=random.choice(list(GIVEN_HASHES)))
+    if seed % 4 == 2:
+        config = replace(config, policy=find_profile("vllm-0.33").policy)
+    if seed % 4 == 3:
+        config = replace(config, policy=replace(config.policy, lookups_counted="asked"))
+    return program_of_steps(Draw(random, config), NUM_ROUNDS)
+
+
+def play(subject: Implementation, seeds: Sequence[int] = range(NUM_PROGRAMS)) -> Counter[str]:
+    """Compare the subject's steps with single calls of kvref; what they granted and refused."""
+    counted = Counted()
     for seed in seeds:
-        random = Random(seed)
-        config = random_config(random, hybrid=seed % 5 == 0)
-        if seed % 3 == 1:
-            config = replace(config, hash_function=random.choice(list(GIVEN_HASHES)))
-        if seed % 4 == 2:
-            config = replace(config, policy=find_profile("vllm-0.33").policy)
-        if seed % 4 == 3:
-            config = replace(config, policy=replace(config.policy, lookups_counted="asked"))
-        engines.append(Following(config, [first, second], random))
-        engines[-1].play(NUM_STEPS)
-    return engines
-
-
-def counted(engines: Sequence[Following]) -> tuple[int, int, int]:
-    """Entries granted and refused, and illegal plans, of all engines."""
-    return (
-        sum(engine.num_granted for engine in engines),
-        sum(engine.num_refused for engine in engines),
-        sum(engine.num_illegal for engine in engines),
-    )
-
-
-def own_steps(implementation: Implementation) -> tuple[Implementation, Batch]:
-    """The implementation with whole steps of its own."""
-    if Feature.BATCHED not in implementation.capabilities.features:
-        pytest.skip(f"{implementation.capabilities.name} has no steps of its own")
-    return implementation, batched_of
+        one = program(seed)
+        runner = Runner(one, subject, kvref.implementation())
+        runner.checks = [CompareCheck(exact_ids=True), EventCheck(), counted]
+        perform(runner, one.steps)
+        counted.counts["operations"] += len(runner.operations)
+    return counted.counts
 
 
 def test_random_steps_are_those_of_the_loop(fast: Implementation) -> None:
-    granted, refused, illegal = counted(play(LOOP, own_steps(fast)))
-    assert granted > 1500
-    assert refused > 1500
-    assert illegal > 5000
+    counts = play(fast)
+    assert counts["granted"] > 1200
+    assert counts["refused"] > 1500
+    assert counts["operations"] > 10_000
 
 
 @pytest.mark.deep
 def test_many_random_steps_are_those_of_the_loop(fast: Implementation) -> None:
-    second = own_steps(fast)
-    for seed in range(NUM_DEEP_ENGINES):
-        play(LOOP, second, [1_000_000 + seed])
-
-
-def test_the_loop_is_the_same_over_kvfast(fast: Implementation) -> None:
-    """Single calls of kvfast under the loop."""
-    play(LOOP, (fast, SequentialManager), range(NUM_ENGINES // 3))
+    for seed in range(NUM_DEEP_PROGRAMS):
+        play(fast, [1_000_000 + seed])
 
 
 @pytest.mark.parametrize("mistake", [each.id for each in mistakes() if each.kind == "steps"])
 def test_a_mistake_in_whole_steps_is_seen(mistake: str) -> None:
     """Side by side with the reference, as kvfast is; some run into errors of their own."""
-    with pytest.raises((InvariantViolation, InvalidArgumentError, IndexError)):
-        play(LOOP, own_steps(mistaken(mistake)))
+    with pytest.raises((KVSpecError, IndexError)):
+        play(mistaken(mistake))
 
 
 @pytest.mark.parametrize(
@@ -105,12 +104,17 @@ def test_a_mistake_in_whole_steps_is_seen(mistake: str) -> None:
 )  # fmt: skip
 def test_what_is_done_between_steps_shows_mistakes(mistake: str) -> None:
     """Of followed requests, held blocks, and facts."""
-    with pytest.raises(InvariantViolation):
-        play(LOOP, own_steps(mistaken(mistake)))
+    with pytest.raises(KVSpecError):
+        play(mistaken(mistake))
 
 
 def test_a_table_that_is_not_told_of_a_block_is_seen() -> None:
-    """Also where both sides keep it to themselves."""
-    sides = [own_steps(mistaken("LeavesOutTheRest")) for _ in range(2)]
+    """Also with nothing to compare it with."""
+    subject = mistaken("LeavesOutTheRest")
+
+    def alone() -> None:
+        for one in map(program, range(NUM_PROGRAMS)):
+            perform(Runner(one, subject), one.steps)
+
     with pytest.raises(InvariantViolation, match="KV-BATCH-10"):
-        play(sides[0], sides[1])
+        alone()

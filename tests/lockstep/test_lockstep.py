@@ -13,10 +13,10 @@ import pytest
 
 import kvref
 from kvcheck.judge.choices import OTHERS, under_choices
-from kvcheck.judge.random_programs import random_programs
 from kvcheck.play import steps as st
 from kvcheck.play.checks import CompareCheck, EventCheck
 from kvcheck.play.performing import perform
+from kvcheck.play.random_programs import random_programs
 from kvcheck.play.runner import Check, Runner
 from kvcheck.play.steps import Program
 from kvcheck.play.verdicts import Level, first_violation
@@ -26,7 +26,7 @@ from kvspec.errors import InvariantViolation
 from kvspec.interface import Implementation, KVCacheManager
 from kvspec.policy import Policy
 from kvspec.profile import find_profile
-from tests.lockstep.engines import is_plain
+from tests.lockstep.production import is_plain
 from tests.lockstep.tally import Tally
 from tests.mistakes import mistaken
 

@@ -12,7 +12,7 @@ from hypothesis.stateful import run_state_machine_as_test
 import kvref
 from kvcheck.judge.inside_programs import InsideDraw, inside_config
 from kvcheck.judge.machine import machine, small
-from kvcheck.judge.random_programs import Draw
+from kvcheck.play.random_programs import Draw
 from kvspec.config import ManagerConfig
 from kvspec.errors import InvariantViolation
 from kvspec.inside import hits_end_inside

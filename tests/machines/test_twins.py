@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import partial
-from random import Random
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -11,13 +10,8 @@ from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 
 import kvref
 from kvcheck.judge.machine import inside, production, small, twin_machine
-from kvcheck.judge.step_machine import step_machine
-from kvcheck.play.random_configs import random_config
-from kvcheck.rules.random_batches import Engine
 from kvspec.errors import InvariantViolation, SpoiltError
 from kvspec.interface import Implementation
-from tests.lockstep.engines import LongEngine, sides
-from tests.lockstep.inside import engine as inside_engine
 from tests.lockstep.test_lockstep import fast
 from tests.machines.planted import planted
 from tests.mistakes import POOLS, mistaken, of_kvfast
@@ -34,24 +28,12 @@ def machines(
 ) -> dict[str, tuple[type[RuleBasedStateMachine], int]]:
     """Each machine, and how many examples of it each commit has; `is_quick`: of few blocks."""
 
-    def small_steps(random: Random) -> Engine:
-        return Engine(random_config(random, hybrid=random.random() < 0.2), sides(subject), random)
-
-    def steps_inside(random: Random) -> Engine:
-        return inside_engine(random, sides(subject))
-
-    def long_steps(random: Random) -> Engine:
-        return LongEngine(sides(subject), random)
-
     large = partial(production, is_quick=is_quick)
     return {
         "calls": (twin_machine(subject, REFERENCE, small), 50),
         "audited calls": (twin_machine(subject, REFERENCE, small, audit=True), 20),
         "calls inside blocks": (twin_machine(subject, REFERENCE, inside), 20),
         "calls at production sizes": (twin_machine(subject, REFERENCE, large), 4),
-        "steps": (step_machine(small_steps), 12),
-        "steps inside blocks": (step_machine(steps_inside), 8),
-        "steps at production sizes": (step_machine(long_steps), 8),
     }
 
 
@@ -115,7 +97,7 @@ def test_single_calls_catch_mistakes_of_what_an_engine_keeps_and_copies(
 
 @pytest.mark.parametrize("mistake", ["LeavesOutTheRest"])
 def test_whole_steps_catch_a_broken_table(mistake: str) -> None:
-    assert is_caught(mistaken(mistake), "steps", 100)
+    assert is_caught(mistaken(mistake), "calls", 100)
 
 
 CAUGHT = ("HitsEndAt64", "RegistersOneRunOnly", "LaterRunsTrustTheirSlots")

@@ -12,7 +12,7 @@ import pytest
 import kvcheck
 import kvref
 from kvcheck.judge.inside_programs import inside_programs
-from kvcheck.judge.random_programs import random_programs
+from kvcheck.play.random_programs import random_programs
 from kvcheck.play.steps import Program
 from kvcheck.play.verdicts import Level, first_violation
 from kvcheck.records.select import shipped_records

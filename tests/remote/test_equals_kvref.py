@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from kvcheck.discovery import find_implementation
-from kvcheck.judge.random_programs import random_programs
 from kvcheck.play.fit import random_program
+from kvcheck.play.random_programs import random_programs
 from kvcheck.play.steps import Program
 from kvcheck.play.verdicts import Level, first_violation
 from kvcheck.remote.client import RemoteImplementation

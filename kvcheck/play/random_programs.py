@@ -17,9 +17,12 @@ from kvcheck.play import steps as st
 from kvcheck.play.illegal_operations import ILLEGAL_OPERATIONS
 from kvcheck.play.random_configs import random_config
 from kvcheck.play.steps import Program, Step
+from kvspec._check import COUNT_MAX
 from kvspec.config import ManagerConfig
 
 BATCH = 100
+FEW = 20
+"""Requests of a program that may all be long."""
 LAST = -1
 """The last of the requests that fit: the one that just arrived."""
 
@@ -44,6 +47,20 @@ def random_program_of(random: Random, max_steps: int) -> Program:
     while len(steps) < length:
         steps += draw.habit()
     return Program(config, withdrawing(random, steps[:max_steps]))
+
+
+def program_of_steps(draw: Draw, num_rounds: int, num_first: int = 0) -> Program:
+    """Draw whole steps with single calls between them, after some arrivals, all but a few short."""
+    steps: list[Step] = []
+    for number in range(num_first):
+        arrival = draw.arrival()
+        if number >= FEW:
+            length = draw.random.choice((9, 9, 70, len(arrival.prompt)))
+            arrival = st.Arrive(arrival.prompt[:length])
+        steps.append(arrival)
+    for _ in range(num_rounds):
+        steps += draw.round()
+    return Program(draw.config, tuple(steps), name="whole steps")
 
 
 def withdrawing(random: Random, steps: Sequence[Step]) -> tuple[Step, ...]:
@@ -187,10 +204,81 @@ class Draw:
     def keeping(self) -> Step:
         """Draw a step of an engine that keeps blocks, copies and tokens."""
         restored, count = self.chance(0.5), self.random.choice((1, 3))
-        choices: tuple[Step, ...] = (
-            self.hold(), st.ReturnPopped(count), st.Copy(restored), self.retelling()
-        )  # fmt: skip
+        told = replace(self.retelling(), together=self.chance(0.3))
+        choices = (self.hold(), st.ReturnPopped(count), st.Copy(restored), told)
         return self.random.choice(choices)
+
+    def batch(self) -> st.Batch:
+        """Draw a whole step: most requests continue, and most waiting ones are tried."""
+        random, chance = self.random, self.chance
+        parts = (COUNT_MAX, COUNT_MAX, COUNT_MAX, 1, 1, 2, 5, self.length(), 0)
+        ends = (st.ENDS, st.ENDS, st.PREEMPTED)
+        return st.Batch(
+            parts=tuple(random.choice(ends if chance(0.25) else parts) for _ in range(7)),
+            new=tuple(
+                random.choice((COUNT_MAX, COUNT_MAX, 3, 3, self.length(), 0)) for _ in range(5)
+            ),
+            turn=random.randrange(60),
+            token=random.choice((0, 0, 1)),
+            answer=self.length() if chance(0.15) else 0,
+            drafts=random.choice(((), (), (0,), (1, 0, 0))),
+            accepted=random.randrange(4),
+            token_budget=random.choice((COUNT_MAX, COUNT_MAX, 30, 8, 2)),
+            lookahead_tokens=random.choice((0, 0, 0, 2, 9)),
+            reserved_blocks=random.choice((0, 0, 0, 2)),
+            must_fit=chance(0.3),
+            stops_at_refusal=chance(0.5),
+            starts_step=chance(0.9),
+            rows=random.choice((0, 2, 7, 400)),
+            more_slots=random.choice((None, 0, 0, 3)),
+            by=random.choice(("admit", "decode", "free", "preempt")) if chance(0.15) else "",
+            breaks=chance(0.15),
+        )
+
+    def round(self, room: int = 3) -> list[Step]:
+        """Draw what an engine does around a whole step; at most `room` requests arrive."""
+        random, chance = self.random, self.chance
+        count = min(random.choice((0, 0, 1, 1, 3)), room)
+        has_events = self.config.enable_events
+        steps: list[Step] = [
+            replace(self.arrival(), reports_hits=has_events and chance(0.5)) for _ in range(count)
+        ]
+        while chance(0.6):
+            steps.append(self.alone())
+            if isinstance(steps[-1], st.Run) and chance(0.4):
+                steps.append(st.Withdraw(again=chance(0.3)))
+        steps.append(self.batch())
+        if chance(0.3):  # behind drafts that were taken back
+            steps.append(st.Withdraw(random.randrange(6), back=-1))
+        if chance(0.3):
+            steps.append(st.TakeDeltas(random.choice((1, 3, 1000))))
+        if chance(0.2):
+            steps.append(st.LookUps(random.randrange(60)))
+        if chance(0.4):
+            steps.append(st.Take(window=random.choice((0, 1, 3, 1000))))
+        return steps
+
+    def alone(self) -> Step:
+        """Draw a single call that engines mix into whole steps."""
+        random = self.random
+        if self.config.given_hash_bytes and self.chance(0.5):
+            return replace(self.retelling(), together=self.chance(0.7))
+        choices: tuple[Callable[[], Step], ...] = (
+            self.run, self.run, self.run, self.admission, self.release, self.rest, self.keeping,
+            lambda: replace(
+                self.hold(), count=random.choice((1, 3, 12)), held=True, free=self.chance(0.5)
+            ),
+            lambda: st.Skip(self.who()), self.withdrawal, self.withdrawal,
+            lambda: st.Try(self.who(), random.randrange(60), random.choice((3, self.length()))),
+        )  # fmt: skip
+        if self.chance(0.03):
+            return st.Copy(restored=True, saved=self.chance(0.3))
+        return random.choice(choices)()
+
+    def withdrawal(self) -> st.Withdraw:
+        """Draw what does not run, of a plan or of what a request has computed."""
+        back = self.random.choice((0, -1, 1, 3, self.length()))
+        return st.Withdraw(self.who(), self.chance(0.3), back, self.chance(0.3))
 
     def rest(self) -> Step:
         """Draw any step that is made now and then."""

@@ -69,3 +69,23 @@ def broken_plans(
                 handles, counts = zip(*entries, strict=True)
                 broken.append(StepPlan(decoding=handles, decode_tokens=counts))
     return broken
+
+
+def broken_follows(known: Sequence[tuple[int, int]], num_bytes: int) -> list[dict[str, Any]]:
+    """Return reports of followed requests with one mistake each (KV-BATCH-14).
+
+    `known`: the handles and lengths of the requests; `num_bytes`: of a hash.
+    """
+    handles, lengths = [handle for handle, _ in known], [length for _, length in known]
+    hashes = [b"1" * num_bytes]
+    rest, last = lengths[:-1], lengths[-1]
+    wrong: list[tuple[list[int], list[int], list[bytes], list[int] | None]] = [
+        (handles, lengths, [b"1234"], None),
+        (handles, lengths, hashes * 9, None),
+        (handles, [*lengths, 7], [], None),
+        (handles, [*rest, 0], [], None),
+        (handles, lengths, [], [*rest, last + 1]),
+        ([*handles, UNKNOWN_HANDLE], [*lengths, 1], [], None),
+    ]
+    names = ("handles", "num_tokens", "hashes", "num_prompt_tokens")
+    return [dict(zip(names, each, strict=True)) for each in wrong]
