@@ -221,7 +221,7 @@ def production_config(random: Random, *, is_quick: bool = False) -> ManagerConfi
         retention_interval_tokens=alignment * random.choice((1, 4, 64)) if interval else interval,
         enable_events=random.random() < 0.4,
         log_stats=random.random() < 0.5,
-        residency_sample_rate=random.choice((0.0, 0.0, 0.5)),
+        residency_sample_rate=random.choice((0.0, 0.5, 1.0)),
         hash_function=random.choice((*[small.hash_function] * 9, *GIVEN_HASHES)),
     )
 

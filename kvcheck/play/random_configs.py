@@ -161,7 +161,7 @@ def _options(
         "hash_function": random.choice(("sha256_cbor",) * 5 + ("sha256_cbor_64bit",)),
         "trusted_tenants": True,
         "watermark": random.choice((0.0, 0.0, 0.0, 0.2, 0.4)),
-        "residency_sample_rate": random.choice((0.0, 0.0, 0.0, 0.5)),
+        "residency_sample_rate": random.choice((0.0, 0.0, 0.5, 1.0)),
         "hash_lookahead_tokens": random.choice((0,) * 8 + (1, 3)),
     }
     if windowed:
