@@ -198,7 +198,13 @@ OF_STEP: Mapping[str, Callable[[st.Step], object]] = MappingProxyType(
 """Of a step."""
 
 OF_PROGRAM: Mapping[str, Callable[[Program], object]] = MappingProxyType(
-    {"200 requests": lambda program: _num_requests(program) >= MANY_REQUESTS}
+    {
+        "200 requests": lambda program: _num_requests(program) >= MANY_REQUESTS,
+        "blocks held while residency is sampled": lambda program: (
+            program.config.residency_sample_rate
+            and any(isinstance(step, st.Hold) for step in program.steps)
+        ),
+    }
 )
 """Of a program as a whole."""
 
