@@ -8,27 +8,40 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, Protocol, cast
 
+from kvcheck.play.keeping import Kept
 from kvcheck.play.outputs import Outputs
+from kvspec.batched import BatchedManager
 from kvspec.following import FollowingImplementation
-from kvspec.request import RequestStatus
-
-if TYPE_CHECKING:
-    from kvcheck.play.player import Player
+from kvspec.interface import Implementation, KVCacheManager
+from kvspec.request import Request, RequestStatus
 
 
-def register(player: Player, _: str, args: Mapping[str, Any]) -> list[int]:
+class Playing(Protocol):
+    """The parts of a player that these calls need."""
+
+    implementation: Implementation
+    manager: KVCacheManager
+    requests: dict[str, Request]
+    kept: dict[str, Kept]
+
+    @property
+    def batched(self) -> BatchedManager:
+        """Return whole steps on the manager."""
+
+
+def register(player: Playing, _: str, args: Mapping[str, Any]) -> list[int]:
     """Register requests and return their handles."""
     return [player.batched.register(player.requests[name]) for name in args["names"]]
 
 
-def unregister(player: Player, _: str, args: Mapping[str, Any]) -> None:
+def unregister(player: Playing, _: str, args: Mapping[str, Any]) -> None:
     """Forget requests."""
     player.batched.unregister(args["handles"])
 
 
-def step(player: Player, _: str, args: Mapping[str, Any]) -> dict[str, Any]:
+def step(player: Playing, _: str, args: Mapping[str, Any]) -> dict[str, Any]:
     """Make a step, or the call `by` that is named after its only kind of entries."""
     _schedule(player, args)
     plan, batched = args["plan"], player.batched
@@ -64,7 +77,7 @@ def _names(args: Mapping[str, Any]) -> list[str]:
     return [name for name, *_ in args["schedule"]]
 
 
-def _schedule(player: Player, args: Mapping[str, Any]) -> None:
+def _schedule(player: Playing, args: Mapping[str, Any]) -> None:
     for name, computed, status, preemptions in args["schedule"]:
         request = player.requests[name]
         if request.num_computed_tokens != computed:  # to set it is to make a step look again
@@ -74,20 +87,20 @@ def _schedule(player: Player, args: Mapping[str, Any]) -> None:
         request.num_preemptions = preemptions
 
 
-def _members(player: Player, names: Sequence[str]) -> list[tuple[object, ...]]:
+def _members(player: Playing, names: Sequence[str]) -> list[tuple[object, ...]]:
     """Return what a step sets of requests."""
     requests = [player.requests[name] for name in names]
     return [(each.num_computed_tokens, each.num_preemptions, each.status) for each in requests]
 
 
-def rewind(player: Player, _: str, args: Mapping[str, Any]) -> list[int]:
+def rewind(player: Playing, _: str, args: Mapping[str, Any]) -> list[int]:
     """Take back computed tokens; return what is left of each request's."""
     player.batched.rewind(args["handles"], args["num_tokens"])
     requests = map(player.batched.request_of, args["handles"])
     return [each.num_computed_tokens for each in requests]
 
 
-def append(player: Player, _: str, args: Mapping[str, Any]) -> list[tuple[object, ...]]:
+def append(player: Playing, _: str, args: Mapping[str, Any]) -> list[tuple[object, ...]]:
     """Append tokens to requests, or follow those whose tokens the engine keeps."""
     names, texts = args["names"], args["token_ids"]
     handles = args["handles"]
@@ -100,7 +113,7 @@ def append(player: Player, _: str, args: Mapping[str, Any]) -> list[tuple[object
     return _seen(player, names)
 
 
-def follow(player: Player, _: str, args: Mapping[str, Any]) -> list[tuple[object, ...]]:
+def follow(player: Playing, _: str, args: Mapping[str, Any]) -> list[tuple[object, ...]]:
     """Keep the first tokens of requests in one call, and append others in a second."""
     names: Sequence[str] = args["names"]
     none: list[list[int]] = [[] for _ in names]
@@ -112,7 +125,7 @@ def follow(player: Player, _: str, args: Mapping[str, Any]) -> list[tuple[object
     return _seen(player, names)
 
 
-def _follow(player: Player, args: Mapping[str, Any], prompts: Sequence[int | None]) -> None:
+def _follow(player: Playing, args: Mapping[str, Any], prompts: Sequence[int | None]) -> None:
     kept = [player.kept[name] for name in args["names"]]
     new = [each.extend(text) for each, text in zip(kept, args["token_ids"], strict=True)]
     numbers = _plainest([len(each.tokens) for each in kept])
@@ -126,7 +139,7 @@ def _plainest(numbers: list[int]) -> list[int] | int:
     return numbers[0] if len({*numbers}) == 1 else numbers
 
 
-def _seen(player: Player, names: Sequence[str]) -> list[tuple[object, ...]]:
+def _seen(player: Playing, names: Sequence[str]) -> list[tuple[object, ...]]:
     """Return what growing changes of requests; the last hash depends on all before it."""
     requests = [player.requests[name] for name in names]
     return [
@@ -135,14 +148,14 @@ def _seen(player: Player, names: Sequence[str]) -> list[tuple[object, ...]]:
     ]
 
 
-def wrong_follow(player: Player, _: str, args: Mapping[str, Any]) -> None:
+def wrong_follow(player: Playing, _: str, args: Mapping[str, Any]) -> None:
     """Report what no engine keeps."""
     prompts = args["num_prompt_tokens"]
     given = (args["handles"], args["num_tokens"], args["hashes"])
     player.batched.follow(*given, num_prompt_tokens=prompts)
 
 
-def wrong_append(player: Player, _: str, args: Mapping[str, Any]) -> None:
+def wrong_append(player: Playing, _: str, args: Mapping[str, Any]) -> None:
     """Append to a request whose tokens the engine keeps; `alone`: in a single call."""
     if args["alone"]:
         request = player.batched.request_of(args["handle"])
@@ -151,25 +164,25 @@ def wrong_append(player: Player, _: str, args: Mapping[str, Any]) -> None:
         player.batched.append([args["handle"]], [1])
 
 
-def wrong_length(player: Player, _: str, args: Mapping[str, Any]) -> None:
+def wrong_length(player: Playing, _: str, args: Mapping[str, Any]) -> None:
     """Report in a single call that a request is longer, without the hashes."""
     engine = cast(FollowingImplementation, player.implementation)
     request = player.batched.request_of(args["handle"])
     engine.follow(player.manager, request, args["num_tokens"])
 
 
-def wrong_hold(player: Player, _: str, args: Mapping[str, Any]) -> None:
+def wrong_hold(player: Playing, _: str, args: Mapping[str, Any]) -> None:
     """Hold blocks of which one does not exist."""
     player.manager.hold_blocks(tuple(args["block_ids"]))
 
 
-def look_ups(player: Player, _: str, args: Mapping[str, Any]) -> list[int]:
+def look_ups(player: Playing, _: str, args: Mapping[str, Any]) -> list[int]:
     """Look up requests without admission."""
     _schedule(player, args)
     return list(player.batched.lookup(args["handles"]))
 
 
-def take_deltas(player: Player, _: str, args: Mapping[str, Any]) -> dict[str, Any]:
+def take_deltas(player: Playing, _: str, args: Mapping[str, Any]) -> dict[str, Any]:
     """Take rows that were not reported yet, and say how many there were."""
     outputs, pending = Outputs(args["rows"]), player.batched.num_pending_deltas()
     rows: Any = outputs.given.block_deltas
@@ -177,7 +190,7 @@ def take_deltas(player: Player, _: str, args: Mapping[str, Any]) -> dict[str, An
     return {"taken": taken, "pending": pending, "rows": outputs.rows}
 
 
-def look_at(player: Player, _: str, args: Mapping[str, Any]) -> dict[str, Any]:
+def look_at(player: Playing, _: str, args: Mapping[str, Any]) -> dict[str, Any]:
     """Return the queries of whole steps."""
     batched = player.batched
     return {
@@ -189,7 +202,7 @@ def look_at(player: Player, _: str, args: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def walk(player: Player, _: str, args: Mapping[str, Any]) -> list[int]:
+def walk(player: Playing, _: str, args: Mapping[str, Any]) -> list[int]:
     """Return free blocks behind one that may not be free."""
     return list(player.batched.next_free_blocks(3, after=args["after"]))
 

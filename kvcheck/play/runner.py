@@ -14,7 +14,7 @@ from typing import Any, Protocol, TypeAlias
 
 from kvcheck.play import steps as st
 from kvcheck.play.elsewhere import foresee
-from kvcheck.play.left_out import created
+from kvcheck.play.left_out import LeftOut, created
 from kvcheck.play.outside import look_from_outside
 from kvcheck.play.player import Outcome, Player
 from kvcheck.play.scheduler import Seat
@@ -99,19 +99,23 @@ class Side:
         implementation: Implementation,
         program: st.Program,
         *,
-        clock: Callable[[], int],
+        clock: Callable[[], int] | None,
         audit: bool,
         loops: bool = False,
     ) -> Side:
         """Create a manager for the program's configuration. Raises LeftOut if it is unsupported.
 
-        `clock`: of residency samples; a manager that takes none cannot always be given one.
+        `clock`: of residency samples, if the manager takes one: a remote one cannot.
         """
-        config, options = program.config, dict[str, Any]()
-        if config.residency_sample_rate:
-            options["clock"] = clock
-        manager = created(implementation, config, check_invariants=audit, **options)
-        player = Player(implementation, manager, loops=loops, is_timed=bool(options))
+        config, options = program.config, {"check_invariants": audit}
+        is_timed = clock is not None and config.residency_sample_rate > 0
+        try:
+            more = {"clock": clock} if is_timed else {}
+            manager = created(implementation, config, **options, **more)
+        except LeftOut:
+            is_timed = False
+            manager = created(implementation, config, **options)
+        player = Player(implementation, manager, loops=loops, is_timed=is_timed)
         return cls(player, features=implementation.capabilities.features)
 
     def blocks(self, request: Tracked) -> list[list[int]]:
@@ -207,7 +211,8 @@ class Runner:
         self.subject = Side.of(subject, program, clock=clock, audit=audit)
         self.oracle = None
         if oracle is not None:
-            self.oracle = Side.of(oracle, program, clock=clock, audit=False, loops=True)
+            same = clock if self.subject.player.is_timed else None
+            self.oracle = Side.of(oracle, program, clock=same, audit=False, loops=True)
         self.config: ManagerConfig = self.subject.player.manager.config
         factor = self.config.dcp_world_size * self.config.pcp_world_size
         self.specs = self.config.managed_specs
