@@ -12,13 +12,7 @@ from itertools import chain
 
 from kvcheck.judge.ledger import Ledger
 from kvcheck.play.steps import Program
-from kvcheck.play.verdicts import (
-    HANG,
-    Level,
-    Violation,
-    first_violation,
-    made_smaller,
-)
+from kvcheck.play.verdicts import HANG, Level, Violation, first_violation, made_smaller
 from kvspec.interface import Implementation
 
 SHRINK_SECONDS, MORE_SECONDS = 5.0, 0.5
@@ -90,9 +84,7 @@ def _kind_and_way(violation: Violation) -> object:
 
 
 def ways_told(
-    violations: Sequence[Violation],
-    further: Sequence[Violation],
-    others: Iterable[Violation],
+    violations: Sequence[Violation], further: Sequence[Violation], others: Iterable[Violation]
 ) -> tuple[tuple[Violation, ...], Mapping[str, int]]:
     """Return the violations to report per rule, and the number left out of each rule.
 

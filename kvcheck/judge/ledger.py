@@ -87,11 +87,7 @@ class Ledger:
         )
 
     def take_over(
-        self,
-        state: State,
-        subject: Implementation,
-        level: Level,
-        compared: Implementation | None,
+        self, state: State, subject: Implementation, level: Level, compared: Implementation | None
     ) -> Iterable[str]:
         """Retry what an earlier run found; yield the names of examples to try."""
         self.left_out = dict(state.left_out)

@@ -232,11 +232,7 @@ class Machine(RuleBasedStateMachine):
 
 
 def machine(
-    implementation: Implementation,
-    draw_of: DrawOf,
-    hit_oracle: HitOracle,
-    *,
-    audit: bool = True,
+    implementation: Implementation, draw_of: DrawOf, hit_oracle: HitOracle, *, audit: bool = True
 ) -> type[Machine]:
     """Return the machine of one implementation, beside a statement of hits."""
     members = {"hit_oracle": staticmethod(hit_oracle), "audit": audit}

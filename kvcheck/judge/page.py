@@ -50,9 +50,7 @@ SHOWN: Mapping[str, str] = {
 
 
 def report_html(
-    report: Report,
-    remarks: Sequence[str] = (),
-    stories: Sequence[Recording | None] = (),
+    report: Report, remarks: Sequence[str] = (), stories: Sequence[Recording | None] = ()
 ) -> str:
     """Return the page.
 

@@ -94,10 +94,7 @@ def _longer(random: Random, spec: LayerSpec) -> LayerSpec:
 
 
 def program_under(
-    config: ManagerConfig,
-    random: Random,
-    max_steps: int,
-    *begin: Callable[[LongDraw], list[Step]],
+    config: ManagerConfig, random: Random, max_steps: int, *begin: Callable[[LongDraw], list[Step]]
 ) -> Program:
     """Draw a program under a configuration; `begin`: its first steps, drawn if left out."""
     draw = LongDraw(random, config)
@@ -150,11 +147,7 @@ def retelling(draw: LongDraw) -> list[Step]:
 def asked_first(draw: LongDraw) -> list[Step]:
     """Ask each group for its own hit of a long text before any look-up of a common one."""
     again: list[Step] = [st.Release(again=True), st.Ask(), st.Admit()]
-    whole: list[Step] = [
-        st.Arrive(tuple(draw.texts[0])),
-        st.Admit(LAST, look_up=False),
-        st.Ask(),
-    ]
+    whole: list[Step] = [st.Arrive(tuple(draw.texts[0])), st.Admit(LAST, look_up=False), st.Ask()]
     return whole if draw.chance(0.5) else [*whole, *again]
 
 

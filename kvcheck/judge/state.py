@@ -88,10 +88,7 @@ class State:
                 "programs": list_of(decode_program),
                 "examples": list_of(text),
             },
-            {
-                "evidence": list_of(_evidence),
-                "drawn": count,
-            },
+            {"evidence": list_of(_evidence), "drawn": count},
         )
         if (found.pop("format"), found.pop("version")) != (FORMAT, VERSION):
             raise where.member("format").error(f"not a {FORMAT!r} of version {VERSION}")

@@ -25,10 +25,7 @@ from kvcheck.judge.state import State
 from kvcheck.play import watchdog
 from kvcheck.play.random_programs import random_programs
 from kvcheck.play.steps import Program
-from kvcheck.play.verdicts import (
-    PROTOCOL,
-    Violation,
-)
+from kvcheck.play.verdicts import PROTOCOL, Violation
 from kvcheck.play.watchdog import OutOfPatienceError
 from kvcheck.rules.directed import EXAMPLES, Example, find_example
 from kvcheck.rules.random_plans import random_plan

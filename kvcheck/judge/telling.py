@@ -26,13 +26,7 @@ from kvspec.audit import unwrapped
 from kvspec.batched import BatchedImplementation, BatchedManager
 from kvspec.config import ManagerConfig
 from kvspec.errors import KVSpecError
-from kvspec.interface import (
-    Capabilities,
-    Feature,
-    HitRateWindow,
-    Implementation,
-    KVCacheManager,
-)
+from kvspec.interface import Capabilities, Feature, HitRateWindow, Implementation, KVCacheManager
 from kvspec.planning import Planner
 from kvspec.request import Request, RequestInput
 from kvspec.snapshot import Snapshot
@@ -219,10 +213,7 @@ class Listener:
             self.heard[-1].note(
                 "new_request",
                 made.request_id,
-                lambda: {
-                    "prompt_token_ids": list(made.token_ids),
-                    **more_of(request),
-                },
+                lambda: {"prompt_token_ids": list(made.token_ids), **more_of(request)},
             )
         return made
 

@@ -54,17 +54,8 @@ def batch(runner: Runner, step: st.Batch) -> None:
     lengths = _lengths(runner, step, entries)
     if step.breaks:
         try_broken(runner, plan, _lengths(runner, replace(step, more_slots=-1), entries))
-    result, _ = runner.do(
-        "batched_step",
-        None,
-        {
-            "plan": plan,
-            "by": step.by,
-            "rows": step.rows,
-            "lengths": lengths,
-            "schedule": _schedule(runner),
-        },
-    )
+    given = {"plan": plan, "by": step.by, "rows": step.rows, "lengths": lengths}
+    result, _ = runner.do("batched_step", None, {**given, "schedule": _schedule(runner)})
     _release(runner, entries)
     if "scheduled" in result:
         _grant(runner, step, entries, result)

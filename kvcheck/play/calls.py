@@ -162,9 +162,7 @@ def decoded(name: str, answer: Any, where: Where, *, int_hashes: bool) -> Any:
 
 DECODED: Mapping[str, Callable[[Any], Any]] = {
     "get_computed_blocks": lambda hit: PrefixHit(
-        _blocks(hit["blocks"]),
-        hit["num_computed_tokens"],
-        hit["num_uncached_common_prefix_tokens"],
+        _blocks(hit["blocks"]), hit["num_computed_tokens"], hit["num_uncached_common_prefix_tokens"]
     ),
     "find_longest_cache_hit_per_group": lambda hits: GroupHits(
         _blocks(hits["blocks"]), tuple(hits["hit_lengths"])

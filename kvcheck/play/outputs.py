@@ -6,12 +6,7 @@ from array import array
 from collections.abc import Sequence
 
 from kvspec.batched import StepOutput
-from kvspec.specs import (
-    CircularBufferSpec,
-    CrossAttentionSpec,
-    EncoderOnlyAttentionSpec,
-    MambaSpec,
-)
+from kvspec.specs import CircularBufferSpec, CrossAttentionSpec, EncoderOnlyAttentionSpec, MambaSpec
 
 WITHOUT_SLOTS = (MambaSpec, CrossAttentionSpec, EncoderOnlyAttentionSpec, CircularBufferSpec)
 

@@ -20,12 +20,7 @@ from kvspec.errors import InvalidArgumentError
 from kvspec.following import FollowingImplementation
 from kvspec.interface import Feature, HitRateWindow, Implementation, KVCacheManager
 from kvspec.operations import OPERATIONS
-from kvspec.request import (
-    PromptEmbeddings,
-    Request,
-    RequestInput,
-    RequestStatus,
-)
+from kvspec.request import PromptEmbeddings, Request, RequestInput, RequestStatus
 from kvspec.sequential import SequentialManager, batched_of
 from kvspec.snapshot_codec import hexes, ints
 

@@ -11,9 +11,7 @@ from dataclasses import dataclass
 
 from kvspec.config import ManagerConfig
 from kvspec.snapshot import Snapshot
-from kvspec.specs import (
-    LayerSpec,
-)
+from kvspec.specs import LayerSpec
 
 
 @dataclass

@@ -24,11 +24,7 @@ LIMIT = 200
 """Most characters shown of a value."""
 
 DEFAULT_ARGUMENTS: Mapping[str, object] = MappingProxyType(
-    {
-        **DEFAULTS["get_num_blocks_to_allocate"],
-        **DEFAULTS["allocate_slots"],
-        "num_preemptions": 0,
-    }
+    {**DEFAULTS["get_num_blocks_to_allocate"], **DEFAULTS["allocate_slots"], "num_preemptions": 0}
 )
 """Values of arguments that are not shown."""
 

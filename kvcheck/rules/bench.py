@@ -166,11 +166,7 @@ class Bench:
         return Managed(self.subject, real, exact=self.exact, audits=audits, guards=guards)
 
     def manager(
-        self,
-        num_blocks: int = 6,
-        *layers: LayerSpec | int,
-        clock: Any = None,
-        **options: Any,
+        self, num_blocks: int = 6, *layers: LayerSpec | int, clock: Any = None, **options: Any
     ) -> Managed:
         """Create a manager for `config` of the same arguments."""
         return self.create(self.config(num_blocks, *layers, **options), clock)

@@ -13,7 +13,7 @@ from random import Random
 from typing import Any
 
 import kvref
-from kvcheck.judge.choices import under_choices
+from kvcheck.judge.choices import reporting, under_choices
 from kvcheck.judge.inside_programs import (
     InsideDraw,
     LongInsideDraw,
@@ -185,16 +185,17 @@ def large_config(config: ManagerConfig, random: Random) -> ManagerConfig:
 
 
 def large_programs(seed: int, num_steps: int) -> Iterator[Program]:
-    """Programs of a careful caller at real sizes, without end.
+    """Programs of a careful caller at real sizes, without end; some requests report their hits.
 
     Every fourth under choices that the rules do not make by themselves.
     """
     random = Random(seed)
 
     def usual() -> Iterator[Program]:
-        while True:
+        for number in itertools.count():
             program = large_inside_program(random, num_steps)
-            yield replace(program, config=large_config(program.config, random))
+            program = replace(program, config=large_config(program.config, random))
+            yield reporting(program, Random(number))
 
     drawn, chosen = usual(), under_choices(usual(), random)
     while True:

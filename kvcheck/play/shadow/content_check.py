@@ -14,12 +14,7 @@ from kvcheck.play.shadow.states import States
 from kvspec.blocks import NULL_BLOCK
 from kvspec.config import ManagerConfig
 from kvspec.errors import InvariantViolation
-from kvspec.specs import (
-    CircularBufferSpec,
-    CrossAttentionSpec,
-    EncoderOnlyAttentionSpec,
-    LayerSpec,
-)
+from kvspec.specs import CircularBufferSpec, CrossAttentionSpec, EncoderOnlyAttentionSpec, LayerSpec
 
 Lists = Sequence[Sequence[int]]
 """Block ids, one list per group."""
