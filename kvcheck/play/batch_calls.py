@@ -84,7 +84,8 @@ def _schedule(player: Playing, args: Mapping[str, Any]) -> None:
             request.num_computed_tokens = computed
         if request.status is not RequestStatus(status):
             request.status = RequestStatus(status)
-        request.num_preemptions = preemptions
+        if request.num_preemptions != preemptions:
+            request.num_preemptions = preemptions
 
 
 def _members(player: Playing, names: Sequence[str]) -> list[tuple[object, ...]]:
