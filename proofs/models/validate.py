@@ -36,8 +36,8 @@ from kvspec.errors import FormatError
 from kvspec.record import Header, Operation
 from kvspec.record_file import read_header, read_whole_trace
 from proofs.models._formal._checker import CheckerMissingError, follow, node
+from proofs.models._formal._lines import differences, state_lines
 from proofs.models._formal._record import lacking, shows_state, translated
-from proofs.models._formal._told import differences, told
 
 AT_ONCE = 2
 
@@ -114,7 +114,7 @@ def _stop(
         details = ["the model has no such call here: a hit that is none, too many blocks, …"]
     if len(operations) > 1:
         _, state = follow(constants, unchecked=len(operations) - 1, texts=texts)
-        details += [f"before it, {line}" for line in told(state, translation)]
+        details += [f"before it, {line}" for line in state_lines(state, translation)]
     return Verdict(path, stopped=what, details=tuple(details))
 
 

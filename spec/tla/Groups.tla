@@ -54,7 +54,7 @@ IsRunning(c, r) == \E g \in Groups : HasEntry(c, r, g)          \* KV-GRP-9
 \* The key of block i of a text, counted from 1 (KV-HASH-5, KV-HASH-6).
 Key(g, text, i) == <<g>> \o SubSeq(text, 1, i * BlockSizes[g])
 
-\* Tokens, and whole blocks, that nobody reads any more once n are computed (KV-FULL-1, KV-SW-1).
+\* Tokens, and whole blocks, that no token reads once n are computed (KV-FULL-1, KV-SW-1).
 SkippedTokens(g, n) == IF Windows[g] = Full THEN 0 ELSE Max(0, n - Windows[g] + 1)
 SkippedBlocks(g, n) == SkippedTokens(g, n) \div BlockSizes[g]
 

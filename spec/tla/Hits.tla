@@ -100,7 +100,7 @@ Round(c, text, limit, search, a) ==
   IF a > NumLookUps THEN search
   ELSE Round(c, text, limit, Asked(c, text, limit, search, a), a + 1)
 
-\* One round, where nobody can object afterwards (KV-COORD-2, KV-COORD-10).
+\* One round, after which no group can shorten the hit (KV-COORD-2, KV-COORD-10).
 OneRound == NumLookUps = 1 \/ (NumLookUps = 2 /\ IsFull(1))
 
 RECURSIVE Rounds(_, _, _, _, _)

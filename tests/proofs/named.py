@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
-_TOLD = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+_DATA = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 
-EQUIVALENT: Mapping[str, Mapping[str, str]] = MappingProxyType(_TOLD.pop("equivalent"))
+EQUIVALENT: Mapping[str, Mapping[str, str]] = MappingProxyType(_DATA.pop("equivalent"))
 """By function the expressions whose off-by-ones change no answer, each with the reason."""
 NAMED: Mapping[str, Sequence[str]] = MappingProxyType(
     {
         proof: [f"{module}:{name}" for module, names in modules.items() for name in names]
-        for proof, modules in _TOLD.items()
+        for proof, modules in _DATA.items()
     }
 )

@@ -157,7 +157,7 @@ def outcome(proof: str, mutant: OffByOne, *, limit_s: int) -> tuple[str, str]:
     if proof == FORMAL:
         todays_graphs()
     here, there = fork.Pipe(duplex=False)
-    process = fork.Process(target=_told, args=(there, proof, mutant, limit_s))
+    process = fork.Process(target=_send_outcome, args=(there, proof, mutant, limit_s))
     process.start()
     there.close()
     try:
@@ -170,7 +170,7 @@ def outcome(proof: str, mutant: OffByOne, *, limit_s: int) -> tuple[str, str]:
     return found
 
 
-def _told(there: Connection, proof: str, mutant: OffByOne, limit_s: int) -> None:
+def _send_outcome(there: Connection, proof: str, mutant: OffByOne, limit_s: int) -> None:
     resource.setrlimit(resource.RLIMIT_CPU, (limit_s, limit_s + 1))
     only_twins: list[str] = []
 

@@ -33,17 +33,17 @@ class Source:
     guarantees: tuple[str, ...]
 
 
-_TOLD = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+_DATA = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 
 OTHERS = tuple(
-    Source(told["path"], told["how"], (), tuple(told["guarantees"])) for told in _TOLD["others"]
+    Source(each["path"], each["how"], (), tuple(each["guarantees"])) for each in _DATA["others"]
 )
-TRUSTED: Mapping[str, str] = _TOLD["trusted"]
-"""What nobody discharges, and why it is taken."""
-EVERYWHERE: Sequence[str] = _TOLD["everywhere"]
-ACTIONS: Mapping[str, Mapping[str, Sequence[str]]] = _TOLD["actions"]
+TRUSTED: Mapping[str, str] = _DATA["trusted"]
+"""Assumptions without proof, and why each is taken."""
+EVERYWHERE: Sequence[str] = _DATA["everywhere"]
+ACTIONS: Mapping[str, Mapping[str, Sequence[str]]] = _DATA["actions"]
 """The parts of each action, and the guarantees that discharge them."""
-EXPLORING: Sequence[str] = _TOLD["exploring"]
+EXPLORING: Sequence[str] = _DATA["exploring"]
 
 
 def how_of(path: str) -> str:
@@ -99,12 +99,12 @@ def problems(
     return [
         *circles,
         *(
-            f"{check.path}: nobody discharges: {each}"
+            f"{check.path}: not discharged: {each}"
             for check in checks
             for each in check.assumes
             if each not in shown and each not in trusted
         ),
-        *(f"a part is discharged by nobody: {each}" for each in sorted(parts - shown.keys())),
+        *(f"a part is not discharged: {each}" for each in sorted(parts - shown.keys())),
         *(f"trusted for nothing: {each}" for each in trusted if each not in assumed),
         *(f"trusted, though it is shown: {each}" for each in trusted if each in shown),
         *(f"no such file: {c.path}" for c in checks if not (ROOT / c.path).exists()),
@@ -174,5 +174,5 @@ def _assumptions(checks: Sequence[Source]) -> Iterator[str]:
         for each in check.assumes:
             users.setdefault(each, []).append(f"`{check.path}`")
     for each in sorted(users):
-        by = _who(shown, each) or f"nobody, {TRUSTED[each]}"
+        by = _who(shown, each) or f"not proved: {TRUSTED[each]}"
         yield f"| {each} | {', '.join(users[each])} | {by} |"

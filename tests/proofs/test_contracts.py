@@ -94,7 +94,7 @@ def test_kvfast_that_is_broken_breaks_the_agreement(monkeypatch: pytest.MonkeyPa
     assert "when calling release(" in str(answer)
 
 
-def test_a_mistake_that_nobody_sees_fails() -> None:
+def test_a_mistake_that_is_not_seen_fails() -> None:
     """Plant a mistake that the contract does not run, so that it stays confirmed."""
     contract = named(arguments.CONTRACTS, "is_count")
     elsewhere = Planted("KV-SW-2", (Shape, "run_length", "- 1", "- 2"))

@@ -16,7 +16,7 @@ from kvspec.interface import Implementation
 from kvspec.record import Operation
 from kvspec.record_file import write_trace
 from kvspec.specs import FullAttentionSpec, LayerSpec, MambaSpec, SlidingWindowSpec
-from proofs.models._formal._told import value_of
+from proofs.models._formal._lines import value_of
 from proofs.models.validate import main, validate
 
 FULL = FullAttentionSpec(4, 1, 8, "float16")

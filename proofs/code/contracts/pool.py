@@ -29,7 +29,7 @@ from proofs.code.contracts._runner import Contract, main
 ASSUMES = ("hashes are the same bytes in both", "kvfast's arrays are lists of numbers")
 GUARANTEES = (
     "an allocation, touch or release among three blocks ends in the same snapshot",
-    "the same removals are told of an allocation from three blocks",
+    "the same removals are reported of an allocation from three blocks",
 )
 
 ALLOCATIONS = tuple(

@@ -171,7 +171,7 @@ TWINS = (
 
 UNFAIR = (
     Twin(
-        "nobody is bound to admit",
+        "no request must be admitted",
         "scheduler",
         "Scheduler",
         "/\\ WF_vars(AdmitUnlessRefused)",
@@ -220,7 +220,7 @@ UNFAIR = (
         "liveness",
     ),
 )
-"""Mistakes of the scheduler. The last one starves nobody while arrivals end."""
+"""Mistakes of the scheduler. With the last one no request starves while arrivals end."""
 
 GROWN = (
     Twin(

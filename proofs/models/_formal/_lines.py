@@ -100,7 +100,7 @@ def differences(operation: Operation, after: str, translation: Translation) -> l
     return lines or ["the copies of a key: their order is another one, or one more or less"]
 
 
-def told(before: str, translation: Translation) -> list[str]:
+def state_lines(before: str, translation: Translation) -> list[str]:
     """List the parts of the model's state, a line each."""
     shown = as_recorded(variables_of(before)["cache"], translation)
     return [f"{name}: {value}" for name, value in shown.items()]
