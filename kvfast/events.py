@@ -35,13 +35,13 @@ Stored: TypeAlias = tuple[Hashed, int, int, int, int, list[int]]
 """request, group, hashes per block, first block, end block, the blocks that were stored."""
 
 Followed: TypeAlias = tuple[StoredRange, int, int, list[bytes], bytes | None]
-"""What was stored of a followed request: range, group, hashes per block, hashes, parent."""
+"""Blocks stored of a followed request: range, group, hashes per block, hashes, parent."""
 
 Report: TypeAlias = tuple[Stored | Followed]
-"""What a request hit, as if it were stored (KV-EVT-11)."""
+"""The hit of a request, as if it were stored (KV-EVT-11)."""
 
 Fact: TypeAlias = Stored | Followed | Report | tuple[bytes, int] | None
-"""What was stored or hit, what was removed (hash, group), or None: everything was cleared."""
+"""Blocks stored or hit, a key removed (hash, group), or None: everything was cleared."""
 
 KeysOf: TypeAlias = Callable[[RequestInput, int, int], ExtraKeys]
 """The extra keys of the tokens from one place to another."""

@@ -36,7 +36,7 @@ CACHE, STATE = "get_kv_cache_spec", "get_state_shape"
 """The methods of a layer that has blocks, and of one that has states."""
 BASES = ("KVCacheSpec", "AttentionSpec")
 MARKS = frozenset({"num_prefill_checkpoint_blocks"})
-"""What kvfast does not serve where a model has states alone."""
+"""The reason in the table where a model has states alone."""
 LANGUAGE = "those of its language model, or none"
 POOLING = "EMBEDDING LATE_INTERACTION REWARD TOKEN_CLASSIFICATION SEQUENCE_CLASSIFICATION"
 GENERATING = MappingProxyType({"text": "TEXT_GENERATION", "multimodal": "MULTIMODAL"})

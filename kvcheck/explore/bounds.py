@@ -21,7 +21,7 @@ class Call(StrEnum):
     SKIP = "skip"
     STEP = "step"
     CACHE = "cache"
-    """What was computed without being registered is registered."""
+    """Tokens that were computed without being registered are registered."""
     PARTIAL = "partial"
     ASK = "ask"
     """Every call that must change nothing."""

@@ -44,7 +44,7 @@ class _Work:
 
 @dataclass(frozen=True)
 class _Access:
-    """What a work did in a block, when the block had its `generation`-th content."""
+    """An access of a work to a block while the block had its `generation`-th content."""
 
     work: _Work
     place: Place

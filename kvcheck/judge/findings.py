@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from kvcheck.judge.blame import Evidence, Kind, cause_of
 
 DIRECTED, RANDOM = "directed", "random"
-"""What shows a finding; `RANDOM` only if no example does."""
+"""Kinds of checks that show a finding; `RANDOM` only if no example does."""
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,7 @@ from kvspec.interface import Feature, Implementation
 BATCH = 100
 
 UNSEEN = ("the order of the free queue", "cached keys and counts", "events against keys")
-"""What cannot be observed of a subject without Feature.SNAPSHOT."""
+"""Rules that cannot be observed of a subject without Feature.SNAPSHOT."""
 
 PLANS = 20
 """Random models to plan for per batch of random programs."""

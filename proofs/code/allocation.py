@@ -74,7 +74,7 @@ MADE_BY: Mapping[str, type[Any]] = {"kvref": Reference, "kvfast": SymbolicAlloca
 
 @dataclass(frozen=True)
 class Case:
-    """What a request holds in the group, and what it asks for."""
+    """The entries that a request holds in the group, and the amounts that it asks for."""
 
     name: str
     has_entry: bool = False

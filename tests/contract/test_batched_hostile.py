@@ -40,7 +40,7 @@ NO_INTS: tuple[Any, ...] = (
     np.array(0), np.zeros(1, "M8[s]"), (ctypes.c_uint64 * 1)(), memoryview(b"\0" * 8), iter([0]),
     slice(0), np.float32(0),
 )  # fmt: skip
-"""What is no array of ints: the error names the whole argument."""
+"""Values that are no array of ints: the error names the whole argument."""
 
 NO_INT: tuple[Any, ...] = (
     None,
@@ -54,7 +54,7 @@ NO_INT: tuple[Any, ...] = (
     2**63,
     2**99,
 )
-"""What is no element of a list of ints: the error names the place."""
+"""Values that are no element of a list of ints: the error names the place."""
 
 NO_HANDLE: tuple[int, ...] = (-1, -(2**63), 2**63 - 1, 2**31, 99)
 """Ints that name no registered request."""

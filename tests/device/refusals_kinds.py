@@ -42,7 +42,7 @@ TENSORS = (
 """Numbers of other types, shapes and places than those of ids and tokens."""
 
 ELEMENTS = (1.5, True, None, "7", 2**70, -(2**70))
-"""What is no number of 64 bits."""
+"""Values that are no number of 64 bits."""
 
 OF_WORD: Mapping[str, tuple[Any, ...]] = {
     "Backend": ("numpy", ""),

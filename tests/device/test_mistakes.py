@@ -105,7 +105,7 @@ CHECKS: Mapping[str, Callable[[], Iterator[Check]]] = {
     "contents": partial(contents, CASES, 8 * len(CASES)),
     "arranged": partial(contents, ARRANGED, 8 * len(ARRANGED)),
 }
-"""What plays with the mistakes of a text, until one fails."""
+"""The tests that run with the mistakes of a text, until one fails."""
 
 
 def play_all(text: str) -> None:

@@ -64,7 +64,7 @@ NOT_CALLED = {
     *("BlockHashes", "DeviceStep", "Layer", "ResidentRun", "TableDifference", "Transfer"),
     *("DeviceMemoryError", "MissingDependencyError", "ResidentOrderError", "RunDifferenceError"),
 }
-"""What the library makes and hands out, or raises."""
+"""Results and errors of the library."""
 
 
 def test_every_public_callable_is_in_the_table() -> None:

@@ -12,7 +12,7 @@ from kvcheck.explore.session import Report, Result, recorded_counts
 from tests.explore.exploring import configuration, explored
 
 FAST_EDGES, DEEP_EDGES = 3_000, 200_000
-"""What is explored in a second, and in half a minute; `.ci/run` has more of the first."""
+"""Counts of explorations of a second, and of half a minute; `.ci/run` has more of the first."""
 
 RECORDED = recorded_counts()
 

@@ -92,7 +92,7 @@ class Engine:
 
 
 def connector(loaded: set[str], lost: set[int] = frozenset(), worker: Any = None) -> Any:  # type: ignore[assignment]
-    """What a worker says of its connector."""
+    """The output of a worker about its connector."""
     return SimpleNamespace(
         finished_recving=loaded, invalid_block_ids=lost, kv_connector_worker_meta=worker
     )

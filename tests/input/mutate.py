@@ -14,7 +14,7 @@ import zstandard
 Mutation: TypeAlias = Callable[[bytes, random.Random], bytes]
 
 BOMB_BYTES = 2**31
-"""What the packed input of a few kilobytes stands for: more than a child may have."""
+"""Bytes that a packed input of a few kilobytes unpacks to: more than a child may have."""
 
 HOSTILE = (
     *("0", "-1", "1", "1.5", "-0.0", "1e308", "1e400", "NaN", "true", "null", '""', '"x"'),
@@ -198,4 +198,4 @@ KINDS: Mapping[str, tuple[Mutation, ...]] = {
     "frames": (in_frames, in_frames, in_frames, in_bytes),
     "toml": (in_toml, in_toml, in_bytes),
 }
-"""What is done to input of each kind."""
+"""The changes of input of each kind."""

@@ -105,7 +105,7 @@ SECOND_OF_TWO: dict[str, tuple[str, Callable[[State], State]]] = {
     ),
     "blocks_that_stay_keep_their_keys": ("allocate_slots", lambda s: s.with_key(2)),
 }
-"""What only request b, which comes second, has wrong."""
+"""Faults that only request b, which comes second, has."""
 
 
 @pytest.mark.parametrize("name", SECOND_OF_TWO)

@@ -1,4 +1,4 @@
-"""What the directed suite finds of every mistake, for `kvcheck.judge.outcomes`.
+"""Write the findings of the directed suite for every mistake, for `kvcheck.judge.outcomes`.
 
     python -m tests.judge.outcomes
 
@@ -46,7 +46,7 @@ def written(path: Path = PATH) -> Outcomes:
 
 
 def found(name: str, subject: Implementation, oracle: Implementation) -> Kind | None:
-    """What a check finds at level identity; an endless loop is something."""
+    """Return the findings of a check at level identity; an endless loop is one."""
     check = CHECKS[name]
     with interrupted():
         try:
@@ -64,7 +64,7 @@ def failures(mistake: Mistake, checks: Iterable[str]) -> dict[str, Kind]:
 
 
 def completed(known: Outcomes, done: Mapping[str, Mapping[str, Kind]]) -> Outcomes:
-    """What was known, of what there still is, and what was found now; nobody by half."""
+    """Merge known findings of checks that still exist with new ones, never half a mistake."""
     rules, failed = {}, {}
     for mistake in registry():
         if mistake.id not in done and missing(mistake.id, known):

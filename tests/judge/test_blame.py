@@ -85,7 +85,7 @@ def test_a_mistake_that_behaves_otherwise_is_not_named(report: Report) -> None:
 def test_ctrl_c_while_mistakes_are_looked_up_keeps_the_report(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What was found is told, and that the run was interrupted."""
+    """The findings are shown, and that the run was interrupted."""
 
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt

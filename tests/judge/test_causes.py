@@ -111,7 +111,7 @@ def way(number: int, rule: str = QUEUE, cause: str = "a") -> Violation:
 
 
 def test_few_ways_of_a_rule_are_told_and_every_cause() -> None:
-    """What a file of known differences has is never left out; the rest is counted."""
+    """Known differences of a file are never left out; the rest is counted."""
     causes = [way(number, cause=f"{number}") for number in (5, 4)]
     told, more = ways_told(causes, [way(3), way(2)], [way(1), way(1, "KV-POOL-11")])
     assert [len(each.operations) for each in told] == [3, 4, 5]

@@ -1,4 +1,4 @@
-"""What is looked at after every operation and step: content, answers, events, transitions."""
+"""Checks after every operation and step: content, results, events, transitions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What shadow memory says of reading and writing, to the word: windows, chunks, encoders, states.
+"""Messages of shadow memory on reading and writing, to the word: windows, chunks, encoders, states.
 
 Each story of `contents.txt` is a group and a few calls, with what the last of them finds.
 """

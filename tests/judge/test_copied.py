@@ -49,7 +49,7 @@ def test_drafts_of_another_prefix_or_group_are_not_accepted() -> None:
 
 
 def of(shadow: ShadowMemory, block: int, content: Content = TEXT) -> object:
-    """What is wrong with the first two tokens in a block."""
+    """Return the violation at the first two tokens in a block."""
     return shadow.first_offence(block, 0, 2, 0, 2, content)
 
 

@@ -63,7 +63,7 @@ KINDS: tuple[tuple[type[LayerSpec], ...], ...] = (
     (ChunkedLocalAttentionSpec,),
     (CrossAttentionSpec,),
 )
-"""What a manager of one kind of model has."""
+"""The features of a manager for one kind of model."""
 
 BASE = replace(
     ALL,

@@ -1,4 +1,4 @@
-"""What a subject lacks is left out of programs, and what it has is judged."""
+"""Programs leave out features that a subject lacks, and judge those that it has."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def test_each_feature_is_needed_on_its_own(feature: Feature) -> None:
 
 
 def lost(feature: Feature) -> set[Feature]:
-    """What goes with a feature, since the whole step goes or two stand in one member."""
+    """Features that are left out together, as they share a step or a member."""
     together: dict[Feature, set[Feature]] = {
         Feature.EXTERNAL_TOKENS: {Feature.DELAYED_CACHING},
         Feature.EVICTION_BY_ID: {Feature.SNAPSHOT},

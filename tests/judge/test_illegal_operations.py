@@ -1,4 +1,4 @@
-"""What a program calls illegal is illegal in every configuration."""
+"""Operations that a program calls illegal are illegal in every configuration."""
 
 from __future__ import annotations
 

@@ -102,7 +102,7 @@ def test_nothing_is_taken_for_markup(report: Report) -> None:
 
 
 def test_a_rule_that_nothing_was_about_is_not_unbroken() -> None:
-    """What was left out for lack of a feature has no verdict."""
+    """Rules left out for lack of a feature have no verdict."""
     options = Options(Level.SAFETY, Budget(0.0, 0))
     report = Suite(minimal(), None, options).run()
     found = rule_outcomes(report)

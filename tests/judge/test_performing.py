@@ -1,4 +1,4 @@
-"""What a program asks of a manager: each step with the calls that it becomes."""
+"""Each step of a program with the calls of the manager that it becomes."""
 
 from __future__ import annotations
 

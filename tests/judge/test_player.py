@@ -1,4 +1,4 @@
-"""What comes of operations that are not one call of a manager: holding, following, copies."""
+"""Operations that are not one call of a manager: holding, following, copies."""
 
 from __future__ import annotations
 

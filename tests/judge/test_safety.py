@@ -1,4 +1,4 @@
-"""What safety alone sees: each way to serve wrong content, without agreement on a policy."""
+"""Level safety sees each way to serve wrong content, without agreement on a policy."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_directed_programs_name_what_is_wrong_with_states_and_encoders(
 
 @pytest.mark.parametrize("name", ["TakesFromTheBack", "LeftmostState", "AnyHitTooNew"])
 def test_another_choice_of_blocks_or_of_states_is_no_offence(name: str) -> None:
-    """What is evicted first, which of several states is hit, and who waits, are no content."""
+    """The order of eviction, the choice among states to hit, and waiting are no content."""
     subject = mistaken(name)
     found = (first_violation(program, subject, Level.SAFETY) for program in STORIES)
     assert not any(found)

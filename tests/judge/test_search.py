@@ -38,7 +38,7 @@ class Recount:
 
 
 def test_the_recount_of_a_search_agrees_with_the_reference() -> None:
-    """What counts rounds and drops must search as the rules say."""
+    """A subject whose rounds and drops are compared must search as the rules say."""
     recount = Recount()
     for program in itertools.chain(random_programs(1, 0, 30), random_programs(1, 1, 30)):
         perform(Runner(program, REFERENCE, checks=[recount]), program.steps)

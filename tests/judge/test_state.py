@@ -177,7 +177,7 @@ def with_step(step: dict[str, Any]) -> dict[str, Any]:
 def test_a_run_that_goes_on_first_tries_again_what_was_broken(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What the oracle shows to be wrong is compared with it again."""
+    """A fault that the oracle shows is compared with it again."""
     subject = mistaken("HashedBlocksToTheFront")
     options = replace(OPTIONS, level=Level.IDENTITY, rules=("KV-POOL-6",))
     monkeypatch.setattr(suites, "random_programs", Stop(1).programs)

@@ -1,4 +1,4 @@
-"""What a run of the suite reports and tells on its way, and what it asks of others: to the word."""
+"""The reports and progress of a run of the suite, and its calls of others: to the word."""
 
 from __future__ import annotations
 
@@ -177,5 +177,5 @@ def test_a_state_of_another_run_is_refused_with_what_differs() -> None:
 def test_rules_are_wanted_by_their_patterns(
     rules: tuple[str, ...], asked: tuple[str, ...], is_wanted: bool
 ) -> None:
-    """What is about none, and a server that does not speak, is everybody's business."""
+    """Failures without a rule, and a silent server, are reported under every selection."""
     assert Suite(REFERENCE, None, replace(ASKED, rules=rules))._is_wanted(asked) is is_wanted

@@ -57,7 +57,7 @@ REFERENCE = kvref.implementation()
 
 MANAGERS = frozenset({"manager", "tier"})
 ALONE = MANAGERS | {"both"}
-"""What a layer may be shown that compares with none of the twins: their common mistakes, too."""
+"""Kinds of mistakes for a layer that compares with none of the twins: their common ones, too."""
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,7 @@ def enumerated_hit(
 
 
 def stated(random: Random) -> Draw:
-    """What the statements of hits cover: inside a block none with drops."""
+    """Draw a case that the statements of hits cover: inside a block none with drops."""
     if random.random() < 0.8:
         return small(random)
     config = replace(inside_config(random), use_eagle=False)

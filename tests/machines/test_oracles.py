@@ -84,7 +84,7 @@ def hit_check(most: list[int]) -> LongestHitCheck:
 
 
 def answer(length: int, *blocks: int) -> dict[str, object]:
-    """What a look-up answers."""
+    """The result of a look-up."""
     return {"num_computed_tokens": length, "blocks": [list(blocks)]}
 
 

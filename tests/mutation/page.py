@@ -18,7 +18,7 @@ DRAWS = Path(__file__).parent / "draws.json"
 EXPLAINED = Path(__file__).parent / "explained.toml"
 PAGE = "docs/MUTATION.md"
 HEAD = (Path(__file__).parent / "head.txt").read_text(encoding="utf-8")
-"""What the page says before its tables, written by hand."""
+"""Text of the page before its tables, written by hand."""
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from tests.source import ROOT
 
 PAGE = "proofs/REFINEMENT.md"
 HEAD = Path(__file__).parent / "refinement.md"
-"""What the page says before its tables, written by hand."""
+"""Text of the page before its tables, written by hand."""
 
 PROVED, CONFIRMED, EXPLORED, SAMPLED = "proved", "contract", "explored", "sampled"
 

@@ -47,7 +47,7 @@ def until(op):
             return message
         answer(message, RIGHT[message["op"]])
 """
-"""What each script begins with: a server in JSON lines that is right until an operation."""
+"""The beginning of each script: a server in JSON lines that is right until an operation."""
 
 
 def serve(name: str, *, options: str = "") -> str:

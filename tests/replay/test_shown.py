@@ -1,4 +1,4 @@
-"""What is shown on the way, whole: the live view, its line without a terminal, the metrics."""
+"""Whole outputs during a replay: the live view, its line without a terminal, the metrics."""
 
 from __future__ import annotations
 

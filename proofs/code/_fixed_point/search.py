@@ -110,7 +110,7 @@ CLAIMS: Mapping[str, Callable[[Search, Groups], Term]] = {
     "misses_nothing": Search.misses_nothing,
     "marks": Search.marks,
 }
-"""What holds between any two look-ups; the last one under `Groups.one_drops`."""
+"""Invariants between any two look-ups; the last one under `Groups.one_drops`."""
 BASIC = ("has_answers", "falls", "full_agrees")
 """Those that the others need, too."""
 

@@ -22,7 +22,7 @@ KINDS: Mapping[str, Callable[[Term, Term], Term]] = {
     "a cached block that others hold": lambda refs, key: z3.And(refs > 1, key != 0),
     "an unhashed block that others hold": lambda refs, key: z3.And(refs > 1, key == 0),
 }
-"""What a block may be, by its references and the next one with its key (0: it has none)."""
+"""The states of a block, by its references and the next one with its key (0: it has none)."""
 
 
 def releasing(kinds: Sequence[str]) -> Operation:
