@@ -9,6 +9,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import MISSING, fields, replace
+from itertools import chain
 from typing import Any, TypeVar
 
 from kvcheck.play.steps import Arrive, Program, Step
@@ -53,6 +54,15 @@ def without_runs(operations: Sequence[T]) -> Iterator[tuple[T, ...]]:
         length //= 2
 
 
+def with_plainer(
+    operations: Sequence[T], plainer: Callable[[T], Iterable[T]]
+) -> Iterator[tuple[T, ...]]:
+    """Yield the operations with one of them replaced by each that is plainer."""
+    for index, operation in enumerate(operations):
+        for plain in plainer(operation):
+            yield (*operations[:index], plain, *operations[index + 1 :])
+
+
 def shrink(
     program: Program,
     fails: Callable[[Program], bool],
@@ -67,12 +77,8 @@ def shrink(
 
 def _smaller(program: Program) -> Iterator[Program]:
     """Yield programs that are a little smaller: without a run of steps, or with a plainer step."""
-    steps = program.steps
-    for fewer in without_runs(steps):
-        yield replace(program, steps=fewer)
-    for index, step in enumerate(steps):
-        for plainer in _plainer(step):
-            yield replace(program, steps=(*steps[:index], plainer, *steps[index + 1 :]))
+    for steps in chain(without_runs(program.steps), with_plainer(program.steps, _plainer)):
+        yield replace(program, steps=steps)
 
 
 def _plainer(step: Step) -> Iterator[Step]:

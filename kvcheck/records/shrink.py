@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from kvcheck.play.compare import Mismatch
-from kvcheck.play.shrink import smallest, without_runs
+from kvcheck.play.shrink import smallest, with_plainer, without_runs
 from kvcheck.play.text import shown
 from kvcheck.records.script import Call, Script, perform, script_of
 from kvcheck.records.trace import replay_trace
-from kvspec.config import ManagerConfig
 from kvspec.errors import ConfigError, InvalidArgumentError, KVSpecError
 from kvspec.interface import Implementation
 from kvspec.policy import Policy
@@ -178,9 +178,10 @@ def smaller(script: Script) -> Iterator[Script]:
     yield from _fewer_requests(script)
     yield from _fewer_calls(script)
     yield from _shorter_prompts(script)
-    yield from _fewer_appended(script)
-    yield from _smaller_tokens(script)
-    yield from _plainer_calls(script)
+    yield from _plainer_calls(script, _one_appended)
+    yield from _ranked_tokens(script)
+    yield from _plainer_calls(script, _zeros)
+    yield from _plainer_calls(script, _without_argument)
     yield from _smaller_configs(script)
 
 
@@ -258,25 +259,30 @@ def _moved(call: Call, moved: Callable[[int], int]) -> Call:
     return replace(call, arguments=arguments)
 
 
-def _fewer_appended(script: Script) -> Iterator[Script]:
-    """Yield the script with one token appended instead of several."""
-    for number, call in enumerate(script.calls):
-        if call.name == "append_tokens" and len(call.arguments["token_ids"]) > 1:
-            plain = _changed(call, {"token_ids": call.arguments["token_ids"][:1]})
-            yield _with_calls(script, _replaced(script.calls, number, plain))
+def _plainer_calls(script: Script, plainer: Callable[[Call], Iterator[Call]]) -> Iterator[Script]:
+    for calls in with_plainer(script.calls, plainer):
+        yield replace(script, calls=calls)
 
 
-def _smaller_tokens(script: Script) -> Iterator[Script]:
-    """Yield the script with the smallest ids that keep equal tokens equal, then with zeros."""
+def _one_appended(call: Call) -> Iterator[Call]:
+    """Yield the call with one token appended instead of several."""
+    if call.name == "append_tokens" and len(call.arguments["token_ids"]) > 1:
+        yield _changed(call, {"token_ids": call.arguments["token_ids"][:1]})
+
+
+def _ranked_tokens(script: Script) -> Iterator[Script]:
+    """Yield the script with the smallest ids that keep equal tokens equal."""
     seen: dict[int, int] = {}
     ranked = _with_calls(script, (_with_tokens(call, seen) for call in script.calls))
     if ranked != script:
         yield ranked
-    for number, call in enumerate(script.calls):
-        for name in ("prompt_token_ids", "token_ids"):
-            if any(call.arguments.get(name, ())):
-                zeros = _changed(call, {name: [0] * len(call.arguments[name])})
-                yield _with_calls(script, _replaced(script.calls, number, zeros))
+
+
+def _zeros(call: Call) -> Iterator[Call]:
+    """Yield the call with zeros for its tokens."""
+    for name in ("prompt_token_ids", "token_ids"):
+        if any(call.arguments.get(name, ())):
+            yield _changed(call, {name: [0] * len(call.arguments[name])})
 
 
 def _with_tokens(call: Call, seen: dict[int, int]) -> Call:
@@ -287,14 +293,12 @@ def _with_tokens(call: Call, seen: dict[int, int]) -> Call:
     return call
 
 
-def _plainer_calls(script: Script) -> Iterator[Script]:
-    """Yield the script with one argument at its default."""
-    for number, call in enumerate(script.calls):
-        for name in OPTIONAL:
-            if name in call.arguments and call.raises is None:
-                rest = {key: value for key, value in call.arguments.items() if key != name}
-                plain = replace(call, arguments=rest)
-                yield _with_calls(script, _replaced(script.calls, number, plain))
+def _without_argument(call: Call) -> Iterator[Call]:
+    """Yield the call with one argument at its default."""
+    for name in OPTIONAL:
+        if name in call.arguments and call.raises is None:
+            rest = {key: value for key, value in call.arguments.items() if key != name}
+            yield replace(call, arguments=rest)
 
 
 def _smaller_configs(script: Script) -> Iterator[Script]:
@@ -308,21 +312,9 @@ def _smaller_configs(script: Script) -> Iterator[Script]:
     plain = {"log_stats": False, "enable_events": False, "watermark": 0.0, "use_eagle": False}
     changes += [{name: off} for name, off in plain.items() if getattr(config, name) != off]
     for change in changes:
-        changed = _config(config, change)
-        if changed is not None:
-            yield replace(script, config=changed)
-
-
-def _config(config: ManagerConfig, change: Mapping[str, Any]) -> ManagerConfig | None:
-    try:
-        return replace(config, **change)
-    except ConfigError:
-        return None
+        with suppress(ConfigError):
+            yield replace(script, config=replace(config, **change))
 
 
 def _changed(call: Call, change: Mapping[str, Any]) -> Call:
     return replace(call, arguments={**call.arguments, **change})
-
-
-def _replaced(calls: tuple[Call, ...], number: int, call: Call) -> tuple[Call, ...]:
-    return (*calls[:number], call, *calls[number + 1 :])
