@@ -1,18 +1,17 @@
-"""Random configurations as text: all block types, all options, sizes that nobody would choose."""
+"""Random configurations: all block types, all options, sizes that nobody would choose."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import fields, replace
+from dataclasses import replace
 from random import Random
 from typing import Any
 
+from kvcheck.judge.choices import OTHERS, with_policy
 from kvcheck.play.random_configs import random_config
-from kvcheck.play.text import default_of
 from kvfast.configuration import plan_of
 from kvspec.config import HASH_FUNCTIONS, KVCacheGroup, ManagerConfig
 from kvspec.errors import KVSpecError
-from kvspec.policy import Policy
 from kvspec.specs import (
     FullAttentionSpec,
     LayerSpec,
@@ -52,13 +51,6 @@ def _changed(random: Random, config: ManagerConfig) -> ManagerConfig:
         "hash_function": lambda: random.choice(HASH_FUNCTIONS),
         "hash_seed": lambda: random.choice((None, "", "0", "ü" * 100)),
         "residency_sample_rate": lambda: random.choice(ODD_RATES),
-        "policy": lambda: Policy(
-            unhashed_freed_to=random.choice(("front", "back")),
-            removed_event_per=random.choice(("copy", "last_copy")),
-            chunked_null_prefix_is_hit=random.random() < 0.5,
-            chunk_must_align=random.random() < 0.5,
-            extra_keys=random.choice(("tagged", "plain")),
-        ),
     }
     for name, draw in chosen.items():
         if random.random() < 0.25:
@@ -71,7 +63,9 @@ def _changed(random: Random, config: ManagerConfig) -> ManagerConfig:
     if random.random() < 0.2:
         num_blocks = random.choice((1, 2, 3, 100, 300))
     return replace(
-        config, kv_cache=replace(config.kv_cache, groups=groups, num_blocks=num_blocks), **new
+        with_policy(config, [name for name in OTHERS if random.random() < 0.1]),
+        kv_cache=replace(config.kv_cache, groups=groups, num_blocks=num_blocks),
+        **new,
     )
 
 
@@ -92,22 +86,3 @@ def _other_spec(random: Random, group: KVCacheGroup) -> KVCacheGroup:
     elif type(spec) is FullAttentionSpec and random.random() < 0.1:
         new["block_size"] = random.choice(LARGE)
     return replace(group, spec=replace(spec, **new), is_eagle_group=random.random() < 0.3)
-
-
-def text_of(config: ManagerConfig) -> str:
-    """An expression that makes the configuration again; defaults are left out."""
-    return _text(config)
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, tuple):
-        return "(" + "".join(f"{_text(item)}, " for item in value) + ")"
-    if not hasattr(value, "__dataclass_fields__"):
-        return repr(value)
-    parts = []
-    for field in fields(value):
-        member = getattr(value, field.name)
-        default = default_of(value, field)
-        if member != default or type(member) is not type(default):
-            parts.append(f"{field.name}={_text(member)}")
-    return f"{type(value).__name__}({', '.join(parts)})"

@@ -43,8 +43,8 @@ def differs(
     return None
 
 
-def written(story: Program) -> str:
-    """A story on one line."""
+def written(story: object) -> str:
+    """A story, or a configuration, on one line."""
     return re.sub(r"\s*\n\s*", " ", source(story))
 
 

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from random import Random
 
 from tests.fuzz.arguments import Arguments
-from tests.fuzz.configs import draw_config, text_of
+from tests.fuzz.configs import draw_config
+from tests.fuzz.corpus import written
 from tests.fuzz.reach import Reached
 
 SNAPSHOT_MEMBERS = (
@@ -57,7 +58,7 @@ class Story(Arguments):
         if self.random.random() < 0.4:
             mood = self.random.choice(("still", "back", "raises", "float", "huge", "acts"))
             clock = f", clock=Clock({mood!r}{self.act() if mood == 'acts' else ''})"
-        config = text_of(draw_config(self.random))
+        config = written(draw_config(self.random))
         name = self.new("m")
         self.say(f"{name} = create({config}{clock})")
         if self.random.random() < 0.5:

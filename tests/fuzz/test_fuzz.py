@@ -5,13 +5,20 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from random import Random
 
 import pytest
 
+from kvcheck.judge.choices import OTHERS
+from kvcheck.play.steps import Program
 from kvfast._build import is_compiled
+from tests.fuzz.configs import draw_config
+from tests.fuzz.corpus import written
 from tests.fuzz.draw import draw_story
+from tests.fuzz.names import KNOWN
 from tests.fuzz.planted import PLANTED
 from tests.fuzz.reach import reached
+from tests.lockstep.tally import Tally
 
 STORIES = 60
 
@@ -53,6 +60,16 @@ def test_a_story_is_shortened_and_can_be_played_again(root: Path, tmp_path: Path
     file.write_text(story, "utf-8")
     assert "\n=== ended with -11" in fuzz(root, *given, "--story", str(file)).stdout
     assert fuzz(root, "--build", "uncompiled", "--story", str(file)).returncode == 0
+
+
+def test_every_option_is_drawn_and_written_as_text() -> None:
+    tally = Tally()
+    for seed in range(400):
+        config = draw_config(Random(seed))
+        assert eval(written(config), {**KNOWN}) == config
+        tally.add_program(Program(config, ()))
+    assert not tally.never_drawn_small()
+    assert all(tally.counts[f"choice of {name}"] for name in OTHERS)
 
 
 def test_a_seed_gives_the_same_story_every_time() -> None:
