@@ -20,15 +20,7 @@ from tempfile import TemporaryDirectory
 from types import MappingProxyType
 from typing import Any
 
-from examples.vllm.engine import (
-    Item,
-    Prompt,
-    Setup,
-    attention,
-    model_folder,
-    prepare,
-    states,
-)
+from examples.vllm.engine import Item, Prompt, Setup, attention, model_folder, prepare, states
 from examples.vllm.lockstep import Lockstep
 from kvfast.engines.vllm.versions import is_since
 

@@ -78,8 +78,7 @@ class Lockstep:
         self.in_flight: list[tuple[Sequence[Any], Set[str]]] = []
         self.counts = dict.fromkeys(("steps", "requests", "preempted", "hit tokens", "aborts"), 0)
         self.counts |= dict.fromkeys(("resets", "went on", "items", "copies"), 0)
-        self.counts |= dict.fromkeys(("loaded", "failed"), 0)
-        self.counts["unservable"] = 0
+        self.counts |= dict.fromkeys(("loaded", "failed", "unservable"), 0)
         self.worker = Worker(self.rng) if setup.loads in OWN else None
         self.sessions: dict[str, int] = {}
         self.names = 0

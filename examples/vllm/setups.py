@@ -122,7 +122,10 @@ def since_then(minor: int, layers: tuple[Any, Any, Any]) -> dict[str, Setup]:
     """Return setups of vLLM 0.`minor` that 0.24 lacked, or had by default."""
     found = {} if minor < 26 else since_026(layers[0])
     found |= {} if minor < 28 else since_028(*layers[:2])
-    return found | ({} if minor < 33 else since_033(*layers))
+    if minor >= 33:
+        loads = replace(found["two formats, zeroed"], loads="both")
+        found |= {"two formats, zeroed, loads": loads, **since_033(*layers)}
+    return found
 
 
 def since_026(full: Any) -> dict[str, Setup]:

@@ -41,7 +41,7 @@ def swap() -> None:
     from vllm.v1.core.sched import async_scheduler, scheduler
 
     from kvfast.engines.vllm import schedulers
-    from kvfast.engines.vllm.managers import kvfast_manager
+    from kvfast.engines.vllm.later import kvfast_manager
     from kvspec.errors import ConfigError, UnsupportedError
 
     class Counted(schedulers.OnKvfast):

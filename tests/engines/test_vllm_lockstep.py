@@ -99,6 +99,11 @@ IN_033: tuple[tuple[str, str, object], ...] = (
     ),
     ("full and states", "later.LaterManager.take_kv_cache_block_copies", lambda *_: ([], [])),
     ("full", "later.LaterManager.record_prefix_cache_stats", nothing),
+    (
+        "two formats, zeroed, loads",
+        "later.LaterManager.take_new_block_ids",
+        lambda manager: list(manager.fast.take_new_block_ids()),
+    ),
     ("full, events", "later.LaterManager._told", nothing),
     ("full", "later.LaterManager._covered", lambda *_: 0),
 )
@@ -206,7 +211,7 @@ def test_what_is_not_served_stays_with_the_stock_manager(
     from vllm.v1.core import kv_cache_manager
 
     from kvfast.engines.vllm.fit import given_to
-    from kvfast.engines.vllm.managers import kvfast_manager
+    from kvfast.engines.vllm.later import kvfast_manager
     from kvspec.errors import UnsupportedError
 
     class Other(kv_cache_manager.KVCacheManager):  # type: ignore[misc]  # vLLM may be absent

@@ -1,4 +1,4 @@
-"""Features of vLLM's manager since 0.26, and those that kvfast does not support."""
+"""Features of vLLM's manager since 0.26, those that kvfast lacks, and its replacement."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from typing import Any
 
 from vllm.v1.core import kv_cache_utils
 
+import kvfast
 from kvfast.engines.vllm.events import vllm_event
-from kvfast.engines.vllm.fit import Given
+from kvfast.engines.vllm.fit import Given, config_of, given_to
 from kvfast.engines.vllm.manager import OF_THE_ENCODER, KvfastManager
 from kvfast.engines.vllm.requests import NAME, Requests
 from kvfast.engines.vllm.versions import is_since, policy_of, release
@@ -19,11 +20,11 @@ from kvspec.events import BlockStored, Event
 from kvspec.foreign import beyond_contract
 
 
-def given_later(scheduler: Any, given: Given) -> Given:
-    """Return the manager's arguments since 0.26; UnsupportedError for unsupported ones.
-
-    `given`: those of 0.24.
-    """
+def given_by(scheduler: Any) -> Given:
+    """Return the arguments of a scheduler's manager; UnsupportedError if kvfast can't serve."""
+    given = given_to(scheduler)
+    if not is_since(26):
+        return given
     _refuse(scheduler)
     return replace(
         given,
@@ -64,7 +65,8 @@ def _refuse(scheduler: Any) -> None:
             and (coordinator.retention_interval is not None or leaves or not is_since(33))
         ),
         "several modules that draft": getattr(coordinator, "num_reprefillable_tokens", 0) > 0,
-        "a KV connector beside blocks that are zeroed": scheduler.connector is not None
+        f"a KV connector beside blocks that are zeroed in vLLM 0.{release()}": not is_since(33)
+        and scheduler.connector is not None
         and scheduler.needs_kv_cache_zeroing,
     }
     for what, is_there in refused.items():
@@ -123,7 +125,7 @@ class LaterCoordinator(Coordinator):
 
 
 class LaterManager(KvfastManager):
-    """Replaces a manager of vLLM 0.26 or later."""
+    """Replaces a manager of vLLM 0.26 or later. `loaded`: new blocks that a load will write."""
 
     requests_type = LaterRequests
     coordinator_type = LaterCoordinator
@@ -131,6 +133,7 @@ class LaterManager(KvfastManager):
     def __init__(self, stock: Any, *others: Any) -> None:
         super().__init__(stock, *others)
         self.counts_when_admitted = hasattr(stock, "record_prefix_cache_stats")  # since 0.27
+        self.loaded: set[int] = set()
 
     def prefix_cache_lookup_enabled(self, request: Any) -> bool:
         """Return whether this request is looked up."""
@@ -170,8 +173,12 @@ class LaterManager(KvfastManager):
         self, request: Any, num_new_tokens: int, *others: Any, **options: Any
     ) -> Any:
         """Return the new blocks; None if the pool lacks them."""
-        options.pop("skip_zeroing_group_ids", None)  # only beside zeroing, which is not served
-        return super().allocate_slots(request, num_new_tokens, *others, **options)
+        loaded = options.pop("skip_zeroing_group_ids", ())
+        granted = super().allocate_slots(request, num_new_tokens, *others, **options)
+        if loaded and granted is not None:
+            ids = self.get_block_ids(request.request_id)
+            self.loaded.update(*(ids[group] for group in loaded))  # all that is new is for it
+        return granted
 
     def remove_skipped_blocks(
         self,
@@ -225,8 +232,18 @@ class LaterManager(KvfastManager):
         return Blocks(cut, self.block_pool) if any(cut) else self.empty_kv_cache_blocks
 
     def record_blocks_for_zeroing(self, request_id: str, start_token: int) -> None:
-        """Raise UnsupportedError: only connectors with zeroing need this."""
+        """Raise UnsupportedError: blocks to be zeroed are of several groups, where a failed load
+        starts again.
+        """
         raise UnsupportedError("zeroing what a failed load left", "kvfast")
+
+    def take_new_block_ids(self) -> list[int]:
+        """Return the blocks to be zeroed, but for those that a load writes."""
+        ids, loaded = super().take_new_block_ids(), self.loaded
+        if not loaded:
+            return ids
+        self.loaded = set()
+        return [block for block in ids if block not in loaded]
 
     def take_kv_cache_block_copies(self) -> tuple[list[Any], list[Block]]:
         """Copies on write, and the blocks that are held for them until the step is over."""
@@ -272,3 +289,15 @@ def keys_of(ahead: int) -> Any:
         return window(request, start, end, end + ahead, item)
 
     return keys
+
+
+def kvfast_manager(stock: Any, given: Given) -> KvfastManager:
+    """Replace an unused manager of vLLM's by kvfast.
+
+    Raises UnsupportedError or ConfigError if kvfast cannot serve its configuration.
+    """
+    config = config_of(stock, given)
+    implementation = kvfast.implementation()
+    manager = implementation.create(config, check_invariants=False)
+    kind = LaterManager if is_since(26) else KvfastManager
+    return kind(stock, implementation, manager)

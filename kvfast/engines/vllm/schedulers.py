@@ -11,7 +11,7 @@ from vllm.v1.core.sched.scheduler import Scheduler
 
 from kvfast.engines.vllm.fit import reason_of
 from kvfast.engines.vllm.hashing import HashesRequests
-from kvfast.engines.vllm.managers import given_by, kvfast_manager
+from kvfast.engines.vllm.later import given_by, kvfast_manager
 from kvfast.engines.vllm.steps import BatchedSteps
 from kvspec.errors import ConfigError, UnsupportedError
 
