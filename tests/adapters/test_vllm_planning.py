@@ -57,9 +57,12 @@ def test_every_recorded_plan_comes_out_again(
     assert not found.failed
 
 
-def test_refusals_carry_the_numbers_that_vllm_had(vllm: VLLMImplementation) -> None:
-    planner = vllm.planner
-    assert planner is not None
+@pytest.fixture
+def planner(vllm: VLLMImplementation) -> Any:
+    return vllm.planner
+
+
+def test_refusals_carry_the_numbers_that_vllm_had(planner: Any) -> None:
     with pytest.raises(CacheMemoryError) as memory:
         planner.check_enough_memory(layers("full of 16"), SETTINGS, 3 * 65_536)
     assert (memory.value.needed_bytes, memory.value.longest_tokens) == (4 * 65_536, 48)
@@ -74,11 +77,7 @@ def test_refusals_carry_the_numbers_that_vllm_had(vllm: VLLMImplementation) -> N
     assert hybrid.value.field == "disable_hybrid"
 
 
-def test_what_vllm_does_not_have_is_unsupported_and_no_difference(
-    vllm: VLLMImplementation,
-) -> None:
-    planner = vllm.planner
-    assert planner is not None
+def test_what_vllm_does_not_have_is_unsupported_and_no_difference(planner: Any) -> None:
     with pytest.raises(UnsupportedError, match="merging no specs"):
         planner.merge(())
     with pytest.raises(UnsupportedError, match="HALF"):
@@ -87,19 +86,13 @@ def test_what_vllm_does_not_have_is_unsupported_and_no_difference(
         planner.uniform_type(layers("encoder of 16"))
 
 
-def test_an_answer_that_the_contract_has_no_value_for_is_no_refusal(
-    vllm: VLLMImplementation,
-) -> None:
+def test_an_answer_that_the_contract_has_no_value_for_is_no_refusal(planner: Any) -> None:
     """Grow blocks from 16 to 48 tokens, so that 32 sink tokens are no whole block."""
-    planner = vllm.planner
-    assert planner is not None
     with pytest.raises(VLLMAnswerError, match="sink_len"):
         planner.unify_page_size(layers("full of 16 head_size=384", "sink 32 of 16"))
 
 
-def test_warnings_are_those_that_vllm_logs(vllm: VLLMImplementation) -> None:
-    planner = vllm.planner
-    assert planner is not None
+def test_warnings_are_those_that_vllm_logs(planner: Any) -> None:
     model = layers(*["full of 16"] * 2, *["window 8 of 16"] * 3)
     (said,) = planner.plan((model,), SETTINGS, (2**30,)).warnings
     assert said == "Add 1 padding layers, may waste at most 33.33% KV cache memory"

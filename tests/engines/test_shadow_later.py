@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -74,96 +73,62 @@ def test_a_scheduler_that_keeps_its_promises_is_not_reported() -> None:
         assert made.said == []
 
 
-def not_counted(made: Scheduler) -> None:
-    made.end(made.begin(), counted=3)
-
-
-def not_counted_down(made: Scheduler) -> None:
-    plan = made.begin()
-    made.end(plan)
-    made.update(plan, counted=0)
-
-
-def counted_between(made: Scheduler) -> None:
-    made.end(made.begin())
-    made.request.num_in_flight_tokens = 0
-    made.begin()
-
-
-def rejected_drafts_stay(made: Scheduler) -> None:
-    plan = made.begin()
-    made.end(plan)
-    made.update(plan, computed=6)
-
-
-def stale_output_counts(made: Scheduler) -> None:
-    plan = made.begin()
-    made.end(plan)
-    made.request.num_preemptions += 1
-    made.request.num_computed_tokens = 4  # already under way
-    made.update(plan, computed=-2)
-
-
-def copies_are_not_told(made: Scheduler) -> None:
-    plan = made.begin((1, 2))
-    made.steps.returns(made.retained)
-    plan.kv_cache_block_copies = None
-    made.end(plan)
-
-
-def copies_are_not_taken(made: Scheduler) -> None:
-    made.end(made.begin(), copies_wait=True)
-
-
-def copies_are_taken_twice(made: Scheduler) -> None:
-    made.begin()
-    made.steps.copied((), ())
-
-
-def allocated_behind_copies(made: Scheduler) -> None:
-    made.begin()
-    made.steps.allocates("allocate_slots of a", made.request)
-
-
-def references_stay(made: Scheduler) -> None:
-    made.end(made.begin((1, 2)))
-
-
-def references_go_back_early(made: Scheduler) -> None:
-    made.steps.waits = True
-    made.begin((1, 2))
-    made.steps.returns((1, 2))
-
-
-def references_stay_behind_the_output(made: Scheduler) -> None:
-    made.steps.waits = True
-    plan = made.begin((1, 2))
-    made.end(plan)
-    made.update(plan)
-
-
-@pytest.mark.parametrize(
-    ("mistake", "said"),
-    [
-        (not_counted, "schedule of a: 3 tokens in flight, and 4 were planned"),
-        (not_counted_down, "update_from_output of a: 4 tokens in flight, and 0 were"),
-        (counted_between, "allocate_slots of a of a: 0 tokens in flight, and 4 were planned"),
-        (rejected_drafts_stay, "update_from_output: 10 tokens as computed, of which 9 are final"),
-        (stale_output_counts, "2 computed tokens in place of 4"),
-        (copies_are_not_told, "schedule: a step without the copies"),
-        (copies_are_not_taken, "schedule: a step without the copies"),
-        (copies_are_taken_twice, "take_kv_cache_block_copies: the copies of a step for the second"),
-        (allocated_behind_copies, "slots after the copies of the step were taken"),
-        (references_stay, "schedule: blocks that are held for copies of a step that is over"),
-        (references_go_back_early, "free_blocks: blocks back that a copy under way still needs"),
-        (references_stay_behind_the_output, "update_from_output: blocks that are held for copies"),
-    ],
+MISTAKES = (
+    (
+        "made.end(made.begin(), counted=3)",
+        "schedule of a: 3 tokens in flight, and 4 were planned",
+    ),
+    (
+        "made.end(plan := made.begin()); made.update(plan, counted=0)",
+        "update_from_output of a: 4 tokens in flight, and 0 were",
+    ),
+    (
+        "made.end(made.begin()); made.request.num_in_flight_tokens = 0; made.begin()",
+        "allocate_slots of a of a: 0 tokens in flight, and 4 were planned",
+    ),
+    (  # rejected drafts stay
+        "made.end(plan := made.begin()); made.update(plan, computed=6)",
+        "update_from_output: 10 tokens as computed, of which 9 are final",
+    ),
+    (  # stale output counts; 4 tokens are under way already
+        "made.end(plan := made.begin()); made.request.num_preemptions += 1;"
+        "made.request.num_computed_tokens = 4; made.update(plan, computed=-2)",
+        "2 computed tokens in place of 4",
+    ),
+    (
+        "plan = made.begin((1, 2)); made.steps.returns(made.retained);"
+        "plan.kv_cache_block_copies = None; made.end(plan)",
+        "schedule: a step without the copies",
+    ),
+    ("made.end(made.begin(), copies_wait=True)", "schedule: a step without the copies"),
+    (
+        "made.begin(); made.steps.copied((), ())",
+        "take_kv_cache_block_copies: the copies of a step for the second",
+    ),
+    (
+        "made.begin(); made.steps.allocates('allocate_slots of a', made.request)",
+        "slots after the copies of the step were taken",
+    ),
+    (
+        "made.end(made.begin((1, 2)))",
+        "schedule: blocks that are held for copies of a step that is over",
+    ),
+    (
+        "made.steps.waits = True; made.begin((1, 2)); made.steps.returns((1, 2))",
+        "free_blocks: blocks back that a copy under way still needs",
+    ),
+    (
+        "made.steps.waits = True; made.end(plan := made.begin((1, 2))); made.update(plan)",
+        "update_from_output: blocks that are held for copies",
+    ),
 )
-def test_a_scheduler_that_does_not_is_found(
-    mistake: Callable[[Scheduler], None], said: str
-) -> None:
+"""What a scheduler does, and what is said of it."""
+
+
+@pytest.mark.parametrize(("mistake", "said"), MISTAKES)
+def test_a_scheduler_that_does_not_is_found(mistake: str, said: str) -> None:
     made = Scheduler()
-    mistake(made)
+    exec(mistake, {"made": made})  # a line of the table above
     assert len(made.said) == 1
     assert said in made.said[0]
 

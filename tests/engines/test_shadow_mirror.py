@@ -97,6 +97,20 @@ def request(name: str, tokens: list[int]) -> Any:
     )
 
 
+@pytest.fixture(autouse=True)
+def records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("KVSPEC_MONITOR_DIR", str(tmp_path))
+    return tmp_path
+
+
+def mirrored(report: Any = str, **options: Any) -> Mirror:
+    return Mirror(find_implementation("kvref"), CONFIG, report, **options)
+
+
+def followed(stock: Stock, mirror: Mirror) -> ShadowedManager:
+    return ShadowedManager(stock, ShadowedPool(stock.block_pool, mirror), mirror)
+
+
 def served(manager: ShadowedManager, name: str) -> None:
     """Serve a request from look-up to free."""
     one = request(name, [1, 2, 3, 4, 5])
@@ -108,8 +122,7 @@ def served(manager: ShadowedManager, name: str) -> None:
 @pytest.mark.parametrize("name", ["kvref", "kvfast"])
 def test_equal_managers_show_no_difference(name: str) -> None:
     mirror = Mirror(find_implementation(name), CONFIG, pytest.fail)
-    stock = Stock()
-    manager = ShadowedManager(stock, ShadowedPool(stock.block_pool, mirror), mirror)
+    manager = followed(Stock(), mirror)
     for number in range(6):
         served(manager, f"r{number}")
     assert mirror.difference is None
@@ -120,12 +133,10 @@ def test_the_first_difference_is_reported_with_a_record_that_others_pass(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Keep a block too many in vLLM's manager; the record shows what is right."""
-    monkeypatch.setenv("KVSPEC_MONITOR_DIR", str(tmp_path))
     monkeypatch.setenv("KVSPEC_SHADOW_RAISE", "1")
     said: list[str] = []
-    mirror = Mirror(find_implementation("kvref"), CONFIG, said.append)
-    stock = Stock(forgets_to_free=True)
-    manager = ShadowedManager(stock, ShadowedPool(stock.block_pool, mirror), mirror)
+    mirror = mirrored(said.append)
+    manager = followed(Stock(forgets_to_free=True), mirror)
     served(manager, "a")
     with pytest.raises(ShadowDifferenceError, match="allocate_slots of b: vLLM") as caught:
         served(manager, "b")
@@ -136,22 +147,14 @@ def test_the_first_difference_is_reported_with_a_record_that_others_pass(
     assert kvspec(tmp_path, "view", str(record), "-o", "page.html").returncode == 0
 
 
-def test_the_shadow_goes_on_behind_a_known_difference(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_shadow_goes_on_behind_a_known_difference(tmp_path: Path) -> None:
     """Continue from vLLM's state with the blocks not freed; the next difference is alike."""
-    monkeypatch.setenv("KVSPEC_MONITOR_DIR", str(tmp_path))
     told = tmp_path / "known.toml"
     told.write_text('[[expected]]\ncall = "allocate_slots"\nsays = "shadow"\nreason = "keeps"\n')
     stock = Stock(forgets_to_free=True)
-    mirror = Mirror(
-        find_implementation("kvref"),
-        CONFIG,
-        pytest.fail,
-        expected=read_expected(told),
-        state=lambda popped, none_hash: stock.manager.snapshot(),
-    )
-    manager = ShadowedManager(stock, ShadowedPool(stock.block_pool, mirror), mirror)
+    known, state = read_expected(told), lambda popped, none_hash: stock.manager.snapshot()
+    mirror = mirrored(pytest.fail, expected=known, state=state)
+    manager = followed(stock, mirror)
     served(manager, "a")
     served(manager, "b")
     assert (mirror.difference, mirror.num_expected) == (None, {"keeps": 1})
@@ -160,13 +163,8 @@ def test_the_shadow_goes_on_behind_a_known_difference(
     assert (mirror.difference, mirror.num_expected) == (None, {"keeps": 2})
 
 
-def test_a_known_difference_that_no_state_is_known_behind_ends_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("KVSPEC_MONITOR_DIR", str(tmp_path))
-    mirror = Mirror(
-        find_implementation("kvref"), CONFIG, str, expected=[Expected("call", "vLLM", "known")]
-    )
+def test_a_known_difference_that_no_state_is_known_behind_ends_it(tmp_path: Path) -> None:
+    mirror = mirrored(expected=[Expected("call", "vLLM", "known")])
     mirror.same("call", lambda: 1, 2)
     assert "expected, but vLLM's state cannot be followed" in str(mirror.difference)
     told = tmp_path / "known.toml"
@@ -180,11 +178,9 @@ def test_a_known_difference_that_no_state_is_known_behind_ends_it(
 def test_each_call_is_recorded_where_a_monitor_cannot(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("KVSPEC_MONITOR_DIR", str(tmp_path))
     monkeypatch.setenv("KVSPEC_SHADOW_RECORD", "1")
-    mirror = Mirror(find_implementation("kvref"), CONFIG, str, records=False)
-    stock = Stock(forgets_to_free=True)
-    manager = ShadowedManager(stock, ShadowedPool(stock.block_pool, mirror), mirror)
+    mirror = mirrored(records=False)
+    manager = followed(Stock(forgets_to_free=True), mirror)
     served(manager, "a")
     served(manager, "b")
     assert mirror.difference is not None
@@ -192,18 +188,15 @@ def test_each_call_is_recorded_where_a_monitor_cannot(
     assert kvspec(tmp_path, "golden", record, "--impl", "kvfast").returncode == 0
 
 
-def test_a_call_that_the_contract_refuses_is_a_difference(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("KVSPEC_MONITOR_DIR", str(tmp_path))
-    mirror = Mirror(find_implementation("kvref"), CONFIG, str)
+def test_a_call_that_the_contract_refuses_is_a_difference() -> None:
+    mirror = mirrored()
     mirror.same("evict_blocks", lambda: mirror.manager.evict_blocks([-1]), None)
     assert mirror.difference is not None
     assert "kvref refuses: block id -1" in mirror.difference.said
 
 
 def test_a_session_that_loses_a_token_that_was_seen_is_made_anew() -> None:
-    mirror = Mirror(find_implementation("kvref"), CONFIG, str, records=None)
+    mirror = mirrored(records=None)
     one = request("s", [1, 2, 3, 4, 5])
     first = mirror.current(one)
     assert first.num_tokens == 5
@@ -223,7 +216,7 @@ def test_an_exception_of_vllm_is_a_difference_and_the_last() -> None:
         raise ValueError("no free block")
 
     for expected in ((), (Expected("free", "vLLM raised ValueError: no free block", "known"),)):
-        mirror = Mirror(find_implementation("kvref"), CONFIG, str, records=None, expected=expected)
+        mirror = mirrored(records=None, expected=expected)
         with pytest.raises(ValueError, match="no free block"):
             mirror.answered("free", ask)
         assert mirror.num_expected == ({"known": 1} if expected else {})
@@ -233,7 +226,7 @@ def test_an_exception_of_vllm_is_a_difference_and_the_last() -> None:
 
 
 def test_who_does_not_follow_reports_what_a_scheduler_must_keep() -> None:
-    mirror = Mirror(find_implementation("kvref"), CONFIG, str, records=None, follows=False)
+    mirror = mirrored(records=None, follows=False)
     mirror.same("free", lambda: 1, 2)
     assert (mirror.num_calls, mirror.difference) == (0, None)
     mirror.require("schedule", None)
@@ -243,10 +236,10 @@ def test_who_does_not_follow_reports_what_a_scheduler_must_keep() -> None:
 
 def test_a_stale_common_prefix_is_a_difference() -> None:
     """Read the number of the last look-up, though a read was skipped, as vLLM does."""
-    mirror = Mirror(find_implementation("kvref"), CONFIG, str, records=None)
+    mirror = mirrored(records=None)
     stock = Stock()
     stock.coordinator.num_uncached_common_prefix_tokens = 2
-    manager = ShadowedManager(stock, ShadowedPool(stock.block_pool, mirror), mirror)
+    manager = followed(stock, mirror)
     served(manager, "a")
     assert mirror.difference is not None
     assert "0, 2), shadow" in mirror.difference.said

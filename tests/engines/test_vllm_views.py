@@ -56,8 +56,9 @@ def imported(monkeypatch: pytest.MonkeyPatch, name: str) -> Any:
     return importlib.import_module(f"kvfast.engines.vllm.{name}")
 
 
-def pool_of(monkeypatch: pytest.MonkeyPatch, num_cached_blocks: int) -> Any:
-    """Return a view of a pool of five blocks and the null block."""
+@pytest.fixture
+def pool(monkeypatch: pytest.MonkeyPatch, num_cached_blocks: int) -> Any:
+    """A view of a pool of five blocks and the null block."""
     views = imported(monkeypatch, "views")
     implementation = kvfast.implementation()
     manager = implementation.create(CONFIG)
@@ -72,8 +73,8 @@ def pool_of(monkeypatch: pytest.MonkeyPatch, num_cached_blocks: int) -> Any:
     return views.Pool(manager, implementation.batched(manager), stock, tuple)
 
 
-def test_the_free_queue_is_walked_in_both_directions(monkeypatch: pytest.MonkeyPatch) -> None:
-    pool = pool_of(monkeypatch, 2)
+@pytest.mark.parametrize("num_cached_blocks", [2])
+def test_the_free_queue_is_walked_in_both_directions(pool: Any) -> None:
     queue = pool.free_block_queue
     head, tail = queue.fake_free_list_head, queue.fake_free_list_tail
     behind = [each.block_id for each in queue.iter_blocks_after(None)]
@@ -95,19 +96,16 @@ def test_the_free_queue_is_walked_in_both_directions(monkeypatch: pytest.MonkeyP
         assert (outside.prev_free_block, outside.next_free_block) == (None, None)
 
 
-def test_an_empty_free_queue_has_its_ends_beside_each_other(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    queue = pool_of(monkeypatch, 5).free_block_queue
+@pytest.mark.parametrize("num_cached_blocks", [5])
+def test_an_empty_free_queue_has_its_ends_beside_each_other(pool: Any) -> None:
+    queue = pool.free_block_queue
     assert queue.fake_free_list_head.next_free_block is queue.fake_free_list_tail
     assert queue.fake_free_list_tail.prev_free_block is queue.fake_free_list_head
 
 
-def test_a_request_whose_load_failed_holds_nothing_and_is_still_counted(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+@pytest.mark.parametrize("num_cached_blocks", [1])
+def test_a_request_whose_load_failed_holds_nothing_and_is_still_counted(pool: Any) -> None:
     """Free its blocks; vLLM still adds its need to that of prefills in flight."""
-    pool = pool_of(monkeypatch, 1)
     views = sys.modules["kvfast.engines.vllm.views"]
     coordinator = views.Coordinator()
     coordinator.block_pool = pool
@@ -117,8 +115,8 @@ def test_a_request_whose_load_failed_holds_nothing_and_is_still_counted(
     assert need == 3
 
 
-def test_what_writes_into_a_view_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    pool = pool_of(monkeypatch, 1)
+@pytest.mark.parametrize("num_cached_blocks", [1])
+def test_what_writes_into_a_view_is_refused(pool: Any) -> None:
     cached: Any = pool.cached_block_hash_to_block
     (key,) = cached._cache
     assert cached.get_one_block(key) is pool.blocks[1]
@@ -135,9 +133,9 @@ def test_what_writes_into_a_view_is_refused(monkeypatch: pytest.MonkeyPatch) -> 
     assert len(cached) == 1
 
 
-def test_further_keys_of_blocks_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("num_cached_blocks", [2])
+def test_further_keys_of_blocks_are_shown(pool: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Show them because a connector of vLLM 0.33 reads them."""
-    pool = pool_of(monkeypatch, 2)
     assert pool.cached_block_hashes_by_block == {}
     state = SimpleNamespace(block_keys=((), (b"a",), (b"b", b"c", b"d")))
     monkeypatch.setattr(pool, "state", lambda: state)
