@@ -9,8 +9,6 @@ from typing import Any
 
 import cbor2
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from kvspec.errors import InvalidArgumentError
 from tests.kvfast.hash_cores import BUILDS, SMALL, core
@@ -50,16 +48,6 @@ def test_hashes_are_those_of_the_whole_content(build: str, is_pickled: bool) -> 
             for length in (0, block_size - 1, block_size, 30, 1 + 2 * block_size, 1600):
                 wanted = expected(tokens[:length], block_size, keys, is_pickled)
                 assert made.hashes(tokens[:length], PARENT, extra) == wanted
-
-
-@settings(max_examples=40)
-@given(st.lists(st.integers(0, 2**31 - 1), max_size=40), st.integers(4, 9), st.sampled_from(KEYS))
-def test_any_tokens(tokens: list[int], block_size: int, keys: object) -> None:
-    for is_pickled in (False, True):
-        made = chain("_core", block_size, is_pickled)
-        assert made.hashes(tokens, PARENT, made.spelled(keys)) == expected(
-            tokens, block_size, keys, is_pickled
-        )
 
 
 @pytest.mark.parametrize("build", BUILDS)

@@ -7,11 +7,9 @@ from collections.abc import Callable
 
 import cbor2
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from kvref.hashing import extra_keys as reference_extra_keys
-from kvref.hashing import untagged
 from kvspec.errors import InvalidArgumentError
 from kvspec.request import LoRA, MultimodalItem, PromptEmbeddings, RequestInput
 from tests.kvfast.hash_cores import BUILDS, Core, core, expect_equal_hashes, functions, requests
@@ -59,25 +57,6 @@ def test_items_far_from_the_tokens_are_encoded(build: str) -> None:
     items = (MultimodalItem("a", 0, 70_000), MultimodalItem("b", 2**53 - 2, 1))
     request = RequestInput("r", bytes(70_100), multimodal=items)
     expect_equal_hashes(core(build), request, 300)
-
-
-@given(request=requests(), block_size=st.integers(1, 9), first=st.integers(0, 9))
-@settings(max_examples=50)
-def test_runs_of_equal_extra_keys_cover_the_blocks(
-    build: str, request: RequestInput, block_size: int, first: int
-) -> None:
-    end, at = first + 12, first
-    for start, until, keys in core(build).extra_keys.runs(request, block_size, first, end):
-        assert (start, until > start) == (at, True)
-        for block in range(start, until):
-            tokens = (block * block_size, (block + 1) * block_size)
-            assert (
-                keys
-                == untagged(reference_extra_keys(request, *tokens))
-                == core(build).extra_keys.extra_keys(request, *tokens)
-            )
-        at = until
-    assert at == end
 
 
 def test_a_request_without_items_is_one_run_or_two(build: str) -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from kvref.hashing import Hasher as ReferenceHasher
 from kvref.request import make_request as make_reference_request
 from kvspec.errors import InvalidArgumentError
-from kvspec.request import Request, RequestInput, RequestStatus
+from kvspec.request import RequestInput
 from tests.fuzz.values import Tensor
 from tests.kvfast.hash_cores import BOUNDARIES, BUILDS, core, everything, functions, words_of
 
@@ -115,15 +115,6 @@ def made(build: str, count: int = 10, block_size: int = 4) -> Any:
     return core(build).request.make_request(RequestInput("r", range(count)), hasher, block_size)
 
 
-def test_it_is_a_request(build: str) -> None:
-    request = made(build)
-    assert isinstance(made(build), Request)
-    assert (request.request_id, request.num_prompt_tokens) == ("r", 10)
-    assert (request.num_computed_tokens, request.num_preemptions) == (0, 0)
-    assert request.status is RequestStatus.WAITING
-    assert request.input.request_id == "r"
-
-
 @pytest.mark.parametrize("name", ["num_computed_tokens", "num_preemptions", "status"])
 @pytest.mark.parametrize("value", [-1, 2**70, None, "RUNNING", True, 1.5], ids=repr)
 def test_a_scheduler_may_write_anything(build: str, name: str, value: object) -> None:
@@ -208,15 +199,6 @@ def test_growing_leaves_the_views_of_others_as_they_were(build: str) -> None:
     assert [words[i] for i in range(8)] == before == [request.digest_words[i] for i in range(8)]
     assert bytes(words)[:64] == b"".join(request.block_hashes[:2])
     assert len(request.digest_words) >= 4 * request.num_hashes
-
-
-def test_token_by_token_is_the_whole_prompt(build: str) -> None:
-    request = made(build)
-    for token in range(10, 2000):
-        request.append([token])
-    whole = made(build, 2000)
-    assert request.block_hashes == whole.block_hashes
-    assert request.token_ids == whole.token_ids
 
 
 @pytest.mark.parametrize("length", [1, 15, 16, 17, 1023, 1024, 1040, 5000])

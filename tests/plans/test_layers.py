@@ -18,7 +18,7 @@ from kvspec.specs import (
     SinkFullAttentionSpec,
     SlidingWindowSpec,
 )
-from tests.plans.files import FULL, SMALL, Run, altered, written
+from tests.plans.files import FULL, SMALL, altered, written
 
 
 @pytest.fixture
@@ -86,15 +86,6 @@ def test_states_are_shared_out_too(tmp_path: Path, planner: Planner) -> None:
     assert isinstance(second, MambaSpec)
     assert second.shapes == ((3, 8 * 16 // 4 + 2 * 1 * 32), (2, 16, 32))
     assert (second.dtypes, second.num_speculative_blocks) == (("bfloat16", "float32"), 2)
-
-
-@pytest.mark.parametrize(("kind", "member"), [(MAMBA1, "intermediate_size"), (MAMBA2, "num_heads")])
-def test_states_that_cannot_be_shared_out(
-    run: Run, tmp_path: Path, kind: dict[str, Any], member: str
-) -> None:
-    document = altered(SMALL, {"model.kinds": {"k": kind}, "model.pattern": ["k"]})
-    ran = run(written(tmp_path, document), "--tensor", 3)
-    assert (ran.code, f"'model.kinds.k.{member}': " in ran.err) == (2, True)
 
 
 def test_blocks_of_attention_hold_a_state(tmp_path: Path, planner: Planner) -> None:

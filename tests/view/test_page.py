@@ -54,14 +54,6 @@ def test_a_queue_change_leads_from_one_queue_to_the_other(old: list[int], new: l
     assert moved(old, queue_change(old, new)) == new
 
 
-def test_a_queue_change_is_short_where_blocks_leave_anywhere_and_join_at_the_ends() -> None:
-    assert queue_change([1, 2, 3, 4, 5], [9, 1, 3, 5, 7]) == {
-        "out": [2, 4],
-        "front": [9],
-        "back": [7],
-    }
-
-
 def test_the_page_refers_to_nothing_outside() -> None:
     html = page(load(SMALL, KVREF))
     for outside in ("http:", "https:", "//cdn", "src=", "href=", "url(", "@import", "import("):
