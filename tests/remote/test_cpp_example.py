@@ -18,8 +18,6 @@ from kvcheck.judge.options import Budget, Options
 from kvcheck.judge.outcome import Report
 from kvcheck.judge.suite import Suite
 from kvcheck.play.verdicts import Level
-from kvcheck.records.select import find, shipped_records
-from kvcheck.records.trace import replay_trace
 from kvcheck.remote.client import RemoteImplementation
 from kvspec.config import KVCacheConfig, KVCacheGroup, ManagerConfig
 from kvspec.errors import ConfigError, UnsupportedError
@@ -91,29 +89,12 @@ def remote_of(name: str) -> RemoteImplementation:
     return found
 
 
-def replays(remote: RemoteImplementation, records: Path, *, every: int = 1) -> int:
-    traces = [candidate for candidate in find([records]) if not candidate.is_planning]
-    results = [replay_trace(candidate.path, remote) for candidate in traces[::every]]
-    for result in results:
-        assert result.mismatch is None, result.mismatch.render()
-    return sum(result.passed for result in results)
-
-
 def test_it_says_what_it_has(remote: RemoteImplementation) -> None:
     has = remote.capabilities
     assert has.spec_types == SERVED
     assert {Feature.MULTIPLE_GROUPS, Feature.EVENTS} <= has.features
     assert Feature.PLANNING not in has.features
     assert remote.planner is None
-
-
-def test_it_passes_the_records_that_are_shipped(remote: RemoteImplementation) -> None:
-    assert replays(remote, shipped_records()) >= 10
-
-
-@pytest.mark.shared
-def test_it_passes_the_recorded_traces(remote: RemoteImplementation, shared: Path) -> None:
-    assert replays(remote, shared / "golden/manager", every=8) == 10
 
 
 def checked(server: Path) -> Report:
