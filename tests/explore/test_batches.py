@@ -10,12 +10,9 @@ import pytest
 
 import kvref
 from kvcheck.explore import trace
-from kvcheck.explore.batches import batches
-from kvcheck.explore.bounds import Call, Step
+from kvcheck.explore.bounds import Step
 from kvcheck.explore.configurations import manager_of
 from kvcheck.explore.search import Pair
-from kvcheck.explore.state import State, World
-from kvcheck.play.scheduler import PREEMPTED, RUNNING, Seat
 from kvspec.batched import StepOutput, StepPlan, StepResult
 from kvspec.interface import Feature
 from kvspec.sequential import SequentialManager
@@ -122,24 +119,3 @@ def test_steps_that_are_single_calls_are_right_with_and_without_the_feature() ->
     beside = explored(tiny, Lacks(Feature.BATCHED))
     assert beside.violation is None
     assert beside.counts == explored(tiny).counts
-
-
-def test_every_plan_over_two_requests_is_a_move() -> None:
-    running, gone = Seat(RUNNING, (0, 0), 2, 1), Seat(PREEMPTED, (0, 0), 2)
-    snapshot = kvref.implementation().create(SMALL.config).snapshot()
-    state = State(snapshot, World((running, gone)))
-    plans = [move[2] for move in batches(SMALL, state) if move[0] == "batch"]
-    # Three roles or none for the running one, one or none for the other; at least one in all.
-    assert len(plans) == len(set(plans)) == 4 * 2 - 1
-    both = State(snapshot, World((running, running)))
-    plans = [move[2] for move in batches(SMALL, both) if move[0] == "batch"]
-    # Two in the same role are tried in both orders.
-    assert len(plans) == len(set(plans)) == 4 * 4 - 1 + 3
-
-
-def test_plans_that_must_be_refused_are_moves_where_illegal_calls_are() -> None:
-    state = State(kvref.implementation().create(SMALL.config).snapshot(), World((Seat(), Seat())))
-    legal = replace(SMALL, calls=SMALL.calls - {Call.ILLEGAL})
-    wrong = [move for move in batches(SMALL, state) if move not in set(batches(legal, state))]
-    assert {move[0] for move in wrong} == {"wrong_batch"}
-    assert explored(SMALL, max_edges=200).counts.errors > 0

@@ -6,13 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from kvcheck.explore.bounds import Configuration
 from kvcheck.explore.edges import moves
 from kvcheck.explore.play import ILLEGAL
 from kvcheck.explore.state import Move, State, World
 from kvcheck.play.scheduler import EMPTY, LOADING, PREEMPTED, RUNNING, Seat
 from kvspec.config import ManagerConfig
-from kvspec.snapshot import Snapshot
 from tests.explore.test_play import AGAIN, AT_ALL, AT_TWO, LOADS, SNAPSHOT, TOKENS, WHAT
 
 GROUPS = WHAT.config.kv_cache.groups
@@ -51,32 +49,6 @@ def test_a_request_has_these_moves(seat: Seat, expected: set[Move]) -> None:
     found = [move for move in every if move[0] not in NEVER_OF_A_REQUEST]
     assert set(found) == expected
     assert len(found) == len(expected)
-
-
-def test_a_request_is_asked_about_while_it_holds_blocks_and_illegally_always() -> None:
-    world = World((AT_TWO, Seat(), AGAIN, LOADS))
-    found = list(moves(replace(WHAT, num_requests=4), State(SNAPSHOT, world)))
-    assert [move[1] for move in found if move[0] == "ask"] == [0, 3]
-    kinds = [move[1:] for move in found if move[0] == "illegal"]
-    assert kinds == [(number, kind) for number in range(4) for kind in ILLEGAL]
-
-
-def test_the_pool_has_these_moves() -> None:
-    """Evict each cached block and all at once; return popped lists or their last blocks."""
-    keys = ((), (b"k",), (), (b"l",), (), ())
-    snapshot = replace(SNAPSHOT, block_keys=keys)
-    names = {"return", "evict", "reset", "step"}
-
-    def found(what: Configuration, snapshot: Snapshot) -> list[Move]:
-        world = World((Seat(),), ((1,), (2, 3)))
-        return [move for move in moves(what, State(snapshot, world)) if move[0] in names]
-
-    back = [("return", 0, 1), ("return", 1, 2), ("return", 1, 1)]
-    evicted = [("evict", (1,)), ("evict", (3,)), ("evict", (1, 3))]
-    assert found(WHAT, snapshot) == [*back, *evicted, ("reset",), ("step",)]
-    one = replace(SNAPSHOT, block_keys=((), (b"k",), (), (), (), ()))
-    assert found(WHAT, one) == [*back, evicted[0], ("reset",), ("step",)]
-    assert found(replace(WHAT, calls=frozenset()), snapshot) == back
 
 
 OUT_OF_IT = replace(

@@ -90,39 +90,6 @@ def test_a_move_asks_this_and_leaves_the_request_so(case: Case) -> None:
     assert world is None or world == World((world.seats[0], other), ((5,),))
 
 
-def test_popped_blocks_come_back_in_reverse_whole_or_in_part() -> None:
-    one = replace(WHAT, max_popped=2)
-    world = World((AT_TWO, AT_TWO), ((1, 2, 3),))
-    after, calls = played(one, world, ("pop", 1), {"pop_blocks_for_free": [4, 5]})
-    assert calls == ["pop_blocks_for_free r1"]
-    assert after == World((AT_TWO, Seat()), ((1, 2, 3), (4, 5)))
-    assert played(one, after, ("pop", 0), {}) == (None, [])  # as many are under way as may be
-    assert played(one, world, ("pop", 1), {"pop_blocks_for_free": []})[0] == World(
-        (AT_TWO, Seat()), ((1, 2, 3),)
-    )
-    part, calls = played(one, after, ("return", 0, 1), {})
-    assert calls == ["free_blocks - block_ids=[3]"]
-    assert part.popped == ((1, 2), (4, 5))
-    rest, calls = played(one, part, ("return", 0, 2), {})
-    assert calls == ["free_blocks - block_ids=[2, 1]"]
-    assert rest == World((AT_TWO, Seat()), ((4, 5),))
-
-
-@pytest.mark.parametrize(
-    ("hash_size", "num_tokens", "is_possible"),
-    [(1, 1, True), (1, 3, True), (1, 2, False), (1, 5, False), (2, 3, False), (None, 1, False)],
-)
-def test_a_boundary_inside_a_block_that_is_there(
-    hash_size: int | None, num_tokens: int, is_possible: bool
-) -> None:
-    """Try boundaries in two blocks of two tokens."""
-    what = replace(WHAT, config=replace(WHAT.config, hash_block_size_tokens=hash_size))
-    world = World((AT_TWO, Seat()))
-    after, calls = played(what, world, ("partial", 0, 0, num_tokens), {})
-    asked = [f"cache_partial_block r0 group=0, num_tokens={num_tokens}"]
-    assert (after, calls) == ((world, asked) if is_possible else (None, []))
-
-
 STEPPED = replace(WHAT, num_requests=6, steps=(Step(9), Step(7, 1, 2, True)))
 LONGER = Seat(RUNNING, (*TOKENS, 1), 3, 4)
 
@@ -143,18 +110,6 @@ def test_a_whole_step_is_one_call_and_each_request_goes_on_as_it_was_answered() 
         " reserved_blocks=2, stops_at_refusal=True",
     ]
     assert after == World((AT_TWO, AT_ALL, AT_ALL, LONGER, Seat(), AGAIN), ((5,),))
-
-
-def test_whom_a_step_refuses_stays_as_it_was() -> None:
-    """Remove a new request again, but keep a token that was appended."""
-    world = World((Seat(), AGAIN, AT_ALL))
-    entries = (("running", 2, 1, 1), ("new", 0, TOKENS, 0), ("new", 1, None, 0))
-    nothing = {"num_scheduled_tokens": [0, 0, 0], "hit_tokens": [0, 0]}
-    after, calls = played(STEPPED, world, ("batch", 0, entries), {BATCHED_STEP: nothing})
-    assert calls[-1] == (
-        "batched_step - decoding=['r2'], decode_tokens=[1], new=['r0', 'r1'], token_budget=9"
-    )
-    assert after == World((Seat(), AGAIN, LONGER._replace(num_computed=3)))
 
 
 @pytest.mark.parametrize(

@@ -185,14 +185,6 @@ def test_a_request_withdrawn_behind_its_window_is_not_read(tmp_path: Path) -> No
     monitor.free(loading)
 
 
-def test_between_audits_a_leak_is_seen_by_counting(tmp_path: Path) -> None:
-    monitor = watched(implementation=LEAKS, every=1000, record=tmp_path)
-    with pytest.raises(MonitorViolation) as found:
-        leak(monitor)
-    assert found.value.invariant == "space_is_conserved"
-    assert found.value.detail == "8 blocks are free, 0 are held and 0 set aside, of 9: 1 leaked"
-
-
 def test_a_function_is_told_and_the_engine_goes_on(tmp_path: Path) -> None:
     told: list[MonitorViolation] = []
     monitor = watched(implementation=LEAKS, record=tmp_path, on_violation=told.append)
