@@ -106,7 +106,8 @@ def _checked_lines(
     if not verbose:
         number = f"{len(report.left_out)} examples left out; " if report.left_out else ""
         ran = f"{report.directed} examples, {report.random} random programs; "
-        yield from _wrapped("", f"{ran}{number}-v says what was not checked, and why", "")
+        more = "; `kvspec rule ID` shows a rule" if report.violations else ""
+        yield from _wrapped("", f"{ran}{number}-v says what was not checked, and why{more}", "")
         return
     yield f"examples           {report.directed}"
     yield f"random programs    {report.random}"
