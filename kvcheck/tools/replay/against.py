@@ -78,20 +78,17 @@ def live_of(source: str, text: str) -> Live:
         problem = f"has no {QUERIES.sample} and {HITS.sample}, as vLLM's metrics have"
         raise FormatError(source, None, None, problem)
     pool = pools[0] if pools else {}
+    sizes = {name: int(text) for name, text in pool.items() if text.isdecimal()}
     return Live(
         source=source,
         tokens_queried=int(sums[QUERIES.name]),
         tokens_hit=int(sums[HITS.name]),
         preemptions=int(sums.get(PREEMPTIONS, 0)),
         engines=max(1, len(pools)),
-        num_blocks=_count(pool.get("num_gpu_blocks", "")),
-        block_size=_count(pool.get("block_size", "")),
+        num_blocks=sizes.get("num_gpu_blocks"),
+        block_size=sizes.get("block_size"),
         caches=pool.get("enable_prefix_caching", "True") != "False",
     )
-
-
-def _count(text: str) -> int | None:
-    return int(text) if text.isdecimal() else None
 
 
 def beside(live: Live, content: Mapping[str, Any]) -> dict[str, Any]:
