@@ -132,7 +132,7 @@ class KvfastManager:
         if granted is None:
             return None
         self.requests.held[request.request_id] = mine
-        if not options.get("delay_cache_blocks"):
+        if num_new_tokens and not options.get("delay_cache_blocks"):  # 0: a hit is replayed first
             end = request.num_computed_tokens + num_new_computed_tokens + num_new_tokens
             end += options.get("num_external_computed_tokens", 0)
             self.planned[request.request_id] = min(end, request.num_tokens)
