@@ -1,12 +1,16 @@
-"""A failed load that three requests share ends vLLM 0.24.0's scheduler with an assertion.
+"""Failed loads that requests share, in vLLM's scheduler: an assertion, and a hit on no content.
 
     python -m examples.vllm.failed_load
 
-`first` loads two blocks while it runs. `second` and `third` hit these blocks in the same step, and
-the rest of their prompts is loaded while they wait. Block 2 fails. `second` is to compute it again,
-so that `third` keeps all tokens of its prompt as computed; vLLM computes the last one again only
-where no load failed. In the next step `third` has no token to compute. vLLM's own manager serves
-them: kvfast has no part in it.
+`recomputed`, with the policy to recompute: `first` loads two blocks while it runs. `second` and
+`third` hit these blocks in the same step, and the rest of their prompts is loaded while they wait.
+Block 2 fails. `second` is to compute it again, so that `third` keeps all tokens of its prompt as
+computed; vLLM 0.24.0 computes the last one again only where no load failed. In the next step
+`third` has no token to compute. vLLM's own manager serves them: kvfast has no part in it.
+
+`ended`, with the policy to fail: `second` hits both blocks, and computes a third one on them. Both
+requests end. vLLM drops the key of block 2, and not that of the block that `second` computed on it.
+Once `third` has computed block 2 anew, `fourth` hits both. On kvfast it does not (KV-MGR-24).
 """
 
 from __future__ import annotations
@@ -30,6 +34,17 @@ from examples.vllm.engine import (
 SHARED, REST = (1, 2, 3, 4, 5, 6, 7, 8), (9, 10, 11, 12)
 
 
+class LoadsTheFirst(MadeUpConnector):
+    """It has two blocks for `first`, and holds no request's blocks."""
+
+    def get_num_new_matched_tokens(
+        self, request: Any, num_computed_tokens: int
+    ) -> tuple[int | None, bool]:
+        """Return tokens after the hit; no load is awaited."""
+        self.announced[request.request_id] = False
+        return len(SHARED) if request.request_id == "first" else 0, False
+
+
 class LoadsTheRest(MadeUpConnector):
     """It has two blocks for who hits none, and the rest of the prompt for who hits some."""
 
@@ -42,16 +57,27 @@ class LoadsTheRest(MadeUpConnector):
         return request.num_tokens - num_computed_tokens if waits else len(SHARED), waits
 
 
-def told(scheduler_class: Any = Scheduler) -> str:
-    """Return how the step after the failed load ends."""
+def scheduler_of(scheduler_class: Any, connector: type[MadeUpConnector], fails: str) -> Any:
+    """Make a scheduler with this connector and policy for loads that fail; `add` adds to it."""
     prepare()
-    setup = Setup((attention("FullAttentionSpec", 4),), 20, 4, 4, loads="both", fails="recompute")
+    setup = Setup((attention("FullAttentionSpec", 4),), 20, 4, 4, loads="both", fails=fails)
     config = vllm_config(setup, model_folder())
-    config.kv_transfer_config.kv_connector = LoadsTheRest.__name__
-    config.kv_transfer_config.kv_connector_module_path = LoadsTheRest.__module__
-    scheduler = make_scheduler(scheduler_class, setup, config)
+    config.kv_transfer_config.kv_connector = connector.__name__
+    config.kv_transfer_config.kv_connector_module_path = connector.__module__
+    return make_scheduler(scheduler_class, setup, config)
+
+
+def add(scheduler: Any, name: str, rest: tuple[int, ...]) -> None:
+    """Add a request for the shared tokens and these."""
+    setup = Setup((attention("FullAttentionSpec", 4),), 20, 4, 4)
+    scheduler.add_request(Prompt(name, SHARED + rest, max_tokens=9).request(setup))
+
+
+def recomputed(scheduler_class: Any = Scheduler) -> str:
+    """Return how the step after the failed load ends, with the policy to recompute."""
+    scheduler = scheduler_of(scheduler_class, LoadsTheRest, "recompute")
     for name, rest in (("first", (20,)), ("second", REST), ("third", REST)):
-        scheduler.add_request(Prompt(name, SHARED + rest, max_tokens=9).request(setup))
+        add(scheduler, name, rest)
     plan = scheduler.schedule()
     worker = KVConnectorOutput(finished_recving={"second", "third"}, invalid_block_ids={2})
     output = ModelRunnerOutput(["first"], {"first": 0}, [[30]], kv_connector_output=worker)
@@ -65,5 +91,24 @@ def told(scheduler_class: Any = Scheduler) -> str:
     return f"{said}schedule() answers {counts}"
 
 
+def ended(scheduler_class: Any = Scheduler) -> str:
+    """Return whether `fourth` hits the block that was computed on a failed load."""
+    scheduler = scheduler_of(scheduler_class, LoadsTheFirst, "fail")
+    lists: dict[str, list[int]] = {}
+    for names, failed in ((("first", "second"), {2}), (("third",), set()), (("fourth",), set())):
+        for name in names:
+            add(scheduler, name, (20,) if name == "first" else (*REST, 21))
+        plan = scheduler.schedule()
+        lists |= {new.req_id: new.block_ids[0] for new in plan.scheduled_new_reqs}
+        run = list(plan.num_scheduled_tokens)
+        worker = KVConnectorOutput(invalid_block_ids=failed)
+        places = {name: place for place, name in enumerate(run)}
+        output = ModelRunnerOutput(run, places, [[30]] * len(run), kv_connector_output=worker)
+        scheduler.update_from_output(plan, output)
+    stale = lists["second"][2]
+    return f"fourth has {lists['fourth']}; {stale} was computed on a block that never arrived"
+
+
 if __name__ == "__main__":
-    print(told())
+    print(recomputed())
+    print(ended())

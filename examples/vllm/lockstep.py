@@ -67,7 +67,7 @@ class Lockstep:
             pair = (getattr(import_module("kvcheck.adapters.vllm.shadow"), follower), pair[0])
         self.sides = [Side(make_scheduler(cls, setup, vllm_config(setup, model))) for cls in pair]
         ours = self.sides[1].scheduler
-        if setup.policy == "priority" and not shadow:
+        if (setup.policy == "priority" or setup.fails == "fail") and not shadow:
             withdraw_what_does_not_run(self.sides[0].scheduler.kv_cache_manager)
         self.mirror = self.sides[0].scheduler.shadow if shadow else None
         if shadow and self.mirror is None:
@@ -291,31 +291,45 @@ class Lockstep:
 
 
 def withdraw_what_does_not_run(manager: Any) -> None:
-    """Have vLLM's manager do what kvfast does when a planned request is preempted (KV-MGR-24).
+    """Have vLLM's manager do what kvfast does with tokens that no step computes (KV-MGR-24).
 
-    It would keep keys of blocks that no step fills: docs/reports/vllm-0.33-preempted-in-its-step.md
+    It would keep their keys when a planned request is preempted
+    (docs/reports/vllm-0.33-preempted-in-its-step.md), and when a load fails that two requests share
+    (`failed_load.py`).
     """
     groups = manager.kv_cache_config.kv_cache_groups
     free, sizes = manager.free, [group.kv_cache_spec.block_size for group in groups]
-    allocate_slots, planned = manager.allocate_slots, dict[str, int]()
+    allocate_slots, evict_blocks = manager.allocate_slots, manager.evict_blocks
+    planned = dict[str, tuple[Any, int]]()
 
     def note_and_allocate(request: Any, new: int, hit: int = 0, *rest: Any, **options: Any) -> Any:
         hit = options.get("num_new_computed_tokens", hit)
         granted = allocate_slots(request, new, *rest, **{**options, "num_new_computed_tokens": hit})
-        if granted is not None:
+        if granted is not None and new and not options.get("delay_cache_blocks"):
             end = request.num_computed_tokens + hit + new
-            planned[request.request_id] = min(end, request.num_tokens)
+            end += options.get("num_external_computed_tokens", 0)
+            planned[request.request_id] = request, min(end, request.num_tokens)
         return granted
 
-    def withdraw_and_free(request: Any) -> None:
+    def withdraw(request: Any) -> None:
         lists = manager.get_blocks(request.request_id).blocks
-        if request.num_computed_tokens < planned.pop(request.request_id, 0):
+        if request.num_computed_tokens < planned.pop(request.request_id, (request, 0))[1]:
             for blocks, size in zip(lists, sizes, strict=False):
                 for block in blocks[request.num_computed_tokens // size :]:
-                    manager.evict_blocks({block.block_id})
+                    evict_blocks({block.block_id})
+
+    def withdraw_and_free(request: Any) -> None:
+        withdraw(request)
         free(request)
 
+    def evict_and_withdraw(block_ids: Any) -> None:
+        evict_blocks(block_ids)
+        for request, end in tuple(planned.values()):
+            if request.num_computed_tokens < end:
+                withdraw(request)
+
     manager.allocate_slots, manager.free = note_and_allocate, withdraw_and_free
+    manager.evict_blocks = evict_and_withdraw
 
 
 def logprobs_of(sampled: Sequence[Sequence[int]]) -> LogprobsLists:

@@ -55,7 +55,7 @@ class Files:
 
             def restore(self, config: ManagerConfig, snapshot: Snapshot) -> KVCacheManager:
                 path = files.folder / source
-                save(files.managers[source], path)
+                save(unwrapped(files.managers[source]), path)
                 manager = load(inner, path, config=config)
                 assert manager.snapshot() == snapshot
                 files.managers[name] = manager

@@ -69,7 +69,7 @@ class KvfastManager:
         self.handles: dict[str, int] = {}
         self.num_singles = 0
         self.forgotten: set[str] = set()
-        self.planned: dict[str, int] = {}
+        self.planned: dict[str, tuple[Any, int]] = {}
         self.noted: list[Any] = []
         self.block_pool = Pool(self.fast, self.batched, stock.block_pool, self.queued_events)
         self.coordinator: Any = coordinator_over(
@@ -135,7 +135,7 @@ class KvfastManager:
         if num_new_tokens and not options.get("delay_cache_blocks"):  # 0: a hit is replayed first
             end = request.num_computed_tokens + num_new_computed_tokens + num_new_tokens
             end += options.get("num_external_computed_tokens", 0)
-            self.planned[request.request_id] = min(end, request.num_tokens)
+            self.planned[request.request_id] = request, min(end, request.num_tokens)
         if self.enable_kv_cache_events:
             self.requests.told[request.request_id] = request
         return self._shown(granted)
@@ -164,7 +164,7 @@ class KvfastManager:
         Preemption by priority takes a request out of the step that it is planned in; vLLM's own
         manager keeps their keys. The request counts tokens once their step is planned.
         """
-        planned = self.planned.pop(request.request_id, 0)
+        _, planned = self.planned.pop(request.request_id, (request, 0))
         if self.enable_caching and request.num_computed_tokens < planned:
             self.fast.withdraw(mine, request.num_computed_tokens)
 
@@ -185,8 +185,15 @@ class KvfastManager:
             self.fast.remove_skipped_blocks(mine, total_computed_tokens)
 
     def evict_blocks(self, block_ids: Iterable[int]) -> None:
-        """Drop the cached identity of these blocks."""
+        """Drop the cached identity of these blocks, and of what was computed on a failed load.
+
+        vLLM calls it for loads that failed, once it has taken back the computed tokens of all that
+        have such a block in their lists (KV-MGR-24).
+        """
         self.fast.evict_blocks(list(block_ids))
+        for request, planned in tuple(self.planned.values()):
+            if request.num_computed_tokens < planned:
+                self._withdraw(request, self.requests.held[request.request_id])
 
     def reset_prefix_cache(self) -> bool:
         """Drop every hash, if no block is in use."""
