@@ -189,7 +189,15 @@ def test_mamba_beside_a_connector_stays_with_the_stock_manager(on_kvfast: Any) -
     assert (made.num_steps_kvfast, made.num_steps_stock) == (0, 1)
 
 
-def test_events_that_nobody_took_are_shown_and_stay(lockstep: Any, model: str) -> None:
+def test_no_content_of_a_failed_load_is_hit() -> None:
+    from examples.vllm.failed_load import ended
+    from kvfast.engines.vllm.schedulers import KvfastScheduler
+
+    assert "fourth has [1, 6, 4, 9]" in ended()  # vLLM's own fault
+    assert "fourth has [1, 6, 7, 9]" in ended(KvfastScheduler)
+
+
+def test_events_that_were_not_taken_are_shown_and_stay(lockstep: Any, model: str) -> None:
     both = lockstep.Lockstep(lockstep.setups()["full, events"], model, seed=3)
     both.arrive()
     both.add(lockstep.Prompt(name="a", tokens=tuple(range(9)), max_tokens=1))
