@@ -100,6 +100,12 @@ class Update:
         if request.pooling_params is not None:
             request.status = RequestStatus.FINISHED_STOPPED
         reason = request.get_finished_reason()
+        if (
+            status is RequestStatus.WAITING_FOR_STREAMING_REQ
+            and not self.scheduler.batched_steps.by_flight
+        ):
+            request.status = status  # an output in flight: vLLM's method would queue it twice
+            return reason
         if self.scheduler._handle_stopped_request(request):
             self.scheduler._free_request(request)
         elif self.scheduler.batched_steps.by_flight:
