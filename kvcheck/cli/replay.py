@@ -191,6 +191,8 @@ def command(traces: tuple[str, ...], name: str, live: bool, **given: Any) -> Non
     shown = Shown(live, bool(set_globally("quiet")), metrics)
     with nullcontext() if metrics is None else metrics.open():
         if given["engines"] is not None:
+            if given["sources"] or given["prefill_rate"]:
+                fail("--against and --prefill-rate are for one engine; leave out --engines")
             replay_fleet(traces[0], name, options, given, shown)
             return
         with workers_for(given["jobs"], given["cluster"], num_calls=len(traces)) as workers:

@@ -148,6 +148,7 @@ def test_an_engine_is_compared_by_its_metrics(
     assert "a counter is lower" in capsys.readouterr().err
     after.write_text(after.read_text().replace('caching="True"', 'caching="False"'))
     assert "caching is off" in run("--against", str(after))["against"]["reasons"][0]
+    assert main(["replay", "demo", "--engines", "2", "--against", str(after)]) == 2
     assert main(["replay", "demo", "--against", str(tmp_path / "absent")]) == 2
     assert "absent" in capsys.readouterr().err
 

@@ -111,7 +111,7 @@ def _reasons(live: Live, content: Mapping[str, Any]) -> Iterator[str]:
     if live.num_blocks not in (None, options["num_blocks"]):
         yield f"the engine has another number of blocks: --num-blocks {live.num_blocks}"
     if live.engines > 1:
-        yield f"{live.engines} engines share the requests: --engines {live.engines}"
+        yield f"{live.engines} engines share the requests, each with a pool of its own"
     queried = content["tokens_queried"]
     if abs(live.tokens_queried - queried) > NEAR * queried:
         change = live.tokens_queried - queried
