@@ -189,6 +189,7 @@ def test_mamba_beside_a_connector_stays_with_the_stock_manager(on_kvfast: Any) -
     assert (made.num_steps_kvfast, made.num_steps_stock) == (0, 1)
 
 
+@pytest.mark.usefixtures("engine")
 def test_no_content_of_a_failed_load_is_hit() -> None:
     from examples.vllm.failed_load import ended
     from kvfast.engines.vllm.schedulers import KvfastScheduler
