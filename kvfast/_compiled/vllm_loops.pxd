@@ -2,7 +2,7 @@
 cimport cython
 from kvfast._compiled.request cimport FastRequest
 
-cdef int AHEAD, DUE, STOP, END, ALWAYS, PLAIN, CLIENT, PROMPT, LOGPROBS, ITEMS, WIDTH
+cdef int AHEAD, DUE, STOP, END, ALWAYS, PLAIN, CLIENT, PROMPT, LOGPROBS, ITEMS, LAST, WIDTH
 
 
 @cython.final
@@ -12,8 +12,9 @@ cdef class Seats:
     cdef readonly list requests, names, mine, members, known, sampled, hashes, stops
     cdef readonly object handles
     cdef public object split
+    cdef public bint in_flight, staggers
     cdef long long[:, ::1] notes
-    cdef long long[::1] computed_at, goal_at, took
+    cdef long long[::1] computed_at, goal_at, later_at, flying_at, took
     cdef dict last_step
     cdef long long last_count, touched
 
@@ -44,12 +45,12 @@ cdef class Seats:
     @cython.locals(i=Py_ssize_t, one=dict, known=list)
     cpdef int read_ahead(self, Py_ssize_t first, Py_ssize_t end) except -1
     cpdef dict scheduled(self, Chosen chosen)
-    @cython.locals(due=list, i=Py_ssize_t, k=Py_ssize_t, mine=FastRequest, one=dict, known=list)
-    cpdef list make_equal(self, Chosen chosen, bint in_flight)
+    @cython.locals(due=list, num_tokens=list, hashes=list, i=Py_ssize_t, k=Py_ssize_t, end=Py_ssize_t, mine=FastRequest, known=list)
+    cpdef tuple make_equal(self, Chosen chosen)
     @cython.locals(i=Py_ssize_t, one=dict)
     cpdef read(self)
-    @cython.locals(i=Py_ssize_t, k=Py_ssize_t, one=dict, later="long long", flying="long long", after="long long", is_chunk=bint)
-    cpdef advance(self, list counts, dict drafts, set prefills, list placeholders, long long eligible_at, bint in_flight)
+    @cython.locals(i=Py_ssize_t, k=Py_ssize_t, one=dict, count="long long", later="long long", after="long long", is_chunk=bint)
+    cpdef advance(self, list counts, dict drafts, set prefills, list placeholders, long long eligible_at)
 
 
 @cython.final

@@ -198,6 +198,25 @@ def test_no_content_of_a_failed_load_is_hit() -> None:
     assert "fourth has [1, 6, 7, 9]" in ended(KvfastScheduler)
 
 
+def test_a_session_that_continued_in_steps_of_the_stock_path_has_a_new_seat(
+    lockstep: Any, model: str
+) -> None:
+    both = lockstep.Lockstep(lockstep.setups()["full, sessions"], model, seed=1)
+    batched = both.sides[1].scheduler.batched_steps
+    both.add(lockstep.Prompt("s", (1, 2, 3, 4, 5), 3, is_session=True))
+    assert both.step() is None
+    assert both.step() is None
+    both.add(lockstep.Prompt("unusual", (6, 7), 2))
+    batched.unusual.add("unusual")
+    assert both.step() is None  # the session waits for its next input
+    both.add(lockstep.Prompt("s", (9,), 9, is_session=True))
+    assert both.step() is None  # and runs again; the other one has ended
+    for _ in range(9):
+        assert both.step() is None  # where it alone has a seat, as before
+    assert not batched.scheduler.running
+    assert batched.scheduler.single_steps.total() == 2
+
+
 def test_events_that_were_not_taken_are_shown_and_stay(lockstep: Any, model: str) -> None:
     both = lockstep.Lockstep(lockstep.setups()["full, events"], model, seed=3)
     both.arrive()

@@ -51,6 +51,7 @@ class ByLoops:
         self.made_of, self.given = made_of, given
         how = (given.ahead, given.has_drafts, given.is_async, given.each)
         self.seats = made_of.Seats(LONGEST, SIZE, *how)
+        self.seats.in_flight, self.seats.staggers = given.in_flight, given.is_staggered
         self.seats.split = split if given.splits else None
         self.fast = made_of.implementation()
         self.manager = self.fast.create(CONFIG)
@@ -89,16 +90,19 @@ class ByLoops:
         if chosen is None:
             return None
         given = self.given
-        due = self.seats.make_equal(chosen, given.in_flight)
+        due = self.seats.make_equal(chosen)
         behind = []
-        for place, (request, mine) in enumerate(zip(running, self.seats.mine, strict=True)):
+        for request, mine in zip(running, self.seats.mine, strict=True):
             if request in chosen.requests():
                 assert mine.num_computed_tokens == request.num_computed_tokens
                 if given.in_flight:
                     assert mine.num_in_flight_tokens == request.num_in_flight_tokens
-                if len(request._all_token_ids) - given.ahead >= SIZE * (mine.num_hashes + 1):
-                    behind.append(place)
-        assert due == behind
+                tokens, had = len(request._all_token_ids), mine.num_hashes
+                if tokens - given.ahead >= SIZE * (had + 1):
+                    new = request.block_hashes[had : (tokens - given.ahead) // SIZE]
+                    behind.append((self.handles[request.request_id], tokens, new))
+        assert [*zip(*due[:2], strict=True)] == [each[:2] for each in behind]
+        assert due[2] == [one for each in behind for one in each[2]]
         handles = list(chosen.handles)
         rows = [(h, g, 0, h + g) for h in handles if h % 3 for g in (0, 1)]
         numbers = array("i", [number for row in [*rows, (0, 0, 0, 0)] for number in row])
@@ -115,7 +119,7 @@ class ByLoops:
 
     def advance(self, told: Told, prefills: set[Any], eligible_at: int) -> None:
         later = [-1] * self.given.num_drafts if self.given.is_async else None
-        how = (told.drafts, prefills, later, eligible_at, self.given.in_flight)
+        how = (told.drafts, prefills, later, eligible_at)
         self.seats.advance(self.chosen.counts, *how)
 
     def take(self, told: Told, requests: Any, sampled: Any, pooled: Any) -> Any:
@@ -284,12 +288,12 @@ def test_the_loops_do_what_is_plainly_stated(build: str) -> None:
 
 
 MISTAKES = (
-    ("loops", "if step < one", "if step <= one"),
+    ("loops", "and step < one", "and step <= one"),
     ("taking", "self.cached is not None or self.by_flight", "self.cached or self.in_flight"),
     ("taking", "if self.by_flight:", "if self.in_flight:"),
     ("loops", "self.longest - self.each - done", "self.longest - done"),
     ("loops", "self.longest - self.each - done", "self.longest - 1 - done"),
-    ("loops", '["num_output_placeholders"] + self.each', '["num_output_placeholders"] + 1'),
+    ("loops", "self.later_at[i] + self.each", "self.later_at[i] + 1"),
     ("taking", "self.pooled[place] is None", "self.pooled[i] is None"),
     ("taking", "new, status, True, place)", "new, status, False, place)"),
     ("loops", "done + 2 - later >=", "done + 1 - later >="),
@@ -301,12 +305,14 @@ MISTAKES = (
     ("loops", "later += len(drafts", "later += -1 + len(drafts"),
     ("loops", "(len(self.hashes[i]) + 1) * self", "(len(self.hashes[i]) + 2) * self"),
     ("loops", "* self.hash_size + self.ahead", "* self.hash_size + 2 * self.ahead"),
-    ("loops", "min(self.longest, prompt + one", "min(self.longest, 1 + prompt + one"),
+    ("loops", "min(self.longest, notes[i, LAST])", "min(self.longest, 1 + notes[i, LAST])"),
+    ("loops", "= prompt + one", "= 1 + prompt + one"),
     ("loops", "self.last_step.pop(name, None)", "pass"),
     ("loops", "self.notes[i, column] = self.notes[i + 1, column]", "pass"),
     ("loops", "> back[0]", "> back[0] + 1"),
     ("loops", "mine.num_hashes + 1", "mine.num_hashes + 2"),
-    ("loops", "flying += counts[k]", "flying += 1"),
+    ("loops", "self.flying_at[i] + count", "self.flying_at[i] + 1"),
+    ("loops", "[mine.num_hashes : end", "[mine.num_hashes + 1 : end"),
     ("taking", "range(place, len(seats.names))", "range(place, place + 1)"),
     ("taking", "status > self.preempted", "status >= self.preempted"),
     ("taking", "and not (is_discarded and self.is_strict)", ""),

@@ -10,13 +10,14 @@ from array import array
 from typing import Any
 
 AHEAD = 32
-DUE, STOP, END, ALWAYS, PLAIN, CLIENT, PROMPT, LOGPROBS, ITEMS, WIDTH = range(10)
+DUE, STOP, END, ALWAYS, PLAIN, CLIENT, PROMPT, LOGPROBS, ITEMS, LAST, WIDTH = range(11)
 """Columns of `Seats.notes`, in tokens unless stated otherwise.
 
 DUE: length at which vLLM's hasher has something to hash. STOP: length that may end the request.
 END: the token that ends it, or -1. ALWAYS: 1 if any may. PLAIN: 1 if its outputs are known to be
 tokens alone. CLIENT: the number of its client. PROMPT: its tokens before its first output.
-LOGPROBS: 1 if it wants them, or pools. ITEMS: the end of its last image or sound, or 0.
+LOGPROBS: 1 if it wants them, or pools. ITEMS: the end of its last image or sound, or 0. LAST: as
+STOP, were no sequence too long.
 """
 
 
@@ -31,9 +32,13 @@ class Seats:
     whether requests may have drafts, and tokens that are sampled later (async scheduling). `each`:
     tokens that a step samples beside drafts: 1, or 0 where the model pools.
 
-    `computed_at`, `goal_at`: of each, computed tokens before the step, and how many it has with
-    those that are sampled later; `took` has the places of those that the step computes. `split`
-    cuts a chunk where a state has to be kept, if any. What is read into `touched` is in the
+    `in_flight`: vLLM counts the tokens of steps that were planned and not updated. `staggers`: a
+    request may have to skip a step after its decode. `split` cuts a chunk where a state has to be
+    kept, if any.
+
+    `computed_at`, `goal_at`, `later_at`, `flying_at`: of each, computed tokens before the step, how
+    many it has with those that are sampled later, how many these are, and those in flight; `took`
+    has the places of those that the step computes. What is read into `touched` is in the
     processor's cache when it is needed.
     """
 
@@ -57,6 +62,8 @@ class Seats:
         self.stops: list[Any] = []
         self.notes = memoryview(bytearray(8 * WIDTH)).cast("q", [1, WIDTH])
         self.computed_at = self.goal_at = self.took = memoryview(bytearray()).cast("q")
+        self.later_at = self.flying_at = self.took
+        self.in_flight = self.staggers = False
         self.split: Any = None
         self.last_step: dict[str, int] = {}
         self.touched = self.last_count = 0
@@ -64,7 +71,9 @@ class Seats:
     def nobody(self) -> Seats:
         """Seats of the same scheduler, without requests."""
         sizes = self.longest, self.hash_size, self.ahead
-        return Seats(*sizes, self.has_drafts, self.has_later, self.each)
+        made = Seats(*sizes, self.has_drafts, self.has_later, self.each)
+        made.in_flight = self.in_flight
+        return made
 
     def join(
         self, requests: list[Any], names: list[str], handles: list[int], mine: list[Any]
@@ -94,6 +103,8 @@ class Seats:
         number = 2 * len(self.requests)
         self.computed_at = memoryview(bytearray(8 * number)).cast("q")
         self.goal_at = memoryview(bytearray(8 * number)).cast("q")
+        self.later_at = memoryview(bytearray(8 * number)).cast("q")
+        self.flying_at = memoryview(bytearray(8 * number)).cast("q")
         self.took = memoryview(bytearray(8 * number)).cast("q")
         notes = memoryview(bytearray(8 * WIDTH * number)).cast("q", [number, WIDTH])
         for i in range(old):
@@ -107,10 +118,11 @@ class Seats:
         prompt = len(self.known[i]) - len(self.sampled[i])
         params = one["sampling_params"]
         notes[i, PROMPT] = prompt
+        notes[i, LAST] = prompt + one["max_tokens"]
         notes[i, LOGPROBS] = params is None or params.num_logprobs is not None
         if params is not None:  # else it pools
             end = params._eos_token_id
-            notes[i, STOP] = min(self.longest, prompt + one["max_tokens"])
+            notes[i, STOP] = min(self.longest, notes[i, LAST])
             notes[i, END] = -1 if end is None else end
             notes[i, ALWAYS] = params.repetition_detection is not None
             self.stops[i] = params.stop_token_ids or None
@@ -216,9 +228,9 @@ class Seats:
             done = before
             if self.has_later:
                 later = one["num_output_placeholders"]
-                if later > 0 and done + 2 - later >= one["num_prompt_tokens"] + one["max_tokens"]:
+                if later > 0 and done + 2 - later >= self.notes[i, LAST]:
                     continue  # what is sampled already ends it
-                if step < one["next_decode_eligible_step"]:
+                if self.staggers and step < one["next_decode_eligible_step"]:
                     continue
             known: list[int] = self.known[i]
             goal = len(known) + later
@@ -240,6 +252,9 @@ class Seats:
                 drafts[self.names[i]] = spec if len(spec) <= num_drafts else spec[:num_drafts]
             self.computed_at[i] = done
             self.goal_at[i] = goal
+            self.later_at[i] = later
+            if self.in_flight:
+                self.flying_at[i] = one["num_in_flight_tokens"]
             self.took[number] = i
             number += 1
             counts.append(count)
@@ -269,33 +284,39 @@ class Seats:
             self.last_count = chosen.same
         return self.last_step.copy()
 
-    def make_equal(self, chosen: Chosen, in_flight: bool) -> list[int]:
-        """Update kvfast's computed tokens; return the places of those whose hashes it lacks.
+    def make_equal(self, chosen: Chosen) -> tuple[list[int], list[int], list[bytes]]:
+        """Update kvfast's computed tokens; return the hashes that it lacks.
 
-        `in_flight`: vLLM counts tokens in flight.
+        These are the handles of their requests, the tokens of each, and the hashes of all.
         """
         due: list[int] = []
+        num_tokens: list[int] = []
+        hashes: list[bytes] = []
         for k in range(len(chosen.counts)):
             i = self.took[k]
             mine = self.mine[i]
             if mine.computed_now() != self.computed_at[i]:
                 mine.num_computed_tokens = self.computed_at[i]
-            if in_flight:
-                one: dict[str, Any] = self.members[i]
-                if mine.in_flight != one["num_in_flight_tokens"]:
-                    mine.num_in_flight_tokens = one["num_in_flight_tokens"]
+            if self.in_flight and mine.in_flight != self.flying_at[i]:
+                mine.num_in_flight_tokens = self.flying_at[i]
             if self.hash_size > 0:
                 known: list[int] = self.known[i]
-                if len(known) - self.ahead >= (mine.num_hashes + 1) * self.hash_size:
-                    due.append(i)
-        return due
+                end = len(known) - self.ahead
+                if end >= (mine.num_hashes + 1) * self.hash_size:
+                    due.append(self.handles[i])
+                    num_tokens.append(len(known))
+                    hashes += self.hashes[i][mine.num_hashes : end // self.hash_size]
+        return due, num_tokens, hashes
 
     def read(self) -> None:
         """Note what `choose` would have, for requests that were chosen otherwise."""
         for i, one in enumerate(self.members):
             self.took[i] = i
             self.computed_at[i] = one["num_computed_tokens"]
-            self.goal_at[i] = len(self.known[i]) + one["num_output_placeholders"]
+            self.later_at[i] = one["num_output_placeholders"]
+            self.goal_at[i] = len(self.known[i]) + self.later_at[i]
+            if self.in_flight:
+                self.flying_at[i] = one["num_in_flight_tokens"]
 
     def advance(
         self,
@@ -304,24 +325,20 @@ class Seats:
         prefills: set[Any],
         placeholders: list[int] | None,
         eligible_at: int,
-        in_flight: bool,
     ) -> None:
         """Advance the requests of `took` to their state after planning the step.
 
         `prefills`: those with more of the prompt to come. `placeholders`: placeholders of drafts in
         asynchronous scheduling. `eligible_at`: the step that may compute them next; 0: any.
-        `in_flight`: vLLM counts the tokens of steps that were planned and not updated.
         """
         for k in range(len(counts)):
             i = self.took[k]
             one = self.members[i]
-            after = self.computed_at[i]
-            after += counts[k]
+            count = counts[k]
+            after = self.computed_at[i] + count
             one["num_computed_tokens"] = after
-            if in_flight:
-                flying: int = one["num_in_flight_tokens"]
-                flying += counts[k]
-                one["num_in_flight_tokens"] = flying
+            if self.in_flight:
+                one["num_in_flight_tokens"] = self.flying_at[i] + count
             if self.has_drafts and one["spec_token_ids"]:
                 one["spec_token_ids"] = []
             is_chunk = after < self.goal_at[i]
@@ -332,7 +349,7 @@ class Seats:
             if prefills:
                 prefills.discard(self.requests[i])
             if placeholders is not None:
-                later: int = one["num_output_placeholders"] + self.each
+                later = self.later_at[i] + self.each
                 if drafts and self.names[i] in drafts:
                     later += len(drafts[self.names[i]])
                 one["num_output_placeholders"] = later

@@ -41,7 +41,8 @@ class KvfastManager:
     """Replaces `stock`, which is used for its configuration only and not kept.
 
     `handles`: those of requests that have a seat, by name; `forgotten`: names that lost theirs
-    since the last check of seats; `num_singles`: allocations outside of batched steps.
+    since the last check of seats, or have another prompt; `num_singles`: allocations outside of
+    batched steps.
     """
 
     requests_type = Requests

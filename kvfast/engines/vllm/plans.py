@@ -88,7 +88,7 @@ def _advance(scheduler: Any, chosen: Chosen, admitted: Admitted) -> None:
         placeholders = s._spec_token_placeholders = [-1] * s.num_spec_tokens
         if s.use_v2_model_runner:
             eligible_at = s.current_step + steps.stagger
-    how = (chosen.drafts, s._inflight_prefills, placeholders, eligible_at, steps.in_flight)
+    how = (chosen.drafts, s._inflight_prefills, placeholders, eligible_at)
     chosen.seats.advance(chosen.counts, *how)
     if admitted.requests:
         seats, number = chosen.seats.nobody(), len(admitted.counts)

@@ -83,8 +83,10 @@ class OnKvfast(HashesRequests):
 
     def _update_request_as_session(self, session: Any, update: Any) -> None:
         """Handle a session's next input, which replaces a token that a hash may cover."""
-        if self.kvfast_reason is None and self.kv_cache_manager.requests.ahead:
-            self.kv_cache_manager.note_events()
+        if self.kvfast_reason is None:
+            self.kv_cache_manager.forgotten.add(session.request_id)  # its seat has the old prompt
+            if self.kv_cache_manager.requests.ahead:
+                self.kv_cache_manager.note_events()
         super()._update_request_as_session(session, update)  # type: ignore[misc]  # as above
 
     def add_request(self, request: Any) -> None:

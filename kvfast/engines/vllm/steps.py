@@ -76,6 +76,8 @@ class BatchedSteps:
             self.is_async,
             scheduler.num_sampled_tokens_per_step,
         )
+        self.seats.in_flight = self.in_flight
+        self.seats.staggers = scheduler.use_v2_model_runner
         if self.never is None and scheduler.need_mamba_block_aligned_split:
             self.seats.split = scheduler._mamba_block_aligned_split
         self.odd = False
@@ -333,23 +335,14 @@ class BatchedSteps:
 
     def _make_equal(self, chosen: Chosen) -> None:
         """Send kvfast the computed tokens and newly due hashes."""
-        manager, seats = self.manager, self.seats
-        if due := seats.make_equal(chosen, self.in_flight):
-            self._follow(seats, due)
+        manager = self.manager
+        due = self.seats.make_equal(chosen)
+        if due[0]:
+            self.batched.follow(*due)
         if manager.num_singles != self.num_singles:
             while self.batched.take_deltas(self.rows) == self.num_rows:
                 pass
             self.num_singles = manager.num_singles
-
-    def _follow(self, seats: Seats, due: list[int]) -> None:
-        """Send kvfast the hashes of blocks that are newly full."""
-        num_hashes = self.manager.requests.num_hashes
-        num_tokens, hashes = [], []
-        for i in due:
-            request = seats.requests[i]
-            num_tokens.append(len(request._all_token_ids))
-            hashes += request.block_hashes[seats.mine[i].num_hashes : num_hashes(num_tokens[-1])]
-        self.batched.follow([seats.handles[i] for i in due], num_tokens, hashes)
 
     def _granted(self, chosen: Chosen) -> list[tuple[list[int], ...] | None]:
         """Return the blocks that each got, None for none."""
