@@ -351,7 +351,7 @@ def mappings(config: ManagerConfig, given: object) -> list[memoryview | None]:
     specs = config.managed_specs
     if given is None:
         return [None] * len(specs)
-    given = list(given) if isinstance(given, Sequence) else None
+    given = list(given) if isinstance(given, Sequence) and type(given) is not memoryview else None
     if given is None or len(given) != len(specs):
         allowed = f"an array or None for each of the {len(specs)} groups"
         raise InvalidArgumentError("slot_mappings", given, allowed)

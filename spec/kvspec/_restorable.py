@@ -19,6 +19,9 @@ from kvspec.snapshot import MambaState, RequestState, Snapshot
 def check_restorable(config: ManagerConfig, snapshot: Snapshot) -> None:
     """Raise InvalidArgumentError unless it is a state of a manager with this configuration."""
     _check_types(config, snapshot)
+    most = (2**31 - 1) * (config.hash_block_size_tokens or 1)  # blocks are numbered by 31 bits
+    if max(snapshot.covered_tokens, default=0) > most:
+        raise InvalidArgumentError("snapshot", snapshot.covered_tokens, f"at most {most} a block")
     try:
         check_snapshot(config, snapshot)
     except InvariantViolation as violation:
@@ -51,11 +54,7 @@ def _check_types(config: ManagerConfig, snapshot: Snapshot) -> None:
 def _ill_typed(snapshot: Snapshot) -> str | None:
     """Return the first member that is not of its declared type; invariants rely on the types."""
     for member in (
-        "free_queue",
-        "ref_counts",
-        "covered_tokens",
-        "popped_blocks",
-        "reserved_blocks",
+        *("free_queue", "ref_counts", "covered_tokens", "popped_blocks", "reserved_blocks"),
     ):
         if not _are_counts(getattr(snapshot, member)):
             return member

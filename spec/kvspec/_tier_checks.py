@@ -24,7 +24,8 @@ def check_request(request: Request) -> None:
 
 def check_blocks(blocks: KVCacheBlocks) -> None:
     """Raise InvalidArgumentError unless there is a list per group (KV-TIER-8)."""
-    if not isinstance(blocks, KVCacheBlocks):
+    is_listed = isinstance(blocks, KVCacheBlocks) and isinstance(blocks.groups, Sequence)
+    if not is_listed or isinstance(blocks.groups, memoryview):
         raise InvalidArgumentError("blocks", blocks, "KVCacheBlocks")
     for group, ids in enumerate(blocks.groups):
         if not issubclass(type(ids), Sequence):

@@ -11,7 +11,7 @@ from kvcheck.rules.bench import Bench
 from kvcheck.rules.steps import Steps, slots_of
 from kvspec.batched import StepOutput
 from kvspec.errors import InvalidArgumentError
-from tests.fuzz.values import Tensor
+from tests.contract.hostile import Tensor
 
 
 @pytest.mark.rule("KV-BATCH-3")

@@ -1,8 +1,8 @@
-"""Values that no caller may pass: each is a typed error and changes nothing (KV-ERR-2)."""
+"""Arguments that no caller may pass to a manager: each is a typed error and changes nothing."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from inspect import Parameter, isfunction, signature
@@ -14,10 +14,10 @@ import pytest
 from kvcheck.rules.bench import Bench
 from kvcheck.rules.managed import Managed
 from kvcheck.rules.specs import chunked, cross, full, mamba, sliding
-from kvspec.blocks import KVCacheBlocks
-from kvspec.errors import InvariantViolation, KVSpecError
+from kvspec.errors import InvalidArgumentError, InvariantViolation, KVSpecError
 from kvspec.interface import KVCacheManager
-from kvspec.request import Request
+from kvspec.request import Request, RequestInput
+from tests.contract.hostile import BAD, NO_COUNT, NO_INT, Growing, Liar
 
 WATCHED: dict[str, Any] = {
     "enable_events": True,
@@ -36,58 +36,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "cross": {"specs": [full(4), cross(4)], "enable_caching": False},
 }
 
-BAD_COUNTS: tuple[Any, ...] = (True, False, 1.0, float("nan"), -1, 2**63, None, "1", b"1", [], (1,))
-BAD_FLAGS: tuple[Any, ...] = (None, 0, 1, 1.0, "yes", [])
-
-
-class Stranger:
-    """Something else, with a name that is the same in every process (tests are called by it)."""
-
-    def __repr__(self) -> str:
-        return "stranger"
-
-
-BAD_REQUESTS: tuple[Any, ...] = (None, "r", 7, [], Stranger())
-BAD_IDS: tuple[Any, ...] = (
-    None,
-    7,
-    True,
-    1.5,
-    [None],
-    [True],
-    [1.0],
-    ["1"],
-    [-1],
-    [2**63],
-    "1",
-    [[1]],
-    {1: 2},
-    {1, 2},
-)
-BAD_HITS: tuple[Any, ...] = (
-    0,
-    False,
-    "",
-    [],
-    (),
-    [[1]],
-    "hits",
-    KVCacheBlocks(()),
-    KVCacheBlocks(((),) * 5),
-    KVCacheBlocks((None,)),  # type: ignore[arg-type]  # the point
-    KVCacheBlocks((7, 8)),  # type: ignore[arg-type]  # the point
-    KVCacheBlocks((("1",), ("1",))),  # type: ignore[arg-type]  # the point
-)
-
-
-BAD: Mapping[str, tuple[Any, ...]] = {
-    "int": BAD_COUNTS,
-    "bool": BAD_FLAGS,
-    "Request": BAD_REQUESTS,
-    "Sequence[int]": BAD_IDS,
-    "KVCacheBlocks | None": BAD_HITS,
-}
-"""By the type that an argument has in the interface."""
+ENDLESS = (range(2**70), range(-(2**70), 0))
 BEYOND = {"group": (9,), "block_id": (20,)}
 LEGAL = {"group": 0, "block_id": 1, "num_tokens": 4, "total_computed_tokens": 0}
 """Of arguments that have no default; others may be 1."""
@@ -151,24 +100,28 @@ def refused(call: Callable[..., object], *args: Any, **arguments: Any) -> None:
     pytest.fail(f"answered {answer!r} to {args} {arguments}")
 
 
-@pytest.mark.rule("KV-ERR-2", "KV-ERR-3")
+@pytest.mark.rule("KV-ERR-2", "KV-ERR-3", "KV-ERR-6", "KV-MGR-8")
 @pytest.mark.parametrize(("entry", "name"), BAD_ARGUMENTS)
 def test_a_bad_argument_is_refused(bench: Bench, entry: EntryPoint, name: str) -> None:
+    more = {"num_new_computed_tokens": 4} if name == "new_computed_blocks" else {}
     for config in CONFIGS:
         manager, *requests = busy_manager(bench, config)
+        bare = type(requests[0]).__new__(type(requests[0]))
         call = getattr(manager, entry.name)
         with unchanged(manager):
             for request, value in product(requests, entry.bad[name]):
                 its = {"request": request} if "request" in entry.bad else {}
-                refused(call, **{**entry.legal, **its, name: value})
+                refused(call, **{**entry.legal, **its, **more, name: value})
+            if name == "request":
+                refused(call, **{**entry.legal, name: bare})
 
 
 @pytest.mark.rule("KV-ERR-2", "KV-REQ-3")
 @pytest.mark.parametrize(
     ("member", "values"),
     [
-        ("num_computed_tokens", (*BAD_COUNTS, 2**40)),
-        ("num_preemptions", BAD_COUNTS),
+        ("num_computed_tokens", (*NO_COUNT, 2**40)),
+        ("num_preemptions", NO_COUNT),
         ("status", (None, 1, "waiting", "", [])),
     ],
 )
@@ -183,10 +136,31 @@ def test_what_the_scheduler_says_is_checked(
                 refused(manager.allocate_slots, request, 1)
 
 
-@pytest.mark.parametrize("bad", [None, 7, [1, None], [True], [-1], [2**63], ["1"], "1", [1.0]])
-def test_bad_tokens_append_nothing(bench: Bench, bad: Any) -> None:
+@pytest.mark.rule("KV-REQ-1", "KV-ERR-2")
+def test_bad_tokens_append_nothing(bench: Bench) -> None:
     manager, request, _ = busy_manager(bench, "full")
     hashes = list(request.block_hashes)
     with unchanged(manager):
-        refused(manager.append, request, bad)
+        for bad in (None, 7, "1", *([1, one] for one in (*NO_INT, -1)), *ENDLESS):
+            refused(manager.append, request, bad)
     assert (list(request.token_ids), list(request.block_hashes)) == ([*range(10)], hashes)
+    for bad in ENDLESS:
+        with pytest.raises(InvalidArgumentError):
+            manager.make_request(RequestInput("more", bad))
+
+
+def test_what_a_liar_stores_is_used(bench: Bench) -> None:
+    """An id or a count is the number that it stores, and a prompt what it turned out to be."""
+    manager = bench.manager(20)
+    running, waiting = (manager.request(name, range(10)) for name in ("running", "waiting"))
+    manager.admit(running)
+    assert manager.get_computed_blocks(waiting).hit_length_tokens == 8
+    manager.evict_blocks([Liar(1)])
+    assert manager.get_computed_blocks(waiting).hit_length_tokens == 0
+    running.num_computed_tokens = Liar(10)
+    assert manager.allocate_slots(running, Liar(1), reserved_blocks=Liar(0)) is not None
+    request = manager.make_request(RequestInput("emptied", Growing(0, 0)))
+    assert (request.num_tokens, list(request.block_hashes)) == (0, [])
+    manager.append(request, Growing(5, 100))
+    same = manager.request("same", [5] * 100)
+    assert (request.num_tokens, list(request.block_hashes)) == (100, list(same.block_hashes))

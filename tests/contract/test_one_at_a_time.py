@@ -20,7 +20,7 @@ from kvspec.policy import Policy
 from kvspec.turn import Turn
 from tests.commands import python
 from tests.contract.builders import admit, make_config, new_request
-from tests.fuzz.values import Acting, Moody, Tensor
+from tests.contract.hostile import Acting, Moody, Tensor
 
 pytestmark = pytest.mark.rule("KV-ERR-7")
 

@@ -13,7 +13,7 @@ import pytest
 from kvcheck.rules.bench import Bench
 from kvspec.errors import InvalidArgumentError
 from kvspec.request import RequestInput
-from tests.fuzz.values import Tensor
+from tests.contract.hostile import Tensor
 
 FORMS: dict[str, Callable[[Sequence[int]], Any]] = {
     **{code: partial(array, code) for code in "iqH"},

@@ -9,7 +9,7 @@ from typing import Any
 
 from kvcheck.judge.choices import OTHERS, with_policy
 from kvcheck.play.random_configs import random_config
-from kvfast.configuration import plan_of
+from kvfast import uncompiled
 from kvspec.config import HASH_FUNCTIONS, KVCacheGroup, ManagerConfig
 from kvspec.errors import KVSpecError
 from kvspec.specs import (
@@ -28,7 +28,7 @@ def draw_config(random: Random) -> ManagerConfig:
     for _ in range(5):
         changed = _changed(random, plain)
         try:
-            plan_of(changed)
+            uncompiled().create(changed)
         except KVSpecError:
             continue
         return changed
@@ -39,7 +39,7 @@ def _changed(random: Random, config: ManagerConfig) -> ManagerConfig:
     """The configuration with some options drawn anew."""
     new: dict[str, Any] = {}
     chosen: dict[str, Callable[[], object]] = {
-        "max_model_len_tokens": lambda: random.choice((1, 7, 64, 256, *LARGE)),
+        "max_model_len_tokens": lambda: random.choice((2, 7, 64, 256, *LARGE)),
         "max_num_batched_tokens": lambda: random.choice((None, 1, 2**53 - 1)),
         "enable_caching": lambda: False,
         "use_eagle": lambda: True,

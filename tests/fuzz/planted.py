@@ -23,7 +23,9 @@ def bare_exception() -> None:
     """A block id outside the pool is an IndexError."""
 
     def checked_block(self: Any, block: Any) -> int:
-        return int(range(self.pool.num_blocks)[block])
+        if type(block) is not int or not 0 <= block < self.pool.num_blocks:
+            raise IndexError("no such block")
+        return block
 
     _replace(Checks, "checked_block", checked_block)
 

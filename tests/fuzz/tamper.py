@@ -7,9 +7,9 @@ from random import Random
 from typing import Any
 
 from kvspec.snapshot import Snapshot
-from tests.fuzz.values import Lie
+from tests.contract.hostile import Liar
 
-ODD: tuple[Any, ...] = (-1, 0, 1, 2, 7, 2**31, 2**40, 2**70, None, True, "x", b"x", Lie(1))
+ODD: tuple[Any, ...] = (-1, 0, 1, 2, 7, 2**31, 2**40, 2**70, None, True, "x", b"x", Liar(1))
 
 
 def tamper(snapshot: Snapshot, member: str, seed: int) -> Snapshot:

@@ -2,80 +2,61 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from random import Random
 
 import pytest
 
-import kvref
 from kvcheck.mistakes import find
 from kvcheck.play.steps import Batch
 from kvspec.interface import Implementation
 from tests.fuzz import guided
-from tests.fuzz.corpus import differs, read, written
-from tests.fuzz.guided import Drawing, fewest, fitting, told
+from tests.fuzz.core import fitting
+from tests.fuzz.guided import Reach, differs, drawn, read, smallest, told, written
 from tests.lockstep.test_lockstep import fast
 from tests.mistakes import of_kvfast
 
 __all__ = ["fast"]  # the fixture
 
-STORIES = read()
-REFERENCE = kvref.implementation()
-
-
-def test_the_corpus_is_small_and_of_both_kinds() -> None:
-    assert 15 < len(STORIES) < 80
-    assert {any(isinstance(s, Batch) for s in story.steps) for story in STORIES} == {True, False}
-    assert len({written(story) for story in STORIES}) == len(STORIES)
+PROGRAMS = read()
+FOUND = (
+    *("CountsOneRunOfRevived", "CoverageOfOneRunOnly", "GrowingForgetsKeys", "HitsOverlapAbove64"),
+    *("ListsAreLostAt256", "LongHitsAreNull", "LongListsAreReleasedInOrder", "RegistersOneRunOnly"),
+    *("TouchesTheFirst64", "ZeroQueueIsLostAt64"),
+)
+"""Mistakes of kvfast that the first program finds; it was drawn without knowing them."""
 
 
 def test_the_reference_and_both_builds_play_the_corpus_alike(fast: Implementation) -> None:
-    for story in STORIES:
-        assert differs(story, fast, REFERENCE) is None, written(story)
-
-
-FOUND = (
-    "CountsOneRunOfRevived",
-    "CoverageOfOneRunOnly",
-    "GrowingForgetsKeys",
-    "HitsOverlapAbove64",
-    "ListsAreLostAt256",
-    "LongHitsAreNull",
-    "LongListsAreReleasedInOrder",
-    "RegistersOneRunOnly",
-    "TouchesTheFirst64",
-    "ZeroQueueIsLostAt64",
-)
-"""Mistakes of kvfast that the first story finds; it was drawn without knowing them."""
+    assert {any(isinstance(s, Batch) for s in each.steps) for each in PROGRAMS} == {True, False}
+    for program in PROGRAMS:
+        assert differs(program, fast) is None, written(program)
 
 
 @pytest.mark.parametrize("name", FOUND)
 def test_mistakes_that_it_was_not_made_for_are_found(name: str) -> None:
-    assert differs(STORIES[0], find(name, of_kvfast()).make(), REFERENCE)
-
-
-def test_a_story_that_reaches_nothing_new_is_left_out() -> None:
-    """And what reaches most comes first."""
-    cases = ((1, {1, 2}), (2, {1, 2, 3}), (3, {4}))
-    told = {n: replace(STORIES[0], name=str(n)) for n, _ in cases}
-    reach = [(told[n], frozenset({("a.py", 1, k) for k in found})) for n, found in cases]
-    assert [story.name for story, _ in fewest(reach)] == ["2", "3"]
+    assert differs(PROGRAMS[0], find(name, of_kvfast()).make())
 
 
 def test_changed_programs_fit_their_model_and_are_the_same_for_a_seed() -> None:
-    first, second = (Drawing(3, STORIES) for _ in range(2))
-    drawn = [first.story() for _ in range(30)]
-    assert drawn == [second.story() for _ in range(30)]
-    for story in drawn:
-        assert fitting(story) == story
+    first, second = Random(3), Random(3)
+    made = [drawn(first, PROGRAMS) for _ in range(30)]
+    assert made == [drawn(second, PROGRAMS) for _ in range(30)]
+    assert made == list(map(fitting, made))
+
+
+def test_a_program_that_reaches_nothing_new_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And what reaches most comes first."""
+    monkeypatch.setattr(guided, "SHRINK_SECONDS", 0.0)
+    arcs = [frozenset(("a.py", 1, k) for k in some) for some in ({1, 2}, {1, 2, 3}, {4})]
+    found = list(zip(PROGRAMS[1:4], arcs, strict=True))
+    assert list(smallest(Reach("uncompiled"), found)) == PROGRAMS[2:4]
 
 
 def test_the_command_says_where_both_part(monkeypatch: pytest.MonkeyPatch) -> None:
     """With a mistake in place of kvfast, what it prints is a test to paste."""
-    wrong = find("ListsAreLostAt256", of_kvfast()).make()
-    program = next(one for one in STORIES if differs(one, wrong))
-    difference = differs(program, wrong)
-    assert difference is not None
     monkeypatch.setattr(guided, "SHRINK_SECONDS", 0.0)
-    text = told(program, difference, wrong, REFERENCE)
+    wrong = find("ListsAreLostAt256", of_kvfast()).make()
+    program = next(one for one in PROGRAMS if differs(one, wrong))
+    text = told(program, str(differs(program, wrong)), wrong)
     assert "def test_kv_" in text
     assert "first_violation(program" in text

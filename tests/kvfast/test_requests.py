@@ -15,7 +15,7 @@ from kvref.hashing import Hasher as ReferenceHasher
 from kvref.request import make_request as make_reference_request
 from kvspec.errors import InvalidArgumentError
 from kvspec.request import RequestInput
-from tests.fuzz.values import Tensor
+from tests.contract.hostile import Tensor
 from tests.kvfast.hash_cores import BOUNDARIES, BUILDS, core, everything, functions, words_of
 
 pytestmark = pytest.mark.parametrize("build", BUILDS)

@@ -15,7 +15,7 @@ from kvspec.interface import Implementation
 from kvspec.request import Request
 from kvspec.specs import ChunkedLocalAttentionSpec
 from kvspec.tier import Tier
-from tests.fuzz.values import Lie
+from tests.contract.hostile import UNREADABLE, Liar, hits_of
 from tests.tier.machine import FULL, config_of, requests_of, tier_of
 
 TOKENS = list(range(1, 15))  # 14 tokens, keys a, b, c
@@ -57,6 +57,7 @@ def calls(tier: Tier, request: Request) -> list[tuple[Callable[[], object], str,
     tier.hold(request, 0, 8)
     tier.computed(request, 0, 0, [5])
     wrong: Any = "0"
+    unread = hits_of(UNREADABLE[0])
     return [
         (lambda: tier.computed(request, 1, 0, [1]), "group", 1),
         (lambda: tier.computed(request, -1, 0, [1]), "group", -1),
@@ -72,6 +73,7 @@ def calls(tier: Tier, request: Request) -> list[tuple[Callable[[], object], str,
         (lambda: tier.load(request, KVCacheBlocks((range(2**70),))), "blocks", "groups[0]"),
         (lambda: tier.load(request, KVCacheBlocks((7,))), "blocks", "groups[0]"),  # type: ignore[arg-type] # wrong on purpose
         (lambda: tier.load(request, KVCacheBlocks(range(2**70))), "groups", range(2**70)),  # type: ignore[arg-type] # the same
+        (lambda: tier.load(request, unread), "blocks", unread),
         (lambda: tier.load(request, wrong), "blocks", wrong),
         (lambda: tier.load(wrong, KVCacheBlocks(())), "request", wrong),
         (lambda: tier.lookup(wrong, 0), "request", wrong),
@@ -79,10 +81,10 @@ def calls(tier: Tier, request: Request) -> list[tuple[Callable[[], object], str,
         (lambda: tier.drop(wrong), "request", wrong),
         (lambda: tier.computed(wrong, 0, 0, [1]), "request", wrong),
         (lambda: tier.computed(request, 2**70, 0, [1]), "group", 2**70),
-        (lambda: tier.computed(request, Lie(2**70, 0), 0, [1]), "group", 2**70),
-        (lambda: tier.computed(request, 0, Lie(-1, 0), [1]), "first", -1),
-        (lambda: tier.computed(request, 0, 0, [Lie(12, 3)]), "blocks", 12),
-        (lambda: tier.lookup(request, Lie(-4, 4)), "num_local_tokens", -4),
+        (lambda: tier.computed(request, Liar(2**70), 0, [1]), "group", 2**70),
+        (lambda: tier.computed(request, 0, Liar(-1), [1]), "first", -1),
+        (lambda: tier.computed(request, 0, 0, [Liar(12)]), "blocks", 12),
+        (lambda: tier.lookup(request, Liar(-4)), "num_local_tokens", -4),
         (lambda: tier.taken(7), "blocks", 7),  # type: ignore[arg-type] # wrong on purpose
         (lambda: tier.taken(range(2**70)), "blocks", 12),
         (lambda: tier.forget({5}), "blocks", {5}),  # type: ignore[arg-type] # the same
@@ -90,7 +92,7 @@ def calls(tier: Tier, request: Request) -> list[tuple[Callable[[], object], str,
 
 
 @pytest.mark.rule("KV-TIER-8")
-@pytest.mark.parametrize("number", range(28))
+@pytest.mark.parametrize("number", range(29))
 def test_an_illegal_call_names_the_value_and_changes_nothing(
     implementation: Implementation, number: int
 ) -> None:
