@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import click
-from rich.progress import Progress
 
 from kvcheck.cli._bench_tables import show
 from kvcheck.cli._options import FORMS_OF_IMPL, POSITIVE, json_option
@@ -28,16 +27,14 @@ from kvcheck.tools.bench.calls import HOOK
 from kvcheck.tools.bench.cases import (
     BLOCK_SIZE_TOKENS,
     HASH_FUNCTION,
-    Case,
-    Plan,
     ReplayCase,
     Section,
     full_plan,
     quick_plan,
 )
-from kvcheck.tools.bench.measure import Measured, Patience, Subject, contestants, measure, turns
+from kvcheck.tools.bench.measure import PATIENCE_S, Subject, measure
 from kvcheck.tools.bench.pools import PoolCost, can_measure, pool_costs
-from kvcheck.tools.bench.report import Report
+from kvcheck.tools.bench.report import document
 from kvcheck.tools.bench.script import record
 from kvcheck.tools.replay.options import ReplayOptions
 from kvcheck.tools.replay.source import open_trace
@@ -51,23 +48,6 @@ PEERS: Mapping[str, str] = {
 
 REPLAY_BLOCKS = 131_072
 REPLAY_RUNNING = 128
-PATIENCE_S = 30.0
-PREPARE_FACTOR = 3
-"""Filling a pool may take this many times as long as its rounds."""
-
-
-@dataclass(frozen=True)
-class Wanted:
-    """The options of the command."""
-
-    names: tuple[str, ...]
-    peer: str | None
-    sections: tuple[Section, ...]
-    quick: bool
-    trace: str | None
-    requests: int
-    num_blocks: int
-    patience: float
 
 
 @click.command()
@@ -114,7 +94,13 @@ class Wanted:
     help="Skip a case for an implementation that would need longer.",
 )
 @json_option("Write the times of every round as JSON; - for stdout.")
-def command(json_path: Path | None, **given: Any) -> None:
+def command(
+    names: tuple[str, ...],
+    peer: str | None,
+    sections: tuple[str, ...],
+    json_path: Path | None,
+    **options: Any,
+) -> None:
     """Measure how fast implementations are, phase by phase, side by side.
 
     Each phase is timed separately: hashing a prompt, looking it up, allocating (and caching) its
@@ -123,24 +109,38 @@ def command(json_path: Path | None, **given: Any) -> None:
     their results are compared. Ratios are taken within a round, against the peer or else the first
     IMPL. Implementations with their own batched calls are measured both ways.
     """
-    given["sections"] = tuple(Section(each) for each in given["sections"])
-    wanted = Wanted(**given)
+    wanted = tuple(Section(each) for each in sections)
     check_outputs(json_path)
-    if wanted.trace is None and Section.REPLAY in wanted.sections:
+    if options["trace"] is None and Section.REPLAY in wanted:
         fail("--only replay needs --trace TRACE, such as --trace demo")
-    subjects = _subjects(wanted.names, wanted.peer)
-    plan = (quick_plan if wanted.quick else full_plan)(wanted.sections or tuple(Section))
+    if Section.MEMORY in wanted and not can_measure():
+        fail("--only memory: this system does not report the memory of a process")
+    subjects = _subjects(names, peer)
+    plan = (quick_plan if options["quick"] else full_plan)(wanted or tuple(Section))
     started = datetime.now(UTC)
-    # Refreshed between turns: a refreshing thread would disturb the measurements.
-    with progress_bars(counts=True, auto_refresh=False) as bar:
-        pools = _measure_pools(plan, subjects, wanted, bar)
-        plan = replace(plan, cases=(*plan.cases, *_replay(wanted, subjects)))
-        measured = _measure(plan, subjects, wanted, bar)
-    command = shlex.join(["kvspec", "bench", *_typed(click.get_current_context())])
-    report = Report(subjects, measured, plan.num_rounds, command, started, pools)
+    # Refreshed between cases: a refreshing thread would disturb the measurements.
+    with progress_bars(counts=True, auto_refresh=False) as progress:
+        num_pools = len(plan.pool_sizes) * len(subjects) if can_measure() else 0
+        num_cases = len(plan.cases) + (options["trace"] is not None)
+        bar = progress.add_task("preparing", total=num_pools + num_cases, completed=-1)
+
+        def on_next(label: str) -> None:
+            progress.update(bar, advance=1, description=label, refresh=True)
+
+        pools: list[PoolCost] = []
+        if num_pools:  # first, while this process is small: each is made in a fork of it
+            limit_s = options["patience"]
+            pools = pool_costs(subjects, plan.pool_sizes, max_fill_s=limit_s, on_pool=on_next)
+        if options["trace"] is not None:
+            # Not with the peer if there is another: its adapter would be called here.
+            own = subjects[1:] or subjects if peer is not None else subjects
+            plan = replace(plan, cases=(*plan.cases, _replay(own[0], options)))
+        measured = measure(plan, subjects, on_case=on_next, patience_s=options["patience"])
+    typed = shlex.join(["kvspec", "bench", *_typed(click.get_current_context())])
+    found = document(subjects, measured, plan.num_rounds, typed, started, pools)
     if json_path is not None:
-        write_json(report.to_json(), json_path)
-    show(report, output_console(json_path))
+        write_json(found, json_path)
+    show(found, output_console(json_path))
 
 
 def _typed(context: click.Context) -> Iterator[str]:
@@ -149,12 +149,10 @@ def _typed(context: click.Context) -> Iterator[str]:
         value = context.params.get(option.name or "")
         if option.name == "json_path" or value in (None, (), False, option.default):
             continue
-        name = option.opts[0]
-        if value is True:
-            yield name
-        else:
-            values = value if isinstance(value, tuple) else (value,)
-            yield from (word for each in values for word in (name, str(each)))
+        for each in value if isinstance(value, tuple) else (value,):
+            yield option.opts[0]
+            if value is not True:
+                yield str(each)
 
 
 def _subjects(names: tuple[str, ...], peer: str | None) -> tuple[Subject, ...]:
@@ -172,55 +170,13 @@ def _subjects(names: tuple[str, ...], peer: str | None) -> tuple[Subject, ...]:
     return subjects
 
 
-def _replay(wanted: Wanted, subjects: tuple[Subject, ...]) -> tuple[Case, ...]:
-    """Replay the trace once to record its calls; returns no case if there is no trace."""
-    if wanted.trace is None:
-        return ()
-    options = ReplayOptions(wanted.num_blocks, BLOCK_SIZE_TOKENS, max_running=REPLAY_RUNNING)
-    # Not with the peer if there is another: its adapter would be called here.
-    own = subjects if wanted.peer is None else subjects[1:] or subjects
-    with open_trace(wanted.trace, endless=True) as source:
-        script = record(
-            own[0].implementation,
-            options,
-            select(source, limit=wanted.requests),
-            trace_name=source.name,
-        )
+def _replay(subject: Subject, options: Mapping[str, Any]) -> ReplayCase:
+    """Replay the trace once to record its calls."""
+    replayed = ReplayOptions(options["num_blocks"], BLOCK_SIZE_TOKENS, max_running=REPLAY_RUNNING)
+    with open_trace(options["trace"], endless=True) as source:
+        records = select(source, limit=options["requests"])
+        script = record(subject.implementation, replayed, records, trace_name=source.name)
         name = Path(source.name).name
     if not script.prompts:
-        fail(f"{wanted.trace}: holds no requests")
-    return (ReplayCase(name, script),)
-
-
-Advance = Callable[[str], None]
-
-
-def _advance(progress: Progress, total: int) -> Advance:
-    bar = progress.add_task("preparing", total=total)
-
-    def on_turn(label: str) -> None:
-        progress.update(bar, advance=1, description=label, refresh=True)
-
-    return on_turn
-
-
-def _measure_pools(
-    plan: Plan, subjects: tuple[Subject, ...], wanted: Wanted, progress: Progress
-) -> tuple[PoolCost, ...]:
-    """Measure pools first, while this process is small: each is made in a fork of it."""
-    if not plan.pool_sizes:
-        return ()
-    if not can_measure():
-        if Section.MEMORY in wanted.sections:
-            fail("--only memory: this system does not report the memory of a process")
-        return ()
-    on_pool = _advance(progress, len(plan.pool_sizes) * len(subjects))
-    return tuple(pool_costs(subjects, plan.pool_sizes, max_fill_s=wanted.patience, on_pool=on_pool))
-
-
-def _measure(
-    plan: Plan, subjects: tuple[Subject, ...], wanted: Wanted, progress: Progress
-) -> Measured:
-    on_turn = _advance(progress, turns(plan, len(contestants(subjects))))
-    patience = Patience(rounds_s=wanted.patience, prepare_s=PREPARE_FACTOR * wanted.patience)
-    return measure(plan, subjects, on_turn=on_turn, patience=patience)
+        fail(f"{options['trace']}: holds no requests")
+    return ReplayCase(name, script)

@@ -97,7 +97,7 @@ def test_pools_are_shown_by_what_a_block_costs(capsys: pytest.CaptureFixture[str
 def test_impatience_leaves_out_everyone_and_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "--impl", "kvref", "--only", "prompts", "--patience", "0"]) == 0
     shown = capsys.readouterr().out
-    assert "left out: kvref, 2 × 64 tokens, 50% cached, 17 blocks, hot" in shown
+    assert "left out: kvref, kind prompt, num_requests 2, prompt_tokens 64, hit_percent 50" in shown
     assert "ns per" not in shown
 
 

@@ -12,13 +12,12 @@ import pytest
 from kvcheck.tools.bench.calls import Calls, UnequalWorkError
 from kvcheck.tools.bench.cases import Case, DecodeCase, Plan, PromptCase
 from kvcheck.tools.bench.measure import (
+    PREPARE_FACTOR,
     Contestant,
     Measured,
-    Patience,
     Subject,
     measure,
     scenario_of,
-    turns,
 )
 from kvcheck.tools.bench.scenarios import (
     ADMIT,
@@ -30,6 +29,7 @@ from kvcheck.tools.bench.scenarios import (
     LOOK_UP,
     LOOK_UP_AGAIN,
 )
+from kvcheck.tools.bench.stopwatch import Turn
 from kvcheck.tools.bench.work import INCLUDES
 from kvspec.batched import BatchedManager
 from kvspec.config import ManagerConfig
@@ -109,13 +109,11 @@ def test_in_each_round_all_have_a_turn_and_the_order_changes() -> None:
 
         return Subject(name, Toy(clock, on_call=on_call))
 
-    plan, told = Plan((SMALL,), 7), list[str]()
-    measure(plan, [named("a"), named("b"), named("c")], clock=clock, on_turn=told.append)
+    measure(Plan((SMALL,), 7), [named("a"), named("b"), named("c")], clock=clock)
     rounds = [tuple(heard[at : at + 6]) for at in range(0, len(heard), 6)]
     assert len(rounds) == 8
     assert all(sorted(each) == ["a", "a", "b", "b", "c", "c"] for each in rounds)  # and batched
     assert len(set(rounds)) > 2
-    assert told == [SMALL.label] * turns(plan, 6)
 
 
 @pytest.mark.parametrize(
@@ -196,12 +194,12 @@ def test_one_that_names_blocks_in_its_own_way_is_held_to_lengths_only() -> None:
 
 
 def test_who_would_take_too_long_is_left_out_of_a_case_and_that_is_said() -> None:
-    clock, told = FakeClock(), list[str]()
+    clock, labels = FakeClock(), list[str]()
     slow = Subject("slow", Toy(clock, slowness=1000, is_batched=False))
     quick = Subject("quick", Toy(clock, is_batched=False))
     plan = Plan((SMALL, STEPS), 2)
-    patience = Patience(rounds_s=80.0)  # the slow one reads a result in a second: 51 in STEPS
-    found = measure(plan, [quick, slow], clock=clock, patience=patience, on_turn=told.append)
+    # The slow one reads a result in a second: 51 in STEPS.
+    found = measure(plan, [quick, slow], clock=clock, patience_s=80.0, on_case=labels.append)
     assert {
         case.label: {
             name for each in found.measurements if each.case is case for name in each.rounds_ns
@@ -210,28 +208,31 @@ def test_who_would_take_too_long_is_left_out_of_a_case_and_that_is_said() -> Non
     } == {SMALL.label: {"quick", "slow"}, STEPS.label: {"quick"}}
     assert [(each.case, each.name) for each in found.left_out] == [(STEPS, "slow")]
     assert found.left_out[0].seconds == pytest.approx(102, rel=0.01)
-    assert len(told) == turns(plan, 2)
+    assert labels == [SMALL.label, STEPS.label]
 
 
 def test_a_pool_that_would_take_too_long_to_fill_is_not_filled() -> None:
     clock, heard = FakeClock(), list[str]()
     toy = Toy(clock, on_call=heard.append, is_batched=False)
-    larger = replace(COLD, num_blocks=2 * COLD.num_blocks)
+    larger = replace(COLD, num_blocks=1000 * COLD.num_blocks)
     alone = measure(Plan((COLD,), 2), [Subject("toy", toy)], clock=clock)
     calls = len(heard)
-    filling_s = fill_s(COLD)
-    patience = Patience(prepare_s=1.5 * filling_s)
-    both = measure(Plan((COLD, larger), 2), [Subject("toy", toy)], clock=clock, patience=patience)
+    filling_s = 1000 * fill_s(COLD)
+    patience_s = 0.9 * filling_s / PREPARE_FACTOR
+    both = measure(
+        Plan((COLD, larger), 2), [Subject("toy", toy)], clock=clock, patience_s=patience_s
+    )
     assert len(heard) == 2 * calls
     assert len(both.measurements) == len(alone.measurements)
     (left_out,) = both.left_out
     assert left_out.case is larger
-    assert left_out.seconds == pytest.approx(2 * filling_s)
+    assert left_out.seconds == pytest.approx(filling_s)
 
 
 def fill_s(case: PromptCase) -> float:
     clock = FakeClock()
-    scenario_of(Contestant(Subject("toy", Toy(clock))), case, 3).prepare()
+    scenario = scenario_of(Contestant(Subject("toy", Toy(clock))), case, 3)
+    scenario.prepare(Turn("toy", case.label, scenario.work.calls, clock))
     return clock.now / 1e9
 
 
@@ -261,16 +262,6 @@ def test_the_collector_is_off_in_every_call_and_on_again_afterwards() -> None:
     with pytest.raises(KVSpecError):
         measure(PLAN, [Subject("less", Toy(clock, change=shorter_hits))], clock=clock)
     assert gc.isenabled()
-
-
-def test_what_a_caller_froze_stays_frozen_and_nothing_else() -> None:
-    try:
-        for was_frozen in (True, False):
-            measure(Plan((SMALL,), 2), [Subject("toy", Toy(FakeClock()))], clock=FakeClock())
-            assert (gc.get_freeze_count() > 0) == was_frozen
-            gc.unfreeze()
-    finally:
-        gc.freeze()
 
 
 def test_what_the_times_include_is_said_by_the_implementation() -> None:

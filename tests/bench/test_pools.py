@@ -90,11 +90,3 @@ def test_what_goes_wrong_in_the_other_process_is_said_here(
     with pytest.raises(PoolCostError, match=says) as caught:
         pool_costs([Subject("toy", make())], SIZES, max_fill_s=60)
     assert (caught.value.name, caught.value.num_blocks) == ("toy", SIZES[0])
-
-
-def test_each_pool_is_told_of() -> None:
-    told: list[str] = []
-    pool_costs(
-        [Subject("toy", ReferenceImplementation())], SIZES, max_fill_s=0, on_pool=told.append
-    )
-    assert told == [f"toy, {size} blocks" for size in SIZES]

@@ -51,7 +51,7 @@ def test_a_script_holds_what_the_driver_counts(options: ReplayOptions) -> None:
     counts = Driver(kvref.implementation(), options, TRACE, trace_name="trace").run().counts
     made = script(options)
     assert len(made.steps) == counts.steps
-    assert made.num_requests == counts.requests == len(TRACE)
+    assert len(made.prompts) == counts.requests == len(TRACE)
     assert made.count(Act.ADMIT) == counts.requests + counts.preempted_requests
     assert made.count(Act.PREEMPT) == counts.preemptions
     assert made.count(Act.APPEND) == counts.tokens_generated

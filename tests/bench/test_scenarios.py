@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 import kvref
-from kvcheck.tools.bench.calls import contract_calls
 from kvcheck.tools.bench.cases import (
     BLOCK_SIZE_TOKENS,
+    Case,
     DecodeCase,
     Plan,
     ReplayCase,
@@ -19,39 +19,44 @@ from kvcheck.tools.bench.cases import (
     full_plan,
     quick_plan,
 )
-from kvcheck.tools.bench.scenarios import (
-    APPEND,
-    DECODE,
-    DecodeScenario,
-    PromptScenario,
-)
-from kvcheck.tools.bench.stopwatch import Stopwatch
-from kvcheck.tools.bench.work import Work
+from kvcheck.tools.bench.measure import Contestant, Scenario, Subject, scenario_of
+from kvcheck.tools.bench.scenarios import APPEND, DECODE, LOOK_UP
+from kvcheck.tools.bench.stopwatch import Turn
+from kvspec.config import ManagerConfig
 from kvspec.interface import KVCacheManager
 from tests.bench.toy import COLD, SMALL
 
 PLANS = (pytest.param(full_plan(), id="full"), pytest.param(quick_plan(), id="quick"))
 
 
-class Untimed(Stopwatch):
-    def __init__(self) -> None:
-        super().__init__(lambda: 0)
-        self.answers: dict[str, list[Sequence[Any]]] = {}
-
-    def keep(self, what: str, answers: Sequence[Any]) -> None:
-        self.answers.setdefault(what, []).append(answers)
+class Audited(kvref.ReferenceImplementation):
+    def create(self, config: ManagerConfig, **options: Any) -> KVCacheManager:
+        self.manager = super().create(config, check_invariants=True)
+        return self.manager
 
 
-def single_work(manager: KVCacheManager) -> Work:
-    return Work(contract_calls(kvref.implementation(), manager))
+def turn(scenario: Scenario) -> Turn:
+    return Turn("kvref", scenario.case.label, scenario.work.calls, lambda: 0)
+
+
+def prepared(case: Case, kvref: Audited) -> Scenario:
+    scenario = scenario_of(Contestant(Subject("kvref", kvref)), case, 3)
+    scenario.prepare(turn(scenario))
+    return scenario
+
+
+def results(scenario: Scenario, phase: str) -> list[Sequence[Any]]:
+    """Return those of one more round."""
+    played = turn(scenario)
+    scenario.run_round(played)
+    return [found for name, found in played.kept if name == phase]
 
 
 def test_a_cold_pool_is_full_of_cached_blocks_in_no_order() -> None:
-    implementation = kvref.implementation()
-    manager = implementation.create(config_of(COLD), check_invariants=True)
-    PromptScenario("kvref", single_work(manager), COLD, 3).prepare()
-    state = manager.snapshot()
-    assert manager.num_free_blocks == COLD.num_blocks - 1
+    kvref = Audited()
+    prepared(COLD, kvref)
+    state = kvref.manager.snapshot()
+    assert kvref.manager.num_free_blocks == COLD.num_blocks - 1
     assert all(state.block_keys[1:])
     pairs = zip(state.free_queue, state.free_queue[1:], strict=False)
     in_order = [left for left, right in pairs if right == left - 1]
@@ -59,35 +64,26 @@ def test_a_cold_pool_is_full_of_cached_blocks_in_no_order() -> None:
 
 
 def test_cold_rounds_ask_for_other_prompts_and_hot_ones_for_the_same() -> None:
-    implementation = kvref.implementation()
     for case, repeats in ((COLD, False), (SMALL, True)):
-        manager = implementation.create(config_of(case), check_invariants=True)
-        scenario = PromptScenario("kvref", single_work(manager), case, 3)
-        scenario.prepare()
-        hits = []
-        for _ in range(3):
-            round_answers = Untimed()
-            scenario.run_round(round_answers)
-            hits += round_answers.answers["look up"]
+        scenario = prepared(case, Audited())
+        hits = [hit for _ in range(3) for hit in results(scenario, LOOK_UP)]
         assert (hits[0] == hits[1] == hits[2]) is repeats
         assert (len({str(hit) for each in hits for hit in each}) == 2) is repeats
 
 
 def test_in_each_step_of_decoding_as_many_requests_begin_a_block() -> None:
     case = DecodeCase(num_requests=32, prompt_tokens=64, num_blocks=32 * 8)
-    implementation = kvref.implementation()
-    manager = implementation.create(config_of(case), check_invariants=True)
-    scenario = DecodeScenario("kvref", single_work(manager), case)
-    scenario.prepare()
-    hashes = []
+    scenario = prepared(case, Audited())
+    hashes: list[Any] = []
     for _ in range(2):
-        found = Untimed()
-        scenario.run_round(found)
-        assert [sum(map(bool, step)) for step in found.answers[DECODE]] == [2] * BLOCK_SIZE_TOKENS
-        by_request = zip(*found.answers[DECODE], strict=True)
+        played = turn(scenario)
+        scenario.run_round(played)
+        found = [each for name, each in played.kept if name == DECODE]
+        assert [sum(map(bool, step)) for step in found] == [2] * BLOCK_SIZE_TOKENS
+        by_request = zip(*found, strict=True)
         assert [sum(map(len, each)) for each in by_request] == [1] * case.num_requests
-        hashes += [found.answers[APPEND][-1]]
-    assert len({value for each in hashes for (value,) in each}) == 2 * case.num_requests
+        hashes += [each for name, each in played.kept if name == APPEND][-1]
+    assert len({value for (value,) in hashes}) == 2 * case.num_requests
 
 
 @pytest.mark.parametrize("plan", PLANS)

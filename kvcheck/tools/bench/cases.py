@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
+from typing import Any, ClassVar
 
-from kvcheck.tools.bench.script import Script
+from kvcheck.tools.bench.script import Act, Script
 from kvspec.config import KVCacheConfig, KVCacheGroup, ManagerConfig
 from kvspec.specs import FullAttentionSpec
 
@@ -23,6 +24,7 @@ class PromptCase:
     for prompts that no recent round asked for. Otherwise the same blocks are used in every round.
     """
 
+    kind: ClassVar[str] = "prompt"
     num_requests: int
     prompt_tokens: int
     hit_percent: int
@@ -58,6 +60,7 @@ class DecodeCase:
     begin one, in each step.
     """
 
+    kind: ClassVar[str] = "decode"
     num_requests: int
     prompt_tokens: int
     num_blocks: int
@@ -80,12 +83,13 @@ class DecodeCase:
 class ReplayCase:
     """A trace of requests, from the first to the last: see `kvcheck.tools.bench.script`."""
 
+    kind: ClassVar[str] = "replay"
     trace: str
     script: Script = field(repr=False)
 
     @property
     def num_blocks(self) -> int:
-        return self.script.num_blocks
+        return self.script.options.num_blocks
 
     @property
     def prompt_tokens(self) -> int:
@@ -99,10 +103,29 @@ class ReplayCase:
 
     @property
     def label(self) -> str:
-        return f"{self.trace}, {self.script.num_requests} requests"
+        return f"{self.trace}, {len(self.script.prompts)} requests"
 
 
 Case = PromptCase | DecodeCase | ReplayCase
+
+
+def case_facts(case: Case) -> dict[str, Any]:
+    """Return what a document says of a case."""
+    if not isinstance(case, ReplayCase):
+        return {"kind": case.kind, **asdict(case)}
+    script = case.script
+    return {
+        "kind": case.kind,
+        "trace": case.trace,
+        "num_requests": len(script.prompts),
+        "options": asdict(script.options),
+        "steps": len(script.steps),
+        "admissions": script.count(Act.ADMIT),
+        "refused_admissions": script.count(Act.ADMIT, granted=False),
+        "preemptions": script.count(Act.PREEMPT),
+        "allocations_of_running": script.count(Act.RUN),
+        "generated_tokens": script.count(Act.APPEND),
+    }
 
 
 @dataclass(frozen=True)
@@ -159,15 +182,8 @@ def _plan(
     return Plan(chosen, rounds, sizes if Section.MEMORY in sections else ())
 
 
-def config_of(case: Case) -> ManagerConfig:
-    """Return one group of full attention, with a fixed seed so that all managers have equal
-    hashes.
-    """
-    return pool_config(case.num_blocks, max_model_len_tokens=2 * case.prompt_tokens)
-
-
 def pool_config(num_blocks: int, *, max_model_len_tokens: int) -> ManagerConfig:
-    """Return the same configuration for a pool of any size."""
+    """Return one group of full attention, with a fixed seed: all managers have equal hashes."""
     spec = FullAttentionSpec(
         block_size=BLOCK_SIZE_TOKENS, num_kv_heads=8, head_size=128, dtype="bfloat16"
     )
@@ -177,6 +193,10 @@ def pool_config(num_blocks: int, *, max_model_len_tokens: int) -> ManagerConfig:
         hash_function=HASH_FUNCTION,
         hash_seed="0",
     )
+
+
+def config_of(case: Case) -> ManagerConfig:
+    return pool_config(case.num_blocks, max_model_len_tokens=2 * case.prompt_tokens)
 
 
 def _prompts(

@@ -18,11 +18,15 @@ from kvcheck.tools.bench.calls import calls_of, new_manager
 from kvcheck.tools.bench.cases import Case, DecodeCase, Plan, PromptCase, ReplayCase, config_of
 from kvcheck.tools.bench.replay import ReplayScenario
 from kvcheck.tools.bench.scenarios import DecodeScenario, PromptScenario
-from kvcheck.tools.bench.stopwatch import Answers, Clock, Stopwatch
+from kvcheck.tools.bench.stopwatch import Clock, Results, Turn
 from kvcheck.tools.bench.work import INCLUDES as BATCHED_INCLUDES
-from kvcheck.tools.bench.work import BatchedWork, Rows, Work
+from kvcheck.tools.bench.work import BatchedWork, Work
 from kvspec.batched import BatchedImplementation
 from kvspec.interface import Feature, Implementation
+
+PATIENCE_S = 30.0
+PREPARE_FACTOR = 3
+"""Filling a pool may take this many times as long as the rounds of a case."""
 
 
 @dataclass(frozen=True)
@@ -92,42 +96,24 @@ class Measured:
     left_out: tuple[LeftOut, ...] = ()
 
 
-Progress = Callable[[str], None]
-"""Called with the case's label once per turn of a contestant, `turns` times in all."""
-
-
-@dataclass(frozen=True)
-class Patience:
-    """How long a contestant may take in one case, in seconds; else it is left out and reported.
-
-    `rounds_s`: for all rounds, estimated from the uncounted one. `prepare_s`: for filling a pool,
-    estimated from the smaller one before.
-    """
-
-    rounds_s: float = 30.0
-    prepare_s: float = 90.0
-
-
-def turns(plan: Plan, num_contestants: int) -> int:
-    """Count all turns: in every case one for each round and one that is not counted."""
-    return len(plan.cases) * (plan.num_rounds + 1) * num_contestants
-
-
 def measure(
     plan: Plan,
     subjects: Sequence[Subject],
     *,
     clock: Clock = time.perf_counter_ns,
-    on_turn: Progress = lambda label: None,
-    patience: Patience = Patience(),
+    on_case: Callable[[str], None] = lambda label: None,
+    patience_s: float = PATIENCE_S,
 ) -> Measured:
-    """Run the plan.
+    """Run the plan; `on_case` is called with the label of each case that begins.
 
-    Raises UnequalWorkError at the first result in which two subjects differ, and any exception of a
-    subject, such as UnsupportedError if it lacks the hash function.
+    A contestant is left out of a case if its rounds would take longer than `patience_s`, as its
+    uncounted round says, or filling its pool `PREPARE_FACTOR` times as long, as the smaller one
+    says. Raises UnequalWorkError at the first result in which two subjects differ, and any
+    exception of a subject, such as UnsupportedError if it lacks the hash function.
     """
-    run = _Run(contestants(subjects), plan.num_rounds, clock, on_turn, patience)
+    run = _Run(contestants(subjects), plan.num_rounds, clock, patience_s)
     for case in plan.cases:
+        on_case(case.label)
         with _collector_off():
             run.measure_case(case)
     return Measured(tuple(run.found), run.includes, _timer_ns(clock), tuple(run.left_out))
@@ -139,14 +125,12 @@ class _Run:
         contestants: tuple[Contestant, ...],
         num_rounds: int,
         clock: Clock,
-        on_turn: Progress,
-        patience: Patience,
+        patience_s: float,
     ) -> None:
         self.contestants = contestants
         self.num_rounds = num_rounds
         self.clock = clock
-        self.on_turn = on_turn
-        self.patience = patience
+        self.patience_s = patience_s
         self.order = Random(0)
         self.includes: dict[str, str] = {}
         self.found: list[Measurement] = []
@@ -156,70 +140,58 @@ class _Run:
     def measure_case(self, case: Case) -> None:
         """Prepare the contestants that are fast enough, then do the rounds."""
         found: dict[str, Measurement] = {}
-        playing: dict[str, tuple[Scenario, Stopwatch]] = {}
-        for contestant in self.contestants:
-            scenario = self._prepared(contestant, case)
-            if scenario is not None:
-                playing[contestant.name] = scenario, Stopwatch(self.clock)
+        prepared = {each.name: self._prepared(each, case) for each in self.contestants}
+        playing = {name: scenario for name, scenario in prepared.items() if scenario is not None}
         gc.collect()
         gc.freeze()
         for number in range(self.num_rounds + 1):
-            answers = Answers(case)
+            first: Results = {}
             for name in self.order.sample(list(playing), len(playing)):
-                scenario, watch = playing[name]
                 gc.collect()
                 began = self.clock()
-                self._run_round(scenario, watch.start_round(name, answers, scenario.work.calls))
-                spent_s = (self.clock() - began) / 1e9
-                self.on_turn(case.label)
+                turn = self._turn(name, case, playing[name], first)
+                needed_s = (self.clock() - began) / 1e9 * self.num_rounds
                 if number > 0:
-                    for phase, spent, units in watch.spent():
-                        kept = found.setdefault(phase, Measurement(case, phase, units))
-                        kept.rounds_ns.setdefault(name, []).append(spent / units)
-                elif spent_s * self.num_rounds > self.patience.rounds_s:
+                    for phase, (spent, units) in turn.spent.items():
+                        kept = found.setdefault(phase, Measurement(case, phase, units or 1))
+                        kept.rounds_ns.setdefault(name, []).append(spent / (units or 1))
+                elif needed_s > self.patience_s:
                     del playing[name]
-                    self._leave_out(case, name, spent_s * self.num_rounds, self.num_rounds)
+                    self.left_out.append(LeftOut(case, name, needed_s))
         # The first contestant of the first round may lack a phase.
-        phases = [phase for scenario, _ in playing.values() for phase in scenario.phases]
+        phases = [phase for scenario in playing.values() for phase in scenario.phases]
         self.found += sorted(found.values(), key=lambda each: phases.index(each.phase))
 
-    def _run_round(self, scenario: Scenario, watch: Stopwatch) -> None:
+    def _turn(self, name: str, case: Case, scenario: Scenario, first: Results) -> Turn:
+        calls = scenario.work.calls
+        turn = Turn(name, case.label, calls, self.clock)
         try:
-            with scenario.work.calls.around():
-                scenario.run_round(watch)
+            with calls.around():
+                scenario.run_round(turn)
         finally:
             # Even if the round ended early: an earlier difference is the reason, and is reported.
-            watch.compare()
+            turn.compare(first)
+        return turn
 
     def _prepared(self, contestant: Contestant, case: Case) -> Scenario | None:
         """Prepare the case; None if filling takes too long or nothing would be timed."""
         fills = isinstance(case, PromptCase) and case.cold
         name = contestant.name
         wanted_s = self._fill_s_per_block.get(name, 0.0) * case.num_blocks if fills else 0.0
-        if wanted_s > self.patience.prepare_s:
-            self._leave_out(case, name, wanted_s, self.num_rounds + 1)
+        if wanted_s > PREPARE_FACTOR * self.patience_s:
+            self.left_out.append(LeftOut(case, name, wanted_s))
             return None
         began = self.clock()
         scenario = scenario_of(contestant, case, self.num_rounds + 1)
         calls = scenario.work.calls
         if calls.not_timed.issuperset(scenario.phases):
-            self._skip(case, self.num_rounds + 1)
             return None
-        includes = BATCHED_INCLUDES if contestant.is_batched else calls.includes
-        self.includes[name] = includes
+        self.includes[name] = BATCHED_INCLUDES if contestant.is_batched else calls.includes
         with calls.around():
-            scenario.prepare()
+            scenario.prepare(Turn(name, case.label, calls, self.clock))
         if fills:
             self._fill_s_per_block[name] = (self.clock() - began) / 1e9 / case.num_blocks
         return scenario
-
-    def _leave_out(self, case: Case, name: str, seconds: float, turns_left: int) -> None:
-        self.left_out.append(LeftOut(case, name, seconds))
-        self._skip(case, turns_left)
-
-    def _skip(self, case: Case, turns_left: int) -> None:
-        for _ in range(turns_left):
-            self.on_turn(case.label)
 
 
 Scenario = PromptScenario | DecodeScenario | ReplayScenario
@@ -229,35 +201,28 @@ def scenario_of(contestant: Contestant, case: Case, num_rounds: int) -> Scenario
     """Return the work of this case; `num_rounds`: those left, including the uncounted one."""
 
     def new_work() -> Work:
-        return work_of(contestant, case)
+        implementation = contestant.subject.implementation
+        manager = new_manager(implementation, config_of(case))
+        calls = calls_of(implementation, manager)
+        if contestant.is_batched and isinstance(implementation, BatchedImplementation):
+            return BatchedWork(implementation.batched(manager), calls, case.max_new_blocks)
+        return Work(calls)
 
     if isinstance(case, ReplayCase):
         return ReplayScenario(new_work(), new_work, case)
     if isinstance(case, DecodeCase):
-        return DecodeScenario(contestant.name, new_work(), case)
-    return PromptScenario(contestant.name, new_work(), case, num_rounds)
-
-
-def work_of(contestant: Contestant, case: Case) -> Work:
-    implementation = contestant.subject.implementation
-    manager = new_manager(implementation, config_of(case))
-    calls = calls_of(implementation, manager)
-    if contestant.is_batched and isinstance(implementation, BatchedImplementation):
-        return BatchedWork(implementation.batched(manager), calls, Rows(case.max_new_blocks))
-    return Work(calls)
+        return DecodeScenario(new_work(), case)
+    return PromptScenario(new_work(), case, num_rounds)
 
 
 @contextmanager
 def _collector_off() -> Iterator[None]:
-    was_on, was_frozen = gc.isenabled(), gc.get_freeze_count() > 0
+    was_on = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
-        if (
-            not was_frozen
-        ):  # objects frozen by a caller cannot be distinguished from those frozen here
-            gc.unfreeze()
+        gc.unfreeze()
         if was_on:
             gc.enable()
         gc.collect()
@@ -268,10 +233,6 @@ def _timer_ns(clock: Clock) -> float:
     taken = []
     for _ in range(200):
         began = clock()
-        _ = _one_call()
+        _ = [abs(each) for each in (0,)]
         taken.append(clock() - began)
     return median(taken)
-
-
-def _one_call() -> list[int]:
-    return [abs(each) for each in (0,)]

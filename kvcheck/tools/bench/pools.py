@@ -10,21 +10,20 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import multiprocessing
 import os
-import pickle
 import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from kvcheck.tools.bench.calls import PoolCostError, calls_of, new_manager
 from kvcheck.tools.bench.cases import BLOCK_SIZE_TOKENS, pool_config
 from kvcheck.tools.bench.measure import Subject
 from kvcheck.tools.bench.scenarios import Tokens
-from kvspec.interface import Implementation
 
 FILL_TOKENS = 1024
 """Prompts of this length fill the pool, one after another."""
@@ -71,51 +70,41 @@ def pool_costs(
     for subject in subjects:
         fill_s_per_block = 0.0
         for size in sorted(sizes):
-            is_filled = fill_s_per_block * size <= max_fill_s
-            cost = _in_a_fork(subject.name, subject.implementation, size, is_filled=is_filled)
+            on_pool(f"{subject.name}, {size} blocks")
+            cost = _in_a_fork(subject, size, is_filled=fill_s_per_block * size <= max_fill_s)
             fill_s_per_block = cost.fill_s / size or fill_s_per_block
             found.append(cost)
-            on_pool(f"{subject.name}, {size} blocks")
     return found
 
 
-def _in_a_fork(
-    name: str, implementation: Implementation, num_blocks: int, *, is_filled: bool
-) -> PoolCost:
-    readable, writable = os.pipe()
+def _in_a_fork(subject: Subject, num_blocks: int, *, is_filled: bool) -> PoolCost:
+    fork = multiprocessing.get_context("fork")
+    readable, writable = fork.Pipe(duplex=False)
+
+    def answer() -> None:
+        try:
+            with _nothing_free():
+                writable.send(measure_pool(subject, num_blocks, is_filled=is_filled))
+        except BaseException as error:
+            writable.send(f"{type(error).__name__}: {error}")
+
+    child = fork.Process(target=answer)
     with warnings.catch_warnings():
-        # The child runs in one thread and ends without cleaning up.
+        # The child runs in one thread.
         warnings.simplefilter("ignore", DeprecationWarning)
-        child = os.fork()
-    if child == 0:
-        _answer(name, implementation, num_blocks, is_filled, writable)
-    os.close(writable)
-    with os.fdopen(readable, "rb") as pipe:
-        text = pipe.read()
-    os.waitpid(child, 0)
-    answer = pickle.loads(text) if text else "the process ended"
-    if not isinstance(answer, PoolCost):
-        raise PoolCostError(name, num_blocks, str(answer))
-    return answer
-
-
-def _answer(
-    name: str, implementation: Implementation, num_blocks: int, is_filled: bool, pipe: int
-) -> None:
-    """Measure a pool in the child, which never returns."""
+        child.start()
+    writable.close()
     try:
-        with _nothing_free():
-            answer: object = measure_pool(name, implementation, num_blocks, is_filled=is_filled)
-    except BaseException as error:
-        answer = f"{type(error).__name__}: {error}"
-    with os.fdopen(pipe, "wb") as file:
-        pickle.dump(answer, file)
-    os._exit(0)
+        cost = readable.recv()
+    except EOFError:
+        cost = "the process ended"
+    child.join()
+    if not isinstance(cost, PoolCost):
+        raise PoolCostError(subject.name, num_blocks, str(cost))
+    return cost
 
 
-def measure_pool(
-    name: str, implementation: Implementation, num_blocks: int, *, is_filled: bool
-) -> PoolCost:
+def measure_pool(subject: Subject, num_blocks: int, *, is_filled: bool) -> PoolCost:
     """Measure a pool in this process, with the collector off, after collecting garbage."""
     gc.collect()
     gc.freeze()
@@ -123,33 +112,28 @@ def measure_pool(
     config = pool_config(num_blocks, max_model_len_tokens=2 * FILL_TOKENS)
     bytes_before, objects_before = _resident_bytes(), sys.getallocatedblocks()
     began = time.perf_counter()
-    manager = new_manager(implementation, config)
+    manager = new_manager(subject.implementation, config)
     create_s = time.perf_counter() - began
     gc.collect()
     objects = sys.getallocatedblocks() - objects_before
-    used = _resident_bytes() - bytes_before
+    made = PoolCost(subject.name, num_blocks, create_s, _resident_bytes() - bytes_before, objects)
     if not is_filled:
-        return PoolCost(name, num_blocks, create_s, used, objects)
+        return made
     began = time.perf_counter()
-    calls = calls_of(implementation, manager)
-    tokens = Tokens(name)
+    calls = calls_of(subject.implementation, manager)
+    tokens = Tokens(subject.name)
     with calls.around():
         for number in range(-(-(num_blocks - 1) * BLOCK_SIZE_TOKENS // FILL_TOKENS)):
-            request = calls.make_request(
-                calls.make_input(f"fill-{number}", tokens.take(FILL_TOKENS))
-            )
+            given = calls.make_input(f"fill-{number}", tokens.take(FILL_TOKENS))
+            request = calls.make_request(given)
             calls.allocate(request, FILL_TOKENS)
             calls.free(request)
-            del request
+            del request, given
     fill_s = time.perf_counter() - began
     del tokens
     gc.collect()
-    return PoolCost(
-        name,
-        num_blocks,
-        create_s,
-        used,
-        objects,
+    return replace(
+        made,
         full_bytes=_resident_bytes() - bytes_before,
         full_objects=sys.getallocatedblocks() - objects_before,
         fill_s=fill_s,

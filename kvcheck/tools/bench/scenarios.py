@@ -12,14 +12,11 @@ the round, and results are compared after it.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
-from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from kvcheck.tools.bench.calls import UnequalWorkError
 from kvcheck.tools.bench.cases import BLOCK_SIZE_TOKENS, DecodeCase, PromptCase
-from kvcheck.tools.bench.stopwatch import Stopwatch
+from kvcheck.tools.bench.stopwatch import Turn
 from kvcheck.tools.bench.work import BatchedWork, Work
 
 HASH = "hash"
@@ -59,34 +56,12 @@ class Tokens:
         return list(map(self._values.__getitem__, self.draw(num_tokens)))
 
 
-@dataclass(frozen=True)
-class Demands:
-    """Checks that a case is what it claims, even if all managers agree that it is not."""
-
-    name: str
-    label: str
-
-    def hits(self, lengths_tokens: Sequence[int], wanted_tokens: int) -> None:
-        for length in lengths_tokens:
-            if length != wanted_tokens:
-                raise self._error(LOOK_UP, wanted_tokens, length)
-
-    def room(self, phase: str, answers: Sequence[Any]) -> None:
-        """Check that all requests got blocks, so that no refusals are timed."""
-        if None in answers:
-            raise self._error(phase, "room", None)
-
-    def _error(self, phase: str, wanted: object, got: object) -> UnequalWorkError:
-        return UnequalWorkError(phase, self.label, "the case", self.name, wanted, got)
-
-
 class PromptScenario:
     """See `PromptCase`. `prefixes`: cached beginnings, used in turn."""
 
     phases = PROMPT_PHASES
 
-    def __init__(self, name: str, work: Work, case: PromptCase, num_rounds: int) -> None:
-        self.demands = Demands(name, case.label)
+    def __init__(self, work: Work, case: PromptCase, num_rounds: int) -> None:
         self.work = work
         self.case = case
         self.num_rounds = num_rounds
@@ -95,21 +70,17 @@ class PromptScenario:
         self.prefixes: list[list[int]] = []
         self.next_prefix = 0
 
-    def prepare(self) -> None:
+    def prepare(self, timed: Turn) -> None:
         """Bring the pool into the state in which the first round finds it."""
         if self.case.cold:
-            self._fill()
-        elif self.case.hit_tokens:
-            calls = self.work.calls
-            drawn = [self.tokens.take(self.case.hit_tokens) for _ in range(self.case.num_requests)]
-            requests = [calls.make_request(self._input(tokens)) for tokens in drawn]
-            for request in requests:
-                calls.allocate(request, self.case.hit_tokens)
-            for request in requests:
-                calls.free(request)
-            self.prefixes = drawn
-        else:
-            self.prefixes = [[] for _ in range(self.case.num_requests)]
+            return self._fill()
+        calls, length = self.work.calls, self.case.hit_tokens
+        self.prefixes = [self.tokens.take(length) for _ in range(self.case.num_requests)]
+        requests = [calls.make_request(self._input(tokens)) for tokens in self.prefixes if length]
+        for request in requests:
+            calls.allocate(request, length)
+        for request in requests:
+            calls.free(request)
 
     def _fill(self) -> None:
         """Cache prompts until the pool is full; release those that rounds will ask for last."""
@@ -131,62 +102,50 @@ class PromptScenario:
             calls.free(requests[index])
         self.prefixes = [drawn[index][: case.hit_tokens] for index in order[-kept:]]
 
-    def run_round(self, timed: Stopwatch) -> None:
+    def run_round(self, timed: Turn) -> None:
         self._look_up_and_allocate(timed)
         self._admit(timed)
         if self.case.hit_tokens == 0:
             self._extend(timed)
 
-    def _look_up_and_allocate(self, timed: Stopwatch) -> None:
-        case, work = self.case, self.work
-        blocks = case.num_requests * case.prompt_blocks
+    def _look_up_and_allocate(self, timed: Turn) -> None:
+        case, work, count = self.case, self.work, self.case.num_requests
+        blocks = count * case.prompt_blocks
         requests, _ = timed(HASH, blocks, work.make(self._prompts()))
-        _, hits = timed(LOOK_UP, case.num_requests, work.look_up(requests))
-        timed.add_up(FIND, (HASH, LOOK_UP), case.num_requests)
-        self.demands.hits([length for length, _ in hits], case.hit_tokens)
+        _, hits = timed(LOOK_UP, count, work.look_up(requests))
+        timed.add_up(FIND, (HASH, LOOK_UP), count)
+        timed.demand(LOOK_UP, case.hit_tokens, [length for length, _ in hits])
         work.look_up(requests).work()  # so that it is again for all, whatever reading took
-        timed(LOOK_UP_AGAIN, case.num_requests, work.look_up(requests))
+        timed(LOOK_UP_AGAIN, count, work.look_up(requests))
+        new = case.prompt_tokens - case.hit_tokens
         if isinstance(work, BatchedWork):
-            work.admit(requests, self._new_tokens()).work()  # no call works without a look-up
+            work.admit(requests, [new] * count).work()  # no call works without a look-up
         else:
-            for request in requests:
-                self._allocate(timed, work, request)
+            for request in requests:  # a hit is valid only until another request allocates
+                part = work.allocate(request, new, work.calls.look_up(request))
+                timed.demand_room(ALLOCATE, timed(ALLOCATE, case.prompt_blocks, part)[1])
         work.calls.end_step()
         timed(FREE, blocks, work.free(requests))
 
-    def _allocate(self, timed: Stopwatch, work: Work, request: Any) -> None:
-        """Allocate for one request; a hit is valid only until another request allocates."""
-        case = self.case
-        part = work.allocate(
-            request, case.prompt_tokens - case.hit_tokens, work.calls.look_up(request)
-        )
-        _, answers = timed(ALLOCATE, case.prompt_blocks, part)
-        self.demands.room(ALLOCATE, answers)
-
-    def _admit(self, timed: Stopwatch) -> None:
-        case, work = self.case, self.work
+    def _admit(self, timed: Turn) -> None:
+        case, work, count = self.case, self.work, self.case.num_requests
         requests = work.make(self._prompts()).work()
-        part = work.admit(requests, self._new_tokens())
-        _, answers = timed(ADMIT, case.num_requests * case.prompt_blocks, part)
-        self.demands.room(ADMIT, answers)
-        self.demands.hits([length for length, _ in answers], case.hit_tokens)
+        part = work.admit(requests, [case.prompt_tokens - case.hit_tokens] * count)
+        _, results = timed(ADMIT, count * case.prompt_blocks, part)
+        timed.demand_room(ADMIT, results)
+        timed.demand(LOOK_UP, case.hit_tokens, [length for length, _ in results])
         work.calls.end_step()
         work.free(requests).work()
 
-    def _extend(self, timed: Stopwatch) -> None:
-        case, work = self.case, self.work
+    def _extend(self, timed: Turn) -> None:
+        case, work, count = self.case, self.work, self.case.num_requests
         requests = work.make(self._prompts()).work()
-        first = [BLOCK_SIZE_TOKENS] * case.num_requests
-        work.admit(requests, first).work()
-        work.computed(requests, first)
+        work.admit(requests, [BLOCK_SIZE_TOKENS] * count).work()
+        work.computed(requests, BLOCK_SIZE_TOKENS)
         part = work.run(requests, case.prompt_tokens - BLOCK_SIZE_TOKENS)
-        _, answers = timed(CHUNK, case.num_requests * (case.prompt_blocks - 1), part)
-        self.demands.room(CHUNK, answers)
+        timed.demand_room(CHUNK, timed(CHUNK, count * (case.prompt_blocks - 1), part)[1])
         work.calls.end_step()
         work.free(requests).work()
-
-    def _new_tokens(self) -> list[int]:
-        return [self.case.prompt_tokens - self.case.hit_tokens] * self.case.num_requests
 
     def _prompts(self) -> list[Any]:
         """Make this round's prompts: each has a cached prefix and a new end."""
@@ -208,40 +167,32 @@ class DecodeScenario:
 
     phases = DECODE_PHASES
 
-    def __init__(self, name: str, work: Work, case: DecodeCase) -> None:
-        self.demands = Demands(name, case.label)
+    def __init__(self, work: Work, case: DecodeCase) -> None:
         self.work = work
         self.case = case
         self.tokens = Tokens(case.label)
-        self.requests: Any = None
+        self.requests: list[Any] = []
 
-    def prepare(self) -> None:
+    def prepare(self, timed: Turn) -> None:
         """Let all requests run and compute their prompts."""
-        case, work = self.case, self.work
-        made: list[Any] = []
-        for index in range(case.num_requests):
-            length = case.length_tokens(index)
+        work = self.work
+        for index in range(self.case.num_requests):
+            length = self.case.length_tokens(index)
             given = work.calls.make_input(f"request-{index}", self.tokens.take(length))
             request = work.make([given]).work()
             part = work.admit(request, [length])
-            self.demands.room(ADMIT, part.read(part.work()))
+            timed.demand_room(ADMIT, part.read(part.work()))
             work.calls.end_step()
             work.computed(request, length)
-            made += request
-        self.requests = work.group(made)
+            self.requests += request
 
-    def run_round(self, timed: Stopwatch) -> None:
+    def run_round(self, timed: Turn) -> None:
         """Do as many steps as a block has tokens, so that each request completes one block."""
-        count = self.case.num_requests
+        work, count = self.work, self.case.num_requests
         drawn = [self.tokens.draw(count) for _ in range(BLOCK_SIZE_TOKENS)]
         for tokens in drawn:
-            self._step(timed, tokens)
-            self.work.computed(self.requests, 1)
-        timed.keep(APPEND, self.work.last_hashes(self.requests))
-
-    def _step(self, timed: Stopwatch, tokens: Sequence[int]) -> None:
-        work, count = self.work, self.case.num_requests
-        timed(APPEND, count, work.append(self.requests, tokens))
-        _, answers = timed(DECODE, count, work.run(self.requests, 1))
-        self.demands.room(DECODE, answers)
-        work.calls.end_step()
+            timed(APPEND, count, work.append(self.requests, tokens))
+            timed.demand_room(DECODE, timed(DECODE, count, work.run(self.requests, 1))[1])
+            work.calls.end_step()
+            work.computed(self.requests, 1)
+        timed.keep(APPEND, [hashes[-1:] for hashes in work.hashes(self.requests)])

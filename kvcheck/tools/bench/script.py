@@ -12,8 +12,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum, auto
-from functools import cached_property
-from typing import Any, cast
+from itertools import groupby
+from typing import Any, NamedTuple, cast
 
 from kvcheck.tools.replay.driver import Driver
 from kvcheck.tools.replay.options import ReplayOptions
@@ -34,10 +34,10 @@ class Act(Enum):
     FINISH = auto()
 
 
-@dataclass(frozen=True)
-class Group:
-    """`requests`: their numbers. `counts`: tokens to be computed, or the token that is appended.
+class Group(NamedTuple):
+    """Adjacent equal acts of a step.
 
+    `requests`: their numbers. `counts`: tokens to be computed, or the token that is appended.
     `granted`: whether there was room (always, where nothing is asked).
     """
 
@@ -47,14 +47,10 @@ class Group:
     granted: tuple[bool, ...]
 
 
-@dataclass(frozen=True)
-class Step:
-    """`arrived`: numbers of the requests made before the step. `groups` in the order of the calls.
+class Step(NamedTuple):
+    """It ends with at most one APPEND and one FINISH. `num_arrived`: requests made so far."""
 
-    A step ends with at most one APPEND and one FINISH.
-    """
-
-    arrived: tuple[int, ...]
+    num_arrived: int
     groups: tuple[Group, ...]
 
 
@@ -66,41 +62,26 @@ class Script:
     prompts: tuple[array[int], ...]
     steps: tuple[Step, ...]
 
-    @property
-    def num_blocks(self) -> int:
-        return self.options.num_blocks
+    def of(self, *acts: Act) -> Iterable[Group]:
+        return (group for step in self.steps for group in step.groups if group.act in acts)
 
-    @property
-    def num_requests(self) -> int:
-        return len(self.prompts)
+    def count(self, act: Act, *, granted: bool = True) -> int:
+        return sum(group.granted.count(granted) for group in self.of(act))
 
     @property
     def max_new_blocks(self) -> int:
-        """More than one step can bring, hits included."""
-        return max((self._new_blocks(step) for step in self.steps), default=0)
-
-    def _new_blocks(self, step: Step) -> int:
-        """Count the new blocks of a step: all tokens of a new request, the new tokens of others."""
-        size = self.options.block_size
-        total = 0
-        for group in step.groups:
-            for number, count in zip(group.requests, group.counts, strict=True):
-                if group.act is Act.ADMIT:
-                    total += 1 + (len(self.prompts[number]) + self.generated[number]) // size
-                elif group.act is Act.RUN:
-                    total += 1 + count // size
-        return total
-
-    @cached_property
-    def generated(self) -> Counter[int]:
-        appended = (group for step in self.steps for group in step.groups)
-        return Counter(
-            number for group in appended if group.act is Act.APPEND for number in group.requests
-        )
-
-    def count(self, act: Act, *, granted: bool = True) -> int:
-        groups = (group for step in self.steps for group in step.groups if group.act is act)
-        return sum(group.granted.count(granted) for group in groups)
+        """More than one step can bring: all tokens of a new request, the new tokens of others."""
+        generated = Counter(number for group in self.of(Act.APPEND) for number in group.requests)
+        most = 0
+        for step in self.steps:
+            added = 0
+            for act, requests, counts, _ in step.groups:
+                if act is Act.ADMIT:
+                    counts = tuple(len(self.prompts[n]) + generated[n] for n in requests)
+                if act in (Act.ADMIT, Act.RUN):
+                    added += sum(1 + count // self.options.block_size for count in counts)
+            most = max(most, added)
+        return most
 
 
 def record(
@@ -111,33 +92,25 @@ def record(
     trace_name: str,
 ) -> Script:
     """Replay the records once and write down what was done. Raises what `Driver.run` raises."""
-    recorder = _Recorder(implementation)
-    driver = Driver(
-        cast(Implementation, recorder),
-        options,
-        records,
-        trace_name=trace_name,
-        check_invariants=False,
-    )
-    driver.run()
+    recorder = cast(Any, _Recorder(implementation))
+    Driver(recorder, options, records, trace_name=trace_name, check_invariants=False).run()
     return Script(options, tuple(recorder.prompts), tuple(recorder.finished_steps()))
 
 
-@dataclass
-class _Doing:
+class _Done(NamedTuple):
     act: Act
     request: int
-    count: int = 0
+    num_tokens: int = 0
     granted: bool = True
 
 
 class _Recorder:
-    """The implementation that the driver sees; `events` by step, `prompts` by request."""
+    """The implementation that the driver sees: it writes down arrivals and acts by step."""
 
     def __init__(self, inner: Implementation) -> None:
         self.inner = inner
         self.prompts: list[array[int]] = []
-        self.steps: list[tuple[list[int], list[_Doing]]] = []
+        self.steps: list[tuple[int, list[_Done]]] = []
         self._numbers: dict[str, int] = {}
 
     def create(self, config: ManagerConfig, *, check_invariants: bool) -> KVCacheManager:
@@ -147,14 +120,12 @@ class _Recorder:
         return Forwarding(inner, self.perform)  # type: ignore[abstract]  # made of the interface
 
     def make_request(self, manager: Any, given: RequestInput) -> Request:
-        number = len(self.prompts)
-        self._numbers[given.request_id] = number
+        self._numbers[given.request_id] = len(self.prompts)
         self.prompts.append(array("q", given.prompt_token_ids))
-        self.steps[-1][0].append(number)
+        self.steps[-1] = len(self.prompts), self.steps[-1][1]
         return self.inner.make_request(manager.inner, given)
 
     def append_tokens(self, manager: Any, request: Request, token_ids: Sequence[int]) -> None:
-        """Note that a token is generated."""
         self.note(Act.APPEND, request, token_ids[0])
         self.inner.append_tokens(manager.inner, request, token_ids)
 
@@ -168,7 +139,7 @@ class _Recorder:
         """Make a call of the driver and record it; an admission has a hit, which may be empty."""
         answer = make_call()
         if name == "new_step_starts":
-            self.steps.append(([], []))
+            self.steps.append((len(self.prompts), []))
         elif name == "allocate_slots" and request is not None:
             act = Act.RUN if arguments["new_computed_blocks"] is None else Act.ADMIT
             self.note(act, request, arguments["num_new_tokens"], granted=answer is not None)
@@ -177,8 +148,7 @@ class _Recorder:
         return answer
 
     def note(self, act: Act, request: Request, count: int = 0, *, granted: bool = True) -> None:
-        number = self._numbers[request.request_id]
-        self.steps[-1][1].append(_Doing(act, number, count, granted))
+        self.steps[-1][1].append(_Done(act, self._numbers[request.request_id], count, granted))
 
     def finished_steps(self) -> list[Step]:
         """Return the steps with adjacent acts grouped.
@@ -188,32 +158,20 @@ class _Recorder:
         """
         admitted_later: set[int] = set()
         steps = []
-        for arrived, doings in reversed(self.steps):
-            for doing in reversed(doings):
-                if doing.act is Act.ADMIT:
-                    admitted_later.add(doing.request)
-                elif doing.act is Act.FINISH and doing.request in admitted_later:
-                    doing.act = Act.PREEMPT
+        for num_arrived, acts in reversed(self.steps):
+            done: list[_Done] = []
+            for each in reversed(acts):
+                if each.act is Act.ADMIT:
+                    admitted_later.add(each.request)
+                again = each.act is Act.FINISH and each.request in admitted_later
+                done.insert(0, each._replace(act=Act.PREEMPT) if again else each)
             ends = (Act.APPEND, Act.FINISH)
-            ordered = [each for each in doings if each.act not in ends]
-            ordered += [each for act in ends for each in doings if each.act is act]
-            steps.append(Step(tuple(arrived), tuple(_grouped(ordered))))
+            done.sort(key=lambda each: (each.act in ends, each.act is Act.FINISH))
+            steps.append(Step(num_arrived, tuple(_grouped(done))))
         return steps[::-1]
 
 
-def _grouped(doings: list[_Doing]) -> list[Group]:
-    groups: list[list[_Doing]] = []
-    for doing in doings:
-        if groups and groups[-1][-1].act is doing.act:
-            groups[-1].append(doing)
-        else:
-            groups.append([doing])
-    return [
-        Group(
-            each[0].act,
-            tuple(doing.request for doing in each),
-            tuple(doing.count for doing in each),
-            tuple(doing.granted for doing in each),
-        )
-        for each in groups
-    ]
+def _grouped(done: list[_Done]) -> Iterable[Group]:
+    for act, same in groupby(done, key=lambda each: each.act):
+        _, requests, counts, granted = zip(*same, strict=True)
+        yield Group(act, requests, counts, granted)

@@ -1,33 +1,31 @@
 """The timed work of a contestant: the same by single calls or by batched ones.
 
-A scenario says which requests get what. A `Work` turns that into a part: `work`, which is timed,
-and `read`, which is not and converts its result into comparable form.
+A scenario says which requests get what. A `Work` turns that into a `Part`.
 """
 
 from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import repeat
-from typing import Any
+from typing import Any, NamedTuple
 
 from kvcheck.tools.bench.calls import Calls
 from kvspec.batched import BatchedManager, StepOutput, StepResult
 
 
-@dataclass(frozen=True)
-class Part:
-    """`read` converts the result of `work`; one result per request, None for a refusal. Without
-    results there is nothing to compare.
+class Part(NamedTuple):
+    """`work` is timed. `read` is not: it makes a list of its result, to be compared.
+
+    The list has one result per request, None for a refusal; nothing where nothing is compared.
     """
 
     work: Callable[[], Any]
-    read: Callable[[Any], Sequence[Any]]
+    read: Callable[[Any], Sequence[Any]] = lambda _: ()
 
 
 class Work:
-    """Single calls in a loop. A group of requests is whatever `group` returns.
+    """Single calls in a loop, on requests as `make` returned them.
 
     `calls` are also for what is never timed.
     """
@@ -36,41 +34,38 @@ class Work:
         self.calls = calls
 
     def make(self, given: Sequence[Any]) -> Part:
-        """Make requests of these inputs; `work` returns their group."""
+        """Make requests of these inputs; results: their hashes."""
         make = self.calls.make_request
-        return Part(lambda: [make(each) for each in given], self._hashes)
+        return Part(lambda: [make(each) for each in given], self.hashes)
 
-    def _hashes(self, group: Sequence[Any]) -> list[list[bytes]]:
+    def hashes(self, requests: Sequence[Any]) -> list[list[bytes]]:
+        """Return the hashes of each; nothing where there are none."""
         read = self.calls.read_hashes
-        return [] if read is None else [read(request) for request in group]
+        return [] if read is None else [read(self.request(each)) for each in requests]
 
-    def group(self, references: Sequence[Any]) -> Any:
-        """Return the group of these members of other groups."""
-        return list(references)
+    def request(self, reference: Any) -> Any:
+        return reference
 
-    def look_up(self, group: Any) -> Part:
+    def look_up(self, requests: Sequence[Any]) -> Part:
         """Look up; results: (length in tokens, ids) of each hit."""
         look_up, read = self.calls.look_up, self.calls.read_hit
         return Part(
-            lambda: [look_up(request) for request in group],
+            lambda: [look_up(request) for request in requests],
             lambda found: [read(hit) for hit in found],
         )
 
     def allocate(self, request: Any, num_new_tokens: int, hit: Any) -> Part:
         """Allocate for one request, with the hit of a look-up just before; result: the new ids."""
         allocate, read = self.calls.allocate_with_hit, self.calls.read_blocks
-        return Part(
-            lambda: allocate(request, num_new_tokens, hit),
-            lambda answer: [read(answer)],
-        )
+        return Part(lambda: allocate(request, num_new_tokens, hit), lambda answer: [read(answer)])
 
-    def admit(self, group: Any, counts: Sequence[int]) -> Part:
+    def admit(self, requests: Sequence[Any], counts: Sequence[int]) -> Part:
         """Look up and allocate `counts` tokens after the hit; results: (hit in tokens, all ids)."""
         look_up, allocate = self.calls.look_up, self.calls.allocate_with_hit
 
         def work() -> list[tuple[Any, Any]]:
             answers = []
-            for request, count in zip(group, counts, strict=True):
+            for request, count in zip(requests, counts, strict=True):
                 hit = look_up(request)
                 answers.append((hit, allocate(request, count, hit)))
             return answers
@@ -84,53 +79,34 @@ class Work:
         length, cached = self.calls.read_hit(hit)
         return length, [*cached, *new]
 
-    def run(self, group: Any, counts: int | Sequence[int]) -> Part:
+    def run(self, requests: Sequence[Any], counts: int | Sequence[int]) -> Part:
         """Allocate `counts` more tokens for requests that hold blocks; results: the new ids."""
         allocate, read = self.calls.allocate, self.calls.read_blocks
-        if isinstance(counts, int):
-            count: int = counts
-            return Part(
-                lambda: [allocate(request, count) for request in group],
-                lambda answers: [read(answer) for answer in answers],
-            )
-        pairs = list(zip(group, counts, strict=True))
+        each = repeat(counts, len(requests)) if isinstance(counts, int) else counts
+        pairs = list(zip(requests, each, strict=True))
         return Part(
             lambda: [allocate(request, count) for request, count in pairs],
             lambda answers: [read(answer) for answer in answers],
         )
 
-    def append(self, group: Any, tokens: Sequence[int]) -> Part:
-        """Append one token each; no results: see `last_hashes`."""
+    def append(self, requests: Sequence[Any], tokens: Sequence[int]) -> Part:
+        """Append one token each; no results: read `hashes`."""
         append = self.calls.append_tokens
-        pairs = [(request, [token]) for request, token in zip(group, tokens, strict=True)]
-        return Part(lambda: [append(request, token) for request, token in pairs], lambda _: ())
+        pairs = [(request, [token]) for request, token in zip(requests, tokens, strict=True)]
+        return Part(lambda: [append(request, token) for request, token in pairs])
 
-    def last_hashes(self, group: Any) -> Sequence[Any]:
-        """Return the last hash of each; nothing without hashes. Not timed."""
-        return [hashes[-1:] for hashes in self._hashes(group)]
-
-    def free(self, group: Any) -> Part:
+    def free(self, requests: Sequence[Any]) -> Part:
         """Release everything; result: the number of free blocks."""
         free = self.calls.free
         return Part(
-            lambda: [free(request) for request in group],
+            lambda: [free(request) for request in requests],
             lambda _: [self.calls.num_free_blocks()],
         )
 
-    def computed(self, group: Any, counts: int | Sequence[int]) -> None:
+    def computed(self, requests: Sequence[Any], count: int) -> None:
         """Count the granted tokens as computed, as an engine does between two steps. Not timed."""
-        each = repeat(counts) if isinstance(counts, int) else counts
-        for request, count in zip(group, each, strict=False):
+        for request in requests:
             request.num_computed_tokens += count
-
-
-def outline(answer: Any) -> Any:
-    """Reduce a result to lengths, which managers with other block names can compare."""
-    if isinstance(answer, list):
-        return len(answer)
-    if isinstance(answer, tuple):
-        return tuple(map(outline, answer))
-    return answer
 
 
 INCLUDES = (
@@ -139,103 +115,79 @@ INCLUDES = (
 )
 
 
-class Rows:
-    """A buffer of block deltas for a step; read outside the timed part."""
-
-    def __init__(self, num_rows: int) -> None:
-        self._numbers = array("i", bytes(16 * num_rows))
-        view = memoryview(self._numbers).cast("B").cast("i", (num_rows, 4))
-        self.output = StepOutput(block_deltas=view)
-
-    def read(self, num_rows: int) -> dict[int, list[int]]:
-        """Return the blocks that each handle got, in order, from the first rows of the buffer."""
-        found: dict[int, list[int]] = {}
-        numbers = self._numbers
-        for at in range(0, 4 * num_rows, 4):
-            found.setdefault(numbers[at], []).append(numbers[at + 3])
-        return found
-
-
 class BatchedWork(Work):
-    """A group is an array of handles.
+    """Batched calls; requests are named by their handles.
 
-    `calls`: single calls on the manager that `batched` works on. `rows`: room for what a step
-    brings.
+    `calls`: single calls on the manager that `batched` works on. `num_rows`: of the buffer of block
+    deltas; more than a step brings.
     """
 
-    def __init__(self, batched: BatchedManager, calls: Calls, rows: Rows) -> None:
+    def __init__(self, batched: BatchedManager, calls: Calls, num_rows: int) -> None:
         super().__init__(calls)
         self.batched = batched
-        self.rows = rows
+        self._rows = memoryview(bytearray(16 * num_rows)).cast("i")
+        self.output = StepOutput(self._rows.cast("B").cast("i", (num_rows, 4)))
 
     def make(self, given: Sequence[Any]) -> Part:
         make, register = self.calls.make_request, self.batched.register
-        return Part(
-            lambda: array("q", [register(make(each)) for each in given]),
-            lambda made: [self._hashes_of(handle) for handle in made],
-        )
+        return Part(lambda: array("q", [register(make(each)) for each in given]), self.hashes)
 
-    def _hashes_of(self, handle: int) -> list[bytes]:
-        read = self.calls.read_hashes
-        return [] if read is None else read(self.batched.request_of(handle))
+    def request(self, reference: Any) -> Any:
+        return self.batched.request_of(reference)
 
-    def group(self, references: Sequence[Any]) -> Any:
-        return array("q", references)
-
-    def look_up(self, group: Any) -> Part:
+    def look_up(self, requests: Sequence[Any]) -> Part:
         """Look up at once. Ids are read by single look-ups, which must find the same."""
-        look_up, calls = self.batched.lookup, self.calls
+        look_up, handles = self.batched.lookup, array("q", requests)
 
         def read(lengths: Sequence[int]) -> list[tuple[int, list[int]]]:
-            requests = map(self.batched.request_of, group)
-            hits = [calls.read_hit(calls.look_up(request)) for request in requests]
-            return [(length, ids) for length, (_, ids) in zip(lengths, hits, strict=True)]
+            work, read = super(BatchedWork, self).look_up([*map(self.request, requests)])
+            return [(length, ids) for length, (_, ids) in zip(lengths, read(work()), strict=True)]
 
-        return Part(lambda: look_up(group), read)
+        return Part(lambda: look_up(handles), read)
 
-    def admit(self, group: Any, counts: Sequence[int]) -> Part:
-        admit, output, given = self.batched.admit, self.rows.output, array("q", counts)
-
-        def read(result: Any) -> list[tuple[int, list[int]] | None]:
-            came = zip(self.came(group, result), result.hit_tokens, strict=True)
-            return [None if ids is None else (hit, ids) for ids, hit in came]
-
-        return Part(lambda: admit(group, given, output=output), read)
-
-    def run(self, group: Any, counts: int | Sequence[int]) -> Part:
-        decode, output = self.batched.decode, self.rows.output
-        given = counts if isinstance(counts, int) else array("q", counts)
+    def admit(self, requests: Sequence[Any], counts: Sequence[int]) -> Part:
+        admit, output = self.batched.admit, self.output
+        handles, given = array("q", requests), array("q", counts)
         return Part(
-            lambda: decode(group, given, output=output), lambda result: self.came(group, result)
+            lambda: admit(handles, given, output=output),
+            lambda result: self.came(result, (), handles),
         )
 
-    def came(self, group: Any, result: StepResult) -> list[list[int] | None]:
-        """Return the block ids that a step gave each scheduled request; None if it was refused."""
-        ids, nothing = self.rows.read(result.num_deltas), list[int]()
-        granted = zip(group, result.num_scheduled_tokens, strict=True)
-        return [ids.get(handle, nothing) if new else None for handle, new in granted]
+    def run(self, requests: Sequence[Any], counts: int | Sequence[int]) -> Part:
+        decode, output, handles = self.batched.decode, self.output, array("q", requests)
+        given = counts if isinstance(counts, int) else array("q", counts)
+        return Part(
+            lambda: decode(handles, given, output=output), lambda result: self.came(result, handles)
+        )
 
-    def append(self, group: Any, tokens: Sequence[int]) -> Part:
-        append, given = self.batched.append, array("q", tokens)
-        return Part(lambda: append(group, given), lambda _: ())
+    def came(
+        self, result: StepResult, running: Sequence[int], new: Sequence[int] = ()
+    ) -> list[Any]:
+        """Read the buffer and return what single calls return: None for a refused request."""
+        ids: dict[int, list[int]] = {handle: [] for handle in (*running, *new)}
+        for at in range(0, 4 * result.num_deltas, 4):
+            ids[self._rows[at]].append(self._rows[at + 3])
+        hits: list[int | None] = [None] * len(running) + [*result.hit_tokens]
+        came: list[Any] = []
+        for handle, hit, granted in zip(ids, hits, result.num_scheduled_tokens, strict=True):
+            got = ids[handle] if hit is None else (hit, ids[handle])
+            came.append(got if granted else None)
+        return came
 
-    def last_hashes(self, group: Any) -> Sequence[Any]:
-        return [self._hashes_of(handle)[-1:] for handle in group]
+    def append(self, requests: Sequence[Any], tokens: Sequence[int]) -> Part:
+        append, handles, given = self.batched.append, array("q", requests), array("q", tokens)
+        return Part(lambda: append(handles, given))
 
-    def free(self, group: Any) -> Part:
-        free, unregister = self.batched.free, self.batched.unregister
-        requests = self.requests(group)
+    def free(self, requests: Sequence[Any]) -> Part:
+        free, unregister, handles = self.batched.free, self.batched.unregister, array("q", requests)
+        kept = [*map(self.request, requests)]  # until the part ends: destroying them is not timed
 
         def work() -> list[Any]:
-            free(group)
-            unregister(group)
-            return requests
+            free(handles)
+            unregister(handles)
+            return kept
 
         return Part(work, lambda _: [self.calls.num_free_blocks()])
 
-    def requests(self, group: Any) -> list[Any]:
-        """Return requests to keep until a part ends, so that destroying them is not timed."""
-        return [self.batched.request_of(handle) for handle in group]
-
-    def computed(self, group: Any, counts: int | Sequence[int]) -> None:
+    def computed(self, requests: Sequence[Any], count: int) -> None:
         """Do nothing: a step has already raised the count."""
