@@ -1,14 +1,10 @@
-"""State machines: Hypothesis decides what a `Draw` draws, and a runner performs and checks it.
+"""A state machine: Hypothesis decides what a `Draw` draws, and a runner performs and compares it.
 
-    run_state_machine_as_test(machine(implementation, small, longest_hit))
     run_state_machine_as_test(twin_machine(subject, oracle, small))
 
 Unlike a program, a machine sees the result of a step before it draws the next one, so that it
-rarely draws a step that fits no request; and Hypothesis shrinks it.
-
-A machine alone is checked by content, accounts, events, and by the caller's statement of the
-longest hit; one of twins compares every result, event and state. Each takes a maker of draws:
-`small`, `inside`, `production`, or any other.
+rarely draws a step that fits no request; and Hypothesis shrinks it. Every result, event and state
+is compared. It takes a maker of draws: `small`, `inside`, `production`, or any other.
 """
 
 from __future__ import annotations
@@ -18,24 +14,22 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from random import Random
-from typing import Any, ClassVar, TypeAlias
+from typing import ClassVar, TypeAlias
 
 from hypothesis import event, note
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from kvcheck.judge.accounts import AccountCheck
 from kvcheck.judge.choices import OTHERS, with_policy
 from kvcheck.judge.inside_programs import InsideDraw, inside_config
-from kvcheck.judge.longest_hit import HitOracle, LongestHitCheck
 from kvcheck.judge.production import LongDraw, production_config
 from kvcheck.play import steps
-from kvcheck.play.checks import CompareCheck, EventCheck, InvariantCheck, ShadowCheck
+from kvcheck.play.checks import CompareCheck, EventCheck
 from kvcheck.play.illegal_operations import ILLEGAL_OPERATIONS
 from kvcheck.play.performing import finish, perform_step
 from kvcheck.play.random_configs import random_config
 from kvcheck.play.random_programs import LAST, Draw
-from kvcheck.play.runner import Check, Runner
+from kvcheck.play.runner import Runner
 from kvcheck.play.scheduler import LOADING, PREEMPTED, RUNNING, WAITING
 from kvcheck.play.situations import SituationCounter
 from kvspec.config import ManagerConfig
@@ -80,38 +74,28 @@ def as_set(random: Random, config: ManagerConfig) -> ManagerConfig:
 
 
 class Machine(RuleBasedStateMachine):
-    """Rules draw steps; the attributes are set by the functions below.
+    """Rules draw steps; the attributes are set by `twin_machine`.
 
-    `audit`: the implementation checks itself, and the named invariants are checked too; without it,
-    only results and content are. `failed`: the programs that showed an error or a difference;
-    Hypothesis runs the smallest last.
+    `failed`: the programs that showed an error or a difference; Hypothesis runs the smallest last.
     """
 
-    implementation: ClassVar[Implementation]
-    oracle: ClassVar[Implementation | None] = None
-    hit_oracle: ClassVar[HitOracle]
+    subject: ClassVar[Implementation]
+    oracle: ClassVar[Implementation]
     draw_of: ClassVar[DrawOf]
-    audit: ClassVar[bool] = True
+    audit: ClassVar[bool]
     failed: ClassVar[list[steps.Program]]
 
     @initialize(random=RANDOMS)
     def create(self, random: Random) -> None:
-        """Draw a configuration and create a manager, or two, watched by the usual checks."""
+        """Draw a configuration and create both managers."""
         self.draw = type(self).draw_of(random)
-        if self.oracle is not None and type(self.draw) is not LongDraw:  # which is set as it is
+        if type(self.draw) is not LongDraw:  # which is set as it is
             self.draw.config = as_set(random, self.draw.config)
         self.performed: list[steps.Step] = []
-        self.runner = Runner(self.story, self.implementation, self.oracle, audit=self.audit)
+        self.runner = Runner(self.story, self.subject, self.oracle, audit=self.audit)
         self.situations: Counter[str] = Counter()
-        self.runner.checks = [*self.checks(), SituationCounter(self.situations)]
-
-    def checks(self) -> list[Check]:
-        """Return the checks of every operation."""
-        if self.oracle is not None:
-            return [CompareCheck(exact_ids=True), EventCheck()]
-        invariants: list[Check] = [InvariantCheck()] if self.audit else []
-        hits = LongestHitCheck(type(self).hit_oracle, rule="KV-COORD-5")
-        return [ShadowCheck(self.runner), *invariants, AccountCheck(), EventCheck(), hits]
+        checks = (CompareCheck(exact_ids=True), EventCheck(), SituationCounter(self.situations))
+        self.runner.checks = checks
 
     @property
     def story(self) -> steps.Program:
@@ -150,7 +134,7 @@ class Machine(RuleBasedStateMachine):
         arrival = self.draw.arrival()
         if self.draw.chance(0.5):  # alike, so that some share, return and evict
             arrival = steps.Arrive(arrival.prompt)
-        if Feature.HIT_REPORTS in self.implementation.capabilities.features:
+        if Feature.HIT_REPORTS in self.subject.capabilities.features:
             arrival = replace(arrival, reports_hits=self.draw.chance(0.5))
         admission = steps.Admit() if self.draw.chance(0.5) else self.draw.admission()
         self.do(arrival, replace(admission, who=LAST))
@@ -165,10 +149,8 @@ class Machine(RuleBasedStateMachine):
     @rule()
     def run_on(self) -> None:
         """Compute a chunk, or a decode step with drafts of which some are accepted."""
-        run = self.draw.run()
-        if self.oracle is not None:
-            run = replace(run, in_flight_tokens=self.draw.random.choice((0, 0, 0, 1, 2, 5)))
-        self.do(run)
+        in_flight = self.draw.random.choice((0, 0, 0, 1, 2, 5))
+        self.do(replace(self.draw.run(), in_flight_tokens=in_flight))
 
     @precondition(lambda self: self.num_in(LOADING) > 0)
     @rule()
@@ -203,13 +185,11 @@ class Machine(RuleBasedStateMachine):
         """Take a request out of the planned step (KV-MGR-24)."""
         self.do(steps.Withdraw(self.draw.who(), self.draw.chance(0.25)))
 
-    @precondition(lambda self: self.oracle is not None)  # accounts know nothing of copies
     @rule()
     def keep(self) -> None:
         """Hold blocks, return them, continue on a copy, or take tokens back."""
         self.do(self.draw.keeping())
 
-    @precondition(lambda self: self.oracle is not None)  # content is not followed through them
     @rule()
     def make_whole_steps(self) -> None:
         """Make a whole step, with single calls before it."""
@@ -231,21 +211,10 @@ class Machine(RuleBasedStateMachine):
                 finish(self.runner)
 
 
-def machine(
-    implementation: Implementation, draw_of: DrawOf, hit_oracle: HitOracle, *, audit: bool = True
-) -> type[Machine]:
-    """Return the machine of one implementation, beside a statement of hits."""
-    members = {"hit_oracle": staticmethod(hit_oracle), "audit": audit}
-    return _made(implementation, draw_of, members)
-
-
 def twin_machine(
     subject: Implementation, oracle: Implementation, draw_of: DrawOf, *, audit: bool = False
 ) -> type[Machine]:
     """Return the machine of two; `oracle` is right. `audit`: the subject checks itself."""
-    return _made(subject, draw_of, {"oracle": oracle, "audit": audit})
-
-
-def _made(subject: Implementation, draw_of: DrawOf, members: dict[str, Any]) -> type[Machine]:
-    own = {"implementation": subject, "draw_of": staticmethod(draw_of), "failed": []}
-    return type(f"MachineFor{subject.capabilities.name}", (Machine,), {**own, **members})
+    members = {"subject": subject, "oracle": oracle, "draw_of": staticmethod(draw_of)}
+    members |= {"audit": audit, "failed": []}
+    return type(f"MachineFor{subject.capabilities.name}", (Machine,), members)

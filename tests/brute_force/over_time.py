@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
-from kvcheck.judge.oracles import expect_equal
+from kvcheck.play.agreement import require_same
 from kvcheck.play.player import NAMES
 from kvcheck.play.runner import Performed, Runner
 from kvspec.config import KVCacheConfig, ManagerConfig
@@ -63,7 +63,7 @@ class OverTime:
             expected = told(self, name, done.arguments)
             if expected is not UNSAID:
                 rule = "KV-MGR-7" if done.name == "allocate_slots" else "KV-MGR-1"
-                expect_equal(rule, f"{done.name} of {name}", expected, done.outcome.result)
+                require_same(rule, f"{done.name} of {name}", expected, done.outcome.result)
         self.compare(done.after.snapshot)
 
     def after_step(self, runner: Runner) -> None:
@@ -75,11 +75,11 @@ class OverTime:
         history = self.history
         references = history.references()
         counts = [references[block] for block in range(state.num_blocks)]
-        expect_equal("KV-POOL-16", "references", counts, list(state.ref_counts))
-        expect_equal("KV-POOL-6", "free queue", history.free(), list(state.free_queue))
-        expect_equal("KV-POOL-9", "popped", sorted(history.popped), list(state.popped_blocks))
+        require_same("KV-POOL-16", "references", counts, list(state.ref_counts))
+        require_same("KV-POOL-6", "free queue", history.free(), list(state.free_queue))
+        require_same("KV-POOL-9", "popped", sorted(history.popped), list(state.popped_blocks))
         zero = [list(ids) for ids in state.new_block_ids]
-        expect_equal("KV-GRP-10", "to be zeroed", history.to_zero, zero)
+        require_same("KV-GRP-10", "to be zeroed", history.to_zero, zero)
         self.compare_names(state)
         self.compare_requests(state)
 
@@ -89,21 +89,21 @@ class OverTime:
         named = {block: keys for block, keys in enumerate(state.block_keys) if keys}
         numbers = {block: len(own) for block, own in names.items()}
         got = {block: len(keys) for block, keys in named.items()}
-        expect_equal("KV-GRP-11", "numbers of keys", numbers, got)
+        require_same("KV-GRP-11", "numbers of keys", numbers, got)
         covered = {block: own[0].num_tokens for block, own in names.items()}
         got = {block: state.covered_tokens[block] for block in named}
-        expect_equal("KV-PART-3", "covered tokens", covered, got)
+        require_same("KV-PART-3", "covered tokens", covered, got)
         for block, own in names.items():
             keys = tuple(
                 self.keys.setdefault(*pair) for pair in zip(own, named[block], strict=True)
             )
-            expect_equal("KV-HASH-1", f"keys of block {block}", keys, named[block])
+            require_same("KV-HASH-1", f"keys of block {block}", keys, named[block])
         known = set(self.keys.values())
-        expect_equal("KV-HASH-1", "different keys", len(self.keys), len(known))
+        require_same("KV-HASH-1", "different keys", len(self.keys), len(known))
         order = {self.keys[name]: tuple(b) for name, b in self.history.blocks.carriers().items()}
-        expect_equal("KV-POOL-13", "order of copies", order, dict(state.lookup_order))
+        require_same("KV-POOL-13", "order of copies", order, dict(state.lookup_order))
         new = [{self.keys[name] for name in names} for names in self.history.of_this_step]
-        expect_equal("KV-MAMBA-2", "states of this step", new, [set(k) for k in state.step_keys])
+        require_same("KV-MAMBA-2", "states of this step", new, [set(k) for k in state.step_keys])
 
     def compare_requests(self, state: Snapshot) -> None:
         history, expected = self.history, {}
@@ -120,7 +120,7 @@ class OverTime:
             )
             for name, each in state.requests.items()
         }
-        expect_equal("KV-GRP-1", "requests", expected, got)
+        require_same("KV-GRP-1", "requests", expected, got)
 
     # The results.
 

@@ -18,7 +18,7 @@ from hypothesis.stateful import run_state_machine_as_test
 
 import kvref
 from kvcheck.explore.configurations import configurations
-from kvcheck.judge.machine import machine
+from kvcheck.judge.machine import small, twin_machine
 from kvcheck.mistakes import Mistake
 from kvcheck.play.difference import WrongAnswer
 from kvcheck.play.random_programs import random_programs
@@ -39,7 +39,6 @@ from tests.lockstep.production import finds_difference
 from tests.lockstep.test_batched import play
 from tests.lockstep.test_lockstep import run, small_programs
 from tests.machines.planted import planted
-from tests.machines.test_mixed import enumerated_hit, stated
 from tests.plans.cases import CASES, Case
 from tests.plans.properties import CHECKS
 from tests.plans.test_broken import SEARCH, fails
@@ -116,8 +115,8 @@ def production(mistake: Mistake) -> str | None:
 
 
 def machines(mistake: Mistake) -> str | None:
-    """Run the state machine over mixtures of groups, by results and content alone."""
-    made = machine(mistake.make(), stated, enumerated_hit, audit=False)
+    """Run the state machine over mixtures of groups, beside the reference."""
+    made = twin_machine(mistake.make(), REFERENCE, small)
     run = partial(run_state_machine_as_test, made, settings=MACHINE)
     return _raises("mixed groups", run)
 
@@ -259,7 +258,7 @@ LAYERS: Mapping[str, Layer] = MappingProxyType(
         "explore": Layer(f"small configurations, {MAX_EDGES:,} edges each", MANAGERS, explore),
         "machines": Layer(
             f"a state machine, {MACHINE.max_examples} runs of {MACHINE.stateful_step_count}",
-            ALONE,
+            MANAGERS,
             machines,
         ),
         "proofs": Layer(
