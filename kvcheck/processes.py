@@ -84,8 +84,6 @@ class Processes(AbstractContextManager["Processes"]):
 
 
 class _Worker:
-    """A process that makes calls, one at a time."""
-
     def __init__(self) -> None:
         # Not by fork: a progress bar has a thread, and so have we.
         spawn = multiprocessing.get_context("spawn")
@@ -111,7 +109,6 @@ class _Worker:
 
 
 def _serve(parent: Connection) -> None:
-    """Make calls until the connection is closed."""
     # Ctrl-C reaches every process of a terminal; the process that began the calls handles it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # SIGTERM ends this process as Ctrl-C would: no check may mistake that for a result.

@@ -64,7 +64,6 @@ class Outcome:
 
     @classmethod
     def of(cls, call: Call) -> Outcome:
-        """Make the call."""
         function, arguments = call
         try:
             return cls(function(*arguments))

@@ -20,7 +20,6 @@ Document = Mapping[str, Any]
 
 
 def show(document: Document, console: Console) -> None:
-    """Print the tables, and below them what their numbers mean."""
     if console.width < TABLE_WIDTH:
         console.width = TABLE_WIDTH
     for table in _tables(document):

@@ -29,7 +29,6 @@ _INDEX = "kvfast"
 
 
 def with_fleet_options(command: _Command) -> _Command:
-    """Add the options `--engines` and `--route`."""
     routes = click.option(
         "--route",
         "routes",

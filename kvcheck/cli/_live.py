@@ -144,7 +144,6 @@ class LiveView:
             self._live.stop()
 
     def show(self, found: Figures, series: Series, engines: Sequence[Moment]) -> None:
-        """Show the figures if an update is due."""
         if found.seconds < self._due:
             return
         self._due = found.seconds + self.seconds_between

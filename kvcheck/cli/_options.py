@@ -53,7 +53,6 @@ verbose_option = click.option("-v", "--verbose", is_flag=True, help="Show everyt
 
 
 def impl_option(text: str = "Implementation", **options: Any) -> Callable[[Command], Command]:
-    """Return the option --impl, a name or None unless `options` say otherwise."""
     shown = f"{text}: {FORMS_OF_IMPL}."
     return click.option("--impl", "name", **{"metavar": "IMPL", "help": shown, **options})
 

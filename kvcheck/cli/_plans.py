@@ -49,7 +49,6 @@ class CachedModel:
 
 
 def with_model_options(command: _Command) -> _Command:
-    """Add `--model`, `--memory-gib` and `--tensor`."""
     model = click.option(
         "--model",
         metavar="MODEL",
@@ -98,7 +97,6 @@ def cached_model(
 
 
 def plan_path(name: str) -> Path:
-    """Return the path as given, or that of the shipped model of this name."""
     path = Path(name)
     if path.exists() or path.name != name or path.suffix == ".json":
         return path

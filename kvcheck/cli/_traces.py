@@ -13,7 +13,6 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
 def with_trace_options(command: _Command) -> _Command:
-    """Add `--format`, `--run-length` and `--tokenizer`."""
     run_length = click.option(
         "--run-length",
         type=click.IntRange(min=1),

@@ -90,8 +90,6 @@ class Shown:
 
 
 class Watched(Protocol):
-    """A replay through one engine or several."""
-
     @property
     def series(self) -> Series:
         """Usage and hits over the steps so far."""
@@ -130,7 +128,6 @@ class Watch:
             self._look(replay)
 
     def end(self, replay: Watched) -> None:
-        """Show the final figures."""
         self._look(replay, is_last=True)
 
     def _look(self, replay: Watched, *, is_last: bool = False) -> None:

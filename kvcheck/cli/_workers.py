@@ -17,7 +17,6 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 def workers_options(command: Command) -> Command:
-    """Add the options --jobs and --cluster to a command."""
     jobs = click.option(
         "--jobs",
         type=click.IntRange(1, MOST_JOBS),

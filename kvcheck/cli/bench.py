@@ -171,7 +171,6 @@ def _subjects(names: tuple[str, ...], peer: str | None) -> tuple[Subject, ...]:
 
 
 def _replay(subject: Subject, options: Mapping[str, Any]) -> ReplayCase:
-    """Replay the trace once to record its calls."""
     replayed = ReplayOptions(options["num_blocks"], BLOCK_SIZE_TOKENS, max_running=REPLAY_RUNNING)
     with open_trace(options["trace"], endless=True) as source:
         records = select(source, limit=options["requests"])

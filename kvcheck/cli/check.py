@@ -213,7 +213,6 @@ def budget_of(name: str, programs: int | None) -> Budget:
 
 
 def save(path: Path | None, reached: State) -> None:
-    """Save the run's progress to the file of --resume, if given."""
     if path is not None:
         write_state(reached.to_json(), path)
 
@@ -243,7 +242,6 @@ class KnownFiles:
         return self.target is not None and self.expect is None
 
     def compared(self, result: Report) -> Report:
-        """Return the report with its comparison against --expect, if given."""
         from kvcheck.judge.expected import compare
 
         if self.expect is None:
@@ -251,7 +249,6 @@ class KnownFiles:
         return replace(result, expected=compare(self.expect, self.expected, result))
 
     def write(self, result: Report) -> None:
-        """Write the file of --write-expect, if given."""
         from kvcheck.judge.expected import expected_text, renewed
 
         if self.target is not None:
@@ -336,7 +333,6 @@ def style_of(number: int, line: str, *, conforms: bool) -> str | None:
 
 
 def run(suite: Suite, state: State | None) -> Report:
-    """Run the suite, with a progress bar on stderr if that is a terminal."""
     with progress_bars() as bars:
         bar = bars.add_task("examples", total=1.0)
 

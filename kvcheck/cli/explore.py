@@ -163,7 +163,6 @@ def progress() -> Iterator[Callable[[Exploration], None]]:
 
 
 def list_configurations(configurations: tuple[Configuration, ...]) -> None:
-    """Print each configuration's name, summary and recorded size."""
     recorded = recorded_counts()
     for each in configurations:
         counts = recorded.get(each.name)
@@ -214,7 +213,6 @@ def write_records(report: Report, pair: Pair, folder: Path, console: Console) ->
 def to_json(
     report: Report, pair: Pair, configurations: Sequence[Configuration]
 ) -> dict[str, object]:
-    """Return the report as a JSON document."""
     return {
         "impl": pair.subject_name or pair.oracle_name,
         "oracle": pair.oracle_name,

@@ -213,7 +213,6 @@ def _num_blocks(given: dict[str, Any]) -> int:
 
 
 def _check_several(traces: Sequence[str], given: dict[str, Any]) -> None:
-    """Fail for options that work with a single trace only."""
     alone = ("--record", "record_path"), ("--engines", "engines"), ("--against", "sources")
     for option, value in ((option, given[name]) for option, name in alone):
         if value:
@@ -229,7 +228,6 @@ def _replayed(
     given: dict[str, Any],
     shown: Shown,
 ) -> tuple[ReplayResult, dict[str, Any]]:
-    """Replay the trace of this name and return its result and report."""
     implementation = find_implementation(impl)
     with open_trace(
         trace,

@@ -122,7 +122,6 @@ def plan_of(configuration: Configuration, step: Step, entries: tuple[Entry, ...]
 def play_wrong_batch(
     configuration: Configuration, state: State, move: Move, do: Do
 ) -> World | None:
-    """Make an illegal step, if a request is running."""
     running = [number for number, seat in enumerate(state.world.seats) if seat.phase == RUNNING]
     if not running:
         return None

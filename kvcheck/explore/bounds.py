@@ -61,8 +61,6 @@ class Computation:
 
 @dataclass(frozen=True)
 class Step:
-    """The options of a whole engine step; see `kvspec.batched.StepPlan`."""
-
     token_budget: int
     num_lookahead_tokens: int = 0
     reserved_blocks: int = 0

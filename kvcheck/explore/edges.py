@@ -166,7 +166,6 @@ class Turn:
         return Broken(rule, name, detail, move, tuple(self.operations), tuple(self.before[:-1]))
 
     def make(self, move: Move, fresh: Fresh, beside: Fresh | None) -> World | None:
-        """Make one move from the state; return None where it is not possible."""
         edges, oracle, subject = self.edges, self.edges.oracle, self.edges.subject
         # An unchanged manager serves the next move too.
         is_old = not self.has_changed

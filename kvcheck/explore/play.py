@@ -278,8 +278,6 @@ def _step(configuration: Configuration, state: State, move: Move, do: Do) -> Wor
 
 
 def _plain(operation: str) -> Callable[[Configuration, State, Move, Do], World]:
-    """Return a move that is one operation without arguments."""
-
     def plain(configuration: Configuration, state: State, move: Move, do: Do) -> World:
         do(operation)
         return state.world

@@ -42,7 +42,6 @@ class Naming(NamedTuple):
 
 
 def renamed_fingerprint(state: State, names: tuple[str, ...], *, prompt_matters: bool) -> bytes:
-    """Return the fingerprint of a state's form; `names` are those of its requests."""
     return naming(state, names, prompt_matters=prompt_matters).fingerprint
 
 
@@ -99,5 +98,4 @@ def _named(
 
 
 def marks_of(request: RequestState) -> tuple[bool | None, ...]:
-    """Return the mark of each group as plain values."""
     return tuple(None if mark is None else mark.has_allocated for mark in request.mamba)

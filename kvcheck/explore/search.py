@@ -202,7 +202,6 @@ def _below(
 
 
 def expanding(configuration: Configuration, pair: Pair, workers: Workers | None) -> Expand:
-    """Return a function that expands states, here or by workers that find the sides by name."""
     if workers is None:
         edges = Edges(configuration, pair.oracle, pair.subject)
         return lambda level: (_expand(edges, chunk) for chunk in _chunks(level))

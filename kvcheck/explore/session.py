@@ -104,7 +104,6 @@ FEATURES_OF_CALL: Mapping[Call, tuple[Feature, ...]] = {
 
 
 def lacks(configuration: Configuration, can: Capabilities) -> list[str]:
-    """Return what this configuration needs and the implementation lacks."""
     found = requirements.lacking(configuration.config, can, hashes_matter=True)
     needed = {feature for call in configuration.calls for feature in FEATURES_OF_CALL.get(call, ())}
     needed |= _features_of_options(configuration)

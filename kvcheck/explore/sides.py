@@ -59,7 +59,6 @@ class Side:
         self.made: dict[tuple[str, int, tuple[int, ...]], Request] = {}
 
     def place(self, manager: KVCacheManager, world: World) -> None:
-        """Continue with this manager, and with the requests of its state."""
         self.player.manager = manager
         for name, seat in zip(self.names, world.seats, strict=True):
             if seat.phase == EMPTY:
@@ -101,7 +100,6 @@ class Side:
         return Outcome([block_hash.hex() for block_hash in new.block_hashes])
 
     def do(self, name: str, request_id: str | None, arguments: Mapping[str, Any]) -> Seen:
-        """Perform one operation, and empty all queues."""
         outcome = self.perform(name, request_id, arguments)
         manager = self.player.manager
         events = manager.take_events()

@@ -31,7 +31,6 @@ class World(NamedTuple):
     popped: tuple[tuple[int, ...], ...] = ()
 
     def with_seat(self, number: int, seat: Seat) -> World:
-        """Return the same world with one seat replaced."""
         seats = (*self.seats[:number], seat, *self.seats[number + 1 :])
         return World(seats, self.popped)
 
@@ -64,7 +63,6 @@ class Do(Protocol):
 
 
 def fingerprint(manager: bytes, world: World, *, prompt_matters: bool) -> bytes:
-    """Return the fingerprint of a state, from that of its manager and from its world."""
     plain = (seats_of(world, prompt_matters=prompt_matters), world.popped)
     return blake2b(
         marshal.dumps(plain, MARSHAL_VERSION), digest_size=FINGERPRINT_BYTES, key=manager

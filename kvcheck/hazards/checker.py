@@ -38,7 +38,6 @@ class _Work:
         return clock.get(self.run.stream, 0) >= self.index
 
     def end(self) -> Clock:
-        """Return the clock of its end."""
         return {**self.before, self.run.stream: self.index}
 
 

@@ -29,7 +29,6 @@ def drawn(hazard: Hazard, lines: Sequence[tuple[int, Line]]) -> Iterator[str]:
 
 
 def _told(line: Run, hazard: Hazard) -> str:
-    """Return the id of a work and what it does in the block."""
     does = [
         f"{verb} {each.begin}-{each.end - 1}"
         for verb, places in (("reads", line.reads), ("writes", line.writes))

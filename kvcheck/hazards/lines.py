@@ -35,7 +35,6 @@ class Place:
 
     @property
     def of_block(self) -> tuple[str, int]:
-        """The pool and the block."""
         return self.pool, self.block
 
     def __str__(self) -> str:
@@ -44,8 +43,6 @@ class Place:
 
 @dataclass(frozen=True)
 class Pools:
-    """The pools and their block sizes in tokens."""
-
     sizes_tokens: Mapping[str, int]
 
 

@@ -30,7 +30,6 @@ Lacks = tuple[str, ...]
 
 
 def chosen_rules(report: Report) -> dict[str, str]:
-    """Return the rules selected by the options of the run."""
     return {
         rule: sentence
         for rule, sentence in rule_sentences().items()
@@ -64,18 +63,15 @@ def rule_outcomes(report: Report) -> dict[str, RuleOutcome]:
 
 
 def verdicts(report: Report) -> dict[str, str]:
-    """Return the verdict on each rule as a word."""
     return {rule: found.verdict for rule, found in rule_outcomes(report).items()}
 
 
 def counts_of(outcomes: Mapping[str, RuleOutcome]) -> dict[str, int]:
-    """Count the rules per verdict; the counts add up to all rules."""
     counts = Counter(found.verdict for found in outcomes.values())
     return {verdict: counts[verdict] for verdict in VERDICTS}
 
 
 def grouped(outcomes: Mapping[str, RuleOutcome], verdict: str) -> dict[str, list[str]]:
-    """Group the rules of one verdict by reason, the most frequent first."""
     found: dict[str, list[str]] = {}
     for rule, each in outcomes.items():
         if each.verdict == verdict:

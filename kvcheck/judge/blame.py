@@ -25,7 +25,6 @@ Kind = tuple[str, str]
 
 
 def cause_of(kind: Kind) -> str:
-    """Return the finding's name, which unlike blame is the same in every run."""
     return " ".join(kind)
 
 
@@ -108,7 +107,6 @@ def _named(evidence: Sequence[Evidence]) -> dict[str, float]:
 
 
 def _of_neighbours(neighbours: Sequence[Neighbour]) -> dict[str, float]:
-    """Score the rules of known mistakes by likeness."""
     votes: dict[str, float] = defaultdict(float)
     twins: dict[str, float] = defaultdict(float)
     for each in neighbours:

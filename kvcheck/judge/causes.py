@@ -39,7 +39,6 @@ class Shrinker:
     is_counted: bool = False
 
     def keep(self, violation: Violation) -> None:
-        """Shrink the violation and keep it as the first of its kind."""
         with self._spending():
             seconds, attempts = self._limits()
             small = made_smaller(violation, self._verdict, seconds, attempts=attempts)

@@ -58,7 +58,6 @@ def functions() -> list[str]:
 
 
 def with_policy(config: ManagerConfig, names: Iterable[str]) -> ManagerConfig:
-    """Return the configuration with only these choices changed."""
     policy: dict[str, Any] = {name: OTHERS[name] for name in names}
     return replace(config, policy=replace(config.policy, **policy))
 

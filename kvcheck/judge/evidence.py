@@ -55,7 +55,6 @@ def write_records(
 def write_record(
     violation: Violation, subject: Implementation, oracle: Implementation | None, path: Path
 ) -> Written:
-    """Write the record of one violation."""
     if not violation.operations:
         return Written(violation, reason="it is not shown by operations")
     with tempfile.TemporaryDirectory() as folder:

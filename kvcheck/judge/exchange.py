@@ -87,7 +87,6 @@ def _file_of(name: str) -> str:
 
 
 def _with_reason(outcome: RuleOutcome) -> str:
-    """Return the verdict followed by its reason."""
     return f"{outcome.verdict}: {outcome.reason}" if outcome.reason else outcome.verdict
 
 

@@ -39,7 +39,6 @@ class Asked:
 
     @classmethod
     def of(cls, options: Options, profile: str) -> Asked:
-        """Return these of the command line's options."""
         return cls(options.name, str(options.level), profile, options.oracle, options.rules)
 
 
@@ -54,7 +53,6 @@ def findings(report: Report) -> tuple[Finding, ...]:
 
 
 def compare(file: Path, listed: Sequence[Finding], report: Report) -> Compared:
-    """Compare the findings of a run with those of a file."""
     seen = {each.cause: each for each in findings(report)}
     wanted = {each.cause: each for each in listed}
     known, new, gone, not_seen = [], [], [], []
@@ -124,7 +122,6 @@ def read_expected(path: Path, asked: Asked) -> tuple[Finding, ...]:
 
 
 def expected_text(asked: Asked, listed: Iterable[Finding]) -> str:
-    """Return the text of the file."""
     lines = [f"{name} = {_toml(value)}" for name, value in asdict(asked).items()]
     for each in listed:
         lines += ["", "[[known]]"]
@@ -142,7 +139,6 @@ def _toml(value: str | tuple[str, ...]) -> str:
 
 
 def _short(value: object, where: Where) -> str:
-    """Return a text that fits a line."""
     found = text(value, where)
     if len(found) > MOST_TEXT:
         raise where.error(f"longer than {MOST_TEXT} characters")

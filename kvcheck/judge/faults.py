@@ -84,7 +84,6 @@ def candidates(
 
 
 def known_of(oracle: str) -> tuple[Mistake, ...]:
-    """Return the mistakes made from the oracle whose effect can be observed."""
     return tuple(
         each
         for each in installed()
@@ -95,7 +94,6 @@ def known_of(oracle: str) -> tuple[Mistake, ...]:
 def shows(
     violation: Violation, made: Implementation, oracle: Implementation, options: Options
 ) -> bool:
-    """Check that the mistake gives the same wrong result at the same operation."""
     again = played(violation, made, oracle, options)
     if again is None or len(again.operations) != len(violation.operations):
         return False

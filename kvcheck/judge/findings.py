@@ -37,7 +37,6 @@ class Compared:
 
     @property
     def agrees(self) -> bool:
-        """Whether no finding is new and every expected one was found again."""
         return not self.new and not self.gone
 
     def known_as(self, cause: str) -> Finding | None:
@@ -46,7 +45,6 @@ class Compared:
 
 
 def shown_by(kinds: Iterable[Kind], evidence: Sequence[Evidence]) -> dict[str, tuple[str, ...]]:
-    """Return the examples that show each cause; `RANDOM` if none does."""
     places: dict[Kind, dict[str, None]] = {kind: {} for kind in kinds}
     for each in evidence:
         if each.kind:

@@ -57,7 +57,6 @@ HAPPENED: Mapping[str, str] = MappingProxyType(
 
 
 def happened(violation: Violation) -> str:
-    """Return what happened, in one line."""
     call = violation.operations[-1][0] if violation.operations else "a call"
     if violation.rule == PROTOCOL:
         return "a message breaks the protocol"

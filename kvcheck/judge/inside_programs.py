@@ -42,10 +42,7 @@ def large_inside_program(random: Random, max_steps: int) -> Program:
 
 
 class InsideDraw(Draw):
-    """Programs whose requests start and end within few steps."""
-
     def habit(self) -> list[Step]:
-        """Draw a request that arrives, continues or leaves."""
         return _habit(self)
 
 
@@ -75,7 +72,6 @@ class LongInsideDraw(InsideDraw, LongDraw):
 
 
 def _crowd(draw: Draw) -> list[Step]:
-    """Let many requests arrive and run."""
     come = [each for _ in range(20) for each in (_arrival(draw), st.Admit(LAST))]
     return [*come, *[draw.run() for _ in range(20)], st.NewStep()]
 

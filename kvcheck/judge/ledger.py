@@ -30,11 +30,9 @@ class Ledger:
     looked_at: set[str] = field(default_factory=set)
 
     def leave_out(self, check: str, reason: LeftOut) -> None:
-        """Note that a check did not run."""
         self.left_out[check] = tuple(str(reason).split(", "))
 
     def note(self, check: str, rules: Collection[str], violation: Violation | None) -> None:
-        """Note that a check finished or was violated."""
         kind = None if violation is None else violation.kind
         self.evidence.append(Evidence(check, tuple(rules), kind))
         if violation is None:
@@ -64,12 +62,10 @@ class Ledger:
 
     @property
     def in_doubt(self) -> frozenset[str]:
-        """Return the rules with a failed check."""
         return in_doubt(self.evidence)
 
     @property
     def shown_by(self) -> Mapping[str, tuple[str, ...]]:
-        """Return what shows each cause."""
         return shown_by(self.violations, self.evidence)
 
     def exercised(self, level: Level, can: Capabilities, num_random: int) -> frozenset[str]:

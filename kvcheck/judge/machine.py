@@ -87,7 +87,6 @@ class Machine(RuleBasedStateMachine):
 
     @initialize(random=RANDOMS)
     def create(self, random: Random) -> None:
-        """Draw a configuration and create both managers."""
         self.draw = type(self).draw_of(random)
         if type(self.draw) is not LongDraw:  # which is set as it is
             self.draw.config = as_set(random, self.draw.config)
@@ -99,15 +98,12 @@ class Machine(RuleBasedStateMachine):
 
     @property
     def story(self) -> steps.Program:
-        """Return the steps so far as a program."""
         return steps.Program(self.draw.config, tuple(self.performed))
 
     def num_in(self, *phases: str) -> int:
-        """Count the requests in one of these phases."""
         return sum(request.seat.phase in phases for request in self.runner.requests)
 
     def do(self, *more: steps.Step) -> None:
-        """Perform the steps."""
         for step in more:
             self.performed.append(step)
             with self.kept():
@@ -198,7 +194,6 @@ class Machine(RuleBasedStateMachine):
     @precondition(lambda self: self.draw.config.kv_cache.num_blocks <= FEW_BLOCKS)
     @rule()
     def habit(self) -> None:
-        """Perform a few steps that belong together."""
         self.do(*self.draw.habit())
 
     def teardown(self) -> None:

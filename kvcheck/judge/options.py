@@ -38,7 +38,6 @@ class Budget:
 
     @property
     def is_counted(self) -> bool:
-        """Whether the budget counts programs instead of seconds."""
         return self.programs is not None
 
     def counted(self, programs: int) -> Budget:

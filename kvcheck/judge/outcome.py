@@ -94,5 +94,4 @@ class Report:
 
     @property
     def missed(self) -> tuple[str, ...]:
-        """Return the situations that never occurred."""
         return missed(self.situations)

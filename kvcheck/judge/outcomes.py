@@ -60,7 +60,6 @@ def to_text(outcomes: Outcomes) -> str:
 
 
 def from_text(text: str) -> Outcomes:
-    """Decode the text that `to_text` writes."""
     told = json.loads(text)
     checks = tuple(told["checks"])
     kinds = [(rule, name) for rule, _, name in (each.partition(" ") for each in told["kinds"])]

@@ -74,7 +74,6 @@ def report_html(
 
 
 def title(report: Report) -> str:
-    """Return the implementation's name and the verdict."""
     return f"{report.options.name} {verdict_of(report)}"
 
 
@@ -193,7 +192,6 @@ def _violation(
 
 
 def _link(rule: str) -> str:
-    """Return the rule's title as a link to its text on the page."""
     return f'<a class="id" href="#{escape(rule)}">{escape(titled(rule))}</a>'
 
 

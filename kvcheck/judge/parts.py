@@ -57,7 +57,6 @@ class Drawn:
 
 
 def program_answer(sides: Sides, program: Program) -> Answer:
-    """Run a program that fits the subject."""
     situations: Counter[str] = Counter()
     found: Violation | None = None
     left_out: LeftOut | None = None
@@ -76,7 +75,6 @@ def example(sides: Sides, name: str) -> Answer:
 
 
 def example_answer(sides: Sides, example: Example) -> Answer:
-    """Run an example."""
     found: Violation | None = None
     left_out: LeftOut | None = None
     options, begin = sides.options, time.monotonic()
@@ -89,7 +87,6 @@ def example_answer(sides: Sides, example: Example) -> Answer:
 
 
 def plans(sides: Sides, batch: int, names: Sequence[str]) -> Drawn:
-    """Run random models to plan for, beside a batch of programs."""
     return Drawn(batch, tuple(example(sides, name) for name in names))
 
 

@@ -329,7 +329,6 @@ class LongDraw(Draw):
         )
 
     def rest(self) -> Step:
-        """Draw as in short programs, anywhere in a text."""
         plain = super().rest()
         if isinstance(plain, st.Ask) and plain.num_tokens is not None:
             return replace(plain, num_tokens=self.length())
@@ -338,7 +337,6 @@ class LongDraw(Draw):
         return plain
 
     def eviction(self) -> st.Evict:
-        """Draw some blocks, anywhere in a text."""
         plain = super().eviction()
         most = max(len(self.texts[0]) // self.sizes[0], 1)
         count = self.random.choice((1, 1, 3, 32, 33, 70))

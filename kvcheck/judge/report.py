@@ -126,7 +126,6 @@ def _checked_lines(
 
 
 def to_repeat(report: Report, violation: Violation) -> str:
-    """Return the command that shows the violation again."""
     options = report.options
     command = f"kvspec check {shlex.quote(options.name)} --level {options.level}"
     if violation.is_example:
@@ -149,7 +148,6 @@ def way_of(violation: Violation, among: Sequence[Violation]) -> tuple[int, int]:
 
 
 def more_ways(report: Report, rule: str) -> str:
-    """Say in how many more ways the rule is broken."""
     return f"broken in {report.more[rule]} more ways, not shown"
 
 
@@ -190,7 +188,6 @@ def known_as(report: Report, violation: Violation) -> Finding | None:
 
 
 def expected_rows(compared: Compared) -> Iterator[tuple[str, Finding, str]]:
-    """Yield each finding with its state, and its reason or what to do about it."""
     yield from (("known", each, each.reason or "no reason given") for each in compared.known)
     yield from (("new", each, "") for each in compared.new)
     ask = f"remove it from {compared.file} or run --write-expect"
@@ -250,7 +247,6 @@ def violation_lines(options: Options, violation: Violation) -> Iterator[str]:
 def _story_lines(
     options: Options, violation: Violation, remark: str, *, with_test: bool
 ) -> Iterator[str]:
-    """Yield the lines of a violation that follow its rule."""
     operations = violation.operations
     yield from _wrapped("  shown by  ", violation.program.name)
     if (words := configuration(violation)) is not None:
@@ -312,7 +308,6 @@ def said(violation: Violation) -> tuple[str, str]:
 
 
 def test_of(options: Options, violation: Violation) -> str:
-    """Return a test that reproduces the violation, to paste."""
     rule, program = violation.rule, violation.program
     if violation.is_example:
         asked = (options.name, options.policy, options.oracle, str(options.level))

@@ -56,7 +56,6 @@ class State:
     drawn: int = 0
 
     def to_json(self) -> dict[str, Any]:
-        """Return the content of the file."""
         plain = {member.name: getattr(self, member.name) for member in fields(self)}
         plain["left_out"] = {name: list(lacks) for name, lacks in self.left_out.items()}
         plain["situations"] = dict(self.situations)
@@ -120,7 +119,6 @@ def encode_program(program: st.Program) -> dict[str, Any]:
 
 
 def decode_program(value: object, where: Where) -> st.Program:
-    """Decode a program."""
     found = _PROGRAM(value, where)
     return st.Program(
         found["config"], tuple(found["steps"]), name=found["name"], rules=tuple(found["rules"])
@@ -149,5 +147,4 @@ _PROGRAM = structure(
 
 
 def _frozen(value: Any) -> Any:
-    """Convert lists to the tuples that steps have."""
     return tuple(map(_frozen, value)) if isinstance(value, list) else value

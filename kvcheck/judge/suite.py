@@ -171,7 +171,6 @@ class Suite:
             yield parts.example, (self.sides, example.name)
 
     def _take(self, example: Example, answer: Answer) -> None:
-        """Take the outcome of an example."""
         self._note_answer(answer)
         if answer.left_out is not None:
             self.found.leave_out(example.name, answer.left_out)
@@ -236,7 +235,6 @@ class Suite:
             yield parts.plans, (self.sides, batch, [plan.name for plan in plans])
 
     def _take_random(self, answer: Answer) -> None:
-        """Take the outcome of a random program or plan; a plan is not shrunk."""
         self._note_answer(answer)
         if answer.left_out is not None:
             return

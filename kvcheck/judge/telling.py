@@ -138,7 +138,6 @@ class Heard:
         arguments: Mapping[str, Any],
         request: Request | None,
     ) -> Any:
-        """Note the call and make it."""
         call = Call.of(name, request, arguments)
         if name in ARGUMENTS:
             self.note(
@@ -166,18 +165,15 @@ class Listener:
 
     @property
     def capabilities(self) -> Capabilities:
-        """Return those of `inner`."""
         return self.inner.capabilities
 
     def batched(self, manager: KVCacheManager) -> BatchedManager:
-        """Return a manager of whole steps, which are not noted."""
         for heard in self.heard:
             heard.is_whole = False
         return cast(BatchedImplementation, self.inner).batched(unwrapped(manager))
 
     @property
     def planner(self) -> Planner | None:
-        """Return that of `inner`."""
         return self.inner.planner
 
     def create(
@@ -187,7 +183,6 @@ class Listener:
         check_invariants: bool = True,
         clock: Callable[[], int] | None = None,
     ) -> KVCacheManager:
-        """Create a manager whose calls are noted."""
         manager = self.inner.create(config, check_invariants=check_invariants, clock=clock)
         return self._listened(config, manager, is_whole=True)
 
@@ -207,7 +202,6 @@ class Listener:
         return Forwarding(manager, self.heard[-1].perform)  # type: ignore[abstract]  # made of the interface
 
     def make_request(self, manager: KVCacheManager, request: RequestInput) -> Request:
-        """Make a request, noted for the last manager."""
         made = self.inner.make_request(unwrapped(manager), request)
         if self.heard:
             self.heard[-1].note(
@@ -220,7 +214,6 @@ class Listener:
     def append_tokens(
         self, manager: KVCacheManager, request: Request, token_ids: Sequence[int]
     ) -> None:
-        """Append tokens."""
         before = request.num_tokens
         self.inner.append_tokens(unwrapped(manager), request, token_ids)
         if self.heard:
@@ -228,5 +221,4 @@ class Listener:
             self.heard[-1].note("append_tokens", request.request_id, lambda: given)
 
     def make_hit_rate_window(self, max_requests: int = 1000) -> HitRateWindow:
-        """Return that of `inner`."""
         return self.inner.make_hit_rate_window(max_requests)

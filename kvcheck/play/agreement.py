@@ -97,14 +97,12 @@ RULE_OF_PART: Mapping[str, str] = {
 
 
 def rule_of(operation: str) -> str:
-    """Return the rule that an operation breaks with a wrong result."""
     return RULE_OF_OPERATION.get(operation, "KV-ERR-2")
 
 
 def require_same(
     rule: str, what: str, expected: object, got: object, name: str = AS_THE_REFERENCE
 ) -> None:
-    """Raise WrongAnswer unless these are equal."""
     if expected != got:
         raise WrongAnswer(name, rule, what, expected, got)
 
@@ -161,7 +159,6 @@ def require_same_members(expected: Snapshot, got: Snapshot, when: str) -> None:
 
 
 def require_same_view(expected: View, got: View, when: str) -> None:
-    """Require the same whole state."""
     if expected.snapshot != got.snapshot:  # then where do they differ?
         copies = (expected.dup_order, got.dup_order)
         require_same_state(expected.state, got.state, copies, when)
@@ -193,7 +190,6 @@ def _kind_of(event: Any) -> tuple[str, bool]:
 
 
 def _ending(outcome: Outcome) -> str:
-    """Describe in words how a call ended."""
     error = outcome.error
     if error is None:
         return "with an answer"

@@ -32,12 +32,10 @@ class Playing(Protocol):
 
 
 def register(player: Playing, _: str, args: Mapping[str, Any]) -> list[int]:
-    """Register requests and return their handles."""
     return [player.batched.register(player.requests[name]) for name in args["names"]]
 
 
 def unregister(player: Playing, _: str, args: Mapping[str, Any]) -> None:
-    """Forget requests."""
     player.batched.unregister(args["handles"])
 
 
@@ -136,7 +134,6 @@ def _follow(player: Playing, args: Mapping[str, Any], prompts: Sequence[int | No
 
 
 def _plainest(numbers: list[int]) -> list[int] | int:
-    """Return one number if it applies to all."""
     return numbers[0] if len({*numbers}) == 1 else numbers
 
 
@@ -173,7 +170,6 @@ def wrong_length(player: Playing, _: str, args: Mapping[str, Any]) -> None:
 
 
 def wrong_hold(player: Playing, _: str, args: Mapping[str, Any]) -> None:
-    """Hold blocks of which one does not exist."""
     player.manager.hold_blocks(tuple(args["block_ids"]))
 
 
@@ -204,7 +200,6 @@ def look_at(player: Playing, _: str, args: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def walk(player: Playing, _: str, args: Mapping[str, Any]) -> list[int]:
-    """Return free blocks behind one that may not be free."""
     return list(player.batched.next_free_blocks(3, after=args["after"]))
 
 

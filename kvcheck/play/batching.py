@@ -80,7 +80,6 @@ def register_all(runner: Runner) -> None:
 
 
 def _schedule(runner: Runner) -> list[tuple[str, int, str, int]]:
-    """Return what the scheduler owns of each request."""
     seats = [(each.name, each.seat, each.num_preemptions) for each in runner.requests]
     return [(name, seat.num_computed, seat.status, number) for name, seat, number in seats]
 
@@ -118,13 +117,11 @@ def _entries(runner: Runner, step: st.Batch) -> Entries:
 
 
 def _features(runner: Runner) -> frozenset[Feature]:
-    """Return the features of all sides."""
     oracle = runner.oracle.features if runner.oracle is not None else frozenset(Feature)
     return runner.subject.features & oracle
 
 
 def append(runner: Runner, texts: Mapping[str, list[int]]) -> None:
-    """Append tokens to each of these requests in one call."""
     if not texts:
         return
     handles = [runner.batches.handles[name] for name in texts]
@@ -183,7 +180,6 @@ def _lengths(runner: Runner, step: st.Batch, entries: Entries) -> list[int | Non
 
 
 def _release(runner: Runner, entries: Entries) -> None:
-    """Note which requests ended or were preempted."""
     for request in (*entries.finished, *entries.preempted):
         runner.batches.table.pop(runner.batches.handles[request.name], None)
         request.num_lost, request.fresh_load = request.seat.num_computed, None
@@ -195,7 +191,6 @@ def _release(runner: Runner, entries: Entries) -> None:
 
 
 def _grant(runner: Runner, step: st.Batch, entries: Entries, result: Mapping[str, Any]) -> None:
-    """Follow what was granted."""
     batches = runner.batches
     scheduled, hits = iter(result["scheduled"]), iter(result["hits"])
     drafted: list[tuple[Tracked, int, list[int]]] = []
@@ -228,7 +223,6 @@ def _grant(runner: Runner, step: st.Batch, entries: Entries, result: Mapping[str
 
 
 def _answer(runner: Runner, step: st.Batch, entries: Entries) -> None:
-    """Append many tokens at once to a request that runs."""
     entered = [each[0] for each in entries.running] + [each for each, _ in entries.new]
     going = [each for each in entered if each.seat.phase == RUNNING]
     for request in going[step.turn % len(going) :][:1] if going else ():

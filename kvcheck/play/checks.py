@@ -97,7 +97,6 @@ class ShadowCheck:
             self.contents.pop(done.request.name, None)  # retold
 
     def after_step(self, runner: Runner) -> None:
-        """Check that the next reads of every running request are still present."""
         for request in runner.requests:
             if request.seat.phase == RUNNING:
                 name, lists = request.name, runner.subject.blocks(request)
@@ -106,7 +105,6 @@ class ShadowCheck:
                 self.check.read_held(name, what, content, lists, length, "KV-HASH-1")
 
     def _content(self, request: Tracked) -> Content:
-        """Return the content of the request's tokens."""
         if request.name not in self.contents:
             root = repr((request.arrival.salt, request.arrival.lora)).encode()
             self.contents[request.name] = Content(root)
@@ -169,7 +167,6 @@ class ShadowCheck:
             self.check.read_group(what, content, group, hits["blocks"][group], length, "KV-HASH-1")
 
     def _lose(self, runner: Runner, lost: Sequence[int]) -> None:
-        """Void a failed load: the blocks before these arrived, these hold nothing."""
         for request in runner.requests:
             if request.name in self.awaited:
                 lists = runner.subject.blocks(request)
@@ -178,7 +175,6 @@ class ShadowCheck:
         self.check.shadow.lose(lost)
 
     def _arrive(self, runner: Runner, request: Tracked) -> None:
-        """Write a load that was awaited."""
         if request.name in self.awaited:
             self._write(runner, request, self.awaited.pop(request.name), 0)
 
@@ -227,7 +223,6 @@ class InvariantCheck:
         self.num_free_at_start: int | None = None
 
     def after_operation(self, runner: Runner, done: Performed) -> None:
-        """Check the snapshot and the transition."""
         if self.num_free_at_start is None:
             self.num_free_at_start = done.before.num_free_blocks
         if Feature.SNAPSHOT in runner.subject.features:
@@ -284,7 +279,6 @@ class EventCheck:
         """Check nothing: events are taken once per step."""
 
     def after_step(self, runner: Runner) -> None:
-        """Take the events and compare them."""
         if not runner.config.enable_events and Feature.EVENTS not in runner.subject.features:
             return
         got = runner.subject.player.manager.take_events()

@@ -65,7 +65,6 @@ class Mismatch:
     after: str = ""
 
     def render(self, *, verbose: bool = False) -> str:
-        """Return a few lines for a terminal."""
         limit = None if verbose else SHOWN_CHARACTERS
         arguments = ", ".join(
             f"{name}={_cut(json.dumps(value), limit)}" for name, value in self.arguments.items()
@@ -79,7 +78,6 @@ class Mismatch:
         return "\n".join(lines)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the same as JSON, uncut."""
         return {
             "file": self.file,
             "line": self.line,
@@ -148,7 +146,6 @@ def compare_observed(expected: Observed, got: View, before: View | None) -> Iter
 
 
 def _compare_hashes(expected: Observed, got: View, before: View | None) -> Iterator[Difference]:
-    """Compare the hash of a large pool's state; hashes of its parts show which field is wrong."""
     for name in got.state:
         if name in expected.state_parts:
             wanted = expected.state_parts[name]
@@ -169,7 +166,6 @@ def describe_error(error: Exception) -> str:
 
 
 def _show(value: Any, limit: int | None) -> str:
-    """Return text as it is with further lines indented, other values as JSON. Cut to `limit`."""
     if not isinstance(value, str):
         return _cut(json.dumps(value, default=repr), limit)
     printable = value.encode("utf-8", "backslashreplace").decode("utf-8")

@@ -121,7 +121,6 @@ def needed_features(operations: Iterable[Operation]) -> set[Feature]:
 
 
 def _end(arguments: Mapping[str, Any]) -> int:
-    """Return how many tokens have slots if this is granted, lookahead aside."""
     names = (
         "num_computed_tokens",
         "num_new_computed_tokens",

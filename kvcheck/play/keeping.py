@@ -38,7 +38,6 @@ class Kept:
         """The input of `make_followed`."""
 
     def extend(self, token_ids: Sequence[int]) -> list[bytes]:
-        """Append tokens and return the hashes of blocks that they fill."""
         self.tokens.extend(token_ids)
         size, before = self.block_size, len(self.hashes)
         hashed = len(self.tokens) - self.ahead

@@ -37,7 +37,6 @@ def perform_step(runner: Runner, step: st.Step) -> None:
 
 
 def finish(runner: Runner) -> None:
-    """Release everything."""
     if runner.ends_inside:
         new_step(runner)
     for request in [r for r in runner.requests if r.seat.holds_blocks]:
@@ -168,7 +167,6 @@ def return_popped(runner: Runner, count: int) -> None:
 
 
 def evict(runner: Runner, step: st.Evict) -> None:
-    """Evict blocks named by content, since two sides may keep it in different blocks."""
     if not runner.requests or not runner.specs:
         return
     if named(runner, runner.subject, step):
@@ -176,7 +174,6 @@ def evict(runner: Runner, step: st.Evict) -> None:
 
 
 def named(runner: Runner, side: Side, step: st.Evict | st.Hold) -> list[int]:
-    """Return the blocks of a step on one side."""
     request = runner.requests[step.who % len(runner.requests)]
     group = step.group % len(runner.specs)
     places = range(step.index, step.index + step.count)

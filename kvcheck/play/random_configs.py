@@ -177,7 +177,6 @@ def _set_aside(spec: LayerSpec) -> int:
 
 
 def _spec(random: Random, kind: str, size: int, windows: Sequence[int]) -> LayerSpec:
-    """Draw a small spec of one kind."""
     full = FullAttentionSpec(size, 1, 8, "float16")
     window = SlidingWindowSpec(size, 1, 8, "float16", sliding_window=random.choice(windows))
     if kind == "window":

@@ -106,7 +106,6 @@ class Draw:
         self.texts = (first, first[:cut] + [2] * (longest - cut), [3] * longest)
 
     def chance(self, share: float) -> bool:
-        """Return true with this probability."""
         return self.random.random() < share
 
     def habit(self) -> list[Step]:
@@ -114,7 +113,6 @@ class Draw:
         return self.random.choices(HABITS, WEIGHTS)[0](self)
 
     def length(self) -> int:
-        """Draw a number of tokens."""
         return self.random.randint(1, 9)
 
     def who(self) -> int:
@@ -122,7 +120,6 @@ class Draw:
         return min(self.random.randrange(6), self.random.randrange(6))
 
     def arrival(self) -> st.Arrive:
-        """Draw a request for one of the texts, mostly a long part of it."""
         text = self.random.choices(self.texts, (6, 3, 1))[0]
         length = self.length_of(text)
         items = ((("a", 0, 2),), (("a", 1, 2), ("b", 3, self.longest_item(length))))
@@ -164,7 +161,6 @@ class Draw:
         )
 
     def run(self) -> st.Run:
-        """Draw a step of a running request."""
         drafts = (0, 1) if self.chance(0.2) else ()
         return st.Run(
             self.who(),
@@ -183,7 +179,6 @@ class Draw:
         return st.Release(self.who(), again=self.chance(0.7), later=self.chance(0.2))
 
     def eviction(self) -> st.Evict:
-        """Draw a few blocks by content, or of what a request holds."""
         index, count = self.random.randrange(8), self.random.choice((1, 1, 2, 3))
         held = self.chance(0.2)
         return st.Evict(self.who(), self.random.randrange(4), index, count, held)
@@ -276,12 +271,10 @@ class Draw:
         return random.choice(choices)()
 
     def withdrawal(self) -> st.Withdraw:
-        """Draw what does not run, of a plan or of what a request has computed."""
         back = self.random.choice((0, -1, 1, 3, self.length()))
         return st.Withdraw(self.who(), self.chance(0.3), back, self.chance(0.3))
 
     def rest(self) -> Step:
-        """Draw any step that is made now and then."""
         who, index = self.who(), self.random.randrange(4)
         call = self.random.randrange(len(ILLEGAL_OPERATIONS))
         choices: tuple[Step, ...] = (

@@ -95,7 +95,6 @@ class Recorder:
 
     @property
     def snapshot(self) -> Snapshot:
-        """Return the manager's state after the last operation."""
         return self._view.snapshot
 
     def coverage(self) -> Mapping[str, int]:
@@ -103,7 +102,6 @@ class Recorder:
         return dict(sorted(Counter(f"op:{op.name}" for op in self.operations).items()))
 
     def write(self, path: Path) -> Footer:
-        """Write everything recorded so far."""
         return write_trace(path, self.header, self.operations, self.coverage())
 
 

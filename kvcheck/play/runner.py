@@ -119,7 +119,6 @@ class Side:
         return cls(player, features=implementation.capabilities.features)
 
     def blocks(self, request: Tracked) -> list[list[int]]:
-        """Return the request's block lists."""
         return self.player.manager.get_blocks(self.player.requests[request.name]).to_lists()
 
     def perform(self, name: str, request_id: str | None, asked: Mapping[str, Any]) -> Outcome:
@@ -229,7 +228,6 @@ class Runner:
 
     @property
     def view(self) -> View:
-        """Return the subject's current state."""
         if self._view is None:
             self._view = self.subject.look()
         return self._view
@@ -311,7 +309,6 @@ class Runner:
         return asked, outcome, expected
 
     def end_step(self) -> None:
-        """Run the checks that follow a whole step."""
         for check in self.checks:
             check.after_step(self)
 

@@ -55,12 +55,10 @@ class Seat(NamedTuple):
 
     @classmethod
     def of(cls, prompt: Sequence[int]) -> Seat:
-        """Return the seat of an arriving request."""
         return cls(WAITING, tuple(prompt), len(prompt))
 
     @property
     def status(self) -> str:
-        """Return the status that the scheduler gives the request."""
         return STATUS_OF_PHASE[self.phase]
 
     @property
@@ -83,7 +81,6 @@ class Seat(NamedTuple):
         }
 
     def appended(self, tokens: Sequence[int]) -> Seat:
-        """Append tokens: sampled ones, or accepted drafts."""
         self._must_be("given tokens", WAITING, PREEMPTED, RUNNING)
         return self._replace(tokens=(*self.tokens, *tokens))
 
@@ -108,7 +105,6 @@ class Seat(NamedTuple):
         )
 
     def loaded(self) -> Seat:
-        """Note that the external tokens arrived."""
         self._must_be("loaded", LOADING)
         return self._replace(phase=RUNNING, num_loading=0)
 
@@ -118,7 +114,6 @@ class Seat(NamedTuple):
         return self._replace(phase=RUNNING, num_computed=num_computed, num_loading=0)
 
     def preempted(self) -> Seat:
-        """Release everything and wait, with the same tokens."""
         self._must_be("preempted", RUNNING, LOADING)
         return Seat(PREEMPTED, self.tokens, self.num_prompt)
 
@@ -134,7 +129,6 @@ def admitted(request: Request, num_hit_tokens: int) -> None:
 
 
 def preempted(request: Request) -> None:
-    """Reset the engine's own request."""
     request.num_computed_tokens = 0
     request.status = RequestStatus.PREEMPTED
     request.num_preemptions += 1

@@ -191,7 +191,6 @@ class SituationCounter:
             self._count("eviction")
 
     def _lists(self, runner: Runner, done: Performed, name: str) -> None:
-        """Count situations of the request's lists."""
         new = done.after.snapshot.requests.get(name)
         if new is None:
             return
@@ -222,5 +221,4 @@ class SituationCounter:
 
 
 def missed(counts: Counter[str]) -> tuple[str, ...]:
-    """Return the situations that never occurred."""
     return tuple(name for name in SITUATIONS if not counts[name])

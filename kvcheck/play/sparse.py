@@ -64,6 +64,5 @@ class SparseRunner(Runner):
         return outcome.result, expected.result
 
     def compare_states(self, when: str = "at the end") -> None:
-        """Compare the whole current state."""
         if self.oracle is not None:
             require_same_view(self.oracle.look(), self.view, when)

@@ -41,12 +41,10 @@ class View:
 
     @cached_property
     def dup_order(self) -> Mapping[str, list[int]]:
-        """Return the order of the copies of each key."""
         return duplicate_order(self.snapshot) if self.seen is None else {}
 
 
 def look(manager: KVCacheManager, *, is_later: bool = False) -> View:
-    """Return the manager's current state."""
     snapshot = manager.snapshot()
     return View(manager.num_free_blocks, manager.usage, snapshot, is_later=is_later)
 
@@ -99,7 +97,6 @@ def canonical_json(value: object) -> bytes:
 
 
 def digest(value: object) -> str:
-    """Return the SHA-256 of the canonical JSON as hex digits."""
     return hashlib.sha256(canonical_json(value)).hexdigest()
 
 
@@ -113,7 +110,6 @@ def changed(before: View | None, after: View) -> dict[str, Any]:
 
 
 def parts(fields: Mapping[str, Any]) -> dict[str, str]:
-    """Return the short hash of each of these state fields."""
     return {name: digest(value)[:PART_DIGITS] for name, value in fields.items()}
 
 

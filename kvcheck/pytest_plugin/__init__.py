@@ -18,7 +18,6 @@ BUDGETS = ("directed", "fast", "ci", "deep")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the options, which mean the same as those of `kvspec check`."""
     group = parser.getgroup("kvspec", "the KV-cache contract")
     group.addoption(
         "--kv-impl",
@@ -61,7 +60,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the tests if `--kv-impl` is given."""
     if config.getoption("--kv-impl") is None:
         return
     from kvcheck.pytest_plugin.collection import Contract

@@ -37,7 +37,6 @@ class Names:
         return self.requests.setdefault(name, f"r{len(self.requests)}") if name else name
 
     def adapter(self, number: int | None) -> int | None:
-        """Renumber an adapter, from 1."""
         if number is None:
             return None
         return self.adapters.setdefault(number, len(self.adapters) + 1)
@@ -127,7 +126,6 @@ class Hashes:
         return self.short.setdefault(text, _short(self.stranger(text, 16)))
 
     def key(self, text: str) -> str:
-        """Rename a key: a hash and its group."""
         return self.hash(text[: -2 * GROUP_BYTES]) + text[-2 * GROUP_BYTES :]
 
 
@@ -159,7 +157,6 @@ class Prompts:
         return self._renamed(_ROOT, tokens)
 
     def appended(self, request_id: str, tokens: Iterable[int]) -> list[int]:
-        """Add tokens after those that the request has."""
         places = self._requests.get(request_id)
         return self._renamed(places[-1] if places else _ROOT, tokens)
 

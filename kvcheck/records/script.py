@@ -55,7 +55,6 @@ class Script:
 
     @property
     def request_ids(self) -> tuple[str, ...]:
-        """Requests in the order of their first call."""
         return tuple(dict.fromkeys(c.request_id for c in self.calls if c.request_id is not None))
 
     @property

@@ -102,7 +102,6 @@ class _Replay:
         return not can_be_left_out(operation) or needs(operation) <= features
 
     def step(self, operation: Operation) -> Mismatch | None:
-        """Run one operation and compare its result and the state after it."""
         asked = ("snapshot", "get_usage") if self.shows_state else ("get_usage",)
         foresee(self.player.manager, *asked)
         outcome = self.player.perform(operation.name, operation.request_id, operation.arguments)
@@ -181,7 +180,6 @@ def _operations(lines: Iterator[Header | Operation | Footer]) -> Iterator[Operat
 def _begin(
     file: str, header: Header, implementation: Implementation
 ) -> tuple[_Replay | None, Mismatch | None]:
-    """Build the manager and compare it with the header."""
     features = implementation.capabilities.features
     config = fit.without_queues(header.config, features)
     try:

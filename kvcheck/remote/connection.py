@@ -229,7 +229,6 @@ class Connection:
         return self._result(sent[0], answers[0])
 
     def _tell(self, sign: str, messages: Iterable[Mapping[str, Any]]) -> None:
-        """Pass messages to `heard`."""
         if self._heard is not None:
             for message in messages:
                 self._heard(sign, message)
@@ -260,7 +259,6 @@ class Connection:
         return answers
 
     def _result(self, sent: Sent, answer: dict[str, Any]) -> Any:
-        """Return the result in a reply, or raise its error."""
         self._last = sent.name
         where = Where("answer")
         try:

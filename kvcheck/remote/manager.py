@@ -53,7 +53,6 @@ class RemoteManager(Delegating, ElsewhereManager):
     def made(
         cls, connection: Connection, handle: int, config: ManagerConfig, made: dict[str, Any]
     ) -> RemoteManager:
-        """Make a manager from the reply to `create_manager`."""
         try:
             filled = replace(
                 config,
@@ -98,7 +97,6 @@ class RemoteManager(Delegating, ElsewhereManager):
             raise self.connection.nonsense(str(error)) from None
 
     def _arguments(self, name: str, given: dict[str, Any]) -> dict[str, Any]:
-        """Return the arguments by the protocol's names."""
         if name == "find_longest_cache_hit_per_group":
             return {"max_cache_hit_length": given["max_hit_length_tokens"]}
         if name == "record_prefix_cache_stats":
@@ -251,7 +249,6 @@ class RemoteRequest:
         }
 
     def appended(self, token_ids: Sequence[int], answer: Mapping[str, Any]) -> None:
-        """Note that the child appended these tokens."""
         self._token_ids.extend(token_ids)
         self._num_tokens = int(answer["num_tokens"])
         self._block_hashes += [bytes.fromhex(digits) for digits in answer["new_block_hashes"]]
@@ -263,7 +260,6 @@ class RemoteRequest:
 
 
 def own(request: Request, connection: Connection) -> RemoteRequest:
-    """Return the request if it lives in this child."""
     if not isinstance(request, RemoteRequest) or request.connection is not connection:
         raise InvalidArgumentError("request", request, "made by this implementation's make_request")
     return request

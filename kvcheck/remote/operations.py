@@ -63,7 +63,6 @@ _REQUEST = ("manager", "request")
 
 
 def shown_text(value: object, where: Where) -> str:
-    """Check a text that reports and terminals can show unchanged."""
     found = text(value, where)
     if not found.isprintable():
         raise where.error(f"{found!r} has characters that cannot be shown")

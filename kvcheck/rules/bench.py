@@ -95,7 +95,6 @@ class Bench:
 
     @property
     def planner(self) -> Planner:
-        """Return the subject's planning functions."""
         self.need(Feature.PLANNING)
         planner = self.subject.planner
         if planner is None:

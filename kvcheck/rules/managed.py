@@ -119,7 +119,6 @@ class Managed:
     # Calls of a scheduler.
 
     def request(self, name: str, tokens: Sequence[int], **content: Any) -> Any:
-        """Make a request with these prompt tokens; `content`: further members of `RequestInput`."""
         return self.make_request(RequestInput(name, list(tokens), **content))
 
     def make_request(self, made_from: Any) -> Any:
@@ -189,7 +188,6 @@ class Managed:
         return self.copy_of(self.subject.clone(self.real))
 
     def copy_of(self, real: KVCacheManager) -> Managed:
-        """Return another manager of the same subject, wrapped in the same way."""
         audits = self.audit is not None
         found = Managed(self.subject, real, exact=self.exact, audits=audits, guards=self.guards)
         found.inputs = self.inputs
@@ -198,14 +196,12 @@ class Managed:
     # Queries.
 
     def lists(self, request: Request) -> list[list[int]]:
-        """Return the request's block list in every group."""
         return [list(blocks) for blocks in self.real.get_blocks(request).to_lists()]
 
     def blocks(self, request: Request, group: int = 0) -> list[int]:
         return self.lists(request)[group]
 
     def queue(self) -> list[int]:
-        """Return the free queue, front first."""
         return list(self.snapshot().free_queue)
 
     def references(self) -> dict[int, int]:
@@ -221,7 +217,6 @@ class Managed:
         return none if state is None else tuple(state.num_cached_blocks)
 
     def cached_count(self, request: Request) -> int | None:
-        """Return the same for group 0."""
         return self.counts(request)[0]
 
     def has_taken_blocks(self, request: Request, group: int = 0) -> bool:
@@ -258,7 +253,6 @@ class Managed:
         return needed
 
     def visible(self) -> object:
-        """Return what a caller observes without changing it."""
         if Feature.SNAPSHOT in self.subject.capabilities.features:
             return self.real.snapshot()
         return self.real.num_free_blocks
@@ -286,7 +280,6 @@ class Managed:
 
 
 def _is_draft(request: Request, num_new_tokens: Any, num_hit: Any) -> bool:
-    """Check whether the call asks for slots beyond the request's present tokens."""
     try:
         return bool(request.num_computed_tokens + num_hit + num_new_tokens > request.num_tokens)
     except (AttributeError, TypeError):  # no request, no number: the manager checks that

@@ -81,7 +81,6 @@ class Steps:
         return result, written, [None if s is None else s.tolist() for s in slots]
 
     def state(self) -> object:
-        """Return all that can be seen; this empties the queues."""
         members = []
         for handle in range(20):
             try:

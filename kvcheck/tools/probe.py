@@ -134,7 +134,6 @@ class _Conversation:
                 return
 
     def _exchange(self, line: Line) -> Exchange:
-        """Send one message to both sides and judge the reply."""
         message = self._message(line, self.theirs)
         expected = answer(self.session, self._message(line, self.ours))
         self.number += 1

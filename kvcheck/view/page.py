@@ -115,7 +115,6 @@ def _frames(recording: Recording, frames: Sequence[Frame]) -> Iterator[dict[str,
 
 
 def _operation(operation: Operation) -> dict[str, Any]:
-    """Return the call, its arguments and its result, as texts."""
     asked = said_arguments(operation.arguments)
     shown: dict[str, Any] = {
         "op": operation.name,
@@ -134,7 +133,6 @@ def _operation(operation: Operation) -> dict[str, Any]:
 
 
 def _text(value: Any) -> str:
-    """Return the value as JSON, cut if it is long."""
     text = json.dumps(value, ensure_ascii=False)
     if len(text) <= SHOWN_CHARACTERS:
         return text

@@ -190,7 +190,6 @@ ARGUMENTS: Mapping[str, Callable[[Call], dict[str, Any]]] = {
 
 
 def _num_values(value: object) -> int:
-    """Estimate the number of values in arguments or a result."""
     if type(value) is dict:
         return sum(map(_num_values, value.values()))
     if type(value) is list:

@@ -95,7 +95,6 @@ class Monitor(Forwarding):
         self._session = session
 
     def report(self) -> MonitorReport:
-        """Return what was checked so far, and its cost."""
         return self._session.report()
 
     def write_record(self, path: str | os.PathLike[str]) -> int:

@@ -39,7 +39,6 @@ class Ownership:
         self._num_held = 0
 
     def start_from(self, snapshot: Snapshot) -> None:
-        """Take over what is held already."""
         for name, state in snapshot.requests.items():
             self.replace(name, tuple(map(tuple, state.block_ids)))
         self.pop(snapshot.popped_blocks)

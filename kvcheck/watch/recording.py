@@ -88,7 +88,6 @@ class RecordedImplementation:
 
     @property
     def planner(self) -> Planner | None:
-        """The planner of `inner`; planning is not recorded."""
         return self.inner.planner
 
     def create(
@@ -130,14 +129,12 @@ class RecordedImplementation:
     def append_tokens(
         self, manager: KVCacheManager, request: Request, token_ids: Sequence[int]
     ) -> None:
-        """Append tokens, recorded as `append_tokens`."""
         num_before = request.num_tokens
         self.inner.append_tokens(unwrapped(manager), request, token_ids)
         if self._recording is not None:
             self._recording.extended(request, num_before)
 
     def make_hit_rate_window(self, max_requests: int = 1000) -> HitRateWindow:
-        """Make a window of `inner`; not recorded."""
         return self.inner.make_hit_rate_window(max_requests)
 
     def clone(self, manager: KVCacheManager) -> KVCacheManager:

@@ -52,11 +52,9 @@ class Requests:
         self._followed: OrderedDict[str, Followed] = OrderedDict()
 
     def get(self, name: str) -> Followed | None:
-        """Return the request of that name, if it was seen."""
         return self._followed.get(name)
 
     def items(self) -> list[tuple[str, Followed]]:
-        """Return all requests by name."""
         return list(self._followed.items())
 
     def follow(self, request: Request, num_tokens: int) -> Followed:

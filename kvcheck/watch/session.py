@@ -260,7 +260,6 @@ class Session:
             return None
 
     def _view(self, snapshot: Snapshot, call: Call | None = None) -> View:
-        """Return the state as records show it."""
         manager = self.manager
         free = manager.num_free_blocks if call is None else call.num_free_blocks
         usage = manager.usage if call is None else call.usage

@@ -249,7 +249,6 @@ class Watch:
         self._forgotten(request, "KV-MGR-13")
 
     def _forgotten(self, request: Request, rule: str) -> None:
-        """Check that the request holds nothing any more."""
         name, now = request.request_id, self._ask(request)
         if any(now):
             raise violated(
@@ -312,7 +311,6 @@ class Watch:
     # What is known.
 
     def _lists(self, name: str) -> Lists:
-        """Return the block lists according to the results."""
         return self.ownership.lists.get(name, ((),) * self.ownership.num_groups)
 
     def _ask(self, request: Request) -> Lists:

@@ -112,7 +112,6 @@ class OperationWriter:
 
 
 def _as_it_was(before: Observed) -> Observed:
-    """Return the state with nothing changed."""
     return replace(before, state={}, dup_order=None, state_parts={})
 
 

@@ -27,7 +27,6 @@ class Claims:
         self._kept: Sequence[tuple[bytes, ...]] = ()
 
     def learn(self, content: Content, hashes: Sequence[bytes]) -> None:
-        """Learn the hashes of a request with this content, in order."""
         for number, each in enumerate(hashes, 1):
             self._texts.setdefault(bytes(each), (content, number * self.size))
 

@@ -41,7 +41,6 @@ class Content:
 
     @property
     def size_bytes(self) -> int:
-        """Estimate the memory in use, in bytes."""
         digests = sum(len(starts) for starts in self._starts.values())
         return 300 + 8 * len(self.tokens) + 60 * digests
 
@@ -141,7 +140,6 @@ class ShadowMemory:
         self._unknown.update(blocks)
 
     def lose(self, blocks: Iterable[int]) -> None:
-        """Empty these blocks, whose content never arrived."""
         for block in blocks:
             self._changes(block)
             self._held.pop(block, None)
@@ -158,7 +156,6 @@ class ShadowMemory:
 
     @property
     def size_bytes(self) -> int:
-        """Estimate the memory in use, in bytes."""
         return sum(300 + 8 * len(held.tokens) for held in self._held.values())
 
     def write(

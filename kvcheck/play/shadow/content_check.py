@@ -93,11 +93,9 @@ class ContentCheck:
                 self.groups[number] = (spec, size)
 
     def new_step_starts(self) -> None:
-        """Begin a step, in which others may read what was computed so far."""
         self.shadow.new_step_starts()
 
     def release(self, name: str) -> None:
-        """Forget a released request."""
         self.encoded.pop(name, None)
         self.in_rings.pop(name, None)
         self.replay_starts.pop(name, None)
@@ -219,7 +217,6 @@ class ContentCheck:
         return None if offence is None else f"{offence[1]} in slot {offence[0]}"
 
     def copy(self, pairs: Lists, retained: Sequence[int], num_blocks: int) -> None:
-        """Copy blocks before the forward pass; check that both ends are held for the step."""
         ends = [block for pair in pairs for block in pair]
         if sorted(ends) != sorted(retained) or not all(0 < block < num_blocks for block in ends):
             raise InvariantViolation(

@@ -27,11 +27,9 @@ class EventFold:
 
     @classmethod
     def under(cls, policy: Policy) -> EventFold:
-        """Return the fold for a subject with this policy."""
         return cls(is_set=policy.removed_event_per == "last_copy")
 
     def take_in(self, events: Iterable[Event]) -> None:
-        """Fold the next events, in order."""
         for event in events:
             if isinstance(event, AllBlocksCleared):
                 self.keys.clear()
@@ -53,7 +51,6 @@ class EventFold:
                 )
 
     def start_from(self, snapshot: Snapshot, *, int_hashes: bool) -> None:
-        """Start from the cached keys, for a stream whose beginning was not received."""
         self.keys = _cached(snapshot, int_hashes=int_hashes, is_set=self.is_set)
 
     def expect_state(self, snapshot: Snapshot, *, int_hashes: bool) -> None:
@@ -83,7 +80,6 @@ def _text(shown: object) -> object:
 
 
 def _cached(snapshot: Snapshot, *, int_hashes: bool, is_set: bool) -> Counter[ToldKey]:
-    """Count the cached keys with hashes as events show them; in a set each key once."""
     counts: Counter[ToldKey] = Counter()
     for key, blocks in snapshot.lookup_order.items():
         shown: object = int.from_bytes(key[-12:-4], "big") if int_hashes else key[:-4]

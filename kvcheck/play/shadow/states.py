@@ -71,7 +71,6 @@ class States:
         self._left: dict[str, _Left] = {}
 
     def forget(self, name: str) -> None:
-        """Forget a released request."""
         self._left.pop(name, None)
 
     def read_hit(
@@ -277,7 +276,6 @@ class States:
         raise self._missing(what, position, rule)
 
     def _read(self, what: str, content: Content, block: int, position: int, rule: str) -> None:
-        """Check that the block holds the state after `position` tokens."""
         after = content.after(position, self.size)
         found = self.shadow.state_offence(block, self.group, after)
         if found is not None:

@@ -63,7 +63,6 @@ def worded(words: Sequence[Any], resolve: Resolve) -> Any:
 
 
 def resolved(value: Any, resolve: Resolve) -> Any:
-    """Return the value with every name resolved."""
     if isinstance(value, list):
         return [resolved(each, resolve) for each in value]
     found = resolve(value)

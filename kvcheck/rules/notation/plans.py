@@ -60,7 +60,6 @@ class Planning:
         return self.workers[0]
 
     def visible(self) -> object:
-        """Copy the inputs of planning."""
         return copy.deepcopy((self.workers, self.grouped, self.config))
 
     def begin(self, reader: Reader) -> None:
@@ -96,7 +95,6 @@ class Planning:
     # Of one layer, and of all.
 
     def do_properties(self, number: int = 0) -> Any:
-        """Return the properties of one layer's spec under the settings."""
         return self.bench.planner.spec_properties(self.layers[number][1], self.config)
 
     def do_merge(self) -> Any:

@@ -73,7 +73,6 @@ def blessed(text: str, path: str, subject: Implementation) -> str:
 
 
 def _answers(story: Story, subject: Implementation) -> Iterator[tuple[int, str]]:
-    """Yield line number and result of each open line, row after row."""
     for _, lines in story.played_lines():
         if not any(line.text.endswith(OPEN_ANSWER) for line in lines):
             continue

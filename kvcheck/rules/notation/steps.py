@@ -39,7 +39,6 @@ class Steps:
         self.handles: dict[str, int] = {}
 
     def handle(self, name: Name) -> int:
-        """Return the request's handle; it is registered when it is first named."""
         if name.word not in self.handles:
             self.handles[name.word] = self.batched.register(self.requests[name.word])
         return self.handles[name.word]

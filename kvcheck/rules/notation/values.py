@@ -72,8 +72,6 @@ class Hash:
 
 @dataclass(frozen=True)
 class Pair:
-    """`name=value`."""
-
     name: str
     value: Any
 
@@ -129,7 +127,6 @@ class Reader:
         return found
 
     def value(self) -> Any:
-        """Read one value, or a range as a list."""
         first = self._single()
         if self.peek()[1] == "..":
             self.take("..")

@@ -240,7 +240,6 @@ class Verbs:
         self.managers[name.word] = self.on.clone()
 
     def do_restore(self, name: Name, **members: Any) -> None:
-        """Restore a manager from the snapshot of this one, with `members` replaced."""
         changed = {key: tupled(self.argument(value)) for key, value in members.items()}
         snapshot = self.on.snapshot()
         made = replace(snapshot, **changed) if changed else snapshot
@@ -285,7 +284,6 @@ class Verbs:
         return self.on.get_computed_blocks(self.request(name))
 
     def do_look_up(self, name: Name) -> Any:
-        """Look up the hit and count the look-up."""
         return self.on.look_up(self.request(name))
 
     def do_blocks(self, name: Name) -> Any:

@@ -71,7 +71,6 @@ class DecodeCase:
         return max(self.num_requests, 1 + self.prompt_tokens // BLOCK_SIZE_TOKENS)
 
     def length_tokens(self, index: int) -> int:
-        """Return the length of the prompt of request `index`."""
         return self.prompt_tokens + index % BLOCK_SIZE_TOKENS
 
     @property
@@ -110,7 +109,6 @@ Case = PromptCase | DecodeCase | ReplayCase
 
 
 def case_facts(case: Case) -> dict[str, Any]:
-    """Return what a document says of a case."""
     if not isinstance(case, ReplayCase):
         return {"kind": case.kind, **asdict(case)}
     script = case.script

@@ -75,8 +75,6 @@ class ReplayScenario:
 
 
 class Single:
-    """Call by call. `requests[i]`: request i."""
-
     def __init__(self, work: Work, timed: Turn) -> None:
         self.work = work
         self.timed = timed

@@ -103,14 +103,12 @@ def _result(found: Measurement, baseline: str, name: str) -> dict[str, Any]:
 
 
 def spread(values: Sequence[float]) -> dict[str, float]:
-    """Return the median of the rounds between their quartiles."""
     return dict(
         zip(("q1", "median", "q3"), quantiles(values, n=4, method="inclusive"), strict=True)
     )
 
 
 def _unit(phase: str) -> str:
-    """Return the unit that the times of a phase are divided by."""
     if phase in REPLAY_PHASES:
         return "replay"
     return "block" if phase in PER_BLOCK else "request"

@@ -163,8 +163,6 @@ class PromptScenario:
 
 
 class DecodeScenario:
-    """See `DecodeCase`."""
-
     phases = DECODE_PHASES
 
     def __init__(self, work: Work, case: DecodeCase) -> None:

@@ -50,7 +50,6 @@ class Turn:
         self.spent[phase] = sum(self.spent.get(each, (0, 0))[0] for each in phases), units
 
     def keep(self, what: str, results: Sequence[Any]) -> None:
-        """Keep results to be compared."""
         self.kept.append((what, results))
 
     def demand(self, phase: str, wanted: object, got: Iterable[object]) -> None:

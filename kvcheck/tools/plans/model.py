@@ -64,7 +64,6 @@ class LayerKind:
         return self.type in STATE_TYPES
 
     def spec(self, rank: Rank) -> LayerSpec:
-        """Return the layer spec of one rank. Raises FormatError if the split does not work out."""
         try:
             return _TYPES[self.type].build(self, rank)
         except ConfigError as error:
@@ -114,7 +113,6 @@ def _heads(kind: LayerKind, rank: Rank) -> int:
 
 
 def _share(kind: LayerKind, rank: Rank, member: str, number: int, *, may_copy: bool) -> int:
-    """Return one rank's part of `number` equal things."""
     ranks = rank.tensor_parallel
     if number % ranks == 0:
         return number // ranks
@@ -249,7 +247,6 @@ class Split:
 
 
 def decode_model(value: object, where: Where) -> Model:
-    """Decode the `model` of a plan file."""
     found = checked_members(
         value,
         where,
@@ -298,7 +295,6 @@ def _pattern(
 
 
 def decode_split(value: object, num_layers: int, where: Where) -> Split:
-    """Decode the `parallel` of a plan file."""
     found = checked_members(
         value,
         where,

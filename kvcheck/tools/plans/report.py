@@ -77,7 +77,6 @@ class PlanReport:
         return sum(group.blocks_per_request for group in self.groups)
 
     def bytes_per_block(self, worker: int) -> int:
-        """Return the bytes that one block takes on a worker."""
         cache = self.plan.configs[worker]
         return 0 if not cache.num_blocks else used_bytes(cache) // cache.num_blocks
 
