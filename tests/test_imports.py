@@ -27,7 +27,6 @@ ALLOWED: tuple[tuple[str, frozenset[str]], ...] = (
     ("kvcheck.tools.replay", REPLAY_EXTRAS),
     ("kvcheck.tools.bench", frozenset({"matplotlib"})),
     ("kvcheck.remote", frozenset({"cbor2"})),
-    ("kvcheck.judge", frozenset({"hypothesis"})),
     ("kvcheck.pytest_plugin", frozenset({"pytest"})),
     # An adapter names the project that it adapts, in its factory.
     ("kvcheck.adapters.vllm", frozenset({"vllm"})),
@@ -43,7 +42,7 @@ ALLOWED: tuple[tuple[str, frozenset[str]], ...] = (
 # Extras are imported inside functions, so that importing a package needs none of them. These parts
 # are extras as a whole and are only imported once theirs is known to be there.
 WHOLLY_EXTRA = (
-    *("kvcheck.cli", "kvcheck.judge", "kvcheck.pytest_plugin."),
+    *("kvcheck.cli", "kvcheck.pytest_plugin."),
     *("kvfast.device", "kvfast.engines.vllm.", "kvcheck.adapters.vllm.shadow"),
     *("kvfast.fleet.publisher", "kvfast.fleet.view", "kvfast.fleet.wire"),
 )

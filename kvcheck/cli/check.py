@@ -30,7 +30,6 @@ from kvcheck.cli._support import (
     fail,
     progress_bars,
     read_state,
-    require_extra,
     say,
     set_globally,
     write_json,
@@ -154,7 +153,6 @@ def command(
     --write-expect FILE lists the differences found. --expect FILE exits with 0 if exactly these are
     found: new ones fail, and so do listed ones that the run looked for and no longer finds.
     """
-    require_extra("hypothesis", "conformance")
     from kvcheck.judge.expected import Asked
     from kvcheck.play.verdicts import Level
 

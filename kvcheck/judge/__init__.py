@@ -1,1 +1,1 @@
-"""Check an implementation against the contract. Needs the extra `conformance` (Hypothesis)."""
+"""Check an implementation against the contract."""

@@ -12,7 +12,6 @@ from functools import cache
 from itertools import chain, count, islice
 from random import Random
 
-from kvcheck.judge.choices import in_flight
 from kvcheck.play.checks import CompareCheck
 from kvcheck.play.giving_up import drop
 from kvcheck.play.performing import finish, may_load, perform_step
@@ -22,6 +21,7 @@ from kvcheck.play.scheduler import PREEMPTED, RUNNING, WAITING
 from kvcheck.play.steps import Program
 from kvspec.interface import Implementation
 from tests.brute_force.over_time import OverTime
+from tests.lockstep.choices import in_flight
 
 MAX_STEPS = 40
 LOADS = 0.06

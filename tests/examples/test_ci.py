@@ -61,9 +61,9 @@ def run(
 @pytest.mark.parametrize(
     ("kvspec", "installed"),
     [
-        ("", "{action}/../..[cli,conformance]"),
+        ("", "{action}/../..[cli]"),
         ("wheels/kvspec-0.1.0-py3-none-any.whl",) * 2,
-        ("git+https://host/kvspec@v1", "kvspec[cli,conformance] @ git+https://host/kvspec@v1"),
+        ("git+https://host/kvspec@v1", "kvspec[cli] @ git+https://host/kvspec@v1"),
     ],
 )
 def test_what_is_installed_is_there(kvspec: str, installed: str, tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ from dataclasses import replace
 from random import Random
 from typing import Any
 
-from kvcheck.judge.choices import OTHERS, with_policy
 from kvcheck.play.random_configs import random_config
 from kvfast import uncompiled
 from kvspec.config import HASH_FUNCTIONS, KVCacheGroup, ManagerConfig
@@ -17,6 +16,7 @@ from kvspec.specs import (
     LayerSpec,
     SinkFullAttentionSpec,
 )
+from tests.lockstep.choices import OTHERS, with_policy
 
 LARGE = (2**20, 2**31 - 1, 2**31, 2**40, 2**53 - 1)
 ODD_RATES = (1e-9, 0.5, 1.0, 1)

@@ -9,7 +9,6 @@ from random import Random
 
 import pytest
 
-from kvcheck.judge.choices import OTHERS
 from kvcheck.play.steps import Program
 from kvfast._build import is_compiled
 from tests.fuzz.configs import draw_config

@@ -14,11 +14,9 @@ from typing import Any
 
 from hypothesis import find, settings
 from hypothesis.errors import NoSuchExample
-from hypothesis.stateful import run_state_machine_as_test
 
 import kvref
 from kvcheck.explore.configurations import configurations
-from kvcheck.judge.machine import small, twin_machine
 from kvcheck.mistakes import Mistake
 from kvcheck.play.difference import WrongAnswer
 from kvcheck.play.random_programs import random_programs
@@ -38,7 +36,6 @@ from tests.kills.directed import directed_checks, finds, interrupted, plan_check
 from tests.lockstep.production import finds_difference
 from tests.lockstep.test_batched import play
 from tests.lockstep.test_lockstep import run, small_programs
-from tests.machines.planted import planted
 from tests.plans.cases import CASES, Case
 from tests.plans.properties import CHECKS
 from tests.plans.test_broken import SEARCH, fails
@@ -49,7 +46,6 @@ MAX_STEPS = 40
 PRODUCTION_OPERATIONS = 20_000
 MAX_EDGES = 2_000
 """Of each configuration that is explored."""
-MACHINE = planted(200)
 MODELS = settings(SEARCH, max_examples=300)
 """For each property of plans."""
 REFERENCE = kvref.implementation()
@@ -112,13 +108,6 @@ def lockstep(mistake: Mistake) -> str | None:
 def production(mistake: Mistake) -> str | None:
     """Compare with the reference at the sizes of production."""
     return finds_difference(mistake.make(), PRODUCTION_OPERATIONS)
-
-
-def machines(mistake: Mistake) -> str | None:
-    """Run the state machine over mixtures of groups, beside the reference."""
-    made = twin_machine(mistake.make(), REFERENCE, small)
-    run = partial(run_state_machine_as_test, made, settings=MACHINE)
-    return _raises("mixed groups", run)
 
 
 def explore(mistake: Mistake) -> str | None:
@@ -256,11 +245,6 @@ LAYERS: Mapping[str, Layer] = MappingProxyType(
         ),
         "traces": Layer("the recorded traces that are shipped", ALONE, traces),
         "explore": Layer(f"small configurations, {MAX_EDGES:,} edges each", MANAGERS, explore),
-        "machines": Layer(
-            f"a state machine, {MACHINE.max_examples} runs of {MACHINE.stateful_step_count}",
-            MANAGERS,
-            machines,
-        ),
         "proofs": Layer(
             "proofs by z3 that name a function which is changed",
             frozenset({"manager", "planner", "both"}),

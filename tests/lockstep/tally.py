@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import TypeGuard
 
-from kvcheck.judge.choices import OTHERS, functions
 from kvcheck.play import steps as st
 from kvcheck.play.steps import Program
 from kvspec._check import COUNT_MAX
@@ -23,6 +22,7 @@ from kvspec.specs import (
     SinkFullAttentionSpec,
     SlidingWindowSpec,
 )
+from tests.lockstep.choices import OTHERS, functions
 
 LONG_TOKENS = 16_000
 MANY_BLOCKS = 32

@@ -12,7 +12,6 @@ from typing import Any, cast
 import pytest
 
 import kvref
-from kvcheck.judge.choices import OTHERS, under_choices
 from kvcheck.play import steps as st
 from kvcheck.play.checks import CompareCheck, EventCheck
 from kvcheck.play.performing import perform
@@ -26,6 +25,7 @@ from kvspec.errors import InvariantViolation
 from kvspec.interface import Implementation, KVCacheManager
 from kvspec.policy import Policy
 from kvspec.profile import find_profile
+from tests.lockstep.choices import OTHERS, under_choices
 from tests.lockstep.production import is_plain
 from tests.lockstep.tally import Tally
 from tests.mistakes import mistaken

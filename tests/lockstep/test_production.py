@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from kvcheck.judge.choices import chosen_programs
 from kvcheck.play.steps import Program
 from kvspec.interface import Implementation
+from tests.lockstep.choices import chosen_programs
 from tests.lockstep.production import MAX_STEPS, SEED, compared, stories
 from tests.lockstep.tally import Tally
 from tests.lockstep.test_lockstep import build

@@ -19,12 +19,12 @@ from pathlib import Path
 from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from kvcheck.judge.machine import Machine
 from kvcheck.play.steps import Program
 from kvcheck.records.trace import replay_trace
 from kvfast._implementation import FastImplementation
 from kvspec.interface import Implementation
 from tests.lockstep.production import NAMES, tell
+from tests.machines.machine import Machine
 from tests.machines.test_twins import machines
 
 STEPS = 60

@@ -9,10 +9,10 @@ from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 
 import kvref
-from kvcheck.judge.machine import inside, production, small, twin_machine
 from kvspec.errors import InvariantViolation, SpoiltError
 from kvspec.interface import Implementation
 from tests.lockstep.test_lockstep import fast
+from tests.machines.machine import inside, production, small, twin_machine
 from tests.machines.planted import planted
 from tests.mistakes import POOLS, mistaken, of_kvfast
 

@@ -11,7 +11,6 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from kvcheck.judge.choices import OTHERS
 from kvspec.config import (
     HASH_FUNCTIONS,
     KVCacheConfig,
@@ -32,6 +31,7 @@ from kvspec.specs import (
     MambaSpec,
     UniformTypeKVCacheSpecs,
 )
+from tests.lockstep.choices import OTHERS
 
 positive = st.integers(1, 2**53 - 1)
 few = st.integers(0, 9)

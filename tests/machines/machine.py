@@ -20,7 +20,6 @@ from hypothesis import event, note
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from kvcheck.judge.choices import OTHERS, with_policy
 from kvcheck.judge.inside_programs import InsideDraw, inside_config
 from kvcheck.judge.production import LongDraw, production_config
 from kvcheck.play import steps
@@ -34,6 +33,7 @@ from kvcheck.play.scheduler import LOADING, PREEMPTED, RUNNING, WAITING
 from kvcheck.play.situations import SituationCounter
 from kvspec.config import ManagerConfig
 from kvspec.interface import Feature, Implementation
+from tests.lockstep.choices import OTHERS, with_policy
 
 RANDOMS = st.randoms(use_true_random=True)
 """Seeds that Hypothesis chooses: were each number its own, rare options would be frequent."""
