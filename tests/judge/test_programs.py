@@ -16,7 +16,6 @@ from kvcheck.play.random_configs import random_config
 from kvcheck.play.random_programs import LAST, Draw, random_programs, shared_loads
 from kvcheck.play.runner import Runner
 from kvcheck.play.shrink import shrink
-from kvcheck.play.sparse import SparseRunner
 from kvcheck.play.steps import Admit, Arrive, FailLoad, NewStep, Program, Release, Step
 from kvcheck.play.verdicts import Level, first_violation
 from kvcheck.rules.directed import EXAMPLES, example_violation
@@ -89,7 +88,7 @@ def test_a_plan_ends_alike_where_states_are_rarely_compared() -> None:
     """Another call ends it: then there is nothing to withdraw."""
     program = Program(SCENARIOS[0].config, (Arrive((1, 2, 3)), Admit(), st.Reset(), st.Withdraw()))
     often = Runner(program, REFERENCE, REFERENCE)
-    rarely = SparseRunner(program, REFERENCE, REFERENCE, looks_every=9)
+    rarely = Runner(program, REFERENCE, REFERENCE, looks_every=9)
     for runner in (often, rarely):
         perform(runner, program.steps)
     assert [name for name, *_ in rarely.operations] == [name for name, *_ in often.operations]

@@ -13,7 +13,6 @@ from random import Random
 from typing import Any
 
 import kvref
-from kvcheck.judge.choices import reporting, under_choices
 from kvcheck.judge.inside_programs import (
     InsideDraw,
     LongInsideDraw,
@@ -28,7 +27,6 @@ from kvcheck.play.performing import perform
 from kvcheck.play.player import Outcome
 from kvcheck.play.random_programs import program_of_steps
 from kvcheck.play.runner import Copies, Performed, Runner, Tracked
-from kvcheck.play.sparse import SparseRunner
 from kvcheck.play.steps import Program
 from kvspec.config import GIVEN_HASHES, KVCacheGroup, ManagerConfig
 from kvspec.errors import InvariantViolation
@@ -36,6 +34,7 @@ from kvspec.interface import Implementation
 from kvspec.policy import Policy
 from kvspec.profile import find_profile
 from kvspec.specs import CircularBufferSpec, LayerSpec, MambaSpec, SlidingWindowSpec
+from tests.lockstep.choices import reporting, under_choices
 
 CARELESS = "whole steps inside blocks"
 BESIDE_LOADS = ("whole blocks where external tokens come", "look the request up again")
@@ -70,10 +69,6 @@ class WrittenCheck:
 
     def after_step(self, runner: Runner) -> None:
         """Nothing besides."""
-
-
-class CarelessSparse(Careless, SparseRunner):
-    """The same, with the state compared now and then."""
 
 
 def run(program: Program, subject: Implementation, *, is_careful: bool) -> int:

@@ -23,7 +23,6 @@ from pathlib import Path
 from random import Random
 
 import kvref
-from kvcheck.judge.choices import OTHERS, chosen, chosen_programs, in_flight
 from kvcheck.judge.evidence import write_record
 from kvcheck.judge.pasted import program_test
 from kvcheck.judge.production import (
@@ -34,9 +33,10 @@ from kvcheck.judge.production import (
     unequal_program,
 )
 from kvcheck.play import steps as st
+from kvcheck.play.checks import EventCheck
 from kvcheck.play.random_programs import program_of_steps
+from kvcheck.play.runner import Runner
 from kvcheck.play.shrink import shrink
-from kvcheck.play.sparse import SparseRunner
 from kvcheck.play.steps import Program
 from kvcheck.play.verdicts import Level, Violation, first_violation
 from kvfast._implementation import FastImplementation
@@ -44,9 +44,10 @@ from kvspec._check import COUNT_MAX
 from kvspec.config import ManagerConfig
 from kvspec.interface import Implementation
 from kvspec.specs import FullAttentionSpec
+from tests.lockstep.choices import OTHERS, chosen, chosen_programs, in_flight
 from tests.lockstep.inside import (
     CARELESS,
-    CarelessSparse,
+    Careless,
     large_programs,
     large_steps_inside,
     perform_careless,
@@ -88,8 +89,9 @@ def compared(
     """
     is_whole = any(isinstance(step, st.Batch) for step in program.steps)
     often = looks_every(program.config, times * (CALLS_OF_A_ROUND if is_whole else 1))
-    kind = CarelessSparse if program.name == CARELESS else SparseRunner
-    runner = kind(program, subject, kvref.implementation(), looks_every=often, audit=audit)
+    kind = Careless if program.name == CARELESS else Runner
+    sides = (subject, kvref.implementation())
+    runner = kind(program, *sides, [EventCheck()], looks_every=often, audit=audit)
     if perform_careless(runner, program):
         runner.compare_states()
     return len(runner.operations)
