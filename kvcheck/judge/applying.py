@@ -7,7 +7,6 @@ example must need no more than its rule does; where one did, it was split.
 
 from __future__ import annotations
 
-import fnmatch
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
@@ -30,11 +29,8 @@ Lacks = tuple[str, ...]
 
 
 def chosen_rules(report: Report) -> dict[str, str]:
-    return {
-        rule: sentence
-        for rule, sentence in rule_sentences().items()
-        if any(fnmatch.fnmatchcase(rule, pattern) for pattern in report.options.rules)
-    }
+    wanted = report.options.is_wanted
+    return {rule: sentence for rule, sentence in rule_sentences().items() if wanted(rule)}
 
 
 def rule_outcomes(report: Report) -> dict[str, RuleOutcome]:

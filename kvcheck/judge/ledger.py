@@ -69,8 +69,8 @@ class Ledger:
         return shown_by(self.violations, self.evidence)
 
     def exercised(self, level: Level, can: Capabilities, num_random: int) -> frozenset[str]:
-        """Return the rules that were checked, those of every program if one ran."""
-        some = num_random > 0 or bool(self.evidence)
+        """Return the rules that were checked; those of every program if one came to its end."""
+        some = num_random > 0 or any(each.kind is None for each in self.evidence)
         return exercised(self.about, level, can, by_programs=some)
 
     def kept_in(self, state: State) -> State:

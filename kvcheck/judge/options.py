@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
+from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import Any
 
@@ -72,6 +73,9 @@ class Options:
     oracle: str = "kvref"
     self_checks_only: bool = False
     fail_fast: bool = False
+
+    def is_wanted(self, rule: str) -> bool:
+        return any(fnmatchcase(rule, pattern) for pattern in self.rules)
 
 
 def same_code(subject: Implementation, oracle: Implementation) -> bool:

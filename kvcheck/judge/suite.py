@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fnmatch
 import itertools
 import time
 from collections import Counter
@@ -178,6 +177,7 @@ class Suite:
         self.num_directed += 1
         self.found.note(example.name, example.rules, answer.violation)
         if answer.violation is not None:
+            self.lost_seconds += answer.seconds - answer.lost_seconds  # a server may die each time
             self.found.add(answer.violation)
 
     def _random(self, start: float, before: float) -> None:
@@ -307,8 +307,7 @@ class Suite:
         return self.options.fail_fast and bool(self.found.violations)
 
     def _is_wanted(self, rules: Sequence[str]) -> bool:
-        pairs = itertools.product(rules, self.options.rules)
-        return not rules or PROTOCOL in rules or any(itertools.starmap(fnmatch.fnmatchcase, pairs))
+        return not rules or PROTOCOL in rules or any(map(self.options.is_wanted, rules))
 
     def _keep(self, violation: Violation) -> None:
         """Keep the first violation of each kind, shrunk while there is time."""

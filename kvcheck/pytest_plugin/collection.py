@@ -15,6 +15,7 @@ import pytest
 
 from kvcheck.discovery import find_implementation
 from kvcheck.judge.options import BUDGETS, Options, level_for, same_code
+from kvcheck.judge.outcome import UNBROKEN
 from kvcheck.judge.report import violation_lines
 from kvcheck.play.verdicts import Level, Violation
 from kvcheck.pytest_plugin.examination import Examination
@@ -122,7 +123,7 @@ class Tests(pytest.Collector):
     def collect(self) -> Iterator[pytest.Item]:
         """Yield a test for each rule in order, then the random tests."""
         for rule in rule_sentences():
-            if self.examination.is_wanted(rule):
+            if self.examination.options.is_wanted(rule):
                 yield RuleTest.from_parent(self, name=rule)
         for number in range(self.examination.num_random_tests):
             yield RandomTest.from_parent(self, name=f"random[{number}]", number=number)
@@ -161,21 +162,17 @@ class RuleTest(ContractTest):
     """Tests whether a directed program breaks one rule."""
 
     def runtest(self) -> None:
-        """Fail if the rule is broken; skip if a program about it did not run to its end."""
-        violation = self.examination.broken(self.name)
-        if violation is not None:
-            self.fail_with(violation)
-        reason = self.examination.why_not_checked(self.name)
-        if reason is not None:
-            pytest.skip(reason)
-        undecided = self.examination.undecided(self.name)
-        if undecided is None:
-            return
-        if undecided.violation is None:
-            pytest.skip(EXHAUSTED)
-        if undecided.violation.rule not in self.rules_of_the_run:
-            self.fail_with(undecided.violation)  # no other test of this run would show it
-        pytest.skip(f"its program ended early, at a violation of {undecided.violation.rule}")
+        """Fail if the rule is broken; skip if no example about it ran to its end."""
+        examination, found = self.examination, self.examination.outcomes[self.name]
+        violation = examination.shown_for(self.name)
+        # What cut an example short that is about this rule fails it, if no other test of this run
+        # shows that.
+        if violation is not None and (
+            violation.rule == self.name or violation.rule not in self.rules_of_the_run
+        ):
+            self.fail_with(examination.told(violation))
+        if found.verdict != UNBROKEN:
+            pytest.skip(found.reason)
 
 
 class RandomTest(ContractTest):
