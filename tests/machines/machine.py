@@ -74,16 +74,12 @@ def as_set(random: Random, config: ManagerConfig) -> ManagerConfig:
 
 
 class Machine(RuleBasedStateMachine):
-    """Rules draw steps; the attributes are set by `twin_machine`.
-
-    `failed`: the programs that showed an error or a difference; Hypothesis runs the smallest last.
-    """
+    """Rules draw steps; the attributes are set by `twin_machine`."""
 
     subject: ClassVar[Implementation]
     oracle: ClassVar[Implementation]
     draw_of: ClassVar[DrawOf]
     audit: ClassVar[bool]
-    failed: ClassVar[list[steps.Program]]
 
     @initialize(random=RANDOMS)
     def create(self, random: Random) -> None:
@@ -106,16 +102,15 @@ class Machine(RuleBasedStateMachine):
     def do(self, *more: steps.Step) -> None:
         for step in more:
             self.performed.append(step)
-            with self.kept():
+            with self.noted():
                 perform_step(self.runner, step)
 
     @contextmanager
-    def kept(self) -> Iterator[None]:
-        """Keep the program if it fails here, and do no more with what may be spoilt."""
+    def noted(self) -> Iterator[None]:
+        """Note the program if it fails here, and do no more with what may be spoilt."""
         try:
             yield
         except Exception:
-            self.failed.append(self.story)
             note(f"# {self.story}")
             del self.runner
             raise
@@ -202,7 +197,7 @@ class Machine(RuleBasedStateMachine):
             for situation in self.situations:
                 event(situation)
             self.do(steps.Take())
-            with self.kept():
+            with self.noted():
                 finish(self.runner)
 
 
@@ -211,5 +206,5 @@ def twin_machine(
 ) -> type[Machine]:
     """Return the machine of two; `oracle` is right. `audit`: the subject checks itself."""
     members = {"subject": subject, "oracle": oracle, "draw_of": staticmethod(draw_of)}
-    members |= {"audit": audit, "failed": []}
-    return type(f"MachineFor{subject.capabilities.name}", (Machine,), members)
+    name = f"MachineFor{subject.capabilities.name}"
+    return type(name, (Machine,), {**members, "audit": audit})
