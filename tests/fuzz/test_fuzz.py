@@ -14,6 +14,7 @@ from kvfast._build import is_compiled
 from tests.fuzz.configs import draw_config
 from tests.fuzz.core import program_of
 from tests.fuzz.planted import PLANTED
+from tests.lockstep.choices import OTHERS
 from tests.lockstep.tally import Tally
 
 
