@@ -6,10 +6,12 @@ operation on pages or tables ran, no tensor changed, and the next step is as if 
 
 from __future__ import annotations
 
+import ast
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 from unittest.mock import patch
@@ -25,6 +27,8 @@ from kvfast.device import (
     KVPools,
     PageOperations,
     PrefixIndex,
+    ResidentDecode,
+    ResidentRun,
     Swapper,
 )
 from kvfast.device.hashing import plain as _hashing_torch
@@ -34,6 +38,7 @@ from kvfast.device.pages import plain as _pages_torch
 from kvfast.device.resident.state import RunState
 from kvfast.device.tables import plain as _tables_torch
 from kvfast.device.tables.state import DeviceState
+from kvspec.batched import BatchedManager, StepOutput, StepPlan
 from kvspec.errors import InvalidArgumentError, KVSpecError
 from kvspec.request import RequestInput
 from tests.device.models import DEVICE, cache, filled, full, mamba, mla
@@ -64,18 +69,87 @@ class Bad:
 
 @dataclass(frozen=True)
 class Call:
-    """A public callable, where it is found in a world, what is legal for it, and what is bad.
+    """A legal call of a public callable, as text about a world `w`, and the lines of bad values.
 
-    `bad`: besides what the types of its parameters exclude, but for those `of_any_type`. `named`:
-    parameters that errors name otherwise.
+    `named`: parameters that errors name otherwise; `of_any_type`: no type excludes anything.
     """
 
     name: str
-    of: Callable[[World], Callable[..., object]]
-    legal: Callable[[World], dict[str, Any]]
-    bad: tuple[Bad, ...] = ()
-    named: Mapping[str, str] = field(default_factory=dict)
-    of_any_type: tuple[str, ...] = ()
+    function: str
+    arguments: str
+    lines: tuple[str, ...]
+    names: Mapping[str, Any]
+    named: Mapping[str, str]
+    of_any_type: tuple[str, ...]
+
+    def of(self, world: World) -> Callable[..., object]:
+        found: Callable[..., object] = eval(self.function, {**self.names, "w": world})
+        return found
+
+    def legal(self, world: World) -> dict[str, Any]:
+        return dict(eval(f"dict({self.arguments})", {**self.names, "w": world}))
+
+    @property
+    def bad(self) -> Iterator[Bad]:
+        """Read the lines: `slots = [5] | [] -> keys.shape, with dtype = None`."""
+        for line in self.lines:
+            if line.startswith("* "):
+                yield from eval(line[2:], {**self.names})
+                continue
+            given, _, said = line.partition(" -> ")
+            argument, _, values = given.partition(" = ")
+            field, _, others = said.partition(", with ")
+            more = dict([others.split(" = ", 1)]) if others else {}
+            beside = {name: eval(text, {**self.names}) for name, text in more.items()}
+            error = self.names[field[1:]] if field.startswith("!") else InvalidArgumentError
+            for text in values.split(" | "):
+                value = eval(text, {**self.names})
+                yield Bad(argument, value, field, beside, error)
+
+
+def read_calls(names: Mapping[str, Any]) -> tuple[Call, ...]:
+    """Read `refusals.txt`."""
+    text = Path(__file__).with_name("refusals.txt").read_text("utf-8")
+    return tuple(_call(block.strip().splitlines(), names) for block in text.split("\n== ")[1:])
+
+
+def _call(lines: Sequence[str], names: Mapping[str, Any]) -> Call:
+    name, legal, *rest = lines
+    made: Any = ast.parse(legal, mode="eval").body
+    arguments = ", ".join(map(ast.unparse, made.keywords))
+    free = tuple(line.split()[1] for line in rest if line.startswith("any "))
+    renamed = dict(line[3:].split(" = ") for line in rest if line.startswith("as "))
+    bad = tuple(line for line in rest if not line.startswith(("any ", "as ")))
+    return Call(name, ast.unparse(made.func), arguments, bad, names, renamed, free)
+
+
+def batched_of(*specs: Any) -> BatchedManager:
+    """Register two requests of 4 tokens."""
+    implementation = kvfast.implementation()
+    manager = implementation.create(replace(config_of(*specs), enable_caching=True))
+    batched = implementation.batched(manager)
+    for name in "ab":
+        request = implementation.make_request(manager, RequestInput(name, range(4)))
+        batched.register(request)
+    return batched
+
+
+def decoding(backend: Backend) -> tuple[ResidentDecode, BatchedManager]:
+    batched, device = batched_of(FULL), kernel_device(backend)
+    tables = DeviceTables(
+        config_of(FULL), max_requests=2, max_tokens=8, device=device, backend=backend
+    )
+    plan, rows = StepPlan(new=[0, 1]), torch.zeros((8, 4), dtype=torch.int32)
+    tables.step(plan, batched.step(plan, StepOutput(rows)), rows)
+    batched.append([0, 1], [7, 7])
+    return ResidentDecode(tables, max_blocks=4), batched
+
+
+def ended(backend: Backend) -> tuple[ResidentDecode, BatchedManager, ResidentRun]:
+    resident, batched = decoding(backend)
+    assert resident.begin(batched, [0, 1], 1) == 1
+    resident.step()
+    return resident, batched, resident.end()
 
 
 class World:
@@ -110,8 +184,6 @@ class World:
         self.tables.update([1], [6], rows_of((0, 0, 1, 3)))
         self.tables.rewind([1], [1])
         self.prefixes = self.index()
-        from tests.device.refusals_steps import decoding, ended
-
         self.decoding: Any = decoding(backend)
         self.ended: Any = ended(backend)
 

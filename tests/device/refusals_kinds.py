@@ -1,8 +1,9 @@
-"""Bad values by the type of a parameter, and those around the bounds of what is legal."""
+"""Bad values by the type of a parameter, and kinds of them for `refusals.txt`."""
 
 from __future__ import annotations
 
 import re
+from array import array
 from collections.abc import Iterator, Mapping
 from inspect import signature
 from typing import Any
@@ -10,8 +11,17 @@ from typing import Any
 import numpy as np
 import torch
 
-from tests.device.models import DEVICE
-from tests.device.refusals import Bad, Call, World
+from kvfast import device
+from kvspec.batched import StepPlan, StepResult
+from kvspec.config import KVCacheConfig, KVCacheGroup, KVCacheTensor
+from kvspec.events import BlockRemoved, BlockStored
+from kvspec.specs import FullAttentionSpec, SlidingWindowSpec
+from tests.device.models import DEVICE, cache, full, mla
+from tests.device.refusals import Bad, Call, World, batched_of
+from tests.device.tables import FULL, MAMBA, config_of, rows_of
+
+MAX_HANDLES = (2**31 - 1) // (8 + 6)
+"""Rows of 8 and 6 blocks, numbered by 31 bits."""
 
 OTHERS: tuple[tuple[Any, str], ...] = (
     (None, "None"),
@@ -75,12 +85,6 @@ def of_other_types(call: Call, world: World) -> Iterator[Bad]:
         yield from (Bad(parameter.name, value) for value in values)
 
 
-def numbers(argument: str, minimum: int, maximum: int | None = None) -> tuple[Bad, ...]:
-    """List the numbers beside the bounds."""
-    values = [minimum - 1] + ([] if maximum is None else [maximum + 1])
-    return tuple(Bad(argument, value, argument) for value in values)
-
-
 def ids(
     argument: str, lowest: int, limit: int, *, skips: bool = False, writes: bool = False
 ) -> tuple[Bad, ...]:
@@ -121,3 +125,117 @@ def handles(argument: str, limit: int, *, once: bool = True) -> tuple[Bad, ...]:
     if once:
         found += [Bad(argument, same, f"{argument}[1]") for same in ([1, 1], torch.tensor([1, 1]))]
     return tuple(found)
+
+
+def copies(lowest_source: int, lowest: int, limit: int) -> tuple[Bad, ...]:
+    """List bad sources and destinations of copies; none is both."""
+    a = limit - 1
+    own = {"sources": [lowest, a - 1]}
+    return (
+        *ids("sources", lowest_source, limit),
+        *ids("destinations", lowest, limit, writes=True),
+        *(Bad("destinations", some, "len(destinations)") for some in ([a], [])),
+        Bad("sources", [a, a - 1, a - 2], "len(destinations)"),
+        Bad("destinations", [a, lowest], "destinations[1]", own),
+        Bad("destinations", torch.tensor([a, lowest]), "destinations[1]", own),
+    )
+
+
+TOKENS = torch.arange(9)
+
+
+def prompts() -> tuple[Bad, ...]:
+    """List bad tokens of the prompts that start at 0 and 3, and bad starts."""
+    negative = TOKENS.int() * torch.tensor([1] * 8 + [-1]).int()
+    return (
+        *(Bad("tokens", value, "tokens") for value in (TOKENS.float(), TOKENS > 3, TOKENS.short())),
+        *(Bad("tokens", TOKENS - number, "tokens[0]") for number in (1, 2**40)),
+        Bad("tokens", negative, "tokens[8]"),
+        Bad("tokens", TOKENS[:8], "starts[2]"),
+        Bad("starts", [], "starts"),
+        Bad("starts", array("d", [0, 9]), "starts"),
+        *(Bad("starts", [0, value, 9], "starts[1]") for value in (0, -1)),
+        *(Bad("starts", [0, value, 9], "starts[2]") for value in (9, 12)),
+        Bad("starts", [1, 9], "starts[0]"),
+        *(Bad("starts", [0, value], "starts[1]") for value in (8, 10)),
+        Bad("starts", torch.tensor([0, -(2**63), 2**63 - 1]), "starts[1]"),
+    )
+
+
+LAST = (0, 0, 0, 1)
+
+
+def result(*scheduled: int, hits: tuple[int, ...] = (), num_deltas: int = 0) -> StepResult:
+    return StepResult(array("q", scheduled), array("q", hits), num_deltas=num_deltas)
+
+
+def deltas(*, counted: bool = False) -> Iterator[Bad]:
+    """List bad rows of tables; `counted`: beside a result that says how many there are."""
+    wrong: dict[str, tuple[Any, ...]] = {
+        "deltas": (
+            [[*LAST]], rows_of(LAST).long(), rows_of(LAST)[:, :3], rows_of(LAST)[0],
+            rows_of(LAST).to("meta"), np.zeros((2, 4), np.float32),
+            np.zeros((2, 8), np.int32)[:, ::2], array("i", LAST),
+        ),
+        "deltas[0].handle": (rows_of((-1, 0, 0, 1)),),
+        "deltas[1].handle": (rows_of(LAST, (MAX_HANDLES, 0, 0, 1)),),
+        "deltas[0].group": tuple(rows_of((0, group, 0, 1)) for group in (-1, 2)),
+        "deltas[0].index": tuple(rows_of((0, 1, index, 1)) for index in (-1, 6)),
+        "deltas[0].block": tuple(rows_of((0, 1, 5, block)) for block in (-1, 20)),
+    }  # fmt: skip
+    for field, values in wrong.items():
+        for value in values:
+            is_counted = counted and isinstance(value, torch.Tensor)
+            others = {"result": result(1, num_deltas=len(value))} if is_counted else None
+            yield Bad("deltas", value, field, others)
+
+
+def plans() -> Iterator[Bad]:
+    """List plans of which a member is no array of handles, or names others than registered."""
+    for field in ("finished", "preempted", "decoding", "prefilling", "new"):
+        for value in (None, 3, torch.ones(1), {0}, np.ones((1, 1), int)):
+            members: dict[str, Any] = {field: value}
+            yield Bad("plan", StepPlan(**members), f"plan.{field}")
+    named: tuple[tuple[StepPlan, str], ...] = (
+        (StepPlan(decoding=[True]), "plan.decoding[0]"),
+        (StepPlan(decoding=[-1]), "handles[0]"),
+        (StepPlan(decoding=[2**31]), "handles[0]"),
+        (StepPlan(decoding=[0, 0]), "handles[1]"),
+        (StepPlan(decoding=[0], prefilling=[0]), "handles[1]"),
+        (StepPlan(decoding=[0, 1]), "num_scheduled"),
+        (StepPlan(decoding=[0], finished=[-1]), "plan[0]"),
+        (StepPlan(decoding=[0], finished=[1], preempted=[1]), "plan[1]"),
+        (StepPlan(new=[0]), "result.hit_tokens"),
+    )
+    yield from (Bad("plan", plan, field) for plan, field in named)
+
+
+def one_layer(spec: Any) -> KVCacheConfig:
+    return KVCacheConfig(3, (KVCacheGroup(("a",), spec),))
+
+
+def stored(*hashes: Any, group: int = 0) -> BlockStored:
+    return BlockStored(hashes, None, (), 4, None, None, "GPU", None, group, "full_attention", None)
+
+
+KINDS: Mapping[str, Any] = {
+    **{each.__name__: each for each in (ids, tokens, handles, copies, prompts, deltas, plans)},
+    **{each.__name__: each for each in (one_layer, stored, result, rows_of, config_of, batched_of)},
+    **{name: getattr(device, name) for name in device.__all__},
+    **{each.__name__: each for each in (KVCacheConfig, StepPlan, BlockRemoved, cache, full)},
+    **{"torch": torch, "FULL": FULL, "MAMBA": MAMBA, "TOKENS": TOKENS, "LAST": LAST},
+    "HASH": bytes(range(32)),
+    "MAX_HANDLES": MAX_HANDLES,
+    "KEYS": torch.zeros((2, 2, 6), device=DEVICE),
+    "VALUES": torch.zeros((2, 2, 3), device=DEVICE),
+    "LATENTS": torch.zeros((2, 1, 9), device=DEVICE),
+    "UNEVEN": KVCacheConfig(3, (KVCacheGroup(("a",), full()), KVCacheGroup(("b",), mla()))),
+    "TWICE": KVCacheConfig(
+        3, (cache(full()).groups[0],), (KVCacheTensor(432, ("0.0", "0.0", "0.1")),)
+    ),
+    "ODD_RATIO": mla().__class__(4, 1, 9, "bfloat16", compress_ratio=3),
+    "NARROW": FullAttentionSpec(4, 2, 6, "float16", page_size_padded=8),
+    "OTHER": SlidingWindowSpec(4, 1, 8, "float16", sliding_window=5),
+    "NO_PINNING": "no flag" if torch.cuda.is_available() else True,
+}
+"""Names in `refusals.txt`."""

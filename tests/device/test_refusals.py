@@ -15,11 +15,10 @@ from kvfast.device.base import arguments as base
 from kvfast.device.hashing import prompts as hashing
 from kvfast.device.pages import arguments as pages
 from kvfast.device.tables import input as tables
-from tests.device import refusals_memory, refusals_steps
-from tests.device.refusals import World, verdict
-from tests.device.refusals_kinds import of_other_types
+from tests.device.refusals import World, read_calls, verdict
+from tests.device.refusals_kinds import KINDS, of_other_types
 
-CALLS = (*refusals_memory.CALLS, *refusals_steps.CALLS)
+CALLS = read_calls(KINDS)
 IDS = [call.name for call in CALLS]
 
 
