@@ -28,9 +28,7 @@ cdef class Seats:
     cpdef note_due(self, Py_ssize_t i)
     @cython.locals(known=list, outputs=list, notes="long long[:, ::1]", number="long long")
     cpdef bint append(self, Py_ssize_t i, object token) except -1
-    cpdef Py_ssize_t client_of(self, Py_ssize_t i) except -1
-    cpdef bint has_logprobs(self, Py_ssize_t i) except -1
-    cpdef bint is_plain(self, Py_ssize_t i) except -1
+    cpdef Py_ssize_t noted(self, Py_ssize_t i, int column) except? -1
     cpdef int note_plain(self, Py_ssize_t i) except -1
     @cython.locals(i=Py_ssize_t)
     cpdef forget_plain(self)

@@ -2,7 +2,7 @@
 cimport cython
 from kvfast._compiled.vllm_loops cimport Seats
 
-cdef int AHEAD
+cdef int AHEAD, PLAIN, CLIENT, LOGPROBS
 
 
 @cython.final

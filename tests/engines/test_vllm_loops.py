@@ -1,7 +1,4 @@
-"""The loops over vLLM's requests beside a plain statement, over made-up requests without vLLM.
-
-Requests start, end, are preempted and return between steps; the loops keep their seats.
-"""
+"""The loops over vLLM's requests beside a plain statement, over made-up requests without vLLM."""
 
 from __future__ import annotations
 
@@ -73,8 +70,7 @@ class ByLoops:
         self.seats.join(came, names, [self.handles[name] for name in names], followed)
         assert not forgotten
         assert self.seats.requests == running
-        assert self.seats.names == [each.request_id for each in running]
-        assert list(self.seats.handles) == [self.handles[name] for name in self.seats.names]
+        assert list(self.seats.handles) == [self.handles[each.request_id] for each in running]
 
     def followed(self, request: Any) -> Any:
         tokens = len(request._all_token_ids)
@@ -85,8 +81,7 @@ class ByLoops:
         return mine
 
     def plan(self, running: list[Any], budget: int, threshold: int, step: int) -> Told | None:
-        chosen = self.seats.choose(budget, threshold, step)
-        self.chosen = chosen
+        chosen = self.chosen = self.seats.choose(budget, threshold, step)
         if chosen is None:
             return None
         given = self.given
@@ -119,8 +114,7 @@ class ByLoops:
 
     def advance(self, told: Told, prefills: set[Any], eligible_at: int) -> None:
         later = [-1] * self.given.num_drafts if self.given.is_async else None
-        how = (told.drafts, prefills, later, eligible_at)
-        self.seats.advance(self.chosen.counts, *how)
+        self.seats.advance(self.chosen.counts, told.drafts, prefills, later, eligible_at)
 
     def take(self, told: Told, requests: Any, sampled: Any, pooled: Any) -> Any:
         given, log, ended = self.given, [], []
@@ -326,7 +320,7 @@ MISTAKES = (
     ("taking", 'not one["events"]', 'one["events"] is not None'),
     ("taking", 'one["stop_reason"] is None', "True"),
     ("taking", "self.client = client", "pass"),
-    ("taking", "place if seats.has_logprobs(i) else -1", "i if seats.has_logprobs(i) else -1"),
+    ("taking", "place if seats.noted(i, LOGPROBS)", "i if seats.noted(i, LOGPROBS)"),
     ("taking", "not is_plain and at < 0 and", "not is_plain and"),
 )
 """A line of loops or taking, and what stands in its place; none is equivalent."""

@@ -37,20 +37,16 @@ class Seats:
     kept, if any.
 
     `computed_at`, `goal_at`, `later_at`, `flying_at`: of each, computed tokens before the step, how
-    many it has with those that are sampled later, how many these are, and those in flight; `took`
-    has the places of those that the step computes. What is read into `touched` is in the
-    processor's cache when it is needed.
+    many it has with those that are sampled later, how many these are, and those in flight; `took`:
+    the places of those that the step computes. `touched`: what was read is cached when needed.
     """
 
     def __init__(
         self, longest: int, hash_size: int, ahead: int, has_drafts: bool, has_later: bool, each: int
     ) -> None:
-        self.longest = longest
-        self.each = each
-        self.hash_size = hash_size
-        self.ahead = ahead
-        self.has_drafts = has_drafts
-        self.has_later = has_later
+        self.longest, self.each = longest, each
+        self.hash_size, self.ahead = hash_size, ahead
+        self.has_drafts, self.has_later = has_drafts, has_later
         self.requests: list[Any] = []
         self.names: list[str] = []
         self.handles = array("q")
@@ -101,11 +97,8 @@ class Seats:
         if len(self.requests) <= old:
             return
         number = 2 * len(self.requests)
-        self.computed_at = memoryview(bytearray(8 * number)).cast("q")
-        self.goal_at = memoryview(bytearray(8 * number)).cast("q")
-        self.later_at = memoryview(bytearray(8 * number)).cast("q")
-        self.flying_at = memoryview(bytearray(8 * number)).cast("q")
-        self.took = memoryview(bytearray(8 * number)).cast("q")
+        made = [memoryview(bytearray(8 * number)).cast("q") for _ in range(5)]
+        self.computed_at, self.goal_at, self.later_at, self.flying_at, self.took = made
         notes = memoryview(bytearray(8 * WIDTH * number)).cast("q", [number, WIDTH])
         for i in range(old):
             for column in range(WIDTH):
@@ -154,17 +147,9 @@ class Seats:
             or (stops is not None and token in stops)
         )
 
-    def client_of(self, i: int) -> int:
-        """Return the number of its client."""
-        return self.notes[i, CLIENT]
-
-    def has_logprobs(self, i: int) -> bool:
-        """Return whether it wants the logprobs of its tokens, or pools."""
-        return self.notes[i, LOGPROBS] > 0
-
-    def is_plain(self, i: int) -> bool:
-        """Return whether its outputs are known to be tokens alone."""
-        return self.notes[i, PLAIN] > 0
+    def noted(self, i: int, column: int) -> int:
+        """Return a number of its row."""
+        return self.notes[i, column]
 
     def note_plain(self, i: int) -> None:
         """Note that its outputs are tokens alone."""
@@ -384,13 +369,9 @@ class Chosen:
         else:
             self.names = self.seats.those(self.seats.names, number)
             self.handles = array("q", self.seats.those(self.seats.handles, number))
-        self.counts = counts
-        self.same = same
-        self.most = most
-        self.computed = computed
-        self.outputs = outputs
-        self.drafts = drafts
-        self.total = total
+        self.counts, self.total = counts, total
+        self.same, self.most = same, most
+        self.computed, self.outputs, self.drafts = computed, outputs, drafts
 
     def requests(self) -> list[Any]:
         """Return those that the step computes."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from kvfast.engines.vllm import loops
 
-AHEAD = 32  # as in loops
+AHEAD, PLAIN, CLIENT, LOGPROBS = 32, 4, 5, 7  # as in loops
 
 
 class Taker:
@@ -224,7 +224,8 @@ class Taker:
     ) -> None:
         """Make a request's output, for its client; stop one that has ended."""
         request = seats.requests[i]
-        is_plain, at = seats.is_plain(i), place if seats.has_logprobs(i) else -1
+        is_plain = seats.noted(i, PLAIN) > 0
+        at = place if seats.noted(i, LOGPROBS) else -1
         if not is_plain:
             one: dict[str, Any] = seats.members[i]
             if self.prefilled is not None and one["prefill_stats"] is not None:
@@ -234,7 +235,7 @@ class Taker:
             # Neither changes while it runs, but by updates that are not made here.
             is_plain = True
             seats.note_plain(i)
-        client = seats.client_of(i)
+        client = seats.noted(i, CLIENT)
         if client != self.client:
             self.client = client
             self.of_client = self.answers.setdefault(self.client, [])
