@@ -15,7 +15,6 @@ from kvspec.interface import Implementation, KVCacheManager
 from tests.brute_force.agreement import Cache, agreed_hit, own_hits
 from tests.brute_force.by_token import cached_positions
 from tests.brute_force.worlds import (
-    Lived,
     Placed,
     ask,
     configs,
@@ -34,7 +33,7 @@ RARE_SEEDS = (32, 63, 434, 577)
 class LookUps:
     """A cache, and the hit of every length of its text, found by enumeration."""
 
-    world: Placed | Lived
+    world: Placed
     agreed: tuple[PrefixHit, ...]
     own: tuple[GroupHits, ...]
 
@@ -82,17 +81,15 @@ def make_vectors(num_worlds: int, num_prompts: int) -> Vectors:
     worlds = [*map(contested_world, RARE_SEEDS), *short_beginnings()]
     worlds += drawn(placed_worlds(), num_worlds)
     look_ups = [enumerated(world, reference, world.build(reference)) for world in worlds]
-    lived = st.tuples(configs(lived=True), st.integers(1, 40))
+    asked = st.tuples(configs(retaining=True), st.integers(1, 40))
     prompts = [
         worth_caching(reference.create(config).config, num_tokens)
-        for config, num_tokens in (*retained_tails(), *drawn(lived, num_prompts))
+        for config, num_tokens in (*retained_tails(), *drawn(asked, num_prompts))
     ]
     return Vectors(tuple(look_ups), tuple(prompts))
 
 
-def enumerated(
-    world: Placed | Lived, implementation: Implementation, manager: KVCacheManager
-) -> LookUps:
+def enumerated(world: Placed, implementation: Implementation, manager: KVCacheManager) -> LookUps:
     """Enumerate the hits of all lengths in a manager of this world."""
     longest = text_length(manager.config)
     text = ask(implementation, manager, longest)

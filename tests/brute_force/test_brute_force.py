@@ -8,8 +8,6 @@ from hypothesis import strategies as st
 
 from kvspec.config import ManagerConfig
 from kvspec.interface import Implementation
-from tests.brute_force.agreement import Cache
-from tests.brute_force.by_token import tokens_read
 from tests.brute_force.enumeration import (
     enumerated,
     worth_caching,
@@ -17,23 +15,19 @@ from tests.brute_force.enumeration import (
     wrongly_cached,
 )
 from tests.brute_force.worlds import (
-    Lived,
     Placed,
-    ask,
     configs,
     contested_worlds,
-    lived_worlds,
     placed_worlds,
     retained_tails,
     short_beginnings,
-    text_length,
 )
 
 MANY = 4 * settings().max_examples
 """Each example is asked some twenty questions; with --deep there are 30 times as many examples."""
 
 
-def expect_enumerated(implementation: Implementation, world: Placed | Lived) -> None:
+def expect_enumerated(implementation: Implementation, world: Placed) -> None:
     """Compare hits of all lengths, agreed and per group."""
     manager = world.build(implementation)
     expected = enumerated(world, implementation, manager)
@@ -81,36 +75,6 @@ def test_short_beginnings_are_what_enumeration_finds(
     expect_enumerated(implementation, world)
 
 
-@pytest.mark.rule("KV-COORD-5", "KV-COORD-8", "KV-COORD-10", "KV-COORD-11", "KV-MGR-1")
-@given(world=placed_worlds())
-def test_a_hit_has_all_that_the_next_token_reads(
-    implementation: Implementation, world: Placed
-) -> None:
-    manager = world.build(implementation)
-    config = manager.config
-    text = ask(implementation, manager, text_length(config))
-    cache = Cache(config, manager.snapshot(), text.block_hashes)
-    for num_tokens in range(1, text.num_tokens + 1):
-        hit = manager.get_computed_blocks(ask(implementation, manager, num_tokens))
-        length = hit.hit_length_tokens
-        assert length < num_tokens
-        assert length % (config.scheduler_block_size_tokens or 1) == 0
-        for index, group in enumerate(config.kv_cache.groups):
-            blocks, size = hit.blocks.groups[index], group.spec.block_size
-            assert len(blocks) * size == length
-            for position in {token // size for token in tokens_read(group.spec, length)}:
-                assert blocks[position] == cache.block(group.spec, index, position)
-
-
-@pytest.mark.rule("KV-COORD-5", "KV-COORD-13", "KV-RET-1", "KV-SW-2", "KV-CHUNK-2", "KV-MAMBA-3")
-@given(world=lived_worlds())
-@settings(max_examples=MANY)
-def test_hits_are_what_enumeration_finds_in_a_used_cache(
-    implementation: Implementation, world: Lived
-) -> None:
-    expect_enumerated(implementation, world)
-
-
 @pytest.mark.rule(
     "KV-RET-1",
     "KV-RET-2",
@@ -123,7 +87,7 @@ def test_hits_are_what_enumeration_finds_in_a_used_cache(
     "KV-COORD-13",
     "KV-GRP-11",
 )
-@given(config=configs(lived=True), num_tokens=st.integers(1, 40))
+@given(config=configs(retaining=True), num_tokens=st.integers(1, 40))
 def test_what_is_cached_is_what_boundaries_need(
     implementation: Implementation, config: ManagerConfig, num_tokens: int
 ) -> None:

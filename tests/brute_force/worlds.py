@@ -10,7 +10,6 @@ from random import Random
 from hypothesis import strategies as st
 
 from kvcheck.rules.specs import chunked, full, mamba, sliding, sliding_mla
-from kvspec.blocks import KVCacheBlocks
 from kvspec.config import KVCacheConfig, KVCacheGroup, ManagerConfig
 from kvspec.interface import Implementation, KVCacheManager
 from kvspec.policy import Policy
@@ -42,15 +41,15 @@ def specs(draw: st.DrawFn, sizes: Sequence[int]) -> LayerSpec:
 
 
 @st.composite
-def configs(draw: st.DrawFn, *, min_groups: int = 1, lived: bool = False) -> ManagerConfig:
+def configs(draw: st.DrawFn, *, retaining: bool = False) -> ManagerConfig:
     """Draw a valid configuration: 1 to 4 groups, some with equal specs, some eagle groups."""
     sizes = draw(st.sampled_from(BLOCK_SIZES))
-    num_groups = st.sampled_from([n for n in (1, 2, 3, 3, 4, 4, 4) if n >= min_groups])
+    num_groups = st.sampled_from((1, 2, 3, 3, 4, 4, 4))
     listed = [draw(specs(sizes)) for _ in range(draw(num_groups))]
     if len(listed) > 2 and draw(st.booleans()):
         listed[-1] = listed[0]
     if len(set(listed)) == 1:
-        listed = listed[:1] if min_groups == 1 else [*listed, mamba(2 * listed[0].block_size)]
+        listed = listed[:1]
     if len({spec.block_size for spec in listed}) > 1:
         listed = [
             s if s.kind != "chunked_local_attention" else sliding(s.block_size, 4) for s in listed
@@ -72,7 +71,7 @@ def configs(draw: st.DrawFn, *, min_groups: int = 1, lived: bool = False) -> Man
     alignment = math.lcm(*(spec.block_size for spec in listed))
     common = math.gcd(*(spec.block_size for spec in listed))
     retention = None
-    if lived and any(spec.retains_sparsely for spec in listed):
+    if retaining and any(spec.retains_sparsely for spec in listed):
         retention = draw(st.sampled_from((None, None, 0, alignment, 2 * alignment)))
     return ManagerConfig(
         KVCacheConfig(200, groups),
@@ -221,74 +220,3 @@ def retained_tails() -> list[tuple[ManagerConfig, int]]:
         for retention in (None, 0, 4, 8)
         for num_tokens in (3, 16, 23)
     ]
-
-
-@dataclass(frozen=True)
-class Life:
-    """One request of the past: tokens shared with the text, all its tokens, its steps, its end."""
-
-    shared: int
-    num_tokens: int
-    first_step: int
-    uses_hits: bool
-    is_freed: bool
-
-
-@dataclass(frozen=True)
-class Lived:
-    """A state that requests left behind, after which every block in `evicted` lost its keys."""
-
-    config: ManagerConfig
-    lives: tuple[Life, ...]
-    evicted: frozenset[int]
-
-    def build(self, implementation: Implementation) -> KVCacheManager:
-        manager = implementation.create(self.config)
-        for number, life in enumerate(self.lives):
-            self.live(implementation, manager, number, life)
-        manager.evict_blocks(sorted(self.evicted))
-        return manager
-
-    def live(
-        self, implementation: Implementation, manager: KVCacheManager, number: int, life: Life
-    ) -> None:
-        tokens = [
-            token if token < life.shared else 1000 * (number + 1) + token
-            for token in range(life.num_tokens)
-        ]
-        request = implementation.make_request(manager, RequestInput(f"r{number}", tokens))
-        manager.new_step_starts()
-        blocks, computed = KVCacheBlocks.empty(len(self.config.kv_cache.groups)), 0
-        if life.uses_hits:
-            hit = manager.get_computed_blocks(request)
-            blocks, computed = hit.blocks, hit.hit_length_tokens
-        step = min(life.first_step, life.num_tokens - computed)
-        done = manager.allocate_slots(
-            request, step, num_new_computed_tokens=computed, new_computed_blocks=blocks
-        )
-        assert done is not None
-        request.num_computed_tokens = computed + step
-        if request.num_computed_tokens < life.num_tokens:
-            manager.new_step_starts()
-            assert manager.allocate_slots(request, life.num_tokens - request.num_computed_tokens)
-        if life.is_freed:
-            manager.free(request)
-
-
-@st.composite
-def lived_worlds(draw: st.DrawFn) -> Lived:
-    """Draw a few requests that share prefixes of the text, and then evictions by id."""
-    config = draw(configs(lived=True))
-    longest = text_length(config)
-    lives = [
-        Life(
-            shared=draw(st.sampled_from((longest, longest, draw(st.integers(0, longest))))),
-            num_tokens=(n := draw(st.sampled_from((longest, draw(st.integers(1, longest)))))),
-            first_step=draw(st.integers(1, n)),
-            uses_hits=draw(st.booleans()),
-            is_freed=draw(st.booleans()),
-        )
-        for _ in range(draw(st.integers(1, 4)))
-    ]
-    evicted = draw(st.frozensets(st.integers(1, 60), max_size=12))
-    return Lived(config, tuple(lives), evicted)
