@@ -3,25 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import MISSING, Field, fields
 from types import MappingProxyType
-from typing import TypeGuard
+from typing import Any, get_args
 
 from kvcheck.play import steps as st
 from kvcheck.play.steps import Program
-from kvspec._check import COUNT_MAX
 from kvspec.config import ManagerConfig
 from kvspec.inside import hits_end_inside, leaves_states_inside
-from kvspec.specs import (
-    ChunkedLocalAttentionSpec,
-    CircularBufferSpec,
-    CrossAttentionSpec,
-    FullAttentionSpec,
-    MambaSpec,
-    RSWASpec,
-    SinkFullAttentionSpec,
-    SlidingWindowSpec,
-)
+from kvspec.specs import SPEC_TYPES, UniformTypeKVCacheSpecs
 from tests.lockstep.choices import OTHERS, functions
 
 LONG_TOKENS = 16_000
@@ -29,97 +20,70 @@ MANY_BLOCKS = 32
 MANY_REQUESTS = 200
 
 
-def _has(*kinds: type) -> Callable[[ManagerConfig], bool]:
-    return lambda config: any(isinstance(spec, kinds) for spec in config.managed_specs)
+def _default(member: Field[Any]) -> Any:
+    """Return the default of a member; MISSING without one."""
+    return member.default if member.default_factory is MISSING else member.default_factory()
+
+
+def _optional(cls: Any) -> list[str]:
+    return [member.name for member in fields(cls) if _default(member) is not MISSING]
+
+
+def _other(value: Any) -> list[str]:
+    """Return the members of a dataclass that are not as they are by default."""
+    usual = {member.name: _default(member) for member in fields(value)}
+    return [name for name in _optional(value) if getattr(value, name) != usual[name]]
 
 
 def _sizes(config: ManagerConfig) -> set[int]:
     return {spec.block_size for spec in config.managed_specs}
 
 
-def _hashed_by(name: str) -> Callable[[ManagerConfig], bool]:
-    return lambda config: config.hash_function == name
-
-
-def _chosen(name: str) -> Callable[[ManagerConfig], bool]:
-    return lambda config: getattr(config.policy, name) == OTHERS[name]
-
-
-def _is_batch(step: st.Step) -> TypeGuard[st.Batch]:
-    return isinstance(step, st.Batch)
-
-
-def _given(name: str) -> Callable[[st.Step], bool]:
-    return lambda step: bool(getattr(step, name, None))
-
-
-OF_CONFIG: Mapping[str, Callable[[ManagerConfig], object]] = MappingProxyType(
+TOGGLES = ("enable_events", "log_stats", "residency_sample_rate")
+"""Members of a configuration that are left as they are now and then, too: `usual log_stats`."""
+OF_SPECS = ("extra_retained_tokens", "num_speculative_blocks", "mamba_cache_mode")
+LARGE: Mapping[str, Callable[[ManagerConfig], object]] = MappingProxyType(
     {
-        "events on": lambda config: config.enable_events,
-        "events off": lambda config: not config.enable_events,
-        "statistics on": lambda config: config.log_stats,
-        "statistics off": lambda config: not config.log_stats,
-        "residency on": lambda config: config.residency_sample_rate,
-        "residency off": lambda config: not config.residency_sample_rate,
-        "caching off": lambda config: not config.enable_caching,
-        "eagle": lambda config: config.use_eagle,
-        "retention": lambda config: config.retention_interval_tokens,
-        "hash look-ahead": lambda config: config.hash_lookahead_tokens,
         "hits inside a block": hits_end_inside,
         "states inside chunks": lambda config: (
             hits_end_inside(config) and any(s.has_checkpoints for s in config.managed_specs)
         ),
         "states inside chunks, no finer hashes": leaves_states_inside,
-        "watermark": lambda config: config.watermark,
-        "context parallelism": lambda config: config.dcp_world_size > 1,
-        "full attention": _has(FullAttentionSpec),
-        "sliding window": _has(SlidingWindowSpec),
-        "chunked attention": _has(ChunkedLocalAttentionSpec),
-        "Mamba": _has(MambaSpec),
-        "cross attention": _has(CrossAttentionSpec),
-        "circular buffer": _has(CircularBufferSpec),
-        "R-SWA": _has(RSWASpec),
-        "retained tokens": lambda config: any(
-            s.extra_retained_tokens for s in config.managed_specs
-        ),
-        "sink": _has(SinkFullAttentionSpec),
         "given hashes": lambda config: config.given_hash_bytes,
-        "three groups": lambda config: len(config.managed_specs) >= 3,
-        "blocks of 1 token": lambda config: 1 in _sizes(config),
         "blocks of 256 tokens": lambda config: 256 in _sizes(config),
-        "blocks of unequal sizes": lambda config: len(_sizes(config)) > 1,
-        "pool of 40 blocks or fewer": lambda config: config.kv_cache.num_blocks <= 40,
         "pool of 100,000 blocks": lambda config: config.kv_cache.num_blocks >= 100_000,
-        "another hash seed": lambda config: config.hash_seed != "0",
-        "given scheduler block size": lambda config: config.scheduler_block_size_tokens,
-        **{name: _hashed_by(name) for name in functions()},
-        **{f"choice of {name}": _chosen(name) for name in OTHERS},
     }
 )
-"""Of a configuration; counted once for each operation under it."""
-
-OF_LARGE = frozenset(
+"""Of configurations: production sizes, and what a subject makes or `chosen` draws."""
+OF_LARGE = {"hash_block_size_tokens", "policy", "xxhash_cbor"}
+"""What no small configuration has otherwise than usual."""
+OF_CONFIG: Mapping[str, Callable[[ManagerConfig], object]] = MappingProxyType(
     {
-        "blocks of 256 tokens", "pool of 100,000 blocks", "given hashes", "xxhash_cbor",
-        "hits inside a block", "states inside chunks", "states inside chunks, no finer hashes",
-        *(f"choice of {name}" for name in OTHERS),
+        "retention": lambda config: config.retention_interval_tokens,
+        "three groups": lambda config: len(config.managed_specs) >= 3,
+        "blocks of 1 token": lambda config: 1 in _sizes(config),
+        "blocks of unequal sizes": lambda config: len(_sizes(config)) > 1,
+        "pool of 40 blocks or fewer": lambda config: config.kv_cache.num_blocks <= 40,
+        "another hash seed": lambda config: config.hash_seed != "0",
     }
-)  # fmt: skip
-"""Of configurations: production sizes, and choices that a subject makes or `chosen` draws."""
+)
 
 PAIRS = (
-    ("eagle", "sliding window"), ("eagle", "Mamba"), ("eagle", "three groups"),
-    ("eagle", "retention"), ("eagle", "watermark"), ("eagle", "blocks of unequal sizes"),
-    ("retention", "Mamba"), ("retention", "sliding window"), ("retention", "watermark"),
-    ("context parallelism", "hash look-ahead"), ("context parallelism", "watermark"),
-    ("caching off", "sliding window"), ("caching off", "Mamba"), ("caching off", "watermark"),
-    ("events off", "sliding window"), ("events off", "Mamba"), ("events off", "statistics off"),
-    ("residency on", "sliding window"), ("residency on", "events off"),
-    ("statistics off", "three groups"), ("hash look-ahead", "three groups"),
-    ("circular buffer", "sliding window"), ("retained tokens", "three groups"),
-    ("blocks of unequal sizes", "Mamba"), ("sliding window", "Mamba"),
+    ("use_eagle", "SlidingWindowSpec"), ("use_eagle", "MambaSpec"), ("use_eagle", "three groups"),
+    ("use_eagle", "retention"), ("use_eagle", "watermark"),
+    ("use_eagle", "blocks of unequal sizes"), ("retention", "MambaSpec"),
+    ("retention", "SlidingWindowSpec"), ("retention", "watermark"),
+    ("dcp_world_size", "hash_lookahead_tokens"), ("dcp_world_size", "watermark"),
+    ("enable_caching", "SlidingWindowSpec"), ("enable_caching", "MambaSpec"),
+    ("enable_caching", "watermark"), ("usual enable_events", "SlidingWindowSpec"),
+    ("usual enable_events", "MambaSpec"), ("usual enable_events", "usual log_stats"),
+    ("residency_sample_rate", "SlidingWindowSpec"),
+    ("residency_sample_rate", "usual enable_events"), ("usual log_stats", "three groups"),
+    ("hash_lookahead_tokens", "three groups"), ("CircularBufferSpec", "SlidingWindowSpec"),
+    ("extra_retained_tokens", "three groups"), ("blocks of unequal sizes", "MambaSpec"),
+    ("SlidingWindowSpec", "MambaSpec"),
 )  # fmt: skip
-"""Options that engines set together."""
+"""Options that engines set together, each otherwise than usual: `enable_caching` is off."""
 
 BOUNDARIES: Mapping[str, Callable[[ManagerConfig], object]] = MappingProxyType(
     {
@@ -151,51 +115,16 @@ def _windows(config: ManagerConfig, more: int, *, in_blocks: bool = False) -> se
     }
 
 
-OF_STEP: Mapping[str, Callable[[st.Step], object]] = MappingProxyType(
+OF_STEP: Mapping[str, Callable[[Any], object]] = MappingProxyType(
     {
-        "prompt of 16,000 tokens": lambda s: isinstance(s, st.Arrive) and _is_long(s.prompt),
-        "salt": _given("salt"),
-        "adapter": _given("lora"),
-        "items": _given("items"),
-        "embeddings": _given("embedded"),
-        "external load": _given("external_tokens"),
-        "load that comes later": _given("load_later"),
-        "failed load": lambda step: isinstance(step, st.FailLoad),
-        "withdrawal": lambda step: isinstance(step, st.Withdraw),
-        "drafts": _given("drafts"),
-        "tokens in flight": _given("in_flight_tokens"),
-        "look-ahead": _given("lookahead_tokens"),
-        "blocks in reserve": _given("reserved_blocks"),
-        "all must fit": _given("must_fit"),
-        "preemption": lambda step: isinstance(step, st.Release) and step.again,
-        "end": lambda step: isinstance(step, st.Release) and not step.again,
+        "prompt of 16,000 tokens": lambda step: len(getattr(step, "prompt", ())) >= LONG_TOKENS,
         "eviction of 32 blocks": lambda s: isinstance(s, st.Evict) and s.count >= MANY_BLOCKS,
-        "boundary inside a block": lambda step: isinstance(step, st.CachePartial),
-        "blocks that are held": lambda step: isinstance(step, st.Hold),
-        "tokens taken back": lambda step: isinstance(step, st.Retell) and step.fewer,
-        "reset": lambda step: isinstance(step, st.Reset),
-        "illegal call": lambda step: isinstance(step, st.Break),
-        "call that may be illegal": lambda step: isinstance(step, st.Try),
-        "copy": lambda step: isinstance(step, st.Copy),
-        "saved to a file": _given("saved"),
-        "told again together": _given("together"),
-        "reported hits": _given("reports_hits"),
-        "whole step": _is_batch,
-        "illegal plans": _given("breaks"),
-        "call of one kind": _given("by"),
-        "preemption in a step": lambda s: _is_batch(s) and st.PREEMPTED in s.parts,
-        "end in a step": lambda s: _is_batch(s) and st.ENDS in s.parts,
-        "drafts in a step": lambda s: _is_batch(s) and s.drafts,
-        "stop at a refusal": _given("stops_at_refusal"),
-        "step that starts none": lambda s: _is_batch(s) and not s.starts_step,
-        "token budget": lambda s: _is_batch(s) and s.token_budget < COUNT_MAX,
-        "no room for rows": lambda s: _is_batch(s) and not s.rows,
-        "no mappings": lambda s: _is_batch(s) and s.more_slots is None,
-        "rows taken": lambda step: isinstance(step, st.TakeDeltas),
-        "look-ups of several": lambda step: isinstance(step, st.LookUps),
+        "preemption in a step": lambda step: st.PREEMPTED in getattr(step, "parts", ()),
+        "end in a step": lambda step: st.ENDS in getattr(step, "parts", ()),
+        "no room for rows": lambda step: isinstance(step, st.Batch) and not step.rows,
+        "no mappings": lambda step: isinstance(step, st.Batch) and step.more_slots is None,
     }
 )
-"""Of a step."""
 
 OF_PROGRAM: Mapping[str, Callable[[Program], object]] = MappingProxyType(
     {
@@ -213,12 +142,45 @@ def _num_requests(program: Program) -> int:
     return sum(isinstance(step, st.Arrive) for step in program.steps)
 
 
-def _is_long(prompt: tuple[int, ...]) -> bool:
-    return len(prompt) >= LONG_TOKENS
+def _configured(config: ManagerConfig) -> Iterator[str]:
+    """Yield the options of a configuration: members that are set, kinds of groups, conditions."""
+    other = _other(config)
+    yield from other
+    yield from (f"usual {name}" for name in TOGGLES if name not in other)
+    for spec in config.managed_specs:
+        yield type(spec).__name__
+        yield from (name for name in _other(spec) if name in OF_SPECS)
+    yield config.hash_function
+    yield from (f"choice of {n}" for n, c in OTHERS.items() if getattr(config.policy, n) == c)
+    conditions = {**OF_CONFIG, **LARGE, **BOUNDARIES}.items()
+    yield from (name for name, holds in conditions if holds(config))
+
+
+NEVER = {"Run.encoder_tokens", "EvictIds", "EvictIds.blocks", "pcp_world_size", "registry"}
+"""Of other programs: a running request has its encoder's blocks, explorations evict by id, whole
+requests are split over ranks by an engine, and code is no option."""
+
+
+def _every_option() -> Iterator[str]:
+    """Yield the options of small configurations."""
+    yield from _optional(ManagerConfig)
+    yield from (f"usual {name}" for name in TOGGLES)
+    yield from (each.__name__ for each in SPEC_TYPES if each is not UniformTypeKVCacheSpecs)
+    yield from (*OF_SPECS, *OF_CONFIG, *functions(), *map(" + ".join, PAIRS), *BOUNDARIES)
+
+
+def _every_step() -> Iterator[str]:
+    for cls in get_args(st.Step):
+        yield cls.__name__
+        yield from (f"{cls.__name__}.{name}" for name in _optional(cls))
+    yield from OF_STEP
 
 
 class Tally:
-    """Operations and their options. `largest`: the largest of each size that was drawn."""
+    """Operations and their options. `largest`: the largest of each size that was drawn.
+
+    Options of a configuration are counted once for each operation under it.
+    """
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
@@ -230,15 +192,16 @@ class Tally:
         """Count a program of so many operations."""
         self.num_operations += num_operations
         config = program.config
-        has = {name for name, holds in {**OF_CONFIG, **BOUNDARIES}.items() if holds(config)}
+        has = set(_configured(config))
         has |= {name for name, holds in OF_PROGRAM.items() if holds(program)}
+        has |= {" + ".join(pair) for pair in PAIRS if has.issuperset(pair)}
         self.counts.update(dict.fromkeys(has, num_operations))
-        pairs = [" + ".join(pair) for pair in PAIRS if has.issuperset(pair)]
-        self.counts.update(dict.fromkeys(pairs, num_operations))
         self.block_sizes |= _sizes(config)
         self._reach("pool", config.kv_cache.num_blocks)
         self._reach("requests", _num_requests(program))
         for step in program.steps:
+            cls = type(step).__name__
+            self.counts.update([cls, *(f"{cls}.{name}" for name in _other(step))])
             self.counts.update(name for name, holds in OF_STEP.items() if holds(step))
             self._reach("prompt", len(getattr(step, "prompt", ())))
 
@@ -247,27 +210,22 @@ class Tally:
 
     def never_drawn(self) -> list[str]:
         """Return the options, pairs and boundaries that no program had."""
-        names = (*OF_CONFIG, *OF_STEP, *OF_PROGRAM, *map(" + ".join, PAIRS), *BOUNDARIES)
-        return [name for name in names if not self.counts[name]]
+        chosen = (f"choice of {name}" for name in OTHERS)
+        names = (*_every_option(), *LARGE, *chosen, *_every_step(), *OF_PROGRAM)
+        return [name for name in names if not self.counts[name] and name not in NEVER]
 
     def never_drawn_small(self) -> list[str]:
         """Return those of small configurations that no program had."""
-        names = [name for name in OF_CONFIG if name not in OF_LARGE]
-        names += [*map(" + ".join, PAIRS), *BOUNDARIES]
-        return [name for name in names if not self.counts[name]]
+        left_out = {*NEVER, *OF_LARGE}
+        return [name for name in _every_option() if not self.counts[name] and name not in left_out]
 
     def lines(self) -> list[str]:
         """Return the counts in words."""
         sizes = ", ".join(map(str, sorted(self.block_sizes)))
         largest = ", ".join(f"{name} {size:,}" for name, size in sorted(self.largest.items()))
+        counts = ", ".join(f"{name} {count:,}" for name, count in sorted(self.counts.items()))
         return [
-            f"{self.num_operations:,} operations: {_shares(self.counts)}",
+            f"{self.num_operations:,} operations: {counts}",
             f"largest: {largest}; blocks of {sizes} tokens",
             f"never drawn: {', '.join(self.never_drawn()) or 'nothing'}",
         ]
-
-
-def _shares(counts: Counter[str]) -> str:
-    """Each option with how often it was there, those of configurations first."""
-    names = [*OF_CONFIG, *sorted(set(counts) - set(OF_CONFIG))]
-    return ", ".join(f"{name} {counts[name]:,}" for name in names if counts[name])

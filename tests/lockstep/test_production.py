@@ -11,7 +11,7 @@ from kvcheck.play.steps import Program
 from kvspec.interface import Implementation
 from tests.lockstep.choices import chosen_programs
 from tests.lockstep.production import MAX_STEPS, SEED, compared, stories
-from tests.lockstep.tally import Tally
+from tests.lockstep.tally import TOGGLES, Tally
 from tests.lockstep.test_lockstep import build
 
 NUM_STORIES = 136
@@ -48,4 +48,4 @@ def test_every_option_is_drawn_by_programs() -> None:
     for program in programs():
         tally.add_program(program)
     assert not tally.never_drawn()
-    assert min(tally.counts[name] for name in ("events off", "statistics off", "residency off")) > 9
+    assert min(tally.counts[f"usual {name}"] for name in TOGGLES) > 9
