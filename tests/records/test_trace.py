@@ -22,7 +22,7 @@ from kvspec.record import Observed
 from kvspec.record_file import write_trace
 from kvspec.specs import FullAttentionSpec
 from tests.judge.declared import Declared
-from tests.records.changed import SMALL, fields, result
+from tests.records.changed import SMALL, fields
 from tests.records.tape import Tape, assert_is_made_again
 
 REFERENCE = ReferenceImplementation()
@@ -78,7 +78,7 @@ def quirky() -> Tape:
 
 
 def test_a_quirk_ends_a_trace_as_passed(tmp_path: Path) -> None:
-    tape = quirky().altered(21, result(lambda r: [[9]]))
+    tape = quirky().altered(21, lambda op: replace(op, result=[[9]]))
     path = tmp_path / "quirky.jsonl"
     write_trace(path, replace(tape.header, quirks=("odd",)), tape.operations, {})
     found = replay_trace(path, REFERENCE)
