@@ -5,8 +5,9 @@ from __future__ import annotations
 import sys
 import threading
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,7 @@ from kvfast._implementation import FastImplementation
 from kvspec.errors import InvalidArgumentError
 from kvspec.request import RequestInput
 from tests.contract.builders import make_config
-from tests.kvfast.hash_cores import BUILDS, core, everything
+from tests.kvfast.hash_cores import core, everything
 
 INPUTS = [
     RequestInput(
@@ -24,42 +25,6 @@ INPUTS = [
     )
     for i in range(50)
 ] + [everything(3000)]
-
-
-@pytest.mark.parametrize("build", BUILDS)
-@pytest.mark.parametrize("num_threads", [None, 1, 2, 7, 100])
-def test_a_batch_is_one_by_one(build: str, num_threads: int | None) -> None:
-    hasher = core(build).hashing.Hasher("xxhash_cbor", "0")
-    request = core(build).request
-    batch = core(build).many.hash_many(iter(INPUTS), hasher, 16, num_threads=num_threads)
-    assert [one.input for one in batch] == INPUTS
-    for one, content in zip(batch, INPUTS, strict=True):
-        alone = request.make_request(content, hasher, 16)
-        assert (one.token_ids, one.block_hashes) == (alone.token_ids, alone.block_hashes)
-
-
-@pytest.mark.parametrize("build", BUILDS)
-def test_an_empty_batch_is_empty(build: str) -> None:
-    hasher = core(build).hashing.Hasher("sha256_cbor", "0")
-    assert core(build).many.hash_many([], hasher, 16) == []
-
-
-@pytest.mark.parametrize("build", BUILDS)
-@pytest.mark.parametrize("num_threads", [1, 4])
-def test_the_first_illegal_input_raises(build: str, num_threads: int) -> None:
-    hasher = core(build).hashing.Hasher("sha256_cbor", "0")
-    inputs = [*INPUTS, RequestInput("bad", [1, -1]), RequestInput("worse", [-1])]
-    with pytest.raises(InvalidArgumentError) as caught:
-        core(build).many.hash_many(inputs, hasher, 16, num_threads=num_threads)
-    assert caught.value.field == "prompt_token_ids[1]"
-
-
-@pytest.mark.parametrize("build", BUILDS)
-@pytest.mark.parametrize("num_threads", [0, -1, 1.0, True, "2"], ids=repr)
-def test_an_impossible_number_of_threads_is_refused(build: str, num_threads: object) -> None:
-    hasher = core(build).hashing.Hasher("sha256_cbor", "0")
-    with pytest.raises(InvalidArgumentError, match="num_threads"):
-        core(build).many.hash_many(INPUTS, hasher, 16, num_threads=num_threads)
 
 
 @pytest.fixture
@@ -97,20 +62,27 @@ def test_hashing_a_long_prompt_lets_other_threads_run() -> None:
 
 
 CONFIG = make_config(10, 16, max_model_len_tokens=4096, hash_seed=None)
-IMPLEMENTATIONS = [
-    pytest.param(kvfast.implementation, id="kvfast"),
-    pytest.param(kvfast.uncompiled, id="kvfast-uncompiled"),
-]
 
 
-@pytest.mark.parametrize("made", IMPLEMENTATIONS)
+@pytest.fixture(params=[kvfast.implementation, kvfast.uncompiled], ids=["compiled", "uncompiled"])
+def implementation(request: pytest.FixtureRequest) -> FastImplementation:
+    made: FastImplementation = request.param()
+    return made
+
+
 @pytest.mark.parametrize("enable_caching", [True, False])
-@pytest.mark.parametrize("num_threads", [1, 3])
+@pytest.mark.parametrize("num_threads", [None, 1, 3, 100])
+@pytest.mark.parametrize("function", ["sha256_cbor", "xxhash_cbor"])
 def test_make_requests_is_make_request_of_each(
-    made: Callable[[], FastImplementation], enable_caching: bool, num_threads: int
+    implementation: FastImplementation,
+    enable_caching: bool,
+    num_threads: int | None,
+    function: str,
 ) -> None:
-    implementation = made()
-    manager = implementation.create(replace(CONFIG, enable_caching=enable_caching))
+    config = replace(
+        CONFIG, enable_caching=enable_caching, hash_function=function, trusted_tenants=True
+    )
+    manager = implementation.create(config)
     requests = implementation.make_requests(manager, iter(INPUTS), num_threads=num_threads)
     for one, content in zip(requests, INPUTS, strict=True):
         alone = implementation.make_request(manager, content)
@@ -118,30 +90,29 @@ def test_make_requests_is_make_request_of_each(
         assert one.block_hashes == alone.block_hashes
     assert bool(requests[-1].block_hashes) is enable_caching
     assert manager.get_computed_blocks(requests[-1]).hit_length_tokens == 0
+    assert implementation.make_requests(manager, [], num_threads=num_threads) == []
 
 
-@pytest.mark.parametrize("made", IMPLEMENTATIONS)
+OTHERS = kvref.implementation().create(CONFIG)
+BAD = [*INPUTS, RequestInput("bad", [1, -1]), RequestInput("worse", [-1])]
+
+
+@pytest.mark.parametrize(
+    ("owner", "inputs", "num_threads", "field"),
+    [
+        (None, BAD, None, "prompt_token_ids[1]"),
+        (None, BAD, 4, "prompt_token_ids[1]"),
+        (None, [INPUTS[0], "r1"], None, "request"),
+        (None, range(2**70), None, "request"),
+        (None, None, None, "inputs"),
+        (OTHERS, INPUTS, 1, "manager"),
+        *((None, INPUTS, wrong, "num_threads") for wrong in (0, -1, 1.0, True, "2")),
+    ],
+)
 def test_make_requests_refuses_what_make_request_refuses(
-    made: Callable[[], FastImplementation],
+    implementation: FastImplementation, owner: Any, inputs: Any, num_threads: Any, field: str
 ) -> None:
-    implementation = made()
-    manager = implementation.create(CONFIG)
-    for arguments, field in (
-        ((manager, [INPUTS[0], RequestInput("bad", [1, -1])], None), "prompt_token_ids[1]"),
-        ((manager, [INPUTS[0], "r1"], None), "request"),
-        ((manager, range(2**70), None), "request"),
-        ((manager, None, None), "inputs"),
-        ((manager, INPUTS, 0), "num_threads"),
-        (
-            (
-                kvref.implementation().create(CONFIG),
-                INPUTS,
-                1,
-            ),
-            "manager",
-        ),
-    ):
-        owner, inputs, num_threads = arguments
-        with pytest.raises(InvalidArgumentError) as caught:
-            implementation.make_requests(owner, inputs, num_threads=num_threads)  # type: ignore[arg-type]  # meant
-        assert caught.value.field == field
+    manager = owner or implementation.create(CONFIG)
+    with pytest.raises(InvalidArgumentError) as caught:
+        implementation.make_requests(manager, inputs, num_threads=num_threads)
+    assert caught.value.field == field
