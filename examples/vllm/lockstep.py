@@ -69,6 +69,9 @@ class Lockstep:
         ours = self.sides[1].scheduler
         if (setup.policy == "priority" or setup.fails == "fail") and not shadow:
             withdraw_what_does_not_run(self.sides[0].scheduler.kv_cache_manager)
+        if setup.is_async and setup.has_sessions and not is_since(33):
+            for side in self.sides[: 1 + shadow]:
+                queue_once(side.scheduler)
         self.mirror = self.sides[0].scheduler.shadow if shadow else None
         if shadow and self.mirror is None:
             raise SystemExit("not followed")
@@ -205,7 +208,7 @@ class Lockstep:
         return self.compare_state()
 
     def end_unservable(self) -> None:
-        """Abort those whose next step would fail in vLLM's scheduler (`examples.vllm.failed_load`).
+        """Abort those whose next step would fail in vLLM's scheduler (`examples.vllm.faults`).
 
         Their load failed, and all their tokens still count as computed.
         """
@@ -295,7 +298,7 @@ def withdraw_what_does_not_run(manager: Any) -> None:
 
     It would keep their keys when a planned request is preempted
     (docs/reports/vllm-0.33-preempted-in-its-step.md), and when a load fails that two requests share
-    (`failed_load.py`).
+    (`faults.py`).
     """
     groups = manager.kv_cache_config.kv_cache_groups
     free, sizes = manager.free, [group.kv_cache_spec.block_size for group in groups]
@@ -330,6 +333,26 @@ def withdraw_what_does_not_run(manager: Any) -> None:
 
     manager.allocate_slots, manager.free = note_and_allocate, withdraw_and_free
     manager.evict_blocks = evict_and_withdraw
+
+
+def queue_once(scheduler: Any) -> None:
+    """Have vLLM's scheduler do what kvfast does with a session that ends twice (`faults`)."""
+    update, handle = scheduler._update_request_with_output, scheduler._handle_stopped_request
+    before: dict[str, Any] = {}
+
+    def note_and_update(request: Any, new: list[int]) -> Any:
+        before[request.request_id] = request.status
+        return update(request, new)
+
+    def handle_once(request: Any) -> bool:
+        status = before[request.request_id]
+        if status is not RequestStatus.WAITING_FOR_STREAMING_REQ:
+            return bool(handle(request))
+        request.status = status
+        return False
+
+    scheduler._update_request_with_output = note_and_update
+    scheduler._handle_stopped_request = handle_once
 
 
 def logprobs_of(sampled: Sequence[Sequence[int]]) -> LogprobsLists:

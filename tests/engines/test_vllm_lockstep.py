@@ -191,7 +191,7 @@ def test_mamba_beside_a_connector_stays_with_the_stock_manager(on_kvfast: Any) -
 
 @pytest.mark.usefixtures("engine")
 def test_no_content_of_a_failed_load_is_hit() -> None:
-    from examples.vllm.failed_load import ended
+    from examples.vllm.faults import ended
     from kvfast.engines.vllm.schedulers import KvfastScheduler
 
     assert "fourth has [1, 6, 4, 9]" in ended()  # vLLM's own fault
@@ -215,6 +215,29 @@ def test_a_session_that_continued_in_steps_of_the_stock_path_has_a_new_seat(
         assert both.step() is None  # where it alone has a seat, as before
     assert not batched.scheduler.running
     assert batched.scheduler.single_steps.total() == 2
+
+
+@pytest.mark.usefixtures("engine")
+def test_a_session_that_ends_twice_waits_once() -> None:
+    from examples.vllm.faults import queued
+    from kvfast.engines.vllm.schedulers import KvfastAsyncScheduler
+
+    assert is_since(33) or "waits 2 times; schedule() fails: Invalid" in queued()
+    assert "waits 1 times; schedule() answers {'session': 8}" in queued(KvfastAsyncScheduler)
+
+
+def test_an_aborted_replay_leaves_the_keys_of_its_hit(lockstep: Any, model: str) -> None:
+    if not is_since(33):
+        pytest.skip("for vLLM 0.33")
+    setup = lockstep.setups()["latent and replayed window"]
+    setup = replace(setup, max_num_seqs=8, max_num_batched_tokens=8)  # chunks inside the window
+    both = lockstep.Lockstep(setup, model, seed=3)
+    for name, num_steps in (("first", 4), ("again", 1)):
+        both.add(lockstep.Prompt(name, tuple(range(30)), max_tokens=9))
+        assert [both.step() for _ in range(num_steps)] == [None] * num_steps
+        for side in both.sides:
+            side.scheduler.finish_requests(name, lockstep.RequestStatus.FINISHED_ABORTED)
+        assert both.compare_state() is None
 
 
 def test_events_that_were_not_taken_are_shown_and_stay(lockstep: Any, model: str) -> None:

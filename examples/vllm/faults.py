@@ -1,6 +1,6 @@
-"""Failed loads that requests share, in vLLM's scheduler: an assertion, and a hit on no content.
+"""Faults of vLLM's scheduler that its manager has no part in: errors, and a hit on no content.
 
-    python -m examples.vllm.failed_load
+    python -m examples.vllm.faults
 
 `recomputed`, with the policy to recompute: `first` loads two blocks while it runs. `second` and
 `third` hit these blocks in the same step, and the rest of their prompts is loaded while they wait.
@@ -11,17 +11,23 @@ computed; vLLM 0.24.0 computes the last one again only where no load failed. In 
 `ended`, with the policy to fail: `second` hits both blocks, and computes a third one on them. Both
 requests end. vLLM drops the key of block 2, and not that of the block that `second` computed on it.
 Once `third` has computed block 2 anew, `fourth` hits both. On kvfast it does not (KV-MGR-24).
+
+`queued`, asynchronously: a session samples the token that ends its turn while a step is under
+way, whose output ends it again. vLLM 0.24.0 puts it into its queue twice, and fails once the user
+goes on. On kvfast it is there once, and goes on; from 0.33.0 on also on vLLM's.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.outputs import KVConnectorOutput, ModelRunnerOutput
 
 from examples.vllm.connector import MadeUpConnector
 from examples.vllm.engine import (
+    END,
     Prompt,
     Setup,
     attention,
@@ -73,15 +79,22 @@ def add(scheduler: Any, name: str, rest: tuple[int, ...]) -> None:
     scheduler.add_request(Prompt(name, SHARED + rest, max_tokens=9).request(setup))
 
 
+def update(scheduler: Any, plan: Any, token: int = 30, **done: Any) -> None:
+    """Process the step: it sampled this token for each request; `done`: by the worker's loads."""
+    names = list(plan.num_scheduled_tokens)
+    places = {name: place for place, name in enumerate(names)}
+    output = ModelRunnerOutput(names, places, [[token] for _ in names])
+    output.kv_connector_output = KVConnectorOutput(**done) if done else None
+    scheduler.update_from_output(plan, output)
+
+
 def recomputed(scheduler_class: Any = Scheduler) -> str:
     """Return how the step after the failed load ends, with the policy to recompute."""
     scheduler = scheduler_of(scheduler_class, LoadsTheRest, "recompute")
     for name, rest in (("first", (20,)), ("second", REST), ("third", REST)):
         add(scheduler, name, rest)
     plan = scheduler.schedule()
-    worker = KVConnectorOutput(finished_recving={"second", "third"}, invalid_block_ids={2})
-    output = ModelRunnerOutput(["first"], {"first": 0}, [[30]], kv_connector_output=worker)
-    scheduler.update_from_output(plan, output)
+    update(scheduler, plan, finished_recving={"second", "third"}, invalid_block_ids={2})
     third = scheduler.requests["third"]
     said = f"third has {third.num_computed_tokens} of {third.num_tokens} tokens computed; "
     try:
@@ -100,15 +113,28 @@ def ended(scheduler_class: Any = Scheduler) -> str:
             add(scheduler, name, (20,) if name == "first" else (*REST, 21))
         plan = scheduler.schedule()
         lists |= {new.req_id: new.block_ids[0] for new in plan.scheduled_new_reqs}
-        run = list(plan.num_scheduled_tokens)
-        worker = KVConnectorOutput(invalid_block_ids=failed)
-        places = {name: place for place, name in enumerate(run)}
-        output = ModelRunnerOutput(run, places, [[30]] * len(run), kv_connector_output=worker)
-        scheduler.update_from_output(plan, output)
+        update(scheduler, plan, invalid_block_ids=failed)
     stale = lists["second"][2]
     return f"fourth has {lists['fourth']}; {stale} was computed on a block that never arrived"
 
 
+def queued(scheduler_class: Any = AsyncScheduler) -> str:
+    """Return how often a session that has ended twice waits, and whether it can go on."""
+    prepare()
+    setup = Setup((attention("FullAttentionSpec", 4),), 20, 4, 4, is_async=True)
+    scheduler = make_scheduler(scheduler_class, setup, vllm_config(setup, model_folder()))
+    session = Prompt("session", SHARED, max_tokens=9, is_session=True)
+    scheduler.add_request(session.request(setup))
+    for plan in (scheduler.schedule(), scheduler.schedule()):
+        update(scheduler, plan, END)
+    number = scheduler.get_request_counts()[1]
+    scheduler.add_request(session.request(setup))
+    try:
+        counts = scheduler.schedule().num_scheduled_tokens
+    except RuntimeError as error:
+        return f"the session waits {number} times; schedule() fails: {error}"
+    return f"the session waits {number} times; schedule() answers {counts}"
+
+
 if __name__ == "__main__":
-    print(recomputed())
-    print(ended())
+    print(recomputed(), ended(), queued(), sep="\n")
