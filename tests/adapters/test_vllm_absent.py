@@ -15,7 +15,6 @@ import pytest
 
 from kvcheck.adapters.vllm import (
     SUPPORTED_VERSIONS,
-    VLLMImplementation,
     VLLMUnavailableError,
     implementation,
 )
@@ -28,7 +27,6 @@ from kvspec.errors import (
     InvalidArgumentError,
     UnsupportedError,
 )
-from kvspec.interface import Feature
 from kvspec.policy import Policy
 from kvspec.specs import (
     FullAttentionSpec,
@@ -155,21 +153,6 @@ def test_what_a_vllm_does_not_have_is_refused_by_name(
 ) -> None:
     with pytest.raises(UnsupportedError, match=why):
         checked(refused, of)
-
-
-def test_each_version_says_what_it_has() -> None:
-    old, new = (VLLMImplementation(each).capabilities for each in (OLD, NEW))
-    assert new.features - old.features == {
-        *(Feature.LATER_CHOICES, Feature.JUNCTIONS, Feature.IN_FLIGHT, Feature.HITS_INSIDE_BLOCKS),
-        *(Feature.HASH_LOOKAHEAD, Feature.HIT_REPORTS),
-    }
-    assert old.features - new.features == {Feature.PLANNING}
-    assert old.spec_types - new.spec_types == {TQFullAttentionSpec}
-    assert old.extra_key_forms == {"plain"}
-    assert new.extra_key_forms == {"tagged"}
-    assert not old.values
-    assert new.values == {"mamba_cache_mode": {"align"}, "context_parallel": {"decode"}}
-    assert VLLMImplementation(NEW).planner is None
 
 
 class Modes(Enum):

@@ -1,30 +1,19 @@
-"""vLLM's planning functions behind the contract's planner: as recorded, and with planted bugs.
-
-Skipped where vLLM cannot be imported.
-"""
+"""vLLM's planning functions behind the contract's planner; skipped without vLLM 0.24."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from kvcheck.adapters.vllm import VLLMImplementation, VLLMUnavailableError, implementation
 from kvcheck.adapters.vllm.errors import VLLMAnswerError
-from kvcheck.judge.options import Budget, Options
-from kvcheck.judge.suite import Suite
-from kvcheck.play.verdicts import Level
 from kvcheck.records.planning import replay_planning
 from kvcheck.rules.notation.setting import PLANNED, spec_of
 from kvcheck.rules.notation.values import Reader
 from kvspec.errors import CacheMemoryError, ConfigError, PageSizeError, UnsupportedError
 from kvspec.planning import Layers, PlanningConfig
-from kvspec.policy import Policy
 
 SETTINGS = PlanningConfig(64, 16)
 
@@ -96,123 +85,3 @@ def test_warnings_are_those_that_vllm_logs(planner: Any) -> None:
     model = layers(*["full of 16"] * 2, *["window 8 of 16"] * 3)
     (said,) = planner.plan((model,), SETTINGS, (2**30,)).warnings
     assert said == "Add 1 padding layers, may waste at most 33.33% KV cache memory"
-
-
-Patch = Callable[[pytest.MonkeyPatch, Any], None]
-"""Puts a bug into vLLM's modules, given those that the adapter uses."""
-
-
-def _window_without_its_first_block(patch: pytest.MonkeyPatch, library: Any) -> None:
-    window = library.interface.SlidingWindowSpec
-    right = window.max_admission_blocks_per_request
-    name = "max_admission_blocks_per_request"
-    patch.setattr(window, name, lambda self, *given, **named: right(self, *given, **named) - 1)
-
-
-def _pads_instead_of_growing(patch: pytest.MonkeyPatch, library: Any) -> None:
-    def padded(specs: dict[str, Any]) -> dict[str, Any]:
-        largest = max((spec.page_size_bytes for spec in specs.values()), default=0)
-        return {
-            name: replace(spec, page_size_padded=largest)
-            if spec.page_size_bytes < largest
-            else spec
-            for name, spec in specs.items()
-        }
-
-    patch.setattr(library.utils, "unify_kv_cache_spec_page_size", padded)
-
-
-def _deals_layers_out_one_after_another(patch: pytest.MonkeyPatch, library: Any) -> None:
-    right = library.utils.create_kv_cache_group_specs
-
-    def dealt(specs: dict[str, Any], names: list[list[str]]) -> Any:
-        sizes, of_spec = [len(each) for each in names], {}  # type: ignore[var-annotated]  # a stack
-        for name in specs:
-            of_spec.setdefault(specs[name], []).append(name)
-        firsts = [specs[each[0]] for each in names]
-        runs = zip(firsts, sizes, strict=True)
-        again = [[of_spec[spec].pop(0) for _ in range(size)] for spec, size in runs]
-        return right(specs, again)
-
-    patch.setattr(library.utils, "create_kv_cache_group_specs", dealt)
-
-
-def _makes_a_block_too_many(patch: pytest.MonkeyPatch, library: Any) -> None:
-    right = library.utils.get_num_blocks
-    patch.setattr(library.utils, "get_num_blocks", lambda *given: right(*given) + 1)
-
-
-def _keeps_each_workers_blocks(patch: pytest.MonkeyPatch, library: Any) -> None:
-    right = library.utils.get_kv_cache_configs
-
-    def kept(config: Any, specs: Any, memory: Any) -> Any:
-        return [right(config, [one], [own])[0] for one, own in zip(specs, memory, strict=True)]
-
-    patch.setattr(library.utils, "get_kv_cache_configs", kept)
-
-
-def _schedules_by_the_last_layer(patch: pytest.MonkeyPatch, library: Any) -> None:
-    right = library.utils.generate_scheduler_kv_cache_config
-
-    def last(configs: list[Any]) -> Any:
-        made = right(configs)
-        for group, given in zip(made.kv_cache_groups, configs[0].kv_cache_groups, strict=True):
-            specs = getattr(given.kv_cache_spec, "kv_cache_specs", None)
-            if specs:
-                group.kv_cache_spec = list(specs.values())[-1]
-        return made
-
-    patch.setattr(library.utils, "generate_scheduler_kv_cache_config", last)
-
-
-def _aligns_to_the_longest_block(patch: pytest.MonkeyPatch, library: Any) -> None:
-    patch.setattr(library.utils, "math", SimpleNamespace(lcm=max, gcd=math.gcd))
-
-
-def _forgets_a_layer_in_the_check(patch: pytest.MonkeyPatch, library: Any) -> None:
-    right = library.utils.max_memory_usage_bytes
-    patch.setattr(
-        library.utils, "max_memory_usage_bytes", lambda config, specs: right(config, [*specs][:1])
-    )
-
-
-PLANTED: dict[str, Patch] = {
-    "KV-PLAN-4": _pads_instead_of_growing,
-    "KV-PLAN-6": _deals_layers_out_one_after_another,
-    "KV-PLAN-8": _window_without_its_first_block,
-    "KV-PLAN-9": _forgets_a_layer_in_the_check,
-    "KV-PLAN-12": _makes_a_block_too_many,
-    "KV-PLAN-15": _keeps_each_workers_blocks,
-    "KV-PLAN-16": _schedules_by_the_last_layer,
-    "KV-PLAN-18": _aligns_to_the_longest_block,
-}
-
-
-def broken(vllm: VLLMImplementation) -> list[str]:
-    """Return the planning rules that directed checks find broken, the likeliest cause first."""
-    options = Options(
-        Level.IDENTITY, Budget(0.0, 0), rules=("KV-PLAN-*",), policy=Policy.vllm_0_24()
-    )
-    return [violation.rule for violation in Suite(vllm, None, options).run().violations]
-
-
-@pytest.fixture(scope="module")
-def broken_before(vllm: VLLMImplementation) -> frozenset[str]:
-    """The rules that vLLM breaks as it is, under its own profile."""
-    return frozenset(broken(vllm))
-
-
-@pytest.mark.parametrize("rule", PLANTED)
-def test_a_bug_put_into_its_planning_is_found_and_named(
-    vllm: VLLMImplementation,
-    broken_before: frozenset[str],
-    rule: str,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    PLANTED[rule](monkeypatch, vllm.library)
-    new = [each for each in broken(vllm) if each not in broken_before]
-    assert rule in new
-
-
-def test_only_planning_that_is_meant_is_broken(broken_before: frozenset[str]) -> None:
-    assert not broken_before & PLANTED.keys()

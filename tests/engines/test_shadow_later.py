@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from kvcheck.adapters.vllm import preconditions
 from kvcheck.adapters.vllm.names import Names
-from kvcheck.adapters.vllm.preconditions import Asked
+from kvcheck.adapters.vllm.preconditions import (
+    Asked,
+    broken,
+    misaligned,
+    verified_tokens,
+    whole_blocks_offered,
+)
 from kvcheck.adapters.vllm.shadowed import first_apart
 from kvcheck.adapters.vllm.steps import Steps
 from kvspec.events import AllBlocksCleared, BlockRemoved, BlockStored
@@ -20,7 +27,7 @@ class Scheduler:
 
     def __init__(self, *, waits: bool = False) -> None:
         self.said: list[str] = []
-        self.steps = Steps(lambda call, broken: self.said.append(f"{call}: {broken}"), waits)
+        self.steps = Steps(lambda call, said: self.said.append(f"{call}: {said}"), waits)
         self.request = SimpleNamespace(
             request_id="a",
             num_tokens=9,
@@ -133,18 +140,48 @@ def test_a_scheduler_that_does_not_is_found(mistake: str, said: str) -> None:
     assert said in made.said[0]
 
 
-def test_later_preconditions_are_found_broken() -> None:
-    chunk = Asked(num_tokens=20, num_prompt_tokens=20, num_computed_tokens=4, num_new_tokens=6)
-    assert preconditions.realigned_chunk(chunk, 4) is None
-    assert "from token 4 to 10, past" in str(preconditions.realigned_chunk(chunk, 8))
-    assert preconditions.realigned_chunk(Asked(20, 4, 19, num_new_tokens=6), 8) is None
-    assert preconditions.aligned_chunk(chunk, 8, stops=(10,)) is None
-    assert "inside a block of 8" in str(preconditions.aligned_chunk(chunk, 8, stops=(11,)))
-    assert preconditions.known_behind_chunk(chunk, 10) is None
-    assert "leaves 10 tokens, of which" in str(preconditions.known_behind_chunk(chunk, 11))
-    assert preconditions.known_behind_chunk(Asked(20, 20, 0, num_new_tokens=20), 3) is None
-    assert preconditions.whole_blocks_offered(16, 8) is None
-    assert "tokens behind 12, no multiple of 8" in str(preconditions.whole_blocks_offered(12, 8))
+PREFILL = Asked(num_tokens=20, num_prompt_tokens=20, num_computed_tokens=0, num_new_tokens=10)
+CHUNK = replace(PREFILL, num_computed_tokens=4, num_new_tokens=6)
+LOAD = Asked(20, 20, 0, 0, 0, 8, num_lookahead_tokens=2, delays_caching=True)
+
+
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        (broken(replace(PREFILL, num_external_computed_tokens=4), 8), None),
+        (broken(Asked(20, 20, 0, 4, 8, 4), 8), None),
+        (broken(Asked(20, 20, 0, 4, 4, 4), 8), "a load behind a hit of 4 tokens, no multiple of 8"),
+        (broken(LOAD, 8), "2 look-ahead slots for a load that is waited for"),
+        (broken(replace(LOAD, delays_caching=False), 8), None),
+        (broken(CHUNK, 8, num_read=10), None),
+        (
+            broken(CHUNK, 8, num_read=11),
+            "a chunk that leaves 10 tokens, of which a drafter reads 11",
+        ),
+        (broken(replace(PREFILL, num_new_tokens=20), 8, num_read=3), None),
+        (misaligned(PREFILL, 5, (), later=True), None),
+        (
+            misaligned(PREFILL, 8, (), later=True),
+            "a chunk to token 10, inside a block of 8, 16 are",
+        ),
+        (misaligned(PREFILL, 8, (11,), later=True), "a chunk to token 10, inside a block of 8"),
+        (misaligned(replace(PREFILL, num_new_tokens=20), 8, (), later=True), None),
+        (misaligned(CHUNK, 8, (10,), later=False), None),
+        (misaligned(CHUNK, 8, (10,), later=True), "a chunk from token 4 to 10, past the end of a"),
+        (misaligned(CHUNK, 4, (10,), later=True), None),
+        (misaligned(Asked(20, 4, 19, num_new_tokens=6), 8, (), later=True), None),
+    ],
+)
+def test_preconditions_are_found_broken(found: Iterator[str], said: str | None) -> None:
+    texts = list(found)
+    assert len(texts) == (said is not None)
+    assert all(text.startswith(str(said)) for text in texts)
+
+
+def test_single_numbers_are_found_wrong() -> None:
+    assert verified_tokens(8, 8) is whole_blocks_offered(16, 8) is None
+    assert "9 tokens to be cached" in str(verified_tokens(9, 8))
+    assert "tokens behind 12, no multiple of 8" in str(whole_blocks_offered(12, 8))
 
 
 def stored(block_hash: bytes | int, parent: bytes | int | None) -> BlockStored:

@@ -8,10 +8,8 @@ from typing import Any
 
 import pytest
 
-from kvcheck.adapters.vllm import preconditions
 from kvcheck.adapters.vllm.expected import Expected, read_expected
 from kvcheck.adapters.vllm.mirror import Mirror, ShadowDifferenceError
-from kvcheck.adapters.vllm.preconditions import Asked
 from kvcheck.adapters.vllm.shadowed import ShadowedManager, ShadowedPool
 from kvcheck.discovery import find_implementation
 from kvspec.blocks import KVCacheBlocks
@@ -244,19 +242,3 @@ def test_a_stale_common_prefix_is_a_difference() -> None:
     assert mirror.difference is not None
     assert "0, 2), shadow" in mirror.difference.said
     assert mirror.difference.record is None
-
-
-def test_preconditions_are_found_broken() -> None:
-    prefill = Asked(num_tokens=20, num_prompt_tokens=20, num_computed_tokens=0, num_new_tokens=8)
-    assert preconditions.aligned_chunk(prefill, 4) is None
-    assert "inside a block of 8" in str(
-        preconditions.aligned_chunk(Asked(20, 20, 0, num_new_tokens=10), 8)
-    )
-    assert preconditions.aligned_chunk(Asked(20, 20, 8, num_new_tokens=12), 8) is None
-    assert preconditions.load_behind_hit(Asked(20, 20, 0, 4, 8, 4), 8) is None
-    assert "no multiple of 8" in str(preconditions.load_behind_hit(Asked(20, 20, 0, 4, 4, 4), 8))
-    load = Asked(20, 20, 0, 0, 0, 8, num_lookahead_tokens=2, delays_caching=True)
-    assert "2 look-ahead slots" in str(preconditions.lookahead_of_load(load))
-    assert preconditions.lookahead_of_load(Asked(20, 20, 0, 4, 0, 8, 2)) is None
-    assert preconditions.verified_tokens(8, 8) is None
-    assert "9 tokens to be cached" in str(preconditions.verified_tokens(9, 8))

@@ -30,7 +30,6 @@ class Expected:
             raise InvalidArgumentError("says", self.says, f"a pattern: {error}") from error
 
     def covers(self, said: str) -> bool:
-        """Return whether a difference is this one."""
         return said.startswith(self.call) and re.search(self.says, said) is not None
 
 

@@ -13,6 +13,7 @@ from kvcheck.adapters.vllm.planner import VLLMPlanner
 from kvcheck.adapters.vllm.specs import HASH_FUNCTIONS, spec_types, values
 from kvcheck.tools.bench.calls import Calls
 from kvspec.audit import audited, unwrapped
+from kvspec.base import BaseImplementation
 from kvspec.config import ManagerConfig
 from kvspec.editions import NEWEST
 from kvspec.errors import InvalidArgumentError, UnsupportedError
@@ -20,43 +21,14 @@ from kvspec.interface import Capabilities, Feature, HitRateWindow, KVCacheManage
 from kvspec.planning import Planner
 from kvspec.policy import Policy
 from kvspec.request import Request, RequestInput, check_token_ids, token_list
-from kvspec.snapshot import Snapshot
 from kvspec.stats import PrefixCacheStats
 
-FEATURES = frozenset(
-    {
-        Feature.PREFIX_CACHING,
-        Feature.MULTIPLE_GROUPS,
-        Feature.EAGLE,
-        Feature.CONTEXT_PARALLEL,
-        Feature.EXTERNAL_TOKENS,
-        Feature.DELAYED_CACHING,
-        Feature.DEFERRED_FREE,
-        Feature.PARTIAL_BLOCKS,
-        Feature.RETENTION,
-        Feature.EVENTS,
-        Feature.STATISTICS,
-        Feature.CACHE_SALT,
-        Feature.LORA,
-        Feature.MULTIMODAL,
-        Feature.PROMPT_EMBEDDINGS,
-        Feature.SKIP_READING,
-        Feature.DRAFTING,
-        Feature.ADMISSION,
-        Feature.EVICTION_BY_ID,
-        Feature.RESET,
-        Feature.SKIPPED_REMOVAL,
-        Feature.HITS_PER_GROUP,
-        Feature.UNEQUAL_HITS,
-        Feature.COMMON_PREFIX,
-        Feature.UNHASHED_BLOCKS,
-        Feature.STABLE_LISTS,
-        Feature.NEED,
-        Feature.NEW_BLOCK_IDS,
-        Feature.SNAPSHOT,
-        Feature.PLANNING,
-    }
-)
+NAMES = """prefix_caching multiple_groups eagle context_parallel external_tokens delayed_caching
+deferred_free partial_blocks retention events statistics cache_salt lora multimodal
+prompt_embeddings skip_reading drafting admission eviction_by_id reset skipped_removal
+hits_per_group unequal_hits common_prefix unhashed_blocks stable_lists need new_block_ids
+snapshot planning"""
+FEATURES = frozenset(map(Feature, NAMES.split()))
 """Not residency (its clock cannot be given), copies and restoring (vLLM has none)."""
 
 LATER_FEATURES = FEATURES - {Feature.PLANNING} | {
@@ -66,8 +38,10 @@ LATER_FEATURES = FEATURES - {Feature.PLANNING} | {
 """The features of 0.33, which plans by other functions, in another order."""
 
 
-class VLLMImplementation:
-    """See `kvspec.interface.Implementation` for what each call promises."""
+class VLLMImplementation(BaseImplementation):
+    """vLLM's managers. `keeps_uncached_prefix`: see `scheduler_view`."""
+
+    name = NAME
 
     def __init__(self, library: Library, *, keeps_uncached_prefix: bool = False) -> None:
         self.library = library
@@ -103,7 +77,6 @@ class VLLMImplementation:
         return audited(manager) if check_invariants else manager
 
     def make_request(self, manager: KVCacheManager, request: RequestInput) -> Request:
-        """vLLM's request with the hashes of its prompt."""
         if request.reports_hits and not self.library.is_later:
             raise UnsupportedError(Feature.HIT_REPORTS, NAME)
         return _inner(manager).make_request(request)
@@ -122,25 +95,15 @@ class VLLMImplementation:
 
     @property
     def planner(self) -> Planner | None:
-        """vLLM's planning functions, those of 0.24."""
         return None if self.library.is_later else VLLMPlanner(self.library)
 
     @property
     def bench_policy(self) -> Policy:
-        """This version's choices."""
         return self.library.policy
 
     def bench_calls(self, manager: KVCacheManager) -> Calls:
         """Return vLLM's own calls, which `kvspec bench` times instead of this adapter's."""
         return native_calls(_inner(manager))
-
-    def clone(self, manager: KVCacheManager) -> KVCacheManager:
-        """Raise UnsupportedError."""
-        raise UnsupportedError(Feature.CLONE.value, NAME)
-
-    def restore(self, config: ManagerConfig, snapshot: Snapshot) -> KVCacheManager:
-        """Raise UnsupportedError."""
-        raise UnsupportedError(Feature.RESTORE.value, NAME)
 
 
 class VLLMHitRateWindow:
@@ -151,7 +114,6 @@ class VLLMHitRateWindow:
         self.inner = library.stats.CachingMetrics(max_requests)
 
     def observe(self, stats: PrefixCacheStats) -> None:
-        """Add an update."""
         self.inner.observe(
             self._stats_class(
                 reset=stats.reset,
@@ -166,12 +128,10 @@ class VLLMHitRateWindow:
 
     @property
     def num_requests(self) -> int:
-        """Number of requests in the window."""
         return int(self.inner.aggregated_requests)
 
     @property
     def hit_rate(self) -> float:
-        """Hit tokens / queried tokens."""
         return float(self.inner.hit_rate)
 
 

@@ -77,7 +77,6 @@ class Library:
         return find_profile(f"vllm-{self.release.rpartition('.')[0]}").policy
 
     def hash_function(self, name: str) -> Any:
-        """vLLM's hash function of that name."""
         return self.hashing.get_hash_fn_by_name(name)
 
     def make_none_hash(self, function: str, seed: str | None) -> bytes:
@@ -88,7 +87,6 @@ class Library:
 
     @contextmanager
     def parent_hash(self, none_hash: bytes) -> Iterator[None]:
-        """Hash with this first parent."""
         absent = object()
         before = getattr(self.utils, "NONE_HASH", absent)
         self.utils.NONE_HASH = none_hash

@@ -48,12 +48,7 @@ class VLLMManager:
         self.reports: list[Any] = []
         interval = config.retention_interval_tokens
         retention = None if interval is None else str(interval)
-        with (
-            config_errors(),
-            environment(
-                VLLM_PREFIX_CACHE_RETENTION_INTERVAL=retention,
-            ),
-        ):
+        with config_errors(), environment(VLLM_PREFIX_CACHE_RETENTION_INTERVAL=retention):
             ahead = config.hash_lookahead_tokens
             more = {"num_hash_lookahead_tokens": ahead} if ahead else {}
             self.block_hasher = library.utils.get_request_block_hasher(
@@ -83,17 +78,14 @@ class VLLMManager:
 
     @property
     def none_hash(self) -> bytes:
-        """The parent of first blocks."""
         return self._none_hash
 
     @property
     def num_free_blocks(self) -> int:
-        """Length of the free queue."""
         return int(self.inner.block_pool.get_num_free_blocks())
 
     @property
     def usage(self) -> float:
-        """Share of the pool in use."""
         return float(self.inner.usage)
 
     # Requests.
@@ -108,18 +100,15 @@ class VLLMManager:
             return make_request(self.library, request, hasher)
 
     def append_tokens(self, request: Request, token_ids: list[int]) -> None:
-        """Append generated tokens; vLLM's hasher hashes what they complete."""
         with typed_errors("append_tokens"), self.library.parent_hash(self._none_hash):
             own_request(request).inner.append_output_token_ids(token_ids)
 
     # Looking up.
 
     def get_computed_blocks(self, request: Request) -> PrefixHit:
-        """Return the longest cached prefix."""
         own = own_request(request)
         before = len(self.inner.block_pool.kv_event_queue)
-        with self._calling("get_computed_blocks"):
-            blocks, length, *later = self.inner.get_computed_blocks(own.inner)
+        blocks, length, *later = self._call("get_computed_blocks", own.inner)
         self.reports += self.inner.block_pool.kv_event_queue[before:]  # nothing is stored here
         uncached = self._uncached_prefix(own, max(0, sum(later) - length))
         return PrefixHit(_to_ids(blocks.blocks), int(length), uncached)
@@ -143,7 +132,7 @@ class VLLMManager:
         look_up = getattr(self.inner.coordinator, PER_GROUP, None)
         if look_up is None:
             raise UnsupportedError("per-group look-ups without several groups and caching", NAME)
-        with self._calling("find_longest_cache_hit_per_group"):
+        with self._calling(PER_GROUP):
             blocks, lengths = look_up(own.inner.block_hashes, max_hit_length_tokens)
         return GroupHits(_to_ids(blocks), tuple(map(int, lengths)))
 
@@ -158,12 +147,8 @@ class VLLMManager:
         **options: Any,
     ) -> KVCacheBlocks | None:
         """Room for tokens about to be computed, or None. The options have the same names there."""
-        own = own_request(request)
-        hits = self._hits(new_computed_blocks)
-        with self._calling("allocate_slots"):
-            answer = self.inner.allocate_slots(
-                own.inner, num_new_tokens, new_computed_blocks=hits, **options
-            )
+        own, options["new_computed_blocks"] = own_request(request), self._hits(new_computed_blocks)
+        answer = self._call("allocate_slots", own.inner, num_new_tokens, **options)
         return None if answer is None else _to_ids(answer.blocks)
 
     def _hits(self, blocks: KVCacheBlocks | None) -> Any:
@@ -188,7 +173,6 @@ class VLLMManager:
         num_encoder_tokens: int = 0,
         apply_admission_cap: bool = False,
     ) -> int:
-        """Free blocks the request would take."""
         own = own_request(request)
         later = {
             "num_local_computed_tokens": total_computed_tokens,
@@ -211,10 +195,7 @@ class VLLMManager:
     # Caching.
 
     def cache_blocks(self, request: Request, num_computed_tokens: int) -> None:
-        """Register full blocks after a delayed load."""
-        own = own_request(request)
-        with self._calling("cache_blocks"):
-            self.inner.cache_blocks(own.inner, num_computed_tokens)
+        self._call("cache_blocks", own_request(request).inner, num_computed_tokens)
 
     def cache_partial_block(self, request: Request, group: int, num_tokens: int) -> bool:
         """Make a block reachable at a finer boundary; vLLM's pool wants the block itself."""
@@ -235,28 +216,18 @@ class VLLMManager:
         return key is not None
 
     def evict_blocks(self, block_ids: Sequence[int]) -> None:
-        """Drop the cached identity of these blocks."""
-        with self._calling("evict_blocks"):
-            self.inner.evict_blocks(block_ids)
+        self._call("evict_blocks", block_ids)
 
     def reset_prefix_cache(self) -> bool:
-        """Drop every hash, if no block is in use."""
-        with self._calling("reset_prefix_cache"):
-            return bool(self.inner.reset_prefix_cache())
+        return bool(self._call("reset_prefix_cache"))
 
     # Releasing.
 
     def free(self, request: Request) -> None:
-        """Release all blocks of the request."""
-        own = own_request(request)
-        with self._calling("free"):
-            self.inner.free(own.inner)
+        self._call("free", own_request(request).inner)
 
     def pop_blocks_for_free(self, request: Request) -> tuple[int, ...]:
-        """Forget the request, keep its references."""
-        own = own_request(request)
-        with self._calling("pop_blocks_for_free"):
-            ids = block_ids(self.inner.pop_blocks_for_free(own.inner))
+        ids = block_ids(self._call("pop_blocks_for_free", own_request(request).inner))
         self.popped.extend(block for block in ids if block != NULL_BLOCK)
         return ids
 
@@ -270,16 +241,13 @@ class VLLMManager:
                 self.popped.remove(block)
 
     def remove_skipped_blocks(self, request: Request, total_computed_tokens: int) -> None:
-        """Release what attention no longer needs."""
         own = own_request(request)
         later = {"num_prompt_tokens": own.num_prompt_tokens} if self.library.is_later else {}
-        with self._calling("remove_skipped_blocks"):
-            self.inner.remove_skipped_blocks(own.request_id, total_computed_tokens, **later)
+        self._call("remove_skipped_blocks", own.request_id, total_computed_tokens, **later)
 
     def take_block_copies(self) -> BlockCopies:
         """Copies on write, and what is held for them; a call of 0.33."""
-        with self._calling("take_block_copies"):
-            copies, retained = self.inner.take_kv_cache_block_copies()
+        copies, retained = self._call("take_kv_cache_block_copies")
         self.popped.extend(block_ids(retained))
         pairs = tuple((int(each.src_block_id), int(each.dst_block_id)) for each in copies)
         return BlockCopies(pairs, block_ids(retained))
@@ -287,21 +255,17 @@ class VLLMManager:
     # Asking.
 
     def get_num_common_prefix_blocks(self, request: Request) -> tuple[int, ...]:
-        """Per group, leading blocks that all running requests share."""
-        own = own_request(request)
-        with self._calling("get_num_common_prefix_blocks"):
-            return tuple(map(int, self.inner.get_num_common_prefix_blocks(own.request_id)))
+        name = own_request(request).request_id
+        return tuple(map(int, self._call("get_num_common_prefix_blocks", name)))
 
     def get_blocks(self, request: Request) -> KVCacheBlocks:
         return _to_ids(self.inner.get_blocks(own_request(request).request_id).blocks)
 
     def get_unhashed_block_ids(self, request: Request) -> tuple[tuple[int, ...], ...]:
-        """Per group, blocks that are neither null nor cached."""
         blocks = self.inner.get_blocks(own_request(request).request_id)
         return tuple(map(tuple, blocks.get_unhashed_block_ids_all_groups()))
 
     def take_events(self) -> tuple[Event, ...]:
-        """Events since the last call."""
         reports, self.reports = self.reports, []
         return tuple(
             translate_event(self.library, event, is_report=any(event is each for each in reports))
@@ -318,7 +282,6 @@ class VLLMManager:
             self.inner.record_prefix_cache_stats(own.inner, num_hit_tokens)
 
     def make_prefix_cache_stats(self) -> PrefixCacheStats | None:
-        """Look-up counters since the last call."""
         return stats_of(self.inner.make_prefix_cache_stats())
 
     def take_residency_samples(self) -> tuple[ResidencySample, ...]:
@@ -340,6 +303,10 @@ class VLLMManager:
         with typed_errors(call), environment(VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES=form):
             yield
 
+    def _call(self, call: str, *given: Any, **options: Any) -> Any:
+        with self._calling(call):
+            return getattr(self.inner, call)(*given, **options)
+
     def _block(self, block: int) -> Any:
         """vLLM's block of that id; what has no block cannot be passed on."""
         blocks = self.inner.block_pool.blocks
@@ -353,7 +320,6 @@ def _to_ids(groups: Sequence[Sequence[Any]]) -> KVCacheBlocks:
 
 
 def stats_of(stats: Any) -> PrefixCacheStats | None:
-    """Convert vLLM's counters to the contract's."""
     if stats is None:
         return None
     return PrefixCacheStats(

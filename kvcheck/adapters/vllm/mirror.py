@@ -48,7 +48,6 @@ class ShadowDifferenceError(KVSpecError):
 
 
 def both(theirs: object, ours: object) -> str:
-    """Show two results that differ."""
     return f"vLLM {theirs!r}, shadow {ours!r}"
 
 
@@ -176,7 +175,6 @@ class Mirror:
             raise self.difference
 
     def _written(self) -> Path | None:
-        """Write the record of all calls so far."""
         if self.recorded is not None:
             with self.recorded:
                 return self.recorded.path
@@ -234,7 +232,6 @@ class Mirror:
         return list(last) != [self.last_tokens[request.request_id]]
 
     def forget(self, request_id: str) -> None:
-        """Forget a finished request."""
         self.requests.pop(request_id, None)
         self.last_tokens.pop(request_id, None)
         self.hashes.num_known.pop(request_id, None)

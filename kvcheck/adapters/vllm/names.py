@@ -45,12 +45,10 @@ class Names:
         return self.own(_with(event, self.shown))
 
     def own(self, event: Event) -> Event:
-        """Return an event of the follower with its names."""
         return _with(event, self.aliases)
 
 
 def _with(event: Event, names: Mapping[EventHash, EventHash]) -> Event:
-    """Return the same event with other names of hashes."""
     if isinstance(event, AllBlocksCleared):
         return event
     found = tuple(names.get(each, each) for each in event.block_hashes)

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from logging.handlers import BufferingHandler
 from types import SimpleNamespace
 from typing import Any
 
@@ -97,70 +98,61 @@ class VLLMPlanner:
             made = [layer_spec(self.library, spec) for spec in specs]
             return answered(spec_of, made[0].merge(made))
 
+    @planning_errors("is_uniform")
     def is_uniform(self, layers: Layers) -> bool:
-        """Return `is_kv_cache_spec_uniform`."""
-        with planning_errors("is_uniform"):
-            return bool(self.utils.is_kv_cache_spec_uniform(self._specs(layers)))
+        return bool(self.utils.is_kv_cache_spec_uniform(self._specs(layers)))
 
+    @planning_errors("uniform_type")
     def uniform_type(self, layers: Layers) -> UniformTypeKVCacheSpecs | None:
-        """Return `UniformTypeKVCacheSpecs.from_specs`."""
-        with planning_errors("uniform_type"):
-            uniform = self.library.interface.UniformTypeKVCacheSpecs
-            found = uniform.from_specs(self._specs(layers))
-            answer = None if found is None else answered(spec_of, found)
+        uniform = self.library.interface.UniformTypeKVCacheSpecs
+        found = uniform.from_specs(self._specs(layers))
+        answer = None if found is None else answered(spec_of, found)
         return answer if isinstance(answer, UniformTypeKVCacheSpecs) else None
 
+    @planning_errors("unify_hybrid")
     def unify_hybrid(self, layers: Layers) -> Layers:
-        """`unify_hybrid_kv_cache_specs`, which changes what it is given."""
-        with planning_errors("unify_hybrid"):
-            specs = self._specs(layers)
-            self.utils.unify_hybrid_kv_cache_specs(specs)
-            return _layers(specs)
+        specs = self._specs(layers)
+        self.utils.unify_hybrid_kv_cache_specs(specs)  # changes them
+        return _layers(specs)
 
+    @planning_errors("unify_page_size")
     def unify_page_size(self, layers: Layers) -> Layers:
-        """Return `unify_kv_cache_spec_page_size`."""
-        with planning_errors("unify_page_size"):
-            return _layers(self.utils.unify_kv_cache_spec_page_size(self._specs(layers)))
+        return _layers(self.utils.unify_kv_cache_spec_page_size(self._specs(layers)))
 
+    @planning_errors("groups")
     def groups(self, layers: Layers, config: PlanningConfig) -> tuple[KVCacheGroup, ...]:
-        """Return `get_kv_cache_groups`."""
-        with planning_errors("groups"):
-            found = self.utils.get_kv_cache_groups(settings(config), self._specs(layers))
-            return answered(groups_of, found)
+        found = self.utils.get_kv_cache_groups(settings(config), self._specs(layers))
+        return answered(groups_of, found)
 
+    @planning_errors("max_memory_usage_bytes")
     def max_memory_usage_bytes(self, layers: Layers, config: PlanningConfig) -> int:
-        """`max_memory_usage_bytes`, which adds up layers."""
-        with planning_errors("max_memory_usage_bytes"):
-            specs = self._specs(layers).values()
-            return int(self.utils.max_memory_usage_bytes(settings(config), specs))
+        specs = self._specs(layers).values()
+        return int(self.utils.max_memory_usage_bytes(settings(config), specs))
 
+    @planning_errors("estimate_max_model_len")
     def estimate_max_model_len(
         self, layers: Layers, config: PlanningConfig, available_memory_bytes: int
     ) -> int:
-        """Return `estimate_max_model_len`."""
         asked, specs = settings(config), self._specs(layers)
-        with planning_errors("estimate_max_model_len"):
-            return int(self.utils.estimate_max_model_len(asked, specs, available_memory_bytes))
+        return int(self.utils.estimate_max_model_len(asked, specs, available_memory_bytes))
 
+    @planning_errors("check_enough_memory")
     def check_enough_memory(
         self, layers: Layers, config: PlanningConfig, available_memory_bytes: int
     ) -> None:
-        """Call `check_enough_kv_cache_memory`."""
         asked, specs = settings(config), self._specs(layers)
-        with planning_errors("check_enough_memory"):
-            self.utils.check_enough_kv_cache_memory(asked, specs, available_memory_bytes)
+        self.utils.check_enough_kv_cache_memory(asked, specs, available_memory_bytes)
 
+    @planning_errors("config_from_groups")
     def config_from_groups(
         self,
         groups: tuple[KVCacheGroup, ...],
         config: PlanningConfig,
         available_memory_bytes: int,
     ) -> KVCacheConfig:
-        """Return `get_kv_cache_config_from_groups`."""
-        with planning_errors("config_from_groups"):
-            made = group_specs(self.library, groups)
-            ask = self.utils.get_kv_cache_config_from_groups
-            return answered(cache_of, ask(settings(config), made, available_memory_bytes))
+        made = group_specs(self.library, groups)
+        ask = self.utils.get_kv_cache_config_from_groups
+        return answered(cache_of, ask(settings(config), made, available_memory_bytes))
 
     def plan(
         self,
@@ -173,64 +165,47 @@ class VLLMPlanner:
         with planning_errors("plan"), self._warnings() as said:
             found = self.utils.get_kv_cache_configs(asked, specs, list(available_memory_bytes))
             caches = tuple(answered(cache_of, cache) for cache in found)
-        return Plan(caches, asked.model_config.max_model_len, tuple(said))
+        warnings = tuple(record.getMessage() for record in said)
+        return Plan(caches, asked.model_config.max_model_len, warnings)
 
+    @planning_errors("scheduler_config")
     def scheduler_config(self, configs: tuple[KVCacheConfig, ...]) -> KVCacheConfig:
-        """Return `generate_scheduler_kv_cache_config`."""
-        with planning_errors("scheduler_config"):
-            made = [cache_config(self.library, cache) for cache in configs]
-            return answered(cache_of, self.utils.generate_scheduler_kv_cache_config(made))
+        made = [cache_config(self.library, cache) for cache in configs]
+        return answered(cache_of, self.utils.generate_scheduler_kv_cache_config(made))
 
+    @planning_errors("max_concurrency")
     def max_concurrency(self, kv_cache: KVCacheConfig, config: PlanningConfig) -> float:
-        """Return `get_max_concurrency_for_kv_cache_config`."""
-        with planning_errors("max_concurrency"):
-            made = cache_config(self.library, kv_cache)
-            ask = self.utils.get_max_concurrency_for_kv_cache_config
-            return float(ask(settings(config), made))
+        made = cache_config(self.library, kv_cache)
+        ask = self.utils.get_max_concurrency_for_kv_cache_config
+        return float(ask(settings(config), made))
 
+    @planning_errors("capacity")
     def capacity(self, kv_cache: KVCacheConfig, config: PlanningConfig) -> Capacity:
-        """Return `get_kv_cache_capacity`."""
-        with planning_errors("capacity"):
-            made = cache_config(self.library, kv_cache)
-            return Capacity(*self.utils.get_kv_cache_capacity(settings(config), made))
+        made = cache_config(self.library, kv_cache)
+        return Capacity(*self.utils.get_kv_cache_capacity(settings(config), made))
 
+    @planning_errors("block_sizes")
     def block_sizes(self, kv_cache: KVCacheConfig, config: PlanningConfig) -> BlockSizes:
-        """`resolve_kv_cache_block_sizes`, for which a packed layout is no connector."""
-        asked = settings(replace(config, packed_layout=False))
-        with planning_errors("block_sizes"):
-            made = cache_config(self.library, kv_cache)
-            return BlockSizes(*self.utils.resolve_kv_cache_block_sizes(made, asked))
+        asked = settings(replace(config, packed_layout=False))  # it is no connector here
+        made = cache_config(self.library, kv_cache)
+        return BlockSizes(*self.utils.resolve_kv_cache_block_sizes(made, asked))
 
     def _specs(self, layers: Layers) -> dict[str, Any]:
         return {name: layer_spec(self.library, spec) for name, spec in layers}
 
     @contextmanager
-    def _warnings(self) -> Iterator[list[str]]:
+    def _warnings(self) -> Iterator[list[logging.LogRecord]]:
         """Collect the warnings that vLLM's planning logs during the block."""
-        said: list[str] = []
-        log = logging.getLogger(self.utils.__name__)
-        handler = _Heard(said)
+        log, handler = logging.getLogger(self.utils.__name__), BufferingHandler(1000)
         before = log.level, log.propagate
         log.addHandler(handler)
         log.setLevel(logging.WARNING)
         log.propagate = False
         try:
-            yield said
+            yield handler.buffer
         finally:
             log.removeHandler(handler)
-            log.setLevel(before[0])
-            log.propagate = before[1]
-
-
-class _Heard(logging.Handler):
-    """Keeps what is logged."""
-
-    def __init__(self, said: list[str]) -> None:
-        super().__init__(logging.WARNING)
-        self.said = said
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.said.append(record.getMessage())
+            log.level, log.propagate = before
 
 
 def _layers(specs: dict[str, Any]) -> Layers:

@@ -10,8 +10,28 @@ from kvspec.errors import InvalidArgumentError
 from kvspec.request import RequestInput, RequestStatus, check_token_ids, token_list
 
 
+class Count:
+    """A number of vLLM's request under this name; 0 where the version has none."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __get__(self, request: VLLMRequest, owner: type) -> int:
+        return int(getattr(request.inner, self.name, 0))
+
+    def __set__(self, request: VLLMRequest, value: int) -> None:
+        setattr(request.inner, self.name, value)
+
+
 class VLLMRequest:
     """Forwards to `inner`, vLLM's own request, which holds all state."""
+
+    num_tokens = Count("num_tokens")
+    num_prompt_tokens = Count("num_prompt_tokens")
+    num_computed_tokens = Count("num_computed_tokens")
+    num_preemptions = Count("num_preemptions")
+    num_in_flight_tokens = Count("num_in_flight_tokens")  # since 0.26
+    junction_tokens = Count("shared_prefix_boundary")  # likewise
 
     def __init__(self, library: Library, inner: Any, *, skips_cache: bool) -> None:
         self._statuses = library.request.RequestStatus
@@ -20,68 +40,18 @@ class VLLMRequest:
 
     @property
     def request_id(self) -> str:
-        """The name under which the manager keeps the request's blocks."""
         return str(self.inner.request_id)
 
     @property
-    def num_tokens(self) -> int:
-        """Number of prompt and generated tokens."""
-        return int(self.inner.num_tokens)
-
-    @property
-    def num_prompt_tokens(self) -> int:
-        """Number of prompt tokens."""
-        return int(self.inner.num_prompt_tokens)
-
-    @property
     def token_ids(self) -> Sequence[int]:
-        """All finalised tokens."""
         return tuple(self.inner.all_token_ids)
 
     @property
     def block_hashes(self) -> Sequence[bytes]:
-        """vLLM's hashes."""
         return tuple(self.inner.block_hashes)
 
     @property
-    def num_computed_tokens(self) -> int:
-        """Tokens whose KV is in the cache."""
-        return int(self.inner.num_computed_tokens)
-
-    @num_computed_tokens.setter
-    def num_computed_tokens(self, value: int) -> None:
-        self.inner.num_computed_tokens = value
-
-    @property
-    def junction_tokens(self) -> int:
-        """The junction of its look-up, which caching reads from 0.33 on."""
-        return int(getattr(self.inner, "shared_prefix_boundary", 0))
-
-    @junction_tokens.setter
-    def junction_tokens(self, value: int) -> None:
-        self.inner.shared_prefix_boundary = value
-
-    @property
-    def num_in_flight_tokens(self) -> int:
-        """Computed tokens whose output was not processed: read by allocations from 0.26 on."""
-        return int(getattr(self.inner, "num_in_flight_tokens", 0))
-
-    @num_in_flight_tokens.setter
-    def num_in_flight_tokens(self, value: int) -> None:
-        self.inner.num_in_flight_tokens = value
-
-    @property
-    def num_preemptions(self) -> int:
-        """How often the request was preempted."""
-        return int(self.inner.num_preemptions)
-
-    @num_preemptions.setter
-    def num_preemptions(self, value: int) -> None:
-        self.inner.num_preemptions = value
-
-    @property
     def status(self) -> RequestStatus:
-        """The status of the request in its scheduler."""
         return RequestStatus(self.inner.status.name)
 
     @status.setter

@@ -24,19 +24,13 @@ from kvcheck.adapters.vllm.expected import read_expected
 from kvcheck.adapters.vllm.library import Library, load_library
 from kvcheck.adapters.vllm.mirror import Mirror
 from kvcheck.adapters.vllm.preconditions import whole_blocks_offered
-from kvcheck.adapters.vllm.shadowed import ShadowedManager, ShadowedPool
-from kvcheck.adapters.vllm.shadowed_later import (
-    LaterShadowedManager,
-    LaterShadowedPool,
-    later_members,
-    unfollowed,
-)
+from kvcheck.adapters.vllm.shadowed import Later, ShadowedManager, ShadowedPool
 from kvcheck.adapters.vllm.state import take_snapshot
 from kvcheck.adapters.vllm.steps import Steps
 from kvcheck.discovery import find_implementation
 from kvcheck.hazards.checker import Hazard
 from kvspec.errors import ConfigError, UnsupportedError
-from kvspec.foreign import config_of
+from kvspec.foreign import beyond_contract, config_of
 from kvspec.specs import LayerSpec
 
 
@@ -44,6 +38,21 @@ def is_left_out(spec: LayerSpec) -> bool:
     """Return whether a group's blocks are not filled token by token."""
     others = ("cross_attention", "encoder_only_attention")
     return spec.is_state or not spec.prefix_cacheable or spec.kind in others
+
+
+def unfollowed(scheduler: Any) -> str | None:
+    """Return a feature of 0.33's manager that the contract lacks, so that it cannot be followed."""
+    is_dropping, groups = scheduler.use_eagle_block_drop, scheduler.kv_cache_config.kv_cache_groups
+    refused = {
+        **beyond_contract(scheduler),
+        "several modules that draft, where several groups drop blocks": is_dropping
+        and len(groups) > 1
+        and scheduler.kv_cache_manager.coordinator.num_reprefillable_tokens > 0,
+        "states inside blocks where EAGLE drops them, beside a KV connector": is_dropping
+        and scheduler.mamba_partial_cache_hit
+        and scheduler.connector is not None,
+    }
+    return next((what for what, is_there in refused.items() if is_there), None)
 
 
 def append(path: Path, text: str) -> None:
@@ -82,18 +91,19 @@ class Shadowed:
         if unknown is not None:
             logger.warning("No shadow: %s. What the scheduler must keep is checked.", unknown)
         self.copies = self._recorder(stock, self.shadow, logger)
+        later = self._later(self.shadow) if library.is_later else None
+        pool = ShadowedPool(stock.block_pool, self.shadow, later)
         translate = partial(translate_event, library)
-        if library.is_later:
-            self.kv_cache_manager = self._later_manager(stock, self.shadow, translate)
-            return
-        pool = ShadowedPool(stock.block_pool, self.shadow)
         self.kv_cache_manager = ShadowedManager(stock, pool, self.shadow, translate)
-        if self.connector is not None:
+        if self.connector is not None and later is None:
             self.connector.bind_gpu_block_pool(pool)
+        elif self.connector is not None:
+            self.connector.bind_kv_cache_manager(self.kv_cache_manager)
+            self._check_offers(self.shadow)
 
     def _mirror(self, library: Library, report: Any, *, follows: bool) -> Mirror:
         """Raises UnsupportedError or ConfigError for a configuration that the contract refuses."""
-        told = {
+        told: dict[str, Any] = {
             "max_num_batched_tokens": self._scheduler_config.max_num_batched_tokens,
             "dcp_world_size": self.dcp_world_size,
             "pcp_world_size": self.pcp_world_size,
@@ -101,7 +111,12 @@ class Shadowed:
             "hash_seed": os.environ.get("PYTHONHASHSEED"),
             "log_stats": self.kv_cache_manager.log_stats,
         }
-        told |= later_members(self) if library.is_later else {}
+        if library.is_later:
+            told |= {
+                "max_num_batched_tokens": self.__dict__["vllm_config"].max_in_flight_tokens,
+                "hash_lookahead_tokens": self.__dict__["num_hash_lookahead_tokens"],
+                "policy": library.policy,
+            }
         known = os.environ.get("KVSPEC_SHADOW_EXPECT")
         return Mirror(
             find_implementation(os.environ.get("KVSPEC_SHADOW", "kvfast")),
@@ -137,32 +152,28 @@ class Shadowed:
             made.watch_connector(self.connector)
         return made
 
-    def _later_manager(self, stock: Any, mirror: Mirror, translate: Any) -> LaterShadowedManager:
-        """Wrap 0.33's manager, whose connector's calls are also checked."""
+    def _later(self, mirror: Mirror) -> Later:
+        """Watch the steps of 0.33's scheduler."""
         self.steps = Steps(mirror.require, waits=self.defer_block_free)
         longest = self._scheduler_config.long_prefill_token_threshold
         most = self.max_num_scheduled_tokens
-        made = LaterShadowedManager(
-            stock,
-            LaterShadowedPool(stock.block_pool, mirror, self.steps),
-            mirror,
-            translate,
-            steps=self.steps,
+        return Later(
+            self.steps,
             num_read=self.num_prefill_lookahead,
             most_tokens=min(most, longest) if longest > 0 else most,
             has_connector=self.connector is not None,
         )
-        if self.connector is not None:
-            self.connector.bind_kv_cache_manager(made)
-            ask, size = self.connector.get_num_new_matched_tokens, self.block_size
 
-            def offered(request: Any, num_computed_tokens: int) -> Any:
-                broken = whole_blocks_offered(num_computed_tokens, size)
-                mirror.require(f"get_num_new_matched_tokens of {request.request_id}", broken)
-                return ask(request, num_computed_tokens)
+    def _check_offers(self, mirror: Mirror) -> None:
+        """Check that the connector is offered whole blocks."""
+        ask, size = self.connector.get_num_new_matched_tokens, self.block_size
 
-            self.connector.get_num_new_matched_tokens = offered
-        return made
+        def offered(request: Any, num_computed_tokens: int) -> Any:
+            broken = whole_blocks_offered(num_computed_tokens, size)
+            mirror.require(f"get_num_new_matched_tokens of {request.request_id}", broken)
+            return ask(request, num_computed_tokens)
+
+        self.connector.get_num_new_matched_tokens = offered
 
     @property
     def is_recorded(self) -> bool:
@@ -170,7 +181,6 @@ class Shadowed:
         return self.records and self.num_prefill_lookahead < 2
 
     def schedule(self, *args: Any, **options: Any) -> Any:
-        """vLLM's step; what it leaves under way is noted."""
         plan = super().schedule(*args, **options)  # type: ignore[misc]  # vLLM's scheduler has it
         if self.steps is not None:
             waits = self.kv_cache_manager.copies_wait

@@ -12,7 +12,6 @@ from kvspec.snapshot import MambaState, RequestState, Snapshot
 def take_snapshot(
     library: Library, manager: Any, popped: Sequence[int], none_hash: bytes
 ) -> Snapshot:
-    """Return the state of vLLM's manager; vLLM keeps no record of `popped`."""
     pool, groups = manager.block_pool, manager.coordinator.single_type_managers
     blocks = pool.blocks
     names = {name for group in groups for name, held in group.req_to_blocks.items() if held}
@@ -51,7 +50,6 @@ def _pending_copies(groups: Sequence[Any]) -> tuple[tuple[tuple[int, int], ...],
 
 
 def block_ids(blocks: Iterable[Any]) -> tuple[int, ...]:
-    """Return the ids of vLLM's blocks."""
     return tuple(int(block.block_id) for block in blocks)
 
 

@@ -42,7 +42,6 @@ class Steps:
     num_outputs: int = 0
 
     def starts(self) -> None:
-        """Note the start of a step."""
         self.copies = None
 
     def allocates(self, call: str, request: Any) -> None:
@@ -124,7 +123,6 @@ class Steps:
             self.require(call, "blocks that are held for copies of a step that is over")
 
     def _of(self, plan: Any) -> Iterator[tuple[str, InFlight]]:
-        """Yield the known requests of a plan."""
         for name in plan.num_scheduled_tokens:
             if name in self.in_flight and self.in_flight[name].plans:
                 yield name, self.in_flight[name]

@@ -85,7 +85,6 @@ def is_known(meta: Any) -> bool:
 
 
 def transfers_of(meta: Any) -> tuple[Transfer, ...]:
-    """Return what a step orders; nothing of connectors that are not known."""
     return tuple(KNOWN.get(type(meta).__name__, lambda _: iter(()))(meta))
 
 
