@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 from kvcheck.adapters.vllm import VLLMUnavailableError
 from kvcheck.adapters.vllm.library import load_library
 from kvfast.engines.vllm import UnsupportedEngineError
-from kvfast.engines.vllm.versions import release
+from kvfast.engines.vllm.versions import is_since, release
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -45,6 +46,13 @@ def followed() -> None:
         pytest.skip(str(error))
 
 
+@pytest.fixture
+def later() -> None:
+    """Skip beside versions before 0.33."""
+    if not is_since(33):
+        pytest.skip("for vLLM 0.33")
+
+
 @pytest.fixture(scope="module")
 def lockstep(engine: Any) -> Any:
     """Module `examples.vllm.lockstep`."""
@@ -54,5 +62,27 @@ def lockstep(engine: Any) -> Any:
 
 
 @pytest.fixture(scope="module")
-def model(lockstep: Any) -> Any:
-    return lockstep.model_folder()
+def model(engine: Any) -> Any:
+    return engine.model_folder()
+
+
+@pytest.fixture(scope="module")
+def setups(lockstep: Any) -> Any:
+    return lockstep.setups()
+
+
+@pytest.fixture
+def pair(lockstep: Any, model: str, setups: Any) -> Any:
+    """Return a function that makes a lock step of a setup, or of the one of a name."""
+
+    def made(setup: Any, seed: int = 3, *, shadow: bool = False) -> Any:
+        found = setups[setup] if isinstance(setup, str) else setup
+        return lockstep.Lockstep(found, model, seed, shadow=shadow)
+
+    return made
+
+
+@pytest.fixture
+def shadowed(pair: Any) -> Any:
+    """Return a function that makes one of vLLM's scheduler under a shadow."""
+    return partial(pair, shadow=True)

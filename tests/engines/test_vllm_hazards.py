@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 
-from kvfast.engines.vllm.versions import is_since
 from tests.commands import said_by
 
 Patch = Callable[[pytest.MonkeyPatch], None]
 
 
+pytestmark = pytest.mark.usefixtures("engine", "later")
+
+
 @pytest.fixture(autouse=True)
-def hazards(engine: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    if not is_since(33):
-        pytest.skip("for vLLM 0.33")
+def hazards(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("KVSPEC_SHADOW_HAZARDS", "1")
     monkeypatch.setenv("KVSPEC_MONITOR_DIR", str(tmp_path))
 
@@ -84,12 +84,11 @@ def run(both: Any, num_steps: int) -> str | None:
 
 
 @pytest.mark.parametrize("name", ["offloading", "simple", "simple, lazy", "nixl", "mooncake"])
-def test_vllms_own_connectors_have_no_hazard(lockstep: Any, model: str, name: str) -> None:
+def test_vllms_own_connectors_have_no_hazard(pair: Any, name: str) -> None:
     """With steps one after the other, and two under way. kvfast makes the same plans."""
     for kind in ("", ", async"):
-        setup = lockstep.setups()[f"own {name}{kind}"]
         for shadow in (True, False):
-            both = lockstep.Lockstep(setup, model, seed=3, shadow=shadow)
+            both = pair(f"own {name}{kind}", shadow=shadow)
             assert run(both, 200) is None
             assert both.worker.num_loads > 3
         assert name in ("nixl", "mooncake") or both.worker.num_stores > 20
@@ -105,44 +104,35 @@ def test_vllms_own_connectors_have_no_hazard(lockstep: Any, model: str, name: st
     ],
 )
 def test_a_mistake_in_the_order_is_named_by_its_rule(
-    lockstep: Any,
-    model: str,
-    monkeypatch: pytest.MonkeyPatch,
-    setup: str,
-    mistake: Patch,
-    rule: str,
+    shadowed: Any, monkeypatch: pytest.MonkeyPatch, setup: str, mistake: Patch, rule: str
 ) -> None:
     mistake(monkeypatch)
-    both = lockstep.Lockstep(lockstep.setups()[f"own {setup}"], model, seed=3, shadow=True)
+    both = shadowed(f"own {setup}")
     with suppress(AssertionError, KeyError, AttributeError):  # vLLM's, once it is in disorder
         run(both, 400)
     assert f"step: {rule}" in str(both.mirror.difference)
 
 
 def test_the_record_is_one_that_the_command_reads(
-    lockstep: Any,
-    model: str,
+    shadowed: Any,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setenv("KVSPEC_SHADOW_HAZARDS", str(tmp_path / "record.jsonl"))
-    both = lockstep.Lockstep(lockstep.setups()["own offloading"], model, seed=3, shadow=True)
-    assert both.run(60) is None
+    assert shadowed("own offloading").run(60) is None
     said = said_by(f"hazards {tmp_path}/record.jsonl", capsys)
     assert "lines, 0 hazards" in said[0]
 
 
 def test_a_hit_of_what_no_step_has_computed_is_found(
-    lockstep: Any, model: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    shadowed: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Preemption by priority: the key that is left is the first difference, a hit is the next."""
     monkeypatch.delenv("KVSPEC_SHADOW_HAZARDS")
-    setup = lockstep.setups()["full, priority, long prompts"]
-    both = lockstep.Lockstep(setup, model, seed=1, shadow=True)
-    assert "KV-MGR-24" in str(both.run(400))
+    setup = "full, priority, long prompts"
+    assert "KV-MGR-24" in str(shadowed(setup, 1).run(400))
     known = tmp_path / "known.toml"
     known.write_text('[[expected]]\ncall = "step"\nsays = "KV-MGR-24"\nreason = "left"\n')
     monkeypatch.setenv("KVSPEC_SHADOW_EXPECT", str(known))
-    both = lockstep.Lockstep(setup, model, seed=1, shadow=True)
-    assert "KV-HAZ-1" in str(both.run(400))
+    assert "KV-HAZ-1" in str(shadowed(setup, 1).run(400))

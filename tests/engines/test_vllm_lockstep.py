@@ -14,13 +14,13 @@ from kvspec.errors import KVSpecError
 
 @pytest.mark.parametrize("runner", ["0", "1"])
 def test_both_schedulers_do_the_same(
-    lockstep: Any, model: str, monkeypatch: pytest.MonkeyPatch, runner: str
+    pair: Any, setups: Any, monkeypatch: pytest.MonkeyPatch, runner: str
 ) -> None:
     if runner == "1" and not is_since(33):
         pytest.skip("vLLM 0.24 has the second runner with Triton alone")
     monkeypatch.setenv("VLLM_USE_V2_MODEL_RUNNER", runner)  # 1: on devices 0.33's default
-    for name, setup in lockstep.setups().items():
-        both = lockstep.Lockstep(setup, model, seed=3)
+    for name, setup in setups.items():
+        both = pair(setup)
         assert both.run(40) is None
         ours = both.sides[1].scheduler
         assert (ours.num_steps_kvfast, ours.num_steps_stock) == (40, 0)
@@ -52,13 +52,11 @@ def without(member: str) -> Any:
         "junction_tokens": "shared_prefix_boundary",
     }
 
-    def current(requests: Any, request: Any) -> Any:
-        mine = super(type(requests), requests).current(request)
+    def note(_: Any, mine: Any, request: Any) -> None:
         for name, source in told.items():
             setattr(mine, name, 0 if name == member else getattr(request, source))
-        return mine
 
-    return current
+    return note
 
 
 def nothing(*_: object) -> None:
@@ -91,10 +89,10 @@ IN_033: tuple[tuple[str, str, object], ...] = (
     ("full and window, async, items", "admissions.Admission.encode", nothing),
     ("full", "taking.Taker.land", lambda *_: False),
     ("full, drafts", "taking.Taker.settle", nothing),
-    ("full and window, async", "later.LaterRequests.current", without("num_in_flight_tokens")),
+    ("full and window, async", "requests.Requests._note", without("num_in_flight_tokens")),
     (
         "full and states, sessions, retention",
-        "later.LaterRequests.current",
+        "requests.Requests._note",
         without("junction_tokens"),
     ),
     ("full and states", "later.LaterManager.take_kv_cache_block_copies", lambda *_: ([], [])),
@@ -112,12 +110,7 @@ IN_033: tuple[tuple[str, str, object], ...] = (
 
 @pytest.mark.parametrize(("setup", "member", "wrong"), [*IN_ANY, *IN_033])
 def test_a_mistake_is_found(
-    lockstep: Any,
-    model: str,
-    monkeypatch: pytest.MonkeyPatch,
-    setup: str,
-    member: str,
-    wrong: object,
+    pair: Any, monkeypatch: pytest.MonkeyPatch, setup: str, member: str, wrong: object
 ) -> None:
     from kvfast.engines.vllm import taking, updates
 
@@ -127,29 +120,27 @@ def test_a_mistake_is_found(
         pytest.skip("for vLLM 0.33")
     monkeypatch.setattr(updates, "Taker", taking.Taker)  # that of plain Python can be changed
     monkeypatch.setattr(f"kvfast.engines.vllm.{member}", wrong)
-    both = lockstep.Lockstep(lockstep.setups()[setup], model, seed=3)
     try:
-        difference = both.run(300)
+        difference = pair(setup).run(300)
     except (AssertionError, KeyError, KVSpecError) as error:  # vLLM's own, of impossible counts
         difference = repr(error)
     assert difference is not None
 
 
 @pytest.fixture
-def on_kvfast(lockstep: Any, model: str) -> Any:
+def on_kvfast(engine: Any, model: str) -> Any:
     """Return a function that makes kvfast's scheduler of a setup."""
     from kvfast.engines.vllm.schedulers import KvfastScheduler
 
-    return lambda setup: lockstep.make_scheduler(
-        KvfastScheduler, setup, lockstep.vllm_config(setup, model)
+    return lambda setup: engine.make_scheduler(
+        KvfastScheduler, setup, engine.vllm_config(setup, model)
     )
 
 
+@pytest.mark.usefixtures("later")
 def test_what_kvfast_does_not_do_stays_with_the_manager_of_033(
-    lockstep: Any, on_kvfast: Any, engine: Any
+    setups: Any, on_kvfast: Any, engine: Any
 ) -> None:
-    if not is_since(33):
-        pytest.skip("for vLLM 0.33")
     inside = {"num_prefill_checkpoint_blocks": 1, "prefill_checkpoint_alignment": 4}
     setup = engine.Setup((engine.states(8, "align", **inside),), 90, 8, 8, mamba_mode="align")
     made = on_kvfast(setup)
@@ -159,11 +150,12 @@ def test_what_kvfast_does_not_do_stays_with_the_manager_of_033(
     specs = (engine.states(8, "none", **inside),)
     uncached = replace(setup, specs=specs, enable_caching=False, mamba_mode="none")
     assert on_kvfast(uncached).kvfast_reason is None
-    setup = replace(lockstep.setups()["full and states, eagle"], drops_blocks=True)
+    setup = replace(setups["full and states, eagle"], drops_blocks=True)
     assert "EAGLE drops blocks, with sparse retention" in on_kvfast(setup).kvfast_reason
 
 
-def test_further_arguments_are_those_of_vllm(lockstep: Any) -> None:
+@pytest.mark.usefixtures("engine")
+def test_further_arguments_are_those_of_vllm() -> None:
     from vllm.v1.core.kv_cache_manager import KVCacheManager
 
     from kvfast.engines.vllm.manager import OPTIONS
@@ -173,35 +165,32 @@ def test_further_arguments_are_those_of_vllm(lockstep: Any) -> None:
 
 
 def test_what_lock_step_leaves_out_stays_with_the_stock_manager(on_kvfast: Any) -> None:
-    from examples.vllm import setups
+    from examples.vllm.setups import every_setup, is_refused
 
-    for setup in setups.every_setup().values():
-        if setups.is_refused(setup):
-            assert "in vLLM 0." in on_kvfast(setup).kvfast_reason
-
-
-def test_mamba_beside_a_connector_stays_with_the_stock_manager(on_kvfast: Any) -> None:
-    from examples.vllm import setups
-
-    made = on_kvfast(replace(setups.every_setup()["full and states"], loads="sync"))
+    setups = every_setup()
+    for setup in filter(is_refused, setups.values()):
+        assert "in vLLM 0." in on_kvfast(setup).kvfast_reason
+    made = on_kvfast(replace(setups["full and states"], loads="sync"))
     assert made.kvfast_reason == "kvfast does not support Mamba layers beside a KV connector"
     made.schedule()
     assert (made.num_steps_kvfast, made.num_steps_stock) == (0, 1)
 
 
 @pytest.mark.usefixtures("engine")
-def test_no_content_of_a_failed_load_is_hit() -> None:
-    from examples.vllm.faults import ended
-    from kvfast.engines.vllm.schedulers import KvfastScheduler
+def test_faults_of_vllms_scheduler_are_not_kvfasts() -> None:
+    from examples.vllm.faults import ended, queued
+    from kvfast.engines.vllm.schedulers import KvfastAsyncScheduler, KvfastScheduler
 
-    assert "fourth has [1, 6, 4, 9]" in ended()  # vLLM's own fault
+    assert "fourth has [1, 6, 4, 9]" in ended()  # no content of a failed load is hit
     assert "fourth has [1, 6, 7, 9]" in ended(KvfastScheduler)
+    assert is_since(33) or "waits 2 times; schedule() fails: Invalid" in queued()
+    assert "waits 1 times; schedule() answers {'session': 8}" in queued(KvfastAsyncScheduler)
 
 
 def test_a_session_that_continued_in_steps_of_the_stock_path_has_a_new_seat(
-    lockstep: Any, model: str
+    lockstep: Any, pair: Any
 ) -> None:
-    both = lockstep.Lockstep(lockstep.setups()["full, sessions"], model, seed=1)
+    both = pair("full, sessions", seed=1)
     batched = both.sides[1].scheduler.batched_steps
     both.add(lockstep.Prompt("s", (1, 2, 3, 4, 5), 3, is_session=True))
     assert both.step() is None
@@ -217,21 +206,13 @@ def test_a_session_that_continued_in_steps_of_the_stock_path_has_a_new_seat(
     assert batched.scheduler.single_steps.total() == 2
 
 
-@pytest.mark.usefixtures("engine")
-def test_a_session_that_ends_twice_waits_once() -> None:
-    from examples.vllm.faults import queued
-    from kvfast.engines.vllm.schedulers import KvfastAsyncScheduler
-
-    assert is_since(33) or "waits 2 times; schedule() fails: Invalid" in queued()
-    assert "waits 1 times; schedule() answers {'session': 8}" in queued(KvfastAsyncScheduler)
-
-
-def test_an_aborted_replay_leaves_the_keys_of_its_hit(lockstep: Any, model: str) -> None:
-    if not is_since(33):
-        pytest.skip("for vLLM 0.33")
-    setup = lockstep.setups()["latent and replayed window"]
-    setup = replace(setup, max_num_seqs=8, max_num_batched_tokens=8)  # chunks inside the window
-    both = lockstep.Lockstep(setup, model, seed=3)
+@pytest.mark.usefixtures("later")
+def test_an_aborted_replay_leaves_the_keys_of_its_hit(
+    lockstep: Any, pair: Any, setups: Any
+) -> None:
+    """Chunks of 8 tokens end inside the window of 9 that is computed again."""
+    setup = replace(setups["latent and replayed window"], max_num_seqs=8)
+    both = pair(replace(setup, max_num_batched_tokens=8))
     for name, num_steps in (("first", 4), ("again", 1)):
         both.add(lockstep.Prompt(name, tuple(range(30)), max_tokens=9))
         assert [both.step() for _ in range(num_steps)] == [None] * num_steps
@@ -240,8 +221,8 @@ def test_an_aborted_replay_leaves_the_keys_of_its_hit(lockstep: Any, model: str)
         assert both.compare_state() is None
 
 
-def test_events_that_were_not_taken_are_shown_and_stay(lockstep: Any, model: str) -> None:
-    both = lockstep.Lockstep(lockstep.setups()["full, events"], model, seed=3)
+def test_events_that_were_not_taken_are_shown_and_stay(lockstep: Any, pair: Any) -> None:
+    both = pair("full, events")
     both.arrive()
     both.add(lockstep.Prompt(name="a", tokens=tuple(range(9)), max_tokens=1))
     taken = []
@@ -255,24 +236,20 @@ def test_events_that_were_not_taken_are_shown_and_stay(lockstep: Any, model: str
     assert queued == taken[0] == taken[1] != []
 
 
-def test_what_is_not_served_stays_with_the_stock_manager(
-    lockstep: Any, model: str, on_kvfast: Any
+def test_a_manager_of_another_class_is_not_replaced(
+    lockstep: Any, model: str, setups: Any, on_kvfast: Any
 ) -> None:
-    """Leave alone a manager of another class, which may behave in its own way."""
     from vllm.v1.core import kv_cache_manager
 
     from kvfast.engines.vllm.fit import given_to
     from kvfast.engines.vllm.later import kvfast_manager
     from kvspec.errors import UnsupportedError
 
-    class Other(kv_cache_manager.KVCacheManager):  # type: ignore[misc]  # vLLM may be absent
-        """A manager of another class."""
-
-    setup = lockstep.setups()["full"]
+    setup = setups["full"]
     made = on_kvfast(setup)
     assert made.kvfast_reason is None
     config = lockstep.vllm_config(setup, model)
     stock = lockstep.make_scheduler(lockstep.Scheduler, setup, config).kv_cache_manager
-    stock.__class__ = Other
+    stock.__class__ = type("Other", (kv_cache_manager.KVCacheManager,), {"__module__": __name__})
     with pytest.raises(UnsupportedError, match="Other"):
         kvfast_manager(stock, given_to(made))

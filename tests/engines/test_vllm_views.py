@@ -44,6 +44,7 @@ def imported(monkeypatch: pytest.MonkeyPatch, name: str) -> Any:
         "vllm.v1.core.kv_cache_manager": {"KVCacheBlocks": object},
         "vllm.v1.core.kv_cache_utils": {"KVCacheBlock": Block},
         "vllm.v1.request": {"RequestStatus": Status},
+        "vllm.version": {"__version__": "0.24.0"},
     }
     for path in ("vllm", "vllm.v1", "vllm.v1.core", *members):
         module = ModuleType(path)
@@ -107,9 +108,8 @@ def test_an_empty_free_queue_has_its_ends_beside_each_other(pool: Any) -> None:
 def test_a_request_whose_load_failed_holds_nothing_and_is_still_counted(pool: Any) -> None:
     """Free its blocks; vLLM still adds its need to that of prefills in flight."""
     views = sys.modules["kvfast.engines.vllm.views"]
-    coordinator = views.Coordinator()
-    coordinator.block_pool = pool
-    coordinator.requests = views.Requests(kvfast.implementation(), pool.fast, 2)
+    requests = views.Requests(kvfast.implementation(), pool.fast, 2)
+    coordinator = views.Coordinator(pool, requests)
     numbers = {"num_tokens": 5, "num_tokens_main_model": 5, "total_computed_tokens": 0}
     need = coordinator.get_num_blocks_to_allocate("gone", new_computed_blocks=((),), **numbers)
     assert need == 3

@@ -39,7 +39,6 @@ class Admitted:
 
     @property
     def names(self) -> list[str]:
-        """The names of all of them."""
         return [request.request_id for request in self.requests]
 
 

@@ -22,7 +22,6 @@ class Lives:
         self.fast = fast
 
     def drain_events(self) -> list[Any]:
-        """Those that ended since the last call."""
         return [
             KVCacheEvictionEvent(
                 life.lifetime_ns * SECOND,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,9 +12,9 @@ import kvfast
 from kvfast.engines.vllm.events import vllm_event
 from kvfast.engines.vllm.fit import Given, config_of, given_to
 from kvfast.engines.vllm.manager import OF_THE_ENCODER, KvfastManager
-from kvfast.engines.vllm.requests import NAME, Requests
+from kvfast.engines.vllm.requests import NAME
 from kvfast.engines.vllm.versions import is_since, policy_of, release
-from kvfast.engines.vllm.views import Block, Blocks, Coordinator
+from kvfast.engines.vllm.views import Block, Blocks
 from kvspec.errors import UnsupportedError
 from kvspec.events import BlockStored, Event
 from kvspec.foreign import beyond_contract
@@ -74,61 +74,8 @@ def _refuse(scheduler: Any) -> None:
             raise UnsupportedError(what, "kvfast")
 
 
-class LaterRequests(Requests):
-    """Requests that say what is in flight, and up to where others share their prefix."""
-
-    def current(self, request: Any) -> Any:
-        """kvfast's request, which knows what vLLM's knows now."""
-        mine = super().current(request)
-        mine.num_in_flight_tokens = request.num_in_flight_tokens
-        mine.junction_tokens = request.shared_prefix_boundary
-        return mine
-
-    def _follow(self, mine: Any, request: Any, num_tokens: int) -> None:
-        """Handle a session that continues: it lost its last token, and the hashes over it."""
-        if request.num_prompt_tokens != mine.num_prompt_tokens and mine.num_tokens > 1:
-            kept = mine.num_tokens - 1
-            prompt = min(mine.num_prompt_tokens, kept)
-            self.implementation.follow(self.manager, mine, kept, num_prompt_tokens=prompt)
-        super()._follow(mine, request, num_tokens)
-
-
-class LaterCoordinator(Coordinator):
-    """The coordinator of 0.26 and later, as far as its scheduler, connectors and tests know it."""
-
-    def find_longest_cache_hit(
-        self, block_hashes: Sequence[bytes], max_cache_hit_length: int
-    ) -> Any:
-        """Return the longest hit of these hashes: blocks per group, tokens, uncached tokens."""
-        mine = self.requests.of_hashes(block_hashes, max_cache_hit_length + 1)
-        hit = self.block_pool.fast.get_computed_blocks(mine)
-        blocks = tuple(map(self.block_pool.shown, hit.blocks.groups))
-        return blocks, hit.hit_length_tokens, hit.uncached_common_prefix_tokens or 0
-
-    def find_longest_cache_hit_per_group(
-        self, block_hashes: Sequence[bytes], max_cache_hit_length: int
-    ) -> tuple[Any, tuple[int, ...]]:
-        """Return the longest hit of each group: blocks, and tokens."""
-        mine = self.requests.of_hashes(block_hashes, max_cache_hit_length + 1)
-        hits = self.block_pool.fast.find_longest_cache_hit_per_group(mine, max_cache_hit_length)
-        return tuple(map(self.block_pool.shown, hits.blocks.groups)), hits.hit_lengths_tokens
-
-    def get_num_blocks_to_allocate(
-        self, request_id: str, *, new_computed_blocks: Iterable[Any], **counts: Any
-    ) -> int:
-        """Free blocks that a request would take, without a hit."""
-        counts.pop("num_local_computed_tokens", None)  # matter to hits alone,
-        counts.pop("prefill_end", None)  # and to states inside a chunk, which kvfast does not serve
-        return super().get_num_blocks_to_allocate(
-            request_id, new_computed_blocks=new_computed_blocks, **counts
-        )
-
-
 class LaterManager(KvfastManager):
     """Replaces a manager of vLLM 0.26 or later. `loaded`: new blocks that a load will write."""
-
-    requests_type = LaterRequests
-    coordinator_type = LaterCoordinator
 
     def __init__(self, stock: Any, *others: Any) -> None:
         super().__init__(stock, *others)
@@ -136,11 +83,9 @@ class LaterManager(KvfastManager):
         self.loaded: set[int] = set()
 
     def prefix_cache_lookup_enabled(self, request: Any) -> bool:
-        """Return whether this request is looked up."""
         return self.enable_caching and not request.skip_reading_prefix_cache
 
     def record_prefix_cache_stats(self, request: Any, num_hits: int) -> None:
-        """Count a look-up whose request was admitted."""
         is_counted = self.counts_when_admitted and self.log_stats
         if is_counted and self.prefix_cache_lookup_enabled(request):
             self._count_lookup(request, num_hits)
@@ -172,7 +117,6 @@ class LaterManager(KvfastManager):
     def allocate_slots(
         self, request: Any, num_new_tokens: int, *others: Any, **options: Any
     ) -> Any:
-        """Return the new blocks; None if the pool lacks them."""
         loaded = options.pop("skip_zeroing_group_ids", ())
         granted = super().allocate_slots(request, num_new_tokens, *others, **options)
         if loaded and granted is not None:
@@ -186,7 +130,6 @@ class LaterManager(KvfastManager):
         processed_computed_tokens: int,
         num_prompt_tokens: int | None = None,
     ) -> None:
-        """Release what attention no longer needs."""
         super().remove_skipped_blocks(request_id, processed_computed_tokens)
 
     def estimate_cached_tokens(self, request: Any) -> int:

@@ -16,7 +16,7 @@ from vllm.v1.metrics.stats import PrefixCacheStats
 from kvfast._implementation import FastImplementation
 from kvfast.engines.vllm.events import Lives, vllm_event
 from kvfast.engines.vllm.requests import Requests
-from kvfast.engines.vllm.views import Block, Blocks, Coordinator, Pool, coordinator_over
+from kvfast.engines.vllm.views import Block, Blocks, Pool, coordinator_over
 from kvspec.blocks import KVCacheBlocks as BlockIds
 from kvspec.events import Event
 from kvspec.interface import KVCacheManager
@@ -45,9 +45,6 @@ class KvfastManager:
     batched steps.
     """
 
-    requests_type = Requests
-    coordinator_type = Coordinator
-
     def __init__(
         self, stock: Any, implementation: FastImplementation, manager: KVCacheManager
     ) -> None:
@@ -65,7 +62,7 @@ class KvfastManager:
         self.prefix_cache_stats: Any = PrefixCacheStats() if stock.log_stats else None
         self.fast: Any = manager
         size = stock.block_pool.hash_block_size if stock.enable_caching else 0
-        self.requests = self.requests_type(implementation, manager, size)
+        self.requests = Requests(implementation, manager, size)
         self.batched: Any = implementation.batched(manager)
         self.handles: dict[str, int] = {}
         self.num_singles = 0
@@ -73,24 +70,19 @@ class KvfastManager:
         self.planned: dict[str, tuple[Any, int]] = {}
         self.noted: list[Any] = []
         self.block_pool = Pool(self.fast, self.batched, stock.block_pool, self.queued_events)
-        self.coordinator: Any = coordinator_over(
-            self.block_pool, self.requests, stock.coordinator, self.coordinator_type
-        )
+        self.coordinator: Any = coordinator_over(self.block_pool, self.requests, stock.coordinator)
 
     @property
     def usage(self) -> float:
-        """Share of the pool in use."""
         return float(self.fast.usage)
 
     def make_prefix_cache_stats(self) -> Any:
-        """Return the counters since the last call; None without statistics."""
         taken = self.prefix_cache_stats
         if taken is not None:
             self.prefix_cache_stats = PrefixCacheStats()
         return taken
 
     def get_computed_blocks(self, request: Any) -> tuple[Any, int]:
-        """Return the longest cached prefix and its length in tokens."""
         is_read = self.enable_caching and not request.skip_reading_prefix_cache
         if not is_read:
             return self.empty_kv_cache_blocks, 0
@@ -118,7 +110,6 @@ class KvfastManager:
         *others: Any,
         **options: Any,
     ) -> Any:
-        """Return the new blocks; None if the pool lacks them."""
         if others:
             options.update(zip(OPTIONS[: len(others)], others, strict=True))
         mine = self.requests.current(request)
@@ -142,7 +133,6 @@ class KvfastManager:
         return self._shown(granted)
 
     def free(self, request: Any) -> None:
-        """Release all blocks of the request."""
         mine = self.requests.held.pop(request.request_id, None)
         if mine is not None:
             self._withdraw(request, mine)
@@ -170,7 +160,6 @@ class KvfastManager:
             self.fast.withdraw(mine, request.num_computed_tokens)
 
     def _unregister(self, name: str) -> None:
-        """Forget the handle of a request that holds nothing."""
         handle = self.handles.pop(name, None)
         if handle is not None:
             self.forgotten.add(name)
@@ -180,7 +169,6 @@ class KvfastManager:
     def remove_skipped_blocks(
         self, request_id: str, total_computed_tokens: int, num_prompt_tokens: int | None = None
     ) -> None:
-        """Release what attention no longer needs."""
         mine = self.requests.held.get(request_id)
         if mine is not None:
             self.fast.remove_skipped_blocks(mine, total_computed_tokens)
@@ -197,14 +185,12 @@ class KvfastManager:
                 self._withdraw(request, self.requests.held[request.request_id])
 
     def reset_prefix_cache(self) -> bool:
-        """Drop every hash, if no block is in use."""
         is_done = self.block_pool.reset_prefix_cache()
         if is_done and self.log_stats:
             self.prefix_cache_stats.reset = True
         return is_done
 
     def get_num_common_prefix_blocks(self, running_request_id: str) -> list[int]:
-        """Per group, leading blocks that all requests with blocks share."""
         mine = self.requests.held.get(running_request_id)
         if mine is None:
             return [0] * self.num_kv_cache_groups
@@ -216,7 +202,6 @@ class KvfastManager:
         return self.noted + [self._told(event) for event in copied.take_events()]
 
     def _told(self, event: Event) -> Any:
-        """Convert an event to vLLM's."""
         return vllm_event(event, self.requests.told)
 
     def take_events(self) -> list[Any]:
@@ -261,12 +246,10 @@ class KvfastManager:
         return [None if type(spec).__name__ in whole else spec.block_size for spec in specs]
 
     def cache_blocks(self, request: Any, num_computed_tokens: int) -> None:
-        """Register full blocks of tokens that are computed."""
         if self.enable_caching:
             self.fast.cache_blocks(self.requests.current(request), num_computed_tokens)
 
     def create_kv_cache_blocks(self, blocks: tuple[Sequence[Any], ...]) -> Any:
-        """Return vLLM's value for these blocks."""
         if not any(blocks):
             return self.empty_kv_cache_blocks
         return KVCacheBlocks(blocks)

@@ -8,6 +8,7 @@ from typing import Any
 from vllm.v1.request import RequestStatus
 
 from kvfast._implementation import FastImplementation
+from kvfast.engines.vllm.versions import is_since
 from kvspec.following import FollowedInput
 from kvspec.interface import KVCacheManager
 from kvspec.request import RequestStatus as Status
@@ -19,6 +20,7 @@ NAME = "_kvfast_request"
 class Requests:
     """The requests of one manager; `held`: those that may hold blocks, by their ids.
 
+    From 0.26 on (`is_later`) they say what is in flight, and up to where others share their prefix.
     `told`: vLLM's requests whose tokens an event may need, if there are events.
     """
 
@@ -26,6 +28,7 @@ class Requests:
         self, implementation: FastImplementation, manager: KVCacheManager, hash_block_size: int
     ) -> None:
         self.ahead: int = manager.config.hash_lookahead_tokens
+        self.is_later = is_since(26)
         self.implementation = implementation
         self.manager = manager
         self.hash_block_size = hash_block_size  # 0 with caching off
@@ -48,7 +51,13 @@ class Requests:
         mine.num_computed_tokens = request.num_computed_tokens
         mine.num_preemptions = request.num_preemptions
         mine.status = _status_of(request.status)
+        if self.is_later:
+            self._note(mine, request)
         return mine
+
+    def _note(self, mine: Any, request: Any) -> None:
+        mine.num_in_flight_tokens = request.num_in_flight_tokens
+        mine.junction_tokens = request.shared_prefix_boundary
 
     def of_hashes(self, hashes: Sequence[bytes], num_tokens: int) -> Any:
         """Make a request with these hashes, to look up a hit of `num_tokens` tokens."""
@@ -81,17 +90,27 @@ class Requests:
         )
 
     def num_hashes(self, num_tokens: int) -> int:
-        """Count the hashes of `num_tokens` tokens."""
         return max(num_tokens - self.ahead, 0) // self.hash_block_size
 
     def _follow(self, mine: Any, request: Any, num_tokens: int) -> None:
-        """Other numbers of tokens, and the hashes of blocks that are newly full."""
+        """Other numbers of tokens, and the hashes of blocks that are newly full.
+
+        From 0.26 on a session that continues has lost its last token, and the hashes over it.
+        """
+        if self.is_later and request.num_prompt_tokens != mine.num_prompt_tokens:
+            self._cut(mine)
         size, new = self.hash_block_size, ()
         if size and self.num_hashes(num_tokens) > mine.num_hashes:
             new = request.block_hashes[mine.num_hashes : self.num_hashes(num_tokens)]
         self.implementation.follow(
             self.manager, mine, num_tokens, new, num_prompt_tokens=request.num_prompt_tokens
         )
+
+    def _cut(self, mine: Any) -> None:
+        if mine.num_tokens > 1:
+            kept = mine.num_tokens - 1
+            prompt = min(mine.num_prompt_tokens, kept)
+            self.implementation.follow(self.manager, mine, kept, num_prompt_tokens=prompt)
 
 
 def _status_of(status: Any) -> Status:

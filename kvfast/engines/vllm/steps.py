@@ -147,7 +147,6 @@ class BatchedSteps:
         return plan
 
     def _has_waiting(self) -> bool:
-        """Return whether a request waits."""
         return any(getattr(self.scheduler, queue, None) for queue in QUEUES)
 
     def _admitted(self, left: int, chosen: Chosen) -> Admitted:

@@ -135,7 +135,6 @@ class Update:
             steps.seats.drop(place, s.kv_cache_manager.forgotten)
 
     def answer(self, outputs: dict[int, list[Any]], output: Any) -> dict[int, Any]:
-        """Return each client's outputs, and publish events."""
         s = self.scheduler
         if events := s.kv_cache_manager.take_events():
             s.kv_event_publisher.publish(KVEventBatch(ts=time(), events=events))

@@ -29,7 +29,6 @@ class Block(KVCacheBlock):  # type: ignore[misc]  # vLLM has no types where it i
 
     @property
     def ref_cnt(self) -> int:
-        """Number of references."""
         return int(self.pool.fast.get_block(self.block_id).references)
 
     @property
@@ -57,7 +56,6 @@ class Block(KVCacheBlock):  # type: ignore[misc]  # vLLM has no types where it i
 
     @property
     def block_hash_num_tokens(self) -> int | None:
-        """The tokens that the primary key covers."""
         return self.pool.state().covered_tokens[self.block_id] or None
 
     def __eq__(self, other: object) -> bool:
@@ -79,7 +77,6 @@ class Blocks(KVCacheBlocks):  # type: ignore[misc]  # as above
 
     @property
     def blocks(self) -> tuple[list[Block], ...]:
-        """The blocks per group."""
         return tuple([self.pool.shown(ids) for ids in self.ids])
 
     def get_block_ids(
@@ -134,27 +131,22 @@ class Pool:
         return MappingProxyType({block: set(keys[1:]) for block, keys in listed if len(keys) > 1})
 
     def state(self) -> Snapshot:
-        """Return the state of kvfast's pool now."""
         state: Snapshot = self.fast.snapshot()
         return state
 
     def block(self, block_id: int) -> Block:
-        """Return the object of this block."""
         found = self.made.get(block_id)
         if found is None:
             found = self.made[block_id] = Block(self, block_id)
         return found
 
     def shown(self, ids: Iterable[int]) -> list[Block]:
-        """Return the objects of these blocks."""
         return [self.block(block) for block in ids]
 
     def get_num_free_blocks(self) -> int:
-        """Length of the free queue."""
         return int(self.fast.num_free_blocks)
 
     def get_usage(self) -> float:
-        """Share of the pool in use."""
         return float(self.fast.usage)
 
     def get_cached_block(self, block_hash: bytes, kv_cache_group_ids: list[int]) -> Any:
@@ -164,7 +156,6 @@ class Pool:
         return None if None in found else found
 
     def free_blocks(self, ordered_blocks: Iterable[Any]) -> None:
-        """Return references, in this order."""
         self.fast.free_blocks([block.block_id for block in ordered_blocks])
 
     def touch(self, blocks: Sequence[Any]) -> None:
@@ -172,11 +163,9 @@ class Pool:
         self.fast.hold_blocks([block.block_id for block in blocks])
 
     def evict_blocks(self, block_ids: Iterable[int]) -> None:
-        """Drop the cached identity of these blocks."""
         self.fast.evict_blocks(list(block_ids))
 
     def reset_prefix_cache(self) -> bool:
-        """Drop every hash, if no block is in use."""
         return bool(self.fast.reset_prefix_cache())
 
 
@@ -243,7 +232,6 @@ class FreeQueue:
         return self.pool.get_num_free_blocks()
 
     def get_all_free_blocks(self) -> list[Block]:
-        """Return all free blocks from the front on."""
         return self.pool.shown(self.pool.state().free_queue)
 
 
@@ -268,81 +256,85 @@ class KeyView:
         return self.pool.block(ids[0]) if ids else None
 
     def contain(self, key: bytes, block_id: int) -> bool:
-        """Return whether that block has the key."""
         return block_id in self.pool.state().lookup_order.get(key, ())
 
     def __len__(self) -> int:
         return len(self.pool.state().lookup_order)
 
 
-class BlockLists(Mapping[str, list[Block]]):
-    """The block lists of one group, by the names of requests."""
+class Computed(Mapping[str, Any]):
+    """What is noted of requests, by their names: worked out whenever it is read.
+
+    `names`: of those that have something; `of`: it, KeyError for none.
+    """
+
+    def __init__(self, names: Callable[[], Iterable[str]], of: Callable[[str], Any]) -> None:
+        self.names = names
+        self.of = of
+
+    def __getitem__(self, name: str) -> Any:
+        return self.of(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names())
+
+    def __len__(self) -> int:
+        return len([*self.names()])
+
+
+class Group:
+    """vLLM's manager of one group, to be read."""
 
     def __init__(self, pool: Pool, requests: Requests, group: int) -> None:
-        self.pool = pool
-        self.held = requests.held
-        self.group = group
+        def blocks(name: str) -> list[Block]:
+            return pool.shown(pool.fast.get_blocks(requests.held[name]).groups[group])
 
-    def __getitem__(self, name: str) -> list[Block]:
-        blocks = self.pool.fast.get_blocks(self.held[name])
-        return self.pool.shown(blocks.groups[self.group])
+        def counts() -> dict[str, int]:
+            states = pool.state().requests
+            found = {name: state.num_cached_blocks[group] for name, state in states.items()}
+            return {name: count for name, count in found.items() if count is not None}
 
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.held)
-
-    def __len__(self) -> int:
-        return len(self.held)
-
-
-class CachedCounts(Mapping[str, int]):
-    """Number of leading cached blocks, by the names of requests."""
-
-    def __init__(self, pool: Pool, group: int) -> None:
-        self.pool = pool
-        self.group = group
-
-    def _counts(self) -> dict[str, int]:
-        requests = self.pool.state().requests
-        counts = {name: state.num_cached_blocks[self.group] for name, state in requests.items()}
-        return {name: count for name, count in counts.items() if count is not None}
-
-    def __getitem__(self, name: str) -> int:
-        return self._counts()[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._counts())
-
-    def __len__(self) -> int:
-        return len(self._counts())
+        self.block_pool = pool
+        self.req_to_blocks = Computed(lambda: requests.held, blocks)
+        self.num_cached_block = Computed(counts, lambda name: counts()[name])
 
 
 class Coordinator:
     """vLLM's coordinator, as far as its scheduler, connectors and tests know it."""
 
-    block_pool: Pool
-    requests: Requests
-    num_uncached_common_prefix_tokens: int
+    num_uncached_common_prefix_tokens = 0
+
+    def __init__(self, pool: Pool, requests: Requests) -> None:
+        self.block_pool = pool
+        self.requests = requests
 
     def find_longest_cache_hit(
         self, block_hashes: Sequence[bytes], max_cache_hit_length: int
-    ) -> tuple[Any, int]:
-        """Return the longest hit of these hashes: blocks per group, and tokens."""
+    ) -> Any:
+        """Return the longest hit: blocks per group, tokens, from 0.26 on uncached tokens."""
         mine = self.requests.of_hashes(block_hashes, max_cache_hit_length + 1)
         hit = self.block_pool.fast.get_computed_blocks(mine)
-        return tuple(map(self.block_pool.shown, hit.blocks.groups)), hit.hit_length_tokens
+        found = tuple(map(self.block_pool.shown, hit.blocks.groups)), hit.hit_length_tokens
+        later = (hit.uncached_common_prefix_tokens or 0,) * self.requests.is_later
+        return *found, *later
+
+    def find_longest_cache_hit_per_group(
+        self, block_hashes: Sequence[bytes], max_cache_hit_length: int
+    ) -> tuple[Any, tuple[int, ...]]:
+        """Return the longest hit of each group: blocks, and tokens."""
+        mine = self.requests.of_hashes(block_hashes, max_cache_hit_length + 1)
+        hits = self.block_pool.fast.find_longest_cache_hit_per_group(mine, max_cache_hit_length)
+        return tuple(map(self.block_pool.shown, hits.blocks.groups)), hits.hit_lengths_tokens
 
     def get_num_blocks_to_allocate(
         self, request_id: str, *, new_computed_blocks: Any, **counts: Any
     ) -> int:
-        """Free blocks that a request would take, without a hit."""
+        counts.pop("num_local_computed_tokens", None)  # matter to hits alone,
+        counts.pop("prefill_end", None)  # and to states inside a chunk, which kvfast does not serve
         mine = self.requests.held.get(request_id)
         if mine is None:  # its load failed and its blocks went back, and vLLM still counts it
             mine = self.requests.of_hashes([self.block_pool.fast.none_hash], 1)
         return int(self.block_pool.fast.get_num_blocks_to_allocate(mine, **counts))
-
-
-class Group:
-    """vLLM's manager of one group, to be read."""
 
 
 COORDINATOR = (
@@ -351,40 +343,26 @@ COORDINATOR = (
     *("enable_partial_hash_hits", "num_reprefillable_tokens"),
 )
 """The members that a coordinator keeps of vLLM's; they differ between versions."""
+GROUP = ("block_size", "kv_cache_spec", "kv_cache_group_id")
+"""Those that a group keeps."""
 
 
-def coordinator_over(
-    pool: Pool, requests: Requests, stock: Any, view: type[Coordinator]
-) -> Coordinator:
-    """Make a coordinator that is also an instance of the class of vLLM's."""
-    found: Coordinator = _shown_as(
-        view,
-        stock,
-        COORDINATOR,
-        requests=requests,
-        block_pool=pool,
-        num_uncached_common_prefix_tokens=0,
-        single_type_managers=tuple(
-            _shown_as(
-                Group,
-                group,
-                ("block_size", "kv_cache_spec", "kv_cache_group_id"),
-                block_pool=pool,
-                req_to_blocks=BlockLists(pool, requests, index),
-                num_cached_block=CachedCounts(pool, index),
-            )
-            for index, group in enumerate(stock.single_type_managers)
-        ),
+def coordinator_over(pool: Pool, requests: Requests, stock: Any) -> Any:
+    """Make a coordinator that is also an instance of the class of vLLM's, as are its groups."""
+    found = _shown_as(Coordinator(pool, requests), stock, COORDINATOR)
+    found.single_type_managers = tuple(
+        _shown_as(
+            Group(pool, requests, index),
+            group,
+            ("block_size", "kv_cache_spec", "kv_cache_group_id"),
+        )
+        for index, group in enumerate(stock.single_type_managers)
     )
     return found
 
 
-def _shown_as(view: type, stock: Any, kept: Sequence[str], **members: Any) -> Any:
-    """Make an instance of `view` and of the class of `stock`, with these members of `stock`."""
-    made: Any = object.__new__(type(type(stock).__name__, (view, type(stock)), {}))
-    made.__dict__.update(_kept(stock, kept), **members)
-    return made
-
-
-def _kept(stock: Any, names: Sequence[str]) -> dict[str, Any]:
-    return {name: getattr(stock, name) for name in names if hasattr(stock, name)}
+def _shown_as(view: Any, stock: Any, kept: Sequence[str]) -> Any:
+    """Make the view an instance of the class of `stock`, too, with these members of `stock`."""
+    view.__class__ = type(type(stock).__name__, (type(view), type(stock)), {})
+    view.__dict__.update((name, getattr(stock, name)) for name in kept if hasattr(stock, name))
+    return view
