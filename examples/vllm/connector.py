@@ -54,7 +54,6 @@ class MadeUpConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]  #
         self.pinned: list[list[Any]] = []
 
     def bind_gpu_block_pool(self, gpu_block_pool: Any) -> None:
-        """Bind the pool; called twice if the manager is replaced."""
         self.pool = gpu_block_pool
 
     def get_num_new_matched_tokens(
@@ -75,7 +74,6 @@ class MadeUpConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]  #
         return found, waits and found > 0
 
     def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
-        """Note that a request got its slots."""
         ids = blocks.get_block_ids()
         self.seen.lists.append((request.request_id, ids, num_external_tokens))
         if num_external_tokens:
@@ -119,7 +117,6 @@ class MadeUpConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]  #
         return False, None
 
     def update_connector_output(self, connector_output: Any) -> None:
-        """Apply what the worker has done."""
         for name in connector_output.finished_recving or ():
             del self.loading[name]
         self.sending -= connector_output.finished_sending or set()

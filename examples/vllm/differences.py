@@ -47,7 +47,6 @@ def shown(value: Any) -> Any:
 
 
 def first_difference(stock: Any, ours: Any, where: str = "") -> str:
-    """Return the first difference of two shown values."""
     if isinstance(stock, dict) and isinstance(ours, dict) and stock.keys() == ours.keys():
         for key in stock:
             if stock[key] != ours[key]:

@@ -138,7 +138,6 @@ def model_folder() -> str:
 
 
 def vllm_config(setup: Setup, model: str) -> Any:
-    """vLLM's configuration of that setup."""
     model_config = ModelConfig(
         model=model,
         dtype="float16",
@@ -229,7 +228,6 @@ def tensors(setup: Setup) -> list[Any]:
 
 
 def make_scheduler(scheduler_class: Any, setup: Setup, config: Any) -> Any:
-    """Make a scheduler of that class."""
     register_all_kvcache_specs(config)
     os.environ.pop(RETENTION, None)
     if setup.retention not in (None, DENSE):
@@ -270,7 +268,6 @@ class Item:
     length: int
 
     def feature(self) -> Any:
-        """Return vLLM's form of it."""
         place = PlaceholderRange(self.offset, self.length)
         return MultiModalFeatureSpec(MultiModalKwargsItem(), self.kind, self.name, place)
 
@@ -330,7 +327,6 @@ class Prompt:
 
 
 def states(block_size: int, mode: str, **members: Any) -> Any:
-    """Return a spec of vLLM's Mamba layers."""
     from vllm.v1 import kv_cache_interface
 
     return kv_cache_interface.MambaSpec(

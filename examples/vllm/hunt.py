@@ -1,33 +1,23 @@
 """Random programs at real sizes on vLLM's manager, whose content is read back.
 
-    PYTHONHASHSEED=0 python -m examples.vllm.hunt --programs 100000 --until 13:15 --keep FOLDER
+    PYTHONHASHSEED=0 python -m examples.vllm.hunt --programs 10000
 
 Seven of eight are about hits inside a block, the others are those of `tests.lockstep.production`.
 What a block holds is checked after each operation (`kvcheck.play.shadow`), the invariants in one
-program of twenty; illegal calls are left out. The counts are printed every minute: by what of
-docs/FINDINGS.md it is, else as NEW, by rule, check and last call. They are kept in FOLDER, and so
-are the first programs of each kind. `--into docs/FINDINGS.md` writes there what FOLDER says of all
-runs that ended.
+program of twenty; illegal calls are left out. Prints how many programs end at what of
+docs/FINDINGS.md, else at NEW, by rule, check and last call.
 """
 
 from __future__ import annotations
 
 import argparse
-import itertools
-import json
 import logging
-import pickle
-import sys
-import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
-from pathlib import Path
 from random import Random
 from typing import Any, cast
 
-from bench.tables import put
 from kvcheck.adapters.vllm import implementation
 from kvcheck.adapters.vllm.implementation import VLLMImplementation
 from kvcheck.adapters.vllm.manager import VLLMManager
@@ -46,8 +36,6 @@ from kvspec.snapshot import Snapshot
 
 MAX_STEPS = 40
 MOST_BLOCKS = 5000
-KEPT = 5
-"""Programs of each kind."""
 
 
 class SeenWhenAsked:
@@ -91,7 +79,6 @@ class QuickImplementation(VLLMImplementation):
         check_invariants: bool = True,
         clock: Callable[[], int] | None = None,
     ) -> KVCacheManager:
-        """Make a manager of vLLM's with a fresh pool."""
         return cast(KVCacheManager, QuickManager(self.library, config))
 
 
@@ -111,19 +98,14 @@ def drawn(seed: int, number: int) -> Program:
     return replace(program, steps=tuple(steps))
 
 
-def violation(
-    program: Program,
-    subject: Implementation,
-    checks: Sequence[Check],
-    oracle: Implementation | None = None,
-) -> Violation | None:
+def violation(program: Program, subject: Implementation, checks: Sequence[Check]) -> Any:
     """Return what the content oracle, or one of these checks, finds in a program.
 
     Raises LeftOut for a configuration that the subject does not support.
     """
     runner: Runner | None = None
     try:
-        runner = Runner(program, subject, oracle)
+        runner = Runner(program, subject, None)
         runner.checks = [ShadowCheck(runner), *checks]
         perform(runner, program.steps)
     except LeftOut:
@@ -158,80 +140,35 @@ def cause(found: Violation) -> str:
     return f"NEW {found.rule} {found.name} {call}"
 
 
-def hunt(asked: argparse.Namespace) -> Counter[str]:
-    """Count programs, operations, and findings of each kind."""
+def main() -> None:
+    """Count programs by what they end at."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--programs", type=int, default=10_000)
+    parser.add_argument("--first", type=int, default=0, help="the number to begin with")
+    parser.add_argument("--seed", type=int, default=0)
+    asked = parser.parse_args()
+    logging.disable(logging.CRITICAL)
     whole = implementation()
     quick = QuickImplementation(whole.library)
     found: Counter[str] = Counter()
-    logging.disable(logging.CRITICAL)
-    said = time.monotonic()
-    for number in itertools.count(asked.first):
-        if found["programs"] >= asked.programs or f"{datetime.now(UTC):%H:%M}" == asked.until:
-            return found
-        if time.monotonic() - said > 60:
-            said = time.monotonic()
-            print(f"to {number}, {time.process_time():.0f} s", dict(found), flush=True)
-        policy = whole.library.policy
-        subject, is_quick = (whole, False) if number % 20 == 7 else (quick, True)
-        program = random_program(
-            drawn(asked.seed, number),
-            whole.capabilities,
-            policy,
-            hashes_matter=False,
-            oracle=None,
-        )
-        if program is None:
-            found["nothing left"] += 1
-            continue
+    for number in range(asked.first, asked.first + asked.programs):
+        given = drawn(asked.seed, number)
+        policy, able = whole.library.policy, whole.capabilities
+        program = random_program(given, able, policy, hashes_matter=False, oracle=None)
+        checks: list[Check] = [EventCheck()] + [InvariantCheck()] * (number % 20 == 7)
+        kind = "nothing left"
         try:
-            checks: list[Check] = [EventCheck()] + [InvariantCheck()] * (not is_quick)
-            one = violation(program, subject, checks)
+            if program is not None:
+                one = violation(program, whole if number % 20 == 7 else quick, checks)
+                kind = "nothing that is wrong" if one is None else cause(one)
         except LeftOut as reason:
-            found[f"left out: {reason}"] += 1
-            continue
-        found["programs"] += 1
-        if one is not None:
-            kind = cause(one)
-            found[kind] += 1
-            if found[kind] <= KEPT:
-                print(f"program {number}: {kind}: {one.detail}", flush=True)
-                (asked.keep / f"{asked.seed}-{number}.pickle").write_bytes(pickle.dumps(one))
-    raise AssertionError
-
-
-def table_of(folder: Path) -> list[str]:
-    """Return the findings of all finished runs in a folder, as a table."""
-    runs = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.json"))]
-    counts = sum((Counter(run["counts"]) for run in runs), Counter[str]())
-    programs = counts.pop("programs")
-    left_out = sum(counts.pop(kind) for kind in list(counts) if "left" in kind)
-    cpu_s = sum(run["cpu_s"] for run in runs)
-    return [
-        "| what | programs |",
-        "|---|---:|",
-        *(f"| {kind} | {count:,} |" for kind, count in counts.most_common()),
-        f"| nothing that is wrong | {programs - counts.total():,} |",
-        f"| all, in {cpu_s:,} seconds of the processor | {programs:,} |",
-    ] + [f"| drawn, and left out | {left_out:,} |"] * (left_out > 0)
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Hunt, and print what was found."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--programs", type=int, default=100_000)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--first", type=int, default=0, help="the number to begin with")
-    parser.add_argument("--until", default="", help="the time of day to stop at, UTC")
-    parser.add_argument("--keep", type=Path, required=True, help="a folder for what is found")
-    parser.add_argument("--into", type=Path, help="the page to write, when this run has ended")
-    asked = parser.parse_args(arguments)
-    asked.keep.mkdir(exist_ok=True)
-    found = hunt(asked)
-    ran = {"first": asked.first, "cpu_s": round(time.process_time()), "counts": found}
-    (asked.keep / f"{asked.seed}-{asked.first}.json").write_text(json.dumps(ran), encoding="utf-8")
-    put(table_of(asked.keep), "hunt", asked.into)
-    return 0
+            kind = f"left out: {reason}"
+        found[kind] += 1
+        if kind.startswith("NEW"):
+            print(f"program {number}: {kind}: {one.detail}", flush=True)
+    for kind, count in found.most_common():
+        print(f"{count:,} programs: {kind}")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -114,7 +114,6 @@ ERROR = "an error: reports of hits inside a block, hash look-ahead and windows a
 
 
 def stories_of_033() -> dict[str, Story]:
-    """Return those of vLLM 0.33."""
     wide = attention("FullAttentionSpec", 8)
     window = attention("SlidingWindowSpec", 4, sliding_window=10)
     chunk = attention("ChunkedLocalAttentionSpec", 4, attention_chunk_size=8)
@@ -199,7 +198,6 @@ def stories_of_modules() -> dict[str, Story]:
 
 
 def stories_of_024() -> dict[str, Story]:
-    """Return those of vLLM 0.24."""
     full, wide = attention("FullAttentionSpec", 4), attention("FullAttentionSpec", 8)
     window = attention("SlidingWindowSpec", 4, sliding_window=10)
     plain = Setup((full,), 60, 4, 4)

@@ -67,7 +67,7 @@ class Lockstep:
             pair = (getattr(import_module("kvcheck.adapters.vllm.shadow"), follower), pair[0])
         self.sides = [Side(make_scheduler(cls, setup, vllm_config(setup, model))) for cls in pair]
         ours = self.sides[1].scheduler
-        if (setup.policy == "priority" or setup.fails == "fail") and not shadow:
+        if (setup.policy == "priority" or setup.fails) and not shadow:
             withdraw_what_does_not_run(self.sides[0].scheduler.kv_cache_manager)
         if setup.is_async and setup.has_sessions and not is_since(33):
             for side in self.sides[: 1 + shadow]:
@@ -135,7 +135,6 @@ class Lockstep:
         return (moving is not None and moving.is_busy) or bool(stock.deferred_frees)
 
     def add(self, prompt: Prompt) -> None:
-        """Add a request to both."""
         if prompt.is_session:
             size = self.sessions.get(prompt.name, 0) + len(prompt.tokens) + prompt.max_tokens
             self.sessions[prompt.name] = size
@@ -181,7 +180,6 @@ class Lockstep:
         return tuple(found)
 
     def step(self) -> str | None:
-        """Do one step of both; returns the difference."""
         self.end_unservable()
         throttled = self.setup.throttles and self.rng.random() < 0.5
         planned = [side.scheduler.schedule(throttle_prefills=throttled) for side in self.sides]

@@ -178,7 +178,6 @@ def lines() -> Iterator[str]:
 
 
 def main() -> None:
-    """See the top of this file."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--write", action="store_true", help="into docs/vllm.md")
     put(list(lines()), "models", PAGE if parser.parse_args().write else None)

@@ -1,11 +1,17 @@
 """vLLM's own tests on its manager, and on kvfast: a table, and which tests are lost.
 
-    python -m examples.vllm.own_tests --environment VENV --sources VLLM [--version 0.33.0] --write
+    python -m venv VENV
+    VENV/bin/pip install '.[vllm]' vllm==0.33.0 pytest pytest-asyncio ray tblib
+    git clone --depth 1 --branch v0.33.0 https://github.com/vllm-project/vllm VLLM
+    python -m examples.vllm.own_tests --environment VENV --sources VLLM --version 0.33.0 --write
 
-VENV is made if it does not exist: this checkout with its extra `vllm`, from PyPI. VLLM is a folder
-of vLLM's sources, and is made from its source distribution if it does not exist. No device and no
-weights are needed, and no network after that. `--write` puts the table into docs/vllm.md; with
-`--only`, the rows of these files.
+With 0.24.0 also `transformers<5.13`: it cannot import its multimodal models with later ones. No
+device and no weights are needed, and no network after that. `--write` puts the table into
+docs/vllm.md; with `--only`, the rows of these files.
+
+This file is also the plug-in of pytest (`-p examples.vllm.own_tests`) that runs them without a
+device. With KVFAST_SWAP=1 tests find kvfast's schedulers and manager under the names of vLLM's.
+Two fixtures stand in for those of vLLM's upper conftest, which needs models and NCCL.
 """
 
 from __future__ import annotations
@@ -14,17 +20,18 @@ import argparse
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
-import venv
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import MappingProxyType
+from typing import Any
+
+import pytest
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PAGE = REPOSITORY / "docs" / "vllm.md"
@@ -32,13 +39,6 @@ MODELS = Path(__file__).with_name("made_up_models.json")
 """Files of tiny models, never run, under the names in vLLM's tests, which read sizes."""
 MARKS = MappingProxyType({"0.24.0": "own tests", "0.33.0": "own tests of 0.33"})
 """The marks around each version's table in the page."""
-NEEDS = ("pytest", "pytest-asyncio", "ray", "tblib", "transformers<5.13")
-"""Of the tests; the last for 0.24.0, which cannot import its multimodal models with later ones."""
-BUILD = ("setuptools>=77.0.3,<81", "setuptools-scm", "setuptools-rust", "cmake", "jinja2", "wheel")
-"""Build requirements of vLLM's source distribution, from which pip reads its name; torch is
-installed.
-"""
-
 CORE = "scheduler async_scheduler deferred_block_free prefix_caching kv_cache_utils"
 UNIT = """remote_prefill_lifecycle remote_decode_lifecycle bidirectional_kv_transfer
 kv_load_failure_recovery invalid_blocks_correctness error_propagation cache_pollution_prevention
@@ -79,37 +79,7 @@ class Outcome:
 
     @property
     def passed(self) -> set[str]:
-        """The tests that passed."""
         return {name for name, outcome in self.tests.items() if outcome == "passed"}
-
-
-def make_environment(folder: Path, version: str) -> Path:
-    """Make a virtual environment with vLLM and this checkout; returns its Python."""
-    python = folder / "bin" / "python"
-    if not python.exists():
-        venv.create(folder, with_pip=True)
-        install = [str(python), "-m", "pip", "install", f"{REPOSITORY}[vllm]", f"vllm=={version}"]
-        install += NEEDS if version == "0.24.0" else NEEDS[:-1]
-        subprocess.run(install, check=True)
-    return python.absolute()
-
-
-def fetch_sources(folder: Path, python: Path, version: str) -> Path:
-    """vLLM's source distribution, which has its tests."""
-    if not folder.exists():
-        pip = [str(python), "-m", "pip"]
-        subprocess.run([*pip, "install", *BUILD], check=True)
-        with TemporaryDirectory() as made:
-            download = [*pip, "download", "--no-deps", "--no-build-isolation", "--no-binary=vllm"]
-            # Without a device, it would call itself …+empty, which pip then refuses.
-            told = {"VLLM_TARGET_DEVICE": "empty", "VLLM_VERSION_OVERRIDE": version}
-            environment = {**os.environ, **told}
-            subprocess.run([*download, "-d", made, f"vllm=={version}"], check=True, env=environment)
-            (archive,) = Path(made).iterdir()
-            shutil.unpack_archive(archive, Path(made) / "out", filter="data")
-            (unpacked,) = (Path(made) / "out").iterdir()
-            shutil.move(unpacked, folder)
-    return folder.absolute()
 
 
 def run_file(python: Path, sources: Path, name: str, swapped: bool, limit_s: int) -> Outcome:
@@ -134,7 +104,7 @@ def run_file(python: Path, sources: Path, name: str, swapped: bool, limit_s: int
         }
         command = [
             *(str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider"),
-            *("-p", "examples.vllm.swapped_tests", "--rootdir", str(folder)),
+            *("-p", "examples.vllm.own_tests", "--rootdir", str(folder)),
             # The upper conftest is for tests that run models.
             *("--confcutdir", str(folder / "tests" / "v1"), str(folder / "tests" / "v1" / name)),
         ]
@@ -179,7 +149,6 @@ def is_refused(test: str, error: str) -> bool:
 
 
 def row(name: str, stock: Outcome, ours: Outcome) -> str:
-    """Return the line of one file."""
     without, known = lost(stock, ours)
     stay = sum(ours.elsewhere.values())
     return (
@@ -242,8 +211,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--keep", type=Path, help="outcomes; files that are in it are not run")
     parser.add_argument("--write", action="store_true", help="the table into docs/vllm.md")
     asked = parser.parse_args(arguments)
-    python = make_environment(asked.environment, asked.version)
-    sources = fetch_sources(asked.sources, python, asked.version)
+    python = (asked.environment / "bin" / "python").absolute()
+    sources = asked.sources.absolute()
     kept = json.loads(asked.keep.read_text()) if asked.keep and asked.keep.exists() else {}
     results, said = {}, []
     print(*HEAD, sep="\n", flush=True)
@@ -265,6 +234,122 @@ def main(arguments: Sequence[str] | None = None) -> int:
     num_lost = sum(each.startswith("LOST") for each in said)
     print(f"{swapped} managers on kvfast, {num_lost} tests lost")
     return 1 if said or not results else 0
+
+
+# The plug-in.
+
+SWAPS: Counter[str] = Counter()
+OUTCOMES: dict[str, str] = {}
+ERRORS: dict[str, str] = {}
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_load_initial_conftests() -> None:
+    """Before any test is imported, and before a conftest imports vLLM's scheduler."""
+    from vllm import platforms
+    from vllm.platforms.cpu import CpuPlatform
+
+    platforms._current_platform = CpuPlatform()
+    if os.environ.get("KVFAST_SWAP") == "1":
+        swap()
+
+
+def swap() -> None:
+    """Put kvfast's classes under vLLM's names, where tests import them from."""
+    from vllm.v1.core import kv_cache_manager
+    from vllm.v1.core.sched import async_scheduler, scheduler
+
+    from kvfast.engines.vllm import schedulers
+    from kvfast.engines.vllm.later import kvfast_manager
+    from kvspec.errors import ConfigError, UnsupportedError
+
+    class Counted(schedulers.OnKvfast):
+        def __init__(self, *args: Any, **options: Any) -> None:
+            super().__init__(*args, **options)
+            SWAPS[self.kvfast_reason or "kvfast"] += 1
+
+    stock = kv_cache_manager.KVCacheManager
+
+    def manager(*args: Any, **options: Any) -> Any:
+        made = stock(*args, **options)
+        try:
+            swapped = kvfast_manager(made, given(options))
+        except (UnsupportedError, ConfigError) as error:
+            SWAPS[str(error)] += 1
+            return made
+        SWAPS["kvfast"] += 1
+        return swapped
+
+    on_sync = type("KvfastScheduler", (Counted, scheduler.Scheduler), {})
+    on_async = type("KvfastAsyncScheduler", (Counted, async_scheduler.AsyncScheduler), {})
+    scheduler.Scheduler = on_sync
+    async_scheduler.AsyncScheduler = on_async
+    kv_cache_manager.KVCacheManager = manager
+
+
+def given(options: dict[str, Any]) -> Any:
+    """Return the manager's arguments, from those that a test makes it with."""
+    from vllm import envs
+
+    from kvfast.engines.vllm import fit
+    from kvfast.engines.vllm.versions import is_since, policy_of, release
+
+    told = {name: options[name] for name in vars(fit.Given()) if name in options}
+    told["int_event_hashes"] = bool(envs.VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES)
+    if is_since(26):
+        told["max_num_batched_tokens"] = options.get("max_in_flight_tokens")
+        told["hash_lookahead_tokens"] = int(options.get("num_hash_lookahead_tokens", 0))
+        told["policy"] = policy_of(
+            release(), enable_caching=bool(options.get("enable_caching", True))
+        )
+    return fit.Given(**told)
+
+
+@pytest.fixture
+def default_vllm_config() -> Iterator[Any]:
+    """Set a configuration for code that reads the current one."""
+    from vllm.config import VllmConfig, set_current_vllm_config
+
+    config = VllmConfig()
+    with set_current_vllm_config(config):
+        yield config
+
+
+@pytest.fixture
+def dist_init(tmp_path: Path) -> Iterator[None]:
+    from vllm import distributed
+    from vllm.config import VllmConfig, set_current_vllm_config
+
+    with set_current_vllm_config(VllmConfig()):
+        at = f"file://{tmp_path / 'ranks'}"
+        distributed.init_distributed_environment(1, 0, at, 0, backend="gloo")
+        distributed.initialize_model_parallel(1, 1)
+        yield
+    distributed.cleanup_dist_env_and_memory()
+
+
+def pytest_runtest_logreport(report: Any) -> None:
+    """Keep the outcome of a test; an error in its setup or teardown counts."""
+    name = report.nodeid.rpartition("/")[2]
+    if report.when == "call":
+        OUTCOMES[name] = report.outcome
+    elif report.outcome != "passed":
+        OUTCOMES[name] = "error" if report.failed else report.outcome
+    if report.failed:
+        crash = getattr(report.longrepr, "reprcrash", None)
+        ERRORS.setdefault(name, str(report.longrepr if crash is None else crash.message)[:500])
+
+
+def pytest_collectreport(report: Any) -> None:
+    """Keep the error of a file that cannot be imported."""
+    if report.failed:
+        OUTCOMES[report.nodeid] = "error"
+
+
+def pytest_sessionfinish() -> None:
+    if path := os.environ.get("KVFAST_OUTCOMES"):
+        told = {"tests": OUTCOMES, "errors": ERRORS, "swaps": SWAPS}
+        Path(path).write_text(json.dumps(told))
 
 
 if __name__ == "__main__":

@@ -104,7 +104,6 @@ def write_model(folder: Path, name: str) -> None:
 
 
 def free_port() -> int:
-    """Return an unused port."""
     with socket.socket() as made:
         made.bind(("127.0.0.1", 0))
         return int(made.getsockname()[1])
@@ -217,7 +216,6 @@ def ask_together(port: int, folder: str, found: Served) -> None:
 
 
 def main() -> int:
-    """See the top of this file."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--window", action="store_true", help="a model with windows")
     parser.add_argument("--offload", action="store_true", help="copy blocks to the host, and back")

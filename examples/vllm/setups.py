@@ -41,7 +41,6 @@ def is_refused(setup: Setup) -> bool:
 
 
 def alone(full: Any, window: Any, wide: Any) -> dict[str, Setup]:
-    """Return setups of a scheduler that has the pool to itself."""
     chunk = attention("ChunkedLocalAttentionSpec", 4, attention_chunk_size=8)
     plain = Setup((full,), 60, 4, 4)
     both = Setup((full, window), 90, 4, 4, has_events=True)
