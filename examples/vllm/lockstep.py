@@ -16,6 +16,7 @@ from collections.abc import Sequence, Set
 from copy import deepcopy
 from dataclasses import dataclass, field
 from importlib import import_module
+from itertools import accumulate, chain
 from typing import Any
 
 import torch
@@ -355,10 +356,7 @@ def queue_once(scheduler: Any) -> None:
 
 def logprobs_of(sampled: Sequence[Sequence[int]]) -> LogprobsLists:
     """Return made-up logprobs of all sampled tokens in order; each is identified by its token."""
-    tokens = [token for each in sampled for token in each]
-    starts = [0]
-    for each in sampled:
-        starts.append(starts[-1] + len(each))
+    tokens, starts = [*chain(*sampled)], [*accumulate(map(len, sampled), initial=0)]
     values = [[-float(token)] for token in tokens]
     return LogprobsLists([[token] for token in tokens], values, [0 for _ in tokens], starts)
 

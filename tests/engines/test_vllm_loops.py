@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import nullcontext
 from importlib import import_module
-from pathlib import Path
+from inspect import getsource
 from random import Random
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -328,7 +328,7 @@ MISTAKES = (
 
 @pytest.mark.parametrize(("file", "there", "wrong"), MISTAKES, ids=range(len(MISTAKES)))
 def test_a_mistake_in_a_loop_is_found(file: str, there: str, wrong: str) -> None:
-    made = {name: _source(module) for name, module in (("loops", loops), ("taking", taking))}
+    made = {"loops": getsource(loops), "taking": getsource(taking)}
     assert made[file].count(there) == 1
     made[file] = made[file].replace(there, wrong)
     parts: dict[str, dict[str, Any]] = {name: {"__name__": name} for name in made}
@@ -338,10 +338,6 @@ def test_a_mistake_in_a_loop_is_found(file: str, there: str, wrong: str) -> None
     made_of.implementation = kvfast.uncompiled
     with pytest.raises((AssertionError, IndexError, KeyError, AttributeError, UnboundLocalError)):
         played(made_of, 500)
-
-
-def _source(module: ModuleType) -> str:
-    return Path(str(module.__file__)).read_text("utf-8")
 
 
 @pytest.mark.parametrize(
@@ -360,14 +356,8 @@ def _source(module: ModuleType) -> str:
     ],
 )
 def test_an_output_of_tokens_alone_is_usual(member: str, value: object, expected: bool) -> None:
-    output: dict[str, object] = {
-        "sampled_token_ids": [[1]],
-        "logprobs": None,
-        "prompt_logprobs_dict": {},
-        "pooler_output": [],
-        "kv_connector_output": None,
-        "num_nans_in_logits": {},
-    }
+    output: dict[str, object] = {"sampled_token_ids": [[1]], "logprobs": None, "pooler_output": []}
+    output |= {"prompt_logprobs_dict": {}, "kv_connector_output": None, "num_nans_in_logits": {}}
     pools = member == "pools"
     member = "pooler_output" if pools else member
     absent = dict.fromkeys(("connector", "ec_connector", "perf_metrics"))
@@ -395,6 +385,6 @@ def replays(replayed: Any) -> None:
 )
 def test_the_end_of_a_hit_is_computed_again(there: str, wrong: str) -> None:
     made: dict[str, Any] = {"__name__": "usual"}
-    exec(compile(_source(usual).replace(there, wrong), "usual", "exec"), made)
+    exec(compile(getsource(usual).replace(there, wrong), "usual", "exec"), made)
     with pytest.raises(AssertionError) if there else nullcontext():
         replays(made["replayed"])
