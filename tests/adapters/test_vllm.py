@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,15 +19,26 @@ from kvcheck.adapters.vllm import (
     implementation,
     scheduler_view,
 )
+from kvcheck.adapters.vllm.errors import VLLMAnswerError
 from kvcheck.play.checks import CompareCheck
 from kvcheck.play.fit import policy_of
 from kvcheck.play.left_out import LeftOut
 from kvcheck.play.performing import perform
 from kvcheck.play.runner import Runner
 from kvcheck.play.verdicts import Level, first_violation, violation_of
+from kvcheck.records.planning import replay_planning
 from kvcheck.records.trace import replay_trace
+from kvcheck.rules.notation.setting import PLANNED, spec_of
+from kvcheck.rules.notation.values import Reader
 from kvspec.config import KVCacheConfig, KVCacheGroup, ManagerConfig
-from kvspec.errors import ConfigError, UnknownBlockError, UnsupportedError
+from kvspec.errors import (
+    CacheMemoryError,
+    ConfigError,
+    PageSizeError,
+    UnknownBlockError,
+    UnsupportedError,
+)
+from kvspec.planning import Layers, PlanningConfig
 from kvspec.request import LoRA, PromptEmbeddings, RequestInput
 from kvspec.specs import (
     CircularBufferSpec,
@@ -39,35 +51,12 @@ from kvspec.specs import (
 from kvspec.stats import PrefixCacheStats
 from tests.programs import INSIDE_SCENARIOS, SCENARIOS
 
-TRACES = (
-    "admission-00024",
-    "bad_config-00036",
-    "chunked_full-00003",
-    "context_parallel-00015",
-    "cross_full-00011",
-    "deferred_free-00026",
-    "events-00019",
-    "external-00022",
-    "extra_keys-00029",
-    "full_sw_mamba-00009",
-    "kitchen_sink-00034",
-)
-
-LATER_TRACES = (
-    "admission-330024",
-    "chunked_full-330003",
-    "circular-330040",
-    "context_parallel-330015",
-    "eagle-330014",
-    "external-330022",
-    "full_sw_mamba-330047",
-    "illegal-330035",
-    "internal_checkpoint-330056",
-    "load_failures-330023",
-    "lookahead_hash-330057",
-    "rswa-330039",
-    "sub_block_hits-330055",
-)
+TRACES = """admission-00024 bad_config-00036 chunked_full-00003 context_parallel-00015
+cross_full-00011 deferred_free-00026 events-00019 external-00022 extra_keys-00029
+full_sw_mamba-00009 kitchen_sink-00034"""
+LATER_TRACES = """admission-330024 chunked_full-330003 circular-330040 context_parallel-330015
+eagle-330014 external-330022 full_sw_mamba-330047 illegal-330035 internal_checkpoint-330056
+load_failures-330023 lookahead_hash-330057 rswa-330039 sub_block_hits-330055"""
 
 # The operation at which vLLM 0.24 differs from the rules; None where the call comes
 # to the same: a precondition of the caller, or an assertion that the adapter makes a typed error.
@@ -119,14 +108,14 @@ def vectors(root: Path) -> Path:
 
 
 @pytest.mark.shared
-@pytest.mark.parametrize("name", TRACES)
+@pytest.mark.parametrize("name", TRACES.split())
 def test_recorded_traces_pass(old: VLLMImplementation, shared: Path, name: str) -> None:
     result = replay_trace(shared / "golden" / "manager" / f"{name}.jsonl.gz", old)
     assert result.passed, result.mismatch
 
 
 @pytest.mark.shared
-@pytest.mark.parametrize("name", LATER_TRACES)
+@pytest.mark.parametrize("name", LATER_TRACES.split())
 def test_recorded_traces_of_0_33_pass(later: VLLMImplementation, shared: Path, name: str) -> None:
     path = shared / "golden-0.33" / f"{name}.jsonl.gz"
     result = replay_trace(path, later, policy=later.library.policy)
@@ -280,3 +269,66 @@ def test_the_window_of_hit_rates_is_vllms(vllm: VLLMImplementation) -> None:
     for hits in (4, 0, 0):
         window.observe(PrefixCacheStats(requests=1, queries_tokens=4, hits_tokens=hits))
     assert (window.num_requests, window.hit_rate) == (2, 0.0)
+
+
+# Planning, of 0.24.
+
+SETTINGS = PlanningConfig(64, 16)
+
+
+def layers(*texts: str) -> Layers:
+    """Return layers 0, 1, 2 … in the words of the examples, `window 8 of 16`."""
+    specs = [spec_of(Reader(text).values(), PLANNED)[0] for text in texts]
+    return tuple((str(number), spec) for number, spec in enumerate(specs))
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize("name", ["planning", "planning_exotic"])
+def test_every_recorded_plan_comes_out_again(
+    old: VLLMImplementation, shared: Path, name: str
+) -> None:
+    """Replay plans recorded without the adapter, which must change nothing."""
+    found = replay_planning(shared / "golden" / f"{name}.jsonl.gz", old)
+    assert found.passed
+    assert not found.failed
+
+
+@pytest.fixture
+def planner(old: VLLMImplementation) -> Any:
+    return old.planner
+
+
+def test_refusals_carry_the_numbers_that_vllm_had(planner: Any) -> None:
+    with pytest.raises(CacheMemoryError) as memory:
+        planner.check_enough_memory(layers("full of 16"), SETTINGS, 3 * 65_536)
+    assert (memory.value.needed_bytes, memory.value.longest_tokens) == (4 * 65_536, 48)
+    with pytest.raises(ConfigError) as none:
+        planner.check_enough_memory(layers("full of 16"), SETTINGS, 0)
+    assert (none.value.field, none.value.value) == ("available_memory_bytes", 0)
+    with pytest.raises(PageSizeError) as page:
+        planner.unify_page_size(layers("mamba of 16 shapes=[[24576]]", "mamba of 16 shapes=[[16]]"))
+    assert (page.value.layer, page.value.value, page.value.wanted) == ("1", 64, 98_304)
+    with pytest.raises(ConfigError) as hybrid:
+        planner.unify_hybrid(layers("full of 16", "mamba of 16 shapes=[[16]]"))
+    assert hybrid.value.field == "disable_hybrid"
+
+
+def test_what_vllm_does_not_have_is_unsupported_and_no_difference(planner: Any) -> None:
+    with pytest.raises(UnsupportedError, match="merging no specs"):
+        planner.merge(())
+    with pytest.raises(UnsupportedError, match="HALF"):
+        planner.spec_properties(layers('latent of 16 kv_quant_mode="HALF"')[0][1], SETTINGS)
+    with pytest.raises(UnsupportedError, match="Unsupported KV cache spec type"):
+        planner.uniform_type(layers("encoder of 16"))
+
+
+def test_an_answer_that_the_contract_has_no_value_for_is_no_refusal(planner: Any) -> None:
+    """Grow blocks from 16 to 48 tokens, so that 32 sink tokens are no whole block."""
+    with pytest.raises(VLLMAnswerError, match="sink_len"):
+        planner.unify_page_size(layers("full of 16 head_size=384", "sink 32 of 16"))
+
+
+def test_warnings_are_those_that_vllm_logs(planner: Any) -> None:
+    model = layers(*["full of 16"] * 2, *["window 8 of 16"] * 3)
+    (said,) = planner.plan((model,), SETTINGS, (2**30,)).warnings
+    assert said == "Add 1 padding layers, may waste at most 33.33% KV cache memory"

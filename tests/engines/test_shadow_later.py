@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kvcheck.adapters.vllm.names import Names
+from kvcheck.adapters.vllm.events import Names
 from kvcheck.adapters.vllm.preconditions import (
     Asked,
     broken,

@@ -190,7 +190,7 @@ def test_a_connector_that_is_offered_a_part_of_a_block_is_found(model: str, engi
 
     specs = (engine.attention("FullAttentionSpec", 16), engine.states(16, "align"))
     setup = engine.Setup(specs, 200, 16, 4, mamba_mode="align", loads="sync")
-    both = Told(Story("", setup, prompts=((0, range(13)), (6, range(75)))), model)
+    both = Told(Story(setup, prompts=((0, range(13)), (6, range(75)))), model)
     for side in both.sides:
         side.scheduler.block_size = 4
     both.run(20)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from typing import Any
 
 from kvspec.errors import (
@@ -48,7 +49,7 @@ def describe(error: Exception) -> str:
 
 
 @contextmanager
-def typed_errors(call: str) -> Iterator[None]:
+def _translated(made: Callable[[Exception], KVSpecError]) -> Iterator[None]:
     """Turn what vLLM raises on purpose into an error of the contract.
 
     Anything else (an IndexError, a TypeError) is a crash and stays one.
@@ -57,21 +58,36 @@ def typed_errors(call: str) -> Iterator[None]:
         yield
     except KVSpecError:
         raise
-    except (ValueError, AssertionError) as error:
-        raise VLLMCallError(call, error) from error
-    except NotImplementedError as error:
-        raise UnsupportedError(f"{call} ({describe(error)})", NAME) from error
+    except (ValueError, AssertionError, NotImplementedError) as error:
+        raise made(error) from error
+
+
+Translated = AbstractContextManager[None]
+
+
+def typed_errors(call: str) -> Translated:
+    """Raise VLLMCallError in a call, UnsupportedError for what vLLM has not implemented."""
+
+    def made(error: Exception) -> KVSpecError:
+        if isinstance(error, NotImplementedError):
+            return UnsupportedError(f"{call} ({describe(error)})", NAME)
+        return VLLMCallError(call, error)
+
+    return _translated(made)
+
+
+def config_errors() -> Translated:
+    """Raise ConfigError for a configuration that vLLM refuses while a manager is built."""
+    return _translated(
+        lambda error: ConfigError("config", describe(error), "one that vLLM accepts")
+    )
 
 
 @contextmanager
-def config_errors() -> Iterator[None]:
-    """Raise ConfigError for a configuration that vLLM refuses while a manager is built."""
-    try:
+def planning_errors(call: str) -> Iterator[None]:
+    """Raise the contract's errors in planning, with the numbers vLLM had when it refused."""
+    with _translated(partial(_refusal, call)):
         yield
-    except KVSpecError:
-        raise
-    except (ValueError, AssertionError, NotImplementedError) as error:
-        raise ConfigError("config", describe(error), "one that vLLM accepts") from error
 
 
 class VLLMAnswerError(KVSpecError):
@@ -80,17 +96,6 @@ class VLLMAnswerError(KVSpecError):
     def __init__(self, problem: Exception) -> None:
         super().__init__(f"vLLM's answer is no value of the contract: {problem}")
         self.problem = problem
-
-
-@contextmanager
-def planning_errors(call: str) -> Iterator[None]:
-    """Raise the contract's errors in planning, with the numbers vLLM had when it refused."""
-    try:
-        yield
-    except KVSpecError:
-        raise
-    except (ValueError, AssertionError, NotImplementedError) as error:
-        raise _refusal(call, error) from error
 
 
 def _refusal(call: str, error: Exception) -> KVSpecError:

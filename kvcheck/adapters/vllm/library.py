@@ -44,22 +44,15 @@ _MODULES: Mapping[str, str] = MappingProxyType(
 
 @dataclass(frozen=True)
 class Library:
-    """The modules of vLLM that the adapter uses, untyped as they are to us."""
+    """vLLM's modules that the adapter uses, by the names above, untyped as they are to us."""
 
     version: str
-    interface: Any
-    manager: Any
-    utils: Any
-    groups: Any
-    events: Any
-    hashing: Any
-    stats: Any
-    request: Any
-    sampling: Any
-    lora: Any
-    multimodal: Any
-    backends: Any
-    torch: Any
+    modules: Mapping[str, Any]
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in _MODULES:
+            raise AttributeError(name)
+        return self.modules.get(name)
 
     @property
     def release(self) -> str:
@@ -113,7 +106,7 @@ def load_library() -> Library:
                 raise
             problem = f"vLLM cannot be imported ({describe(error)})"
             raise VLLMUnavailableError(problem, SUPPORTED_VERSIONS) from error
-    return Library(version=version, **modules)
+    return Library(version, modules)
 
 
 @contextmanager

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from kvcheck.adapters.vllm.errors import describe
+from kvcheck.adapters.vllm.events import Names, renamed
 from kvcheck.adapters.vllm.expected import Expected, reason_for
-from kvcheck.adapters.vllm.names import Names, renamed
 from kvcheck.watch.monitor import monitor
 from kvcheck.watch.recording import RecordedImplementation
 from kvspec.config import ManagerConfig

@@ -61,18 +61,93 @@ def append(path: Path, text: str) -> None:
         file.write(text)
 
 
+def _mirror(s: Any, library: Library, report: Any, *, follows: bool) -> Mirror:
+    """Raises UnsupportedError or ConfigError for a configuration that the contract refuses."""
+    told: dict[str, Any] = {
+        "max_num_batched_tokens": s.scheduler_config.max_num_batched_tokens,
+        "dcp_world_size": s.dcp_world_size,
+        "pcp_world_size": s.pcp_world_size,
+        "watermark": float(s.scheduler_config.watermark),
+        "hash_seed": os.environ.get("PYTHONHASHSEED"),
+        "log_stats": s.kv_cache_manager.log_stats,
+    }
+    if library.is_later:
+        told |= {
+            "max_num_batched_tokens": s.vllm_config.max_in_flight_tokens,
+            "hash_lookahead_tokens": s.num_hash_lookahead_tokens,
+            "policy": library.policy,
+        }
+    known = os.environ.get("KVSPEC_SHADOW_EXPECT")
+    # With several modules drafts become final a step late, as where steps overlap.
+    is_recorded = s.records and getattr(s, "num_prefill_lookahead", 0) < 2  # 0.24 has none
+    return Mirror(
+        find_implementation(os.environ.get("KVSPEC_SHADOW", "kvfast")),
+        config_of(s.kv_cache_manager, **told),
+        report,
+        follows=follows,
+        # A connector may pin blocks, which no record can say.
+        records=is_recorded if s.connector is None and follows else None,
+        expected=read_expected(Path(known)) if known else (),
+        state=partial(take_snapshot, library, s.kv_cache_manager),
+    )
+
+
+def _recorder(s: Any, stock: Any, mirror: Mirror, logger: Any) -> CopyRecorder | None:
+    """Watch what is computed, loaded and hit; with KVSPEC_SHADOW_HAZARDS all copies, too."""
+    asked = os.environ.get("KVSPEC_SHADOW_HAZARDS", "")
+    specs = [
+        None if is_left_out(group.spec) else group.spec for group in mirror.config.kv_cache.groups
+    ]
+    if not any(specs):
+        return None
+    if asked and None in specs:
+        logger.warning("KVSPEC_SHADOW_HAZARDS: some groups keep no tokens. Hits are checked.")
+        asked = ""
+    write = None if asked in ("", "1") else partial(append, Path(asked))
+
+    def report(hazard: Hazard) -> None:
+        mirror.found(f"step: {hazard.rule} {hazard.place}: {hazard.what}")
+
+    factor = s.dcp_world_size * s.pcp_world_size
+    made = CopyRecorder(stock, specs, report, factor=factor, is_whole=bool(asked), write=write)
+    if asked and s.connector is not None:
+        made.watch_connector(s.connector)
+    return made
+
+
+def _later(s: Any, mirror: Mirror) -> Later:
+    """Watch the steps of 0.33's scheduler."""
+    longest = s.scheduler_config.long_prefill_token_threshold
+    most = s.max_num_scheduled_tokens
+    return Later(
+        Steps(mirror.require, waits=s.defer_block_free),
+        num_read=s.num_prefill_lookahead,
+        most_tokens=min(most, longest) if longest > 0 else most,
+        has_connector=s.connector is not None,
+    )
+
+
+def _check_offers(s: Any, mirror: Mirror) -> None:
+    """Check that the connector is offered whole blocks."""
+    ask, size = s.connector.get_num_new_matched_tokens, s.block_size
+
+    def offered(request: Any, num_computed_tokens: int) -> Any:
+        broken = whole_blocks_offered(num_computed_tokens, size)
+        mirror.require(f"get_num_new_matched_tokens of {request.request_id}", broken)
+        return ask(request, num_computed_tokens)
+
+    s.connector.get_num_new_matched_tokens = offered
+
+
 class Shadowed:
-    """The members that both schedulers add to vLLM's. `shadow`: None if following is impossible."""
+    """The members that both schedulers add to vLLM's. `shadow`: None if following is impossible.
+
+    `records`: whether a monitor may record.
+    """
 
     kv_cache_manager: Any
-    connector: Any
     requests: dict[str, Any]
-    block_size: int
-    dcp_world_size: int
-    pcp_world_size: int
-    max_num_scheduled_tokens: int
-    num_prefill_lookahead: int = 0  # 0.24 has none
-    defer_block_free: bool
+    connector: Any
     shadow: Mirror | None = None
     steps: Steps | None = None
     copies: CopyRecorder | None = None
@@ -84,14 +159,15 @@ class Shadowed:
         library = load_library()
         unknown = unfollowed(self) if library.is_later else None
         try:
-            self.shadow = self._mirror(library, logger.error, follows=unknown is None)
+            self.shadow = _mirror(self, library, logger.error, follows=unknown is None)
         except (UnsupportedError, ConfigError) as error:
             logger.warning("No shadow: %s", error)
             return
         if unknown is not None:
             logger.warning("No shadow: %s. What the scheduler must keep is checked.", unknown)
-        self.copies = self._recorder(stock, self.shadow, logger)
-        later = self._later(self.shadow) if library.is_later else None
+        self.copies = _recorder(self, stock, self.shadow, logger)
+        later = _later(self, self.shadow) if library.is_later else None
+        self.steps = None if later is None else later.steps
         pool = ShadowedPool(stock.block_pool, self.shadow, later)
         translate = partial(translate_event, library)
         self.kv_cache_manager = ShadowedManager(stock, pool, self.shadow, translate)
@@ -99,86 +175,7 @@ class Shadowed:
             self.connector.bind_gpu_block_pool(pool)
         elif self.connector is not None:
             self.connector.bind_kv_cache_manager(self.kv_cache_manager)
-            self._check_offers(self.shadow)
-
-    def _mirror(self, library: Library, report: Any, *, follows: bool) -> Mirror:
-        """Raises UnsupportedError or ConfigError for a configuration that the contract refuses."""
-        told: dict[str, Any] = {
-            "max_num_batched_tokens": self._scheduler_config.max_num_batched_tokens,
-            "dcp_world_size": self.dcp_world_size,
-            "pcp_world_size": self.pcp_world_size,
-            "watermark": float(self._scheduler_config.watermark),
-            "hash_seed": os.environ.get("PYTHONHASHSEED"),
-            "log_stats": self.kv_cache_manager.log_stats,
-        }
-        if library.is_later:
-            told |= {
-                "max_num_batched_tokens": self.__dict__["vllm_config"].max_in_flight_tokens,
-                "hash_lookahead_tokens": self.__dict__["num_hash_lookahead_tokens"],
-                "policy": library.policy,
-            }
-        known = os.environ.get("KVSPEC_SHADOW_EXPECT")
-        return Mirror(
-            find_implementation(os.environ.get("KVSPEC_SHADOW", "kvfast")),
-            config_of(self.kv_cache_manager, **told),
-            report,
-            follows=follows,
-            # A connector may pin blocks, which no record can say.
-            records=self.is_recorded if self.connector is None and follows else None,
-            expected=read_expected(Path(known)) if known else (),
-            state=partial(take_snapshot, library, self.kv_cache_manager),
-        )
-
-    def _recorder(self, stock: Any, mirror: Mirror, logger: Any) -> CopyRecorder | None:
-        """Watch what is computed, loaded and hit; with KVSPEC_SHADOW_HAZARDS all copies, too."""
-        asked = os.environ.get("KVSPEC_SHADOW_HAZARDS", "")
-        specs = [
-            None if is_left_out(group.spec) else group.spec
-            for group in mirror.config.kv_cache.groups
-        ]
-        if not any(specs):
-            return None
-        if asked and None in specs:
-            logger.warning("KVSPEC_SHADOW_HAZARDS: some groups keep no tokens. Hits are checked.")
-            asked = ""
-        write = None if asked in ("", "1") else partial(append, Path(asked))
-
-        def report(hazard: Hazard) -> None:
-            mirror.found(f"step: {hazard.rule} {hazard.place}: {hazard.what}")
-
-        factor = self.dcp_world_size * self.pcp_world_size
-        made = CopyRecorder(stock, specs, report, factor=factor, is_whole=bool(asked), write=write)
-        if asked and self.connector is not None:
-            made.watch_connector(self.connector)
-        return made
-
-    def _later(self, mirror: Mirror) -> Later:
-        """Watch the steps of 0.33's scheduler."""
-        self.steps = Steps(mirror.require, waits=self.defer_block_free)
-        longest = self._scheduler_config.long_prefill_token_threshold
-        most = self.max_num_scheduled_tokens
-        return Later(
-            self.steps,
-            num_read=self.num_prefill_lookahead,
-            most_tokens=min(most, longest) if longest > 0 else most,
-            has_connector=self.connector is not None,
-        )
-
-    def _check_offers(self, mirror: Mirror) -> None:
-        """Check that the connector is offered whole blocks."""
-        ask, size = self.connector.get_num_new_matched_tokens, self.block_size
-
-        def offered(request: Any, num_computed_tokens: int) -> Any:
-            broken = whole_blocks_offered(num_computed_tokens, size)
-            mirror.require(f"get_num_new_matched_tokens of {request.request_id}", broken)
-            return ask(request, num_computed_tokens)
-
-        self.connector.get_num_new_matched_tokens = offered
-
-    @property
-    def is_recorded(self) -> bool:
-        """Whether a monitor may record: with several modules drafts become final a step late."""
-        return self.records and self.num_prefill_lookahead < 2
+            _check_offers(self, self.shadow)
 
     def schedule(self, *args: Any, **options: Any) -> Any:
         plan = super().schedule(*args, **options)  # type: ignore[misc]  # vLLM's scheduler has it
@@ -201,10 +198,6 @@ class Shadowed:
         # A load that failed takes computed tokens back, from whichever step.
         self.steps.processed(plan, stale if self.connector is None else {})
         return answer
-
-    @property
-    def _scheduler_config(self) -> Any:
-        return self.__dict__["scheduler_config"]
 
 
 # vLLM has no types where it is not installed.

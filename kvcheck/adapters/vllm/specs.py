@@ -36,23 +36,15 @@ T = TypeVar("T")
 
 SPEC_TYPES: frozenset[type[LayerSpec]] = frozenset(
     {
-        FullAttentionSpec,
-        TQFullAttentionSpec,
-        MLAAttentionSpec,
-        HiddenStateCacheSpec,
-        SlidingWindowSpec,
-        SlidingWindowMLASpec,
-        ChunkedLocalAttentionSpec,
-        MambaSpec,
-        CrossAttentionSpec,
+        *(FullAttentionSpec, TQFullAttentionSpec, MLAAttentionSpec, HiddenStateCacheSpec),
+        *(SlidingWindowSpec, SlidingWindowMLASpec, ChunkedLocalAttentionSpec),
+        *(MambaSpec, CrossAttentionSpec),
     }
 )
 """Specs of groups in 0.24. vLLM has a sink class too, but building its manager fails."""
 
 LATER_SPEC_TYPES = SPEC_TYPES - {TQFullAttentionSpec} | {
-    RSWASpec,
-    CircularBufferSpec,
-    ReplayedWindowSpec,
+    *(RSWASpec, CircularBufferSpec, ReplayedWindowSpec)
 }
 """Specs in 0.33, in which Turboquant is not a separate spec."""
 
