@@ -10,7 +10,7 @@ import pytest
 
 import kvfast
 from kvfast.engines import vllm as on_vllm
-from kvfast.engines.vllm.fit import Given, config_of, given_to, reason_of
+from kvfast.engines.vllm.fit import config_of, given_by, reason_of
 from kvfast.engines.vllm.versions import (
     CHANGES,
     NEWEST,
@@ -124,7 +124,7 @@ def test_layouts_of_033_are_read() -> None:
     layers.kv_cache_spec = type("MLAAttentionSpec", (SimpleNamespace,), {})(**members)
     manager.kv_cache_config.kv_cache_tensors = [SimpleNamespace(size=64, layers=["0"])]
     policy = find_profile("vllm-0.33").policy
-    config = config_of(manager, Given(hash_lookahead_tokens=1, policy=policy))
+    config = config_of(manager, {"hash_lookahead_tokens": 1, "policy": policy})
     assert config.kv_cache.groups[0].spec == MLAAttentionSpec(16, 1, 8, "float16")
     assert (config.kv_cache.tensors, config.policy) == ((), policy)
     assert config.hash_lookahead_tokens == 1
@@ -132,7 +132,7 @@ def test_layouts_of_033_are_read() -> None:
 
 def test_mamba_beside_a_connector_is_not_served() -> None:
     with pytest.raises(UnsupportedError, match="Mamba layers beside a KV connector"):
-        given_to(SimpleNamespace(connector=object(), has_mamba_layers=True))
+        given_by(SimpleNamespace(connector=object(), has_mamba_layers=True))
 
 
 def test_a_plain_configuration_is_served(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,7 +147,7 @@ def test_a_plain_configuration_is_served(monkeypatch: pytest.MonkeyPatch) -> Non
     envs: Any = ModuleType("vllm.envs")
     envs.VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES = True
     monkeypatch.setitem(sys.modules, "vllm.envs", envs)
-    config = config_of(stock(), given_to(scheduler))
+    config = config_of(stock(), given_by(scheduler))
     assert (config.kv_cache.num_blocks, config.watermark) == (8, 0.25)
     assert (config.max_model_len_tokens, config.max_num_batched_tokens) == (64, 32)
     assert (config.hash_function, config.int_event_hashes) == ("given_16", True)
@@ -171,6 +171,6 @@ def test_a_plain_configuration_is_served(monkeypatch: pytest.MonkeyPatch) -> Non
 )
 def test_what_is_not_served_is_said(changes: dict[str, Any], reason: str) -> None:
     with pytest.raises((UnsupportedError, ConfigError)) as caught:
-        config_of(stock(**changes), Given())
+        config_of(stock(**changes), {})
     assert reason in reason_of(caught.value)
     assert "\n" not in reason_of(caught.value)

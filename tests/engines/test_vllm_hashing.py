@@ -10,8 +10,6 @@ from typing import Any
 import pytest
 
 from kvfast.engines import vllm as on_vllm
-from kvfast.engines.vllm import UnsupportedEngineError
-from kvfast.engines.vllm.versions import release
 
 
 def request_block_hasher() -> Any:
@@ -19,12 +17,8 @@ def request_block_hasher() -> Any:
 
 
 @pytest.fixture(scope="module")
-def utils() -> Any:
-    """vLLM's module of hashes; skipped without vLLM."""
-    try:
-        release()
-    except UnsupportedEngineError as error:
-        pytest.skip(str(error))
+def utils(engine: Any) -> Any:
+    """vLLM's module of hashes."""
     from vllm.v1.core import kv_cache_utils
 
     return kv_cache_utils
@@ -70,28 +64,14 @@ def requests() -> list[dict[str, Any]]:
     tokens = [(i * 7919) % 130_000 for i in range(50)]
     adapter = SimpleNamespace(lora_name="sql", lora_path=None)
     items = (("image", 1, 9), ("sound", 12, 3), ("image", 29, 4))
-    found: list[dict[str, Any]] = [
-        {
-            "tokens": tokens,
-            "cache_salt": salt,
-            "lora_request": lora,
-            "items": of,
-            "prompt_embeds": e,
-        }
-        for salt, lora, of, e in product(
-            (None, "", "sql"), (None, adapter), ((), items), (None, torch.ones(50, 2))
-        )
-    ]
+    names = ("cache_salt", "lora_request", "items", "prompt_embeds")
+    kinds = product((None, "", "sql"), (None, adapter), ((), items), (None, torch.ones(50, 2)))
+    found = [{"tokens": tokens, **dict(zip(names, each, strict=True))} for each in kinds]
     same = "one text"  # pickle spells an object the second time in another way than an equal one
-    found.append(
-        {
-            **found[0],
-            "cache_salt": same,
-            "lora_request": SimpleNamespace(lora_name=same, lora_path=None),
-        }
-    )
-    odd = [[True, *tokens], [2**31, *tokens], [2**64, *tokens]]
-    return [*found, {**found[0], "tokens": list(range(2100))}, *({"tokens": each} for each in odd)]
+    alike = SimpleNamespace(lora_name=same, lora_path=None)
+    found.append({"tokens": tokens, "cache_salt": same, "lora_request": alike})
+    odd = [[*range(2100)], [True, *tokens], [2**31, *tokens], [2**64, *tokens]]
+    return [*found, *({"tokens": each} for each in odd)]
 
 
 @pytest.mark.parametrize("name", ["sha256", "sha256_cbor", "xxhash", "xxhash_cbor"])
@@ -181,13 +161,7 @@ def test_other_hashers_and_schedulers_stay_as_they_are(utils: Any, reason: str |
 
     from kvfast.engines.vllm.hashing import HashesRequests
 
-    class Scheduler(HashesRequests, Stock):
-        kvfast_reason = reason
-
+    scheduler = type("Scheduler", (HashesRequests, Stock), {"kvfast_reason": reason})
     stock = utils.get_request_block_hasher(4, sha256)
-    own = Engine(Scheduler(), lambda request: [])
-    none = Engine(Scheduler(), None)
-    kept = [own.request_block_hasher, None]
-    assert [one.add_request()._block_hasher for one in (own, none)] == kept
-    if reason:
-        assert Engine(Scheduler(), stock).add_request()._block_hasher is stock
+    kept = [repr, None, *([stock] if reason else [])]
+    assert [Engine(scheduler(), one).add_request()._block_hasher for one in kept] == kept

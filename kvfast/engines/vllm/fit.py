@@ -3,80 +3,118 @@
 from __future__ import annotations
 
 import importlib
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any
 
+import kvfast
+from kvfast.engines.vllm.versions import is_since, policy_of, release
 from kvspec import foreign
 from kvspec.config import ManagerConfig
 from kvspec.errors import KVSpecError, UnsupportedError
-from kvspec.policy import Policy
+from kvspec.foreign import beyond_contract
 
 CORE = "vllm.v1.core"
 
 
-@dataclass(frozen=True)
-class Given:
-    """Arguments of vLLM's manager that it does not keep.
-
-    `max_num_batched_tokens`: of all batches at a time, from 0.33 on.
-    """
-
-    max_num_batched_tokens: int | None = None
-    dcp_world_size: int = 1
-    pcp_world_size: int = 1
-    watermark: float = 0.0
-    hash_bytes: int = 32
-    int_event_hashes: bool = False
-    hash_lookahead_tokens: int = 0
-    policy: Policy | None = None
-
-
-def given_to(scheduler: Any) -> Given:
-    """Return the arguments that a scheduler passes to vLLM's manager.
+def given_by(scheduler: Any) -> dict[str, Any]:
+    """Return the members of kvfast's configuration that vLLM's manager does not keep.
 
     Raises UnsupportedError if kvfast does not support the calls of that scheduler.
     """
     if scheduler.connector is not None and scheduler.has_mamba_layers:
         # Without a load, its scheduler offers hits of different length (docs/FINDINGS.md).
         raise UnsupportedError("Mamba layers beside a KV connector", "kvfast")
-    algorithm = scheduler.cache_config.prefix_caching_hash_algo
-    return Given(
-        scheduler.scheduler_config.max_num_batched_tokens,
-        scheduler.dcp_world_size,
-        scheduler.pcp_world_size,
-        float(scheduler.scheduler_config.watermark),
-        16 if algorithm.startswith("xxhash") else 32,
-        bool(importlib.import_module("vllm.envs").VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES),
-    )
+    is_short = scheduler.cache_config.prefix_caching_hash_algo.startswith("xxhash")
+    int_hashes = importlib.import_module("vllm.envs").VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES
+    given = {
+        "max_num_batched_tokens": scheduler.scheduler_config.max_num_batched_tokens,
+        "dcp_world_size": scheduler.dcp_world_size,
+        "pcp_world_size": scheduler.pcp_world_size,
+        "watermark": float(scheduler.scheduler_config.watermark),
+        "hash_function": f"given_{16 if is_short else 32}",
+        "int_event_hashes": bool(int_hashes),
+    }
+    if is_since(26):
+        _refuse(scheduler)
+        is_caching = scheduler.kv_cache_manager.enable_caching
+        given |= {
+            "max_num_batched_tokens": scheduler.vllm_config.max_in_flight_tokens,
+            "hash_lookahead_tokens": getattr(scheduler, "num_hash_lookahead_tokens", 0),  # of 0.33
+            "policy": policy_of(release(), enable_caching=is_caching),
+        }
+    return given
 
 
-def config_of(stock: Any, given: Given) -> ManagerConfig:
-    """Return the configuration of kvfast's manager, read from vLLM's.
+def _refuse(scheduler: Any) -> None:
+    """Raise UnsupportedError for what the contract does not have."""
+    specs = [group.kv_cache_spec for group in scheduler.kv_cache_config.kv_cache_groups]
+    coordinator = scheduler.kv_cache_manager.coordinator
+    leaves = any(getattr(spec, "num_prefill_checkpoint_blocks", 0) for spec in specs)
+    refused = {
+        **beyond_contract(scheduler),
+        f"windows that are replayed in vLLM 0.{release()}": not is_since(33)
+        and getattr(scheduler, "prefix_replay_tokens", 0) > 0,
+        "context parallelism": max(scheduler.dcp_world_size, scheduler.pcp_world_size) > 1,
+        f"Mamba layers with prefix caching in vLLM 0.{release()}": scheduler.has_mamba_layers
+        and scheduler.kv_cache_manager.enable_caching
+        and not is_since(33),
+        # They key the end of a prompt elsewhere.
+        f"blocks larger than those that are hashed in vLLM 0.{release()}": (
+            not is_since(32) and any(spec.block_size != scheduler.hash_block_size for spec in specs)
+        ),
+        f"windows that are zeroed in vLLM 0.{release()}": not is_since(28)
+        and scheduler.needs_kv_cache_zeroing
+        and any(hasattr(spec, "sliding_window") and spec.sliding_window for spec in specs),
+        # They keep other places to replay from.
+        f"EAGLE beside windows with sparse retention in vLLM 0.{release()}": len(specs) > 1
+        and scheduler.use_eagle
+        and coordinator.retention_interval is not None
+        and not is_since(33),
+        "Mamba layers where EAGLE drops blocks, with sparse retention or states inside chunks": (
+            scheduler.has_mamba_layers
+            and getattr(scheduler, "use_eagle_block_drop", scheduler.use_eagle)
+            and (coordinator.retention_interval is not None or leaves or not is_since(33))
+        ),
+        "several modules that draft": getattr(coordinator, "num_reprefillable_tokens", 0) > 0,
+        f"a KV connector beside blocks that are zeroed in vLLM 0.{release()}": not is_since(33)
+        and scheduler.connector is not None
+        and scheduler.needs_kv_cache_zeroing,
+    }
+    for what, is_there in refused.items():
+        if is_there:
+            raise UnsupportedError(what, "kvfast")
+
+
+def config_of(stock: Any, given: Mapping[str, Any]) -> ManagerConfig:
+    """Return the configuration of kvfast's manager, read from vLLM's, with what is `given`.
 
     Raises UnsupportedError or ConfigError if kvfast cannot replace it.
     """
     _refuse_other_classes(stock)
     layout = stock.kv_cache_config
     specs = [] if layout is None else [group.kv_cache_spec for group in layout.kv_cache_groups]
-    if given.policy is None and any(type(spec).__name__ == "RSWASpec" for spec in specs):
+    if given.get("policy") is None and any(type(spec).__name__ == "RSWASpec" for spec in specs):
         raise UnsupportedError("R-SWA of vLLM 0.25", "kvfast")  # never tried
+    rate = getattr(stock.metrics_collector, "sample_rate", 0.0)
+    members = {"hash_function": "given_32", "residency_sample_rate": rate, **given}
     try:
-        return foreign.config_of(
-            stock,
-            max_num_batched_tokens=given.max_num_batched_tokens,
-            dcp_world_size=given.dcp_world_size,
-            pcp_world_size=given.pcp_world_size,
-            watermark=given.watermark,
-            int_event_hashes=given.int_event_hashes,
-            hash_function=f"given_{given.hash_bytes}",
-            residency_sample_rate=getattr(stock.metrics_collector, "sample_rate", 0.0),
-            hash_lookahead_tokens=given.hash_lookahead_tokens,
-            policy=given.policy,
-        )
+        return foreign.config_of(stock, **members)
     except (AttributeError, TypeError) as error:  # vLLM checks no types
         raise UnsupportedError(
             f"a configuration that it cannot read ({error})", "kvfast"
         ) from error
+
+
+def kvfast_manager(stock: Any, given: Mapping[str, Any]) -> Any:
+    """Replace an unused manager of vLLM's by kvfast.
+
+    Raises UnsupportedError or ConfigError if kvfast cannot serve its configuration.
+    """
+    from kvfast.engines.vllm.manager import KvfastManager  # needs vLLM
+
+    implementation = kvfast.implementation()
+    manager = implementation.create(config_of(stock, given), check_invariants=False)
+    return KvfastManager(stock, implementation, manager)
 
 
 def _refuse_other_classes(stock: Any) -> None:

@@ -10,14 +10,16 @@ from collections.abc import Iterable, Sequence
 from copy import deepcopy
 from typing import Any
 
+from vllm.v1.core import kv_cache_utils
 from vllm.v1.core.kv_cache_manager import KVCacheBlocks
 from vllm.v1.metrics.stats import PrefixCacheStats
 
 from kvfast._implementation import FastImplementation
 from kvfast.engines.vllm.events import Lives, vllm_event
-from kvfast.engines.vllm.requests import Requests
+from kvfast.engines.vllm.requests import NAME, Requests
 from kvfast.engines.vllm.views import Block, Blocks, Pool, coordinator_over
 from kvspec.blocks import KVCacheBlocks as BlockIds
+from kvspec.errors import UnsupportedError
 from kvspec.events import Event
 from kvspec.interface import KVCacheManager
 
@@ -42,7 +44,7 @@ class KvfastManager:
 
     `handles`: those of requests that have a seat, by name; `forgotten`: names that lost theirs
     since the last check of seats, or have another prompt; `num_singles`: allocations outside of
-    batched steps.
+    batched steps. `loaded`: new blocks that a load will write.
     """
 
     def __init__(
@@ -60,6 +62,8 @@ class KvfastManager:
         self.num_kv_cache_groups: int = stock.num_kv_cache_groups
         self.empty_kv_cache_blocks: Any = stock.empty_kv_cache_blocks
         self.prefix_cache_stats: Any = PrefixCacheStats() if stock.log_stats else None
+        self.counts_when_admitted = hasattr(stock, "record_prefix_cache_stats")  # since 0.27
+        self.loaded: set[int] = set()
         self.fast: Any = manager
         size = stock.block_pool.hash_block_size if stock.enable_caching else 0
         self.requests = Requests(implementation, manager, size)
@@ -82,17 +86,40 @@ class KvfastManager:
             self.prefix_cache_stats = PrefixCacheStats()
         return taken
 
-    def get_computed_blocks(self, request: Any) -> tuple[Any, int]:
-        is_read = self.enable_caching and not request.skip_reading_prefix_cache
-        if not is_read:
-            return self.empty_kv_cache_blocks, 0
+    def prefix_cache_lookup_enabled(self, request: Any) -> bool:
+        return self.enable_caching and not request.skip_reading_prefix_cache
+
+    def record_prefix_cache_stats(self, request: Any, num_hits: int) -> None:
+        is_counted = self.counts_when_admitted and self.log_stats
+        if is_counted and self.prefix_cache_lookup_enabled(request):
+            self._count_lookup(request, num_hits)
+
+    def get_computed_blocks(self, request: Any, max_cache_hit_length: int | None = None) -> Any:
+        """Return the longest cached prefix, its tokens, and from 0.26 on the junction or 0."""
+        is_later = self.requests.is_later
+        if not self.prefix_cache_lookup_enabled(request):
+            return self.empty_kv_cache_blocks, 0, *((0,) * is_later)
+        if max_cache_hit_length not in (None, request.num_tokens - 1):
+            raise UnsupportedError(f"a hit of at most {max_cache_hit_length} tokens", "kvfast")
+        if request.resumable and self.requests.ahead:  # vLLM has hashed it again
+            request.__dict__.pop(NAME, None)
+        if self.enable_kv_cache_events:  # a hit may be reported
+            self.requests.told[request.request_id] = request
         hit = self.fast.get_computed_blocks(self.requests.current(request))
-        length = hit.hit_length_tokens
-        if hit.uncached_common_prefix_tokens is not None:
-            self.coordinator.num_uncached_common_prefix_tokens = hit.uncached_common_prefix_tokens
-        if self.log_stats:
+        length, beyond = hit.hit_length_tokens, hit.uncached_common_prefix_tokens
+        if self.log_stats and not self.counts_when_admitted:
             self._count_lookup(request, length)
+        if is_later:
+            return self._shown(hit.blocks), length, length + beyond if beyond else 0
+        if beyond is not None:
+            self.coordinator.num_uncached_common_prefix_tokens = beyond
         return self._shown(hit.blocks), length
+
+    def get_computed_blocks_for_connector(
+        self, request: Any, max_cache_hit_length: int | None = None
+    ) -> tuple[Any, int, int, bool]:
+        """Return the same: no group is longer, since Mamba with connectors is not supported."""
+        return *self.get_computed_blocks(request, max_cache_hit_length), False
 
     def _count_lookup(self, request: Any, num_hits: int) -> None:
         self.prefix_cache_stats.record(
@@ -112,6 +139,7 @@ class KvfastManager:
     ) -> Any:
         if others:
             options.update(zip(OPTIONS[: len(others)], others, strict=True))
+        loaded = options.pop("skip_zeroing_group_ids", ())
         mine = self.requests.current(request)
         self.num_singles += 1
         granted = self.fast.allocate_slots(
@@ -130,6 +158,9 @@ class KvfastManager:
             self.planned[request.request_id] = request, min(end, request.num_tokens)
         if self.enable_kv_cache_events:
             self.requests.told[request.request_id] = request
+        if loaded:
+            ids = self.get_block_ids(request.request_id)
+            self.loaded.update(*(ids[group] for group in loaded))  # all that is new is for it
         return self._shown(granted)
 
     def free(self, request: Any) -> None:
@@ -166,12 +197,11 @@ class KvfastManager:
             if handle != NO_HANDLE:
                 self.batched.unregister((handle,))
 
-    def remove_skipped_blocks(
-        self, request_id: str, total_computed_tokens: int, num_prompt_tokens: int | None = None
-    ) -> None:
+    def remove_skipped_blocks(self, request_id: str, *counts: int, **named: int) -> None:
+        """Release what attention no longer needs. `counts`: computed tokens, the prompt's."""
         mine = self.requests.held.get(request_id)
         if mine is not None:
-            self.fast.remove_skipped_blocks(mine, total_computed_tokens)
+            self.fast.remove_skipped_blocks(mine, (*counts, *named.values())[0])
 
     def evict_blocks(self, block_ids: Iterable[int]) -> None:
         """Drop the cached identity of these blocks, and of what was computed on a failed load.
@@ -202,7 +232,7 @@ class KvfastManager:
         return self.noted + [self._told(event) for event in copied.take_events()]
 
     def _told(self, event: Event) -> Any:
-        return vllm_event(event, self.requests.told)
+        return vllm_event(event, self.requests.told, self.requests.ahead)
 
     def take_events(self) -> list[Any]:
         """Events since the last call, as vLLM's."""
@@ -245,6 +275,54 @@ class KvfastManager:
         whole = ("MambaSpec", *OF_THE_ENCODER)
         return [None if type(spec).__name__ in whole else spec.block_size for spec in specs]
 
+    def estimate_cached_tokens(self, request: Any) -> int:
+        """Return the tokens up to which each group has something cached."""
+        mine = self.requests.held.get(request.request_id)
+        if mine is None:
+            return 0
+        groups = self.kv_cache_config.kv_cache_groups
+        lists = self.fast.get_blocks(mine).groups
+        return min(
+            (
+                self._covered(request, ids, group.kv_cache_spec.block_size)
+                for ids, group in zip(lists, groups, strict=True)
+                if getattr(group.kv_cache_spec, "prefix_cacheable", True)
+                and type(group.kv_cache_spec).__name__ not in OF_THE_ENCODER
+            ),
+            default=0,
+        )
+
+    def _covered(self, request: Any, ids: Sequence[int], size: int) -> int:
+        """Return the tokens that the last cached block covers: its key is a hash of the request."""
+        for place in range(len(ids) - 1, -1, -1):
+            found = self.fast.get_block(ids[place]).block_hash if ids[place] else None
+            if found is None:
+                continue
+            unit = self.requests.hash_block_size
+            # A state inside a chunk may lie one entry before the one that it ends in.
+            for end in range((place + 2) * size, place * size, -unit):
+                if request.block_hashes[end // unit - 1 : end // unit] == [found]:
+                    return end
+            return (place + 1) * size  # a session has lost the token after that hash
+        return 0
+
+    def truncate_computed_blocks(self, blocks: Any, num_computed_tokens: int) -> Any:
+        """Cut a hit to a multiple of all block sizes."""
+        if not any(map(len, blocks.get_block_ids())):
+            return self.empty_kv_cache_blocks
+        groups = self.kv_cache_config.kv_cache_groups
+        cut = tuple(
+            ids[: num_computed_tokens // group.kv_cache_spec.block_size]
+            for ids, group in zip(blocks.get_block_ids(), groups, strict=True)
+        )
+        return Blocks(cut, self.block_pool) if any(cut) else self.empty_kv_cache_blocks
+
+    def record_blocks_for_zeroing(self, request_id: str, start_token: int) -> None:
+        """Raise UnsupportedError: blocks to be zeroed are of several groups, where a failed load
+        starts again.
+        """
+        raise UnsupportedError("zeroing what a failed load left", "kvfast")
+
     def cache_blocks(self, request: Any, num_computed_tokens: int) -> None:
         if self.enable_caching:
             self.fast.cache_blocks(self.requests.current(request), num_computed_tokens)
@@ -255,7 +333,26 @@ class KvfastManager:
         return KVCacheBlocks(blocks)
 
     def take_new_block_ids(self) -> list[int]:
-        return list(self.fast.take_new_block_ids())
+        """Return the blocks to be zeroed, but for those that a load writes."""
+        loaded, self.loaded = self.loaded, set()
+        return [block for block in self.fast.take_new_block_ids() if block not in loaded]
+
+    def take_kv_cache_block_copies(self) -> tuple[list[Any], list[Block]]:
+        """Copies on write, and the blocks that are held for them until the step is over."""
+        found = self.fast.take_block_copies()
+        copies = [kv_cache_utils.KVCacheBlockCopy(*pair) for pair in found.pairs]
+        return copies, self.block_pool.shown(found.retained)
+
+    def take_boundary_state_offloads(self) -> dict[str, list[tuple[int, int, int]]]:
+        """States for a connector: none, since Mamba beside connectors is not served."""
+        return {}
+
+    take_partial_tail_offloads = take_boundary_state_offloads
+    """Its name before 0.29."""
+
+    def finalize_partial_tail_offloads(self, request: Any) -> list[tuple[int, int, int]]:
+        """Return none."""
+        return []
 
     def new_step_starts(self) -> None:
         self.fast.new_step_starts()

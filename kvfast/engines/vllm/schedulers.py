@@ -9,9 +9,8 @@ from vllm.logger import init_logger
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
 
-from kvfast.engines.vllm.fit import reason_of
+from kvfast.engines.vllm.fit import given_by, kvfast_manager, reason_of
 from kvfast.engines.vllm.hashing import HashesRequests
-from kvfast.engines.vllm.later import given_by, kvfast_manager
 from kvfast.engines.vllm.steps import BatchedSteps
 from kvspec.errors import ConfigError, UnsupportedError
 
