@@ -13,12 +13,13 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import MappingProxyType
 from typing import Any
+from unittest.mock import patch
 
 from examples.vllm.engine import Item, Prompt, Setup, attention, model_folder, prepare, states
 from examples.vllm.lockstep import Lockstep
@@ -33,12 +34,13 @@ EXPECT = "KVSPEC_SHADOW_EXPECT"
 class Story:
     """The program that provokes a difference: requests by the step they come in, or random ones.
 
-    `told`: makes them; `prompts`: or their steps and tokens.
+    `told`: makes them; `prompts`: or their steps and tokens. `reason`: in the file of known
+    differences; "": its name.
     """
 
-    reason: str
     setup: Setup
     num_steps: int = 120
+    reason: str = ""
     skips: float = 0.0
     told: str = ""
     prompts: tuple[tuple[int, Sequence[int]], ...] = ()
@@ -103,13 +105,15 @@ class Told(Lockstep):
 
 def stories() -> Mapping[str, Story]:
     """Return those of docs/FINDINGS.md that occurred in this version, by their names there."""
-    return MappingProxyType(stories_of_033() if is_since(33) else stories_of_024())
+    found = stories_of_033() if is_since(33) else stories_of_024()
+    named = {name: replace(story, reason=story.reason or name) for name, story in found.items()}
+    return MappingProxyType(named)
 
 
 GRANTED = "granted: a copy of a copy, external tokens with aligned Mamba"
 REPORTS = "reports of hits: null blocks, and a part of a block as a whole one"
-PLANNED = "a planned step that does not run"
-HIT = "a hit of a step that did not run"
+HASHES = "hashes of other content: a session that goes on, a late block with several items"
+BLOCKS = "blocks: aligned Mamba after a null gap, an external load of the whole prompt"
 ERROR = "an error: reports of hits inside a block, hash look-ahead and windows alone"
 
 
@@ -118,32 +122,28 @@ def stories_of_033() -> dict[str, Story]:
     window = attention("SlidingWindowSpec", 4, sliding_window=10)
     chunk = attention("ChunkedLocalAttentionSpec", 4, attention_chunk_size=8)
     mamba = Setup((wide, states(8, "align")), 34, 8, 4, mamba_mode="align", loads="sync")
+    loads = Setup((window,), 50, 4, 4, loads="async", whole_loads=True)
+    reports = Setup((chunk,), 50, 4, 4, has_events=True, has_reports=True)
     return {
         **stories_inside(),
         **stories_of_modules(),
         **planned_stories(),
         "external tokens with aligned Mamba": Story(
-            GRANTED, replace(mamba, num_blocks=40, hash_block_size=8)
+            replace(mamba, num_blocks=40, hash_block_size=8), reason=GRANTED
         ),
-        "external tokens with aligned Mamba, half-way": Story(
-            "external tokens with aligned Mamba: an error half-way", mamba
-        ),
-        "an external load of the whole prompt": Story(
-            "an external load of the whole prompt",
-            Setup((window,), 50, 4, 4, loads="async", whole_loads=True),
-        ),
-        "reports of null blocks": Story(
-            REPORTS, Setup((chunk,), 50, 4, 4, has_events=True, has_reports=True)
-        ),
+        "external tokens with aligned Mamba: an error half-way": Story(mamba),
+        "an external load of the whole prompt": Story(loads),
+        "reports of null blocks": Story(reports, reason=REPORTS),
     }
 
 
 def planned_stories() -> dict[str, Story]:
     """Preemption by priority takes requests out of the step that they are planned in."""
     plain = Setup((attention("FullAttentionSpec", 4),), 60, 4, 4, policy="priority")
+    small = replace(plain, num_blocks=40, max_num_seqs=4, most_of_prompt=24)
     return {
-        PLANNED: Story(PLANNED, plain, 400),
-        HIT: Story(HIT, replace(plain, num_blocks=40, max_num_seqs=4, most_of_prompt=24), 1500),
+        "a planned step that does not run": Story(plain, 400),
+        "a hit of a step that did not run": Story(small, 1500),
     }
 
 
@@ -158,17 +158,14 @@ def stories_inside() -> dict[str, Story]:
     third, last = [*text[:16], *other[:59]], [*text[:16], *other[9:19]]
     return {
         "a state under too long a key": Story(
-            "a state under too long a key",
-            keyed,
-            40,
-            prompts=(start, (10, text), (20, third), (30, last)),
+            keyed, 40, prompts=(start, (10, text), (20, third), (30, last))
         ),
-        "a copy of a copy": Story(GRANTED, copied, 20, prompts=(start, (6, text), (6, third[:25]))),
+        "a copy of a copy": Story(copied, 20, GRANTED, prompts=(start, (6, text), (6, third[:25]))),
         "a part of a block is reported as a whole one": Story(
-            REPORTS, reported, 20, prompts=(start, (6, text))
+            reported, 20, REPORTS, prompts=(start, (6, text))
         ),
         "a report of a hit inside a block": Story(
-            ERROR, reported, 20, prompts=(start, (6, text[:14]))
+            reported, 20, ERROR, prompts=(start, (6, text[:14]))
         ),
     }
 
@@ -180,90 +177,54 @@ def stories_of_modules() -> dict[str, Story]:
     plain = Setup((narrow,), 90, 4, 4, num_drafts=2, use_eagle=True, has_modules=True)
     three = replace(plain, num_drafts=3, block_size=8)
     wider = (full, attention("SlidingWindowSpec", 8, sliding_window=10))
+    retained = replace(three, specs=wider, hash_block_size=8)
+    aligned = replace(three, specs=(full, drafted), mamba_mode="align")
     return {
-        "hash look-ahead and windows alone": Story(ERROR, plain),
+        "hash look-ahead and windows alone": Story(plain, reason=ERROR),
         "hash look-ahead and retention 0": Story(
-            "hash look-ahead and retention 0",
-            replace(three, specs=wider, hash_block_size=8),
-            20,
-            prompts=((0, range(97)), (8, range(97))),
+            retained, 20, prompts=((0, range(97)), (8, range(97)))
         ),
-        "a prompt that is never finished": Story(
-            "a prompt that is never finished",
-            replace(three, specs=(full, drafted), mamba_mode="align"),
-            20,
-            prompts=((0, range(66)),),
-        ),
+        "a prompt that is never finished": Story(aligned, 20, prompts=((0, range(66)),)),
     }
 
 
 def stories_of_024() -> dict[str, Story]:
     full, wide = attention("FullAttentionSpec", 4), attention("FullAttentionSpec", 8)
     window = attention("SlidingWindowSpec", 4, sliding_window=10)
+    latent = attention("MLAAttentionSpec", 4)
     plain = Setup((full,), 60, 4, 4)
     mamba = Setup((wide, states(8, "align")), 90, 8, 4, mamba_mode="align")
     small = attention("FullAttentionSpec", 2), replace(states(2, "align"), num_speculative_blocks=2)
-    hashes = "hashes of other content: a session that goes on, a late block with several items"
-    blocks = "blocks: aligned Mamba after a null gap, an external load of the whole prompt"
-    drafts = replace(mamba, num_drafts=2)
+    items = replace(plain, specs=(wide,), block_size=8, hash_block_size=8, encoder_cache=24)
+    gap = Setup(small, 300, 2, 2, mamba_mode="align", num_drafts=2, enable_caching=False)
+    unequal = Setup((wide, states(8, "all")), 90, 8, 4, mamba_mode="all", loads="sync")
     return {
-        "Mamba and an eagle drop": Story(
-            "Mamba beside an eagle drop", replace(drafts, use_eagle=True)
-        ),
-        "several full-attention specs": Story(
-            "several full-attention specs",
-            Setup((full, attention("MLAAttentionSpec", 4), window), 90, 4, 4),
-        ),
-        "align-mode Mamba after a null gap": Story(
-            blocks,
-            Setup(small, 300, 2, 2, mamba_mode="align", num_drafts=2, enable_caching=False),
-        ),
-        "a late block with several items": Story(
-            hashes,
-            replace(plain, specs=(wide,), block_size=8, hash_block_size=8, encoder_cache=24),
-            20,
-            told="late",
-        ),
+        "Mamba beside an eagle drop": Story(replace(mamba, num_drafts=2, use_eagle=True)),
+        "several full-attention specs": Story(Setup((full, latent, window), 90, 4, 4)),
+        "align-mode Mamba after a null gap": Story(gap, reason=BLOCKS),
+        "a late block with several items": Story(items, 20, HASHES, told="late"),
         "an external load of the whole prompt": Story(
-            blocks, Setup((window,), 50, 4, 4, loads="async", whole_loads=True)
+            Setup((window,), 50, 4, 4, loads="async", whole_loads=True), reason=BLOCKS
         ),
         "a session that goes on": Story(
-            hashes, replace(plain, has_sessions=True), 20, told="session"
+            replace(plain, has_sessions=True), 20, HASHES, told="session"
         ),
         **planned_stories(),
-        "a read that is skipped": Story("a read that is skipped", mamba, skips=0.5),
-        "align-mode Mamba with external tokens": Story(
-            "aligned Mamba with external tokens", replace(mamba, loads="sync"), 40
-        ),
-        "hits of different length, and no load": Story(
-            "hits of different length, and no load",
-            Setup((wide, states(8, "all")), 90, 8, 4, mamba_mode="all", loads="sync"),
-            40,
-        ),
+        "a read that is skipped": Story(mamba, skips=0.5),
+        "aligned Mamba with external tokens": Story(replace(mamba, loads="sync"), 40),
+        "hits of different length, and no load": Story(unequal, 40),
     }
 
 
 def played(story: Story, model: str, known: Path | None) -> Any:
     """Return the shadow at the end of the program, with `known` as file of expected differences."""
-    with expecting(known):
+    with patch.dict(os.environ):
+        os.environ.pop(EXPECT, None)
+        os.environ |= {EXPECT: str(known)} if known else {}
         told = Told(story, model)
     with suppress(ValueError, IndexError, AssertionError):  # vLLM's, out of its step
         told.run(story.num_steps)
     return told.mirror
-
-
-@contextmanager
-def expecting(known: Path | None) -> Iterator[None]:
-    """Shadows made in here expect what is in the file."""
-    before = os.environ.pop(EXPECT, None)
-    if known is not None:
-        os.environ[EXPECT] = str(known)
-    try:
-        yield
-    finally:
-        os.environ.pop(EXPECT, None)
-        if before is not None:
-            os.environ[EXPECT] = before
 
 
 def main() -> int:

@@ -7,7 +7,7 @@
 
 With 0.24.0 also `transformers<5.13`: it cannot import its multimodal models with later ones. No
 device and no weights are needed, and no network after that. `--write` puts the table into
-docs/vllm.md; with `--only`, the rows of these files.
+docs/vllm.md: of the files that ran, and of those in the file of `--keep`.
 
 This file is also the plug-in of pytest (`-p examples.vllm.own_tests`) that runs them without a
 device. With KVFAST_SWAP=1 tests find kvfast's schedulers and manager under the names of vLLM's.
@@ -23,7 +23,7 @@ import re
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
@@ -164,7 +164,7 @@ HEAD = (
 )
 
 
-def table(results: Mapping[str, tuple[Outcome, Outcome]]) -> str:
+def table(results: Mapping[str, tuple[Outcome, Outcome]]) -> list[str]:
     """Return the table of all files, then why managers stay, and why tests are refused."""
     lines = [*HEAD, *(row(name, *pair) for name, pair in results.items())]
     stay: Counter[str] = Counter()
@@ -176,31 +176,10 @@ def table(results: Mapping[str, tuple[Outcome, Outcome]]) -> str:
         if counted:
             lines += ["", f"| why {title} | times |", "|---|---|"]
             lines += [f"| {why} | {count} |" for why, count in sorted(counted.items())]
-    return "\n".join(lines)
+    return lines
 
 
-def write_table(results: Mapping[str, tuple[Outcome, Outcome]], version: str) -> None:
-    """Write the table between the marks of the page, and keep the rows of files that did not run.
-
-    The reasons below also stay then: SystemExit if a file that ran has any.
-    """
-    page = PAGE.read_text()
-    begin, end = (f"<!-- {word} {MARKS[version]} -->" for word in ("begin", "end"))
-    before, rest = page.split(begin)
-    old, after = rest.split(end)
-    text = table(results).splitlines()
-    if set(results) < set(FILES) and "| `" in old:
-        lines = old.strip().splitlines()
-        there = {line.split("`")[1]: line for line in lines if line.startswith("| `")}
-        if len(text) > len(HEAD) + len(results):
-            raise SystemExit(f"{', '.join(results)}: has reasons, so that all files have to run")
-        rows = there | {name: row(name, *pair) for name, pair in results.items()}
-        reasons = lines[len(HEAD) + len(there) :]
-        text = [*HEAD, *(rows[name] for name in FILES if name in rows), *reasons]
-    PAGE.write_text("\n".join((f"{before}{begin}", "", *text, "", f"{end}{after}")))
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
+def main() -> int:
     """Run the files; 1 if one has a test that is lost without a reason, or no manager on kvfast."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--environment", type=Path, required=True, help="a virtual environment")
@@ -208,16 +187,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--version", default="0.24.0", choices=tuple(MARKS), help="of vLLM")
     parser.add_argument("--only", default="", help="files whose names contain this")
     parser.add_argument("--limit-s", type=int, default=1800, help="for one file, seconds")
-    parser.add_argument("--keep", type=Path, help="outcomes; files that are in it are not run")
+    parser.add_argument("--keep", type=Path, help="outcomes; what is in it is not run")
     parser.add_argument("--write", action="store_true", help="the table into docs/vllm.md")
-    asked = parser.parse_args(arguments)
+    asked = parser.parse_args()
     python = (asked.environment / "bin" / "python").absolute()
     sources = asked.sources.absolute()
     kept = json.loads(asked.keep.read_text()) if asked.keep and asked.keep.exists() else {}
     results, said = {}, []
     print(*HEAD, sep="\n", flush=True)
     for name in FILES:
-        if asked.only not in name:
+        if asked.only not in name and name not in kept:
             continue
         if name not in kept:
             pair = [run_file(python, sources, name, on, asked.limit_s) for on in (False, True)]
@@ -230,7 +209,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(row(name, stock, ours), *wrong(stock, ours), sep="\n", flush=True)
     swapped = sum(ours.on_kvfast for _, ours in results.values())
     if asked.write:
-        write_table(results, asked.version)
+        from bench.tables import put  # the plug-in runs where it cannot be imported
+
+        put(["", *table(results), ""], MARKS[asked.version], PAGE)
     num_lost = sum(each.startswith("LOST") for each in said)
     print(f"{swapped} managers on kvfast, {num_lost} tests lost")
     return 1 if said or not results else 0
@@ -260,7 +241,7 @@ def swap() -> None:
     from vllm.v1.core.sched import async_scheduler, scheduler
 
     from kvfast.engines.vllm import schedulers
-    from kvfast.engines.vllm.later import kvfast_manager
+    from kvfast.engines.vllm.fit import kvfast_manager
     from kvspec.errors import ConfigError, UnsupportedError
 
     class Counted(schedulers.OnKvfast):
@@ -291,10 +272,10 @@ def given(options: dict[str, Any]) -> Any:
     """Return the manager's arguments, from those that a test makes it with."""
     from vllm import envs
 
-    from kvfast.engines.vllm import fit
     from kvfast.engines.vllm.versions import is_since, policy_of, release
 
-    told = {name: options[name] for name in vars(fit.Given()) if name in options}
+    kept = ("max_num_batched_tokens", "dcp_world_size", "pcp_world_size", "watermark")
+    told = {name: options[name] for name in kept if name in options}
     told["int_event_hashes"] = bool(envs.VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES)
     if is_since(26):
         told["max_num_batched_tokens"] = options.get("max_in_flight_tokens")
@@ -302,7 +283,7 @@ def given(options: dict[str, Any]) -> Any:
         told["policy"] = policy_of(
             release(), enable_caching=bool(options.get("enable_caching", True))
         )
-    return fit.Given(**told)
+    return told
 
 
 @pytest.fixture

@@ -28,7 +28,7 @@ def every_setup() -> dict[str, Setup]:
 
 def is_refused(setup: Setup) -> bool:
     """Return whether kvfast leaves it to vLLM's manager in 0.26 to 0.32
-    (`kvfast.engines.vllm.later`).
+    (`kvfast.engines.vllm.fit`).
     """
     if not 25 < release() < 33:
         return False
