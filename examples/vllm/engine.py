@@ -108,6 +108,7 @@ class Setup:
     mamba_mode: str = "none"
     retention: int | None = None
     has_sessions: bool = False
+    has_unusual: bool = False
     loads: str = ""
     fails: str = ""
     whole_loads: bool = False

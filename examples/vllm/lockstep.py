@@ -182,6 +182,10 @@ class Lockstep:
 
     def step(self) -> str | None:
         self.end_unservable()
+        if self.setup.has_unusual and not self.mirror and self.rng.random() < 0.2:
+            ours = self.sides[1].scheduler
+            names = ours.batched_steps.unusual
+            names.clear() if names else names.update(ours.requests)  # as structured output would
         throttled = self.setup.throttles and self.rng.random() < 0.5
         planned = [side.scheduler.schedule(throttle_prefills=throttled) for side in self.sides]
         stock, ours = (shown(each) for each in planned)

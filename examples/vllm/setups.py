@@ -60,6 +60,12 @@ def alone(full: Any, window: Any, wide: Any) -> dict[str, Setup]:
             plain, num_blocks=40, max_num_seqs=4, policy="priority", most_of_prompt=24
         ),
         "full, sessions": replace(plain, num_blocks=200, has_sessions=True, has_events=True),
+        "full, sessions, unusual": replace(
+            plain, num_blocks=200, max_num_seqs=2, has_sessions=True, has_unusual=True
+        ),
+        "full, async, drafts, unusual": replace(
+            plain, is_async=True, num_drafts=2, has_events=True, has_unusual=True
+        ),
         "full, async, sessions": replace(plain, num_blocks=200, is_async=True, has_sessions=True),
         "full, eagle": replace(plain, num_drafts=2, use_eagle=True),
         "full, pooling": replace(plain, max_model_len=64, pools=True, has_events=True),
