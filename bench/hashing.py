@@ -10,7 +10,6 @@ compiler (`cc`), and cbor2.
 
 from __future__ import annotations
 
-import argparse
 import ctypes
 import pickle
 import subprocess
@@ -23,7 +22,7 @@ from time import thread_time_ns
 
 import cbor2
 
-from bench.tables import put, spread, stamp
+from bench.tables import options, put_run, spread
 from kvfast import _build, _native
 from kvspec.request import RequestInput
 
@@ -162,25 +161,14 @@ def rows(num_rounds: int) -> Iterator[str]:
 
 def main() -> None:
     """See the top of this file."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--rounds", type=int, default=25)
-    parser.add_argument("--into", type=Path, metavar="FILE", help="between its lines for `hashing`")
-    given = parser.parse_args()
-    found = list(rows(given.rounds))
-    lines = [
-        f"{stamp()}:",
-        "",
-        f"    python -m bench.hashing --rounds {given.rounds}",
-        "",
+    given = options(__doc__, "hashing", 25).parse_args()
+    facts = (
         f"Blocks of {BLOCK} tokens below {VOCABULARY:,}; ns of processor time a block, medians of"
-        f" {given.rounds} rounds (quartiles). Ratio: kvfast / bare C calls in the same round.",
-        "",
-        "| prompt | bare C calls | kvfast | ratio |",
-        "|---|---:|---:|---:|",
-        *found,
-        "",
-    ]
-    put(lines, "hashing", given.into)
+        f" {given.rounds} rounds (quartiles). Ratio: kvfast / bare C calls in the same round."
+    )
+    head = ["| prompt | bare C calls | kvfast | ratio |", "|---|---:|---:|---:|"]
+    command = f"python -m bench.hashing --rounds {given.rounds}"
+    put_run(command, facts, [*head, *rows(given.rounds)], "hashing", given.into)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from random import Random
 from time import perf_counter_ns
 
 import kvfast
-from bench.tables import put, short, spread, stamp
+from bench.tables import options, put_run, short, spread
 from kvspec.config import KVCacheConfig, KVCacheGroup, ManagerConfig
 from kvspec.interface import KVCacheManager
 from kvspec.request import Request, RequestInput
@@ -148,27 +148,18 @@ def rows(num_rounds: int) -> Iterator[str]:
 
 def main() -> None:
     """See the top of this file."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--rounds", type=int, default=11)
-    parser.add_argument("--into", type=Path, metavar="FILE", help="between its lines for `saved`")
+    parser = options(__doc__, "saved", 11)
     parser.add_argument("--once", type=Path, metavar="FILE", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.once is not None:
         print(json.dumps(once(given.once)))
         return
-    made = list(rows(given.rounds))
-    lines = [
-        f"{stamp()}:",
-        "",
-        f"    python -m bench.saved --rounds {given.rounds}",
-        "",
+    facts = (
         f"One group, blocks of {BLOCK} tokens in prompts of {PROMPT_BLOCKS:,} blocks, SHA-256;"
-        f" medians of {given.rounds} rounds (quartiles). `save` waits for the disk.",
-        "",
-        *made,
-        "",
-    ]
-    put(lines, "saved", given.into)
+        f" medians of {given.rounds} rounds (quartiles). `save` waits for the disk."
+    )
+    command = f"python -m bench.saved --rounds {given.rounds}"
+    put_run(command, facts, rows(given.rounds), "saved", given.into)
 
 
 if __name__ == "__main__":

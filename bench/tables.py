@@ -13,7 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from datetime import date
 from itertools import groupby
 from pathlib import Path
@@ -203,6 +203,19 @@ def stamp() -> str:
         f"{date.today()}, {here['cores']} cores, {here['processor']} (load {here['load_1min']}"
         f" at the end), {here['python']}"
     )
+
+
+def options(doc: str | None, name: str, rounds: int) -> argparse.ArgumentParser:
+    """Return the options that all programs here have."""
+    parser = argparse.ArgumentParser(description=(doc or "").partition("\n")[0])
+    parser.add_argument("--rounds", type=int, default=rounds)
+    parser.add_argument("--into", type=Path, metavar="FILE", help=f"between its lines for `{name}`")
+    return parser
+
+
+def put_run(command: str, facts: str, rows: Iterable[str], name: str, into: Path | None) -> None:
+    """Put a run: when and where, the command, what the numbers are, the rows."""
+    put([f"{stamp()}:", "", f"    {command}", "", facts, "", *rows, ""], name, into)
 
 
 def put(lines: list[str], name: str, into: Path | None) -> None:

@@ -8,14 +8,13 @@ them, which takes a pass for each size.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from random import Random
 from time import process_time_ns
 
-from bench.tables import put, spread, stamp
+from bench.tables import options, put_run, spread
 from kvcheck.tools.replay.source import open_trace
 from kvcheck.tools.replay.trace import select
 from kvcheck.tools.replay.units import Units, units_of
@@ -70,29 +69,22 @@ def rows(found: dict[str, list[float]]) -> Iterator[str]:
 
 def main() -> None:
     """See the top of this file."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser = options(__doc__, "whatif", 9)
     parser.add_argument("trace", metavar="TRACE")
-    parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--into", type=Path, metavar="FILE", help="between its lines for `whatif`")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the curve, too")
     given = parser.parse_args()
     with open_trace(given.trace) as source:
         units = units_of(select(source), None)
     (sizes,) = sizes_between([units], NUM_SIZES)
     name = Path(given.trace).name
-    lines = [
-        f"{stamp()}:",
-        "",
-        f"    python -m bench.whatif {name} --rounds {given.rounds}",
-        "",
+    facts = (
         f"{len(units.requests):,} requests, blocks of {units.block_size} tokens, {len(sizes)} sizes"
         f" from {sizes[0]:,} to {sizes[-1]:,} blocks. Processor time, median of {given.rounds}"
-        " rounds (quartiles); reading the trace is not in it.",
-        "",
-        *rows(measure(units, sizes, given.rounds)),
-        "",
-    ]
-    put(lines, "whatif", given.into)
+        " rounds (quartiles); reading the trace is not in it."
+    )
+    command = f"python -m bench.whatif {name} --rounds {given.rounds}"
+    measured = rows(measure(units, sizes, given.rounds))
+    put_run(command, facts, measured, "whatif", given.into)
     if given.plot is not None:
         picture = plot_bytes([curve(name, units, sizes)], image_format=given.plot.suffix[1:])
         given.plot.write_bytes(picture)
