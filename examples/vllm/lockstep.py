@@ -183,9 +183,8 @@ class Lockstep:
     def step(self) -> str | None:
         self.end_unservable()
         if self.setup.has_unusual and not self.mirror and self.rng.random() < 0.2:
-            ours = self.sides[1].scheduler
-            names = ours.batched_steps.unusual
-            names.clear() if names else names.update(ours.requests)  # as structured output would
+            names = self.sides[1].scheduler.batched_steps.unusual  # as if of structured output
+            names.clear() if names else names.update(self.sides[1].scheduler.requests)
         throttled = self.setup.throttles and self.rng.random() < 0.5
         planned = [side.scheduler.schedule(throttle_prefills=throttled) for side in self.sides]
         stock, ours = (shown(each) for each in planned)
@@ -380,18 +379,15 @@ def main() -> int:
             continue
         both = Lockstep(setup, model, asked.seed, shadow=asked.shadow)
         difference = both.run(asked.steps)
-        if both.mirror is not None and not both.mirror.num_calls:
-            difference = difference or "nothing was followed"
         total += both.counts["steps"]
         if both.mirror is not None:
             both.counts["calls followed"] = both.mirror.num_calls
+            difference = difference or (None if both.mirror.num_calls else "nothing was followed")
         print(name, *(f"{count} {what}" for what, count in both.counts.items()), sep=", ")
         if both.mirror is None:
-            paths = both.sides[1].scheduler
-            print(
-                f"  batched: {paths.num_steps_batched} of {paths.num_steps_kvfast} steps;", end=" "
-            )
-            print(*(f"{why} {steps}" for why, steps in paths.single_steps.most_common()), sep=", ")
+            done = both.sides[1].scheduler
+            print(f"  batched: {done.num_steps_batched} of {done.num_steps_kvfast} steps", end="; ")
+            print(*(f"{why} {steps}" for why, steps in done.single_steps.most_common()), sep=", ")
         if difference is not None:
             seconds = time.process_time()
             print(f"DIFFERENT with seed {asked.seed}, {seconds:.0f} CPU seconds: {difference}")
