@@ -44,24 +44,6 @@ def test_every_block_may_leak_also_the_first_and_the_last() -> None:
         assert caught.value.invariant == "free_means_unreferenced"
 
 
-@pytest.mark.parametrize(
-    ("where", "members"),
-    [
-        ("free_queue", {"free_queue": (6,)}),
-        ("popped_blocks", {"popped_blocks": (6,)}),
-        ("reserved_blocks", {"reserved_blocks": (6,)}),
-        ("lookup_order", {"lookup_order": {bytes(36): (6,)}}),
-        (r"new_block_ids\[0\]", {"new_block_ids": ((6,),)}),
-    ],
-)
-def test_an_id_outside_the_pool_is_named_with_its_list(
-    where: str, members: dict[str, object]
-) -> None:
-    bad = story().with_(**members)
-    with pytest.raises(InvariantViolation, match=rf"a block id in {where} is outside 0 … 5: \(6,"):
-        check_snapshot(bad.config, bad.snapshot)
-
-
 def test_a_block_twice_in_a_list_is_said_to_be_that() -> None:
     bad = story().with_request("b", block_ids=((1, 2, 4, 4),)).with_(ref_counts=(0, 2, 2, 1, 2, 0))
     with pytest.raises(InvariantViolation, match="request 'b' lists block 4 twice"):

@@ -64,17 +64,24 @@ def test_real_states_pass(good: State) -> None:
 
 
 @pytest.mark.parametrize(
-    "members",
+    ("where", "members"),
     [
-        *({"num_blocks": 7}, {"ref_counts": (0,)}, {"block_keys": ((),)}, {"free_queue": (6,)}),
-        *({"popped_blocks": (6,)}, {"reserved_blocks": (-1,)}, {"lookup_order": {bytes(36): (6,)}}),
-        *({"block_ids": ()}, {"num_cached_blocks": (1, 2)}),
+        *(("", {"num_blocks": 7}), ("", {"ref_counts": (0,)}), ("", {"block_keys": ((),)})),
+        *(("", {"block_ids": ()}), ("", {"num_cached_blocks": (1, 2)})),
+        *((name, {name: (6,)}) for name in ("free_queue", "popped_blocks", "reserved_blocks")),
+        *(
+            ("reserved_blocks", {"reserved_blocks": (-1,)}),
+            ("new_block_ids[0]", {"new_block_ids": ((6,),)}),
+            ("lookup_order", {"lookup_order": {bytes(36): (6,)}}),
+        ),
     ],
-    ids=lambda members: str(*members),
+    ids=str,
 )
-def test_a_wrong_shape_is_found_first(members: dict[str, object]) -> None:
+def test_a_wrong_shape_is_found_first(where: str, members: dict[str, object]) -> None:
+    """An id outside the pool with the name of its list."""
     is_of_request = not members.keys() <= vars(story().snapshot).keys()
     bad = story().with_request("a", **members) if is_of_request else story().with_(**members)
     with pytest.raises(InvariantViolation) as caught:
         check_snapshot(bad.config, bad.snapshot)
     assert caught.value.invariant == "has_the_right_shape"
+    assert (f"a block id in {where} is outside 0 … 5: (" in caught.value.detail) is bool(where)
