@@ -43,7 +43,7 @@ MOODS = ("grows", "shrinks", "more", "fewer", "endless", "raises", "acts")
 NEVER = (MemoryError, SystemError, RecursionError)
 SIGNATURE = re.compile(r"argument|positional|keyword")
 LIKE_A_LIST = re.compile(r"kvfast/_core/views\.py$|_collections_abc\.?\w*>?$")
-CORE = re.compile(r"(?:^|/)(?:kvfast|kvspec)/|/fuzz/planted\.py$")
+CORE = re.compile(r"(?:^|/)(?:kvfast|kvspec)/")
 
 
 class Finding(Exception):  # noqa: N818 (a result that ends a story)

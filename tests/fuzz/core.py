@@ -21,6 +21,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -30,12 +31,13 @@ from kvcheck.play.runner import Performed, Runner
 from kvcheck.play.steps import Arrive, Program, Step
 from kvfast._implementation import FastImplementation
 from kvspec.errors import InvariantViolation
+from tests.device.mistakes import planted
 from tests.fuzz.burst import Burst, Finding, described
 from tests.fuzz.configs import draw_config
-from tests.fuzz.planted import PLANTED
 from tests.fuzz.reach import Reached, reached
 
 MEMORY_BYTES = 8 << 30
+PLANTED = {one.id: one for one in planted(Path(__file__).with_name("planted.diff"))}
 CHUNK = 100
 """Stories of one process."""
 SUMMARY = re.compile(r"SUMMARY: (.*)|runtime error: (.*)")
@@ -104,7 +106,8 @@ class Fuzzer:
         self.inner = reached(build)
         self.num_calls = 0
         if plant is not None:
-            PLANTED[plant][0]()
+            self.hole = PLANTED[plant].make()
+            self.hole.__enter__()
 
     def play(self, number: int) -> Finding | None:
         """Play a story up to its first finding."""

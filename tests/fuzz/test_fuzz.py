@@ -12,8 +12,7 @@ import pytest
 from kvcheck.play.steps import Program
 from kvfast._build import is_compiled
 from tests.fuzz.configs import draw_config
-from tests.fuzz.core import program_of
-from tests.fuzz.planted import PLANTED
+from tests.fuzz.core import PLANTED, program_of
 from tests.lockstep.choices import OTHERS
 from tests.lockstep.tally import Tally
 
@@ -34,14 +33,25 @@ def test_nothing_is_found(root: Path, build: str) -> None:
     assert int(calls) > 4000
 
 
+KEYS = {
+    "Leaks": "invariant ",
+    "RaisesABareError": "IndexError in checks.py checked_block",
+    "RefusesLate": "changed by a refused",
+    "EndsTheProcess": "ended with -11",
+    "NeverEnds": "hang",
+    "HashesOnce": "tokens and hashes part",
+}
+"""Of each planted hole, how the key of its finding begins."""
+
+
 @pytest.mark.parametrize("name", PLANTED)
 def test_what_is_planted_is_found(root: Path, name: str) -> None:
     given = ("--build", "uncompiled", "--plant", name, "--patience", "1")
     done = fuzz(root, *given, "--stories", "20")
     assert done.returncode == 1, done.stdout + done.stderr
-    assert f"\n=== {PLANTED[name][1]}" in done.stdout
+    assert f"\n=== {KEYS[name]}" in done.stdout
     number = done.stdout.rpartition("--story ")[2].split()[0]
-    assert f"\n=== {PLANTED[name][1]}" in fuzz(root, *given, "--story", number).stdout
+    assert f"\n=== {KEYS[name]}" in fuzz(root, *given, "--story", number).stdout
 
 
 def test_every_option_is_drawn() -> None:
