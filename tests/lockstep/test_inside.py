@@ -26,7 +26,10 @@ FOUND_BY = {
     "MovedKeysCoverNothing": 2,
 }
 """Of each mistake a seed whose first programs find it."""
-DIRECTED = ("MovedKeysLeaveTheirLikes", "StatesReturnOnlyAtTheirEnd")
+DIRECTED = (
+    *("MovedKeysLeaveTheirLikes", "StatesReturnOnlyAtTheirEnd", "InnerStateAfterGeneration"),
+    "FullLooksAWholeBlockFurther",
+)
 """No program meets them: directed checks do, `copies come one behind the other` the first."""
 
 
