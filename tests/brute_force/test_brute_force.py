@@ -34,31 +34,10 @@ def expect_enumerated(implementation: Implementation, world: Placed) -> None:
     assert wrong_look_up(implementation, manager, expected) is None
 
 
-@pytest.mark.rule(
-    "KV-FULL-2",
-    "KV-FULL-3",
-    "KV-FULL-4",
-    "KV-SW-2",
-    "KV-SW-3",
-    "KV-SW-4",
-    "KV-SW-5",
-    "KV-SW-6",
-    "KV-CHUNK-2",
-    "KV-MAMBA-3",
-    "KV-POOL-13",
-    "KV-HASH-5",
-    "KV-HASH-6",
-    "KV-COORD-2",
-    "KV-COORD-4",
-    "KV-COORD-5",
-    "KV-COORD-6",
-    "KV-COORD-7",
-    "KV-COORD-8",
-    "KV-COORD-9",
-    "KV-COORD-10",
-    "KV-COORD-11",
-    "KV-COORD-12",
-)
+@pytest.mark.rule("KV-FULL-2", "KV-FULL-3", "KV-FULL-4", "KV-SW-2", "KV-SW-3", "KV-SW-4", "KV-SW-5")
+@pytest.mark.rule("KV-SW-6", "KV-CHUNK-2", "KV-MAMBA-3", "KV-POOL-13", "KV-HASH-5", "KV-HASH-6")
+@pytest.mark.rule("KV-COORD-2", "KV-COORD-4", "KV-COORD-5", "KV-COORD-6", "KV-COORD-7")
+@pytest.mark.rule("KV-COORD-8", "KV-COORD-9", "KV-COORD-10", "KV-COORD-11", "KV-COORD-12")
 @given(world=placed_worlds() | contested_worlds())
 @settings(max_examples=MANY)
 def test_hits_are_what_enumeration_finds_in_any_cache(
@@ -75,18 +54,8 @@ def test_short_beginnings_are_what_enumeration_finds(
     expect_enumerated(implementation, world)
 
 
-@pytest.mark.rule(
-    "KV-RET-1",
-    "KV-RET-2",
-    "KV-RET-3",
-    "KV-RET-4",
-    "KV-RET-5",
-    "KV-FULL-6",
-    "KV-CHUNK-4",
-    "KV-SW-6",
-    "KV-COORD-13",
-    "KV-GRP-11",
-)
+@pytest.mark.rule("KV-RET-1", "KV-RET-2", "KV-RET-3", "KV-RET-4", "KV-RET-5", "KV-FULL-6")
+@pytest.mark.rule("KV-CHUNK-4", "KV-SW-6", "KV-COORD-13", "KV-GRP-11")
 @given(config=configs(retaining=True), num_tokens=st.integers(1, 40))
 def test_what_is_cached_is_what_boundaries_need(
     implementation: Implementation, config: ManagerConfig, num_tokens: int

@@ -19,17 +19,8 @@ def implementation(request: pytest.FixtureRequest) -> Implementation:
     return find_implementation(request.param)
 
 
-@pytest.mark.rule(
-    "KV-PLAN-10",
-    "KV-PLAN-11",
-    "KV-PLAN-12",
-    "KV-PLAN-13",
-    "KV-PLAN-14",
-    "KV-PLAN-15",
-    "KV-PLAN-19",
-    "KV-PLAN-20",
-    "KV-LIVE-3",
-)
+@pytest.mark.rule("KV-PLAN-10", "KV-PLAN-11", "KV-PLAN-12", "KV-PLAN-13", "KV-PLAN-14")
+@pytest.mark.rule("KV-PLAN-15", "KV-PLAN-19", "KV-PLAN-20", "KV-LIVE-3")
 @pytest.mark.parametrize("name", CHECKS)
 @given(case=CASES)
 def test_every_plan_has_the_property(implementation: Implementation, name: str, case: Case) -> None:
