@@ -5,7 +5,7 @@ The build compared with kvref is the compiled one: ints of the uncompiled one ha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from inspect import Parameter, signature
 from itertools import product
@@ -117,48 +117,38 @@ class Beside:
         return found
 
 
-@pytest.mark.on("kvfast")
-@pytest.mark.rule("KV-ERR-6", "KV-MGR-4", "KV-MGR-7", "KV-MGR-18")
-@pytest.mark.parametrize("groups", GROUPS)
-def test_every_count_of_a_call_may_be_large(bench: Bench, groups: str) -> None:
-    beside = Beside(bench, groups)
-    for name, legal in COUNTS.items():
-        for field, count in product(set(legal) - {"group"}, LARGE):
-            beside.same(name, **{**legal, field: count})
+def calls(groups: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield calls with one large count, with all of them, and with hits beyond the request.
 
-
-@pytest.mark.on("kvfast")
-@pytest.mark.rule("KV-ERR-6")
-@pytest.mark.parametrize("groups", GROUPS)
-def test_all_counts_of_a_call_may_be_large(bench: Bench, groups: str) -> None:
-    beside = Beside(bench, groups)
+    Null is refused for blocks beyond the request, even where none of them is read.
+    """
+    most = 2**53 - 1
     for name, legal in COUNTS.items():
-        largest = {field: 2**53 - 1 for field in legal if field != "group"}
-        beside.same(name, **{**legal, **largest})
+        free = [field for field in legal if field != "group"]
+        yield from ((name, {**legal, field: count}) for field, count in product(free, LARGE))
+        yield name, {**legal, **dict.fromkeys(free, most)}
     for new in (0, 1):
-        largest = dict.fromkeys(COUNTS["allocate_slots"], 2**53 - 1)
+        largest = dict.fromkeys(COUNTS["allocate_slots"], most)
         largest |= {"num_new_tokens": new, "num_new_computed_tokens": 0}
-        beside.same("allocate_slots", **largest)
+        yield "allocate_slots", {**largest}
         del largest["num_external_computed_tokens"]
-        largest["reserved_blocks"] = largest["num_encoder_tokens"] = 0
-        beside.same("allocate_slots", **largest)
+        yield "allocate_slots", {**largest, "reserved_blocks": 0, "num_encoder_tokens": 0}
+    for length, spec in product((3, 4, 64, 2**12), GROUPS[groups]):
+        hits = KVCacheBlocks(tuple([0] * length for _ in GROUPS[groups]))
+        counts = {
+            "num_new_tokens": 1,
+            "num_new_computed_tokens": min(length * spec.block_size, most),
+        }
+        yield "allocate_slots", {**counts, "new_computed_blocks": hits}
 
 
 @pytest.mark.on("kvfast")
-@pytest.mark.rule("KV-ERR-6", "KV-MGR-8")
+@pytest.mark.rule("KV-ERR-6", "KV-MGR-4", "KV-MGR-7", "KV-MGR-8", "KV-MGR-18")
 @pytest.mark.parametrize("groups", GROUPS)
-def test_a_hit_is_no_longer_than_the_request(bench: Bench, groups: str) -> None:
-    """Refuse null for blocks beyond the request, even where none of them is read."""
+def test_counts_of_a_call_may_be_large(bench: Bench, groups: str) -> None:
     beside = Beside(bench, groups)
-    for length in (3, 4, 64, 2**12):
-        for spec in GROUPS[groups]:
-            hits = KVCacheBlocks(tuple([0] * length for _ in GROUPS[groups]))
-            beside.same(
-                "allocate_slots",
-                num_new_tokens=1,
-                num_new_computed_tokens=min(length * spec.block_size, 2**53 - 1),
-                new_computed_blocks=hits,
-            )
+    for name, given in calls(groups):
+        beside.same(name, **given)
 
 
 @pytest.mark.rule("KV-ERR-6")
