@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 import kvcheck
 from kvcheck.tools.replay.driver import Driver
@@ -28,16 +25,6 @@ TRACE = tuple(
 
 CROWDED = ReplayOptions(num_blocks=24, block_size=4, max_tokens_per_step=64)
 """So few blocks that requests are refused and preempted, and keys are evicted."""
-
-
-def build(name: str) -> Implementation:
-    """Return one build of kvfast; skip without a compiled one, unless it is required."""
-    try:
-        return FastImplementation(name)
-    except ImportError as error:
-        if os.environ.get("KVSPEC_REQUIRE_COMPILED"):
-            raise
-        pytest.skip(f"no compiled build of kvfast here: {error}")
 
 
 def replay(subject: Implementation, options: ReplayOptions = CROWDED) -> Counts:

@@ -28,12 +28,12 @@ from kvspec.record_file import read_header
 from kvspec.request import PromptEmbeddings, Request, RequestInput
 from kvspec.sequential import batched_of
 from tests.cases import every_second
+from tests.lockstep.test_lockstep import build
 from tests.programs import SCENARIOS
 from tests.records.fast_records import (
     BUILDS,
     CROWDED,
     MonitoredFast,
-    build,
     recorded_replay,
     replay,
 )
