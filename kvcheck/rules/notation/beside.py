@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from kvcheck.hazards.checker import HazardChecker
@@ -80,9 +80,9 @@ class Beside:
     def do_hazards(self, **sizes_tokens: int) -> None:
         """Begin a record of copies between pools with blocks of this size, in tokens."""
         self.hazards = HazardChecker()
-        self._issue("pools", **sizes_tokens)
+        self.issue("pools", **sizes_tokens)
 
-    def _issue(self, op: str, **members: Any) -> list[str]:
+    def issue(self, op: str, **members: Any) -> list[str]:
         """Take in a line of that record; return the rules it breaks, each with the block."""
         if self.hazards is None:
             raise NotationError("no record of copies: it is begun by `hazards`")
@@ -90,32 +90,17 @@ class Beside:
         line = line_of({"op": op, **given}, self.hazards.sizes_tokens)
         return [str(hazard) for hazard in self.hazards.take(line)]
 
-    def do_give(self, places: str, to: Any) -> list[str]:
-        return self._issue("give", request=to, places=places)
-
-    def do_share(self, places: str, to: Any) -> list[str]:
-        return self._issue("hit", request=to, places=places)
-
-    def do_back(self, places: str, of: Any) -> list[str]:
-        return self._issue("back", request=of, places=places)
-
     def do_work(self, name: Any, stream: Any, **members: Any) -> list[str]:
         after = [_word(each) for each in members.pop("after", ())]
         owner = members.pop("for", None)
-        return self._issue("run", id=name, stream=stream, after=after, request=owner, **members)
-
-    def do_zero(self, name: Any, stream: Any, places: str) -> list[str]:
-        return self._issue("zero", id=name, stream=stream, writes=places)
-
-    def do_ended(self, name: Any, **members: Any) -> list[str]:
-        return self._issue("ended", id=name, **members)
+        return self.issue("run", id=name, stream=stream, after=after, request=owner, **members)
 
     def do_fleet(self, **options: Any) -> None:
         if not isinstance(self.hand.bench.subject, FleetImplementation):
             raise LeftOut("an index of engines")
         self.index = self.hand.bench.subject.make_prefix_index(**options)
 
-    def _index(self) -> Any:
+    def the_index(self) -> Any:
         if self.index is None:
             raise NotationError("no index: it is made by `fleet`")
         return self.index
@@ -125,7 +110,7 @@ class Beside:
     ) -> Any:
         """Take in a batch; its time is its number, in seconds, unless given."""
         batch = Batch(number, _time_of(number, time_s), events_of(events))
-        return self._index().hear(_word(engine), batch)
+        return self.the_index().hear(_word(engine), batch)
 
     def do_hand_over(
         self, engine: Any, number: int, keys: str = "", time_s: float | None = None
@@ -138,26 +123,11 @@ class Beside:
                     key = (event.medium, event.group, each)
                     found[key] = found.get(key, 0) + 1
         state = EngineState(number, _time_of(number, time_s), found)
-        return self._index().restore(_word(engine), state)
-
-    def do_skip(self, engine: Any) -> Any:
-        return self._index().skip(_word(engine))
-
-    def do_forget(self, engine: Any) -> Any:
-        return self._index().forget(_word(engine))
-
-    def do_missing(self, engine: Any) -> Any:
-        return self._index().missing(_word(engine))
-
-    def do_engines(self) -> Any:
-        return self._index().engines
-
-    def do_state(self, engine: Any) -> _State:
-        return _State(self._index().state(_word(engine)))
+        return self.the_index().restore(_word(engine), state)
 
     def do_prefixes(self, hashes: str, **options: Any) -> list[list[Any]]:
         """Return [engine leading hashes] of each engine that has the first."""
-        found = self._index().prefixes([each.encode() for each in hashes], **options)
+        found = self.the_index().prefixes([each.encode() for each in hashes], **options)
         return [[engine, number] for engine, number in found.items()]
 
     def do_hits(self, *groups: Sequence[Any], **options: Any) -> list[list[Any]]:
@@ -166,7 +136,7 @@ class Beside:
             GroupPrefix(group, [each.encode() for each in hashes], *rest)
             for group, hashes, *rest in groups
         ]
-        return [[engine, n] for engine, n in self._index().hits(asked, **options).items()]
+        return [[engine, n] for engine, n in self.the_index().hits(asked, **options).items()]
 
     def do_tier(self, num_blocks: int) -> None:
         """Make a tier with this many host blocks for the current manager."""
@@ -199,6 +169,21 @@ class _State:
 
 
 USUAL = (0, MEDIUM_GPU)
+
+
+OF_COPIES: Mapping[str, Callable[..., Any]] = {
+    "give": lambda b, places, to: b.issue("give", request=to, places=places),
+    "share": lambda b, places, to: b.issue("hit", request=to, places=places),
+    "back": lambda b, places, of: b.issue("back", request=of, places=places),
+    "zero": lambda b, name, stream, places: b.issue("zero", id=name, stream=stream, writes=places),
+    "ended": lambda b, name, **members: b.issue("ended", id=name, **members),
+    "skip": lambda b, engine: b.the_index().skip(_word(engine)),
+    "forget": lambda b, engine: b.the_index().forget(_word(engine)),
+    "missing": lambda b, engine: b.the_index().missing(_word(engine)),
+    "engines": lambda b: b.the_index().engines,
+    "state": lambda b, engine: _State(b.the_index().state(_word(engine))),
+}
+"""Words that are one line of a record of copies, or one call of an index."""
 
 
 def _time_of(number: int, time_s: float | None) -> float:

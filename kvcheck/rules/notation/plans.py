@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -56,6 +56,10 @@ class Planning:
         self.caches: tuple[KVCacheConfig, ...] = ()
 
     @property
+    def planner(self) -> Any:
+        return self.bench.planner
+
+    @property
     def layers(self) -> Layers:
         return self.workers[0]
 
@@ -92,48 +96,7 @@ class Planning:
                 groups.append(KVCacheGroup(tuple(name for name, _ in made), made[0][1]))
         self.grouped = tuple(groups)
 
-    # Of one layer, and of all.
-
-    def do_properties(self, number: int = 0) -> Any:
-        return self.bench.planner.spec_properties(self.layers[number][1], self.config)
-
-    def do_merge(self) -> Any:
-        return self.bench.planner.merge([spec for _, spec in self.layers])
-
-    def do_is_uniform(self) -> Any:
-        return self.bench.planner.is_uniform(self.layers)
-
-    def do_uniform_type(self) -> Any:
-        return self.bench.planner.uniform_type(self.layers)
-
-    def do_unify_hybrid(self) -> Any:
-        return tuple(spec for _, spec in self.bench.planner.unify_hybrid(self.layers))
-
-    def do_unify_page_size(self) -> Any:
-        return tuple(spec for _, spec in self.bench.planner.unify_page_size(self.layers))
-
-    def do_max_memory_usage_bytes(self) -> Any:
-        return self.bench.planner.max_memory_usage_bytes(self.layers, self.config)
-
-    def do_estimate_max_model_len(self, memory_bytes: int) -> Any:
-        return self.bench.planner.estimate_max_model_len(self.layers, self.config, memory_bytes)
-
-    def do_check_enough_memory(self, memory_bytes: int) -> None:
-        self.bench.planner.check_enough_memory(self.layers, self.config, memory_bytes)
-
-    # Groups and layouts.
-
-    def do_groups(self, worker: Any = None) -> list[list[int]]:
-        """Return the layers of each group, by number; of a worker in the last layouts."""
-        return [list(map(int, group.layer_names)) for group in self._groups(worker)]
-
-    def do_specs(self, worker: Any = None) -> tuple[LayerSpec, ...]:
-        return tuple(group.spec for group in self._groups(worker))
-
-    def do_flags(self, worker: Any = None) -> list[bool]:
-        return [group.is_eagle_group for group in self._groups(worker)]
-
-    def _groups(self, worker: Any) -> tuple[KVCacheGroup, ...]:
+    def groups(self, worker: Any) -> tuple[KVCacheGroup, ...]:
         if worker is None:
             return self.grouped or self.bench.planner.groups(self.layers, self.config)
         if worker == Name("scheduler"):
@@ -142,7 +105,7 @@ class Planning:
 
     def do_config_from_groups(self, memory_bytes: int = ROOMY) -> KVCacheConfig:
         planner = self.bench.planner
-        cache = planner.config_from_groups(self._groups(None), self.config, memory_bytes)
+        cache = planner.config_from_groups(self.groups(None), self.config, memory_bytes)
         self.caches = (cache,)
         return cache
 
@@ -165,8 +128,6 @@ class Planning:
             for tensor in self.caches[worker].tensors
         )
 
-    # Of a layout.
-
     def do_scheduler_config(self, *workers: int) -> KVCacheConfig:
         """Return the scheduler's layout of the last ones, or of these workers' only."""
         caches = tuple(self.caches[worker] for worker in workers) if workers else self.caches
@@ -178,17 +139,37 @@ class Planning:
         caches[worker] = replace(caches[worker], num_blocks=num_blocks)
         self.caches = tuple(caches)
 
-    def _cache(self) -> KVCacheConfig:
-        return self.caches[0] if self.caches else KVCacheConfig(9, self._groups(None))
+    def cache(self) -> KVCacheConfig:
+        return self.caches[0] if self.caches else KVCacheConfig(9, self.groups(None))
 
-    def do_max_concurrency(self) -> Any:
-        return self.bench.planner.max_concurrency(self._cache(), self.config)
 
-    def do_capacity(self) -> Any:
-        return self.bench.planner.capacity(self._cache(), self.config)
+def _specs(layers: Layers) -> tuple[LayerSpec, ...]:
+    return tuple(spec for _, spec in layers)
 
-    def do_block_sizes(self) -> Any:
-        return self.bench.planner.block_sizes(self._cache(), self.config)
+
+OF_PLANS: Mapping[str, Callable[..., Any]] = {
+    "properties": lambda p, number=0: p.planner.spec_properties(p.layers[number][1], p.config),
+    "merge": lambda p: p.planner.merge(list(_specs(p.layers))),
+    "is_uniform": lambda p: p.planner.is_uniform(p.layers),
+    "uniform_type": lambda p: p.planner.uniform_type(p.layers),
+    "unify_hybrid": lambda p: _specs(p.planner.unify_hybrid(p.layers)),
+    "unify_page_size": lambda p: _specs(p.planner.unify_page_size(p.layers)),
+    "max_memory_usage_bytes": lambda p: p.planner.max_memory_usage_bytes(p.layers, p.config),
+    "estimate_max_model_len": lambda p, memory_bytes: p.planner.estimate_max_model_len(
+        p.layers, p.config, memory_bytes
+    ),
+    "check_enough_memory": lambda p, memory_bytes: p.planner.check_enough_memory(
+        p.layers, p.config, memory_bytes
+    ),
+    # Of a worker in the last layouts: the layers of each group by number, and more of the groups.
+    "groups": lambda p, worker=None: [list(map(int, g.layer_names)) for g in p.groups(worker)],
+    "specs": lambda p, worker=None: tuple(group.spec for group in p.groups(worker)),
+    "flags": lambda p, worker=None: [group.is_eagle_group for group in p.groups(worker)],
+    "max_concurrency": lambda p: p.planner.max_concurrency(p.cache(), p.config),
+    "capacity": lambda p: p.planner.capacity(p.cache(), p.config),
+    "block_sizes": lambda p: p.planner.block_sizes(p.cache(), p.config),
+}
+"""Words that are one call of the planner about the layers of the last `plan`, or their groups."""
 
 
 def _named(words: Sequence[Any], first: int) -> Iterator[tuple[str, LayerSpec]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from inspect import signature
 from typing import Any
@@ -11,8 +11,8 @@ from kvcheck.play.features import FEATURE_OF_ARGUMENT
 from kvcheck.rules.bench import Bench
 from kvcheck.rules.judging import NotationError, wrong
 from kvcheck.rules.managed import Managed
-from kvcheck.rules.notation.beside import Beside, Followed
-from kvcheck.rules.notation.plans import Planning
+from kvcheck.rules.notation.beside import OF_COPIES, Beside, Followed
+from kvcheck.rules.notation.plans import OF_PLANS, Planning
 from kvcheck.rules.notation.setting import setting_of
 from kvcheck.rules.notation.state import drawn
 from kvcheck.rules.notation.steps import Steps
@@ -55,8 +55,8 @@ class Verbs:
         self.asked: list[str] = []
         self.planning = Planning(bench)
         self.beside = Beside(self)
-        parts = (self, self.planning, self.beside, Followed(self))
-        self.verbs = {word: do for part in parts for word, do in verbs_of(part).items()}
+        self.verbs = verbs_of(self, WORDS) | verbs_of(self.planning, OF_PLANS)
+        self.verbs |= verbs_of(self.beside, OF_COPIES) | verbs_of(Followed(self))
 
     @property
     def on(self) -> Managed:
@@ -94,7 +94,7 @@ class Verbs:
             return getattr(self.requests[name], member)
         bare, members = parted(words)
         if verb in self.verbs:
-            _check_words(self.verbs[verb], *bare, **members)
+            _check_words(verb, self.verbs[verb], *bare, **members)
             return self.verbs[verb](*bare, **members)
         self._remember(verb, bare)
         given = [self.argument(value) for value in bare]
@@ -105,7 +105,7 @@ class Verbs:
         self._need_unequal(named.get("new_computed_blocks"))
         if isinstance(called, property):
             return getattr(self.on, verb)
-        _check_words(getattr(Managed, verb, called), self.on, *given, **named)
+        _check_words(verb, getattr(Managed, verb, called), self.on, *given, **named)
         return getattr(self.on, verb)(*given, **named)
 
     def _remember(self, verb: str, words: Sequence[Any]) -> None:
@@ -161,7 +161,7 @@ class Verbs:
 
     # Words of the notation: a scheduler's calls.
 
-    def _tokens(self, words: Sequence[Any]) -> list[Any]:
+    def tokens(self, words: Sequence[Any]) -> list[Any]:
         """Return the tokens of `"ab."`: a block of group 0 for each letter, one token for a dot."""
         found: list[Any] = []
         for word in _flat(words):
@@ -188,25 +188,16 @@ class Verbs:
             data, bytes_per_token = content.pop("embeddings")
             embeddings = PromptEmbeddings(bytes.fromhex(data), bytes_per_token)
             content["prompt_embeddings"] = embeddings
-        made = self.on.request(name.word, self._tokens(tokens), **content)
+        made = self.on.request(name.word, self.tokens(tokens), **content)
         self.requests[name.word] = made
 
     def do_start(self, name: Name, *tokens: Any, **content: Any) -> None:
         self.do_new(name, *tokens, **content)
-        if self.do_admit(name) is None:
+        if self.on.admit(self.request(name)) is None:
             raise wrong("the answer", "blocks", None)
 
     def do_at(self, time_ns: int) -> None:
         self.time_ns = time_ns
-
-    def do_append(self, name: Name, *tokens: Any) -> None:
-        self.on.append(self.request(name), self._tokens(tokens))
-
-    def do_admit(self, name: Name, num_new_tokens: int | None = None, **members: Any) -> Any:
-        return self.on.admit(self.request(name), num_new_tokens, **members)
-
-    def do_run(self, name: Name, num_new_tokens: int = 1, **members: Any) -> Any:
-        return self.on.run(self.request(name), num_new_tokens, **members)
 
     def do_preempt(self, name: Name) -> None:
         self._remember("free", [name])
@@ -265,89 +256,50 @@ class Verbs:
             self.steps[id(self.on)] = Steps(self.bench, self.on, self.requests)
         return self.steps[id(self.on)]
 
-    def do_register(self, *names: Name) -> Any:
-        return [self.in_steps.handle(name) for name in names]
-
-    def do_step(self, **members: Any) -> Any:
-        """Make a step of a plan; names are replaced by handles."""
-        return self.in_steps.step(members, self.asked)
-
-    def do_take_deltas(self, num_rows: int) -> Any:
-        return self.in_steps.take_deltas(num_rows)
-
-    def do_batch(self, call: Name, *values: Any, **members: Any) -> Any:
-        return self.in_steps.call(call.word, values, members)
-
-    # Queries.
-
-    def do_hit(self, name: Name) -> Any:
-        return self.on.get_computed_blocks(self.request(name))
-
-    def do_look_up(self, name: Name) -> Any:
-        return self.on.look_up(self.request(name))
-
-    def do_blocks(self, name: Name) -> Any:
-        return self.on.lists(self.request(name))
-
-    def do_queue(self) -> Any:
-        return self.on.queue()
-
-    def do_references(self) -> Any:
-        """Return [block references] of each block that has any."""
-        return [[block, count] for block, count in self.on.references().items()]
-
-    def do_cached(self, name: Name, group: int = 0) -> Any:
-        """Return the positions in the request's list whose block carries a key."""
-        return self.on.cached_positions(self.request(name), group)
-
-    def do_cached_ids(self) -> Any:
-        return sorted(self.on.cached())
-
-    def do_keys(self, block: Any) -> Any:
-        return self.on.snapshot().block_keys[self.resolve(block)]
-
-    def do_lookup(self, key: Any) -> Any:
-        """Return the blocks that carry a key, in the order in which a look-up takes them."""
-        return self.on.snapshot().lookup_order.get(self.resolve(key), ())
-
-    def do_covered(self, block: Any) -> Any:
-        return self.on.snapshot().covered_tokens[self.resolve(block)]
-
-    def do_written(self, block: Any) -> Any:
-        """Return the token from which on this step writes the block; none if it does not."""
-        return self.on.snapshot().written_from.get(self.resolve(block))
-
-    def do_popped(self) -> Any:
-        return self.on.snapshot().popped_blocks
-
-    def do_reserved(self) -> Any:
-        return self.on.snapshot().reserved_blocks
-
-    def do_counts(self, name: Name) -> Any:
-        """Return per group the leading blocks handed to the cache; none without an entry."""
-        return list(self.on.counts(self.request(name)))
-
-    def do_has_taken(self, name: Name, group: int = 0) -> Any:
-        """Return whether a Mamba group in mode align remembers that the request took blocks."""
-        return self.on.has_taken_blocks(self.request(name), group)
-
-    def do_step_keys(self) -> Any:
-        """Return the keys that Mamba groups registered in this step."""
-        return sorted(key for keys in self.on.snapshot().step_keys for key in keys)
-
-    def do_entries(self) -> Any:
-        """Return the requests of which the manager keeps anything."""
-        return list(self.on.snapshot().requests)
-
-    def do_need(self, name: Name, num_tokens: int, **members: Any) -> Any:
-        return self.on.need(self.request(name), num_tokens, **members)
-
     def do_own_hits(self, name: Name, limit: int | None = None) -> Any:
         """Return each group's own hit, in tokens, up to the given length."""
         request = self.request(name)
         longest = request.num_tokens - 1 if limit is None else limit
         found = self.on.find_longest_cache_hit_per_group(request, longest)
         return list(found.hit_lengths_tokens)
+
+
+WORDS: Mapping[str, Callable[..., Any]] = {
+    # A scheduler's calls, and whole steps.
+    "append": lambda v, name, *tokens: v.on.append(v.request(name), v.tokens(tokens)),
+    "admit": lambda v, name, num_new_tokens=None, **members: v.on.admit(
+        v.request(name), num_new_tokens, **members
+    ),
+    "run": lambda v, name, num_new_tokens=1, **members: v.on.run(
+        v.request(name), num_new_tokens, **members
+    ),
+    "register": lambda v, *names: [v.in_steps.handle(name) for name in names],
+    "step": lambda v, **members: v.in_steps.step(members, v.asked),
+    "take_deltas": lambda v, num_rows: v.in_steps.take_deltas(num_rows),
+    "batch": lambda v, call, *values, **members: v.in_steps.call(call.word, values, members),
+    # Queries; of the state those that are not a call.
+    "hit": lambda v, name: v.on.get_computed_blocks(v.request(name)),
+    "look_up": lambda v, name: v.on.look_up(v.request(name)),
+    "blocks": lambda v, name: v.on.lists(v.request(name)),
+    "need": lambda v, name, num_tokens, **members: v.on.need(
+        v.request(name), num_tokens, **members
+    ),
+    "queue": lambda v: v.on.queue(),
+    "references": lambda v: [[block, count] for block, count in v.on.references().items()],
+    "cached": lambda v, name, group=0: v.on.cached_positions(v.request(name), group),
+    "cached_ids": lambda v: sorted(v.on.cached()),
+    "keys": lambda v, block: v.on.snapshot().block_keys[v.resolve(block)],
+    "lookup": lambda v, key: v.on.snapshot().lookup_order.get(v.resolve(key), ()),
+    "covered": lambda v, block: v.on.snapshot().covered_tokens[v.resolve(block)],
+    "written": lambda v, block: v.on.snapshot().written_from.get(v.resolve(block)),
+    "popped": lambda v: v.on.snapshot().popped_blocks,
+    "reserved": lambda v: v.on.snapshot().reserved_blocks,
+    "counts": lambda v, name: list(v.on.counts(v.request(name))),
+    "has_taken": lambda v, name, group=0: v.on.has_taken_blocks(v.request(name), group),
+    "step_keys": lambda v: sorted(key for keys in v.on.snapshot().step_keys for key in keys),
+    "entries": lambda v: list(v.on.snapshot().requests),
+}
+"""Words that are one call of a manager, as `Managed` has it, of its steps, or a query."""
 
 
 def _flat(values: Sequence[Any]) -> list[Any]:
@@ -367,9 +319,9 @@ def _list_of(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [value]
 
 
-def _check_words(call: Callable[..., Any], *given: Any, **named: Any) -> None:
+def _check_words(word: str, call: Callable[..., Any], *given: Any, **named: Any) -> None:
     """Raise NotationError for words that the call does not take: no implementation's fault."""
     try:
         signature(call).bind(*given, **named)
     except TypeError as error:
-        raise NotationError(f"{call.__name__.removeprefix('do_')}: {error}") from error
+        raise NotationError(f"{word}: {error}") from error

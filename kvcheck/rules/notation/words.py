@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
+from types import MappingProxyType
 from typing import Any, Protocol
 
 from kvcheck.rules.bench import Bench
@@ -27,7 +29,10 @@ class AtHand(Protocol):
         """Return the argument that a word means in a call."""
 
 
-def verbs_of(part: object) -> Mapping[str, Callable[..., Any]]:
-    """Return the methods `do_…` of a part by their words."""
+def verbs_of(
+    part: object, more: Mapping[str, Callable[..., Any]] = MappingProxyType({})
+) -> dict[str, Callable[..., Any]]:
+    """Return the methods `do_…` of a part by their words, and `more`, which are given the part."""
     names = (name for name in dir(part) if name.startswith("do_"))
-    return {name.removeprefix("do_"): getattr(part, name) for name in names}
+    found = {name.removeprefix("do_"): getattr(part, name) for name in names}
+    return {**found, **{word: partial(call, part) for word, call in more.items()}}
