@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +11,11 @@ from kvcheck.explore.search import Pair, Violation
 from kvcheck.explore.sides import Side, follow
 from kvcheck.explore.state import BATCHED_STEP
 from kvcheck.play.player import Outcome
-from kvcheck.play.recorder import Recorder
+from kvcheck.play.recorder import write_finding
 from kvcheck.play.text import operation_text, shortened, shown
 from kvcheck.rulebook import rule_names, rule_sentences, stated
 from kvspec.errors import KVSpecError
-from kvspec.record import START_VERSION, Finding
-from kvspec.record_file import read_trace, write_trace
+from kvspec.record import Finding
 
 
 @dataclass(frozen=True)
@@ -108,24 +107,11 @@ def write_record(violation: Violation, pair: Pair, folder: Path) -> tuple[Path |
     folder.mkdir(parents=True, exist_ok=True)
     broken, configuration = violation.broken, violation.configuration
     path = folder / f"{configuration.name}-{broken.rule}.jsonl"
+    sentence = rule_sentences().get(broken.rule, "")
+    finding = Finding(broken.rule, sentence, shortened(broken.detail))
+    made = ((each.name, each.request_id, each.arguments) for each in operations(violation, pair))
     try:
-        recorder = Recorder(
-            pair.oracle,
-            configuration.config,
-            scenario=f"violation of {broken.rule}",
-            check_invariants=False,
-        )
-        for told in operations(violation, pair):
-            recorder.play(told.name, told.request_id, **told.arguments)
-        last = recorder.operations[-1]
-        finding = Finding(
-            broken.rule, rule_sentences().get(broken.rule, ""), shortened(broken.detail)
-        )
-        listed = [*recorder.operations[:-1], replace(last, finding=finding)]
-        header = replace(recorder.header, version=START_VERSION)
-        write_trace(path, header, listed, recorder.coverage())
-        for _ in read_trace(path):
-            pass  # a broken state may not fit a record, such as a negative count
+        write_finding(path, pair.oracle, configuration.config, made, finding)
     except OSError:
         raise
     except (KVSpecError, ValueError, TypeError, LookupError, AttributeError) as error:

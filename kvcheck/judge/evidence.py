@@ -9,19 +9,18 @@ Either way the last operation carries the finding.
 from __future__ import annotations
 
 import tempfile
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from kvcheck.judge.outcome import Report
 from kvcheck.judge.report import said
-from kvcheck.play.recorder import Recorder
+from kvcheck.play.recorder import write_finding
 from kvcheck.play.verdicts import Violation
 from kvcheck.records.trace import replay_trace
 from kvspec.errors import FormatError, KVSpecError
 from kvspec.interface import Feature, Implementation
 from kvspec.operations import OPERATIONS
-from kvspec.record import START_VERSION, Finding
-from kvspec.record_file import read_trace, write_trace
+from kvspec.record import Finding
 
 
 @dataclass(frozen=True)
@@ -79,23 +78,12 @@ def _record(violation: Violation, implementation: Implementation, path: Path) ->
     for name, *_ in violation.operations:
         if name not in OPERATIONS:
             return f"records cannot hold it ({name})"
+    operations = list(violation.operations)
+    if violation.rule.startswith("KV-EVT-"):
+        operations.append(("take_events", None, {}))
+    finding = Finding(violation.rule, *said(violation))
     try:
-        recorder = Recorder(
-            implementation,
-            violation.program.config,
-            scenario=f"violation of {violation.rule}",
-            check_invariants=False,
-        )
-        for name, request, arguments in violation.operations:
-            recorder.play(name, request, **arguments)
-        if violation.rule.startswith("KV-EVT-"):
-            recorder.play("take_events")
-        last = recorder.operations[-1]
-        finding = Finding(violation.rule, *said(violation))
-        operations = [*recorder.operations[:-1], replace(last, finding=finding)]
-        header = replace(recorder.header, version=START_VERSION)
-        write_trace(path, header, operations, recorder.coverage())
-        _read_back(path)
+        write_finding(path, implementation, violation.program.config, operations, finding)
     except FormatError as error:
         path.unlink(missing_ok=True)
         return f"records cannot hold it ({error})"
@@ -103,12 +91,6 @@ def _record(violation: Violation, implementation: Implementation, path: Path) ->
         path.unlink(missing_ok=True)
         return f"{implementation.capabilities.name} cannot be recorded: {error}"
     return ""
-
-
-def _read_back(path: Path) -> None:
-    """Raise FormatError if the subject shows what no record may hold, such as a negative count."""
-    for _ in read_trace(path):
-        pass
 
 
 def _fails_at_the_end(path: Path, subject: Implementation) -> bool:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,8 @@ from kvspec._json import Where
 from kvspec.config import ManagerConfig
 from kvspec.interface import Implementation
 from kvspec.operations import OPERATIONS, check_arguments
-from kvspec.record import Footer, Header, Operation
-from kvspec.record_file import write_trace
+from kvspec.record import START_VERSION, Finding, Footer, Header, Operation
+from kvspec.record_file import read_trace, write_trace
 from kvspec.snapshot import Snapshot
 
 
@@ -103,6 +104,29 @@ class Recorder:
 
     def write(self, path: Path) -> Footer:
         return write_trace(path, self.header, self.operations, self.coverage())
+
+
+def write_finding(
+    path: Path,
+    implementation: Implementation,
+    config: ManagerConfig,
+    operations: Iterable[tuple[str, str | None, Mapping[str, Any]]],
+    finding: Finding,
+) -> None:
+    """Record what the implementation does, up to the operation that shows the finding.
+
+    Raises FormatError for what no record may hold, such as a negative count, and whatever the
+    implementation raises.
+    """
+    scenario = f"violation of {finding.rule}"
+    recorder = Recorder(implementation, config, scenario=scenario, check_invariants=False)
+    for name, request, arguments in operations:
+        recorder.play(name, request, **arguments)
+    last = replace(recorder.operations[-1], finding=finding)
+    header = replace(recorder.header, version=START_VERSION)
+    write_trace(path, header, [*recorder.operations[:-1], last], recorder.coverage())
+    for _ in read_trace(path):
+        pass
 
 
 def _recordable(error: Exception) -> str:
