@@ -8,7 +8,6 @@ from types import MappingProxyType
 
 from kvcheck.play.admissions import refusals
 from kvcheck.play.runner import Performed, Runner
-from kvcheck.play.search import search
 from kvspec.blocks import NULL_BLOCK
 
 SITUATIONS: Mapping[str, str] = MappingProxyType(
@@ -35,10 +34,7 @@ SITUATIONS: Mapping[str, str] = MappingProxyType(
         "align move": "a drafted state moved within its list",
         "masked block": "a full block was not worth caching",
         "groups disagreed": "some group's own hit was longer than the common one",
-        "two rounds": "the search for a common hit took more than one round",
-        "three rounds": "… more than two",
-        "eagle drop": "a look-up gave up the block that is recomputed for drafting",
-        "eagle look further": "… after it had looked one block further and lost nothing",
+        "eagle drop": "a look-up gave up what is recomputed for drafting",
         "external tokens": "tokens came from another store",
         "load behind a hit": "… after a hit, and before new tokens",
         "hits of unequal length": "… and filled up what the hit of some group lacked",
@@ -126,22 +122,11 @@ class SituationCounter:
             self._count("groups disagreed")
         if any(block == NULL_BLOCK for blocks in hit["blocks"] for block in blocks):
             self._count("null in a hit")
-        if len(runner.specs) == 1:
-            if runner.config.use_eagle or runner.config.kv_cache.groups[0].is_eagle_group:
-                self._count("eagle drop")
-            return
-        self._count("several groups")
-        hashes = runner.subject.player.requests[request.name].block_hashes
-        num_tokens = len(request.seat.tokens)
-        found = search(runner.config, runner.specs, done.before.snapshot, hashes, num_tokens)
-        for name, reached in (
-            ("two rounds", found.rounds > 1),
-            ("three rounds", found.rounds > 2),
-            ("eagle drop", found.dropped),
-            ("eagle look further", found.looked_further),
-        ):
-            if reached:
-                self._count(name)
+        groups = runner.config.kv_cache.groups
+        if runner.config.use_eagle or any(group.is_eagle_group for group in groups):
+            self._count("eagle drop")
+        if len(runner.specs) > 1:
+            self._count("several groups")
 
     def _allocation(self, runner: Runner, done: Performed) -> None:
         request = done.request
