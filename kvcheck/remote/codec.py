@@ -7,7 +7,8 @@ message means the same in both: only what JSON can say occurs, bytes are lower-c
 from __future__ import annotations
 
 import json
-from typing import Any, BinaryIO
+from io import BufferedIOBase
+from typing import Any
 
 from kvspec._json import Where, check_plain, shown
 from kvspec._jsonlines import parse_line
@@ -20,6 +21,7 @@ Bounds what a broken peer can make us hold: at worst 64 bytes of objects for eac
 """
 
 LENGTH_BYTES = 4
+READ_BYTES = 2**16
 _MESSAGE = Where("message")
 
 
@@ -120,36 +122,21 @@ class MessageBuffer:
 class MessageStream:
     """The server's side: messages read one after the other from a blocking stream."""
 
-    def __init__(self, source: BinaryIO) -> None:
+    def __init__(self, source: BufferedIOBase) -> None:
         self._source = source
-        self._first = source.read(1)
-        self.framing = "json" if self._first == b"{" else "cbor"
+        first = source.read(1)
+        self.framing = "json" if first == b"{" else "cbor"
+        self._buffer = MessageBuffer(self.framing)
+        self._buffer.feed(first)
 
     def next(self) -> bytes | None:
         """Return the next message's body, or None at the end; FormatError if cut or too long."""
-        begun, self._first = self._first, b""
-        if self.framing == "json":
-            return self._next_line(begun)
-        head = begun + self._source.read(LENGTH_BYTES - len(begun))
-        if not head:
-            return None
-        size = int.from_bytes(head, "big")
-        if len(head) < LENGTH_BYTES:
-            raise _MESSAGE.error("the stream ends inside a length")
-        if size > MAX_MESSAGE_BYTES:
-            raise _MESSAGE.error(f"a frame of {_too_long(size)}")
-        body = self._source.read(size)
-        if len(body) < size:
-            raise _MESSAGE.error(f"the stream ends after {len(body)} of {size} bytes")
+        while (body := self._buffer.take()) is None:
+            data = self._source.read1(READ_BYTES)
+            if not data:
+                rest = len(self._buffer)
+                if rest:
+                    raise _MESSAGE.error(f"the stream ends {rest} bytes into a message")
+                return None
+            self._buffer.feed(data)
         return body
-
-    def _next_line(self, begun: bytes) -> bytes | None:
-        line = begun + self._source.readline(MAX_MESSAGE_BYTES + 1)
-        if not line:
-            return None
-        if not line.endswith(b"\n"):
-            cut = len(line) <= MAX_MESSAGE_BYTES
-            raise _MESSAGE.error(
-                "the stream ends inside a line" if cut else f"a line of {_too_long(len(line))}"
-            )
-        return line[:-1]

@@ -165,7 +165,7 @@ def manager_handle(manager: KVCacheManager) -> RemoteManager:
 
 
 class RemoteRequest:
-    """See `kvspec.request.Request`.
+    """See `kvspec.request.Request`; tokens are counted and hashed by the child.
 
     The scheduler's attributes are set here, and changes are sent with the next message about the
     request.
@@ -180,11 +180,11 @@ class RemoteRequest:
     ) -> None:
         self.connection = connection
         self.handle = handle
-        self._request_id = str(args["request_id"])
-        self._token_ids = list(args["prompt_token_ids"])
-        self._num_prompt_tokens = len(self._token_ids)
-        self._num_tokens = int(made["num_tokens"])
-        self._block_hashes = [bytes.fromhex(digits) for digits in made["block_hashes"]]
+        self.request_id = str(args["request_id"])
+        self.token_ids = list(args["prompt_token_ids"])
+        self.num_prompt_tokens = len(self.token_ids)
+        self.num_tokens = int(made["num_tokens"])
+        self.block_hashes = [bytes.fromhex(digits) for digits in made["block_hashes"]]
         self.num_computed_tokens = 0
         self.num_preemptions = 0
         self.status = RequestStatus.WAITING
@@ -192,29 +192,6 @@ class RemoteRequest:
         self.num_in_flight_tokens = 0
         self._sent = self._owned()
         connection.forget(self, "requests", handle)
-
-    @property
-    def request_id(self) -> str:
-        """The name under which a manager keeps the request's blocks."""
-        return self._request_id
-
-    @property
-    def num_tokens(self) -> int:
-        """Prompt and generated tokens, as the child counts them."""
-        return self._num_tokens
-
-    @property
-    def num_prompt_tokens(self) -> int:
-        return self._num_prompt_tokens
-
-    @property
-    def token_ids(self) -> Sequence[int]:
-        return self._token_ids
-
-    @property
-    def block_hashes(self) -> Sequence[bytes]:
-        """Hashes from the child's replies."""
-        return self._block_hashes
 
     def call(self, op: str, manager: int, args: Mapping[str, Any]) -> Any:
         """Send a message about this request, with what the scheduler changed."""
@@ -249,13 +226,13 @@ class RemoteRequest:
         }
 
     def appended(self, token_ids: Sequence[int], answer: Mapping[str, Any]) -> None:
-        self._token_ids.extend(token_ids)
-        self._num_tokens = int(answer["num_tokens"])
-        self._block_hashes += [bytes.fromhex(digits) for digits in answer["new_block_hashes"]]
-        if len(self._block_hashes) != answer["num_block_hashes"]:
+        self.token_ids.extend(token_ids)
+        self.num_tokens = int(answer["num_tokens"])
+        self.block_hashes += [bytes.fromhex(digits) for digits in answer["new_block_hashes"]]
+        if len(self.block_hashes) != answer["num_block_hashes"]:
             raise self.connection.nonsense(
                 f"num_block_hashes {answer['num_block_hashes']}"
-                f" where {len(self._block_hashes)} hashes were returned so far"
+                f" where {len(self.block_hashes)} hashes were returned so far"
             )
 
 

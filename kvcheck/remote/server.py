@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from io import BufferedIOBase
 from typing import Any, BinaryIO
 
 from kvcheck.remote.calls import CALLS, Call, ProtocolViolation, Session
@@ -52,7 +53,7 @@ def serve_stdio(make: Callable[[], Implementation]) -> int:
     return 0
 
 
-def serve(implementation: Implementation, source: BinaryIO, sink: BinaryIO) -> int:
+def serve(implementation: Implementation, source: BufferedIOBase, sink: BinaryIO) -> int:
     """Reply to messages until `source` ends; returns 0, or 2 after input not in the protocol."""
     session = Session(implementation)
     stream = MessageStream(source)

@@ -114,11 +114,11 @@ def test_what_is_no_message_is_a_format_error(framing: str, body: bytes, said: s
 @pytest.mark.parametrize(
     ("data", "said"),
     [
-        (b"\0", "the stream ends inside a length"),
-        (b"\0\0\0\4\xa0", "the stream ends after 1 of 4 bytes"),
-        (b'{"a":1}', "the stream ends inside a line"),
-        (b"{" + b"x" * 100, "the stream ends inside a line"),
-        (b"{" + b"x" * 101, "a line of 102 bytes; a message has at most 101"),
+        (b"\0", "the stream ends 1 bytes into a message"),
+        (b"\0\0\0\4\xa0", "the stream ends 5 bytes into a message"),
+        (b'{"a":1}', "the stream ends 7 bytes into a message"),
+        (b"{" + b"x" * 100, "the stream ends 101 bytes into a message"),
+        (b"{" + b"x" * 101, "a line of at least 102 bytes; a message has at most 101"),
         (b"\0\0\0\x66", "a frame of 102 bytes; a message has at most 101"),
     ],
 )
