@@ -20,14 +20,13 @@ from kvcheck.play.verdicts import HANG, Level, Violation
 from kvcheck.remote.client import RemoteImplementation
 from kvcheck.rules.directed import example_violation, find_example
 from kvcheck.watch.calls import ARGUMENTS, LISTS, Call
-from kvcheck.watch.forwarding import Forwarding
+from kvcheck.watch.forwarding import Forwarding, ForwardingImplementation
 from kvcheck.watch.writing import more_of
 from kvspec.audit import unwrapped
 from kvspec.batched import BatchedImplementation, BatchedManager
 from kvspec.config import ManagerConfig
 from kvspec.errors import KVSpecError
-from kvspec.interface import Capabilities, Feature, HitRateWindow, Implementation, KVCacheManager
-from kvspec.planning import Planner
+from kvspec.interface import Feature, Implementation, KVCacheManager
 from kvspec.request import Request, RequestInput
 from kvspec.snapshot import Snapshot
 
@@ -53,7 +52,9 @@ def _retold(
     compared = None if options.level is Level.SAFETY else oracle
     with suppress(LeftOut, KeyError):
         example = find_example(violation.program.name)
-        example_violation(example, listener, options.policy, compared, options.level)
+        example_violation(
+            example, cast(Implementation, listener), options.policy, compared, options.level
+        )
     if not listener.heard:
         return violation
     last = listener.heard[-1]
@@ -156,25 +157,17 @@ class Heard:
             self.is_whole = False
 
 
-class Listener:
+class Listener(ForwardingImplementation):
     """An implementation that notes the calls to the managers it creates."""
 
     def __init__(self, inner: Implementation) -> None:
-        self.inner = inner
+        super().__init__(inner)
         self.heard: list[Heard] = []
-
-    @property
-    def capabilities(self) -> Capabilities:
-        return self.inner.capabilities
 
     def batched(self, manager: KVCacheManager) -> BatchedManager:
         for heard in self.heard:
             heard.is_whole = False
         return cast(BatchedImplementation, self.inner).batched(unwrapped(manager))
-
-    @property
-    def planner(self) -> Planner | None:
-        return self.inner.planner
 
     def create(
         self,
@@ -192,7 +185,7 @@ class Listener:
 
     def clone(self, manager: KVCacheManager) -> KVCacheManager:
         """Return a copy; its call log starts empty."""
-        copy = self.inner.clone(unwrapped(manager))
+        copy = super().clone(manager)
         return self._listened(manager.config, copy, is_whole=False)
 
     def _listened(
@@ -202,7 +195,7 @@ class Listener:
         return Forwarding(manager, self.heard[-1].perform)  # type: ignore[abstract]  # made of the interface
 
     def make_request(self, manager: KVCacheManager, request: RequestInput) -> Request:
-        made = self.inner.make_request(unwrapped(manager), request)
+        made = super().make_request(manager, request)
         if self.heard:
             self.heard[-1].note(
                 "new_request",
@@ -215,10 +208,7 @@ class Listener:
         self, manager: KVCacheManager, request: Request, token_ids: Sequence[int]
     ) -> None:
         before = request.num_tokens
-        self.inner.append_tokens(unwrapped(manager), request, token_ids)
+        super().append_tokens(manager, request, token_ids)
         if self.heard:
             given = {"token_ids": list(request.token_ids[before:])}
             self.heard[-1].note("append_tokens", request.request_id, lambda: given)
-
-    def make_hit_rate_window(self, max_requests: int = 1000) -> HitRateWindow:
-        return self.inner.make_hit_rate_window(max_requests)

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from kvcheck.play.calls import Delegating
-from kvspec.audit import Wrapper
-from kvspec.config import ManagerConfig
-from kvspec.interface import KVCacheManager
-from kvspec.request import Request
-from kvspec.snapshot import Snapshot
+from kvspec.audit import Wrapper, unwrapped
+from kvspec.interface import Implementation, KVCacheManager
+from kvspec.request import Request, RequestInput
 
 Perform: TypeAlias = Callable[[str, Callable[[], Any], Mapping[str, Any], "Request | None"], Any]
 """Makes a call: its name, how to make it, its arguments by name with defaults, its request."""
@@ -35,28 +33,31 @@ class Forwarding(Delegating, Wrapper):
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         return copy.deepcopy(self.inner, memo)
 
-    @property
-    def config(self) -> ManagerConfig:
-        return self.inner.config
-
-    @property
-    def none_hash(self) -> bytes:
-        """Parent of every request's first block hash (KV-HASH-3)."""
-        return self.inner.none_hash
-
-    @property
-    def num_free_blocks(self) -> int:
-        return self.inner.num_free_blocks
-
-    @property
-    def usage(self) -> float:
-        return self.inner.usage
-
-    def snapshot(self) -> Snapshot:
-        return self.inner.snapshot()
-
     def _made(self, name: str, request: Request | None, given: dict[str, Any]) -> Any:
         call = getattr(self.inner, name)
         if request is None:
             return self._perform(name, lambda: call(**given), given, None)
         return self._perform(name, lambda: call(request, **given), given, request)
+
+
+class ForwardingImplementation:
+    """Passes everything on to `inner`; a subclass wraps the managers that it makes."""
+
+    def __init__(self, inner: Implementation) -> None:
+        self.inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "inner":  # missing while a copy is being built
+            raise AttributeError(name)
+        return getattr(self.inner, name)
+
+    def make_request(self, manager: KVCacheManager, request: RequestInput) -> Request:
+        return self.inner.make_request(unwrapped(manager), request)
+
+    def append_tokens(
+        self, manager: KVCacheManager, request: Request, token_ids: Sequence[int]
+    ) -> None:
+        self.inner.append_tokens(unwrapped(manager), request, token_ids)
+
+    def clone(self, manager: KVCacheManager) -> KVCacheManager:
+        return self.inner.clone(unwrapped(manager))

@@ -11,7 +11,7 @@ from typing import Any, Self
 
 from kvcheck.play.state import View, look, observed
 from kvcheck.watch.calls import Call, note, with_lists
-from kvcheck.watch.forwarding import Forwarding
+from kvcheck.watch.forwarding import Forwarding, ForwardingImplementation
 from kvcheck.watch.requests import described
 from kvcheck.watch.writing import OperationWriter, UnrecordableError
 from kvspec.audit import unwrapped
@@ -20,15 +20,12 @@ from kvspec.errors import UnsupportedError
 from kvspec.interface import (
     Capabilities,
     Feature,
-    HitRateWindow,
     Implementation,
     KVCacheManager,
 )
-from kvspec.planning import Planner
 from kvspec.record import Header, Operation
 from kvspec.record_file import trace_writer
 from kvspec.request import Request, RequestInput
-from kvspec.snapshot import Snapshot
 
 NOT_RECORDED = frozenset(
     {
@@ -42,19 +39,20 @@ NOT_RECORDED = frozenset(
 """Features that no operation of a record expresses; whole steps are recorded as single calls."""
 
 
-class RecordedImplementation:
+class RecordedImplementation(ForwardingImplementation):
     """Wraps `inner`, and writes the calls of its one manager and their results to `path`.
 
     Requests and their tokens are also operations of the record (spec/records.md); calls that
     records do not know are left out. It is written while it happens, and there when the `with`
     block ends (`is_written`), also with an error; not when it is interrupted or nothing was asked.
+    Copies of the manager and restored ones are not recorded.
 
     >>> with RecordedImplementation(kvfast, Path("run.jsonl")) as recorded:  # doctest: +SKIP
     ...     manager = recorded.create(config)
     """
 
     def __init__(self, inner: Implementation, path: Path, *, scenario: str = "") -> None:
-        self.inner = inner
+        super().__init__(inner)
         self.path = path
         self.scenario = scenario
         self.is_written = False
@@ -85,10 +83,6 @@ class RecordedImplementation:
         """The capabilities of `inner` that a record can express."""
         has = self.inner.capabilities
         return replace(has, features=has.features - NOT_RECORDED)
-
-    @property
-    def planner(self) -> Planner | None:
-        return self.inner.planner
 
     def create(
         self,
@@ -121,7 +115,7 @@ class RecordedImplementation:
 
     def make_request(self, manager: KVCacheManager, request: RequestInput) -> Request:
         """Make a request; recorded as `new_request`."""
-        made = self.inner.make_request(unwrapped(manager), request)
+        made = super().make_request(manager, request)
         if self._recording is not None:
             self._recording.made(made, request)
         return made
@@ -130,20 +124,9 @@ class RecordedImplementation:
         self, manager: KVCacheManager, request: Request, token_ids: Sequence[int]
     ) -> None:
         num_before = request.num_tokens
-        self.inner.append_tokens(unwrapped(manager), request, token_ids)
+        super().append_tokens(manager, request, token_ids)
         if self._recording is not None:
             self._recording.extended(request, num_before)
-
-    def make_hit_rate_window(self, max_requests: int = 1000) -> HitRateWindow:
-        return self.inner.make_hit_rate_window(max_requests)
-
-    def clone(self, manager: KVCacheManager) -> KVCacheManager:
-        """Make a copy, which is not recorded."""
-        return self.inner.clone(unwrapped(manager))
-
-    def restore(self, config: ManagerConfig, snapshot: Snapshot) -> KVCacheManager:
-        """Make a manager in that state, which is not recorded."""
-        return self.inner.restore(config, snapshot)
 
 
 @dataclass

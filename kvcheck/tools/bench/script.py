@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, cast
 from kvcheck.tools.replay.driver import Driver
 from kvcheck.tools.replay.options import ReplayOptions
 from kvcheck.tools.replay.trace import TraceRecord
-from kvcheck.watch.forwarding import Forwarding
+from kvcheck.watch.forwarding import Forwarding, ForwardingImplementation
 from kvspec.config import ManagerConfig
 from kvspec.interface import Implementation, KVCacheManager
 from kvspec.request import Request, RequestInput
@@ -104,11 +104,11 @@ class _Done(NamedTuple):
     granted: bool = True
 
 
-class _Recorder:
+class _Recorder(ForwardingImplementation):
     """The implementation that the driver sees: it writes down arrivals and acts by step."""
 
     def __init__(self, inner: Implementation) -> None:
-        self.inner = inner
+        super().__init__(inner)
         self.prompts: list[array[int]] = []
         self.steps: list[tuple[int, list[_Done]]] = []
         self._numbers: dict[str, int] = {}
@@ -123,11 +123,11 @@ class _Recorder:
         self._numbers[given.request_id] = len(self.prompts)
         self.prompts.append(array("q", given.prompt_token_ids))
         self.steps[-1] = len(self.prompts), self.steps[-1][1]
-        return self.inner.make_request(manager.inner, given)
+        return super().make_request(manager, given)
 
     def append_tokens(self, manager: Any, request: Request, token_ids: Sequence[int]) -> None:
         self.note(Act.APPEND, request, token_ids[0])
-        self.inner.append_tokens(manager.inner, request, token_ids)
+        super().append_tokens(manager, request, token_ids)
 
     def perform(
         self,
