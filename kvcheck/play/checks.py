@@ -21,7 +21,7 @@ from kvcheck.play.agreement import (
     rule_of,
 )
 from kvcheck.play.outside import check_from_outside
-from kvcheck.play.runner import Performed, Runner, Tracked
+from kvcheck.play.runner import Check, Performed, Runner, Tracked
 from kvcheck.play.scheduler import RUNNING
 from kvcheck.play.shadow.claims import Claims
 from kvcheck.play.shadow.content import Content
@@ -34,7 +34,7 @@ from kvspec.invariants import check_snapshot
 from kvspec.transitions import Transition, check_transition
 
 
-class ShadowCheck:
+class ShadowCheck(Check):
     """Check content: whatever attention reads is present and is what was written.
 
     `awaited`: loads that have not arrived, as the arguments of their allocations.
@@ -216,7 +216,7 @@ REFUSALS = (("allocate_slots", None), ("reset_prefix_cache", False))
 """Operations that may refuse, each with the result that means so."""
 
 
-class InvariantCheck:
+class InvariantCheck(Check):
     """Check the named invariants after every operation, from outside without a snapshot."""
 
     def __init__(self) -> None:
@@ -242,11 +242,8 @@ class InvariantCheck:
         left_out |= MOVED_KEYS if runner.ends_inside else frozenset()
         check_transition(runner.config, transition, left_out=left_out)
 
-    def after_step(self, runner: Runner) -> None:
-        """Check nothing: steps consist of operations."""
 
-
-class CompareCheck:
+class CompareCheck(Check):
     """Check that results equal the oracle's; with `identity` ids and order too."""
 
     def __init__(self, *, exact_ids: bool) -> None:
@@ -265,18 +262,12 @@ class CompareCheck:
         if self.exact_ids:
             require_same_view(expected, got, when)
 
-    def after_step(self, runner: Runner) -> None:
-        """Check nothing: `EventCheck` takes the events from both sides."""
 
-
-class EventCheck:
+class EventCheck(Check):
     """Check that events show what is cached (KV-EVT-7) and equal the oracle's, if there is one."""
 
     def __init__(self) -> None:
         self.fold: EventFold | None = None
-
-    def after_operation(self, runner: Runner, done: Performed) -> None:
-        """Check nothing: events are taken once per step."""
 
     def after_step(self, runner: Runner) -> None:
         if not runner.config.enable_events and Feature.EVENTS not in runner.subject.features:

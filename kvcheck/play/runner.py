@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 from kvcheck.play import steps as st
 from kvcheck.play.agreement import (
@@ -183,8 +183,8 @@ class Performed:
 Copies: TypeAlias = tuple[Mapping[str, Any] | None, Mapping[str, Any] | None]
 
 
-class Check(Protocol):
-    """A check of every operation; raises InvariantViolation."""
+class Check:
+    """A check of every operation, or after every step; raises InvariantViolation."""
 
     def after_operation(self, runner: Runner, done: Performed) -> None:
         """Check an operation after it was performed."""

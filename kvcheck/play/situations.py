@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 from kvcheck.play.admissions import refusals
-from kvcheck.play.runner import Performed, Runner
+from kvcheck.play.runner import Check, Performed, Runner
 from kvspec.blocks import NULL_BLOCK
 
 SITUATIONS: Mapping[str, str] = MappingProxyType(
@@ -54,7 +54,7 @@ SITUATIONS: Mapping[str, str] = MappingProxyType(
 """Name -> what happened."""
 
 
-class SituationCounter:
+class SituationCounter(Check):
     """Counts situations; a check that never fails."""
 
     def __init__(self, counts: Counter[str]) -> None:
@@ -62,9 +62,6 @@ class SituationCounter:
         self.ends: dict[str, int] = {}
         self.refused: str | None = None
         self.gave_way = False
-
-    def after_step(self, runner: Runner) -> None:
-        """Count nothing between operations."""
 
     def after_operation(self, runner: Runner, done: Performed) -> None:
         """Count the situations that this operation is an instance of."""

@@ -13,7 +13,7 @@ from typing import Any
 
 from kvcheck.play.agreement import require_same
 from kvcheck.play.player import NAMES
-from kvcheck.play.runner import Performed, Runner
+from kvcheck.play.runner import Check, Performed, Runner
 from kvspec.config import KVCacheConfig, ManagerConfig
 from kvspec.snapshot import Snapshot
 from kvspec.specs import FullAttentionSpec, LayerSpec
@@ -47,7 +47,7 @@ def spanning(config: ManagerConfig, sizes: tuple[int, ...]) -> ManagerConfig:
     return replace(config, kv_cache=KVCacheConfig(config.kv_cache.num_blocks, groups))
 
 
-class OverTime:
+class OverTime(Check):
     """A check that follows a runner's operations and compares them with the history."""
 
     def __init__(self, config: ManagerConfig) -> None:
@@ -65,9 +65,6 @@ class OverTime:
                 rule = "KV-MGR-7" if done.name == "allocate_slots" else "KV-MGR-1"
                 require_same(rule, f"{done.name} of {name}", expected, done.outcome.result)
         self.compare(done.after.snapshot)
-
-    def after_step(self, runner: Runner) -> None:
-        """Check nothing more."""
 
     # The state.
 

@@ -15,7 +15,7 @@ from kvcheck.play.agreement import require_same
 from kvcheck.play.performing import perform
 from kvcheck.play.random_configs import random_config
 from kvcheck.play.random_programs import Draw
-from kvcheck.play.runner import Performed, Runner
+from kvcheck.play.runner import Check, Performed, Runner
 from kvcheck.play.steps import Break, Program
 from kvspec.errors import InvariantViolation
 from kvspec.inside import hits_end_inside
@@ -26,7 +26,7 @@ from tests.brute_force.inside import inside_hit
 from tests.mistakes import mistaken
 
 
-class HitCheck:
+class HitCheck(Check):
     """Compares each look-up in blocks and tokens."""
 
     def after_operation(self, runner: Runner, done: Performed) -> None:
@@ -52,9 +52,6 @@ class HitCheck:
         if not (several and hits_end_inside(config)):  # there blocks depend on the rounds
             blocks = expected[1] if expected[0] else [[] for _ in runner.specs]
             require_same(rule, "the longest hit", blocks, found["blocks"])
-
-    def after_step(self, runner: Runner) -> None:
-        """Check nothing more."""
 
 
 def programs(seed: int) -> Iterator[Program]:

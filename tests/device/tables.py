@@ -17,7 +17,7 @@ from kvcheck.play.outputs import WITHOUT_SLOTS, Outputs
 from kvcheck.play.performing import perform
 from kvcheck.play.random_configs import random_config
 from kvcheck.play.random_programs import Draw, program_of_steps
-from kvcheck.play.runner import Performed, Runner
+from kvcheck.play.runner import Check, Performed, Runner
 from kvcheck.play.steps import Copy, Program, TakeDeltas
 from kvfast.device import Backend, DeviceStep, DeviceTables
 from kvspec.batched import BatchedManager, StepResult
@@ -54,7 +54,7 @@ def rows_of(*rows: tuple[int, int, int, int]) -> torch.Tensor:
     return torch.tensor(rows, dtype=torch.int32).reshape(-1, 4)
 
 
-class TableCheck:
+class TableCheck(Check):
     """Tells tables each step of a runner, and checks them after it.
 
     Two requests have rows to begin with, so the tables grow; a message holds 5 entries.

@@ -27,7 +27,7 @@ from typing import Any
 
 from kvcheck.play.performing import perform
 from kvcheck.play.random_programs import Draw, program_of_steps
-from kvcheck.play.runner import Performed, Runner
+from kvcheck.play.runner import Check, Performed, Runner
 from kvcheck.play.steps import Arrive, Program, Step
 from kvfast._implementation import FastImplementation
 from kvspec.errors import InvariantViolation
@@ -68,7 +68,7 @@ class OverError(Exception):
     """Ends a story without a finding."""
 
 
-class Hostile:
+class Hostile(Check):
     """A check that makes bursts on clones; raises Finding."""
 
     def __init__(self, random: Random, inner: tuple[Reached, ...], patience: float) -> None:

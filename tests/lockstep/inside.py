@@ -26,7 +26,7 @@ from kvcheck.play.checks import CompareCheck, EventCheck
 from kvcheck.play.performing import perform
 from kvcheck.play.player import Outcome
 from kvcheck.play.random_programs import program_of_steps
-from kvcheck.play.runner import Copies, Performed, Runner, Tracked
+from kvcheck.play.runner import Check, Copies, Performed, Runner, Tracked
 from kvcheck.play.steps import Program
 from kvspec.config import GIVEN_HASHES, KVCacheGroup, ManagerConfig
 from kvspec.errors import InvariantViolation
@@ -57,7 +57,7 @@ class Careless(Runner):
         return taken.result, None if expected is None else expected.result
 
 
-class WrittenCheck:
+class WrittenCheck(Check):
     """What a step writes is noted alike (KV-INSIDE-17); others may know it in another way."""
 
     def after_operation(self, runner: Runner, done: Performed) -> None:
@@ -66,9 +66,6 @@ class WrittenCheck:
         if expected is not None:
             sides = (expected.snapshot.written_from, got.snapshot.written_from)
             require_same("KV-INSIDE-17", f"written_from after {done.name}", *sides)
-
-    def after_step(self, runner: Runner) -> None:
-        """Nothing besides."""
 
 
 def run(program: Program, subject: Implementation, *, is_careful: bool) -> int:

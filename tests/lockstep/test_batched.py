@@ -14,7 +14,7 @@ from kvcheck.play.checks import CompareCheck, EventCheck
 from kvcheck.play.performing import perform
 from kvcheck.play.random_configs import random_config
 from kvcheck.play.random_programs import Draw, program_of_steps
-from kvcheck.play.runner import Performed, Runner
+from kvcheck.play.runner import Check, Performed, Runner
 from kvcheck.play.steps import Program
 from kvspec.config import GIVEN_HASHES
 from kvspec.errors import InvariantViolation, KVSpecError
@@ -30,7 +30,7 @@ NUM_ROUNDS = 20
 NUM_DEEP_PROGRAMS = 4000
 
 
-class Counted:
+class Counted(Check):
     """Counts what steps granted and refused, and illegal plans; a check that never fails."""
 
     def __init__(self) -> None:
@@ -41,9 +41,6 @@ class Counted:
         if done.name == "batched_step":
             for granted in done.outcome.result.get("scheduled", ()):
                 self.counts["granted" if granted else "refused"] += 1
-
-    def after_step(self, runner: Runner) -> None:
-        """Count nothing."""
 
 
 def program(seed: int) -> Program:
