@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from importlib.resources import files
@@ -41,52 +41,14 @@ class Outcomes:
         return {check: log(most / max(times[check], 1)) for check in self.checks}
 
 
-def to_text(outcomes: Outcomes) -> str:
-    """Encode a line per mistake: its rules, and the numbers of checks by kind of violation."""
-    number = {check: n for n, check in enumerate(outcomes.checks)}
-    kinds = sorted({kind for failed in outcomes.failed.values() for kind in failed.values()})
-    place = {kind: n for n, kind in enumerate(kinds)}
-    lines = []
-    for name in sorted(outcomes.failed):
-        of: dict[int, list[int]] = {}
-        for check, kind in outcomes.failed[name].items():
-            of.setdefault(place[kind], []).append(number[check])
-        told = ";".join(f"{kind}:{_ranges(sorted(of[kind]))}" for kind in sorted(of))
-        lines.append(f'"{name}": ["{" ".join(outcomes.rules[name])}", "{told}"]')
-    checks = ",\n".join(json.dumps(check) for check in outcomes.checks)
-    named = ",\n".join(json.dumps(" ".join(kind)) for kind in kinds)
-    rows = ",\n".join(lines)
-    return f'{{"checks": [\n{checks}\n],\n"kinds": [\n{named}\n],\n"failed": {{\n{rows}\n}}}}\n'
-
-
 def from_text(text: str) -> Outcomes:
-    told = json.loads(text)
-    checks = tuple(told["checks"])
-    kinds = [(rule, name) for rule, _, name in (each.partition(" ") for each in told["kinds"])]
+    shown = json.loads(text)
+    checks, kinds = tuple(shown["checks"]), [(rule, name) for rule, name in shown["kinds"]]
     rules, failed = {}, {}
-    for mistake, (broken, line) in told["failed"].items():
-        rules[mistake] = tuple(broken.split())
-        parts = [part.split(":") for part in line.split(";") if part]
-        failed[mistake] = {checks[n]: kinds[int(of)] for of, some in parts for n in _numbers(some)}
+    for mistake, (broken, by_kind) in shown["failed"].items():
+        rules[mistake] = tuple(broken)
+        failed[mistake] = {checks[n]: kinds[kind] for kind, numbers in by_kind for n in numbers}
     return Outcomes(checks, rules, failed)
-
-
-def _ranges(numbers: Sequence[int]) -> str:
-    """Encode as `3 5-8`."""
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and number == runs[-1][1] + 1:
-            runs[-1][1] = number
-        else:
-            runs.append([number, number])
-    return " ".join(f"{a}-{b}" if b > a else str(a) for a, b in runs)
-
-
-def _numbers(ranges: str) -> Iterator[int]:
-    """Yield the numbers that `_ranges` encoded."""
-    for each in ranges.split():
-        first, _, last = each.partition("-")
-        yield from range(int(first), int(last or first) + 1)
 
 
 @cache
@@ -121,12 +83,3 @@ def neighbours(
         if own * other:
             found.append(Neighbour(name, outcomes.rules[name], shared / (own * other)))
     return tuple(sorted(found, key=lambda each: -each.likeness))
-
-
-def evidence_of(
-    mistake: str, outcomes: Outcomes, rules: Mapping[str, tuple[str, ...]]
-) -> tuple[Evidence, ...]:
-    """Return the directed suite's evidence against a known mistake. `rules`: of each check."""
-    failed = outcomes.failed[mistake]
-    checks = (check for check in outcomes.checks if check in rules)
-    return tuple(Evidence(check, rules[check], failed.get(check)) for check in checks)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from zlib import crc32
 
 from kvcheck.judge.blame import Evidence, suspects
-from kvcheck.judge.outcomes import Outcomes, evidence_of, known, neighbours
+from kvcheck.judge.outcomes import Outcomes, known, neighbours
 from tests.judge.outcomes import CHECKS, registry
 from tests.source import ROOT
 
@@ -47,11 +47,15 @@ def row(mistake: str, rules: tuple[str, ...], evidence: Sequence[Evidence]) -> R
 
 def rows(outcomes: Outcomes) -> list[Row]:
     """Rank the rules for each mistake of the registry."""
-    about = {name: check.rules for name, check in CHECKS.items()}
     return [
-        row(name, outcomes.rules[name], evidence_of(name, outcomes, about))
-        for name in outcomes.failed
+        row(name, outcomes.rules[name], evidence_of(name, outcomes)) for name in outcomes.failed
     ]
+
+
+def evidence_of(mistake: str, outcomes: Outcomes) -> list[Evidence]:
+    failed = outcomes.failed[mistake]
+    checks = (check for check in outcomes.checks if check in CHECKS)
+    return [Evidence(check, CHECKS[check].rules, failed.get(check)) for check in checks]
 
 
 def share(some: Sequence[Row], way: int, places: int) -> float:

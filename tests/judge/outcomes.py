@@ -19,7 +19,7 @@ from pathlib import Path
 from kvcheck.discovery import find_implementation
 from kvcheck.judge.blame import Kind
 from kvcheck.judge.faults import IMPLEMENTATIONS
-from kvcheck.judge.outcomes import FILE, Outcomes, from_text, to_text
+from kvcheck.judge.outcomes import FILE, Outcomes, from_text
 from kvcheck.mistakes import Mistake
 from kvcheck.play.left_out import LeftOut
 from kvcheck.rules.directed import EXAMPLES, example_violation
@@ -43,6 +43,25 @@ def registry() -> tuple[Mistake, ...]:
 
 def written(path: Path = PATH) -> Outcomes:
     return from_text(path.read_text("utf-8")) if path.exists() else Outcomes((), {}, {})
+
+
+def to_text(outcomes: Outcomes) -> str:
+    """A line per mistake: its rules, and the numbers of a kind of violation and of its checks."""
+    kinds = sorted({kind for failed in outcomes.failed.values() for kind in failed.values()})
+    lines = []
+    for name, failed in sorted(outcomes.failed.items()):
+        by_kind: dict[int, list[int]] = {}
+        for check, kind in failed.items():
+            by_kind.setdefault(kinds.index(kind), []).append(outcomes.checks.index(check))
+        lines.append(f'"{name}":{_dumped([outcomes.rules[name], sorted(by_kind.items())])}')
+    checks, named, rows = (
+        ",\n".join(each) for each in (map(_dumped, outcomes.checks), map(_dumped, kinds), lines)
+    )
+    return f'{{"checks":[\n{checks}\n],\n"kinds":[\n{named}\n],\n"failed":{{\n{rows}\n}}}}\n'
+
+
+def _dumped(value: object) -> str:
+    return json.dumps(value, separators=(",", ":"))
 
 
 def found(name: str, subject: Implementation, oracle: Implementation) -> Kind | None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from kvcheck.judge.blame import Evidence, Neighbour, suspects
-from kvcheck.judge.outcomes import Outcomes, from_text, known, neighbours, to_text
+from kvcheck.judge.outcomes import Outcomes, from_text, known, neighbours
 from kvcheck.mistakes import find
 from tests.judge.accuracy import Row, confused, row, rows, share
-from tests.judge.outcomes import CHECKS, completed, failures, missing, registry
+from tests.judge.outcomes import CHECKS, completed, failures, missing, registry, to_text
 
 REF, SELF = "answers_as_the_reference", "answers_as_the_rule_says"
 SMALL = Outcomes(
