@@ -8,21 +8,19 @@ hashes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from random import Random
 
 from kvcheck.play import steps as st
 from kvcheck.play.random_configs import random_config
-from kvcheck.play.random_programs import BATCH, HABITS, LAST, WEIGHTS, Draw, holes, withdrawing
+from kvcheck.play.random_programs import HABITS, LAST, WEIGHTS, Draw, holes, withdrawing
 from kvcheck.play.steps import Program, Step
 from kvspec._check import COUNT_MAX
 from kvspec.config import GIVEN_HASHES, KVCacheConfig, ManagerConfig
 from kvspec.specs import (
     ChunkedLocalAttentionSpec,
-    CircularBufferSpec,
     LayerSpec,
-    RSWASpec,
     SinkFullAttentionSpec,
     SlidingWindowSpec,
 )
@@ -40,13 +38,6 @@ MOST_BLOCKS_OF_A_TEXT = 1100
 calls a second."""
 
 
-def production_programs(seed: int, batch: int, max_steps: int) -> Iterator[Program]:
-    """Yield batch number `batch`; equal arguments give equal programs."""
-    random = Random(seed * 1_000_003 + batch)
-    for _ in range(BATCH):
-        yield production_program(random, max_steps)
-
-
 def production_program(random: Random, max_steps: int) -> Program:
     """Draw one program: texts that share beginnings, then the habits of schedulers.
 
@@ -54,43 +45,6 @@ def production_program(random: Random, max_steps: int) -> Program:
     boundaries inside of blocks.
     """
     return program_under(production_config(random), random, max_steps)
-
-
-def unequal_program(random: Random, max_steps: int) -> Program:
-    """Draw groups whose blocks differ in size, each asked for its own hit first."""
-    config = production_config(random)
-    while not config.enable_caching or len({s.block_size for s in config.managed_specs}) < 2:
-        config = production_config(random)
-    return program_under(config, random, max_steps, asked_first)
-
-
-def later_program(random: Random, max_steps: int) -> Program:
-    """Draw a ring, R-SWA, a window that retains more, as long as texts are, or look-ahead."""
-    config = production_config(random)
-    while not _has_later(config):
-        config = production_config(random)
-    groups = [replace(each, spec=_longer(random, each.spec)) for each in config.kv_cache.groups]
-    cache = replace(config.kv_cache, groups=tuple(groups))
-    ahead = random.choice((0, 1, 7, 65)) if config.hash_lookahead_tokens else 0
-    config = replace(config, kv_cache=cache, hash_lookahead_tokens=ahead)
-    return program_under(config, random, max_steps)
-
-
-def _has_later(config: ManagerConfig) -> bool:
-    return config.hash_lookahead_tokens > 0 or any(
-        isinstance(spec, RSWASpec | CircularBufferSpec) or spec.extra_retained_tokens
-        for spec in config.managed_specs
-    )
-
-
-def _longer(random: Random, spec: LayerSpec) -> LayerSpec:
-    """Give the spec a window of many blocks, or as many retained tokens before it."""
-    many = random.choice((1, spec.block_size - 1, 4 * spec.block_size, 1024)) or 1
-    if isinstance(spec, RSWASpec):
-        return replace(spec, rswa_window=many)
-    if isinstance(spec, SlidingWindowSpec) and spec.extra_retained_tokens:
-        return replace(spec, extra_retained_tokens=many)
-    return spec
 
 
 def program_under(

@@ -27,14 +27,14 @@ from kvcheck.judge.evidence import write_record
 from kvcheck.judge.pasted import program_test
 from kvcheck.judge.production import (
     LongDraw,
-    later_program,
+    asked_first,
     production_config,
-    production_programs,
-    unequal_program,
+    production_program,
+    program_under,
 )
 from kvcheck.play import steps as st
 from kvcheck.play.checks import EventCheck
-from kvcheck.play.random_programs import program_of_steps
+from kvcheck.play.random_programs import BATCH, program_of_steps
 from kvcheck.play.runner import Runner
 from kvcheck.play.shrink import shrink
 from kvcheck.play.steps import Program
@@ -43,7 +43,13 @@ from kvfast._implementation import FastImplementation
 from kvspec._check import COUNT_MAX
 from kvspec.config import ManagerConfig
 from kvspec.interface import Implementation
-from kvspec.specs import FullAttentionSpec
+from kvspec.specs import (
+    CircularBufferSpec,
+    FullAttentionSpec,
+    LayerSpec,
+    RSWASpec,
+    SlidingWindowSpec,
+)
 from tests.lockstep.choices import OTHERS, chosen, chosen_programs, in_flight
 from tests.lockstep.inside import (
     CARELESS,
@@ -170,6 +176,43 @@ def decoding(random: Random, num_rounds: int = STEPS) -> Program:
     return crowd(LongDraw(random, config), num_rounds * (1 if number > 64 else 6), number)
 
 
+def unequal_program(random: Random, max_steps: int) -> Program:
+    """Draw groups whose blocks differ in size, each asked for its own hit first."""
+    config = production_config(random)
+    while not config.enable_caching or len({s.block_size for s in config.managed_specs}) < 2:
+        config = production_config(random)
+    return program_under(config, random, max_steps, asked_first)
+
+
+def later_program(random: Random, max_steps: int) -> Program:
+    """Draw a ring, R-SWA, a window that retains more, as long as texts are, or look-ahead."""
+    config = production_config(random)
+    while not _has_later(config):
+        config = production_config(random)
+    groups = [replace(each, spec=_longer(random, each.spec)) for each in config.kv_cache.groups]
+    cache = replace(config.kv_cache, groups=tuple(groups))
+    ahead = random.choice((0, 1, 7, 65)) if config.hash_lookahead_tokens else 0
+    config = replace(config, kv_cache=cache, hash_lookahead_tokens=ahead)
+    return program_under(config, random, max_steps)
+
+
+def _has_later(config: ManagerConfig) -> bool:
+    return config.hash_lookahead_tokens > 0 or any(
+        isinstance(spec, RSWASpec | CircularBufferSpec) or spec.extra_retained_tokens
+        for spec in config.managed_specs
+    )
+
+
+def _longer(random: Random, spec: LayerSpec) -> LayerSpec:
+    """Give the spec a window of many blocks, or as many retained tokens before it."""
+    many = random.choice((1, spec.block_size - 1, 4 * spec.block_size, 1024)) or 1
+    if isinstance(spec, RSWASpec):
+        return replace(spec, rswa_window=many)
+    if isinstance(spec, SlidingWindowSpec) and spec.extra_retained_tokens:
+        return replace(spec, extra_retained_tokens=many)
+    return spec
+
+
 def programs_of(name: str, seed: int) -> Iterator[Program]:
     """Programs of one kind of whole steps, without end."""
     random = Random(f"{name} {seed}")
@@ -200,8 +243,9 @@ def stories(seed: int, max_steps: int = MAX_STEPS) -> Iterator[tuple[str, Progra
         (8, "steps inside", programs_of("steps inside", seed)),
         (16, "decoding", programs_of("decoding", seed)),
     )
-    batches = (production_programs(seed, batch, max_steps) for batch in itertools.count())
-    for number, program in enumerate(itertools.chain.from_iterable(batches), 1):
+    batches = (Random(seed * 1_000_003 + batch) for batch in itertools.count())
+    programs = (production_program(random, max_steps) for random in batches for _ in range(BATCH))
+    for number, program in enumerate(programs, 1):
         yield f"program {number}", program
         for often, name, drawn in others:
             if number % often == 0:
