@@ -63,7 +63,7 @@ def admit(runner: Runner, step: st.Admit) -> None:
             full_sequence_must_fit=step.must_fit,
             reserved_blocks=step.reserved_blocks,
             has_scheduled_reqs=step.others_scheduled,
-            **request.told,
+            **request.caching_arguments,
         ),
         lambda side: {"new_computed_blocks": hits.get(id(side)) if hit_tokens else None},
     )

@@ -293,8 +293,8 @@ def look_ups(runner: Runner, step: st.LookUps) -> None:
 def _look_at(runner: Runner, num_blocks: int) -> None:
     """Ask the queries of whole steps, and what growing changes of requests."""
     handles = runner.batches.handles
-    told = {"names": list(handles), "handles": list(handles.values()), "num_blocks": num_blocks}
-    runner.do("look_at_batch", None, told)
+    asked = {"names": list(handles), "handles": list(handles.values()), "num_blocks": num_blocks}
+    runner.do("look_at_batch", None, asked)
 
 
 # Calls that may be illegal.
@@ -306,12 +306,12 @@ def _both(
     """Make a call that may be illegal: the same result or error, by type and field, of both."""
     _, outcome, expected = runner.ask(name, request, arguments, lambda side: {})
     if expected is not None:
-        theirs, ours = map(_told, (expected, outcome))
+        theirs, ours = map(_ending, (expected, outcome))
         require_same(rule_of(name), f"{name} answers", theirs, ours)
     return outcome
 
 
-def _told(outcome: Outcome) -> object:
+def _ending(outcome: Outcome) -> object:
     error = outcome.error
     if error is None:
         return outcome.result
@@ -348,8 +348,8 @@ def try_broken(runner: Runner, plan: StepPlan, short: Sequence[int | None] | Non
         tried += [("wrong_append", {"handle": handle, "alone": alone}) for alone in (False, True)]
         own = kept[runner.requests[0].name]
         longer = max(length, own.ahead) + own.block_size
-        told = longer if own.block_size else 0
-        tried.append(("wrong_length", {"handle": handle, "num_tokens": told}))
+        length = longer if own.block_size else 0
+        tried.append(("wrong_length", {"handle": handle, "num_tokens": length}))
     if Feature.HOLDING in _features(runner):
         blocks = [1, runner.config.kv_cache.num_blocks]
         tried.append(("wrong_hold", {"block_ids": blocks}))

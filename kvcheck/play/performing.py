@@ -80,7 +80,7 @@ def run_on(runner: Runner, step: st.Run) -> None:
             num_lookahead_tokens=step.lookahead_tokens,
             num_encoder_tokens=step.encoder_tokens,
             delay_cache_blocks=step.delayed and not runner.ends_inside,
-            **request.told,
+            **request.caching_arguments,
             **in_flight,
         ),
     )
@@ -112,7 +112,7 @@ def append(runner: Runner, request: Tracked, tokens: list[int]) -> None:
 def finish_load(runner: Runner, step: st.FinishLoad) -> None:
     request = runner.pick(step.who, LOADING)
     if request is not None:
-        arguments = {"num_computed_tokens": request.seat.num_loading, **request.told}
+        arguments = {"num_computed_tokens": request.seat.num_loading, **request.caching_arguments}
         runner.do("cache_blocks", request, arguments)
         request.seat = request.seat.loaded()
 

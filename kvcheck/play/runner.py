@@ -51,7 +51,7 @@ class Tracked:
     junction_tokens: int = 0
 
     @property
-    def told(self) -> dict[str, int]:
+    def caching_arguments(self) -> dict[str, int]:
         """Return the arguments that its scheduler adds to calls that cache (KV-RET-7)."""
         return {"junction_tokens": self.junction_tokens} if self.junction_tokens else {}
 
