@@ -116,62 +116,72 @@ def test_in_each_round_all_have_a_turn_and_the_order_changes() -> None:
     assert len(set(rounds)) > 2
 
 
+def named(value: object) -> str:
+    """Of a change, its name; of a case, its kind."""
+    return value if isinstance(value, str) else getattr(value, "__name__", type(value).__name__)
+
+
 @pytest.mark.parametrize(
     ("change", "case", "phase"),
     [
-        pytest.param(other_hashes, SMALL, HASH, id="other_hashes"),
-        pytest.param(other_hashes, STEPS, APPEND, id="other_hashes_of_steps"),
-        pytest.param(shorter_hits, SMALL, LOOK_UP, id="shorter_hits"),
-        pytest.param(forgets, SMALL, LOOK_UP_AGAIN, id="forgets"),
-        pytest.param(other_blocks, SMALL, ALLOCATE, id="other_blocks"),
-        pytest.param(keeps_blocks, SMALL, FREE, id="keeps_blocks"),
-        pytest.param(refuses, STEPS, DECODE, id="refuses"),
+        (other_hashes, SMALL, HASH),
+        (other_hashes, STEPS, APPEND),
+        (shorter_hits, SMALL, LOOK_UP),
+        (forgets, SMALL, LOOK_UP_AGAIN),
+        (other_blocks, SMALL, ALLOCATE),
+        (keeps_blocks, SMALL, FREE),
+        (refuses, STEPS, DECODE),
     ],
+    ids=named,
 )
 def test_managers_that_answer_differently_are_not_compared(
     change: Callable[[Calls], Calls], case: Case, phase: str
 ) -> None:
     clock = FakeClock()
-    less = Toy(clock, change=change, is_batched=False)
-    both = [Subject("whole", Toy(clock, is_batched=False)), Subject("less", less)]
-    with pytest.raises(UnequalWorkError) as caught:
-        measure(Plan((case,), 2), both, clock=clock)
-    assert caught.value.phase == phase
-    assert {caught.value.first, caught.value.other} <= {"whole", "less", "the case"}
-    assert caught.value.expected != caught.value.got
-    assert case.label in str(caught.value)
-
-
-def test_what_differed_first_is_told_even_if_the_round_ended_later_for_another_reason() -> None:
-    clock, phases = FakeClock(), set[str]()
-    less = Toy(clock, change=lambda calls: shorter_hits(other_hashes(calls)), is_batched=False)
-    both = [Subject("whole", Toy(clock, is_batched=False)), Subject("less", less)]
-    for subjects in (both, both[::-1]):
-        with pytest.raises(UnequalWorkError) as caught:
-            measure(Plan((SMALL,), 2), subjects, clock=clock)
-        phases.add(caught.value.phase)
-    assert phases == {HASH, LOOK_UP}  # the first of a round differs from none
+    whole, less = Toy(clock, is_batched=False), Toy(clock, change=change, is_batched=False)
+    caught = refused(clock, case, whole=whole, less=less)
+    assert caught.phase == phase
+    assert {caught.first, caught.other} <= {"whole", "less", "the case"}
+    assert caught.expected != caught.got
+    assert case.label in str(caught)
 
 
 @pytest.mark.parametrize(
     ("change", "case", "phase"),
     [
-        pytest.param(shorter_lengths, SMALL, LOOK_UP, id="shorter_lengths"),
-        pytest.param(forgets_lengths, SMALL, LOOK_UP_AGAIN, id="forgets_lengths"),
-        pytest.param(other_rows, SMALL, ADMIT, id="other_rows"),
-        pytest.param(no_rows, STEPS, DECODE, id="no_rows"),
-        pytest.param(no_hashes, STEPS, APPEND, id="no_hashes"),
-        pytest.param(grants_less, STEPS, DECODE, id="grants_less"),
+        (shorter_lengths, SMALL, LOOK_UP),
+        (forgets_lengths, SMALL, LOOK_UP_AGAIN),
+        (other_rows, SMALL, ADMIT),
+        (no_rows, STEPS, DECODE),
+        (no_hashes, STEPS, APPEND),
+        (grants_less, STEPS, DECODE),
     ],
+    ids=named,
 )
 def test_batched_calls_that_answer_differently_are_not_compared(
     change: Callable[[BatchedManager], Any], case: Case, phase: str
 ) -> None:
     clock = FakeClock()
+    caught = refused(clock, case, less=Toy(clock, change_batched=change))
+    assert caught.phase == phase
+    assert "less, batched" in (caught.first, caught.other)
+
+
+def refused(clock: FakeClock, case: Case, **toys: Toy) -> UnequalWorkError:
     with pytest.raises(UnequalWorkError) as caught:
-        measure(Plan((case,), 2), [Subject("less", Toy(clock, change_batched=change))], clock=clock)
-    assert caught.value.phase == phase
-    assert "less, batched" in (caught.value.first, caught.value.other)
+        measure(Plan((case,), 2), [Subject(*each) for each in toys.items()], clock=clock)
+    return caught.value
+
+
+def test_what_differed_first_is_told_even_if_the_round_ended_later_for_another_reason() -> None:
+    clock = FakeClock()
+    less = Toy(clock, change=lambda calls: shorter_hits(other_hashes(calls)), is_batched=False)
+    whole = Toy(clock, is_batched=False)
+    both = (
+        refused(clock, SMALL, whole=whole, less=less),
+        refused(clock, SMALL, less=less, whole=whole),
+    )
+    assert {caught.phase for caught in both} == {HASH, LOOK_UP}  # a round's first differs from none
 
 
 def test_one_that_names_blocks_in_its_own_way_is_held_to_lengths_only() -> None:
@@ -238,19 +248,16 @@ def fill_s(case: PromptCase) -> float:
 
 def test_a_case_that_is_not_as_cached_as_it_says_is_refused_even_alone() -> None:
     clock = FakeClock()
-    less = Toy(clock, change=shorter_hits, is_batched=False)
-    with pytest.raises(UnequalWorkError) as caught:
-        measure(Plan((SMALL,), 2), [Subject("less", less)], clock=clock)
-    assert (caught.value.first, caught.value.expected, caught.value.got) == ("the case", 32, 16)
+    caught = refused(clock, SMALL, less=Toy(clock, change=shorter_hits, is_batched=False))
+    assert (caught.first, caught.expected, caught.got) == ("the case", 32, 16)
 
 
 def test_no_room_is_refused_even_alone() -> None:
     """Raise an error: otherwise refusals would be timed."""
     clock = FakeClock()
     crowded = DecodeCase(num_requests=3, prompt_tokens=32, num_blocks=8)
-    with pytest.raises(UnequalWorkError) as caught:
-        measure(Plan((crowded,), 2), [Subject("toy", Toy(clock))], clock=clock)
-    assert (caught.value.first, caught.value.got) == ("the case", None)
+    caught = refused(clock, crowded, toy=Toy(clock))
+    assert (caught.first, caught.got) == ("the case", None)
 
 
 def test_the_collector_is_off_in_every_call_and_on_again_afterwards() -> None:

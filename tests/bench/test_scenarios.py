@@ -26,8 +26,6 @@ from kvspec.config import ManagerConfig
 from kvspec.interface import KVCacheManager
 from tests.bench.toy import COLD, SMALL
 
-PLANS = (pytest.param(full_plan(), id="full"), pytest.param(quick_plan(), id="quick"))
-
 
 class Audited(kvref.ReferenceImplementation):
     def create(self, config: ManagerConfig, **options: Any) -> KVCacheManager:
@@ -86,7 +84,7 @@ def test_in_each_step_of_decoding_as_many_requests_begin_a_block() -> None:
     assert len({value for (value,) in hashes}) == 2 * case.num_requests
 
 
-@pytest.mark.parametrize("plan", PLANS)
+@pytest.mark.parametrize("plan", [full_plan(), quick_plan()], ids=["full", "quick"])
 def test_every_case_has_room_for_all_its_rounds(plan: Plan) -> None:
     for case in plan.cases:
         assert not isinstance(case, ReplayCase)

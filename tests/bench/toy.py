@@ -10,7 +10,7 @@ from typing import Any, cast
 from kvcheck.tools.bench.calls import Calls, contract_calls
 from kvcheck.tools.bench.cases import DecodeCase, Plan, PromptCase
 from kvref import ReferenceImplementation
-from kvspec.batched import BatchedManager, StepOutput, StepPlan, StepResult
+from kvspec.batched import BatchedManager, StepOutput, StepResult
 from kvspec.blocks import KVCacheBlocks, PrefixHit
 from kvspec.interface import Capabilities, Feature, KVCacheManager
 
@@ -77,7 +77,7 @@ class Toy(ReferenceImplementation):
     def bench_calls(self, manager: KVCacheManager) -> Calls:
         calls = self.change(contract_calls(self, manager))
         ticking: dict[str, Any] = {
-            name: self._ticking(name, getattr(calls, name), COSTS_NS.get(name, 1_000_000))
+            name: self.ticking(name, getattr(calls, name), COSTS_NS.get(name, 1_000_000))
             for name in (*COSTS_NS, *NOT_TIMED)
         }
         return replace(calls, **ticking, includes="ticks")
@@ -86,14 +86,11 @@ class Toy(ReferenceImplementation):
         inner = self.change_batched(super().batched(manager))
         return cast(BatchedManager, TickingBatched(inner, self))
 
-    def tick(self, name: str, cost_ns: int) -> None:
-        self.clock.now += cost_ns * self.slowness
-        self.on_call(name)
-
-    def _ticking(self, name: str, call: Callable[..., Any], cost_ns: int) -> Callable[..., Any]:
-        def ticked(*args: Any) -> Any:
-            self.tick(name, cost_ns)
-            return call(*args)
+    def ticking(self, name: str, call: Callable[..., Any], cost_ns: int) -> Callable[..., Any]:
+        def ticked(*args: Any, **options: Any) -> Any:
+            self.clock.now += cost_ns * self.slowness
+            self.on_call(name)
+            return call(*args, **options)
 
         return ticked
 
@@ -104,14 +101,8 @@ class TickingBatched:
         self._toy = toy
 
     def __getattr__(self, name: str) -> Any:
-        call = getattr(self._inner, name)
         cost_ns = BATCHED_COSTS_NS.get(name, 1_000_000)
-
-        def ticked(*args: Any, **options: Any) -> Any:
-            self._toy.tick(f"batched {name}", cost_ns)
-            return call(*args, **options)
-
-        return ticked
+        return self._toy.ticking(f"batched {name}", getattr(self._inner, name), cost_ns)
 
 
 def shorter_hits(calls: Calls) -> Calls:
@@ -183,24 +174,17 @@ def forgets_lengths(batched: BatchedManager) -> Any:
     return Changed(batched, lookup=lookup)
 
 
-def _spoils_rows(output: StepOutput | None) -> None:
-    if output is not None and output.block_deltas is not None:
-        rows = memoryview(cast(Any, output.block_deltas))
-        rows[0, 3] += 1
-
-
 def other_rows(batched: BatchedManager) -> Any:
-    def admit(handles: Any, counts: Any, *, output: StepOutput) -> StepResult:
-        result = batched.admit(handles, counts, output=output)
-        _spoils_rows(output)
-        return result
+    def spoiling(call: Callable[..., Any]) -> Callable[..., Any]:
+        def spoiled(*args: Any, **options: Any) -> Any:
+            result, output = call(*args, **options), options.get("output", args[-1])
+            if output is not None and output.block_deltas is not None:
+                memoryview(output.block_deltas)[0, 3] += 1
+            return result
 
-    def step(plan: StepPlan, output: StepOutput) -> StepResult:
-        result = batched.step(plan, output)
-        _spoils_rows(output)
-        return result
+        return spoiled
 
-    return Changed(batched, admit=admit, step=step)
+    return Changed(batched, admit=spoiling(batched.admit), step=spoiling(batched.step))
 
 
 def no_rows(batched: BatchedManager) -> Any:

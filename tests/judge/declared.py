@@ -6,10 +6,11 @@ asks beyond a declaration ends in an UnsupportedError, which the suite reports a
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, cast
 
 import kvref
+from kvcheck.watch.forwarding import ForwardingImplementation
 from kvspec.audit import Wrapper
 from kvspec.batched import BatchedManager
 from kvspec.blocks import KVCacheBlocks
@@ -22,7 +23,6 @@ from kvspec.request import Request, RequestInput
 from kvspec.requirements import lacking
 from kvspec.sequential import SequentialManager
 from kvspec.snapshot import Snapshot
-from kvspec.tier import Tier
 
 FEATURE_OF_CALL: Mapping[str, Feature] = {
     "find_longest_cache_hit_per_group": Feature.HITS_PER_GROUP,
@@ -92,10 +92,12 @@ class DeclaredManager(Wrapper):
         return self.inner.allocate_slots(request, num_new_tokens, **options)
 
 
-class Declared:
+class Declared(ForwardingImplementation):
+    inner: kvref.ReferenceImplementation
+
     def __init__(self, can: Capabilities) -> None:
+        super().__init__(kvref.implementation())
         self.capabilities = can
-        self.reference = kvref.implementation()
 
     def need(self, feature: Feature) -> None:
         if feature not in self.capabilities.features:
@@ -112,50 +114,41 @@ class Declared:
             raise UnsupportedError(", ".join(lacks), self.capabilities.name)
         if config.registry.custom:
             self.need(Feature.CUSTOM_SPECS)
-        inner = self.reference.create(config, **options)
-        return self._declared(inner)
+        return self._declared(self.inner.create(config, **options))
 
     def make_request(self, manager: KVCacheManager, request: RequestInput) -> Request:
         for name, feature in FEATURE_OF_CONTENT.items():
             if getattr(request, name, None):
                 self.need(feature)
-        return self.reference.make_request(manager, request)
+        return super().make_request(manager, request)
 
     def make_followed(self, manager: KVCacheManager, given: FollowedInput) -> Request:
         self.need(Feature.GIVEN_HASHES)
-        return self.reference.make_followed(manager, given)
+        return self.inner.make_followed(manager, given)
 
     def follow(self, *told: Any, **options: Any) -> None:
         self.need(Feature.GIVEN_HASHES)
-        self.reference.follow(*told, **options)
-
-    def append_tokens(
-        self, manager: KVCacheManager, request: Request, token_ids: Sequence[int]
-    ) -> None:
-        self.reference.append_tokens(manager, request, token_ids)
+        self.inner.follow(*told, **options)
 
     def make_hit_rate_window(self, max_requests: int = 1000) -> HitRateWindow:
         self.need(Feature.STATISTICS)
-        return self.reference.make_hit_rate_window(max_requests)
+        return self.inner.make_hit_rate_window(max_requests)
 
     @property
     def planner(self) -> Planner | None:
-        return self.reference.planner if Feature.PLANNING in self.capabilities.features else None
+        return self.inner.planner if Feature.PLANNING in self.capabilities.features else None
 
     def clone(self, manager: KVCacheManager) -> KVCacheManager:
         self.need(Feature.CLONE)
-        return self._declared(self.reference.clone(cast(DeclaredManager, manager).inner))
+        return self._declared(super().clone(manager))
 
     def restore(self, config: ManagerConfig, snapshot: Snapshot) -> KVCacheManager:
         self.need(Feature.RESTORE)
-        return self._declared(self.reference.restore(config, snapshot))
+        return self._declared(self.inner.restore(config, snapshot))
 
     def batched(self, manager: KVCacheManager) -> BatchedManager:
         self.need(Feature.BATCHED)
         return SequentialManager(self, manager)
-
-    def make_tier(self, manager: KVCacheManager, num_blocks: int) -> Tier:
-        return self.reference.make_tier(manager, num_blocks)
 
     def _declared(self, inner: KVCacheManager) -> KVCacheManager:
         return cast(KVCacheManager, DeclaredManager(inner, self.capabilities))

@@ -191,6 +191,5 @@ def test_a_request_is_picked_among_those_in_these_phases() -> None:
     assert runner.pick(3, WAITING) is third
     assert runner.pick(5, WAITING, RUNNING) is third
     assert (runner.pick(0, WAITING), runner.pick(2, "loading")) == (first, None)
-    with_junction = replace(first, junction_tokens=4)
     assert first.caching_arguments == {}
-    assert with_junction.caching_arguments == {"junction_tokens": 4}
+    assert replace(first, junction_tokens=4).caching_arguments == {"junction_tokens": 4}
