@@ -117,7 +117,6 @@ def test_in_each_round_all_have_a_turn_and_the_order_changes() -> None:
 
 
 def named(value: object) -> str:
-    """Of a change, its name; of a case, its kind."""
     return value if isinstance(value, str) else getattr(value, "__name__", type(value).__name__)
 
 
