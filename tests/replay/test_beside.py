@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -30,21 +29,6 @@ def test_each_is_replayed_as_it_is_alone(capsys: pytest.CaptureFixture[str]) -> 
     assert [{**each, "seconds": None} for each in content["replays"]] == [
         one(capsys, trace) for trace in TRACES
     ]
-
-
-def test_the_table_has_a_column_for_each(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["replay", *TRACES, *FAST, *POOL]) == 0
-    text = capsys.readouterr().out
-    contents = [one(capsys, trace) for trace in TRACES]
-    assert text.startswith("3 traces through kvfast")
-    assert re.search(r"^ +demo +synth:chat\S+ +synth:rag\S+$", text, re.M)
-    for label, key in (("requests", "requests"), ("evictions", "evictions"), ("steps", "steps")):
-        row = re.search(rf"^  {label} +(\S+) +(\S+) +(\S+)$", text, re.M)
-        assert row is not None
-        assert list(row.groups()) == [f"{each[key]:,}" for each in contents]
-    row = re.search(r"^  hit rate +(\S+)% +(\S+)% +(\S+)%$", text, re.M)
-    assert row is not None
-    assert list(row.groups()) == [f"{100 * each['hit_rate']:.3f}" for each in contents]
 
 
 def test_page_and_picture_show_all(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

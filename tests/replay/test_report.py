@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from kvcheck.tools.replay import beside
 from kvcheck.tools.replay.driver import Driver
 from kvcheck.tools.replay.html import report_html
 from kvcheck.tools.replay.options import ReplayOptions
@@ -16,6 +17,7 @@ from kvcheck.tools.replay.report import ReplayContext, report, report_text
 from kvcheck.tools.replay.result import ReplayResult
 from kvcheck.tools.replay.synth import SynthTrace
 from kvcheck.tools.replay.trace import TraceRecord
+from tests.cases import Case, cases
 from tests.replay.noted import Noted
 from tests.replay.records import record
 
@@ -50,34 +52,15 @@ def test_the_keys_are_those_of_the_documentation(
     assert all(f"`{key}`" in described["explanation"] for key in content["explanation"]["items"][0])
 
 
-def test_the_numbers_are_the_drivers(chat: tuple[ReplayResult, dict[str, Any]]) -> None:
-    result, content = chat
-    counts = result.counts
-    assert content["requests"] == counts.requests == 200
-    assert content["hit_rate"] == counts.tokens_hit / counts.tokens_queried
-    assert content["trace_repeat_rate"] == pytest.approx(
-        content["explanation"]["repeated_ids"] / content["explanation"]["ids"]
-    )
-    assert 0 < content["mean_usage"] < content["peak_usage"] <= 1
-    assert content["options"]["block_size"] == 64
-    assert content["evictions"] > 0 < content["preemptions"]
-
-
-def test_the_items_lead_from_the_repeat_rate_to_the_hit_rate(
-    chat: tuple[ReplayResult, dict[str, Any]],
-) -> None:
-    _, content = chat
-    items = content["explanation"]["items"]
-    rate = content["trace_repeat_rate"] + sum(item["rate_change"] for item in items)
-    assert rate == pytest.approx(content["hit_rate"], abs=1e-12)
-    assert content["explanation"]["residual"] == 0
-    tokens = content["explanation"]["repeated_tokens"] + sum(item["tokens"] for item in items[1:])
-    assert tokens == content["tokens_hit"]
-
-
-def test_without_preemptions_there_is_no_rate_of_them() -> None:
-    _, content = replay([record(1, [0], 10)])
-    assert "0 of 0 tokens  (none queried)" in report_text(content)
+@pytest.mark.parametrize("case", cases(__file__, "report.txt"), ids=str)
+def test_a_report_is_as_it_was_read(case: Case) -> None:
+    """Without the version and the seconds. Several traces stand beside each other."""
+    traces = [[record(1, [0], 10)] if n == "one" else [*SynthTrace(n)] for n in case.given]
+    contents = [replay(trace, name=name)[1] for name, trace in zip(case.given, traces, strict=True)]
+    text = report_text(contents[0]) if len(contents) == 1 else beside.text(contents)
+    text, seconds, times = text.partition("\nSeconds")
+    phases = re.sub(r" +[ \d.]+$", "", times, flags=re.MULTILINE)
+    case.expect(re.sub(r"kvref [\d.]+,", "kvref …,", text + seconds + phases).splitlines())
 
 
 @pytest.mark.parametrize("image_format", ["png", "svg"])
