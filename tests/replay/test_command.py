@@ -17,6 +17,8 @@ from rich.console import Console
 from kvcheck.cli import main
 from kvcheck.tools.replay.formats.mooncake import record_line
 from kvcheck.tools.replay.synth import SynthTrace
+from tests.cases import Case, cases
+from tests.commands import said_by
 from tests.replay.records import line
 
 FAST = ["--impl", "kvref", "--no-check"]
@@ -36,6 +38,11 @@ def failure(capsys: pytest.CaptureFixture[str], *args: str, exit_code: int = 2) 
     assert captured.out == ""
     assert captured.err.count("\n") == 1
     return captured.err
+
+
+@pytest.mark.parametrize("case", cases(__file__, "refused.txt"), ids=str)
+def test_what_cannot_be_done_is_one_line(case: Case, capsys: pytest.CaptureFixture[str]) -> None:
+    case.expect(said_by(case.name, capsys))
 
 
 def bad_trace(folder: Path) -> str:

@@ -181,18 +181,3 @@ def test_a_tokenizer_gives_positions_and_texts(
     assert found["before"] == "<system>be brief<user>"
     assert found["ways"] == ["a brief be brief", "be brief be brief"]
     assert found["last_tokens"] == 2
-
-
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
-        ("demo --block-size 100", "--block-size 100: must be a divisor or a multiple of 512"),
-        ("demo --num-blocks 3", "--num-blocks 3: must be at least 11, the blocks of the largest"),
-        ("sample:prompts --run-length 8", "prompts gives the tokens per id itself"),
-    ],
-)
-def test_what_cannot_be_counted_is_refused(
-    options: str, says: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["prompts", *options.split()]) == 2
-    assert says in capsys.readouterr().err

@@ -205,23 +205,6 @@ def test_a_count_that_is_off_by_one_is_found(monkeypatch: pytest.MonkeyPatch) ->
         test_a_policy_equals_the_model_and_never_beats_the_best("lfu")
 
 
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
-        (("mru",), "--policy = 'mru': must be one of arc, lfu, priority, ttl:SECONDS"),
-        (("ttl",), "--policy = 'ttl': must be"),
-        (("arc:2",), "--policy = 'arc:2': must be"),
-        (("quota:50",), "--policy quota:50: demo has no tenants"),
-        (("priority",), "--policy priority: demo has no priorities"),
-    ],
-)
-def test_a_policy_that_cannot_be_tried_is_refused(
-    options: tuple[str, ...], says: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["whatif", "demo", "--policy", *options]) == 2
-    assert says in capsys.readouterr().err
-
-
 def test_the_table_has_a_column_for_each(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
     lines = [
         {"input_length": 600, "output_length": 1, "hash_ids": [n % 3, 1]}
