@@ -56,9 +56,14 @@ def test_what_the_driver_asks_and_counts(case: Case) -> None:
     case.expect([*manager.noted, *(f"{name} {count:,}" for name, count in counts.items() if count)])
 
 
-def test_an_implementation_that_refuses_everything_ends_the_replay() -> None:
-    with pytest.raises(ReplayError, match="nothing runs") as caught:
-        replay([record(1, [0], 10)], ReplayOptions(8, 16), Noted(refuse_all=True))
+@pytest.mark.parametrize(
+    ("flaw", "problem"),
+    [({"refuse_all": True}, "nothing runs"), ({"overlong_hit": True}, "the last is never a hit")],
+)
+def test_a_flaw_ends_the_replay(flaw: dict[str, bool], problem: str) -> None:
+    """Here everything is refused, or the last token is a hit."""
+    with pytest.raises(ReplayError, match=problem) as caught:
+        replay([record(1, [0], 10)], ReplayOptions(8, 16), Noted(**flaw))
     assert (caught.value.step, caught.value.line) == (0, 1)
 
 
@@ -74,11 +79,6 @@ def test_an_implementation_that_refuses_the_only_request_ends_the_replay() -> No
     with pytest.raises(ReplayError, match="although it is alone") as caught:
         driver.run()
     assert caught.value.step == 1
-
-
-def test_a_hit_of_the_last_token_ends_the_replay() -> None:
-    with pytest.raises(ReplayError, match="the last is never a hit"):
-        replay([record(1, [0], 10)], ReplayOptions(8, 16), Noted(overlong_hit=True))
 
 
 def test_the_trace_is_read_as_a_stream_and_ended_requests_are_forgotten() -> None:
@@ -128,12 +128,8 @@ def test_a_pool_that_never_evicts_reaches_everything(kind: str) -> None:
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("num_blocks", 1),
-        ("block_size", 0),
-        ("max_tokens_per_step", True),
-        ("max_running", -1),
-        ("step_ms", 2.5),
-        ("arrival", "never"),
+        *(("num_blocks", 1), ("block_size", 0), ("max_tokens_per_step", True)),
+        *(("max_running", -1), ("step_ms", 2.5), ("arrival", "never")),
     ],
 )
 def test_options_outside_their_domain_are_errors(field: str, value: object) -> None:

@@ -35,26 +35,21 @@ def seen(rates: list[tuple[float, int, float]], share: float | None = None) -> F
     return found
 
 
-def test_the_window_is_the_last_thousand_requests() -> None:
-    found = seen([(1.0, 5_000, 0.9), *[(1.0, 100, 0.2)] * 9, (1.0, 100, 0.4)])
-    assert found.window_requests == 1_000
-    assert found.window_hit_rate == pytest.approx(0.22)
-    assert found.moment.counts.hit_rate > 0.7
-
-
-def test_until_there_are_as_many_it_is_all_of_them() -> None:
-    found = seen([(1.0, 300, 0.5), (1.0, 300, 0.7)])
-    assert found.window_requests == 600
-    assert found.window_hit_rate == pytest.approx(0.6)
-
-
-def test_one_moment_of_more_requests_is_a_window_of_that_length() -> None:
-    found = seen([(1.0, 10, 1.0), (1.0, 4_000, 0.25)])
-    assert (found.window_requests, found.window_hit_rate) == (4_000, 0.25)
-
-
-def test_nothing_asked_of_late_is_no_rate() -> None:
-    assert seen([(1.0, 0, 0.0)]).window_hit_rate == 0.0
+@pytest.mark.parametrize(
+    ("rates", "window", "hit_rate"),
+    [
+        ([(1.0, 5_000, 0.9), *[(1.0, 100, 0.2)] * 9, (1.0, 100, 0.4)], 1_000, 0.22),
+        ([(1.0, 300, 0.5), (1.0, 300, 0.7)], 600, 0.6),  # all of them
+        ([(1.0, 10, 1.0), (1.0, 4_000, 0.25)], 4_000, 0.25),  # one moment of so many
+        ([(1.0, 0, 0.0)], 0, 0.0),
+    ],
+)
+def test_the_window_is_the_last_thousand_requests(
+    rates: list[tuple[float, int, float]], window: int, hit_rate: float
+) -> None:
+    found = seen(rates)
+    assert found.window_requests == window
+    assert found.window_hit_rate == pytest.approx(hit_rate)
 
 
 def test_speeds_are_those_of_the_last_seconds() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import astuple
 from itertools import islice
 
 import pytest
@@ -32,23 +33,15 @@ def test_a_longer_trace_begins_with_the_shorter_one(kind: str) -> None:
     assert (endless.total, endless.position) == (None, 50)
 
 
-def content(record: TraceRecord) -> tuple[object, ...]:
-    return (
-        record.line,
-        record.timestamp_ms,
-        record.input_length,
-        record.output_length,
-        record.hash_ids,
-    )
-
-
 def test_the_traces_never_change() -> None:
     assert some("chat", 2) == [
         TraceRecord(1, 67, 1721, 114, (3, 4, 5, 10)),
         TraceRecord(2, 114, 1792, 55, (3, 4, 5, 11)),
     ]
     digests = {
-        kind: hashlib.sha256(repr([*map(content, some(kind, 1_000))]).encode()).hexdigest()[:16]
+        kind: hashlib.sha256(
+            repr([astuple(each)[:5] for each in some(kind, 1_000)]).encode()
+        ).hexdigest()[:16]
         for kind in KINDS
     }
     assert digests == {
@@ -67,13 +60,8 @@ def test_the_name_in_the_report_says_everything() -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        "synth:unknown",
-        "synth:",
-        "synth:chat?colour=red",
-        "synth:chat?requests=-1",
-        "synth:chat?requests=x",
-        "synth:chat?requests",
-        "synth:chat?requests=1&requests=2",
+        *("synth:unknown", "synth:", "synth:chat?colour=red", "synth:chat?requests=-1"),
+        *("synth:chat?requests=x", "synth:chat?requests", "synth:chat?requests=1&requests=2"),
         "synth:chat?seed=²",
     ],
 )

@@ -9,6 +9,7 @@ import os
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 import zstandard
@@ -141,21 +142,17 @@ def test_a_line_without_an_end_is_not_read_into_memory(
 
 
 @pytest.mark.parametrize(
-    "content",
-    [gzip.compress(TWO_LINES + b"\n")[:-9], zstd(TWO_LINES + b"\n")[:-2]],
-    ids=["gzip", "zstd"],
+    ("content", "problem"),
+    [
+        (gzip.compress(TWO_LINES + b"\n")[:-9], "cut off"),
+        (zstd(TWO_LINES + b"\n")[:-2], "cut off"),
+        (b"\x1f\x8b" + b"\x99" * 50, "damaged"),
+        (b"\x28\xb5\x2f\xfd" + b"\xff" * 50, "damaged"),
+    ],
+    ids=["gzip cut off", "zstd cut off", "gzip", "zstd"],
 )
-def test_a_file_that_was_cut_off_is_an_error(tmp_path: Path, content: bytes) -> None:
-    assert "cut off" in error_of(tmp_path / "t", content).problem
-
-
-@pytest.mark.parametrize(
-    "content",
-    [b"\x1f\x8b" + b"\x99" * 50, b"\x28\xb5\x2f\xfd" + b"\xff" * 50],
-    ids=["gzip", "zstd"],
-)
-def test_damaged_data_is_an_error(tmp_path: Path, content: bytes) -> None:
-    assert "damaged" in error_of(tmp_path / "t", content).problem
+def test_damaged_data_is_an_error(tmp_path: Path, content: bytes, problem: str) -> None:
+    assert problem in error_of(tmp_path / "t", content).problem
 
 
 def test_a_file_that_cannot_be_opened_is_an_error(tmp_path: Path) -> None:
@@ -204,12 +201,9 @@ def test_the_limit_counts_kept_records_and_stops_reading() -> None:
     assert next(source).line == kept[-1].line + 1
 
 
-@pytest.mark.parametrize("sample", [0.0, -0.1, 1.1, float("nan")])
-def test_a_sample_outside_its_domain_is_an_error(sample: float) -> None:
-    with pytest.raises(InvalidArgumentError, match="sample"):
-        select(NUMBERED, sample=sample)
-
-
-def test_a_limit_below_one_is_an_error() -> None:
-    with pytest.raises(InvalidArgumentError, match="limit"):
-        select(NUMBERED, limit=0)
+@pytest.mark.parametrize(
+    "options", [*({"sample": share} for share in (0.0, -0.1, 1.1, float("nan"))), {"limit": 0}]
+)
+def test_what_is_no_share_and_no_limit_is_an_error(options: dict[str, Any]) -> None:
+    with pytest.raises(InvalidArgumentError, match=next(iter(options))):
+        select(NUMBERED, **options)
