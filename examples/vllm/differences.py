@@ -10,14 +10,8 @@ UNCOMPARED = frozenset(
     {"timestamp", "sampling_params", "ts", "lora_request", "events", "kv_connector_stats"}
 )
 """Members that hold times, or the caller's own objects."""
-PLAIN = frozenset(
-    {
-        "CPULoadStoreSpec",
-        "GPULoadStoreSpec",
-        "MooncakeConnectorMetadata",
-        "NixlConnectorMetadata",
-    }
-)
+SPECS = ("CPULoadStoreSpec", "GPULoadStoreSpec")
+PLAIN = frozenset({*SPECS, "MooncakeConnectorMetadata", "NixlConnectorMetadata"})
 """Objects of vLLM's connectors that compare by identity."""
 CLOCKS = frozenset({"scheduler_clock", "reqs_to_send", "heartbeat_by_engine"})
 """Their members that hold times."""

@@ -19,11 +19,13 @@ goes on. On kvfast it is there once, and goes on; from 0.33.0 on also on vLLM's.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.outputs import KVConnectorOutput, ModelRunnerOutput
+from vllm.v1.request import RequestStatus
 
 from examples.vllm.connector import MadeUpConnector
 from examples.vllm.engine import (
@@ -40,36 +42,29 @@ from examples.vllm.engine import (
 SHARED, REST = (1, 2, 3, 4, 5, 6, 7, 8), (9, 10, 11, 12)
 
 
-class LoadsTheFirst(MadeUpConnector):
-    """It has two blocks for `first`, and holds no request's blocks."""
-
-    def get_num_new_matched_tokens(
-        self, request: Any, num_computed_tokens: int
-    ) -> tuple[int | None, bool]:
-        """Return tokens after the hit; no load is awaited."""
-        self.announced[request.request_id] = False
-        return len(SHARED) if request.request_id == "first" else 0, False
-
-
-class LoadsTheRest(MadeUpConnector):
-    """It has two blocks for who hits none, and the rest of the prompt for who hits some."""
+class Loads(MadeUpConnector):
+    """It holds no request's blocks, and has two of them for `first`; `loads` both: also for others
+    that hit none, and the rest of the prompt, which is awaited, for those that hit some.
+    """
 
     def get_num_new_matched_tokens(
         self, request: Any, num_computed_tokens: int
     ) -> tuple[int | None, bool]:
         """Return tokens after the hit, and whether the load is awaited."""
-        waits = num_computed_tokens > 0
+        waits = self.loads == "both" and num_computed_tokens > 0
         self.announced[request.request_id] = waits
-        return request.num_tokens - num_computed_tokens if waits else len(SHARED), waits
+        if waits:
+            return request.num_tokens - num_computed_tokens, True
+        return len(SHARED) * (self.loads == "both" or request.request_id == "first"), False
 
 
-def scheduler_of(scheduler_class: Any, connector: type[MadeUpConnector], fails: str) -> Any:
+def scheduler_of(scheduler_class: Any, loads: str, fails: str) -> Any:
     """Make a scheduler with this connector and policy for loads that fail; `add` adds to it."""
     prepare()
-    setup = Setup((attention("FullAttentionSpec", 4),), 20, 4, 4, loads="both", fails=fails)
+    setup = Setup((attention("FullAttentionSpec", 4),), 20, 4, 4, loads=loads, fails=fails)
     config = vllm_config(setup, model_folder())
-    config.kv_transfer_config.kv_connector = connector.__name__
-    config.kv_transfer_config.kv_connector_module_path = connector.__module__
+    config.kv_transfer_config.kv_connector = Loads.__name__
+    config.kv_transfer_config.kv_connector_module_path = Loads.__module__
     return make_scheduler(scheduler_class, setup, config)
 
 
@@ -90,7 +85,7 @@ def update(scheduler: Any, plan: Any, token: int = 30, **done: Any) -> None:
 
 def recomputed(scheduler_class: Any = Scheduler) -> str:
     """Return how the step after the failed load ends, with the policy to recompute."""
-    scheduler = scheduler_of(scheduler_class, LoadsTheRest, "recompute")
+    scheduler = scheduler_of(scheduler_class, "both", "recompute")
     for name, rest in (("first", (20,)), ("second", REST), ("third", REST)):
         add(scheduler, name, rest)
     plan = scheduler.schedule()
@@ -106,7 +101,7 @@ def recomputed(scheduler_class: Any = Scheduler) -> str:
 
 def ended(scheduler_class: Any = Scheduler) -> str:
     """Return whether `fourth` hits the block that was computed on a failed load."""
-    scheduler = scheduler_of(scheduler_class, LoadsTheFirst, "fail")
+    scheduler = scheduler_of(scheduler_class, "sync", "fail")
     lists: dict[str, list[int]] = {}
     for names, failed in ((("first", "second"), {2}), (("third",), set()), (("fourth",), set())):
         for name in names:
@@ -134,6 +129,74 @@ def queued(scheduler_class: Any = AsyncScheduler) -> str:
     except RuntimeError as error:
         return f"the session waits {number} times; schedule() fails: {error}"
     return f"the session waits {number} times; schedule() answers {counts}"
+
+
+# What lock step has vLLM do instead.
+
+
+def withdraw_what_does_not_run(manager: Any) -> None:
+    """Have vLLM's manager do what kvfast does with tokens that no step computes (KV-MGR-24).
+
+    It would keep their keys when a planned request is preempted, and when a load fails
+    (docs/reports/vllm-0.33-preempted-in-its-step.md, `ended`).
+    """
+    groups = manager.kv_cache_config.kv_cache_groups
+    sizes = [group.kv_cache_spec.block_size for group in groups]
+    allocate_slots, evict_blocks = manager.allocate_slots, manager.evict_blocks
+    planned = dict[str, tuple[Any, int]]()
+
+    def note_and_allocate(request: Any, new: int, hit: int = 0, *rest: Any, **options: Any) -> Any:
+        hit = options.get("num_new_computed_tokens", hit)
+        granted = allocate_slots(request, new, *rest, **{**options, "num_new_computed_tokens": hit})
+        if granted is not None and new and not options.get("delay_cache_blocks"):
+            end = request.num_computed_tokens + hit + new
+            end += options.get("num_external_computed_tokens", 0)
+            planned[request.request_id] = request, min(end, request.num_tokens)
+        return granted
+
+    def withdraw(request: Any) -> None:
+        lists = manager.get_blocks(request.request_id).blocks
+        if request.num_computed_tokens < planned.pop(request.request_id, (request, 0))[1]:
+            for blocks, size in zip(lists, sizes, strict=False):
+                for block in blocks[request.num_computed_tokens // size :]:
+                    evict_blocks({block.block_id})
+
+    def withdrawing(release: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        def withdraw_and_release(request: Any) -> Any:
+            withdraw(request)
+            return release(request)
+
+        return withdraw_and_release
+
+    def evict_and_withdraw(block_ids: Any) -> None:
+        evict_blocks(block_ids)
+        for request, end in tuple(planned.values()):
+            if request.num_computed_tokens < end:
+                withdraw(request)
+
+    manager.allocate_slots, manager.evict_blocks = note_and_allocate, evict_and_withdraw
+    manager.free = withdrawing(manager.free)
+    manager.pop_blocks_for_free = withdrawing(manager.pop_blocks_for_free)
+
+
+def queue_once(scheduler: Any) -> None:
+    """Have vLLM's scheduler do what kvfast does with a session that ends twice (`queued`)."""
+    update, handle = scheduler._update_request_with_output, scheduler._handle_stopped_request
+    before: dict[str, Any] = {}
+
+    def note_and_update(request: Any, new: list[int]) -> Any:
+        before[request.request_id] = request.status
+        return update(request, new)
+
+    def handle_once(request: Any) -> bool:
+        status = before[request.request_id]
+        if status is not RequestStatus.WAITING_FOR_STREAMING_REQ:
+            return bool(handle(request))
+        request.status = status
+        return False
+
+    scheduler._update_request_with_output = note_and_update
+    scheduler._handle_stopped_request = handle_once
 
 
 if __name__ == "__main__":

@@ -38,6 +38,7 @@ from examples.vllm.engine import (
     prepare,
     vllm_config,
 )
+from examples.vllm.faults import queue_once, withdraw_what_does_not_run
 from examples.vllm.setups import setups
 from kvfast.engines.vllm import schedulers
 from kvfast.engines.vllm.versions import is_since
@@ -293,68 +294,6 @@ class Lockstep:
             for pool in pools
         ]
         return None if queues[0] == queues[1] else f"free queues: {queues[0]} and {queues[1]}"
-
-
-def withdraw_what_does_not_run(manager: Any) -> None:
-    """Have vLLM's manager do what kvfast does with tokens that no step computes (KV-MGR-24).
-
-    It would keep their keys when a planned request is preempted
-    (docs/reports/vllm-0.33-preempted-in-its-step.md), and when a load fails that two requests share
-    (`faults.py`).
-    """
-    groups = manager.kv_cache_config.kv_cache_groups
-    free, sizes = manager.free, [group.kv_cache_spec.block_size for group in groups]
-    allocate_slots, evict_blocks = manager.allocate_slots, manager.evict_blocks
-    planned = dict[str, tuple[Any, int]]()
-
-    def note_and_allocate(request: Any, new: int, hit: int = 0, *rest: Any, **options: Any) -> Any:
-        hit = options.get("num_new_computed_tokens", hit)
-        granted = allocate_slots(request, new, *rest, **{**options, "num_new_computed_tokens": hit})
-        if granted is not None and new and not options.get("delay_cache_blocks"):
-            end = request.num_computed_tokens + hit + new
-            end += options.get("num_external_computed_tokens", 0)
-            planned[request.request_id] = request, min(end, request.num_tokens)
-        return granted
-
-    def withdraw(request: Any) -> None:
-        lists = manager.get_blocks(request.request_id).blocks
-        if request.num_computed_tokens < planned.pop(request.request_id, (request, 0))[1]:
-            for blocks, size in zip(lists, sizes, strict=False):
-                for block in blocks[request.num_computed_tokens // size :]:
-                    evict_blocks({block.block_id})
-
-    def withdraw_and_free(request: Any) -> None:
-        withdraw(request)
-        free(request)
-
-    def evict_and_withdraw(block_ids: Any) -> None:
-        evict_blocks(block_ids)
-        for request, end in tuple(planned.values()):
-            if request.num_computed_tokens < end:
-                withdraw(request)
-
-    manager.allocate_slots, manager.free = note_and_allocate, withdraw_and_free
-    manager.evict_blocks = evict_and_withdraw
-
-
-def queue_once(scheduler: Any) -> None:
-    """Have vLLM's scheduler do what kvfast does with a session that ends twice (`faults`)."""
-    update, handle = scheduler._update_request_with_output, scheduler._handle_stopped_request
-    before: dict[str, Any] = {}
-
-    def note_and_update(request: Any, *given: Any, **more: Any) -> Any:
-        before[request.request_id] = request.status
-        return update(request, *given, **more)
-
-    def handle_once(request: Any) -> bool:
-        status = before[request.request_id]
-        if status is not RequestStatus.WAITING_FOR_STREAMING_REQ:
-            return bool(handle(request))
-        request.status = status
-        return False
-
-    scheduler._update_request_with_output = note_and_update
-    scheduler._handle_stopped_request = handle_once
 
 
 def logprobs_of(sampled: Sequence[Sequence[int]]) -> LogprobsLists:
