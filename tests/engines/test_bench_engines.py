@@ -7,11 +7,6 @@ from typing import Any
 import pytest
 
 
-@pytest.fixture(scope="module")
-def model(engine: Any) -> Any:
-    return engine.model_folder()
-
-
 def test_every_kind_of_load_has_its_rows(model: Any) -> None:
     from bench.engines.load import cases
     from bench.engines.report import tables

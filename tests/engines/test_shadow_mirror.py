@@ -65,6 +65,9 @@ class Stock:
         )
         return None if answer is None else shown(answer)
 
+    def cache_blocks(self, request: Any, num_computed_tokens: int) -> None:
+        """Cache nothing here."""
+
     def free(self, request: Any) -> None:
         if not self.forgets_to_free:
             self.manager.free(self.mine(request))
@@ -242,3 +245,12 @@ def test_a_stale_common_prefix_is_a_difference() -> None:
     assert mirror.difference is not None
     assert "0, 2), shadow" in mirror.difference.said
     assert mirror.difference.record is None
+
+
+def test_only_final_tokens_may_be_cached() -> None:
+    mirror = mirrored(records=None, follows=False)
+    manager = followed(Stock(), mirror)
+    manager.cache_blocks(request("a", [1, 2, 3, 4, 5]), 5)
+    assert mirror.difference is None
+    manager.cache_blocks(request("a", [1, 2, 3, 4, 5]), 6)
+    assert "6 tokens to be cached, of which 5 are final" in str(mirror.difference)

@@ -114,17 +114,8 @@ class VLLMHitRateWindow:
         self.inner = library.stats.CachingMetrics(max_requests)
 
     def observe(self, stats: PrefixCacheStats) -> None:
-        self.inner.observe(
-            self._stats_class(
-                reset=stats.reset,
-                requests=stats.requests,
-                queries=stats.queries_tokens,
-                hits=stats.hits_tokens,
-                preempted_requests=stats.preempted_requests,
-                preempted_queries=stats.preempted_queries_tokens,
-                preempted_hits=stats.preempted_hits_tokens,
-            )
-        )
+        members = {name.removesuffix("_tokens"): value for name, value in vars(stats).items()}
+        self.inner.observe(self._stats_class(**members))
 
     @property
     def num_requests(self) -> int:

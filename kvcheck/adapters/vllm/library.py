@@ -10,11 +10,12 @@ from __future__ import annotations
 import importlib
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
 from typing import Any
+from unittest.mock import patch
 
 from kvcheck.adapters.vllm.errors import VLLMUnavailableError, describe
 from kvspec.policy import Policy
@@ -78,18 +79,8 @@ class Library:
             self.utils.init_none_hash(self.hash_function(function))
             return bytes(self.utils.NONE_HASH)
 
-    @contextmanager
-    def parent_hash(self, none_hash: bytes) -> Iterator[None]:
-        absent = object()
-        before = getattr(self.utils, "NONE_HASH", absent)
-        self.utils.NONE_HASH = none_hash
-        try:
-            yield
-        finally:
-            if before is absent:
-                del self.utils.NONE_HASH
-            else:
-                self.utils.NONE_HASH = before
+    def parent_hash(self, none_hash: bytes) -> AbstractContextManager[object]:
+        return patch.object(self.utils, "NONE_HASH", none_hash, create=True)
 
 
 def load_library() -> Library:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import fields
 from typing import Any
 
 from kvcheck.adapters.vllm.errors import NAME, config_errors, typed_errors
@@ -320,14 +321,8 @@ def _to_ids(groups: Sequence[Sequence[Any]]) -> KVCacheBlocks:
 
 
 def stats_of(stats: Any) -> PrefixCacheStats | None:
+    """Convert vLLM's counters, whose names lack the unit."""
     if stats is None:
         return None
-    return PrefixCacheStats(
-        reset=stats.reset,
-        requests=stats.requests,
-        queries_tokens=stats.queries,
-        hits_tokens=stats.hits,
-        preempted_requests=stats.preempted_requests,
-        preempted_queries_tokens=stats.preempted_queries,
-        preempted_hits_tokens=stats.preempted_hits,
-    )
+    names = (each.name for each in fields(PrefixCacheStats))
+    return PrefixCacheStats(**{n: getattr(stats, n.removesuffix("_tokens")) for n in names})

@@ -1,6 +1,6 @@
 """Preconditions that vLLM's scheduler must keep for its manager to be right, checked per call.
 
-The manager cannot check these itself. What is wrong is said in words; None, or no text: nothing.
+The manager cannot check these itself. What is wrong is said in words.
 """
 
 from __future__ import annotations
@@ -72,17 +72,3 @@ def misaligned(asked: Asked, size: int, stops: Collection[int], *, later: bool) 
     if later and asked.start % size and asked.end > -(-asked.start // size) * size:
         chunk = f"a chunk from token {asked.start} to {asked.end}"
         yield f"{chunk}, past the end of a block of {size}"
-
-
-def whole_blocks_offered(num_tokens: int, scheduler_block_size: int) -> str | None:
-    """Check that a connector is offered whole blocks: otherwise its load would race with a copy."""
-    if num_tokens % scheduler_block_size:
-        return f"tokens behind {num_tokens}, no multiple of {scheduler_block_size}"
-    return None
-
-
-def verified_tokens(num_computed_tokens: int, num_tokens: int) -> str | None:
-    """Check that only final tokens are cached, without rejected drafts."""
-    if num_computed_tokens > num_tokens:
-        return f"{num_computed_tokens} tokens to be cached, of which {num_tokens} are final"
-    return None

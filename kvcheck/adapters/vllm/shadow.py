@@ -23,7 +23,6 @@ from kvcheck.adapters.vllm.events import translate_event
 from kvcheck.adapters.vllm.expected import read_expected
 from kvcheck.adapters.vllm.library import Library, load_library
 from kvcheck.adapters.vllm.mirror import Mirror
-from kvcheck.adapters.vllm.preconditions import whole_blocks_offered
 from kvcheck.adapters.vllm.shadowed import Later, ShadowedManager, ShadowedPool
 from kvcheck.adapters.vllm.state import take_snapshot
 from kvcheck.adapters.vllm.steps import Steps
@@ -128,12 +127,13 @@ def _later(s: Any, mirror: Mirror) -> Later:
 
 
 def _check_offers(s: Any, mirror: Mirror) -> None:
-    """Check that the connector is offered whole blocks."""
+    """Check that the connector is offered whole blocks: else its load would race with a copy."""
     ask, size = s.connector.get_num_new_matched_tokens, s.block_size
 
     def offered(request: Any, num_computed_tokens: int) -> Any:
-        broken = whole_blocks_offered(num_computed_tokens, size)
-        mirror.require(f"get_num_new_matched_tokens of {request.request_id}", broken)
+        if num_computed_tokens % size:
+            said = f"tokens behind {num_computed_tokens}, no multiple of {size}"
+            mirror.require(f"get_num_new_matched_tokens of {request.request_id}", said)
         return ask(request, num_computed_tokens)
 
     s.connector.get_num_new_matched_tokens = offered

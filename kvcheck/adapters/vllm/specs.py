@@ -128,27 +128,22 @@ def cache_config(
     library: Library, kv_cache: KVCacheConfig, retention_interval: int | None = None
 ) -> Any:
     """vLLM's KVCacheConfig; with the retention interval, and without tensors, from 0.33 on."""
-    interface = library.interface
-    if library.is_later:
-        return interface.KVCacheConfig(
-            num_blocks=kv_cache.num_blocks,
-            kv_cache_tensors=[],
-            kv_cache_groups=group_specs(library, kv_cache.groups),
-            prefix_cache_retention_interval=retention_interval,
-        )
     tensors = [
-        interface.KVCacheTensor(
+        library.interface.KVCacheTensor(
             size=tensor.size_bytes,
             shared_by=list(tensor.shared_by),
             offset=tensor.offset_bytes or 0,
             block_stride=tensor.block_stride_bytes or 0,
         )
         for tensor in kv_cache.tensors
+        if not library.is_later
     ]
-    return interface.KVCacheConfig(
+    later = {"prefix_cache_retention_interval": retention_interval} if library.is_later else {}
+    return library.interface.KVCacheConfig(
         num_blocks=kv_cache.num_blocks,
         kv_cache_tensors=tensors,
         kv_cache_groups=group_specs(library, kv_cache.groups),
+        **later,
     )
 
 
