@@ -8,7 +8,7 @@ example must need no more than its rule does; where one did, it was split.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 from kvcheck.judge.outcome import (
     BROKEN,
@@ -58,10 +58,6 @@ def rule_outcomes(report: Report) -> dict[str, RuleOutcome]:
     return {rule: outcome(rule) for rule in rules}
 
 
-def verdicts(report: Report) -> dict[str, str]:
-    return {rule: found.verdict for rule, found in rule_outcomes(report).items()}
-
-
 def counts_of(outcomes: Mapping[str, RuleOutcome]) -> dict[str, int]:
     counts = Counter(found.verdict for found in outcomes.values())
     return {verdict: counts[verdict] for verdict in VERDICTS}
@@ -78,19 +74,11 @@ def grouped(outcomes: Mapping[str, RuleOutcome], verdict: str) -> dict[str, list
 def _lacks_of_checks(report: Report) -> dict[str, list[Lacks | None]]:
     """Return for each rule and each check about it why the check was left out, or None."""
     found: dict[str, list[Lacks | None]] = {}
-    for rules, lacks in _checks(report):
-        for rule in rules:
-            found.setdefault(rule, []).append(lacks)
+    for example in EXAMPLES if report.options.budget.directed else ():
+        if example.binds_at(report.options.level):
+            for rule in example.rules:
+                found.setdefault(rule, []).append(report.left_out.get(example.name))
     return found
-
-
-def _checks(report: Report) -> Iterator[tuple[tuple[str, ...], Lacks | None]]:
-    """Yield the checks of the run, each with what it needs and the subject lacks."""
-    options = report.options
-    if options.budget.directed:
-        for example in EXAMPLES:
-            if example.binds_at(options.level):
-                yield example.rules, report.left_out.get(example.name)
 
 
 def _why_not_exercised(report: Report) -> str:

@@ -151,8 +151,3 @@ def blamed(
     found = [under_its_rule(violation) for violation in violations]
     last = len(place)
     return tuple(sorted(found, key=lambda each: place.get(each.rule, last)))
-
-
-def in_doubt(evidence: Iterable[Evidence]) -> frozenset[str]:
-    """Return rules with a check that failed or did not finish; they may not be called unbroken."""
-    return frozenset(rule for each in evidence if each.kind is not None for rule in each.rules)

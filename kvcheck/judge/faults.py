@@ -14,10 +14,12 @@ from dataclasses import dataclass
 
 from kvcheck.judge.blame import LATER, Kind, Neighbour, Suspect
 from kvcheck.judge.options import Options
+from kvcheck.judge.parts import answer
+from kvcheck.judge.sides import Sides
 from kvcheck.mistakes import Mistake, installed
-from kvcheck.play.left_out import LeftOut
-from kvcheck.play.verdicts import Level, Violation, first_violation
-from kvcheck.rules.directed import example_violation, find_example
+from kvcheck.play.steps import Program
+from kvcheck.play.verdicts import Violation
+from kvcheck.rules.directed import Example, find_example
 from kvspec.interface import Implementation
 
 MOST_STORIES = 8
@@ -94,29 +96,18 @@ def known_of(oracle: str) -> tuple[Mistake, ...]:
 def shows(
     violation: Violation, made: Implementation, oracle: Implementation, options: Options
 ) -> bool:
-    again = played(violation, made, oracle, options)
+    """Play the violation again, on an implementation with a mistake."""
+    part: Program | Example = violation.program
+    if violation.is_example:
+        try:
+            part = find_example(part.name)
+        except KeyError:
+            return False
+    again = answer(Sides(made, oracle, options), part).violation
     if again is None or len(again.operations) != len(violation.operations):
         return False
-    return (again.name, again.expected, again.observed, again.detail) == (
-        violation.name,
-        violation.expected,
-        violation.observed,
-        violation.detail,
-    )
-
-
-def played(
-    violation: Violation, made: Implementation, oracle: Implementation, options: Options
-) -> Violation | None:
-    """Play the violation's operations on an implementation and return what they show."""
-    compared = None if options.level is Level.SAFETY else oracle
-    try:
-        if not violation.is_example:
-            return first_violation(violation.program, made, options.level, compared)
-        example = find_example(violation.program.name)
-        return example_violation(example, made, options.policy, compared, options.level)
-    except (LeftOut, KeyError):
-        return None
+    members = ("name", "expected", "observed", "detail")
+    return all(getattr(again, name) == getattr(violation, name) for name in members)
 
 
 def by_likeness(ranked: Sequence[Suspect], found: Sequence[Likeness]) -> tuple[Suspect, ...]:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-
-from kvcheck.judge.blame import Evidence, Kind, cause_of
 
 DIRECTED, RANDOM = "directed", "random"
 """Kinds of checks that show a finding; `RANDOM` only if no example does."""
@@ -42,11 +39,3 @@ class Compared:
     def known_as(self, cause: str) -> Finding | None:
         """Return the known finding of this cause if everything that shows it is known."""
         return next((each for each in self.known if each.cause == cause), None)
-
-
-def shown_by(kinds: Iterable[Kind], evidence: Sequence[Evidence]) -> dict[str, tuple[str, ...]]:
-    places: dict[Kind, dict[str, None]] = {kind: {} for kind in kinds}
-    for each in evidence:
-        if each.kind:
-            places.get(each.kind, {})[f"{DIRECTED} {each.check}"] = None
-    return {cause_of(kind): tuple(found) or (RANDOM,) for kind, found in places.items()}

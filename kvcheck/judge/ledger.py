@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from kvcheck.judge.blame import Evidence, Kind, Suspect, in_doubt, suspects
+from kvcheck.judge.blame import Evidence, Kind, Suspect, cause_of, suspects
 from kvcheck.judge.coverage import exercised
-from kvcheck.judge.findings import shown_by
+from kvcheck.judge.findings import DIRECTED, RANDOM
 from kvcheck.judge.outcomes import neighbours
 from kvcheck.judge.state import State
 from kvcheck.play.left_out import LeftOut
@@ -62,11 +62,17 @@ class Ledger:
 
     @property
     def in_doubt(self) -> frozenset[str]:
-        return in_doubt(self.evidence)
+        """Return rules with a check that failed; they may not be called unbroken."""
+        return frozenset(rule for each in self.evidence if each.kind for rule in each.rules)
 
     @property
     def shown_by(self) -> Mapping[str, tuple[str, ...]]:
-        return shown_by(self.violations, self.evidence)
+        """Return for each cause the examples that show it; `RANDOM` only if none does."""
+        places: dict[Kind, list[str]] = {kind: [] for kind in self.violations}
+        for each in self.evidence:
+            if each.kind in places:
+                places[each.kind].append(f"{DIRECTED} {each.check}")
+        return {cause_of(kind): tuple(found) or (RANDOM,) for kind, found in places.items()}
 
     def exercised(self, level: Level, can: Capabilities, num_random: int) -> frozenset[str]:
         """Return the rules that were checked; those of every program if one came to its end."""

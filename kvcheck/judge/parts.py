@@ -56,14 +56,17 @@ class Drawn:
     is_last: bool = False
 
 
-def program_answer(sides: Sides, program: Program) -> Answer:
+def answer(sides: Sides, part: Program | Example) -> Answer:
     situations: Counter[str] = Counter()
     found: Violation | None = None
     left_out: LeftOut | None = None
-    begin = time.monotonic()
+    subject, options, begin = sides.subject, sides.options, time.monotonic()
     try:
-        both = (sides.subject, sides.options.level, sides.compared)
-        found = first_violation(program, *both, situations)
+        if isinstance(part, Program):
+            found = first_violation(part, subject, options.level, sides.compared, situations)
+        else:
+            about = (part, subject, options.policy, sides.compared, options.level)
+            found = example_violation(*about)
     except LeftOut as reason:
         left_out = reason
     return Answer(found, left_out, time.monotonic() - begin, situations)
@@ -71,19 +74,7 @@ def program_answer(sides: Sides, program: Program) -> Answer:
 
 def example(sides: Sides, name: str) -> Answer:
     """Run an example, or a random model to plan for, by its name."""
-    return example_answer(sides, find_example(name))
-
-
-def example_answer(sides: Sides, example: Example) -> Answer:
-    found: Violation | None = None
-    left_out: LeftOut | None = None
-    options, begin = sides.options, time.monotonic()
-    try:
-        both = (sides.subject, options.policy, sides.compared)
-        found = example_violation(example, *both, options.level)
-    except LeftOut as reason:
-        left_out = reason
-    return Answer(found, left_out, time.monotonic() - begin)
+    return answer(sides, find_example(name))
 
 
 def plans(sides: Sides, batch: int, names: Sequence[str]) -> Drawn:
@@ -102,9 +93,9 @@ def _run(sides: Sides, drawn: Sequence[Program]) -> Iterator[Answer]:
         asked = (program, sides.subject.capabilities, sides.options.policy)
         fitting = random_program(*asked, hashes_matter=hashes_matter, oracle=oracle)
         if fitting is not None and lost < watchdog.PATIENCE_SECONDS:
-            answer = program_answer(sides, fitting)
-            lost += answer.lost_seconds
-            yield answer
+            found = answer(sides, fitting)
+            lost += found.lost_seconds
+            yield found
 
 
 def calls_of(

@@ -13,12 +13,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 from kvcheck.judge.options import Options
-from kvcheck.play.left_out import LeftOut
+from kvcheck.judge.parts import answer
+from kvcheck.judge.sides import Sides
 from kvcheck.play.player import Outcome, Player
 from kvcheck.play.state import abstract_state
 from kvcheck.play.verdicts import HANG, Level, Violation
 from kvcheck.remote.client import RemoteImplementation
-from kvcheck.rules.directed import example_violation, find_example
+from kvcheck.rules.directed import find_example
 from kvcheck.watch.calls import ARGUMENTS, LISTS, Call
 from kvcheck.watch.forwarding import Forwarding, ForwardingImplementation
 from kvcheck.watch.writing import more_of
@@ -49,12 +50,10 @@ def _retold(
 ) -> Violation:
     """Add an example's last manager and the calls to it up to the failure."""
     listener = Listener(subject)
-    compared = None if options.level is Level.SAFETY else oracle
-    with suppress(LeftOut, KeyError):
-        example = find_example(violation.program.name)
-        example_violation(
-            example, cast(Implementation, listener), options.policy, compared, options.level
-        )
+    sides = Sides(cast(Implementation, listener), oracle, options)
+    compared = sides.compared
+    with suppress(KeyError):
+        answer(sides, find_example(violation.program.name))
     if not listener.heard:
         return violation
     last = listener.heard[-1]

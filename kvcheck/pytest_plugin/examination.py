@@ -11,7 +11,7 @@ from kvcheck.judge.causes import SHRINK_SECONDS
 from kvcheck.judge.findings import DIRECTED
 from kvcheck.judge.options import BUDGETS, Options, judged
 from kvcheck.judge.outcome import Report, RuleOutcome
-from kvcheck.judge.parts import Answer, program_answer
+from kvcheck.judge.parts import Answer, answer
 from kvcheck.judge.sides import Sides
 from kvcheck.judge.suite import Suite
 from kvcheck.judge.telling import told
@@ -104,10 +104,10 @@ class Examination:
         return None, again
 
     def _answer(self, program: Program) -> Answer:
-        answer = program_answer(self.sides, program)
-        if answer.violation is not None:
-            self.failing_seconds += answer.seconds
-        return answer
+        found = answer(self.sides, program)
+        if found.violation is not None:
+            self.failing_seconds += found.seconds
+        return found
 
     def _made_small(self, found: Violation) -> Violation:
         """Shrink the program of a violation, unless running it takes too long."""

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import pytest
 
 from kvcheck.discovery import find_implementation
 from kvcheck.judge import suite
-from kvcheck.judge.applying import verdicts
-from kvcheck.judge.blame import Evidence, Neighbour, blamed, in_doubt, suspects
+from kvcheck.judge.applying import rule_outcomes
+from kvcheck.judge.blame import Evidence, Neighbour, blamed, suspects
 from kvcheck.judge.faults import known_of, likenesses
+from kvcheck.judge.ledger import Ledger
 from kvcheck.judge.options import BUDGETS, Options
 from kvcheck.judge.outcome import BROKEN, IN_DOUBT, UNBROKEN, Report
 from kvcheck.judge.report import text_lines
@@ -49,7 +48,7 @@ def test_a_violation_stands_under_the_rule_of_its_checks_and_not_of_its_call() -
 
 
 def test_a_rule_with_a_failed_check_is_in_doubt() -> None:
-    assert in_doubt(EVIDENCE) == {"KV-SW-1", "KV-GRP-2"}
+    assert Ledger(evidence=[*EVIDENCE]).in_doubt == {"KV-SW-1", "KV-GRP-2"}
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +60,7 @@ def report() -> Report:
 
 
 def test_no_rule_is_unbroken_whose_check_failed(report: Report) -> None:
-    found: Mapping[str, str] = verdicts(report)
+    found = {rule: each.verdict for rule, each in rule_outcomes(report).items()}
     assert not report.conforms
     assert {found[rule] for rule in report.in_doubt & set(found)} <= {BROKEN, IN_DOUBT}
     assert found[report.violations[0].rule] == BROKEN

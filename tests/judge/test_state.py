@@ -11,10 +11,10 @@ import pytest
 
 import kvref
 from kvcheck.judge import suite as suites
-from kvcheck.judge.applying import verdicts
+from kvcheck.judge.applying import rule_outcomes
 from kvcheck.judge.options import Budget, Options
 from kvcheck.judge.outcome import Reached, Report
-from kvcheck.judge.parts import Answer, program_answer
+from kvcheck.judge.parts import Answer, answer
 from kvcheck.judge.report import text_lines
 from kvcheck.judge.state import State, decode_program, encode_program
 from kvcheck.judge.suite import Suite
@@ -70,7 +70,7 @@ def stopped_after(
 
 
 def first_of(suite: Suite) -> Violation:
-    answers = (program_answer(suite.sides, program) for program in SCENARIOS)
+    answers = (answer(suite.sides, program) for program in SCENARIOS)
     return next(each.violation for each in answers if each.violation is not None)
 
 
@@ -85,7 +85,7 @@ def test_two_halves_are_one_run(
     assert end.batch == 4
     assert (second.directed, second.random) == (whole.directed, whole.random)
     assert second.situations == whole.situations
-    assert verdicts(second) == verdicts(whole)
+    assert rule_outcomes(second) == rule_outcomes(whole)
     assert {v.rule for v in second.violations} == {v.rule for v in whole.violations}
 
 
