@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from kvcheck.judge.blame import Evidence, Kind, Suspect, cause_of, suspects
-from kvcheck.judge.coverage import exercised
+from kvcheck.judge.coverage import always_checked, exercised
 from kvcheck.judge.findings import DIRECTED, RANDOM
 from kvcheck.judge.outcomes import neighbours
 from kvcheck.judge.state import State
@@ -75,8 +75,13 @@ class Ledger:
         return {cause_of(kind): tuple(found) or (RANDOM,) for kind, found in places.items()}
 
     def exercised(self, level: Level, can: Capabilities, num_random: int) -> frozenset[str]:
-        """Return the rules that were checked; those of every program if one came to its end."""
-        some = num_random > 0 or any(each.kind is None for each in self.evidence)
+        """Return the rules that were checked; those of every program if one came to its end.
+
+        An example for one of them is such a program; others may need no manager.
+        """
+        always = always_checked(can)
+        passed = (each.rules[0] for each in self.evidence if each.rules and each.kind is None)
+        some = num_random > 0 or any(rule in always for rule in passed)
         return exercised(self.about, level, can, by_programs=some)
 
     def kept_in(self, state: State) -> State:

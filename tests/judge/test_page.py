@@ -11,8 +11,10 @@ import pytest
 
 import kvref
 from kvcheck.judge.applying import rule_outcomes
+from kvcheck.judge.blame import Evidence
 from kvcheck.judge.coverage import FROM_OUTSIDE, exercised
 from kvcheck.judge.drawing import story
+from kvcheck.judge.ledger import Ledger
 from kvcheck.judge.options import Budget, Options
 from kvcheck.judge.outcome import BROKEN, NOT_APPLICABLE, NOT_EXERCISED, UNBROKEN, Report
 from kvcheck.judge.page import report_html
@@ -125,3 +127,5 @@ def test_safety_decides_about_few_rules_whatever_programs_are_about() -> None:
     more = replace(can, features=can.features | {Feature.RESET})
     assert exercised({"KV-POOL-11"}, Level.SAFETY, more) == FROM_OUTSIDE | {"KV-POOL-11"}
     assert exercised((), Level.SAFETY, REFERENCE.capabilities) > FROM_OUTSIDE
+    ledger = Ledger(about={"KV-STAT-4"}, evidence=[Evidence("a", ("KV-STAT-4", "KV-ERR-2"))])
+    assert ledger.exercised(Level.BEHAVIOUR, can, 0) == {"KV-STAT-4"}  # it needs no manager

@@ -49,8 +49,8 @@ def test_every_member_of_a_report_is_what_the_run_found() -> None:
     about = {rule for each in CHOSEN for rule in each.rules}
     assert report == Report(
         CAN.name, ASKED, (), len(fresh.found.evidence), 0, {}, fresh.situations, report.seconds,
-        exercised=exercised(about, ASKED.level, CAN), looked_at=frozenset({"directed"}),
-        version=CAN.version,
+        exercised=exercised(about, ASKED.level, CAN, by_programs=False),
+        looked_at=frozenset({"directed"}), version=CAN.version,
     )  # fmt: skip
     assert 0.0 < report.seconds < 60.0
     every = [each for each in CHOSEN if each.binds_at(ASKED.level)]

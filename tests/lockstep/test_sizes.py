@@ -97,7 +97,6 @@ def test_so_do_those_with_few_large_pools() -> None:
 
 
 def test_short_programs_would_not() -> None:
-
     assert len(not_straddled(random_programs(SEED, 0, MAX_STEPS))) > 5
 
 
