@@ -25,8 +25,6 @@ from kvcheck.judge.unobservable import UNOBSERVABLE
 from kvcheck.rulebook import rule_sentences
 from kvcheck.rules.directed import EXAMPLES
 
-Lacks = tuple[str, ...]
-
 
 def chosen_rules(report: Report) -> dict[str, str]:
     wanted = report.options.is_wanted
@@ -71,9 +69,9 @@ def grouped(outcomes: Mapping[str, RuleOutcome], verdict: str) -> dict[str, list
     return dict(sorted(found.items(), key=lambda pair: -len(pair[1])))
 
 
-def _lacks_of_checks(report: Report) -> dict[str, list[Lacks | None]]:
+def _lacks_of_checks(report: Report) -> dict[str, list[tuple[str, ...] | None]]:
     """Return for each rule and each check about it why the check was left out, or None."""
-    found: dict[str, list[Lacks | None]] = {}
+    found: dict[str, list[tuple[str, ...] | None]] = {}
     for example in EXAMPLES if report.options.budget.directed else ():
         if example.binds_at(report.options.level):
             for rule in example.rules:

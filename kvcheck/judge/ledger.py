@@ -75,10 +75,7 @@ class Ledger:
         return {cause_of(kind): tuple(found) or (RANDOM,) for kind, found in places.items()}
 
     def exercised(self, level: Level, can: Capabilities, num_random: int) -> frozenset[str]:
-        """Return the rules that were checked; those of every program if one came to its end.
-
-        An example for one of them is such a program; others may need no manager.
-        """
+        """Return the rules that were checked; those of every program if one of their own passed."""
         always = always_checked(can)
         passed = (each.rules[0] for each in self.evidence if each.rules and each.kind is None)
         some = num_random > 0 or any(rule in always for rule in passed)

@@ -176,11 +176,9 @@ def test_what_differed_first_is_told_even_if_the_round_ended_later_for_another_r
     clock = FakeClock()
     less = Toy(clock, change=lambda calls: shorter_hits(other_hashes(calls)), is_batched=False)
     whole = Toy(clock, is_batched=False)
-    both = (
-        refused(clock, SMALL, whole=whole, less=less),
-        refused(clock, SMALL, less=less, whole=whole),
-    )
-    assert {caught.phase for caught in both} == {HASH, LOOK_UP}  # a round's first differs from none
+    orders = ({"whole": whole, "less": less}, {"less": less, "whole": whole})
+    phases = {refused(clock, SMALL, **toys).phase for toys in orders}
+    assert phases == {HASH, LOOK_UP}  # the first of a round differs from none
 
 
 def test_one_that_names_blocks_in_its_own_way_is_held_to_lengths_only() -> None:
