@@ -184,9 +184,9 @@ def queue_once(scheduler: Any) -> None:
     update, handle = scheduler._update_request_with_output, scheduler._handle_stopped_request
     before: dict[str, Any] = {}
 
-    def note_and_update(request: Any, new: list[int]) -> Any:
+    def note_and_update(request: Any, *given: Any, **more: Any) -> Any:
         before[request.request_id] = request.status
-        return update(request, new)
+        return update(request, *given, **more)
 
     def handle_once(request: Any) -> bool:
         status = before[request.request_id]
