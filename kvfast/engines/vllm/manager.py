@@ -198,7 +198,8 @@ class KvfastManager:
                 self.batched.unregister((handle,))
 
     def remove_skipped_blocks(self, request_id: str, *counts: int, **named: int) -> None:
-        """Release what attention no longer needs. `counts`: computed tokens, the prompt's."""
+        """Release what attention no longer needs; versions name the computed tokens differently."""
+        named.pop("num_prompt_tokens", None)
         mine = self.requests.held.get(request_id)
         if mine is not None:
             self.fast.remove_skipped_blocks(mine, (*counts, *named.values())[0])
@@ -318,9 +319,7 @@ class KvfastManager:
         return Blocks(cut, self.block_pool) if any(cut) else self.empty_kv_cache_blocks
 
     def record_blocks_for_zeroing(self, request_id: str, start_token: int) -> None:
-        """Raise UnsupportedError: blocks to be zeroed are of several groups, where a failed load
-        starts again.
-        """
+        """Raise UnsupportedError: a failed load starts again, beside groups that are zeroed."""
         raise UnsupportedError("zeroing what a failed load left", "kvfast")
 
     def cache_blocks(self, request: Any, num_computed_tokens: int) -> None:
