@@ -53,9 +53,8 @@ def _check_types(config: ManagerConfig, snapshot: Snapshot) -> None:
 
 def _ill_typed(snapshot: Snapshot) -> str | None:
     """Return the first member that is not of its declared type; invariants rely on the types."""
-    for member in (
-        *("free_queue", "ref_counts", "covered_tokens", "popped_blocks", "reserved_blocks"),
-    ):
+    counts = ("free_queue", "ref_counts", "covered_tokens", "popped_blocks", "reserved_blocks")
+    for member in counts:
         if not _are_counts(getattr(snapshot, member)):
             return member
     well_typed = {

@@ -161,8 +161,13 @@ def test_no_key_of_a_restored_state_covers_more_than_can_be_numbered(
     implementation: Implementation, make_request: MakeRequest
 ) -> None:
     manager = implementation.create(make_config(20, 4), check_invariants=False)
-    admit(manager, make_request(manager, "r", range(9)))
+    request = make_request(manager, "r", range(9))
+    admit(manager, request)
+    manager.free(request)
     state = manager.snapshot()
-    far = replace(state, covered_tokens=(0, 2**40, *state.covered_tokens[2:]))
+    most, rest = (2**31 - 1) * 4, state.covered_tokens[2:]
+    near = replace(state, covered_tokens=(0, most, *rest))
+    assert implementation.restore(manager.config, near).snapshot() == near
+    far = replace(state, covered_tokens=(0, most + 4, *rest))
     with pytest.raises(InvalidArgumentError, match="snapshot"):
         implementation.restore(manager.config, far)
