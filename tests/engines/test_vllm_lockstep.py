@@ -27,7 +27,7 @@ def test_both_schedulers_do_the_same(
         assert ours.num_steps_batched + ours.single_steps.total() == 40
         assert ours.use_v2_model_runner is bool(int(runner))
         # A ring takes no more blocks than it has, and counts as if it would.
-        words = ("loads", "adapters", "ring", "own", "unusual", "states")[: 6 - is_since(33)]
+        words = ("loads", "adapters", "ring", "own", "unusual", *["states"] * (not is_since(33)))
         is_usual = not any(word in name for word in words)
         is_common = not setup.encoder_cache and not setup.pools
         least = 30 * is_usual if is_common else 18 * is_usual * is_since(33)
