@@ -1,4 +1,4 @@
-"""What no argument may be, by its type in the interface: values, objects that lie (KV-ERR-2)."""
+"""Illegal arguments by their type in the interface: values, and objects that lie (KV-ERR-2)."""
 
 from __future__ import annotations
 

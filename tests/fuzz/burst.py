@@ -2,7 +2,7 @@
 
 A call may raise a typed error of the contract, or `Foreign`, which an object of the caller raised.
 Anything else is a finding, and so are a broken invariant, a state that an error changed, and tokens
-and hashes of a request that part. What no document names is only asked not to harm the process.
+and hashes of a request that part. Calls that no document names must only leave the process alive.
 """
 
 from __future__ import annotations
