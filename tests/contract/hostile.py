@@ -201,8 +201,20 @@ class Stranger:
 
 LIARS: tuple[Any, ...] = (Liar(-(2**63)), Liar(-1), Liar(2**53), Liar(2**200), Pretender())
 NO_INT: tuple[Any, ...] = (
-    None, True, False, 1.0, float("nan"), "1", b"1", [0], (1,), np.int64(0), 2**63, 2**99, *LIARS,
-)  # fmt: skip
+    None,
+    True,
+    False,
+    1.0,
+    float("nan"),
+    "1",
+    b"1",
+    [0],
+    (1,),
+    np.int64(0),
+    2**63,
+    2**99,
+    *LIARS,
+)
 """Values that are neither a count nor an element of a list of ints."""
 NO_COUNT: tuple[Any, ...] = (*NO_INT, -1, 2**53)
 NO_FLAG: tuple[Any, ...] = (None, 0, 1, 1.0, "yes", [], np.True_, Flag())
@@ -213,9 +225,24 @@ UNREADABLE: tuple[Any, ...] = (
 )
 LONG = range(2**40)
 NO_IDS: tuple[Any, ...] = (
-    None, 7, True, 1.5, "1", {1: 2}, {1, 2}, [-1], [-7], [20], [2**32 + 1], [1, *LIARS],
-    *([one] for one in NO_INT), range(2**70), LONG, range(-(2**70), 0), *UNREADABLE,
-)  # fmt: skip
+    None,
+    7,
+    True,
+    1.5,
+    "1",
+    {1: 2},
+    {1, 2},
+    [-1],
+    [-7],
+    [20],
+    [2**32 + 1],
+    [1, *LIARS],
+    *([one] for one in NO_INT),
+    range(2**70),
+    LONG,
+    range(-(2**70), 0),
+    *UNREADABLE,
+)
 """In a pool of 20 blocks."""
 
 
@@ -227,12 +254,20 @@ def hits_of(groups: Any) -> KVCacheBlocks:
 
 
 NO_HITS: tuple[Any, ...] = (
-    0, False, "", [], (), [[1]], "hits", KVCacheBlocks(()), KVCacheBlocks(((),) * 5),
+    0,
+    False,
+    "",
+    [],
+    (),
+    [[1]],
+    "hits",
+    KVCacheBlocks(()),
+    KVCacheBlocks(((),) * 5),
     *(hits_of(groups) for groups in (None, 7, Growing(1, 50), [], {1}, [[1], [2], [3]])),
     *(hits_of((ids,)) for ids in (*NO_IDS, np.array([1], dtype=object).data)),
     *(hits_of((ids,)) for ids in (Growing(1, 2), Growing(1, 100_000), GrowsWhenRead([1] * 100))),
     *(hits_of(ids) for ids in NO_IDS[-6:]),
-)  # fmt: skip
+)
 
 BAD: Mapping[str, tuple[Any, ...]] = {
     "int": NO_COUNT,
@@ -244,13 +279,28 @@ BAD: Mapping[str, tuple[Any, ...]] = {
 """By the type that an argument has in the interface."""
 
 NO_INTS: tuple[Any, ...] = (
-    None, True, 1.0, float("nan"), "0", b"\0\0\0\0", {0}, {0: 1}, object, np.int64(0),
-    array("d", [0.0]), array("f", [0.0]), array("I", [0]), array("Q", [0]), array("h", [0]),
-    array("b", [0]), np.zeros(1), np.zeros(1, bool), np.zeros(1, np.uint32), np.zeros(1, np.int16),
-    np.zeros(1, ">i8"), np.zeros(1, object), np.zeros((1, 1), int), np.zeros(4, int)[::2],
-    np.array(0), np.zeros(1, "M8[s]"), (ctypes.c_uint64 * 1)(), memoryview(b"\0" * 8), iter([0]),
-    slice(0), np.float32(0), Pretender(),
-)  # fmt: skip
+    None,
+    True,
+    1.0,
+    float("nan"),
+    "0",
+    b"\0\0\0\0",
+    {0},
+    {0: 1},
+    object,
+    iter([0]),
+    slice(0),
+    np.int64(0),
+    np.float32(0),
+    np.array(0),
+    Pretender(),
+    *(array(kind, [0]) for kind in "dfIQhb"),
+    *(np.zeros(1, kind) for kind in (float, bool, "u4", "i2", ">i8", object, "M8[s]")),
+    np.zeros((1, 1), int),
+    np.zeros(4, int)[::2],
+    (ctypes.c_uint64 * 1)(),
+    memoryview(bytes(8)),
+)
 """Values that are no array of ints of a batch: the error names the whole argument."""
 RANGES = (range(2**62), range(2**70), range(0, -(2**70), -1))
 
@@ -261,17 +311,33 @@ def read_only(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 NO_ROWS: tuple[Any, ...] = (
-    7, "rows", [[0, 0, 0, 0]], bytearray(64), array("i", [0] * 8), np.zeros((3, 4)),
-    np.zeros((3, 4), np.int64), np.zeros((3, 4), np.uint32), np.zeros((3, 5), np.int32),
-    np.zeros((4, 3), np.int32), np.zeros(12, np.int32), np.zeros((3, 2, 2), np.int32),
-    np.zeros((4, 3), np.int32).T, np.zeros((6, 4), np.int32)[::2], np.zeros((3, 4), ">i4"),
-    read_only(np.zeros((3, 4), np.int32)), memoryview(bytes(48)).cast("i", [3, 4]),
-)  # fmt: skip
+    7,
+    "rows",
+    [[0, 0, 0, 0]],
+    bytearray(64),
+    array("i", [0] * 8),
+    *(np.zeros((3, 4), kind) for kind in (float, "i8", "u4", ">i4")),
+    *(np.zeros(shape, "i4") for shape in ((3, 5), (4, 3), 12, (3, 2, 2))),
+    np.zeros((4, 3), "i4").T,
+    np.zeros((6, 4), "i4")[::2],
+    read_only(np.zeros((3, 4), "i4")),
+    memoryview(bytes(48)).cast("i", [3, 4]),
+)
 NO_SLOTS: tuple[Any, ...] = (
-    7, "slots", [0] * 40, bytes(320), bytearray(320), array("i", [0] * 40), array("d", [0.0] * 40),
-    array("Q", [0] * 40), np.zeros(40), np.zeros(40, np.int32), np.zeros((40, 1), np.int64),
-    np.zeros(80, np.int64)[::2], np.zeros(40, ">i8"), read_only(np.zeros(40, np.int64)),
-    memoryview(bytes(320)).cast("q"), array("q"), array("q", [0]), np.zeros(1, np.int64),
+    7,
+    "slots",
+    [0] * 40,
+    bytes(320),
+    bytearray(320),
+    memoryview(bytes(320)).cast("q"),
+    *(array(kind, [0] * 40) for kind in "idQ"),
+    array("q"),
+    array("q", [0]),
+    *(np.zeros(40, kind) for kind in (float, "i4", ">i8")),
+    np.zeros((40, 1), "i8"),
+    np.zeros(80, "i8")[::2],
+    read_only(np.zeros(40, "i8")),
+    np.zeros(1, "i8"),
     np.array(0),
-)  # fmt: skip
+)
 """In a step of two tokens."""

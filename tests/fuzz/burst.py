@@ -2,12 +2,11 @@
 
 A call may raise a typed error of the contract, or `Foreign`, which an object of the caller raised.
 Anything else is a finding, and so are a broken invariant, a state that an error changed, and tokens
-and hashes of a request that part. Calls that no document names must only leave the process alive.
+and hashes of a request that part.
 """
 
 from __future__ import annotations
 
-import copy
 import re
 import traceback
 from array import array
@@ -34,7 +33,6 @@ from kvspec.invariants import check_snapshot
 from kvspec.request import RequestInput, RequestStatus
 from kvspec.tier import Tier
 from tests.contract import hostile as no
-from tests.fuzz.reach import Reached
 from tests.fuzz.tamper import tamper
 
 SMALL = (0, 1, 1, 2, 3, 4, 5, 6, 8, 9, 12, 16, 17, 32, 48, 64)
@@ -89,9 +87,12 @@ def calls_of(owner: type) -> Mapping[str, tuple[Parameter, ...]]:
 
 
 CALLS: Mapping[str, Mapping[str, tuple[Parameter, ...]]] = MappingProxyType(
-    {"manager": calls_of(KVCacheManager), "batched": calls_of(BatchedManager),
-     "tier": calls_of(Tier)}
-)  # fmt: skip
+    {
+        "manager": calls_of(KVCacheManager),
+        "batched": calls_of(BatchedManager),
+        "tier": calls_of(Tier),
+    }
+)
 
 
 class Burst:
@@ -117,9 +118,11 @@ class Burst:
             hit = manager.get_computed_blocks(request)
             length = hit.hit_length_tokens
             granted = manager.allocate_slots(
-                request, max(1, request.num_tokens - length), num_new_computed_tokens=length,
+                request,
+                max(1, request.num_tokens - length),
+                num_new_computed_tokens=length,
                 new_computed_blocks=hit.blocks,
-            )  # fmt: skip
+            )
             if granted is not None:
                 request.num_computed_tokens = max(length + 1, request.num_tokens)
                 request.status = RequestStatus.RUNNING
@@ -153,8 +156,10 @@ class Burst:
             case "Request":
                 return random.choice((*self.own, *self.own, *self.others))
             case "Sequence[int]":
-                return [random.randrange(1, self.manager.config.kv_cache.num_blocks + 1)
-                        for _ in range(random.choice((0, 1, 2, 3, 9)))]  # fmt: skip
+                return [
+                    random.randrange(1, self.manager.config.kv_cache.num_blocks + 1)
+                    for _ in range(random.choice((0, 1, 2, 3, 9)))
+                ]
             case "KVCacheBlocks | None" | "KVCacheBlocks":
                 hit = self.manager.get_computed_blocks(random.choice(self.own))
                 return random.choice((None, hit.blocks))
@@ -189,11 +194,15 @@ class Burst:
             ids = [each for each in no.NO_IDS if each is not no.LONG]
             table = ids if annotation[0] == "S" else [*no.NO_INTS, *no.RANGES]
             values = (
-                random.choice(table), [*numbers, random.choice((*no.NO_INT, *HUGE))],
-                no.Moody(numbers, random.choice(MOODS), act), no.Tensor(np.array(numbers), act),
-                no.Growing(numbers[0], 50), no.GrowsWhenRead(numbers), no.Posing(list, act),
+                random.choice(table),
+                [*numbers, random.choice((*no.NO_INT, *HUGE))],
+                no.Moody(numbers, random.choice(MOODS), act),
+                no.Tensor(np.array(numbers), act),
+                no.Growing(numbers[0], 50),
+                no.GrowsWhenRead(numbers),
+                no.Posing(list, act),
                 [no.Acting(numbers[0], act)],
-            )  # fmt: skip
+            )
         elif annotation.startswith("int"):
             values = (*no.NO_COUNT, *HUGE, no.Acting(3, act), no.Posing(int, act))
         elif annotation == "bool":
@@ -201,15 +210,19 @@ class Burst:
         elif annotation == "Request":
             mine = random.choice(self.own)
             kind: Any = type(mine)
-            values = (*no.BAD["Request"], no.Posing(kind, act), self.foreign(),
-                      kind.__new__(kind))  # fmt: skip
+            values = (*no.BAD["Request"], no.Posing(kind, act), self.foreign(), kind.__new__(kind))
         elif annotation.startswith("KVCacheBlocks"):
             moody = KVCacheBlocks((no.Moody([1, 2], random.choice(MOODS), act),))
             values = (*no.NO_HITS, moody)
         elif "Array" in annotation:
             rows = np.zeros((9, 4), np.int32)
-            values = (*no.NO_ROWS, *no.NO_SLOTS, no.Tensor(rows, act), [no.Tensor(rows, act)],
-                      [random.choice(no.NO_SLOTS)])  # fmt: skip
+            values = (
+                *no.NO_ROWS,
+                *no.NO_SLOTS,
+                no.Tensor(rows, act),
+                [no.Tensor(rows, act)],
+                [random.choice(no.NO_SLOTS)],
+            )
         return random.choice((*values, None, 7, "x", object()))
 
     def foreign(self) -> Any:
@@ -264,10 +277,14 @@ class Burst:
                     request.append([1] * 9)
 
         looks: tuple[Callable[[], object], ...] = (
-            lambda: view[a], lambda: view[a : b : random.choice((None, 1, -1, 0))], grow,
-            lambda: a in view, lambda: view.index(a, b), lambda: list(reversed(view)),
+            lambda: view[a],
+            lambda: view[a : b : random.choice((None, 1, -1, 0))],
+            grow,
+            lambda: a in view,
+            lambda: view.index(a, b),
+            lambda: list(reversed(view)),
             lambda: (hash(request), repr(request), repr(view), view == self.value("Ints")),
-        )  # fmt: skip
+        )
         return "a view", random.choice(looks)
 
     def act(self) -> None:
@@ -337,24 +354,3 @@ class Burst:
         else:
             self.told.append(f"restored with another {member}")
             self.look()
-
-    def inside(self, found: Reached) -> None:
-        """Call or set an attribute. It may refuse in any way."""
-        owner: Any = {"m": self.manager, "r": self.own[0], "b": self.batched}[found.root]
-        self.told.append(f"inside {found.root}{found.path}")
-        kinds = ("int", "Sequence[int]", "Request", "KVCacheBlocks", "Array", "bool")
-        *path, name = found.path.split(".")[1:]
-        try:
-            things = [self.value(self.random.choice(kinds)) for _ in range(4)]
-            for each in path:
-                owner = getattr(owner, each)
-            if found.is_callable and self.random.random() < 0.9:
-                getattr(owner, name)(*things[: self.random.choice(found.arities)])
-            elif "__" not in found.path and self.random.random() < 0.5:
-                setattr(owner, name, things[0])
-            else:
-                list(copy.copy(getattr(owner, name)))
-        except (SystemError, RecursionError) as error:
-            self.fail(*described(error))
-        except Exception:
-            return

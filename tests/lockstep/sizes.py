@@ -103,4 +103,4 @@ lists of 65,536 blocks, or a request of 32,768 tokens that grows. Other seeds co
 HoldsSaturate needs a block that is held 65,537 times. No program sets a request back behind its
 window (KV-REQ-9). Earlier draws found ItemsBehindComeLate, which 10,000 operations of later ones
 did not, and the last five, of which 20,000 operations of these, or two minutes of them, find none.
-The directed suite finds these, and the first story of the fuzzer's corpus CountsOneRunOfRevived."""
+The directed suite finds these."""
