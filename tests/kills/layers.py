@@ -31,7 +31,6 @@ from kvspec.record_file import read_header
 from tests.brute_force.enumeration import Vectors, enumeration_finds, make_vectors
 from tests.brute_force.stories import NUM_NAMED, first_stories, history_finds
 from tests.explore.exploring import explored
-from tests.kills import proved
 from tests.kills.directed import directed_checks, finds, interrupted, plan_checks
 from tests.lockstep.production import finds_difference
 from tests.lockstep.test_batched import play
@@ -57,19 +56,16 @@ ALONE = MANAGERS | {"both"}
 
 @dataclass(frozen=True)
 class Layer:
-    """A kind of check. `kinds`: the mistakes it is about, if `concerns` agrees; `prepare`:
-    what all of them share.
-    """
+    """A kind of check, and the kinds of mistakes it is about; `prepare`: what all of them share."""
 
     about: str
     kinds: frozenset[str]
     find: Callable[[Mistake], str | None]
     prepare: Callable[[], Any] = lambda: None
-    concerns: Callable[[Mistake], bool] = lambda mistake: True
 
     def is_about(self, mistake: Mistake) -> bool:
         """Check whether the layer can be shown the mistake."""
-        return mistake.kind in self.kinds and self.concerns(mistake)
+        return mistake.kind in self.kinds
 
 
 def directed(mistake: Mistake) -> str | None:
@@ -245,20 +241,6 @@ LAYERS: Mapping[str, Layer] = MappingProxyType(
         ),
         "traces": Layer("the recorded traces that are shipped", ALONE, traces),
         "explore": Layer(f"small configurations, {MAX_EDGES:,} edges each", MANAGERS, explore),
-        "proofs": Layer(
-            "proofs by z3 that name a function which is changed",
-            frozenset({"manager", "planner", "both"}),
-            proved.proofs,
-            proved.read_by,
-            partial(proved.concerns, contracts=False),
-        ),
-        "contracts": Layer(
-            "contracts that name a function which is changed, by CrossHair",
-            frozenset({"manager"}),
-            proved.contracts,
-            proved.read_by,
-            partial(proved.concerns, contracts=True),
-        ),
         "properties": Layer(
             f"properties of plans, {MODELS.max_examples} models each",
             frozenset({"planner"}),

@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
-from contextlib import nullcontext
 from dataclasses import replace
-from types import FrameType, ModuleType
+from types import FrameType
 
 import pytest
 
@@ -18,12 +17,10 @@ from kvcheck.mistakes.text import Change, changed, entries
 from kvcheck.mistakes.twin import sources, twin
 from kvcheck.rules.example import Example
 from kvspec.errors import UnknownImplementationError
-from tests.all_mistakes import everything, with_kind
-from tests.kills import matrix, proved
+from tests.kills import matrix
 from tests.kills.directed import directed_checks, finds
 from tests.kills.layers import LAYERS
 from tests.kills.matrix import KILLED
-from tests.kills.page import PARTS
 from tests.mistakes import in_both, mistaken, mistakes, of_kvfast
 from tests.source import ROOT
 
@@ -219,28 +216,6 @@ def test_the_matrix_knows_only_layers_and_mistakes_that_there_are() -> None:
     assert {mistake for mistake, _ in CELLS} <= {mistake.id for mistake in everybody}
 
 
-def test_those_of_other_parts_are_listed_beside_them() -> None:
-    """List each once, with a description and with rules that exist."""
-    found = [with_kind(mistake) for mistake in everything()]
-    assert len({mistake.id for mistake in found}) == len(found)
-    rules = set(json.loads(RULES.read_text(encoding="utf-8")))
-    for mistake in found:
-        assert len(mistake.about) > 5, mistake.id
-        assert {
-            rule for rule in mistake.rules if rule.split("-")[1] not in ("TIER", "DEV", "FLEET")
-        } <= rules
-    assert set(PARTS) <= {mistake.kind for mistake in found}
-
-
-@pytest.mark.parametrize(
-    ("name", "by"), [("HandsOutBackwards", ""), ("LookaheadIsVerifiedInBoth", "slots")]
-)
-def test_proofs_are_run_on_the_changed_code(name: str, by: str) -> None:
-    LAYERS["proofs"].prepare()
-    found = matrix.cell(find(name, (*mistakes(), *COMMON)), "proofs", 120.0)
-    assert found.by.partition(":")[0] == by
-
-
 def test_a_mistake_whose_lines_are_gone_is_no_kill() -> None:
     """Raise an error: such a cell once counted as killed, as the process had ended."""
     gone = Change("kvref.block_pool", "BlockPool.touch", ["a line of long ago"], ["pass"])
@@ -253,26 +228,3 @@ def test_a_layer_is_shown_what_it_is_about() -> None:
     about = {mistake.id: mistake for mistake in (*mistakes(), *of_kvfast(), *COMMON)}
     for mistake, layer in CELLS:
         assert LAYERS[layer].is_about(about[mistake]), f"{mistake}, {layer}"
-
-
-def test_a_cell_is_older_once_the_function_that_its_mistake_changes_has_changed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    mistake = find("HandsOutBackwards", mistakes())
-    before, source = matrix.code_of(mistake), matrix.source_of("kvref.block_pool")
-    elsewhere = source.replace("def touch(self", "def touched(self")
-    inside = source.replace("return taken", "return list(taken)")
-    described = source.replace("Take n blocks", "Take blocks")
-    for now, is_older in ((source, False), (elsewhere, False), (described, False), (inside, True)):
-        monkeypatch.setattr(matrix, "source_of", lambda module, now=now: now)
-        assert (matrix.code_of(mistake) != before) == is_older
-
-
-def test_a_proof_that_cannot_run_as_it_is_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else a mistake would pass for one that no proof sees."""
-    broken = ModuleType("broken")
-    broken.main = lambda: [][1]  # type: ignore[attr-defined]
-    monkeypatch.setattr(proved, "about", lambda *_, **__: ["proofs.code.broken"])
-    monkeypatch.setattr(proved, "_imported", lambda *_: nullcontext(broken))
-    with pytest.raises(IndexError):
-        proved.proofs(REAL[0])
