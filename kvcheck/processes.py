@@ -1,26 +1,17 @@
-"""Processes of this machine that make calls (`kvcheck.tasks`), and end when interrupted.
-
-Also a call that may be made anywhere: a program, in its own folder.
-"""
+"""Processes of this machine that make calls (`kvcheck.tasks`), and end when interrupted."""
 
 from __future__ import annotations
 
 import multiprocessing
-import os
 import pickle
 import signal
-import subprocess
-import sys
-import zipfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, suppress
-from io import BytesIO
 from multiprocessing import connection, resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 from queue import Empty, SimpleQueue
-from tempfile import TemporaryDirectory
 from threading import Lock
 from time import monotonic
 
@@ -122,33 +113,3 @@ def _without_interrupts() -> None:
     """Block Ctrl-C in all processes that this thread starts, from their first instruction."""
     if hasattr(signal, "pthread_sigmask"):
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-
-
-def exit_code(
-    archive: bytes, arguments: Sequence[str], variables: Mapping[str, str], limit_s: float
-) -> int | None:
-    """Run Python in a folder with the files of this ZIP archive; returns its exit code.
-
-    Returns None at the time limit. The files travel with the call, so that they need not exist
-    where it is made. The program may crash or hang without harm to the caller: all processes that
-    it started are ended with it.
-    """
-    with TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        with zipfile.ZipFile(BytesIO(archive)) as files:
-            files.extractall(folder)
-        with subprocess.Popen(
-            [sys.executable, *arguments],
-            cwd=folder,
-            env={**os.environ, **variables},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            process_group=0,
-        ) as process:
-            try:
-                return process.wait(limit_s)
-            except subprocess.TimeoutExpired:
-                return None
-            finally:
-                with suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)

@@ -18,11 +18,9 @@ from types import ModuleType
 import click
 
 from tests.adapters import findings
-from tests.all_mistakes import everything
 from tests.differences.vectors import write_vectors
 from tests.kills import matrix
 from tests.kills import page as kills_page
-from tests.mistakes import in_both, mistakes, of_kvfast
 from tests.mutation.page import texts as mutation
 from tests.proofs import refinement
 from tests.remote.schema import protocol
@@ -97,8 +95,7 @@ def differences() -> Mapping[str, str]:
 
 def kills() -> Mapping[str, str]:
     """Build the matrix of mistakes and layers from the cells that were run."""
-    everybody = (*mistakes(), *of_kvfast(), *(of_kvref for of_kvref, _ in in_both()))
-    text = kills_page.text(everybody, matrix.read(), everything())
+    text = kills_page.text(kills_page.everybody(), matrix.read())
     return {str(kills_page.PAGE.relative_to(ROOT)): text}
 
 
@@ -122,7 +119,6 @@ GENERATED: Sequence[Quick | Slow] = (
         "seconds",
         (*KVSPEC, "replay", "demo", "--impl", "kvref", "--limit", "50", "--plot", PICTURE),
     ),
-    Slow("chapters", "spec/README.md", "half a minute", (PYTHON, "-m", "tests.chapters")),
     Slow(
         "window",
         "docs/implement-your-own.md",

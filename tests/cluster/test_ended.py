@@ -17,14 +17,12 @@ from kvcheck.judge.report import text_lines
 from kvcheck.judge.suite import Suite
 from kvcheck.play import watchdog
 from kvcheck.play.verdicts import Level
-from kvcheck.processes import exit_code
 from kvcheck.tasks import Workers
 from kvref.implementation import ReferenceImplementation
 from kvspec.interface import Implementation
 from tests.cluster.workers import Shuffling
 from tests.commands import python
 from tests.judge.test_hangs import NeverTouches
-from tests.mutation.draw import packed
 
 HANGS = """
 import pathlib, time
@@ -119,37 +117,3 @@ def test_patience_ends_at_the_same_program(window: int, monkeypatch: pytest.Monk
     alone = report(None)
     assert "stopped early" in "\n".join(alone)
     assert report(Shuffling(window)) == alone
-
-
-BEGINS = """
-import os, subprocess, sys, time
-file, seconds = sys.argv[1:]
-with open(file, "w") as out:
-    out.write(str(subprocess.Popen(["sleep", "600"]).pid))
-time.sleep(int(seconds))
-os._exit(int(os.environ["CODE"]))
-"""
-
-
-@pytest.mark.parametrize(("sleeps_s", "limit_s", "answer"), [(0, 60, 7), (600, 2, None)])
-def test_what_a_program_began_ends_with_it(
-    sleeps_s: int, limit_s: float, answer: int | None, tmp_path: Path
-) -> None:
-    (tmp_path / "begins.py").write_text(BEGINS)
-    file = tmp_path / "number"
-    arguments = ["begins.py", str(file), str(sleeps_s)]
-    assert exit_code(packed(tmp_path), arguments, {"CODE": "7"}, limit_s) == answer
-    assert has_ended(int(file.read_text()))
-
-
-def has_ended(number: int) -> bool:
-    deadline = time.monotonic() + 10
-    while time.monotonic() < deadline:
-        try:
-            text = Path(f"/proc/{number}/stat").read_text("ascii")
-        except FileNotFoundError:
-            return True
-        if text.rpartition(")")[2].split()[0] == "Z":
-            return True
-        time.sleep(0.05)
-    return False

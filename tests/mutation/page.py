@@ -6,12 +6,11 @@ import json
 import tomllib
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from math import sqrt
 from pathlib import Path
 
-from tests.mutation.draw import Mutant
-from tests.mutation.parts import PARTS
+from tests.mutation.draw import PARTS, Mutant
 from tests.source import ROOT
 
 DRAWS = Path(__file__).parent / "draws.json"
@@ -32,10 +31,6 @@ class Draw:
     total: int
     number: int
     others: tuple[Mutant, ...]
-
-    @property
-    def which(self) -> tuple[str, int, str]:
-        return self.part, self.seed, self.label
 
     @property
     def survivors(self) -> list[Mutant]:
@@ -66,8 +61,6 @@ class Explained:
 
 def draws() -> list[Draw]:
     """Return all draws that are kept."""
-    if not DRAWS.exists():
-        return []
     return [
         Draw(**{**each, "others": tuple(Mutant(**one) for one in each["others"])})
         for each in json.loads(DRAWS.read_text(encoding="utf-8"))
@@ -89,12 +82,12 @@ def explained() -> list[Explained]:
     ]
 
 
-def add(draw: Draw) -> None:
-    """Keep a draw, in place of an earlier one of the same kind."""
-    kept = [each for each in draws() if each.which != draw.which]
+def add(draw: Draw, commit: str) -> None:
+    """Keep a draw of a commit."""
     order = list(PARTS)
     rows = sorted(
-        (*kept, draw), key=lambda each: (order.index(each.part), each.seed, each.label != "raw")
+        (*draws(), replace(draw, commit=commit)),
+        key=lambda each: (order.index(each.part), each.seed, each.label != "raw"),
     )
     text = json.dumps([asdict(each) for each in rows], ensure_ascii=False, indent=1)
     DRAWS.write_text(text + "\n", encoding="utf-8")
@@ -127,18 +120,13 @@ def _lines() -> Iterator[str]:
         # Tests that were widened for a draw say nothing of the mutants outside of it.
         likely = f"{low:.1%} … {high:.1%}" if draw.label == "raw" else ""
         yield (
-            f"| {PARTS[draw.part].about} | {draw.label} | {draw.commit}, {draw.seed} |"
+            f"| {PARTS[draw.part]['about']} | {draw.label} | {draw.commit}, {draw.seed} |"
             f" {draw.total:,} | {draw.number} | {dead} | {dead / draw.number:.1%} |"
             f" {likely} | {known}, with them {(dead + known) / draw.number:.1%} |"
         )
     others = Counter(
         each.status for draw in draws() for each in draw.others if each not in draw.survivors
     )
-    have = {draw.part for draw in draws()}
-    none = [part.about for name, part in PARTS.items() if name not in have]
-    if none:
-        yield ""
-        yield f"Not drawn yet: {'; '.join(none)}."
     yield ""
     yield (
         "Dead otherwise than by a test that failed: "

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
+from tests.mutation.draw import PARTS
 from tests.mutation.page import draws, explained
-from tests.mutation.parts import PARTS
 from tests.source import ROOT
 
 
@@ -17,14 +15,6 @@ def test_what_is_explained_stands_in_the_code() -> None:
         assert set(why.old.splitlines()) <= lines, why
         assert why.part in PARTS
         assert why.why.endswith(".")
-
-
-def test_a_draw_takes_the_place_of_the_same_one_alone() -> None:
-    kept = [draw.which for draw in draws()]
-    assert len(set(kept)) == len(kept)
-    one = draws()[0]
-    assert replace(one, commit="another", number=50).which == one.which
-    assert replace(one, seed=99).which not in kept
 
 
 def test_every_part_has_a_draw_of_some_size() -> None:
