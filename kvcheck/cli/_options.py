@@ -24,13 +24,6 @@ FORMS_OF_IMPL = "a name such as kvref, package.module:factory, or cmd:PROGRAM AR
 
 impl_argument = click.argument("name", metavar="IMPL")
 record_argument = click.argument("record", metavar="RECORD", type=PATH)
-resume_option = click.option(
-    "--resume",
-    "resume_path",
-    type=FILE,
-    metavar="FILE",
-    help="Save the run's progress in FILE, and resume from it if the file exists.",
-)
 records_option = click.option(
     "--records",
     "records_path",

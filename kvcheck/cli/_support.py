@@ -1,10 +1,9 @@
-"""Helpers of all commands: error lines, extras, consoles, saved states, atomic writes."""
+"""Helpers of all commands: error lines, extras, consoles, atomic writes."""
 
 from __future__ import annotations
 
 import contextlib
 import difflib
-import hashlib
 import importlib
 import json
 import os
@@ -27,9 +26,6 @@ from rich.progress import (
 )
 from rich.table import Table
 
-from kvspec._json import Where
-from kvspec._jsonlines import parse_json, read_bounded
-
 DONE, FAILED, NOT_RUN, INTERRUPTED, READER_GONE = 0, 1, 2, 130, 141
 EXIT_CODES = """\b
 Exit codes:
@@ -43,11 +39,6 @@ STDOUT = "-"
 
 MOST_BLOCKS = 2**24
 """Limit on `--num-blocks`: a manager allocates memory for each block."""
-
-MOST_STATE_BYTES = 2**30
-STATE_HEAD = b"kvspec-resume sha256 "
-OLD_STATE_HEAD = b"kvspec-state sha256 "
-"""The head that older versions wrote; saved managers (`spec/saved.md`) use that name now."""
 
 
 class CommandError(Exception):
@@ -157,52 +148,16 @@ def progress_bars(*, counts: bool = False, **options: Any) -> Progress:
     return Progress(*columns, console=console, transient=True, disable=hidden, **options)
 
 
-def read_state(path: Path, command: str) -> tuple[Any, Where] | None:
-    """Read the JSON that `write_state` wrote, and its place for error messages.
-
-    None if there is no file. Raises FormatError if it is damaged or was not written by `command`.
-    """
-    if not path.exists():
-        return None
-    where = Where(str(path))
-    head, _, body = read_bounded(path, most_bytes=MOST_STATE_BYTES).partition(b"\n")
-    anew = "remove it or name another file to start again"
-    if head.startswith(b"{"):
-        problem = "written by an older kvspec without a checksum, so damage cannot be detected"
-        raise where.error(f"{problem}; {anew}")
-    if head.startswith(OLD_STATE_HEAD):
-        raise where.error(f"written by an older kvspec; {anew}")
-    if not head.startswith(STATE_HEAD):
-        raise where.error(f"not a saved state of kvspec {command}; name another file")
-    if head != _state_head(body):
-        raise where.error(f"damaged: its checksum does not match; {anew}")
-    return parse_json(body, where), where
-
-
-def write_state(document: Any, path: Path) -> None:
-    """Write a command's progress as JSON, preceded by its checksum."""
-    body = _json_text(document).encode()
-    write_whole(path, _state_head(body) + b"\n" + body)
-
-
-def _state_head(body: bytes) -> bytes:
-    return STATE_HEAD + hashlib.sha256(body).hexdigest().encode()
-
-
 def write_json(document: Any, path: Path | None = None) -> None:
     """Write a document as JSON: to stdout if the path is None or `-`, else to the file.
 
     Every `--json` uses this function: keys keep their order and floats all their digits.
     """
-    text = _json_text(document)
+    text = json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
     if path is None or str(path) == STDOUT:
         sys.stdout.write(text)
     else:
         write_whole(path, text.encode())
-
-
-def _json_text(document: Any) -> str:
-    return json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def write_whole(path: Path, content: bytes) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +19,6 @@ from kvcheck.cli._options import (
     oracle_option,
     profile_option,
     records_option,
-    resume_option,
     rules_option,
     verbose_option,
 )
@@ -29,11 +27,9 @@ from kvcheck.cli._support import (
     STDOUT,
     fail,
     progress_bars,
-    read_state,
     say,
     set_globally,
     write_json,
-    write_state,
     write_whole,
 )
 from kvcheck.cli._workers import workers_for, workers_options
@@ -45,7 +41,6 @@ if TYPE_CHECKING:
     from kvcheck.judge.expected import Asked
     from kvcheck.judge.options import Budget
     from kvcheck.judge.outcome import Reached, Report
-    from kvcheck.judge.state import State
     from kvcheck.judge.suite import Suite
     from kvcheck.play.verdicts import Level
     from kvspec.interface import Capabilities
@@ -85,7 +80,6 @@ if TYPE_CHECKING:
 @oracle_option()
 @records_option
 @html_option
-@resume_option
 @json_option()
 @click.option(
     "--junit",
@@ -129,7 +123,6 @@ def command(
     jobs: int,
     cluster: str | None,
     oracle: str,
-    resume_path: Path | None,
     expect: Path | None,
     write_expect: Path | None,
     fail_fast: bool,
@@ -146,9 +139,8 @@ def command(
     The reference is not compared with itself: the verdict then says "self-checks only".
 
     Ctrl-C ends a run and prints the report so far, exit code 130 if the budget was not spent and
-    nothing is broken; this is how `--budget deep` ends. With --resume FILE the same command goes on
-    later, and first retries what was broken. --jobs and --cluster divide the examples and programs
-    among workers; the findings are the same.
+    nothing is broken; this is how `--budget deep` ends. Another --seed tries other programs. --jobs
+    and --cluster divide the examples and programs among workers; the findings are the same.
 
     --write-expect FILE lists the differences found. --expect FILE exits with 0 if exactly these are
     found: new ones fail, and so do listed ones that the run looked for and no longer finds.
@@ -156,7 +148,8 @@ def command(
     from kvcheck.judge.expected import Asked
     from kvcheck.play.verdicts import Level
 
-    _require_whole(fail_fast, expect, write_expect, resume_path)
+    if fail_fast and (expect or write_expect):
+        fail("-x ends at the first failure; leave it out, or --expect and --write-expect")
     declared = find_profile(profile)
     suite = suite_of(
         (name, oracle),
@@ -167,22 +160,14 @@ def command(
         policy=declared.policy,
         fail_fast=fail_fast,
     )
-    suite.save = partial(save, resume_path)
     known = KnownFiles(expect, write_expect, Asked.of(suite.options, declared.name))
-    earlier = earlier_run(resume_path)
     with workers_for(jobs, cluster) as suite.workers:
-        result = known.compared(run(suite, earlier))
+        result = known.compared(run(suite))
     require_something(result, suite.can)
     write(result, suite, **outputs)
     known.write(result)
     is_endless = budget == "deep" and programs is None
     return exit_code(result, is_accepted=known.is_accepted, is_endless=is_endless)
-
-
-def _require_whole(fail_fast: bool, *files: Path | None) -> None:
-    """Fail if -x is given beside files that need the whole run."""
-    if fail_fast and any(files):
-        fail("-x ends at the first failure; leave it out, or --expect, --write-expect and --resume")
 
 
 def suite_of(names: tuple[str, str], *, level: Level | None, **asked: Any) -> Suite:
@@ -208,11 +193,6 @@ def budget_of(name: str, programs: int | None) -> Budget:
             f"--programs {programs}: --budget {name} runs no random programs; use fast, ci or deep"
         )
     return budget if programs is None else budget.counted(programs)
-
-
-def save(path: Path | None, reached: State) -> None:
-    if path is not None:
-        write_state(reached.to_json(), path)
 
 
 def exit_code(result: Report, *, is_accepted: bool, is_endless: bool) -> int:
@@ -330,7 +310,7 @@ def style_of(number: int, line: str, *, conforms: bool) -> str | None:
     return next((style for mark, style in marks.items() if line.startswith(mark)), None)
 
 
-def run(suite: Suite, state: State | None) -> Report:
+def run(suite: Suite) -> Report:
     with progress_bars() as bars:
         bar = bars.add_task("examples", total=1.0)
 
@@ -341,18 +321,7 @@ def run(suite: Suite, state: State | None) -> Report:
             bars.update(bar, description=text, completed=share or 0.0, total=total)
 
         suite.progress = heard
-        return suite.run(state)
-
-
-def earlier_run(path: Path | None) -> State | None:
-    """Read the progress of an earlier run; None if there is none.
-
-    Raises FormatError if the file was not written by `kvspec check`.
-    """
-    from kvcheck.judge.state import State
-
-    found = None if path is None else read_state(path, "check")
-    return None if found is None else State.from_json(*found)
+        return suite.run()
 
 
 def lacks(report: Report) -> list[str]:

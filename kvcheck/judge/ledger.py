@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 
 from kvcheck.judge.blame import Evidence, Kind, Suspect, cause_of, suspects
 from kvcheck.judge.coverage import always_checked, exercised
 from kvcheck.judge.findings import DIRECTED, RANDOM
 from kvcheck.judge.outcomes import neighbours
-from kvcheck.judge.state import State
 from kvcheck.play.left_out import LeftOut
-from kvcheck.play.verdicts import Level, Violation, first_violation
-from kvspec.interface import Capabilities, Implementation
+from kvcheck.play.verdicts import Level, Violation
+from kvspec.interface import Capabilities
 
 
 @dataclass
@@ -80,27 +79,3 @@ class Ledger:
         passed = (each.rules[0] for each in self.evidence if each.rules and each.kind is None)
         some = num_random > 0 or any(rule in always for rule in passed)
         return exercised(self.about, level, can, by_programs=some)
-
-    def kept_in(self, state: State) -> State:
-        """Return the state with every violation found so far."""
-        found = (*self.listed, *self.more.values())
-        return replace(
-            state,
-            programs=tuple(v.program for v in found if not v.is_example),
-            examples=tuple(v.program.name for v in found if v.is_example),
-        )
-
-    def take_over(
-        self, state: State, subject: Implementation, level: Level, compared: Implementation | None
-    ) -> Iterable[str]:
-        """Retry what an earlier run found; yield the names of examples to try."""
-        self.left_out = dict(state.left_out)
-        self.about = set(state.about)
-        for program in state.programs:
-            violation = first_violation(program, subject, level, compared)
-            if violation is not None:
-                self.add(violation)
-        yield from state.examples
-        # A defect that was repaired since is no evidence any more.
-        kinds = {None, *self.violations}
-        self.evidence = [each for each in state.evidence if each.kind in kinds]

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import cached_property
-from typing import Any
 
 from kvcheck.play.fit import policy_of
 from kvcheck.play.verdicts import Level
@@ -120,15 +119,3 @@ def judged(options: Options, subject: Implementation) -> Options:
     """
     level_for(options.level, subject)
     return replace(options, policy=policy_of(options.policy, subject.capabilities))
-
-
-def run_of(subject: Implementation, options: Options) -> dict[str, Any]:
-    """Return what two runs must have in common for one to continue the other."""
-    return {
-        "subject": subject.capabilities.name,
-        "level": str(options.level),
-        "seed": options.seed,
-        "rules": list(options.rules),
-        "max_steps": options.budget.max_steps,
-        "policy": asdict(options.policy),
-    }

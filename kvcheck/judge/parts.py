@@ -18,7 +18,6 @@ from kvcheck.play.left_out import LeftOut
 from kvcheck.play.steps import Program
 from kvcheck.play.verdicts import Violation, first_violation
 from kvcheck.rules.directed import Example, example_violation, find_example
-from kvcheck.tasks import Call
 
 PROGRAMS_OF_A_CALL = 10
 """Random programs per call to a worker: about a tenth of a second."""
@@ -45,17 +44,6 @@ class Answer:
         return self.seconds if self.violation and self.seconds > SLOW_SECONDS else 0.0
 
 
-@dataclass(frozen=True)
-class Drawn:
-    """The outcomes of the programs or plans of a batch that ran, of `drawn` programs. `is_last`:
-    the batch is done."""
-
-    batch: int
-    answers: tuple[Answer, ...]
-    drawn: int = 0
-    is_last: bool = False
-
-
 def answer(sides: Sides, part: Program | Example) -> Answer:
     situations: Counter[str] = Counter()
     found: Violation | None = None
@@ -77,13 +65,13 @@ def example(sides: Sides, name: str) -> Answer:
     return answer(sides, find_example(name))
 
 
-def plans(sides: Sides, batch: int, names: Sequence[str]) -> Drawn:
-    return Drawn(batch, tuple(example(sides, name) for name in names))
+def plans(sides: Sides, names: Sequence[str]) -> tuple[Answer, ...]:
+    return tuple(example(sides, name) for name in names)
 
 
-def programs(sides: Sides, batch: int, is_last: bool, drawn: Sequence[Program]) -> Drawn:
+def programs(sides: Sides, drawn: Sequence[Program]) -> tuple[Answer, ...]:
     """Run random programs, as far as the subject supports them."""
-    return Drawn(batch, tuple(_run(sides, drawn)), len(drawn), is_last)
+    return tuple(_run(sides, drawn))
 
 
 def _run(sides: Sides, drawn: Sequence[Program]) -> Iterator[Answer]:
@@ -96,12 +84,3 @@ def _run(sides: Sides, drawn: Sequence[Program]) -> Iterator[Answer]:
             found = answer(sides, fitting)
             lost += found.lost_seconds
             yield found
-
-
-def calls_of(
-    sides: Sides, batch: int, drawn: Sequence[Program], is_whole: bool, at_once: int
-) -> Iterator[Call]:
-    """Yield a batch's programs, `at_once` per call, and mark the last call of a whole batch."""
-    for first in range(0, len(drawn), at_once):
-        is_last = is_whole and first + at_once >= len(drawn)
-        yield programs, (sides, batch, is_last, drawn[first : first + at_once])

@@ -6,7 +6,6 @@ import itertools
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 
 from kvcheck.judge import parts
 from kvcheck.judge.blame import Suspect, blamed
@@ -15,21 +14,19 @@ from kvcheck.judge.faults import Likeness, alike, by_likeness, known_of, likenes
 from kvcheck.judge.findings import DIRECTED
 from kvcheck.judge.inside_programs import inside_programs
 from kvcheck.judge.ledger import Ledger
-from kvcheck.judge.options import ENDLESS, Options, judged, run_of
+from kvcheck.judge.options import ENDLESS, Options, judged
 from kvcheck.judge.outcome import Reached, Report
 from kvcheck.judge.outcomes import neighbours
 from kvcheck.judge.parts import Answer
 from kvcheck.judge.sides import Find, Sides
-from kvcheck.judge.state import State
 from kvcheck.play import watchdog
 from kvcheck.play.random_programs import random_programs
 from kvcheck.play.steps import Program
 from kvcheck.play.verdicts import PROTOCOL, Violation
 from kvcheck.play.watchdog import OutOfPatienceError
-from kvcheck.rules.directed import EXAMPLES, Example, find_example
+from kvcheck.rules.directed import EXAMPLES, Example
 from kvcheck.rules.random_plans import random_plan
 from kvcheck.tasks import Call, Workers, in_order
-from kvspec.errors import InvalidArgumentError
 from kvspec.interface import Feature, Implementation
 
 BATCH = 100
@@ -42,7 +39,7 @@ PLANS = 20
 
 
 class Suite:
-    """One run of the suite. `progress` receives its progress, `save` the state to resume from.
+    """One run of the suite. `progress` receives its progress.
 
     `workers`, if any, run the independent parts; they `find` subject and oracle by the names of the
     options. The report is the same, times aside, if programs are counted (`Budget.programs`).
@@ -55,7 +52,6 @@ class Suite:
         oracle: Implementation | None,
         options: Options,
         progress: Callable[[Reached], None] = lambda reached: None,
-        save: Callable[[State], None] = lambda state: None,
         find: Find | None = None,
     ) -> None:
         self.subject = subject
@@ -64,35 +60,24 @@ class Suite:
         self.sides = Sides(subject, oracle, options, find)
         self.workers: Workers | None = None
         self.progress = progress
-        self.save = save
         self.can = subject.capabilities
         self.situations: Counter[str] = Counter()
         self.found = Ledger()
-        self.num_directed = self.num_random = self.num_drawn = 0
+        self.num_directed = self.num_random = 0
         self.lost_seconds, self.is_slow = 0.0, False
         sides = (subject, options.level, self.sides.compared)
         budget = options.budget
         self.shrinker = Shrinker(self.found, *sides, budget.shrink_seconds, budget.is_counted)
-        self.state = State(run_of(subject, options))
-        self.can_be_resumed = False  # only after the examples, which are not run again
 
-    def run(self, state: State | None = None) -> Report:
-        """Play the examples, then random programs until the budget is spent or Ctrl-C.
-
-        `state`: where an earlier run stopped; only random programs remain. Raises
-        InvalidArgumentError if the state is that of another run.
-        """
-        start, before = time.monotonic(), 0.0 if state is None else state.seconds
+    def run(self) -> Report:
+        """Play the examples, then random programs until the budget is spent or Ctrl-C."""
+        start = time.monotonic()
         interrupted = gave_up = False
         found: tuple[Likeness, ...] = ()
         try:
-            if state is None:
-                if self.options.budget.directed:
-                    self._examples()
-                self._note(0, start, before)
-            else:
-                self._restore(state)
-            self._random(start, before)
+            if self.options.budget.directed:
+                self._examples()
+            self._random()
             if self.found.more and not self._has_ended:
                 self._tell("further ways", None, "in which rules are broken")
             if not self._has_ended:
@@ -102,8 +87,6 @@ class Suite:
             interrupted = True
         except OutOfPatienceError:
             gave_up = True
-        if self.can_be_resumed:
-            self.save(self.found.kept_in(self.state))
         ranked, violations, more = self._blamed(found)
         return Report(
             self.can.name,
@@ -113,7 +96,7 @@ class Suite:
             self.num_random,
             self.found.left_out,
             self.situations,
-            before + time.monotonic() - start,
+            time.monotonic() - start,
             () if Feature.SNAPSHOT in self.can.features else UNSEEN,
             self.found.exercised(self.options.level, self.can, self.num_random),
             interrupted,
@@ -180,42 +163,39 @@ class Suite:
             self.lost_seconds += answer.seconds - answer.lost_seconds  # a server may die each time
             self.found.add(answer.violation)
 
-    def _random(self, start: float, before: float) -> None:
+    def _random(self) -> None:
         budget = self.options.budget
         if not budget.seconds or self._has_ended:
             return
         begin = time.monotonic()
-        for drawn in in_order(self.workers, self._random_calls(begin)):
-            for answer in drawn.answers:
+        for answers in in_order(self.workers, self._random_calls(begin)):
+            for answer in answers:
                 self._take_random(answer)
                 if self._has_ended:
                     return
             self._have_patience()
-            self.num_drawn += drawn.drawn
-            if drawn.is_last:
-                self._note(drawn.batch + 1, start, before)
             if time.monotonic() - begin >= budget.seconds:
                 return
 
     def _random_calls(self, begin: float) -> Iterator[Call]:
         """Yield each batch's plans, then its programs; report progress before each call."""
-        budget, drawn = self.options.budget, self.num_drawn
+        budget, drawn = self.options.budget, 0
         at_once = 1 if self.workers is None else parts.PROGRAMS_OF_A_CALL
-        for batch in itertools.count(self.state.batch):
+        for batch in itertools.count():
             yield from self._plans(batch)
             programs = list(self._programs(batch))
-            is_whole = budget.programs is None or drawn + len(programs) <= budget.programs
             if budget.programs is not None:
                 programs = programs[: budget.programs - drawn]
-            for call in parts.calls_of(self.sides, batch, programs, is_whole, at_once):
+            for first in range(0, len(programs), at_once):
                 share = (time.monotonic() - begin) / budget.seconds
                 if budget.programs is not None:
                     share = drawn / budget.programs
                 known = share if budget.seconds < ENDLESS or budget.programs is not None else None
                 broken = len({rule for rule, _ in self.found.violations})
                 self._tell("random", known, f"{self.num_random:,} programs, {broken} rules broken")
-                yield call
-                drawn += len(call[1][-1])
+                together = programs[first : first + at_once]
+                yield parts.programs, (self.sides, together)
+                drawn += len(together)
             if budget.programs is not None and drawn >= budget.programs:
                 return
 
@@ -232,7 +212,7 @@ class Suite:
         numbers = range(batch * PLANS, (batch + 1) * PLANS)
         plans = [random_plan(self.options.seed, number) for number in numbers]
         if Feature.PLANNING in self.can.features and self._is_wanted(plans[0].rules):
-            yield parts.plans, (self.sides, batch, [plan.name for plan in plans])
+            yield parts.plans, (self.sides, [plan.name for plan in plans])
 
     def _take_random(self, answer: Answer) -> None:
         self._note_answer(answer)
@@ -245,42 +225,6 @@ class Suite:
                 self.found.add(violation)
             else:
                 self._keep(violation)
-
-    def _note(self, batch: int, start: float, before: float) -> None:
-        """Note that a batch is done, so that a later run resumes behind it."""
-        self.can_be_resumed = True
-        self.state = replace(
-            self.state,
-            batch=batch,
-            directed=self.num_directed,
-            random=self.num_random,
-            drawn=self.num_drawn,
-            seconds=before + time.monotonic() - start,
-            situations=dict(self.situations),
-            left_out=dict(self.found.left_out),
-            about=tuple(sorted(self.found.about)),
-            evidence=tuple(self.found.evidence),
-        )
-        self.save(self.found.kept_in(self.state))
-
-    def _restore(self, state: State) -> None:
-        if dict(state.run) != dict(self.state.run):
-            different = {
-                name: value
-                for name, value in state.run.items()
-                if self.state.run.get(name) != value
-            }
-            raise InvalidArgumentError("resume", different, f"a state of {dict(self.state.run)}")
-        self.state = state
-        self.situations = Counter(state.situations)
-        self._tell("trying again", None, "what was broken before")
-        sides = (self.subject, self.options.level, self.sides.compared)
-        for name in self.found.take_over(state, *sides):
-            self._take(find_example(name), parts.example(self.sides, name))
-        self.num_directed, self.num_random = state.directed, state.random
-        self.num_drawn = state.drawn
-        self.found.looked_at.update({DIRECTED} if state.directed else ())
-        self.can_be_resumed = True
 
     def _tell(self, phase: str, share: float | None, note: str) -> None:
         """Report the progress. Raises OutOfPatienceError when it is not worth continuing."""

@@ -16,12 +16,10 @@ from kvcheck.discovery import find_implementation
 from kvcheck.judge.options import BUDGETS, Options
 from kvcheck.judge.outcome import Reached
 from kvcheck.judge.report import text_lines, to_json
-from kvcheck.judge.state import State
 from kvcheck.judge.suite import Suite
 from kvcheck.play.verdicts import Level
 from kvcheck.processes import Processes
 from kvcheck.tasks import Workers
-from kvspec._json import Where
 from tests.cluster.workers import Counting, Shuffling, kill_one_at_work, on_nodes
 
 DEEP = dict(BUDGETS)["deep"]
@@ -33,15 +31,13 @@ def checked(
     heard: Callable[[Reached], None] = lambda reached: None,
     *,
     programs: int = 40,
-    state: State | None = None,
     rules: tuple[str, ...] = ("KV-COORD-6", "KV-COORD-4", "KV-COORD-7"),
-    save: Callable[[State], None] = lambda state: None,
 ) -> str:
     options = Options(Level.IDENTITY, DEEP.counted(programs), rules, name=name)
     sides = (find_implementation(name), find_implementation("kvref"))
-    suite = Suite(*sides, options, heard, save, find_implementation)
+    suite = Suite(*sides, options, heard, find_implementation)
     suite.workers = workers
-    report = replace(suite.run(state), seconds=0.0)
+    report = replace(suite.run(), seconds=0.0)
     return "\n".join([*text_lines(report), json.dumps(to_json(report))])
 
 
@@ -80,30 +76,10 @@ def test_processes_find_the_same(alone: str) -> None:
         assert checked(BROKEN, workers) == alone
 
 
-@pytest.mark.deep
-def test_a_run_that_was_stopped_goes_on_with_other_workers() -> None:
-    asked: dict[str, Any] = {"programs": 110, "rules": ("KV-HASH-1",)}
-    saved: list[State] = []
-
-    def stop(reached: Reached) -> None:
-        if reached.phase == "random" and saved[-1].batch == 1:
-            raise KeyboardInterrupt
-
-    first = checked("kvfast", Shuffling(3), stop, save=saved.append, **asked)
-    assert "interrupted" in first
-    state = State.from_json(json.loads(json.dumps(saved[-1].to_json())), Where("state"))
-    assert (state.batch, state.drawn) == (1, 100)
-    second = checked("kvfast", Shuffling(11), state=state, **asked)
-    assert second == checked("kvfast", None, **asked)
-
-
 @pytest.mark.parametrize("number", [0, 3, 105])
 def test_programs_are_counted_over_the_batches(number: int) -> None:
-    saved: list[State] = []
-    suite_of = checked("kvref", None, programs=number, rules=("KV-HASH-1",), save=saved.append)
-    found = json.loads(suite_of.splitlines()[-1])["random"]
-    assert number * 0.8 <= found <= number
-    assert (saved[-1].batch, saved[-1].drawn) == (number // 100, number // 100 * 100)
+    report = checked("kvref", None, programs=number, rules=("KV-HASH-1",))
+    assert number * 0.8 <= json.loads(report.splitlines()[-1])["random"] <= number
 
 
 CRASHES = """

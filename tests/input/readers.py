@@ -8,15 +8,12 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 from unittest import mock
 
 import kvref
-from kvcheck.cli._support import STATE_HEAD, read_state, write_state
 from kvcheck.discovery import find_implementation
 from kvcheck.judge.expected import Asked, expected_text, read_expected
 from kvcheck.judge.findings import Finding
-from kvcheck.judge.state import State
 from kvcheck.records.planning import replay_planning
 from kvcheck.records.select import shipped_records
 from kvcheck.remote.calls import Session as ServerSession
@@ -29,7 +26,6 @@ from kvcheck.tools.plans.document import read_plan_file
 from kvcheck.tools.plans.report import make_report
 from kvcheck.tools.replay.file import TraceFile
 from kvcheck.tools.view import NotShownError, load
-from kvspec._json import Where
 from kvspec.profile import RECORDS_PROFILE, read_profile
 from kvspec.record_file import read_header, read_trace
 from tests.plans.files import EXPLICIT, SMALL
@@ -91,29 +87,6 @@ def plan(path: Path) -> None:
     file = read_plan_file(path, {"engine.max_model_len": 64})
     assert REFERENCE.planner is not None
     make_report(file, REFERENCE, REFERENCE.planner)
-
-
-def states(folder: Path, document: Any) -> tuple[bytes, ...]:
-    """Return the JSON of a state, without its checksum."""
-    write_state(document, folder)
-    return (folder.read_bytes().partition(b"\n")[2],)
-
-
-def read_a_state(path: Path, from_json: Callable[[Any, Where], object]) -> None:
-    """Read the state behind a right checksum, as if it were forged."""
-    import hashlib
-
-    body = path.read_bytes()
-    path.write_bytes(STATE_HEAD + hashlib.sha256(body).hexdigest().encode() + b"\n" + body)
-    found = read_state(path, "check")
-    assert found is not None
-    from_json(*found)
-
-
-def check_states() -> tuple[bytes, ...]:
-    """Return a state with a value in every field."""
-    state = State({"name": "x"}, 1, 2, 3, 1.5, {"hit": 1}, {"n": ("b",)}, ("KV-CFG-1",))
-    return (json.dumps(state.to_json()).encode(),)
 
 
 def read_a_trace(path: Path) -> None:
@@ -219,7 +192,6 @@ READERS: Mapping[str, Reader] = {
         lambda path: read_expected(path, _ASKED),
         (b"a." * 2**11 + b"a=1", b"[[a.a]]\n" * 2**15),
     ),
-    "check state": Reader("document", check_states, lambda p: read_a_state(p, State.from_json)),
     "trace": Reader("lines", lambda: (_TRACE,), read_a_trace),
     "answers": Reader("messages", lambda: (b"".join(converse("json").answered),), read_answers),
     "messages": Reader("messages", lambda: (b"".join(converse("json").asked),), read_messages),

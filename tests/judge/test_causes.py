@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from functools import partial
 from typing import Any, cast
@@ -15,12 +14,10 @@ from kvcheck.judge.causes import MOST_WAYS, smallest_first, ways_told
 from kvcheck.judge.expected import findings
 from kvcheck.judge.options import Budget, Options
 from kvcheck.judge.outcome import Report
-from kvcheck.judge.state import State
 from kvcheck.judge.suite import Suite
 from kvcheck.mistakes import find
 from kvcheck.mistakes.twin import twin
 from kvcheck.play.verdicts import Level, Violation, first_violation
-from kvspec._json import Where
 from kvspec.base import BaseRequest
 from kvspec.blocks import KVCacheBlocks
 from kvspec.errors import UnsupportedError
@@ -69,15 +66,6 @@ def test_a_file_of_known_differences_has_a_cause_once(queues: tuple[Report, Suit
         dict.fromkeys(each.cause for each in report.violations)
     )
     assert len(findings(report)) == len(suite.found.violations) < len(report.violations)
-
-
-def test_a_run_that_goes_on_has_them_too(queues: tuple[Report, Suite]) -> None:
-    report, suite = queues
-    kept = State.from_json(json.loads(json.dumps(suite.found.kept_in(suite.state).to_json())),
-                           Where("state.json"))  # fmt: skip
-    again = Suite(suite.subject, REFERENCE, suite.options)
-    second = again.run(kept)
-    assert {each.way for each in second.violations} == {each.way for each in report.violations}
 
 
 class Refuses(MyManager):

@@ -15,12 +15,15 @@ from kvcheck.judge.faults import known_of
 from kvcheck.judge.options import ENDLESS, Budget, Options
 from kvcheck.judge.outcome import Reached, Report
 from kvcheck.judge.outcomes import neighbours
-from kvcheck.judge.state import State
+from kvcheck.judge.parts import Answer, answer
+from kvcheck.judge.report import text_lines
 from kvcheck.judge.suite import UNSEEN, Suite
+from kvcheck.play.steps import Program
 from kvcheck.play.verdicts import PROTOCOL, Level, Violation
 from kvcheck.play.watchdog import OutOfPatienceError
 from kvcheck.rules.directed import EXAMPLES
-from kvspec.errors import InvalidArgumentError, UnsupportedError
+from kvspec.errors import UnsupportedError
+from kvspec.interface import Implementation
 from tests.judge.minimal import minimal
 from tests.mistakes import mistaken
 from tests.programs import SCENARIOS
@@ -37,24 +40,16 @@ VIOLATION = Violation(RULE, "a_check", "wrong", PROGRAM, (("free", "r0", {}),), 
 
 def test_every_member_of_a_report_is_what_the_run_found() -> None:
     suite = Suite(REFERENCE, REFERENCE, ASKED)
-    report = suite.run(replace(suite.state, batch=4, directed=5, random=6, seconds=100.0))
-    assert 100.0 <= report.seconds < 160.0
-    assert report == Report(
-        CAN.name, ASKED, (), 5, 6, {}, suite.situations, report.seconds,
-        exercised=exercised((), ASKED.level, CAN), looked_at=frozenset({"directed"}),
-        version=CAN.version,
-    )  # fmt: skip
-    fresh = Suite(REFERENCE, REFERENCE, ASKED)
-    report = fresh.run()
+    report = suite.run()
     about = {rule for each in CHOSEN for rule in each.rules}
     assert report == Report(
-        CAN.name, ASKED, (), len(fresh.found.evidence), 0, {}, fresh.situations, report.seconds,
+        CAN.name, ASKED, (), len(suite.found.evidence), 0, {}, suite.situations, report.seconds,
         exercised=exercised(about, ASKED.level, CAN, by_programs=False),
         looked_at=frozenset({"directed"}), version=CAN.version,
     )  # fmt: skip
     assert 0.0 < report.seconds < 60.0
     every = [each for each in CHOSEN if each.binds_at(ASKED.level)]
-    told = [(each.check, each.rules) for each in fresh.found.evidence]
+    told = [(each.check, each.rules) for each in suite.found.evidence]
     assert told == [(each.name, tuple(each.rules)) for each in every]
 
 
@@ -133,16 +128,14 @@ def test_a_run_without_an_end_knows_no_share() -> None:
         heard.append(reached)
         raise KeyboardInterrupt
 
-    saved: list[State] = []
     options = replace(ASKED, budget=Budget(ENDLESS, 7, directed=False))
-    suite = Suite(REFERENCE, REFERENCE, options, stop, saved.append)
+    suite = Suite(REFERENCE, REFERENCE, options, stop)
     suite.found.violations[RULE, "a_check"] = VIOLATION
     suite.num_random = 1234
     report = suite.run()
     assert heard == [Reached("random", None, "1,234 programs, 1 rules broken")]
     assert (report.interrupted, report.gave_up) == (True, False)
-    assert [each.batch for each in saved] == [0, 0]
-    assert [len(each.programs) for each in saved] == [1, 1]
+    assert any(line.startswith("interrupted ") for line in text_lines(report))
 
 
 def test_who_gives_up_says_so() -> None:
@@ -151,15 +144,6 @@ def test_who_gives_up_says_so() -> None:
 
     report = Suite(REFERENCE, REFERENCE, ASKED, slow).run()
     assert (report.interrupted, report.gave_up) == (False, True)
-
-
-def test_a_state_of_another_run_is_refused_with_what_differs() -> None:
-    suite = Suite(REFERENCE, REFERENCE, ASKED)
-    other = {**suite.state.run, "seed": 4}
-    with pytest.raises(InvalidArgumentError) as caught:
-        suite.run(State(other))
-    assert (caught.value.field, caught.value.value) == ("resume", {"seed": 4})
-    assert str(dict(suite.state.run)) in caught.value.allowed
 
 
 @pytest.mark.parametrize(
@@ -179,3 +163,48 @@ def test_rules_are_wanted_by_their_patterns(
 ) -> None:
     """Failures without a rule, and a silent server, are reported under every selection."""
     assert Suite(REFERENCE, None, replace(ASKED, rules=rules))._is_wanted(asked) is is_wanted
+
+
+@pytest.mark.parametrize(
+    ("subject", "oracle", "rules"),
+    [
+        (REFERENCE, REFERENCE, set()),
+        (mistaken("AnswersDifferentlyTheSecondTime"), None, {"KV-PLAN-19"}),
+        (mistaken("RoundsTheNumberOfBlocksUp"), REFERENCE, {"KV-PLAN-12"}),
+    ],
+)
+def test_random_models_are_planned_for_beside_each_batch(
+    subject: Implementation,
+    oracle: Implementation | None,
+    rules: set[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def few(seed: int, batch: int, max_steps: int) -> list[Program]:
+        if batch:
+            raise KeyboardInterrupt
+        return list(SCENARIOS[:3])
+
+    monkeypatch.setattr(suites, "random_programs", few)
+    options = Options(Level.BEHAVIOUR, Budget(60.0, 10, 0.0, directed=False), ("KV-PLAN-*",))
+    report = Suite(subject, oracle, options).run()
+    assert {violation.rule for violation in report.violations} == rules
+    assert report.random == 2 * suites.PLANS + 3  # the second batch is begun, too
+
+
+@pytest.mark.parametrize(
+    ("spent", "is_violation", "lost"), [(1.9, True, 0.0), (2.1, True, 2.1), (2.1, False, 0.0)]
+)
+def test_seconds_are_lost_by_failures_that_take_long(
+    spent: float, is_violation: bool, lost: float
+) -> None:
+    suite = Suite(mistaken("HashedBlocksToTheFront"), REFERENCE, ASKED)
+    answers = (answer(suite.sides, program) for program in SCENARIOS)
+    first = next(each.violation for each in answers if each.violation is not None)
+    suite._note_answer(Answer(first if is_violation else None, seconds=spent))
+    assert suite.lost_seconds == pytest.approx(lost)
+    assert suite.is_slow is (lost > 0)
+    suite.lost_seconds = 59.9
+    suite._tell("directed", None, "still")
+    suite.lost_seconds = 60.0
+    with pytest.raises(OutOfPatienceError):
+        suite._tell("directed", None, "no more")
