@@ -60,9 +60,6 @@ def tables(document: Document, phases: Collection[str] = ()) -> Iterator[str]:
     if replayed:
         yield from ("### A whole trace", "", _replay_facts(replayed[0]["case"]), "")
         yield from _table(document, "ms per replay", replayed, _act, ns=1e6)
-    if document["pools"]:
-        yield from ("### Memory", "")
-        yield from _pools(document)
 
 
 def _facts(document: Document) -> Iterator[str]:
@@ -84,8 +81,8 @@ def _facts(document: Document) -> Iterator[str]:
         f" {document['timer_ns']:.0f} ns for clock and loop."
     )
     for each in document["left_out"]:
-        case = ", ".join(f"{key} {value}" for key, value in each["case"].items())
-        yield f"Left out, as it would have taken {each['seconds']:.0f} s: {each['name']}, {case}."
+        what = f"{each['name']}, {each['case']['label']}, and what is larger"
+        yield f"Left out, as it would have taken {each['seconds']:.0f} s: {what}."
     yield ""
 
 
@@ -112,18 +109,6 @@ def _table(
                 has_ratio = result is not None and result["ratio"] is not None
                 cells.append(_spread(result["ratio"], 1.0) if has_ratio else "")
         yield _line(cells)
-    yield ""
-
-
-def _pools(document: Document) -> Iterator[str]:
-    head = ("per block", "", "made in ms", "bytes", "bytes, full", "objects", "objects, full")
-    yield _line([*head])
-    yield _rule(len(head), texts=2)
-    for cost in sorted(document["pools"], key=lambda each: each["num_blocks"]):
-        size = cost["num_blocks"]
-        numbers = (cost[key] for key in ("bytes_", "full_bytes", "objects", "full_objects"))
-        per_block = ["" if each is None else short(each / size) for each in numbers]
-        yield _line([f"{size:,} blocks", cost["name"], short(cost["create_s"] * 1e3), *per_block])
     yield ""
 
 
@@ -163,9 +148,7 @@ def _act(found: Found) -> str:
 def _replay_facts(case: dict[str, Any]) -> str:
     return (
         f"{case['trace']}, its first {case['num_requests']:,} requests: {case['steps']:,} steps,"
-        f" {case['admissions']:,} admissions ({case['refused_admissions']:,} refused before),"
-        f" {case['preemptions']:,} preemptions, {case['allocations_of_running']:,} allocations of"
-        f" running requests, {case['generated_tokens']:,} generated tokens."
+        f" {case['preemptions']:,} preemptions, {case['generated_tokens']:,} generated tokens."
     )
 
 
@@ -185,9 +168,9 @@ def _line(cells: list[str]) -> str:
     return "| " + " | ".join(cells) + " |"
 
 
-def _rule(columns: int, *, texts: int = 1) -> str:
+def _rule(columns: int) -> str:
     """Return the rule below a table's head, with numbers aligned right."""
-    return "|" + "---|" * texts + "---:|" * (columns - texts)
+    return "|---|" + "---:|" * (columns - 1)
 
 
 def spread(values: list[float]) -> str:

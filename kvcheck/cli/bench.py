@@ -24,18 +24,17 @@ from kvcheck.cli._support import (
 from kvcheck.discovery import find_implementation
 from kvcheck.installed import installed_implementations
 from kvcheck.tools.bench.calls import HOOK
-from kvcheck.tools.bench.cases import (
+from kvcheck.tools.bench.measure import Contestant, contestants, measure
+from kvcheck.tools.bench.replay import recorded
+from kvcheck.tools.bench.report import document
+from kvcheck.tools.bench.script import (
     BLOCK_SIZE_TOKENS,
     HASH_FUNCTION,
-    ReplayCase,
-    Section,
+    SECTIONS,
+    Case,
     full_plan,
     quick_plan,
 )
-from kvcheck.tools.bench.measure import PATIENCE_S, Subject, measure
-from kvcheck.tools.bench.pools import PoolCost, can_measure, pool_costs
-from kvcheck.tools.bench.report import document
-from kvcheck.tools.bench.script import record
 from kvcheck.tools.replay.options import ReplayOptions
 from kvcheck.tools.replay.source import open_trace
 from kvcheck.tools.replay.trace import select
@@ -64,7 +63,7 @@ REPLAY_RUNNING = 128
 @click.option(
     "--only",
     "sections",
-    type=click.Choice([*(each.value for each in Section)]),
+    type=click.Choice(SECTIONS),
     multiple=True,
     help="Run only this part. May be repeated. A TRACE is replayed in any case.",
 )
@@ -86,13 +85,6 @@ REPLAY_RUNNING = 128
     default=REPLAY_BLOCKS,
     help="Blocks in the replay's pool, of 16 tokens each.",
 )
-@click.option(
-    "--patience",
-    type=click.FloatRange(min=0.0),
-    default=PATIENCE_S,
-    metavar="SECONDS",
-    help="Skip a case for an implementation that would need longer.",
-)
 @json_option("Write the times of every round as JSON; - for stdout.")
 def command(
     names: tuple[str, ...],
@@ -107,37 +99,29 @@ def command(
     blocks, freeing them; appending a token and allocating its slot; and with --trace a whole trace.
     In every round all implementations do the same work, in random order and without audits, and
     their results are compared. Ratios are taken within a round, against the peer or else the first
-    IMPL. Implementations with their own batched calls are measured both ways.
+    IMPL. Implementations with their own batched calls are measured both ways. One that would take
+    more than half a minute for a case is left out of it, and of the larger ones.
     """
-    wanted = tuple(Section(each) for each in sections)
     check_outputs(json_path)
-    if options["trace"] is None and Section.REPLAY in wanted:
+    if options["trace"] is None and "replay" in sections:
         fail("--only replay needs --trace TRACE, such as --trace demo")
-    if Section.MEMORY in wanted and not can_measure():
-        fail("--only memory: this system does not report the memory of a process")
-    subjects = _subjects(names, peer)
-    plan = (quick_plan if options["quick"] else full_plan)(wanted or tuple(Section))
+    playing = _contestants(names, peer)
+    plan = (quick_plan if options["quick"] else full_plan)(sections or SECTIONS)
     started = datetime.now(UTC)
+    if options["trace"] is not None:
+        # Not with the peer if there is another: its adapter would be called here.
+        own = [each for each in playing if each.subject != peer] or playing
+        plan = replace(plan, cases=(*plan.cases, _replay(own[0], options)))
     # Refreshed between cases: a refreshing thread would disturb the measurements.
     with progress_bars(counts=True, auto_refresh=False) as progress:
-        num_pools = len(plan.pool_sizes) * len(subjects) if can_measure() else 0
-        num_cases = len(plan.cases) + (options["trace"] is not None)
-        bar = progress.add_task("preparing", total=num_pools + num_cases, completed=-1)
+        bar = progress.add_task("preparing", total=len(plan.cases), completed=-1)
 
         def on_next(label: str) -> None:
             progress.update(bar, advance=1, description=label, refresh=True)
 
-        pools: list[PoolCost] = []
-        if num_pools:  # first, while this process is small: each is made in a fork of it
-            limit_s = options["patience"]
-            pools = pool_costs(subjects, plan.pool_sizes, max_fill_s=limit_s, on_pool=on_next)
-        if options["trace"] is not None:
-            # Not with the peer if there is another: its adapter would be called here.
-            own = subjects[1:] or subjects if peer is not None else subjects
-            plan = replace(plan, cases=(*plan.cases, _replay(own[0], options)))
-        measured = measure(plan, subjects, on_case=on_next, patience_s=options["patience"])
+        measured = measure(plan, playing, on_case=on_next)
     typed = shlex.join(["kvspec", "bench", *_typed(click.get_current_context())])
-    found = document(subjects, measured, plan.num_rounds, typed, started, pools)
+    found = document(playing, measured, plan.num_rounds, typed, started)
     if json_path is not None:
         write_json(found, json_path)
     show(found, output_console(json_path))
@@ -155,27 +139,29 @@ def _typed(context: click.Context) -> Iterator[str]:
                 yield str(each)
 
 
-def _subjects(names: tuple[str, ...], peer: str | None) -> tuple[Subject, ...]:
+def _contestants(names: tuple[str, ...], peer: str | None) -> list[Contestant]:
     """Return the peer, if any, and then the named or installed implementations."""
     chosen = {peer: PEERS[peer]} if peer is not None else {}
     for name in names or installed_implementations():
         if name in chosen:
             fail(f"--impl {name}: given twice")
         chosen[name] = name
-    subjects = tuple(Subject(name, find_implementation(path)) for name, path in chosen.items())
-    for subject in subjects:
-        has_it = HASH_FUNCTION in subject.implementation.capabilities.hash_functions
-        if not has_it and not hasattr(subject.implementation, HOOK):
-            fail(f"{subject.name} has no hash function {HASH_FUNCTION}, which kvspec bench needs")
-    return subjects
+    playing: list[Contestant] = []
+    for name, path in chosen.items():
+        implementation = find_implementation(path)
+        has_it = HASH_FUNCTION in implementation.capabilities.hash_functions
+        if not has_it and not hasattr(implementation, HOOK):
+            fail(f"{name} has no hash function {HASH_FUNCTION}, which kvspec bench needs")
+        playing += contestants(name, implementation)
+    return playing
 
 
-def _replay(subject: Subject, options: Mapping[str, Any]) -> ReplayCase:
+def _replay(recorder: Contestant, options: Mapping[str, Any]) -> Case:
     replayed = ReplayOptions(options["num_blocks"], BLOCK_SIZE_TOKENS, max_running=REPLAY_RUNNING)
     with open_trace(options["trace"], endless=True) as source:
         records = select(source, limit=options["requests"])
-        script = record(subject.implementation, replayed, records, trace_name=source.name)
         name = Path(source.name).name
-    if not script.prompts:
+        case = recorded(recorder.implementation, replayed, records, trace_name=name)
+    if not case.facts["num_requests"]:
         fail(f"{options['trace']}: holds no requests")
-    return ReplayCase(name, script)
+    return case

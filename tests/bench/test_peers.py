@@ -10,16 +10,26 @@ import pytest
 
 import kvref
 from kvcheck.adapters import nanovllm, sglang, vllm
-from kvcheck.tools.bench.calls import Calls, UnequalWorkError
-from kvcheck.tools.bench.measure import Measured, Subject, measure
-from kvcheck.tools.bench.scenarios import ADMIT, APPEND, CHUNK, DECODE, FREE, HASH, LOOK_UP
+from kvcheck.tools.bench.calls import (
+    ADMIT,
+    APPEND,
+    CHUNK,
+    DECODE,
+    FREE,
+    HASH,
+    LOOK_UP,
+    Calls,
+    UnequalWorkError,
+)
+from kvcheck.tools.bench.measure import Measured, contestants, measure
 from kvspec.interface import Implementation, KVCacheManager
 from tests.adapters.nano_stand_in import write_package
 from tests.bench.toy import PLAN
 
 
 def beside_kvref(name: str, peer: Implementation) -> Measured:
-    return measure(PLAN, [Subject(name, peer), Subject("kvref", kvref.implementation())])
+    both = (name, peer), ("kvref", kvref.implementation())
+    return measure(PLAN, [way for each in both for way in contestants(*each)])
 
 
 def phases(found: Measured, name: str) -> set[str]:

@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from kvcheck.tools.bench.calls import Calls, contract_calls
-from kvcheck.tools.bench.cases import DecodeCase, Plan, PromptCase
+from kvcheck.tools.bench.measure import Measured, contestants, measure
+from kvcheck.tools.bench.script import Case, Decoding, Plan, Prompts
 from kvref import ReferenceImplementation
 from kvspec.batched import BatchedManager, StepOutput, StepResult
 from kvspec.blocks import KVCacheBlocks, PrefixHit
@@ -30,15 +31,14 @@ BATCHED_COSTS_NS = {
     "admit": 190,
     "decode": 170,
     "free": 230,
-    "step": 290,
 }
 """Of a call, however many handles it has."""
 NOT_TIMED = ("make_input", "read_hashes", "read_hit", "read_blocks", "num_free_blocks")
 
-SMALL = PromptCase(num_requests=2, prompt_tokens=64, hit_percent=50, num_blocks=17)
-COLD = PromptCase(num_requests=2, prompt_tokens=128, hit_percent=50, num_blocks=129, cold=True)
-STEPS = DecodeCase(num_requests=3, prompt_tokens=128, num_blocks=43)
-FRESH = PromptCase(num_requests=2, prompt_tokens=64, hit_percent=0, num_blocks=17)
+SMALL = Prompts(num_requests=2, prompt_tokens=64, hit_percent=50, num_blocks=17).case()
+COLD = Prompts(2, 128, 50, num_blocks=129, cold=True).case()
+STEPS = Decoding(num_requests=3, prompt_tokens=128, num_blocks=43).case()
+FRESH = Prompts(2, 64, 0, num_blocks=17).case()
 PLAN = Plan((SMALL, FRESH, COLD, STEPS), num_rounds=3)
 
 
@@ -103,6 +103,12 @@ class TickingBatched:
     def __getattr__(self, name: str) -> Any:
         cost_ns = BATCHED_COSTS_NS.get(name, 1_000_000)
         return self._toy.ticking(f"batched {name}", getattr(self._inner, name), cost_ns)
+
+
+def measured(*cases: Case, rounds: int = 2, **toys: Toy) -> Measured:
+    """Measure the toys, which have one clock, by name."""
+    playing = [each for name, toy in toys.items() for each in contestants(name, toy)]
+    return measure(Plan(cases, rounds), playing, clock=next(iter(toys.values())).clock)
 
 
 def shorter_hits(calls: Calls) -> Calls:
@@ -184,7 +190,7 @@ def other_rows(batched: BatchedManager) -> Any:
 
         return spoiled
 
-    return Changed(batched, admit=spoiling(batched.admit), step=spoiling(batched.step))
+    return Changed(batched, admit=spoiling(batched.admit))
 
 
 def no_rows(batched: BatchedManager) -> Any:

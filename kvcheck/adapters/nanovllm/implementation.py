@@ -8,9 +8,7 @@ from typing import Any, cast
 from kvcheck.adapters.nanovllm.library import Library
 from kvcheck.adapters.nanovllm.manager import NanoManager, NanoRequest, own_request
 from kvcheck.adapters.small import SmallImplementation
-from kvcheck.tools.bench.calls import Calls
-from kvcheck.tools.bench.replay import REPLAY_PHASES
-from kvcheck.tools.bench.scenarios import CHUNK
+from kvcheck.tools.bench.calls import CHUNK, REPLAY_PHASES, Calls
 from kvspec.config import ManagerConfig
 from kvspec.errors import UnsupportedError
 from kvspec.interface import Feature, KVCacheManager

@@ -9,9 +9,15 @@ from typing import Any, cast
 from kvcheck.adapters.sglang.library import Library
 from kvcheck.adapters.sglang.manager import SGLangManager, SGLangRequest, own_request
 from kvcheck.adapters.small import SmallImplementation
-from kvcheck.tools.bench.calls import Calls
-from kvcheck.tools.bench.replay import REPLAY_PHASES
-from kvcheck.tools.bench.scenarios import ADMIT, ALLOCATE, APPEND, CHUNK, DECODE
+from kvcheck.tools.bench.calls import (
+    ADMIT,
+    ALLOCATE,
+    APPEND,
+    CHUNK,
+    DECODE,
+    REPLAY_PHASES,
+    Calls,
+)
 from kvspec.blocks import KVCacheBlocks
 from kvspec.config import ManagerConfig
 from kvspec.errors import UnsupportedError

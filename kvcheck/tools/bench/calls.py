@@ -1,4 +1,4 @@
-"""The calls that are timed, and functions that read their results outside the timed part."""
+"""The phases, the calls that are timed in them, and functions that read results, untimed."""
 
 from __future__ import annotations
 
@@ -12,6 +12,20 @@ from kvspec.errors import KVSpecError
 from kvspec.interface import Implementation, KVCacheManager
 from kvspec.request import RequestInput
 
+HASH, LOOK_UP, FIND, LOOK_UP_AGAIN = "hash", "look up", "hash + look up", "look up again"
+ALLOCATE, ADMIT, CHUNK, FREE = "allocate + cache", "admit", "prefill chunk", "free"
+PROMPT_PHASES = (HASH, LOOK_UP, FIND, LOOK_UP_AGAIN, ALLOCATE, ADMIT, CHUNK, FREE)
+DECODE_PHASES = APPEND, DECODE = "append", "decode step"
+REPLAY_PHASES = MANAGER, REPLAY_ADMIT, REPLAY_RUN, REPLAY_FREE, REPLAY_HASH, REPLAY_APPEND = (
+    *("replay: manager, in all", "replay: admit", "replay: running requests", "replay: free"),
+    *("replay: hash", "replay: append"),
+)
+SUMS = {FIND: (HASH, LOOK_UP), MANAGER: (REPLAY_ADMIT, REPLAY_RUN, REPLAY_FREE)}
+"""Phases that are the sums of others, by the units of the last."""
+
+PER_BLOCK = frozenset({HASH, ALLOCATE, ADMIT, CHUNK, FREE})
+"""Phases whose times are per block; others are per request, those of a replay undivided."""
+
 HOOK = "bench_calls"
 """An implementation that translates for another project has a method of this name, from a manager
 to `Calls` that leave the translation out. Without it `contract_calls` are timed. One whose policy
@@ -24,12 +38,12 @@ class Calls:
 
     Timed: `make_request(input)`, `append_tokens(request, token_ids)`, `look_up(request)`,
     `allocate(request, num_new_tokens)`, `allocate_with_hit(request, num_new_tokens, hit)`,
-    `free(request)`, `new_step_starts()`. Requests have a settable `num_computed_tokens`.
+    `free(request)`. Requests have a settable `num_computed_tokens`.
 
     Never timed: `make_input(request_id, token_ids)`, `read_hashes(request)`, `read_hit(hit)`
     (length in tokens and ids), `read_blocks(answer)` (ids of the only group, None for a refusal),
-    `num_free_blocks()`, `end_step()`, which takes what an engine takes each step (the blocks to be
-    zeroed), and `around()`, entered before the timed part and left after it.
+    `num_free_blocks()`, `new_step_starts()`, `end_step()`, which takes what an engine takes each
+    step (the blocks to be zeroed), and `around()`, entered before a turn and left after it.
 
     `includes`: in one line, what the times include. For another project's manager: `has_own_names`:
     blocks are numbered and chosen differently, so that only lengths can be compared with others;
@@ -125,13 +139,3 @@ class UnequalWorkError(KVSpecError):
         self.other = other
         self.expected = expected
         self.got = got
-
-
-class PoolCostError(KVSpecError):
-    """A pool could not be made or filled; `name` says whose, `problem` why."""
-
-    def __init__(self, name: str, num_blocks: int, problem: str) -> None:
-        super().__init__(f"{name}, a pool of {num_blocks} blocks: {problem}")
-        self.name = name
-        self.num_blocks = num_blocks
-        self.problem = problem

@@ -1,43 +1,36 @@
-"""Run a script on a manager, from an empty pool to the last request.
+"""A replay as a script: the scheduler's actions, recorded once, to be repeated with every manager.
 
-With single calls: one call after another, timed by act. With batched calls: one `step` for each
-step of the script, or more if a request is preempted in the middle, as in an engine.
+The scheduler follows the rules of `kvspec replay`. Which requests it runs, admits, refuses and
+preempts is recorded with one implementation; it would do the same with another that gives the same
+results. So a script can be timed without the scheduler around it.
 """
 
 from __future__ import annotations
 
+import itertools
 from array import array
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, replace
+from typing import Any, cast
 
-from kvcheck.tools.bench.cases import ReplayCase
-from kvcheck.tools.bench.script import Act, Group, Step
-from kvcheck.tools.bench.stopwatch import Turn
-from kvcheck.tools.bench.work import BatchedWork, Part, Work
-from kvspec.batched import StepPlan, StepResult
+from kvcheck.tools.bench import calls as phases
+from kvcheck.tools.bench.script import ROOM, Act, Case, Do, Step
+from kvcheck.tools.replay.driver import Driver
+from kvcheck.tools.replay.options import ReplayOptions
+from kvcheck.tools.replay.trace import TraceRecord
+from kvcheck.watch.forwarding import Forwarding, ForwardingImplementation
+from kvspec.config import ManagerConfig
+from kvspec.interface import Implementation, KVCacheManager
+from kvspec.request import Request, RequestInput
 
-REPLAY_HASH = "replay: hash"
-REPLAY_APPEND = "replay: append"
-REPLAY_ADMIT = "replay: admit"
-REPLAY_RUN = "replay: running requests"
-REPLAY_FREE = "replay: free"
-REPLAY_STEP = "replay: step"
-MANAGER = "replay: manager, in all"
-
-IN_ALL = (REPLAY_ADMIT, REPLAY_RUN, REPLAY_FREE, REPLAY_STEP)
-"""The phases that `MANAGER` adds up: everything but hashing."""
-
-REPLAY_PHASES = (MANAGER, *IN_ALL, REPLAY_HASH, REPLAY_APPEND)
-
-RESULTS = "replay"
-"""The name under which the results of a step are compared, whatever the call style."""
-
-FIELDS: Mapping[Act, tuple[str, ...]] = {
-    Act.PREEMPT: ("preempted",),
-    Act.RUN: ("decoding", "decode_tokens"),
-    Act.ADMIT: ("new", "max_new_tokens"),
+PHASES: Mapping[Act, str] = {
+    Act.MAKE: phases.REPLAY_HASH,
+    Act.ADMIT: phases.REPLAY_ADMIT,
+    Act.RUN: phases.REPLAY_RUN,
+    Act.APPEND: phases.REPLAY_APPEND,
+    Act.PREEMPT: phases.REPLAY_FREE,
+    Act.FREE: phases.REPLAY_FREE,
 }
-"""Fields of a plan for each act, in the order in which a step handles them."""
 
 ARRIVE_TOGETHER = 64
 """Requests are made in batches of this size, when the first of a batch arrives: making one fills
@@ -45,141 +38,116 @@ the processor's caches with its prompt, which would affect the timing of the nex
 """
 
 
-class ReplayScenario:
-    """The scenario of a `ReplayCase`. Every round begins with a new manager, made by `new_work`."""
-
-    phases = REPLAY_PHASES
-
-    def __init__(self, work: Work, new_work: Callable[[], Work], case: ReplayCase) -> None:
-        self.work = work
-        self.new_work = new_work
-        self.case = case
-
-    def prepare(self, timed: Turn) -> None:
-        """Do nothing: the pool is empty at first."""
-
-    def run_round(self, timed: Turn) -> None:
-        work = self.new_work()
-        player = Batched(work, timed) if isinstance(work, BatchedWork) else Single(work, timed)
-        prompts, made = self.case.script.prompts, 0
-        for step in self.case.script.steps:
-            if step.num_arrived > made:
-                for prompt in prompts[made : made + ARRIVE_TOGETHER]:
-                    given = work.calls.make_input(f"request-{made}", list(prompt))
-                    (player.requests[made],), _ = timed(REPLAY_HASH, 0, work.make([given]))
-                    made += 1
-            timed.keep(RESULTS, player.step(step))
-            work.calls.end_step()
-        player.end()
-        timed.add_up(MANAGER, IN_ALL, 0)
-
-
-class Single:
-    def __init__(self, work: Work, timed: Turn) -> None:
-        self.work = work
-        self.timed = timed
-        self.requests: dict[int, Any] = {}
-
-    def step(self, step: Step) -> list[Any]:
-        """Do the groups of a step in turn; granted tokens are computed once the step is planned."""
-        self.work.calls.new_step_starts()
-        results: list[Any] = []
-        computed: list[tuple[Any, int]] = []
-        for group in step.groups:
-            requests = [self.requests[number] for number in group.requests]
-            if group.act is Act.APPEND:
-                _compute(computed)
-                self.timed(REPLAY_APPEND, 0, self.work.append(requests, group.counts))
-            elif group.act in (Act.PREEMPT, Act.FINISH):
-                self.timed(REPLAY_FREE, 0, self.work.free(requests))
-                for number, request in zip(group.requests, requests, strict=True):
-                    request.num_computed_tokens = 0
-                    if group.act is Act.FINISH:
-                        del self.requests[number]
-            else:
-                granted = self._grant(group, requests)
-                results += granted
-                for request, count, got in zip(requests, group.counts, granted, strict=True):
-                    if got is not None:
-                        hit = got[0] if isinstance(got, tuple) else 0
-                        computed.append((request, count + hit))
-        _compute(computed)
-        return results
-
-    def _grant(self, group: Group, requests: list[Any]) -> Sequence[Any]:
-        if group.act is Act.ADMIT:
-            return self.timed(REPLAY_ADMIT, 0, self.work.admit(requests, group.counts))[1]
-        return self.timed(REPLAY_RUN, 0, self.work.run(requests, group.counts))[1]
-
-    def end(self) -> None:
-        """Do nothing: no request is left."""
+def recorded(
+    implementation: Implementation,
+    options: ReplayOptions,
+    records: Iterable[TraceRecord],
+    *,
+    trace_name: str,
+) -> Case:
+    """Replay the records once and write down what was done. Raises what `Driver.run` raises."""
+    recorder = _Recorder(implementation)
+    made = cast(Any, recorder)
+    driver = Driver(made, options, records, trace_name=trace_name, check_invariants=False)
+    counts = driver.run().counts
+    steps = recorder.steps()
+    facts = {
+        "trace": trace_name,
+        "num_requests": counts.requests,
+        "options": asdict(options),
+        "steps": counts.steps,
+        "preemptions": counts.preemptions,
+        "generated_tokens": counts.tokens_generated,
+    }
+    return Case(
+        "replay",
+        f"{trace_name}, {counts.requests} requests",
+        phases.REPLAY_PHASES,
+        options.num_blocks,
+        options.max_model_len_tokens,
+        facts,
+        lambda num_rounds: itertools.chain([()], itertools.repeat(steps, num_rounds)),
+        is_anew=True,
+    )
 
 
-def _compute(computed: list[tuple[Any, int]]) -> None:
-    for request, count in computed:
-        request.num_computed_tokens += count
-    computed.clear()
+class _Recorder(ForwardingImplementation):
+    """The implementation that the driver sees: it writes down the acts of each step."""
+
+    def __init__(self, inner: Implementation) -> None:
+        super().__init__(inner)
+        self.prompts: list[array[int]] = []
+        self.done: list[list[Do]] = []
+        self._numbers: dict[str, int] = {}
+        self._released: dict[int, tuple[list[Do], int]] = {}
+
+    def create(self, config: ManagerConfig, *, check_invariants: bool) -> KVCacheManager:
+        """Make a manager without events and statistics, which are not read here."""
+        plain = replace(config, enable_events=False, log_stats=False)
+        inner = self.inner.create(plain, check_invariants=check_invariants)
+        return Forwarding(inner, self.perform)  # type: ignore[abstract]  # made of the interface
+
+    def make_request(self, manager: Any, given: RequestInput) -> Request:
+        self._numbers[given.request_id] = len(self.prompts)
+        self.prompts.append(array("q", given.prompt_token_ids))
+        return super().make_request(manager, given)
+
+    def append_tokens(self, manager: Any, request: Request, token_ids: Sequence[int]) -> None:
+        self._note(Act.APPEND, request, token_ids[0])
+        super().append_tokens(manager, request, token_ids)
+
+    def perform(
+        self,
+        name: str,
+        make_call: Callable[[], Any],
+        arguments: Mapping[str, Any],
+        request: Request | None,
+    ) -> Any:
+        """Make a call of the driver and record it; an admission has a hit, which may be empty."""
+        answer = make_call()
+        if name == "new_step_starts":
+            self.done.append([])
+        elif name == "allocate_slots" and request is not None:
+            act, want = Act.RUN, ROOM
+            if arguments["new_computed_blocks"] is not None:
+                act, want = Act.ADMIT, arguments["num_new_computed_tokens"]
+            self._note(act, request, arguments["num_new_tokens"], None if answer is None else want)
+        elif name == "free" and request is not None:
+            self._note(Act.FREE, request)
+        return answer
+
+    def _note(self, act: Act, request: Request, given: int = 0, want: Any = None) -> None:
+        """Note an act; a release is a preemption if the request is admitted again."""
+        number, acts = self._numbers[request.request_id], self.done[-1]
+        if act is Act.ADMIT and number in self._released:
+            then, at = self._released.pop(number)
+            then[at] = then[at]._replace(act=Act.PREEMPT)
+        if act is Act.FREE:
+            self._released[number] = acts, len(acts)
+        acts.append(Do(act, (number,), (given,), wants=(want,)))
+
+    def steps(self) -> list[Step]:
+        """Return the steps with adjacent equal acts as one.
+
+        Appending a token and ending a request are independent: tokens are put first.
+        """
+        made, steps = 0, list[Step]()
+        for acts in self.done:
+            step: list[Do] = []
+            while any(made in do.requests for do in acts):
+                lot = range(made, min(made + ARRIVE_TOGETHER, len(self.prompts)))
+                step.append(Do(Act.MAKE, lot, self.prompts[made : lot.stop], PHASES[Act.MAKE]))
+                made = lot.stop
+            acts.sort(key=lambda do: (do.act in (Act.APPEND, Act.FREE), do.act is Act.FREE))
+            groups = itertools.groupby(acts, lambda do: do.act)
+            steps.append([*step, *(_together(act, list(same)) for act, same in groups)])
+        return steps
 
 
-class Batched:
-    """Step by step. `requests[i]`: the handle of request i; `ended`: released by the next step."""
-
-    def __init__(self, work: BatchedWork, timed: Turn) -> None:
-        self.work = work
-        self.timed = timed
-        self.requests: dict[int, int] = {}
-        self.ended: list[int] = []
-
-    def step(self, step: Step) -> list[Any]:
-        """Plan the granted tokens; then append tokens, and end requests."""
-        results: list[Any] = []
-        for index, groups in enumerate(_plans(step.groups)):
-            results += self._plan(groups, starts_step=index == 0)
-        for group in step.groups:
-            handles = [self.requests[number] for number in group.requests]
-            if group.act is Act.APPEND:
-                self.timed(REPLAY_APPEND, 0, self.work.append(handles, group.counts))
-            elif group.act is Act.FINISH:
-                self.ended += handles
-                for number in group.requests:
-                    del self.requests[number]
-        return results
-
-    def _plan(self, groups: Mapping[Act, Group], *, starts_step: bool) -> Sequence[Any]:
-        """Make one call; returns results as single calls do."""
-        batched, output = self.work.batched, self.work.output
-        finished, self.ended = array("q", self.ended), []
-        kept = [*map(self.work.request, finished)]  # destroying requests is not timed
-        fields: dict[str, Any] = {"finished": finished} if finished else {}
-        for act, group in groups.items():
-            handles, *counts = FIELDS[act]
-            fields[handles] = array("q", [self.requests[number] for number in group.requests])
-            fields |= {name: array("q", group.counts) for name in counts}
-
-        def work() -> StepResult:
-            result = batched.step(StepPlan(**fields, starts_step=starts_step), output)
-            if finished:
-                batched.unregister(finished)
-            return result
-
-        def read(result: StepResult) -> list[Any]:
-            kept.clear()
-            return self.work.came(result, fields.get("decoding", ()), fields.get("new", ()))
-
-        return self.timed(REPLAY_STEP, 0, Part(work, read))[1]
-
-    def end(self) -> None:
-        if self.ended:
-            self.timed(REPLAY_STEP, 0, self.work.free(self.ended))
-
-
-def _plans(groups: Sequence[Group]) -> list[dict[Act, Group]]:
-    """Split groups into plans, each in the order in which a plan handles them; at least one."""
-    order = tuple(FIELDS)
-    plans: list[dict[Act, Group]] = [{}]
-    for group in groups:
-        if group.act in order:
-            if any(order.index(act) >= order.index(group.act) for act in plans[-1]):
-                plans.append({})
-            plans[-1][group.act] = group
-    return plans
+def _together(act: Act, acts: Sequence[Do]) -> Do:
+    requests, given, wants = (
+        tuple(each for part in parts for each in part)
+        for parts in zip(*((do.requests, do.given, do.wants) for do in acts), strict=True)
+    )
+    allocates = act in (Act.ADMIT, Act.RUN)
+    return Do(act, requests, given, PHASES[act], wants=wants if allocates else ())

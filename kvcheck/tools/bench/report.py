@@ -6,47 +6,31 @@ import os
 import platform
 import re
 from collections.abc import Sequence
-from dataclasses import asdict
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from statistics import quantiles
 from typing import Any
 
-from kvcheck.tools.bench.cases import BLOCK_SIZE_TOKENS, HASH_FUNCTION, case_facts
-from kvcheck.tools.bench.measure import Measured, Measurement, Subject, contestants
-from kvcheck.tools.bench.pools import PoolCost
-from kvcheck.tools.bench.replay import REPLAY_PHASES
-from kvcheck.tools.bench.scenarios import (
-    ADMIT,
-    ALLOCATE,
-    CHUNK,
-    DECODE_PHASES,
-    FREE,
-    HASH,
-    PROMPT_PHASES,
-)
+from kvcheck.tools.bench.calls import DECODE_PHASES, PER_BLOCK, PROMPT_PHASES, REPLAY_PHASES
+from kvcheck.tools.bench.measure import Contestant, Measured, Measurement
+from kvcheck.tools.bench.script import BLOCK_SIZE_TOKENS, HASH_FUNCTION, Case
 
 FORMAT = "kvspec-bench"
-FORMAT_VERSION = 1
-
-PHASES = (*PROMPT_PHASES, *DECODE_PHASES)
-PER_BLOCK = frozenset({HASH, ALLOCATE, ADMIT, CHUNK, FREE})
-"""Phases whose times are per block; others are per request, those of a replay undivided."""
+FORMAT_VERSION = 2
 
 
 def document(
-    subjects: Sequence[Subject],
+    playing: Sequence[Contestant],
     measured: Measured,
     num_rounds: int,
     command: str,
     started: datetime,
-    pools: Sequence[PoolCost] = (),
 ) -> dict[str, Any]:
     """Return a run as a JSON document. Times are nanoseconds per unit; ratios are to the times of
-    `subjects[0]` by single calls.
+    the first contestant.
     """
-    baseline, names = subjects[0].name, [each.name for each in contestants(subjects)]
+    baseline, names = playing[0].name, [each.name for each in playing]
     return {
         "format": FORMAT,
         "version": FORMAT_VERSION,
@@ -63,20 +47,20 @@ def document(
         "implementations": [
             {
                 "name": each.name,
-                "implements": each.subject.implementation.capabilities.name,
-                "version": each.subject.implementation.capabilities.version,
+                "implements": each.implementation.capabilities.name,
+                "version": each.implementation.capabilities.version,
                 "is_batched": each.is_batched,
                 "includes": measured.includes.get(each.name),
             }
-            for each in contestants(subjects)
+            for each in playing
         ],
-        "phases": [*PHASES, *REPLAY_PHASES],
+        "phases": [*PROMPT_PHASES, *DECODE_PHASES, *REPLAY_PHASES],
         "measurements": [
             {
                 "phase": found.phase,
                 "unit": _unit(found.phase),
                 "units_per_round": found.units_per_round,
-                "case": case_facts(found.case),
+                "case": _case(found.case),
                 "results": {
                     name: _result(found, baseline, name)
                     for name in names
@@ -86,11 +70,14 @@ def document(
             for found in measured.measurements
         ],
         "left_out": [
-            {"name": each.name, "case": case_facts(each.case), "seconds": each.seconds}
-            for each in measured.left_out
+            {"name": name, "case": _case(case), "seconds": seconds}
+            for case, name, seconds in measured.left_out
         ],
-        "pools": [asdict(each) for each in pools],
     }
+
+
+def _case(case: Case) -> dict[str, Any]:
+    return {"kind": case.kind, "label": case.label, **case.facts}
 
 
 def _result(found: Measurement, baseline: str, name: str) -> dict[str, Any]:

@@ -1,16 +1,13 @@
-"""The timed work of a contestant: the same by single calls or by batched ones.
-
-A scenario says which requests get what. A `Work` turns that into a `Part`.
-"""
+"""The acts of a script on one manager, by single calls or by batched ones."""
 
 from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Sequence
-from itertools import repeat
 from typing import Any, NamedTuple
 
-from kvcheck.tools.bench.calls import Calls
+from kvcheck.tools.bench.calls import ALLOCATE, Calls
+from kvcheck.tools.bench.script import BLOCK_SIZE_TOKENS, Act, Do
 from kvspec.batched import BatchedManager, StepOutput, StepResult
 
 
@@ -25,88 +22,115 @@ class Part(NamedTuple):
 
 
 class Work:
-    """Single calls in a loop, on requests as `make` returned them.
-
-    `calls` are also for what is never timed.
-    """
+    """Single calls in a loop. `requests`: by their numbers in the script."""
 
     def __init__(self, calls: Calls) -> None:
         self.calls = calls
+        self.not_timed = calls.not_timed
+        self.requests: dict[int, Any] = {}
 
-    def make(self, given: Sequence[Any]) -> Part:
-        """Make requests of these inputs; results: their hashes."""
-        make = self.calls.make_request
-        return Part(lambda: [make(each) for each in given], self.hashes)
+    def part(self, do: Do) -> Part:
+        """Prepare an act: what it needs is found and made here."""
+        if do.act is Act.MAKE:
+            return self.make(do)
+        if do.act is Act.HASHES:
+            return Part(lambda: None, lambda _: [each[-1:] for each in self.hashes(do)])
+        name = "free" if do.act is Act.PREEMPT else do.act.name.lower()
+        act: Callable[[Do, Sequence[Any]], Part] = getattr(self, name)
+        return act(do, [self.requests[number] for number in do.requests])
 
-    def hashes(self, requests: Sequence[Any]) -> list[list[bytes]]:
+    def make(self, do: Do) -> Part:
+        """Make requests; results: their hashes."""
+        make, made = self.calls.make_request, self.calls.make_input
+        names = [f"request-{number}" for number in do.requests]
+        given = [made(name, list(tokens)) for name, tokens in zip(names, do.given, strict=True)]
+
+        def read(made: Sequence[Any]) -> list[list[bytes]]:
+            self.requests.update(zip(do.requests, made, strict=True))
+            return self.hashes(do)
+
+        return Part(lambda: [make(each) for each in given], read)
+
+    def hashes(self, do: Do) -> list[list[bytes]]:
         """Return the hashes of each; nothing where there are none."""
         read = self.calls.read_hashes
-        return [] if read is None else [read(self.request(each)) for each in requests]
+        return [] if read is None else [read(self.request(number)) for number in do.requests]
 
-    def request(self, reference: Any) -> Any:
-        return reference
+    def request(self, number: int) -> Any:
+        return self.requests[number]
 
-    def look_up(self, requests: Sequence[Any]) -> Part:
-        """Look up; results: (length in tokens, ids) of each hit."""
+    def look_up(self, do: Do, requests: Sequence[Any]) -> Part:
+        """Look up; results: the lengths of the hits, in tokens."""
         look_up, read = self.calls.look_up, self.calls.read_hit
         return Part(
             lambda: [look_up(request) for request in requests],
-            lambda found: [read(hit) for hit in found],
+            lambda found: [read(hit)[0] for hit in found],
         )
 
-    def allocate(self, request: Any, num_new_tokens: int, hit: Any) -> Part:
-        """Allocate for one request, with the hit of a look-up just before; result: the new ids."""
-        allocate, read = self.calls.allocate_with_hit, self.calls.read_blocks
-        return Part(lambda: allocate(request, num_new_tokens, hit), lambda answer: [read(answer)])
+    def allocate(self, do: Do, requests: Sequence[Any]) -> Part:
+        """Allocate for one request, with the hit of a look-up just before; result: as `admit`."""
+        (request,), (count,) = requests, do.given
+        allocate, hit = self.calls.allocate_with_hit, self.calls.look_up(request)
+        return Part(
+            lambda: [(hit, allocate(request, count, hit))],
+            lambda found: self._admitted(do, requests, found),
+        )
 
-    def admit(self, requests: Sequence[Any], counts: Sequence[int]) -> Part:
-        """Look up and allocate `counts` tokens after the hit; results: (hit in tokens, all ids)."""
+    def admit(self, do: Do, requests: Sequence[Any]) -> Part:
+        """Look up and allocate the count after the hit; results: (hit in tokens, all ids)."""
         look_up, allocate = self.calls.look_up, self.calls.allocate_with_hit
+        pairs = list(zip(requests, do.given, strict=True))
 
         def work() -> list[tuple[Any, Any]]:
             answers = []
-            for request, count in zip(requests, counts, strict=True):
+            for request, count in pairs:
                 hit = look_up(request)
                 answers.append((hit, allocate(request, count, hit)))
             return answers
 
-        return Part(work, lambda answers: [self._admission(*answer) for answer in answers])
+        return Part(work, lambda found: self._admitted(do, requests, found))
 
-    def _admission(self, hit: Any, answer: Any) -> tuple[int, list[int]] | None:
-        new = self.calls.read_blocks(answer)
-        if new is None:
-            return None
-        length, cached = self.calls.read_hit(hit)
-        return length, [*cached, *new]
+    def _admitted(
+        self, do: Do, requests: Sequence[Any], found: Sequence[tuple[Any, Any]]
+    ) -> list[Any]:
+        results: list[tuple[int, list[int]] | None] = []
+        for (hit, answer), request, count in zip(found, requests, do.given, strict=True):
+            new = self.calls.read_blocks(answer)
+            length, cached = self.calls.read_hit(hit)
+            results.append(None if new is None else (length, [*cached, *new]))
+            request.num_computed_tokens += 0 if new is None else length + count
+        return results
 
-    def run(self, requests: Sequence[Any], counts: int | Sequence[int]) -> Part:
-        """Allocate `counts` more tokens for requests that hold blocks; results: the new ids."""
-        allocate, read = self.calls.allocate, self.calls.read_blocks
-        each = repeat(counts, len(requests)) if isinstance(counts, int) else counts
-        pairs = list(zip(requests, each, strict=True))
-        return Part(
-            lambda: [allocate(request, count) for request, count in pairs],
-            lambda answers: [read(answer) for answer in answers],
-        )
+    def run(self, do: Do, requests: Sequence[Any]) -> Part:
+        """Allocate more tokens for requests that hold blocks; results: the new ids."""
+        allocate, pairs = self.calls.allocate, list(zip(requests, do.given, strict=True))
 
-    def append(self, requests: Sequence[Any], tokens: Sequence[int]) -> Part:
-        """Append one token each; no results: read `hashes`."""
+        def read(answers: Sequence[Any]) -> list[Any]:
+            results = [self.calls.read_blocks(answer) for answer in answers]
+            for (request, count), new in zip(pairs, results, strict=True):
+                request.num_computed_tokens += 0 if new is None else count
+            return results
+
+        return Part(lambda: [allocate(request, count) for request, count in pairs], read)
+
+    def append(self, do: Do, requests: Sequence[Any]) -> Part:
+        """Append one token each; no results: see `Act.HASHES`."""
         append = self.calls.append_tokens
-        pairs = [(request, [token]) for request, token in zip(requests, tokens, strict=True)]
+        pairs = [(request, [token]) for request, token in zip(requests, do.given, strict=True)]
         return Part(lambda: [append(request, token) for request, token in pairs])
 
-    def free(self, requests: Sequence[Any]) -> Part:
-        """Release everything; result: the number of free blocks."""
+    def free(self, do: Do, requests: Sequence[Any]) -> Part:
+        """Release everything; result: the number of free blocks. Preempted ones come again."""
         free = self.calls.free
-        return Part(
-            lambda: [free(request) for request in requests],
-            lambda _: [self.calls.num_free_blocks()],
-        )
 
-    def computed(self, requests: Sequence[Any], count: int) -> None:
-        """Count the granted tokens as computed, as an engine does between two steps. Not timed."""
-        for request in requests:
-            request.num_computed_tokens += count
+        def read(_: Any) -> list[int]:
+            for number, request in zip(do.requests, requests, strict=True):
+                request.num_computed_tokens = 0
+                if do.act is Act.FREE:
+                    del self.requests[number]  # not in the timed part, which would destroy it
+            return [self.calls.num_free_blocks()]
+
+        return Part(lambda: [free(request) for request in requests], read)
 
 
 INCLUDES = (
@@ -116,78 +140,84 @@ INCLUDES = (
 
 
 class BatchedWork(Work):
-    """Batched calls; requests are named by their handles.
+    """Batched calls; requests are named by their handles, and steps count what is computed.
 
-    `calls`: single calls on the manager that `batched` works on. `num_rows`: of the buffer of block
-    deltas; more than a step brings.
+    `calls`: single calls on the manager that `batched` works on.
     """
 
-    def __init__(self, batched: BatchedManager, calls: Calls, num_rows: int) -> None:
+    def __init__(self, batched: BatchedManager, calls: Calls) -> None:
         super().__init__(calls)
+        self.not_timed |= {ALLOCATE}  # no batched call allocates without a look-up
         self.batched = batched
-        self._rows = memoryview(bytearray(16 * num_rows)).cast("i")
-        self.output = StepOutput(self._rows.cast("B").cast("i", (num_rows, 4)))
+        self._rows = memoryview(b"").cast("i")
+        self._output = StepOutput()
 
-    def make(self, given: Sequence[Any]) -> Part:
-        make, register = self.calls.make_request, self.batched.register
-        return Part(lambda: array("q", [register(make(each)) for each in given]), self.hashes)
+    def make(self, do: Do) -> Part:
+        part, register = super().make(do), self.batched.register
+        return Part(lambda: [register(request) for request in part.work()], part.read)
 
-    def request(self, reference: Any) -> Any:
-        return self.batched.request_of(reference)
+    def request(self, number: int) -> Any:
+        return self.batched.request_of(self.requests[number])
 
-    def look_up(self, requests: Sequence[Any]) -> Part:
-        """Look up at once. Ids are read by single look-ups, which must find the same."""
+    def look_up(self, do: Do, requests: Sequence[Any]) -> Part:
         look_up, handles = self.batched.lookup, array("q", requests)
+        return Part(lambda: look_up(handles), lambda lengths: [*lengths])
 
-        def read(lengths: Sequence[int]) -> list[tuple[int, list[int]]]:
-            work, read = super(BatchedWork, self).look_up([*map(self.request, requests)])
-            return [(length, ids) for length, (_, ids) in zip(lengths, read(work()), strict=True)]
+    def allocate(self, do: Do, requests: Sequence[Any]) -> Part:
+        return self.admit(do, requests)
 
-        return Part(lambda: look_up(handles), read)
+    def admit(self, do: Do, requests: Sequence[Any]) -> Part:
+        admit, output = self.batched.admit, self._output_for(do)
+        handles, given = array("q", requests), array("q", do.given)
 
-    def admit(self, requests: Sequence[Any], counts: Sequence[int]) -> Part:
-        admit, output = self.batched.admit, self.output
-        handles, given = array("q", requests), array("q", counts)
+        def read(result: StepResult) -> list[Any]:
+            pairs = zip(result.hit_tokens, self._came(result, handles), strict=True)
+            return [None if ids is None else (hit, ids) for hit, ids in pairs]
+
+        return Part(lambda: admit(handles, given, output=output), read)
+
+    def run(self, do: Do, requests: Sequence[Any]) -> Part:
+        decode, output = self.batched.decode, self._output_for(do)
+        handles = array("q", requests)
+        given = 1 if set(do.given) == {1} else array("q", do.given)
         return Part(
-            lambda: admit(handles, given, output=output),
-            lambda result: self.came(result, (), handles),
+            lambda: decode(handles, given, output=output),
+            lambda result: self._came(result, handles),
         )
 
-    def run(self, requests: Sequence[Any], counts: int | Sequence[int]) -> Part:
-        decode, output, handles = self.batched.decode, self.output, array("q", requests)
-        given = counts if isinstance(counts, int) else array("q", counts)
-        return Part(
-            lambda: decode(handles, given, output=output), lambda result: self.came(result, handles)
-        )
+    def _output_for(self, do: Do) -> StepOutput:
+        """Return the buffer of block deltas, made longer if what is wanted may not fit."""
+        hits = (want if isinstance(want, int) else 0 for want in do.wants)
+        tokens = (hit + count for hit, count in zip(hits, do.given, strict=True))
+        num_rows = sum(2 + count // BLOCK_SIZE_TOKENS for count in tokens)
+        if len(self._rows) < 4 * num_rows:
+            self._rows = memoryview(bytearray(16 * num_rows)).cast("i")
+            self._output = StepOutput(self._rows.cast("B").cast("i", (num_rows, 4)))
+        return self._output
 
-    def came(
-        self, result: StepResult, running: Sequence[int], new: Sequence[int] = ()
-    ) -> list[Any]:
-        """Read the buffer and return what single calls return: None for a refused request."""
-        ids: dict[int, list[int]] = {handle: [] for handle in (*running, *new)}
+    def _came(self, result: StepResult, handles: Sequence[int]) -> list[Any]:
+        """Read the buffer and return each request's new ids; None for a refused one."""
+        ids: dict[int, list[int]] = {handle: [] for handle in handles}
         for at in range(0, 4 * result.num_deltas, 4):
             ids[self._rows[at]].append(self._rows[at + 3])
-        hits: list[int | None] = [None] * len(running) + [*result.hit_tokens]
-        came: list[Any] = []
-        for handle, hit, granted in zip(ids, hits, result.num_scheduled_tokens, strict=True):
-            got = ids[handle] if hit is None else (hit, ids[handle])
-            came.append(got if granted else None)
-        return came
+        granted = zip(ids.values(), result.num_scheduled_tokens, strict=True)
+        return [each if count else None for each, count in granted]
 
-    def append(self, requests: Sequence[Any], tokens: Sequence[int]) -> Part:
-        append, handles, given = self.batched.append, array("q", requests), array("q", tokens)
+    def append(self, do: Do, requests: Sequence[Any]) -> Part:
+        append, handles, given = self.batched.append, array("q", requests), array("q", do.given)
         return Part(lambda: append(handles, given))
 
-    def free(self, requests: Sequence[Any]) -> Part:
+    def free(self, do: Do, requests: Sequence[Any]) -> Part:
         free, unregister, handles = self.batched.free, self.batched.unregister, array("q", requests)
-        kept = [*map(self.request, requests)]  # until the part ends: destroying them is not timed
+        kept = [self.request(number) for number in do.requests]  # destroying them is not timed
+        is_end = do.act is Act.FREE
+        for number in do.requests if is_end else ():
+            del self.requests[number]
 
         def work() -> list[Any]:
             free(handles)
-            unregister(handles)
+            if is_end:
+                unregister(handles)
             return kept
 
         return Part(work, lambda _: [self.calls.num_free_blocks()])
-
-    def computed(self, requests: Sequence[Any], count: int) -> None:
-        """Do nothing: a step has already raised the count."""

@@ -1,0 +1,86 @@
+"""A contestant's turn in a round: the time of each phase, and results on which all must agree."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from kvcheck.play.difference import first_difference
+from kvcheck.tools.bench.calls import APPEND, SUMS, UnequalWorkError
+from kvcheck.tools.bench.script import ROOM, Act, Do, Step
+from kvcheck.tools.bench.work import Work
+
+Clock = Callable[[], int]
+"""Nanoseconds, from any start."""
+
+Results = dict[tuple[str, int], tuple[str, Sequence[Any]]]
+"""By phase and part: the first contestant of a round, and its results."""
+
+
+class Turn:
+    """`spent[phase]`: nanoseconds, and the units that they are divided by. `kept`: results."""
+
+    def __init__(self, name: str, label: str, work: Work, clock: Clock) -> None:
+        self.spent: dict[str, tuple[int, int]] = {}
+        self.kept: list[tuple[str, Sequence[Any]]] = []
+        self.work = work
+        self._name, self._label, self._clock = name, label, clock
+
+    def play(self, steps: Iterable[Step]) -> None:
+        """Do the acts of each step. Raises UnequalWorkError if an outcome is not the wanted one."""
+        calls = self.work.calls
+        with calls.around():
+            for step in steps:
+                calls.new_step_starts()
+                for do in step:
+                    self._do(do)
+                calls.end_step()
+        for phase, parts in SUMS.items():
+            spent = [self.spent[part] for part in parts if part in self.spent]
+            if spent:
+                self.spent[phase] = sum(each for each, _ in spent), spent[-1][1]
+
+    def _do(self, do: Do) -> None:
+        clock, part = self._clock, self.work.part(do)
+        work = part.work
+        began = clock()
+        result = work()
+        ended = clock()
+        results = part.read(result)
+        if do.phase and do.phase not in self.work.not_timed:
+            spent, units = self.spent.get(do.phase, (0, 0))
+            self.spent[do.phase] = spent + ended - began, units + do.units
+        if results and (do.phase in self.spent or do.act is Act.HASHES):
+            self.kept.append((do.phase or APPEND, results))
+        for wanted, each in zip(do.wants, map(outcome, results), strict=False):
+            if wanted != each:
+                phase = do.phase or do.act.name.lower()
+                raise UnequalWorkError(phase, self._label, "the case", self._name, wanted, each)
+
+    def compare(self, first: Results) -> None:
+        """Raise UnequalWorkError at the first result that differs from those of a round.
+
+        Lengths are compared among all contestants, the rest among those with equal names of blocks.
+        """
+        parts: Counter[str] = Counter()
+        for what, results in self.kept:
+            parts[what] += 1
+            same = (what, results), (f"{what}, lengths", [*map(outline, results)])
+            for name, each in same[1:] if self.work.calls.has_own_names else same:
+                other, expected = first.setdefault((name, parts[what]), (self._name, each))
+                found = None if expected == each else first_difference([*expected], [*each])
+                if found is not None:
+                    raise UnequalWorkError(name, self._label, other, self._name, *found[1:])
+
+
+def outcome(result: Any) -> Any:
+    """Return the hit in tokens, `ROOM` for blocks without one, None for a refusal."""
+    return result[0] if isinstance(result, tuple) else ROOM if isinstance(result, list) else result
+
+
+def outline(result: Any) -> Any:
+    """Reduce a result to lengths, which managers with other block names can compare."""
+    if isinstance(result, tuple):
+        return tuple(map(outline, result))
+    return len(result) if isinstance(result, list) else result
