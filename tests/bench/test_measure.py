@@ -152,7 +152,7 @@ def test_batched_calls_that_answer_differently_are_not_compared(
 
 def refused(case: Case, **playing: Toy) -> UnequalWorkError:
     with pytest.raises(UnequalWorkError) as caught:
-        measured(case, **playing)
+        measured(case, rounds=2, **playing)
     return caught.value
 
 
@@ -160,7 +160,7 @@ def test_what_differed_first_is_told_even_if_the_round_ended_later_for_another_r
     clock = FakeClock()
     less = single(clock, lambda calls: toys.shorter_hits(toys.other_hashes(calls)))
     whole = single(clock)
-    orders: list[Any] = [{"whole": whole, "less": less}, {"less": less, "whole": whole}]
+    orders: list[dict[str, Any]] = [{"whole": whole, "less": less}, {"less": less, "whole": whole}]
     phases = {refused(SMALL, **playing).phase for playing in orders}
     assert phases <= {HASH, LOOK_UP}  # the first of a round differs from none
 

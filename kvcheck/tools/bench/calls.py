@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
@@ -20,7 +20,10 @@ REPLAY_PHASES = MANAGER, REPLAY_ADMIT, REPLAY_RUN, REPLAY_FREE, REPLAY_HASH, REP
     *("replay: manager, in all", "replay: admit", "replay: running requests", "replay: free"),
     *("replay: hash", "replay: append"),
 )
-SUMS = {FIND: (HASH, LOOK_UP), MANAGER: (REPLAY_ADMIT, REPLAY_RUN, REPLAY_FREE)}
+SUMS: Mapping[str, tuple[str, ...]] = {
+    FIND: (HASH, LOOK_UP),
+    MANAGER: (REPLAY_ADMIT, REPLAY_RUN, REPLAY_FREE),
+}
 """Phases that are the sums of others, by the units of the last."""
 
 PER_BLOCK = frozenset({HASH, ALLOCATE, ADMIT, CHUNK, FREE})
