@@ -23,6 +23,10 @@ Change = tuple[type | ModuleType, str, str, str]
 """In `owner.name` the text `old`, which stands there once, is `new`: owner, name, old, new."""
 
 
+class LineMissingError(ValueError):
+    """The code has not once the line that a mistake changes."""
+
+
 class Planted:
     """The rule that is broken, and a change in one twin, or one in each."""
 
@@ -60,7 +64,7 @@ def changed(owner: type | ModuleType, name: str, old: str, new: str) -> Any:
     code: Any = inspect.unwrap(getattr(owner, name))
     source = textwrap.dedent(inspect.getsource(code))
     if source.count(old) != 1:
-        raise ValueError(f"{name} has not once {old!r}")
+        raise LineMissingError(f"{name} has not once {old!r}")
     made: dict[str, Callable[..., object]] = {}
     lines = textwrap.indent(f"{source.replace(old, new)}\nreturn {name}", "    ")
     text = f"from __future__ import annotations\ndef within(__class__):\n{lines}"  # of `super()`
@@ -75,5 +79,9 @@ def check_planted(
     """Check that each mistake breaks one of the statements about its twin."""
     for statements, mistake in planted:
         for each in mistake.each():
-            with each.done():
-                ledger.agree(f"mistake: {each}", any(map(is_refuted, statements(each.twin))))
+            try:
+                with each.done():
+                    is_seen = any(map(is_refuted, statements(each.twin)))
+            except LineMissingError:  # the code is another one: nothing is shown
+                is_seen = False
+            ledger.agree(f"mistake: {each}", is_seen)

@@ -7,10 +7,10 @@ one which is the sequence that KV-POOL-2 … KV-POOL-6 name.
 
 `link`, `put`, `unlink`, `take`, `drop_ref`, and `touch` of one block, are run unchanged, on
 unknown memory (`_symbolic`), except that `take` drops no keys, which are not part of the ring, and
-predicts no blocks, which writes nothing in it. So are whole calls: of `release` for one and two
-blocks, of `allocate` for one to three, in runs of two, of `set_queue` for none to three, on any
-ring, and of `__init__`. The number of free blocks is compared after each. A block that is put into
-the queue must not be in it (KV-POOL-15), which invariants check.
+predicts no blocks, which writes nothing in it. So is `__init__`. The number of free blocks is
+compared after each. A block that is put into the queue must not be in it (KV-POOL-15), which
+invariants check. Whole calls of `allocate`, `release` and `set_queue` are explored in
+`contracts/pool.py`.
 
 Each operation is shown to be possible, and mistakes in it are found in a ring of a few blocks.
 """
@@ -18,9 +18,7 @@ Each operation is shown to be possible, and mistakes in it are found in a ring o
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from itertools import product
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
@@ -32,7 +30,6 @@ from kvfast._core import record
 from kvfast._core.pool import BlockPool
 from proofs._z3 import Ledger, Term, ask
 from proofs.code._planted import Planted
-from proofs.code._queue.calls import KINDS, allocating, releasing, setting
 from proofs.code._queue.operations import OPERATIONS, Operation
 from proofs.code._queue.ring import any_pool, any_queue, is_queue, world
 from proofs.code._symbolic import Facts, NoGuesses, SymbolicPool, UndecidedError, as_int
@@ -87,68 +84,28 @@ def started() -> tuple[Term, Term]:
     return world(seq), z3.And(z3.BoolVal(nothing), is_queue(made, queue))
 
 
-def releases() -> Iterator[Operation]:
-    """Yield `release` of 1 or 2 blocks."""
-    for count in (1, 2):
-        yield from map(releasing, product(KINDS, repeat=count))
-
-
-def allocations() -> Iterator[Operation]:
-    """Yield `allocate` of 1 to 3 blocks."""
-    for count in (1, 2, 3):
-        yield from map(allocating, product((False, True), repeat=count))
-
-
-def settings() -> Iterator[Operation]:
-    """Yield `set_queue` to 0 to 3 blocks."""
-    yield from map(setting, range(4))
-
-
-def operations() -> Iterator[Operation]:
-    """Yield what is called inside."""
-    yield from OPERATIONS
-
-
-def check_operations(ledger: Ledger, calls: Iterable[Operation]) -> None:
+def check_operations(ledger: Ledger) -> None:
     """Prove each operation, and show that it can happen."""
-    for call in calls:
+    for call in OPERATIONS:
         ledger.prove(call.name, assumed(call, None), claimed(call, None))
         ledger.possible(f"{call.name} is possible", *assumed(call, SIZE))
 
 
-PLANTED: tuple[tuple[Callable[[], Iterator[Operation]], Planted], ...] = (
-    (allocations, Planted("KV-POOL-3", (BlockPool, "allocate_run", "self.num_free -= count",
-                                        "self.num_free -= count - 1"))),
-    (allocations, Planted("KV-POOL-3", (BlockPool, "allocate_run", "step = 1 + facts",
-                                        "step = 2 + facts"))),
-    (allocations, Planted("KV-POOL-3", (BlockPool, "allocate", "count -= probing.RUN_BLOCKS",
-                                        "count -= probing.RUN_BLOCKS - 1"))),
-    (allocations, Planted("KV-POOL-4", (BlockPool, "allocate_run", "tables, start, start + count)",
-                                        "tables, start + 1, start + count)"))),
-    (operations, Planted("KV-POOL-3", (BlockPool, "take", "self.link(0, after)",
-                                       "self.link(0, block)"))),
-    (settings, Planted("KV-POOL-2", (BlockPool, "set_queue", "self.num_free = len(blocks)",
-                                     "self.num_free = len(blocks) + 1"))),
-    (operations, Planted("KV-POOL-5", (BlockPool, "link", "left - right + 1", "left - right"))),
-    (operations, Planted("KV-POOL-5", (BlockPool, "unlink", "self.num_free -= 1",
-                                       "self.num_free -= 2"))),
-    (operations, Planted("KV-POOL-5", (BlockPool, "touch", "REFS] == 0", "REFS] <= 1"))),
-    (operations, Planted("KV-POOL-6", (BlockPool, "put", "self.num_free += 1",
-                                       "self.num_free += 0"))),
-    (operations, Planted("KV-POOL-6", (BlockPool, "drop_ref", "REFS] > 0", "REFS] > 1"))),
-    (releases, Planted("KV-POOL-6", (BlockPool, "release", "self.num_free += 1",
-                                     "self.num_free += 2"))),
-    (releases, Planted("KV-POOL-6", (BlockPool, "release", "REFS] == 1", "REFS] <= 2"))),
-    (releases, Planted("KV-POOL-6", (BlockPool, "release", "range(end - 1, start - 1, -1)",
-                                     "range(end - 1, start, -1)"))),
-)  # fmt: skip
+PLANTED = (
+    Planted("KV-POOL-3", (BlockPool, "take", "self.link(0, after)", "self.link(0, block)")),
+    Planted("KV-POOL-5", (BlockPool, "link", "left - right + 1", "left - right")),
+    Planted("KV-POOL-5", (BlockPool, "unlink", "self.num_free -= 1", "self.num_free -= 2")),
+    Planted("KV-POOL-5", (BlockPool, "touch", "REFS] == 0", "REFS] <= 1")),
+    Planted("KV-POOL-6", (BlockPool, "put", "self.num_free += 1", "self.num_free += 0")),
+    Planted("KV-POOL-6", (BlockPool, "drop_ref", "REFS] > 0", "REFS] > 1")),
+)
 
 
 def check_planted(ledger: Ledger) -> None:
     """Find each mistake in a ring of a few blocks, or an undecided question in its code."""
-    for calls, planted in PLANTED:
+    for planted in PLANTED:
         with planted.done():
-            ledger.agree(f"mistake: {planted}", any(map(is_wrong, calls())))
+            ledger.agree(f"mistake: {planted}", any(map(is_wrong, OPERATIONS)))
 
 
 def is_wrong(call: Operation) -> bool:
@@ -174,8 +131,7 @@ def main() -> int:
     """Prove everything; return 0 if each answer is the expected one."""
     ledger = Ledger("free_queue")
     check_start(ledger)
-    for calls in (operations, releases, allocations, settings):
-        check_operations(ledger, calls())
+    check_operations(ledger)
     check_planted(ledger)
     return ledger.finish()
 

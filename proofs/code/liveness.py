@@ -14,9 +14,8 @@ Assumptions: a step asks for at most `max_num_batched_tokens` tokens of a reques
 group in mode align, and beside loads, a request fits. An align group passes through a step with two
 states, old and new, while admission counts one; without this assumption runs do get stuck.
 
-Twins, which the same check must find: requests that do not fit but are admitted (align), a window
-whose cap in kvref lacks the `+ 1`, and requests that cannot be preempted between their load and
-their first step.
+Twins, which the same check must find: requests that do not fit but are admitted (align), and a
+window whose cap in kvref lacks the `+ 1`.
 """
 
 from __future__ import annotations
@@ -207,11 +206,7 @@ class Scheduler:
             self.manager.cache_blocks(request, request.num_computed_tokens)
             request.num_computed_tokens = min(request.num_computed_tokens, request.num_tokens - 1)
             self.loading.remove(item)
-            self.has_loaded(item)
-
-    def has_loaded(self, item: Running) -> None:
-        """Let it run at once (KV-LIVE-4)."""
-        self.insert(self.running, item)
+            self.insert(self.running, item)  # at once (KV-LIVE-4)
 
     def admit(self, scheduled: dict[Running, int]) -> bool:
         """Admit the first that waits, if the whole of it would fit."""
@@ -254,26 +249,6 @@ class Scheduler:
             self.running.remove(item)
         else:
             self.implementation.append_tokens(self.manager, item.request, [999])
-
-
-class ParksLoads(Scheduler):
-    """A request that has loaded waits for its first step with its blocks, and is not preempted."""
-
-    def __init__(self, manager: KVCacheManager, *, with_loads: bool = False) -> None:
-        super().__init__(manager, with_loads=with_loads)
-        self.parked: list[Running] = []
-
-    def has_loaded(self, item: Running) -> None:
-        self.parked.append(item)
-
-    def serve(self, scheduled: dict[Running, int]) -> bool:
-        refused = super().serve(scheduled)
-        while self.parked and not refused and self.room(scheduled) > 0:
-            if refused := not self.allocate(self.parked[0], 1):
-                break
-            scheduled[self.parked[0]] = 1
-            self.insert(self.running, self.parked.pop(0))
-        return refused
 
 
 def configuration(specs: tuple[LayerSpec, ...], num_blocks: int) -> ManagerConfig:
@@ -319,18 +294,14 @@ def is_admitted_alone(config: ManagerConfig, job: Job) -> bool:
     return manager.allocate_slots(request, first, full_sequence_must_fit=True) is not None
 
 
-def first_stuck_run(
-    config: ManagerConfig,
-    jobs: Sequence[Job],
-    scheduler_class: type[Scheduler] = Scheduler,
-) -> tuple[int, str | None]:
+def first_stuck_run(config: ManagerConfig, jobs: Sequence[Job]) -> tuple[int, str | None]:
     """Return how many runs were made with these, and the first that did not end, in words."""
     implementation = kvref.implementation()
     num_runs = 0
     for triple in itertools.product(jobs, repeat=3):
         for shared in (True, False):
             manager = implementation.create(config, check_invariants=False)
-            scheduler = scheduler_class(manager, with_loads=set(jobs) <= set(LOADS))
+            scheduler = Scheduler(manager, with_loads=set(jobs) <= set(LOADS))
             for number, job in enumerate(triple):
                 first_token = 0 if shared else 100 * number
                 place = -number if scheduler.with_loads else number
@@ -341,16 +312,12 @@ def first_stuck_run(
     return num_runs, None
 
 
-def some_run_is_stuck(
-    model: str,
-    jobs: Sequence[Job] = JOBS,
-    scheduler_class: type[Scheduler] = Scheduler,
-) -> bool:
+def some_run_is_stuck(model: str) -> bool:
     """Return whether admission alone lets something in that never ends."""
     return any(
-        first_stuck_run(config, taken, scheduler_class)[1]
+        first_stuck_run(config, taken)[1]
         for config in (configuration(MODELS[model], num_blocks) for num_blocks in POOL_SIZES)
-        if (taken := [job for job in jobs if is_admitted_alone(config, job)])
+        if (taken := [job for job in JOBS if is_admitted_alone(config, job)])
     )
 
 
@@ -384,7 +351,6 @@ def main() -> int:
     twins = {
         "align without room for two states": some_run_is_stuck("full and Mamba"),
         "a window's cap without the + 1": cap_without_plus_one_is_caught(),
-        "what has loaded is not preempted": some_run_is_stuck("full", LOADS, ParksLoads),
     }
     problems += [f"twin not caught: {name}" for name, caught in twins.items() if not caught]
     for problem in problems:

@@ -9,12 +9,6 @@ both is seen. Block size, window, chunk, steps and lengths are ints without boun
   KV-MAMBA-5, KV-RSWA-1); those that may be null in a hit.
 - The run of a hit (KV-SW-2), and the cap of admission (KV-SW-7, KV-CHUNK-5).
 
-The formulas' purpose is proved: skipped tokens are those that no later token reads, and no
-fewer; a run is the fewest blocks that hold the W - 1 tokens before its end; nulls of a hit are
-skipped behind it (KV-SW-3, KV-CHUNK-2); a request never holds more blocks than its cap, and holds
-as many for some numbers (KV-LIVE-2): with M tokens a step and L in all, c computed tokens and
-n <= M more, c + n <= L, it holds the blocks s(c) // B … cdiv(c + n, B) - 1.
-
 The rules' demands on arguments are assumed; each statement's assumptions are shown to be possible.
 """
 
@@ -59,11 +53,7 @@ from proofs.code._paths import Way, merged, term_of
 from proofs.code._planted import TWINS, Planted, check_planted
 
 ASSUMES = ("arguments are as the rules allow",)
-GUARANTEES = (
-    "both skip the same blocks, and count the same caps and runs",
-    "what is skipped is read by no token to come",
-    "admission counts at least what a request ever holds",
-)
+GUARANTEES = ("both skip the same blocks, and count the same caps and runs",)
 
 COMPUTED, PROMPT = z3.Ints("computed prompt")
 KINDS = ("full", *CAPPED, *STATES)
@@ -186,85 +176,6 @@ def _called(code: Callable[[Way, str], object], kind: str, way: Way) -> object:
     return code(way, kind)
 
 
-# What the rules are for.
-
-
-def is_read(kind: str, token: Term, reader: Term) -> Term:
-    """State that `reader` reads `token`."""
-    if kind == "sliding":
-        return z3.And(token > reader - REACH, token <= reader)
-    return z3.And(token / REACH == reader / REACH, token <= reader)
-
-
-def meanings() -> Iterator[Statement]:
-    """Yield the claims that skipped tokens, and those a hit leaves out, are never read."""
-    reader, token, entry, accepted = z3.Ints("reader token entry accepted")
-    known = (*sizes(), COMPUTED >= 0, reader >= COMPUTED, token >= 0)
-    for kind in CAPPED:
-        gone = unread(kind, COMPUTED)
-        yield Statement(
-            f"{kind}: no token to come reads what is skipped, the next one reads all else",
-            known,
-            z3.And(
-                z3.Implies(token < gone, z3.Not(is_read(kind, token, reader))),
-                z3.Implies(
-                    z3.And(token >= gone, token <= COMPUTED), is_read(kind, token, COMPUTED)
-                ),
-                skipped(kind, COMPUTED) <= gone,
-            ),
-        )
-    yield Statement(
-        "all states before the running one are skipped, and it is not",
-        (*known, COMPUTED >= 1),
-        unread("mamba", COMPUTED) / BLOCK == (COMPUTED - 1) / BLOCK,
-    )
-    yield Statement(
-        "no state is removed to which rejected drafts may lead back",
-        (*known, accepted >= 1, accepted <= COMPUTED, accepted >= COMPUTED - DRAFTED),
-        unread("mamba", larger(COMPUTED - DRAFTED, 0)) / BLOCK <= (accepted - 1) / BLOCK,
-    )
-    yield Statement(
-        "entries before s // B are those wholly before s",
-        (*known, entry >= 0),
-        (entry < COMPUTED / BLOCK) == ((entry + 1) * BLOCK <= COMPUTED),
-    )
-    ends, limit, blocks, chunk = z3.Ints("hit_blocks limit run chunk_blocks")
-    for drop in (False, True):
-        need = run_length(drop=drop)
-        left = ends + int(drop) - larger(need, 1)
-        inside = z3.And(token < ends * BLOCK, token > ends * BLOCK - REACH)
-        yield Statement(
-            f"a run{' with a drop' * drop} has what its window reads, null is skipped behind it",
-            (*known, ends >= 1),
-            z3.And(
-                (need - int(drop)) * BLOCK >= REACH - 1,
-                (need - int(drop) - 1) * BLOCK < REACH - 1,
-                z3.Implies(inside, token / BLOCK >= left),
-                z3.Implies(left >= 0, left <= unread("sliding", ends * BLOCK) / BLOCK),
-            ),
-        )
-    chunked = z3.substitute(unread("chunked", COMPUTED), (REACH, chunk * BLOCK))
-    start = z3.substitute(chunked, (COMPUTED, limit)) / BLOCK
-    hit = (start + blocks) * BLOCK
-    yield Statement(
-        "what is null in the hit of a chunk is skipped, and no more is",
-        (*known, chunk >= 1, limit >= 0, blocks >= 0, hit <= limit),
-        start == z3.substitute(chunked, (COMPUTED, hit)) / BLOCK,
-    )
-
-
-def check_held(ledger: Ledger) -> None:
-    """Prove that admission counts what is ever held; for a window it is exact."""
-    new, chunk = z3.Ints("new chunk_blocks")
-    steps = z3.And(COMPUTED >= 0, new >= 1, new <= STEP, COMPUTED + new <= LONGEST, chunk >= 1)
-    for kind in CAPPED:
-        held, most = cdiv(COMPUTED + new, BLOCK) - skipped(kind, COMPUTED) / BLOCK, cap(kind)
-        if kind == "chunked":
-            held, most = (z3.substitute(each, (REACH, chunk * BLOCK)) for each in (held, most))
-        ledger.prove(f"{kind}: at most its cap is held", [*sizes(), steps], held <= most)
-        ledger.possible(f"{kind}: its cap is held", *sizes(), steps, held == most)
-
-
 PLANTED = tuple((equalities, each) for each in (
     Planted("KV-SW-1",
             (SlidingWindowGroup, "num_skipped_tokens", "self.window + 1 -", "self.window + 2 -"),
@@ -310,8 +221,6 @@ def main() -> int:
     """Prove everything; return 0 if each answer is the expected one."""
     ledger = Ledger("windows")
     ledger.prove_and_refute(equalities(*TWINS))
-    ledger.prove_and_refute(meanings())
-    check_held(ledger)
     check_planted(ledger, PLANTED)
     return ledger.finish()
 

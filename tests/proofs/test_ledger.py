@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 import z3
 
+from kvfast._core.shape import Shape
 from proofs._z3 import Ledger, Range, forall, function
+from proofs.code._planted import Planted, check_planted
 from proofs.code._symbolic import Number, UndecidedError
 
 
@@ -46,3 +48,14 @@ def test_code_that_branches_on_what_is_open_is_refused() -> None:
     assert Number(x, (x > 2,)) != 0
     with pytest.raises(UndecidedError):
         bool(Number(x, (x > 2,)) == 3)
+
+
+def test_a_mistake_whose_line_is_gone_fails(capsys: pytest.CaptureFixture[str]) -> None:
+    """Report it beside the statements, instead of ending the run."""
+    ledger = Ledger("gone")
+    gone = Planted("KV-SW-2", (Shape, "run_length", "a line of long ago", "another"))
+    check_planted(ledger, [(lambda twin: (), gone)])
+    assert ledger.finish() == 1
+    assert "run_length: another for a line of long ago: False, expected True" in (
+        capsys.readouterr().out
+    )

@@ -109,14 +109,11 @@ class SmallLookup(Lookup):
         self.lists[a] = num_blocks
 
 
-def first_wrong(*, many_drop: bool = False) -> tuple[Group, ...] | None:
-    """Return a world where the search differs from the rules, or None.
-
-    `many_drop`: also look where several groups besides full attention drop.
-    """
+def first_wrong() -> tuple[Group, ...] | None:
+    """Return a world with one drop besides full attention in which the search is wrong, or None."""
     for world in all_worlds():
         one_drops = sum(group.is_eagle and not group.is_full for group in world) <= 1
-        if (one_drops or many_drop) and is_wrong(world):
+        if one_drops and is_wrong(world):
             return world
     return None
 

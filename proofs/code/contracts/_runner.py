@@ -15,7 +15,6 @@ from __future__ import annotations
 import ast
 import importlib
 import multiprocessing
-import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -26,9 +25,8 @@ from importlib.metadata import version
 
 from crosshair.condition_parser import Pep316Parser
 from crosshair.core_and_libs import analyze_function, run_checkables
-from crosshair.diff_behavior import diff_behavior
 from crosshair.fnutil import FunctionInfo
-from crosshair.options import DEFAULT_OPTIONS, AnalysisKind, AnalysisOptionSet
+from crosshair.options import AnalysisKind, AnalysisOptionSet
 from crosshair.statespace import AnalysisMessage, MessageType
 
 from proofs.code._planted import Planted
@@ -67,14 +65,11 @@ OUTCOMES = {
 class Contract:
     """A function that must return true for all arguments that its docstring allows.
 
-    With `other`, both functions must return, or raise, the same for all arguments.
-    At most `num_paths` paths are taken. Where BOUNDED is expected there are more, or may be.
+    At most `num_paths` paths are taken.
     """
 
     function: Callable[..., object]
     mistakes: tuple[Planted, ...] = ()
-    other: Callable[..., object] | None = None
-    expected: Outcome = Outcome.CONFIRMED
     num_paths: int = 1000
 
     @property
@@ -96,14 +91,12 @@ class Answer:
     expected: Outcome
     is_replayed: bool
     num_paths: int
-    seconds: float
     detail: str
 
     @property
     def is_expected(self) -> bool:
-        """Whether the outcome is expected or better, and a counterexample holds when replayed."""
-        better = self.expected is Outcome.BOUNDED and self.outcome is Outcome.CONFIRMED
-        return (better or self.outcome is self.expected) and self.is_replayed
+        """Whether the outcome is expected, and a counterexample holds when replayed."""
+        return self.outcome is self.expected and self.is_replayed
 
     def __str__(self) -> str:
         name = self.contract if self.mistake is None else f"{self.contract}, {self.mistake}"
@@ -126,21 +119,19 @@ def ask(contract: Contract, mistake: Planted | None = None) -> Answer:
         report_all=True,
         stats=stats,
     )
-    begin = time.process_time()
     with ExitStack() as stack:
         if mistake is not None:
             stack.enter_context(mistake.done())
         with lists():
-            outcome, cases, detail = (_compared if contract.other else _checked)(contract, options)
+            outcome, cases, detail = _checked(contract, options)
         is_replayed = all(fails(contract, case) for case in cases)
     return Answer(
         contract=contract.name,
         mistake=None if mistake is None else str(mistake),
         outcome=outcome,
-        expected=contract.expected if mistake is None else Outcome.REFUTED,
+        expected=Outcome.CONFIRMED if mistake is None else Outcome.REFUTED,
         is_replayed=is_replayed,
         num_paths=stats["num_paths"],
-        seconds=time.process_time() - begin,
         detail=detail,
     )
 
@@ -160,26 +151,6 @@ def _checked(contract: Contract, options: AnalysisOptionSet) -> tuple[Outcome, l
     return outcome, [case_of(message, contract.function)], message.message
 
 
-def _compared(contract: Contract, options: AnalysisOptionSet) -> tuple[Outcome, list[Case], str]:
-    stats = options.stats
-    assert contract.other is not None
-    assert stats is not None
-    found = diff_behavior(
-        FunctionInfo.from_fn(contract.function),
-        FunctionInfo.from_fn(contract.other),
-        DEFAULT_OPTIONS.overlay(options),
-    )
-    if isinstance(found, str):
-        return Outcome.UNUSABLE, [], found
-    cases: list[Case] = [
-        {name: ast.literal_eval(text) for name, text in each.args.items()} for each in found
-    ]
-    if cases:
-        return Outcome.REFUTED, cases, "; ".join(map(str, cases))
-    # Both orders of the two functions are tried, and each must finish.
-    return (Outcome.CONFIRMED if stats["exhaustion"] == 2 else Outcome.BOUNDED), [], ""
-
-
 def case_of(message: AnalysisMessage, function: Callable[..., object]) -> Case:
     """Parse the arguments in `false when calling f(1, (2, 3)) (which returns False)`."""
     text = message.message.split("when calling ", 1)[1].split(" (which ", 1)[0]
@@ -193,8 +164,6 @@ def case_of(message: AnalysisMessage, function: Callable[..., object]) -> Case:
 
 def fails(contract: Contract, case: Case) -> bool:
     """Check whether a plain call with these arguments breaks the contract."""
-    if contract.other is not None:
-        return result_of(contract.function, case) != result_of(contract.other, case)
     return meets(contract, case) and result_of(contract.function, case) != (True, "")
 
 

@@ -102,30 +102,25 @@ def release(case: int, refs: tuple[int, int, int], to_front: bool) -> bool:
     return reference_state(ours) == fast_state(theirs)
 
 
-EVICTS_LESS = Planted(
-    "KV-POOL-4",
-    (
-        BlockPool,
-        "allocate_run",
-        "tables, start, start + count)",
-        "tables, start + 1, start + count)",
+ALLOCATING = (
+    Planted("KV-POOL-2", (BlockPool, "set_queue", "= len(blocks)", "= len(blocks) + 1")),
+    Planted("KV-POOL-3", (BlockPool, "allocate_run", "num_free -= count", "num_free -= count + 1")),
+    Planted("KV-POOL-3", (BlockPool, "allocate_run", "step = 1 + facts", "step = 2 + facts")),
+    Planted(
+        "KV-POOL-4", (BlockPool, "allocate_run", "evict(tables, start,", "evict(tables, start + 1,")
     ),
 )
-TAKES_MORE = Planted(
-    "KV-POOL-3", (BlockPool, "allocate_run", "self.num_free -= count", "self.num_free -= count + 1")
+TOUCHING = (Planted("KV-POOL-5", (BlockPool, "touch", "REFS] == 0", "REFS] <= 1")),)
+RELEASING = (
+    Planted("KV-POOL-6", (BlockPool, "release", "start - 1, -1)", "start, -1)")),
+    Planted("KV-POOL-6", (BlockPool, "release", "self.num_free += 1", "self.num_free += 2")),
+    Planted("KV-POOL-6", (BlockPool, "release", "REFS] == 1", "REFS] <= 2")),
+    Planted("KV-POOL-6", (BlockPool, "drop_ref", "+ record.REFS] > 0", "+ record.REFS] > 1")),
 )
-HITS_LEAVE = Planted(
-    "KV-POOL-5", (BlockPool, "touch", "+ record.REFS] == 0", "+ record.REFS] <= 1")
-)
-KEEPS_ONE = Planted("KV-POOL-6", (BlockPool, "release", "start - 1, -1)", "start, -1)"))
-FREES_EARLY = Planted(
-    "KV-POOL-6", (BlockPool, "drop_ref", "+ record.REFS] > 0", "+ record.REFS] > 1")
-)
-
 CONTRACTS = (
-    Contract(allocate, mistakes=(EVICTS_LESS, TAKES_MORE)),
-    Contract(touch, mistakes=(HITS_LEAVE,)),
-    Contract(release, mistakes=(KEEPS_ONE, FREES_EARLY)),
+    Contract(allocate, ALLOCATING),
+    Contract(touch, TOUCHING),
+    Contract(release, RELEASING),
 )
 
 
