@@ -1,24 +1,33 @@
 """Random lives of the engine of examples/embed, with loads, failures and aborts: none gets stuck.
 
 Each engine serves prompts of up to some thousand tokens over a pool in which few of them fit, and
-must end all of them with the tokens that a model without any cache samples (KV-LIVE-4).
+must end all of them with the tokens that a model without any cache samples (KV-LIVE-4). After each
+step its tables are the manager's lists, no slot is written twice, and shared blocks have equal
+tokens. Over every manager it sends its workers the same.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
 from random import Random
+from typing import Any
 
 import numpy as np
 import pytest
 
+import kvcheck
 import kvfast
 import kvref
 from examples.embed.engine import Engine, Sequence
-from examples.embed.workers import Store, Workers, sampled
-from kvspec.batched import StepPlan
+from examples.embed.workers import Batch, Store, Workers, sampled
+from kvfast._implementation import FastImplementation
+from kvspec.batched import StepPlan, StepResult
 from kvspec.config import KVCacheConfig, KVCacheGroup, ManagerConfig
-from kvspec.interface import Implementation
+from kvspec.errors import InvalidArgumentError
+from kvspec.interface import Implementation, KVCacheManager
 from kvspec.request import Request, RequestInput
 from kvspec.sequential import batched_of
 from kvspec.specs import FullAttentionSpec
@@ -26,6 +35,18 @@ from kvspec.specs import FullAttentionSpec
 NUM_ENGINES, NUM_DEEP = 60, 10_000
 MAX_STEPS_WITHOUT_PROGRESS = 60
 MAX_RUNNING = 6
+
+
+class WatchedWorkers(Workers):
+    """Workers that keep what they were sent."""
+
+    def __init__(self, *sizes: int) -> None:
+        super().__init__(*sizes)
+        self.batches: list[Batch] = []
+
+    def run(self, batch: Batch) -> None:
+        self.batches.append(batch)
+        super().run(batch)
 
 
 class Life:
@@ -37,6 +58,7 @@ class Life:
         implementation: Implementation,
         engine_class: type[Engine] = Engine,
         seen: Counter[str] | None = None,
+        workers_class: type[WatchedWorkers] = WatchedWorkers,
     ) -> None:
         self.random, self.seen = Random(seed), Counter[str]() if seen is None else seen
         draw = self.random
@@ -49,7 +71,7 @@ class Life:
         self.implementation = implementation
         manager = implementation.create(config, check_invariants=False)
         self.batched = batched_of(implementation, manager)
-        workers = Workers(self.num_blocks, self.size, 2 * MAX_RUNNING)
+        self.workers = workers = workers_class(self.num_blocks, self.size, 2 * MAX_RUNNING)
         texts = [[draw.randrange(1000) for _ in range(self.most)] for _ in range(3)]
         self.texts = texts
         store = Store(workers, texts[:2], num_steps=draw.randint(1, 6), fails=self.fails)
@@ -60,6 +82,7 @@ class Life:
             max_running=MAX_RUNNING,
             max_tokens=max(self.most // draw.randint(1, 8), MAX_RUNNING * (1 + num_drafts)),
             num_drafts=num_drafts,
+            max_deltas=3,
             store=store,
         )
         self.requests: dict[str, tuple[Request, int]] = {}
@@ -96,6 +119,7 @@ class Life:
             before = self.progress()
             self.seen["preempted"] -= sum(r.num_preemptions for r, _ in self.requests.values())
             ended = engine.step()
+            self.expect_tables_and_slots()
             self.seen["preempted"] += sum(r.num_preemptions for r, _ in self.requests.values())
             for request in ended:
                 self.expect_its_tokens(request)
@@ -116,6 +140,28 @@ class Life:
             self.seen[f"aborted {part}"] += any(one.request is request for one in queue)
         self.engine.abort(request)
 
+    def expect_tables_and_slots(self) -> None:
+        """Check that tables made of deltas are the lists, and who may read and write a block."""
+        content: dict[int, list[int]] = {}
+        for one in self.engine.running:
+            blocks = list(self.batched.manager.get_blocks(one.request).groups[0])
+            if not self.batched.num_pending_deltas():  # of a load that has just arrived
+                assert self.workers.table[one.handle, : len(blocks)].tolist() == blocks, "table"
+            for index, block in enumerate(blocks):
+                tokens = list(one.request.token_ids[: (index + 1) * self.size])
+                assert content.setdefault(block, tokens) == tokens, "shared, with other content"
+        slots = self.workers.batches[-1].slots.tolist()
+        assert len(set(slots)) == len(slots), "a slot is written twice"
+        assert {slot // self.size for slot in slots} <= content.keys(), "nobody holds the block"
+
+    @property
+    def sent(self) -> list[list[Any]]:
+        """What the workers were sent."""
+        return [
+            [one.deltas.tolist(), list(one.zeroed), one.tokens.tolist(), one.slots.tolist()]
+            for one in self.workers.batches
+        ]
+
     def expect_its_tokens(self, request: Request) -> None:
         """Check that the model samples the same tokens without a cache."""
         kept, num_new = self.requests.pop(request.request_id, (None, 0))
@@ -127,13 +173,41 @@ class Life:
         assert list(request.token_ids) == tokens, "other tokens than without a cache"
 
 
-@pytest.mark.parametrize("make", [kvref.implementation, kvfast.implementation, kvfast.uncompiled])
-def test_no_engine_stands_still(make: type[Implementation]) -> None:
+class Monitored(FastImplementation):
+    """kvfast, its managers under a monitor."""
+
+    def __init__(self) -> None:
+        super().__init__("uncompiled")
+
+    def create(self, config: ManagerConfig, **options: Any) -> KVCacheManager:
+        return kvcheck.monitor(super().create(config, **options))
+
+
+@cache
+def sent_by_reference(seed: int) -> tuple[list[list[Any]], Counter[str]]:
     seen = Counter[str]()
-    for seed in range(NUM_ENGINES):
-        Life(seed, make(), seen=seen).live()
+    life = Life(seed, kvref.implementation(), seen=seen)
+    life.live()
+    return life.sent, seen
+
+
+@pytest.mark.parametrize(
+    ("make", "num"),
+    [(kvfast.implementation, NUM_ENGINES), (kvfast.uncompiled, 10), (Monitored, 2)],
+)
+def test_no_engine_stands_still_and_all_send_the_same(
+    make: Callable[[], Implementation], num: int
+) -> None:
+    seen = Counter[str]()
+    for seed in range(num):
+        life = Life(seed, make())
+        life.live()
+        sent, happened = sent_by_reference(seed)
+        assert life.sent == sent
+        seen += happened
     drawn = {"loads", "loads that failed", "preempted", "aborted running", "aborted loading"}
-    assert all(seen[name] > 0 for name in drawn | {"aborted waiting"}), seen
+    if num == NUM_ENGINES:
+        assert all(seen[name] > 0 for name in drawn | {"aborted waiting"}), seen
 
 
 @pytest.mark.deep
@@ -159,10 +233,69 @@ class KeepsWhatHasLoaded(Engine):
         return super().planned(finished)
 
 
-def test_an_engine_that_keeps_what_has_loaded_stands_still() -> None:
+class ForgetsWhatIsLeft(Engine):
+    """Rows that did not fit are never fetched."""
+
+    def batch(self, granted: list[Sequence], result: StepResult) -> Batch:
+        return super().batch(granted, replace(result, num_deltas_left=0))
+
+
+class KeepsThePreempted(Engine):
+    """The youngest returns to the queue, but keeps its blocks."""
+
+    def planned(self, finished: list[int]) -> tuple[StepPlan, list[Sequence]]:
+        plan, entries = super().planned(finished)
+        return replace(plan, preempted=()), entries
+
+
+class AppliesNoDeltas(WatchedWorkers):
+    """The table stays as it was made."""
+
+    def run(self, batch: Batch) -> None:
+        super().run(replace(batch, deltas=batch.deltas[:0]))
+
+
+class ZeroesTooLate(WatchedWorkers):
+    """New blocks are zeroed behind the step that writes them."""
+
+    def run(self, batch: Batch) -> None:
+        super().run(replace(batch, zeroed=()))
+        self.memory.reshape(-1, self.block_size)[list(batch.zeroed)] = 0
+
+
+class WritesOneSlotOn(WatchedWorkers):
+    """Every token is written to the slot behind its own."""
+
+    def run(self, batch: Batch) -> None:
+        super().run(replace(batch, slots=(batch.slots + 1) % len(self.memory)))
+
+
+@pytest.mark.parametrize(
+    ("engine", "workers", "seen"),
+    [
+        (KeepsWhatHasLoaded, WatchedWorkers, "stands still"),
+        (ForgetsWhatIsLeft, WatchedWorkers, "other tokens"),
+        (KeepsThePreempted, WatchedWorkers, "it is new"),
+        (Engine, AppliesNoDeltas, "table"),
+        (Engine, ZeroesTooLate, "other tokens"),
+        (Engine, WritesOneSlotOn, "nobody holds the block"),
+    ],
+)
+def test_an_engine_with_one_mistake_is_found(
+    engine: type[Engine], workers: type[WatchedWorkers], seen: str
+) -> None:
     def all_lives() -> None:
         for seed in range(NUM_ENGINES):
-            Life(seed, kvfast.implementation(), KeepsWhatHasLoaded).live()
+            Life(seed, kvfast.implementation(), engine, workers_class=workers).live()
 
-    with pytest.raises(AssertionError, match="stands still"):
+    with pytest.raises((AssertionError, InvalidArgumentError), match=seen):
         all_lives()
+
+
+def test_what_would_never_fit_is_refused_when_it_comes() -> None:
+    life = Life(1, kvfast.implementation())
+    most = life.most - 1
+    request = life.implementation.make_request(life.batched.manager, RequestInput("r", [1]))
+    with pytest.raises(InvalidArgumentError, match=f"max_new_tokens = {most + 1}: must be an int"):
+        life.engine.add(request, most + 1)
+    life.engine.add(request, most)
