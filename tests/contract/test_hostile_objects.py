@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from kvspec.audit import AuditedManager
 from kvspec.blocks import KVCacheBlocks
 from kvspec.errors import InvalidArgumentError, InvariantViolation, KVSpecError
 from kvspec.interface import Implementation, KVCacheManager
@@ -109,6 +110,9 @@ def test_a_manager_is_copied_whole_or_not_at_all(
         copy.copy(manager)
     copied = copy.deepcopy(manager)
     assert copied.snapshot() == manager.snapshot()
+    for check in (True, False):
+        clone = implementation.clone(implementation.create(manager.config, check_invariants=check))
+        assert isinstance(clone, AuditedManager) is check
     manager.free(request)
     assert copied.snapshot() != manager.snapshot()
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import cbor2
 import pytest
 
 from kvcheck.rules.bench import Bench
 from kvspec.config import KVCacheConfig, ManagerConfig
 from kvspec.errors import ConfigError
-from tests.contract.digests import encode
 
 SECRET = bytes.fromhex("b8fe6c3923a44bbe 7c01812cf721ad1c ded46de9839097db")
 """The first three words of the secret that XXH3 has in its specification."""
@@ -26,7 +26,7 @@ def colliding_prompts(size: int) -> tuple[list[int], list[int]]:
     is raised by as much as the other is lowered, so the first sum stays the same.
     """
     tokens, changed = list[int](), list[int]()
-    at = HEAD_BYTES + len(encode([0] * size)) - size
+    at = HEAD_BYTES + len(cbor2.dumps([0] * size)) - size
     for stripe in (1, 2):
         ones = STRIPE_BYTES * stripe - 1 - at
         tokens += [1] * ones  # a byte each: the head of the next token is right before the word

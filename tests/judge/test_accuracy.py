@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from kvcheck.judge.blame import Evidence, Neighbour, suspects
-from kvcheck.judge.outcomes import Outcomes, from_text, known, neighbours
+from kvcheck.judge.outcomes import Outcomes, from_text, known
 from kvcheck.mistakes import find
-from tests.judge.accuracy import Row, confused, row, rows, share
+from tests.judge.accuracy import Row, rows, share
 from tests.judge.outcomes import CHECKS, completed, failures, missing, registry, to_text
 
 REF, SELF = "answers_as_the_reference", "answers_as_the_rule_says"
@@ -70,49 +69,3 @@ def test_new_checks_are_added_to_what_is_known() -> None:
     done = completed(old, {first.id: {check: ("KV-SW-1", SELF)}})
     assert done.failed == {first.id: {check: ("KV-SW-1", SELF)}}
     assert not completed(old, {}).failed
-
-
-def evidence(**kinds: tuple[str, str] | None) -> list[Evidence]:
-    return [Evidence(check, ("KV-MGR-12",), kind) for check, kind in kinds.items()]
-
-
-def test_who_fails_the_same_checks_in_the_same_way_is_a_twin() -> None:
-    seen = evidence(a=("KV-SW-1", SELF), b=None, c=None, d=("KV-GRP-2", REF))
-    first, second = neighbours(seen, SMALL)
-    assert (first.mistake, round(first.likeness, 6)) == ("Two", 1)
-    assert (second.mistake, second.likeness < 0.5) == ("One", True)
-    assert suspects(seen, [first, second])[0].rule == "KV-GRP-2"
-
-
-def test_checks_that_a_subject_was_not_shown_do_not_count() -> None:
-    seen = evidence(a=("KV-SW-1", SELF))
-    assert {each.mistake: round(each.likeness, 6) for each in neighbours(seen, SMALL)} == {
-        "One": 1,
-        "Two": 1,
-    }
-
-
-def test_another_kind_of_violation_is_less_like() -> None:
-    (first, *_) = neighbours(evidence(a=("KV-EVT-1", SELF), d=("KV-EVT-1", REF)), SMALL)
-    assert (first.mistake, round(first.likeness, 6)) == ("Two", 0.2)
-
-
-def test_a_rule_that_a_check_names_by_itself_is_more_suspicious_than_its_call() -> None:
-    both = Evidence("a", ("KV-MGR-12", "KV-MGR-13"), ("KV-MGR-13", SELF))
-    seen = [both, Evidence("b", ("KV-MGR-12",))]
-    assert [each.rule for each in suspects(seen)] == ["KV-MGR-13", "KV-MGR-12"]
-    crash = [Evidence("a", ("KV-MGR-12",), ("KV-ERR-2", "errors_are_typed"))]
-    assert [each.rule for each in suspects(crash)] == ["KV-MGR-12"]
-
-
-def test_a_neighbour_brings_its_rules() -> None:
-    near = [Neighbour("One", ("KV-SW-1", "KV-SW-2"), 0.9)]
-    found = suspects([Evidence("a", ("KV-MGR-12",), ("KV-MGR-7", REF))], near)
-    assert {"KV-SW-1", "KV-SW-2"} < {each.rule for each in found}
-
-
-def test_the_page_tells_who_is_blamed_instead() -> None:
-    wrong = row("One", ("KV-SW-1",), evidence(a=("KV-MGR-12", SELF)))
-    unseen = row("Two", ("KV-SW-2",), evidence(a=None))
-    assert [*confused([wrong, unseen], 2)] == ["| KV-SW-1 | KV-MGR-12 |"]
-    assert [share([wrong, unseen], 2, places) for places in (1, 3)] == [0, 0]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from kvcheck.play.agreement import require_same_events
-from kvcheck.play.shadow.content import Content
+from kvcheck.play.shadow.content import Content, ShadowMemory
 from kvcheck.play.shadow.content_check import ContentCheck
 from kvcheck.play.shadow.event_fold import EventFold
 from kvspec.config import KVCacheConfig, KVCacheGroup, ManagerConfig
@@ -23,6 +23,7 @@ from kvspec.specs import (
 
 SIZE = 2
 TOKENS = tuple(range(10, 19))
+TEXT = Content(b"r", TOKENS)
 FULL = FullAttentionSpec(SIZE, 1, 8, "float16")
 
 
@@ -139,3 +140,36 @@ def test_where_the_last_copy_alone_is_told_each_key_counts_once() -> None:
     with pytest.raises(InvariantViolation, match="0 times, -1 times"):
         fold.expect_state(cached(), int_hashes=False)
     assert not EventFold.under(Policy()).is_set
+
+
+def of(shadow: ShadowMemory, block: int, content: Content = TEXT) -> object:
+    """Return the violation at the first two tokens in a block."""
+    return shadow.first_offence(block, 0, 2, 0, 2, content)
+
+
+def test_a_copy_reads_what_was_there_when_the_step_began() -> None:
+    shadow = ShadowMemory(copies=True)
+    mine, yours = Content(b"", (1, 2)), Content(b"", (3, 4))
+    shadow.write(3, 0, 2, 0, range(2), mine)
+    shadow.new_step_starts()
+    shadow.copy(3, 4)
+    assert (of(shadow, 4, mine), shadow.copied_early) == (None, set())
+    shadow.write(3, 0, 2, 0, range(1, 2), yours)
+    shadow.write(3, 0, 2, 0, range(1), yours)
+    shadow.copy(3, 5)
+    assert (of(shadow, 3, yours), of(shadow, 5, mine)) == (None, None)
+    assert shadow.copied_early == {5}
+    assert shadow.take_written() == {3, 4, 5}
+    shadow.copy(9, 5)
+    assert (of(shadow, 5), shadow.copied_early) == ((0, "nothing"), set())
+    shadow.copy(4, 5)  # nothing was in 4 when the step began
+    assert (of(shadow, 5, mine), shadow.copied_early) == ((0, "nothing"), {5})
+    shadow.copy(3, 6)
+    assert shadow.copied_early == {5, 6}
+    shadow.write(6, 0, 2, 0, range(1, 2), yours)
+    assert shadow.copied_early == {5, 6}
+    shadow.write(6, 0, 2, 0, range(2), yours)
+    assert shadow.copied_early == {5}
+    shadow.new_step_starts()
+    shadow.copy(3, 7)
+    assert (of(shadow, 7, yours), shadow.copied_early) == (None, {5})

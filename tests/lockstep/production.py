@@ -299,7 +299,7 @@ def main(arguments: list[str] | None = None) -> int:
         done = tally.num_operations
         if done >= options.operations:
             break
-    print(*tally.lines(), sep="\n")
+    print("never drawn:", ", ".join(tally.never_drawn()) or "nothing")
     if wrong is None:
         took = f"{time.monotonic() - begin:.0f} s, {time.process_time() - cpu:.0f} of the processor"
         print(f"{done} operations equal, {took}")

@@ -1,15 +1,8 @@
-"""The sizes at which kvfast's code changes hands, and its constants that are no such size."""
+"""The sizes at which kvfast's code changes hands."""
 
 from __future__ import annotations
 
-import ast
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
-
-from tests.source import ROOT
-
-CORE = ROOT / "kvfast" / "_core"
 
 
 @dataclass(frozen=True)
@@ -39,58 +32,6 @@ SIZES = (
     Size("registry", "self.make_room(max(16, 2 * handle))", 16, "requests"),
     Size("entries", 'self.handles = zeroed("q", 64)', 64, "requests"),
 )
-
-NO_SIZES: Mapping[str, str] = MappingProxyType(
-    {
-        "record": "places within a record",
-        "hot": "places within a handle's fields",
-        "kinds": "names of kinds",
-        "digest": "bytes that a digest keeps and pads",
-        "hashing": "bytes of CBOR, and where they stand",
-        "chain": "bytes of a pickle, and where they stand",
-        "zeroing.GROUP_BASE": "two numbers in one: more blocks than there can be",
-        "arrays.LINE_BYTES": "where memory begins; nobody sees what is before",
-        "arrays.HUGE_PAGE_BYTES": "rounds the length of memory up; nobody sees what is behind",
-        "batch_calls.MANY": "a sum ends there: more tokens than there can be",
-        "checks.COUNT_BITS": "the largest legal count",
-        "entries.COUNT_BITS": "the largest legal count",
-        "request.COUNT_BITS": "the largest legal count",
-        "registry.NOBODY": "later than any call",
-        "running.MANY": "a sum ends there: more tokens than there can be",
-        "steps.MANY": "a sum ends there: more tokens than there can be",
-        "probing.ENTRY_MASK": "bits of a slot",
-        "probing.STEPS_SHIFT": "bits of a slot",
-        "probing.STEPS_MASK": "255 keys that want one place do not come by chance",
-        "probing.TAG_SHIFT": "bits of a slot",
-        "probing.TAG_OF_WORD_SHIFT": "bits of a hash",
-        "probing.STEP": "how probing goes on",
-        "probing.STEP_INVERSE": "how probing goes on",
-        "key_map.MIX_MASK": "bits of a hash",
-        "probing.HOME_MASK": "bits of a hash",
-        "key_map.GROUP_FACTOR": "bits of a hash",
-        "tables.NUM_SIZES": "lists of 2^34 blocks",
-        "tables.LINK_BASE": "more entries than there can be",
-    }
-)
-"""Modules and constants, and why they are left out."""
-
-
-def constants() -> Iterator[tuple[str, str, int]]:
-    """Module, name and value of every int that stands at the top of a module of the core."""
-    for path in sorted(CORE.glob("*.py")):
-        for line in ast.parse(path.read_text(encoding="utf-8")).body:
-            target = line.targets[0] if isinstance(line, ast.Assign) else None
-            if isinstance(line, ast.AnnAssign):
-                target = line.target
-            if not isinstance(line, ast.Assign | ast.AnnAssign) or line.value is None:
-                continue
-            names = {each.id for each in ast.walk(line.value) if isinstance(each, ast.Name)}
-            calls = any(isinstance(each, ast.Call) for each in ast.walk(line.value))
-            if isinstance(target, ast.Name) and not names and not calls:
-                value = eval(compile(ast.Expression(line.value), path.name, "eval"), {})
-                if isinstance(value, int):
-                    yield path.stem, target.id, value
-
 
 NOT_YET = (
     "LargeArraysGrowEmpty", "ItemsBehindComeLate", "GapOfTheFirstPrompt", "NullsOfOneChunkBack",

@@ -92,7 +92,7 @@ def test_random_programs_leave_both_in_the_same_state(fast: Implementation) -> N
     assert sum(run(program, fast) for program in small_programs()) > 3000
 
 
-def test_programs_of_a_check_draw_every_option_pair_and_boundary() -> None:
+def test_programs_of_a_check_draw_every_option() -> None:
     """Those of `kvspec check` within its first seconds."""
     tally = Tally()
     for program in (p for batch in range(2) for p in random_programs(0, batch, 40)):
