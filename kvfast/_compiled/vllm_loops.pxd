@@ -2,7 +2,7 @@
 cimport cython
 from kvfast._compiled.request cimport FastRequest
 
-cdef int AHEAD, DUE, STOP, END, ALWAYS, PLAIN, CLIENT, PROMPT, LOGPROBS, ITEMS, LAST, WIDTH
+cdef int AHEAD, DUE, STOP, END, ALWAYS, PLAIN, CLIENT, PROMPT, ITEMS, LAST, WIDTH
 
 
 @cython.final
@@ -28,7 +28,8 @@ cdef class Seats:
     cpdef note_due(self, Py_ssize_t i)
     @cython.locals(known=list, outputs=list, notes="long long[:, ::1]", number="long long")
     cpdef bint append(self, Py_ssize_t i, object token) except -1
-    cpdef Py_ssize_t noted(self, Py_ssize_t i, int column) except? -1
+    cpdef Py_ssize_t plain(self, Py_ssize_t i) except? -1
+    cpdef Py_ssize_t client(self, Py_ssize_t i) except? -1
     cpdef int note_plain(self, Py_ssize_t i) except -1
     @cython.locals(i=Py_ssize_t)
     cpdef forget_plain(self)
@@ -40,8 +41,8 @@ cdef class Seats:
     cpdef Chosen choose(self, long long budget, long long threshold, long long step)
     @cython.locals(k=Py_ssize_t)
     cpdef list those(self, object values, Py_ssize_t number)
-    @cython.locals(i=Py_ssize_t, one=dict, known=list)
-    cpdef int read_ahead(self, Py_ssize_t first, Py_ssize_t end) except -1
+    @cython.locals(end=Py_ssize_t, i=Py_ssize_t, one=dict, known=list)
+    cpdef int read_ahead(self, Py_ssize_t first) except -1
     cpdef dict scheduled(self, Chosen chosen)
     @cython.locals(due=list, num_tokens=list, hashes=list, i=Py_ssize_t, k=Py_ssize_t, end=Py_ssize_t, mine=FastRequest, known=list)
     cpdef tuple make_equal(self, Chosen chosen)

@@ -2,8 +2,6 @@
 cimport cython
 from kvfast._compiled.vllm_loops cimport Seats
 
-cdef int AHEAD, PLAIN, CLIENT, LOGPROBS
-
 
 @cython.final
 cdef class Taker:
@@ -29,6 +27,6 @@ cdef class Taker:
     cdef bint append(self, Seats seats, Py_ssize_t i, list new) except -1
     @cython.locals(one=dict, size="long long", later="long long", done="long long", final="long long", was_ahead=bint)
     cdef settle(self, Seats seats, Py_ssize_t i, Py_ssize_t before, Py_ssize_t num_sampled, Py_ssize_t num_kept, bint is_running)
-    @cython.locals(one=dict, is_plain=bint, at=Py_ssize_t, client="long long")
+    @cython.locals(one=dict, plain=Py_ssize_t, is_plain=bint, at=Py_ssize_t, client="long long")
     cdef answer(self, Seats seats, Py_ssize_t i, list new, object status, bint has_ended, Py_ssize_t place)
     cdef bint becomes_plain(self, dict one) except -1

@@ -320,7 +320,7 @@ MISTAKES = (
     ("taking", 'not one["events"]', 'one["events"] is not None'),
     ("taking", 'one["stop_reason"] is None', "True"),
     ("taking", "self.client = client", "pass"),
-    ("taking", "place if seats.noted(i, LOGPROBS)", "i if seats.noted(i, LOGPROBS)"),
+    ("taking", "place if plain < 0", "i if plain < 0"),
     ("taking", "not is_plain and at < 0 and", "not is_plain and"),
 )
 """A line of loops or taking, and what stands in its place; none is equivalent."""

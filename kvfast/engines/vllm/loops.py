@@ -10,14 +10,14 @@ from array import array
 from typing import Any
 
 AHEAD = 32
-DUE, STOP, END, ALWAYS, PLAIN, CLIENT, PROMPT, LOGPROBS, ITEMS, LAST, WIDTH = range(11)
+DUE, STOP, END, ALWAYS, PLAIN, CLIENT, PROMPT, ITEMS, LAST, WIDTH = range(10)
 """Columns of `Seats.notes`, in tokens unless stated otherwise.
 
 DUE: length at which vLLM's hasher has something to hash. STOP: length that may end the request.
 END: the token that ends it, or -1. ALWAYS: 1 if any may. PLAIN: 1 if its outputs are known to be
-tokens alone. CLIENT: the number of its client. PROMPT: its tokens before its first output.
-LOGPROBS: 1 if it wants them, or pools. ITEMS: the end of its last image or sound, or 0. LAST: as
-STOP, were no sequence too long.
+tokens alone, -1 if it wants logprobs, or pools. CLIENT: the number of its client. PROMPT: its
+tokens before its first output. ITEMS: the end of its last image or sound, or 0. LAST: as STOP, were
+no sequence too long.
 """
 
 
@@ -112,7 +112,7 @@ class Seats:
         params = one["sampling_params"]
         notes[i, PROMPT] = prompt
         notes[i, LAST] = prompt + one["max_tokens"]
-        notes[i, LOGPROBS] = params is None or params.num_logprobs is not None
+        notes[i, PLAIN] = -(params is None or params.num_logprobs is not None)
         if params is not None:  # else it pools
             end = params._eos_token_id
             notes[i, STOP] = min(self.longest, notes[i, LAST])
@@ -121,7 +121,6 @@ class Seats:
             self.stops[i] = params.stop_token_ids or None
         places = [each.mm_position for each in one["mm_features"] or ()]
         notes[i, ITEMS] = max([place.offset + place.length for place in places], default=0)
-        notes[i, PLAIN] = 0
         notes[i, CLIENT] = one["client_index"]
         self.note_due(i)
 
@@ -147,9 +146,11 @@ class Seats:
             or (stops is not None and token in stops)
         )
 
-    def noted(self, i: int, column: int) -> int:
-        """Return a number of its row."""
-        return self.notes[i, column]
+    def plain(self, i: int) -> int:
+        return self.notes[i, PLAIN]
+
+    def client(self, i: int) -> int:
+        return self.notes[i, CLIENT]
 
     def note_plain(self, i: int) -> None:
         """Note that its outputs are tokens alone."""
@@ -158,7 +159,7 @@ class Seats:
     def forget_plain(self) -> None:
         """Forget which outputs are tokens alone, after an update made elsewhere."""
         for i in range(len(self.requests)):
-            self.notes[i, PLAIN] = 0
+            self.notes[i, PLAIN] = min(self.notes[i, PLAIN], 0)
 
     def drop(self, place: int, forgotten: set[str]) -> None:
         """Take away the seat of one that left; see `keep`."""
@@ -206,8 +207,7 @@ class Seats:
         for i in range(len(self.members)):
             if left == 0:
                 break
-            if i % AHEAD == 0:
-                self.read_ahead(i, min(i + AHEAD, len(self.members)))
+            self.read_ahead(i)
             one = self.members[i]
             before: int = one["num_computed_tokens"]
             done = before
@@ -253,8 +253,9 @@ class Seats:
         """Return, of the values of all, those of the first `number` that the step computes."""
         return [values[self.took[k]] for k in range(number)]
 
-    def read_ahead(self, first: int, end: int) -> None:
-        """Read what `choose` will read of these; the reads do not wait for each other."""
+    def read_ahead(self, first: int) -> None:
+        """Read what is needed soon of every so many; the reads do not wait for each other."""
+        end = min(first + AHEAD, len(self.members)) if first % AHEAD == 0 else first
         for i in range(first, end):
             one: dict[str, Any] = self.members[i]
             known: list[int] = self.known[i]

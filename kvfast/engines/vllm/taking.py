@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from kvfast.engines.vllm import loops
 
-AHEAD, PLAIN, CLIENT, LOGPROBS = 32, 4, 5, 7  # as in loops
-
 
 class Taker:
     """Adds the sampled tokens of a step to the requests, and makes their outputs.
@@ -86,8 +84,7 @@ class Taker:
             found = self.place_of(seats, name, place)
             if found < num_seats:
                 place = found + 1
-                if found % AHEAD == 0:
-                    seats.read_ahead(found, min(found + AHEAD, num_seats))
+                seats.read_ahead(found)
                 count = names[name]
                 if self.take(seats, found, new, count, drafts, self.running, places[name]):
                     self.ended.append(found)
@@ -224,8 +221,8 @@ class Taker:
     ) -> None:
         """Make a request's output, for its client; stop one that has ended."""
         request = seats.requests[i]
-        is_plain = seats.noted(i, PLAIN) > 0
-        at = place if seats.noted(i, LOGPROBS) else -1
+        plain = seats.plain(i)
+        is_plain, at = plain > 0, place if plain < 0 else -1
         if not is_plain:
             one: dict[str, Any] = seats.members[i]
             if self.prefilled is not None and one["prefill_stats"] is not None:
@@ -235,7 +232,7 @@ class Taker:
             # Neither changes while it runs, but by updates that are not made here.
             is_plain = True
             seats.note_plain(i)
-        client = seats.noted(i, CLIENT)
+        client = seats.client(i)
         if client != self.client:
             self.client = client
             self.of_client = self.answers.setdefault(self.client, [])
