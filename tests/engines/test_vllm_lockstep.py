@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from inspect import signature
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -253,3 +254,42 @@ def test_a_manager_of_another_class_is_not_replaced(
     stock.__class__ = type("Other", (kv_cache_manager.KVCacheManager,), {"__module__": __name__})
     with pytest.raises(UnsupportedError, match="Other"):
         kvfast_manager(stock, given_by(made))
+
+
+def test_what_writes_into_a_view_is_refused(pair: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    both = pair("full")
+    assert both.run(20) is None
+    pool = both.sides[1].scheduler.kv_cache_manager.block_pool
+    cached: Any = pool.cached_block_hash_to_block
+    key, block = next(iter(cached._cache.items()))
+    assert cached.get_one_block(key) is block
+    with pytest.raises(AttributeError, match="pop"):
+        cached._cache.pop(key)
+    with pytest.raises(TypeError, match="item assignment"):
+        cached._cache[key] = pool.blocks[2]
+    with pytest.raises(AttributeError, match="pop"):
+        cached.pop(key, 1)
+    with pytest.raises(AttributeError, match="append"):
+        pool.kv_event_queue.append("made up")
+    with pytest.raises(AttributeError):
+        pool.blocks[1].ref_cnt = 0
+    assert cached.get_one_block(key) is block
+    state = SimpleNamespace(block_keys=((), (b"a",), (b"b", b"c", b"d")))
+    monkeypatch.setattr(pool, "state", lambda: state)
+    assert pool.cached_block_hashes_by_block == {2: {b"c", b"d"}}  # a connector of 0.33 reads them
+
+
+def test_a_manager_without_a_scheduler_keeps_the_keys_of_what_it_granted(
+    engine: Any, on_kvfast: Any, setups: Any
+) -> None:
+    """Allocate in no step: nobody counts these tokens as computed, in vLLM's own tests either."""
+    setup = setups["full"]
+    for is_driven, is_final, expected in ((False, False, 8), (True, False, 0), (True, True, 8)):
+        manager = on_kvfast(setup).kv_cache_manager
+        manager.is_driven = is_driven
+        first, again = (engine.Prompt(name, tuple(range(9)), 2).request(setup) for name in "ab")
+        manager.allocate_slots(first, 9)
+        if is_final:
+            manager.cache_blocks(first, 9)
+        manager.free(first)
+        assert manager.get_computed_blocks(again)[1] == expected

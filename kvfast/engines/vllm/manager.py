@@ -44,8 +44,11 @@ class KvfastManager:
 
     `handles`: those of requests that have a seat, by name; `forgotten`: names that lost theirs
     since the last check of seats, or have another prompt; `num_singles`: allocations outside of
-    batched steps. `loaded`: new blocks that a load will write.
+    batched steps. `loaded`: new blocks that a load will write. `is_driven`: a scheduler counts the
+    tokens of a request as computed once their step is planned.
     """
+
+    is_driven = False
 
     def __init__(
         self, stock: Any, implementation: FastImplementation, manager: KVCacheManager
@@ -152,7 +155,8 @@ class KvfastManager:
         if granted is None:
             return None
         self.requests.held[request.request_id] = mine
-        if num_new_tokens and not options.get("delay_cache_blocks"):  # 0: a hit is replayed first
+        # 0 new tokens: a hit is replayed first.
+        if self.is_driven and num_new_tokens and not options.get("delay_cache_blocks"):
             end = request.num_computed_tokens + num_new_computed_tokens + num_new_tokens
             end += options.get("num_external_computed_tokens", 0)
             self.planned[request.request_id] = request, min(end, request.num_tokens)
@@ -184,7 +188,7 @@ class KvfastManager:
         """Drop the keys of blocks that no step fills (KV-MGR-24).
 
         Preemption by priority takes a request out of the step that it is planned in; vLLM's own
-        manager keeps their keys. The request counts tokens once their step is planned.
+        manager keeps their keys.
         """
         _, planned = self.planned.pop(request.request_id, (request, 0))
         if self.enable_caching and request.num_computed_tokens < planned:
@@ -323,6 +327,8 @@ class KvfastManager:
         raise UnsupportedError("zeroing what a failed load left", "kvfast")
 
     def cache_blocks(self, request: Any, num_computed_tokens: int) -> None:
+        if self.planned.get(request.request_id, (None, 0))[1] <= num_computed_tokens:
+            self.planned.pop(request.request_id, None)  # all of them are final
         if self.enable_caching:
             self.fast.cache_blocks(self.requests.current(request), num_computed_tokens)
 

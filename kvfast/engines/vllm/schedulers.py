@@ -48,6 +48,7 @@ class OnKvfast(HashesRequests):
         except (UnsupportedError, ConfigError) as error:
             logger.warning("%s. vLLM's own manager is used.", reason_of(error))
             return str(error)
+        self.kv_cache_manager.is_driven = True
         pool = self.kv_cache_manager.block_pool
         if self.connector is not None:
             if hasattr(self.connector, "bind_kv_cache_manager"):  # from 0.33 on

@@ -38,11 +38,9 @@ class BatchedSteps:
     """The batched path of one scheduler.
 
     `by_flight`: all tokens but those in flight are final. `stagger`: steps from one decode of a
-    request to the next. `takes_items`: requests may have images and sounds. `pools`: all end with a
-    pooled output.
-    `new_options`: further members of a new one. `seats`: the running requests, kept from step to
-    step. `unusual`: names of requests whose steps are all left to vLLM's scheduler; `odd`: there is
-    an unexpected one.
+    request to the next. `pools`: all end with a pooled output. `new_options`: further members of a
+    new one. `seats`: the running requests, kept from step to step. `unusual`: names of requests
+    whose steps are all left to vLLM's scheduler; `odd`: there is an unexpected one.
     """
 
     new_options: Mapping[str, Any] = MappingProxyType({})
@@ -53,7 +51,7 @@ class BatchedSteps:
         self.batched = manager.batched
         self.is_async = isinstance(scheduler, AsyncScheduler)
         self.release = release()
-        self.by_flight = self.takes_items = self.release >= 33
+        self.by_flight = self.release >= 33
         model = scheduler.vllm_config.model_config
         self.pools = self.release >= 33 and model.runner_type == "pooling"
         groups = scheduler.kv_cache_config.kv_cache_groups
@@ -78,8 +76,6 @@ class BatchedSteps:
         )
         self.seats.in_flight = self.in_flight
         self.seats.staggers = scheduler.use_v2_model_runner
-        if self.never is None and scheduler.need_mamba_block_aligned_split:
-            self.seats.split = scheduler._mamba_block_aligned_split
         self.odd = False
         self.unusual: set[str] = set()
         self.num_singles = -1
@@ -249,8 +245,9 @@ class BatchedSteps:
 
     def is_unusual(self, request: Any) -> bool:
         """Return whether vLLM's scheduler treats it specially."""
+        takes_items = self.release >= 33 and not self.scheduler.is_encoder_decoder
         return (
-            (bool(request.mm_features) and not self.takes_items)
+            (bool(request.mm_features) and not takes_items)
             or request.structured_output_request is not None
             or (request.pooling_params is not None and not self.pools)
         )
@@ -283,6 +280,8 @@ class BatchedSteps:
     def _chosen(self) -> Chosen | None:
         """Choose what each computes, before asking the pool."""
         s = self.scheduler
+        is_split = s.need_mamba_block_aligned_split
+        self.seats.split = s._mamba_block_aligned_split if is_split else None
         return self.seats.choose(self.budget, self._threshold(), s.current_step + 1)
 
     def _threshold(self) -> int:

@@ -351,11 +351,7 @@ def coordinator_over(pool: Pool, requests: Requests, stock: Any) -> Any:
     """Make a coordinator that is also an instance of the class of vLLM's, as are its groups."""
     found = _shown_as(Coordinator(pool, requests), stock, COORDINATOR)
     found.single_type_managers = tuple(
-        _shown_as(
-            Group(pool, requests, index),
-            group,
-            ("block_size", "kv_cache_spec", "kv_cache_group_id"),
-        )
+        _shown_as(Group(pool, requests, index), group, GROUP)
         for index, group in enumerate(stock.single_type_managers)
     )
     return found
