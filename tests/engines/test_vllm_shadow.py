@@ -193,4 +193,4 @@ def test_known_differences_are_reported_and_expected(model: str) -> None:
 
     for name, story in known.stories().items():
         assert known.played(story, model, None).difference is not None, name
-        assert known.played(story, model, known.KNOWN).num_expected[story.reason], name
+        assert known.times_expected(known.played(story, model, known.KNOWN), story.reason), name
