@@ -2,13 +2,8 @@
 
     python -m examples.vllm.faults
 
-`recomputed`, with the policy to recompute: `first` loads two blocks while it runs. `second` and
-`third` hit these blocks in the same step, and the rest of their prompts is loaded while they wait.
-Block 2 fails. `second` is to compute it again, so that `third` keeps all tokens of its prompt as
-computed; vLLM 0.24.0 computes the last one again only where no load failed. In the next step
-`third` has no token to compute. vLLM's own manager serves them: kvfast has no part in it.
-
-`ended`, with the policy to fail: `second` hits both blocks, and computes a third one on them. Both
+`ended`, with the policy to fail loads: `first` loads two blocks while it runs, and block 2 fails.
+`second` hits both in the same step, and computes a third one on them. Both
 requests end. vLLM drops the key of block 2, and not that of the block that `second` computed on it.
 Once `third` has computed block 2 anew, `fourth` hits both. On kvfast it does not (KV-MGR-24).
 
@@ -39,39 +34,18 @@ from examples.vllm.engine import (
     vllm_config,
 )
 
-SHARED, REST = (1, 2, 3, 4, 5, 6, 7, 8), (9, 10, 11, 12)
+SHARED = (1, 2, 3, 4, 5, 6, 7, 8)
 
 
 class Loads(MadeUpConnector):
-    """It holds no request's blocks, and has two of them for `first`; `loads` both: also for others
-    that hit none, and the rest of the prompt, which is awaited, for those that hit some.
-    """
+    """It holds no request's blocks, and has two of them for `first`."""
 
     def get_num_new_matched_tokens(
         self, request: Any, num_computed_tokens: int
     ) -> tuple[int | None, bool]:
-        """Return tokens after the hit, and whether the load is awaited."""
-        waits = self.loads == "both" and num_computed_tokens > 0
-        self.announced[request.request_id] = waits
-        if waits:
-            return request.num_tokens - num_computed_tokens, True
-        return len(SHARED) * (self.loads == "both" or request.request_id == "first"), False
-
-
-def scheduler_of(scheduler_class: Any, loads: str, fails: str) -> Any:
-    """Make a scheduler with this connector and policy for loads that fail; `add` adds to it."""
-    prepare()
-    setup = Setup((attention("FullAttentionSpec", 4),), 20, 4, 4, loads=loads, fails=fails)
-    config = vllm_config(setup, model_folder())
-    config.kv_transfer_config.kv_connector = Loads.__name__
-    config.kv_transfer_config.kv_connector_module_path = Loads.__module__
-    return make_scheduler(scheduler_class, setup, config)
-
-
-def add(scheduler: Any, name: str, rest: tuple[int, ...]) -> None:
-    """Add a request for the shared tokens and these."""
-    setup = Setup((attention("FullAttentionSpec", 4),), 20, 4, 4)
-    scheduler.add_request(Prompt(name, SHARED + rest, max_tokens=9).request(setup))
+        """Return tokens after the hit, and that the load is not awaited."""
+        self.announced[request.request_id] = False
+        return len(SHARED) * (request.request_id == "first"), False
 
 
 def update(scheduler: Any, plan: Any, token: int = 30, **done: Any) -> None:
@@ -83,29 +57,19 @@ def update(scheduler: Any, plan: Any, token: int = 30, **done: Any) -> None:
     scheduler.update_from_output(plan, output)
 
 
-def recomputed(scheduler_class: Any = Scheduler) -> str:
-    """Return how the step after the failed load ends, with the policy to recompute."""
-    scheduler = scheduler_of(scheduler_class, "both", "recompute")
-    for name, rest in (("first", (20,)), ("second", REST), ("third", REST)):
-        add(scheduler, name, rest)
-    plan = scheduler.schedule()
-    update(scheduler, plan, finished_recving={"second", "third"}, invalid_block_ids={2})
-    third = scheduler.requests["third"]
-    said = f"third has {third.num_computed_tokens} of {third.num_tokens} tokens computed; "
-    try:
-        counts = scheduler.schedule().num_scheduled_tokens
-    except AssertionError:
-        return f"{said}schedule() fails by an assertion"
-    return f"{said}schedule() answers {counts}"
-
-
 def ended(scheduler_class: Any = Scheduler) -> str:
     """Return whether `fourth` hits the block that was computed on a failed load."""
-    scheduler = scheduler_of(scheduler_class, "sync", "fail")
+    prepare()
+    setup = Setup((attention("FullAttentionSpec", 4),), 20, 4, 4, loads="sync", fails="fail")
+    config = vllm_config(setup, model_folder())
+    config.kv_transfer_config.kv_connector = Loads.__name__
+    config.kv_transfer_config.kv_connector_module_path = Loads.__module__
+    scheduler = make_scheduler(scheduler_class, setup, config)
     lists: dict[str, list[int]] = {}
     for names, failed in ((("first", "second"), {2}), (("third",), set()), (("fourth",), set())):
         for name in names:
-            add(scheduler, name, (20,) if name == "first" else (*REST, 21))
+            tokens = SHARED + ((20,) if name == "first" else (9, 10, 11, 12, 21))
+            scheduler.add_request(Prompt(name, tokens, max_tokens=9).request(setup))
         plan = scheduler.schedule()
         lists |= {new.req_id: new.block_ids[0] for new in plan.scheduled_new_reqs}
         update(scheduler, plan, invalid_block_ids=failed)
@@ -200,4 +164,4 @@ def queue_once(scheduler: Any) -> None:
 
 
 if __name__ == "__main__":
-    print(recomputed(), ended(), queued(), sep="\n")
+    print(ended(), queued(), sep="\n")

@@ -17,58 +17,23 @@ from tests.adapters import findings, rows
 from tests.adapters.findings import (
     FOLDER,
     SUBJECTS,
-    filled,
     kept,
-    matrix,
     read,
-    story_of,
-    subject,
     unexplained,
 )
 from tests.source import ROOT
 
-REPORT: dict[str, Any] = {
-    "subject": "x",
-    "implementation": "x:implementation",
-    "version": "1.2",
-    "level": "safety",
-    "seed": 3,
-    "conforms": False,
-    "rules": {
-        "KV-POOL-1": "broken",
-        "KV-POOL-2": "unbroken",
-        "KV-MGR-1": "does not apply",
-        "KV-MGR-2": "in doubt",
-    },
-    "counts": {"unbroken": 1, "broken": 1, "in doubt": 1, "not exercised": 0, "does not apply": 1},
-    "directed": 4,
+
+def found(cause: str, *requests: str) -> dict[str, Any]:
+    """Return a violation as `kvspec check` reports it."""
+    operations = [{"op": "free", "req": name, "args": {}} for name in requests]
+    return {"rule": "KV-POOL-1", "cause": cause, "test": "much", "operations": operations}
+
+
+REPORT: dict[str, Any] = dict.fromkeys(findings.KEPT) | {
     "left_out": {"a story": ["events"]},
-    "random": 5,
-    "violations": [
-        {
-            "rule": "KV-POOL-1",
-            "cause": "KV-POOL-1 a",
-            "program": "p",
-            "expected": "1",
-            "observed": "2 | 3",
-            "test": "much",
-            "operations": [
-                {"op": "free", "req": "r0", "args": {}},
-                {"op": "free", "req": "r1", "args": {}},
-            ],
-        },
-        {
-            "rule": "KV-MGR-2",
-            "cause": "KV-MGR-2 b",
-            "program": "q",
-            "expected": "1",
-            "observed": "2",
-            "operations": [{"op": "free", "req": "r0", "args": {}}],
-        },
-    ],
+    "violations": [found("KV-POOL-1 a", "r0", "r1"), found("KV-MGR-2 b", "r0")],
 }
-REASONS = {"KV-POOL-1 a": "Wrong: it counts.", "KV-MGR-2 b": "Wrong: it counts."}
-PLACE = "a\n<!-- begin x -->\nold\n<!-- end x -->\n"
 
 
 def test_a_row_says_of_each_wrong_point_of_0_33_whether_its_scheduler_reaches_it() -> None:
@@ -111,57 +76,6 @@ def test_a_report_is_kept_without_what_can_be_had_again() -> None:
     assert report["violations"][0]["story"] == ["free('r0')", "free('r1')"]
     assert "test" not in report["violations"][0]
     assert report["left_out"] == 1
-
-
-def test_a_subject_has_one_line_for_each_reason_with_its_smallest_story() -> None:
-    run, head, found, doubt = subject(kept(REPORT), REASONS)
-    for words in ("level *safety*", "1 broken", "(1 left out)"):
-        assert words in run
-    assert head == "**Wrong, 1 causes:**"
-    assert found == (
-        "- It counts. (KV-POOL-1, KV-MGR-2) <details><summary>smallest story</summary>"
-        "`free('r0')`<br>expected: 1<br>observed: 2</details>"
-    )
-    assert doubt == "In doubt: KV-MGR-2."
-
-
-def test_what_is_not_wrong_is_folded() -> None:
-    parts = list(subject(kept(REPORT), {"KV-POOL-1 a": "Order: o"}))
-    assert parts[1] == "<details><summary>2 differences of other kinds</summary>"
-    lines = parts[2].splitlines()
-    assert [line.partition(" (KV")[0] for line in lines] == ["- Order: o", "- No reason given"]
-    assert parts[-1] == "</details>"
-
-
-def test_a_story_is_shown_as_it_stands_and_without_the_policy() -> None:
-    assert story_of({"story": [], "program": "q"}) == "check *q*"
-    policy = "; policy=Policy(a=1, b=[2, … (486 characters)"
-    told = {"story": ["free('r')"], "configuration": f"9 blocks{policy}; eagle"}
-    assert story_of(told) == "9 blocks; eagle: `free('r')`"
-    assert findings._cut("[<class 'X'>]\n*a*") == "\\[&lt;class 'X'&gt;\\] \\*a\\*"
-
-
-def test_the_matrix_counts_the_rules_of_each_chapter(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(findings, "SUBJECTS", {"x": "X"})
-    reports = {"x": (kept(REPORT), REASONS)}
-    lines = matrix(reports).splitlines()
-    assert lines[0] == "| chapter | X 1.2 |"
-    assert lines[2:] == [
-        "| KV-POOL The block pool | 1 of 2, 1 broken |",
-        "| KV-MGR The manager | 0 of 1 |",
-        "| **all** | **1 of 3, 1 broken** |",
-        "| of these broken: wrong | 1 |",
-    ]
-
-
-def test_tables_replace_those_before() -> None:
-    once = filled(PLACE, "x", "new")
-    assert "old" not in once
-    assert filled(once, "x", "new") == once
-    with pytest.raises(ValueError, match="lacks"):
-        filled("no place", "x", "")
 
 
 ASKED: dict[str, tuple[str, str, str]] = {

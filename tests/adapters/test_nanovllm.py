@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +13,13 @@ from kvcheck.adapters.nanovllm import NanoImplementation, NanoUnavailableError, 
 from kvcheck.judge.options import Budget, Options
 from kvcheck.judge.outcome import Report
 from kvcheck.judge.suite import Suite
-from kvcheck.play.fit import random_program
 from kvcheck.play.verdicts import Level
 from kvspec.blocks import KVCacheBlocks
 from kvspec.config import KVCacheConfig, KVCacheGroup, ManagerConfig
 from kvspec.errors import InvalidArgumentError, StaleHitError, UnsupportedError
-from kvspec.policy import Policy
 from kvspec.request import RequestInput
 from kvspec.specs import FullAttentionSpec, LayerSpec, SlidingWindowSpec
 from tests.adapters.nano_stand_in import write_package
-from tests.programs import SCENARIOS
 
 FULL = FullAttentionSpec(2, 1, 8, "float16")
 
@@ -169,16 +165,3 @@ def test_arguments_without_a_counterpart_are_refused(stand_in: NanoImplementatio
     with pytest.raises(UnsupportedError, match="tokens"):
         stand_in.make_request(manager, RequestInput("b", [1], cache_salt="s"))
     assert manager.num_free_blocks == 5
-
-
-def test_there_are_programs_for_it_with_blocks_that_it_can_have(
-    stand_in: NanoImplementation,
-) -> None:
-    """Enlarge the blocks of a random program about blocks of one token."""
-    can = stand_in.capabilities
-    small = replace(SCENARIOS[0], config=config(FullAttentionSpec(1, 1, 8, "float16")))
-    cut = random_program(small, can, Policy(), hashes_matter=False, oracle=None)
-    assert cut is not None
-    assert cut.config.kv_cache.groups[0].spec.block_size == 2
-    report = checked(stand_in)
-    assert report.directed > 8

@@ -5,9 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
-from enum import Enum
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,12 +15,11 @@ from kvcheck.adapters.vllm import (
     VLLMUnavailableError,
     implementation,
 )
-from kvcheck.adapters.vllm.errors import VLLMCallError, config_errors, typed_errors
+from kvcheck.adapters.vllm.errors import VLLMCallError, typed_errors
 from kvcheck.adapters.vllm.library import Library, environment
-from kvcheck.adapters.vllm.specs import checked, layer_spec
+from kvcheck.adapters.vllm.specs import checked
 from kvspec.config import KVCacheConfig, KVCacheGroup, ManagerConfig
 from kvspec.errors import (
-    ConfigError,
     InvalidArgumentError,
     UnsupportedError,
 )
@@ -31,9 +28,7 @@ from kvspec.specs import (
     FullAttentionSpec,
     LayerSpec,
     MambaSpec,
-    MLAAttentionSpec,
     SinkFullAttentionSpec,
-    SlidingWindowSpec,
     TQFullAttentionSpec,
 )
 
@@ -106,11 +101,6 @@ def test_what_vllm_lacks_is_unsupported_and_a_crash_stays_one() -> None:
         raise InvalidArgumentError("group", 9, "smaller")
 
 
-def test_a_refused_configuration_is_a_config_error() -> None:
-    with pytest.raises(ConfigError, match="AssertionError: no such mix"), config_errors():
-        raise AssertionError("no such mix")
-
-
 def config(*specs: LayerSpec, **members: object) -> ManagerConfig:
     groups = tuple(KVCacheGroup((f"layer.{i}",), spec) for i, spec in enumerate(specs))
     given: dict[str, Any] = {"policy": Policy(lookups_counted="asked"), **members}
@@ -146,34 +136,3 @@ def test_what_a_vllm_does_not_have_is_refused_by_name(
 ) -> None:
     with pytest.raises(UnsupportedError, match=why):
         checked(refused, of)
-
-
-class Modes(Enum):
-    """As much of vLLM's as is asked for."""
-
-    NONE = 0
-
-
-def test_specs_of_0_33_have_its_names() -> None:
-    latent = MLAAttentionSpec(8, 1, 8, "float16", compress_ratio=2)
-    made = {}
-    for version in SUPPORTED_VERSIONS:
-        interface = SimpleNamespace(KVQuantMode=Modes, MLAAttentionSpec=dict)
-        modules = {"interface": interface, "torch": SimpleNamespace(float16="half")}
-        made[version] = layer_spec(Library(version, modules), latent)
-    old, new = (made[version] for version in SUPPORTED_VERSIONS)
-    assert set(old) - set(new) == {"compress_ratio", "indexes_kv_by_block_stride"}
-    assert (old["compress_ratio"], new["tokens_per_state"]) == (2, 2)
-
-
-def test_block_sizes_follow_from_the_groups() -> None:
-    window = SlidingWindowSpec(6, 1, 8, "float16", sliding_window=8)
-    for given, expected in (
-        (config(), (1, 1)),
-        (config(FULL, dcp_world_size=2), (8, 8)),
-        (config(FULL, window), (12, 2)),
-        (config(FULL, window, hash_block_size_tokens=1), (12, 1)),
-        (config(FULL, window, enable_caching=False), (12, 12)),
-    ):
-        got = checked(given, OLD)
-        assert (got.scheduler_block_size_tokens, got.hash_block_size_tokens) == expected

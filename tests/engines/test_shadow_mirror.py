@@ -130,13 +130,15 @@ def test_equal_managers_show_no_difference(name: str) -> None:
     assert mirror.num_calls == 18
 
 
+@pytest.mark.parametrize("is_monitored", [True, False])
 def test_the_first_difference_is_reported_with_a_record_that_others_pass(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_monitored: bool
 ) -> None:
     """Keep a block too many in vLLM's manager; the record shows what is right."""
     monkeypatch.setenv("KVSPEC_SHADOW_RAISE", "1")
+    monkeypatch.setenv("KVSPEC_SHADOW_RECORD", "1")
     said: list[str] = []
-    mirror = mirrored(said.append)
+    mirror = mirrored(said.append, records=is_monitored)
     manager = followed(Stock(forgets_to_free=True), mirror)
     served(manager, "a")
     with pytest.raises(ShadowDifferenceError, match="allocate_slots of b: vLLM") as caught:
@@ -174,19 +176,6 @@ def test_a_known_difference_that_no_state_is_known_behind_ends_it(tmp_path: Path
         read_expected(told)
     with pytest.raises(InvalidArgumentError, match="a pattern"):
         Expected("call", "(", "known")
-
-
-def test_each_call_is_recorded_where_a_monitor_cannot(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("KVSPEC_SHADOW_RECORD", "1")
-    mirror = mirrored(records=False)
-    manager = followed(Stock(forgets_to_free=True), mirror)
-    served(manager, "a")
-    served(manager, "b")
-    assert mirror.difference is not None
-    record = str(mirror.difference.record)
-    assert kvspec(tmp_path, "golden", record, "--impl", "kvfast").returncode == 0
 
 
 def test_a_call_that_the_contract_refuses_is_a_difference() -> None:

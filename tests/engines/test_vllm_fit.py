@@ -20,9 +20,8 @@ from kvfast.engines.vllm.versions import (
     release,
 )
 from kvspec.errors import ConfigError, UnsupportedError
-from kvspec.foreign import spec_of
 from kvspec.profile import find_profile
-from kvspec.specs import FullAttentionSpec, MambaSpec, MLAAttentionSpec, spec_fields
+from kvspec.specs import FullAttentionSpec, spec_fields
 
 
 def version(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
@@ -105,34 +104,6 @@ def stock(**changes: Any) -> Any:
         ),
     }
     return core(**{**parts, **changes})
-
-
-def test_states_of_vllm_are_read() -> None:
-    """Read no member that 0.24 lacks, and count no shape without a type."""
-    members = {"block_size": 4, "shapes": (2, (3, 4), 5), "dtypes": ("torch.float32",) * 2}
-    members |= {"page_size_padded": None, "mamba_type": SimpleNamespace(name="MAMBA2")}
-    members |= {"mamba_cache_mode": "none", "num_speculative_blocks": 0}
-    spec = type("MambaSpec", (SimpleNamespace,), {})(**members)
-    assert spec_of(spec) == MambaSpec(4, ((2,), (3, 4)), ("float32", "float32"))
-
-
-def test_layouts_of_033_are_read() -> None:
-    """Read a latent without values, and tensors that are places in one allocation."""
-    manager = stock()
-    (layers,) = manager.kv_cache_config.kv_cache_groups
-    members = {**vars(layers.kv_cache_spec), "head_size_v": 0, "tokens_per_state": 1}
-    layers.kv_cache_spec = type("MLAAttentionSpec", (SimpleNamespace,), {})(**members)
-    manager.kv_cache_config.kv_cache_tensors = [SimpleNamespace(size=64, layers=["0"])]
-    policy = find_profile("vllm-0.33").policy
-    config = config_of(manager, {"hash_lookahead_tokens": 1, "policy": policy})
-    assert config.kv_cache.groups[0].spec == MLAAttentionSpec(16, 1, 8, "float16")
-    assert (config.kv_cache.tensors, config.policy) == ((), policy)
-    assert config.hash_lookahead_tokens == 1
-
-
-def test_mamba_beside_a_connector_is_not_served() -> None:
-    with pytest.raises(UnsupportedError, match="Mamba layers beside a KV connector"):
-        given_by(SimpleNamespace(connector=object(), has_mamba_layers=True))
 
 
 def test_a_plain_configuration_is_served(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,10 +26,17 @@ def hazards(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 def no_flush(monkeypatch: pytest.MonkeyPatch) -> None:
     """The worker does not await stores whose blocks have gone to others."""
-    from examples.vllm.planted import Connector, without_flush
+    from vllm.distributed.kv_transfer.kv_connector.v1.offloading import scheduler
 
-    changed = without_flush(Connector._build_connector_meta)
-    monkeypatch.setattr(Connector, "_build_connector_meta", changed)
+    connector = scheduler.OffloadingConnectorScheduler
+    build = connector._build_connector_meta
+
+    def built(self: Any, plan: Any) -> Any:
+        meta = build(self, plan)
+        meta.jobs_to_flush = set()
+        return meta
+
+    monkeypatch.setattr(connector, "_build_connector_meta", built)
 
 
 def no_hold(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,3 +143,41 @@ def test_a_hit_of_what_no_step_has_computed_is_found(
     known.write_text('[[expected]]\ncall = "step"\nsays = "KV-MGR-24"\nreason = "left"\n')
     monkeypatch.setenv("KVSPEC_SHADOW_EXPECT", str(known))
     assert "KV-HAZ-1" in str(shadowed(setup, 1).run(400))
+
+
+def with_nans(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half of the steps count NaN in the logits of a request, and none in the others'."""
+    from examples.vllm.lockstep import Lockstep
+
+    own = Lockstep.sampled
+
+    def sampled(self: Any, plan: Any, chunks: Any) -> Any:
+        made = own(self, plan, chunks)
+        failed = self.rng.random() < 0.5
+        made.num_nans_in_logits = {name: failed * (not i) for i, name in enumerate(made.req_ids)}
+        return made
+
+    monkeypatch.setattr(Lockstep, "sampled", sampled)
+
+
+def test_a_hit_of_what_failed_is_found(shadowed: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    both = shadowed("full")
+    assert both.run(100) is None
+    with_nans(monkeypatch)
+    assert "KV-HAZ-5" in str(both.run(400))
+
+
+@pytest.mark.parametrize("keeps", [False, True])
+def test_a_hit_of_what_failed_to_arrive_is_found(
+    shadowed: Any, monkeypatch: pytest.MonkeyPatch, *, keeps: bool
+) -> None:
+    """`keeps`: vLLM keeps the keys of blocks whose load has failed."""
+    from vllm.v1.core.kv_cache_manager import KVCacheManager
+
+    if keeps:
+        monkeypatch.setattr(KVCacheManager, "evict_blocks", lambda *_: None)
+    both, said = shadowed("full, loads fail and end"), list[str]()
+    both.mirror.report = said.append
+    for _ in range(200):
+        both.run(1)
+    assert any("KV-HAZ-5" in each for each in said) is keeps
