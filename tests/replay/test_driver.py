@@ -41,8 +41,8 @@ def test_what_the_driver_asks_and_counts(case: Case) -> None:
     given = [words(line) for line in case.given if not line.startswith("#")]
     (_, *sizes), options = given[0]
     scene = [
-        record(number, *rest[:3], timestamp_ms=sum(rest[3:]))
-        for number, ((_, *rest), _) in enumerate(given[1:], 1)
+        record(number, *rest[:3], timestamp_ms=sum(rest[3:]), **named)
+        for number, ((_, *rest), named) in enumerate(given[1:], 1)
     ]
     noted = Noted()
     try:

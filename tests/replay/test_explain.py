@@ -17,8 +17,9 @@ def test_what_became_of_repeated_tokens_is_explained(case: Case) -> None:
     for number, line in enumerate(case.given[1:], 1):
         (_, ids, length), options = words(line)
         hit = options.get("hit", 0)
-        nodes = explainer.admitted(record(number, ids, length), hit)
-        end = options.get("registered", length)
+        made = record(number, ids, length, options.get("out", 1), output=options.get("output"))
+        nodes = explainer.admitted(made, hit)
+        end = options.get("registered", made.cached_length)
         for start in range(0, end, options.get("by", end)):
             explainer.registered(nodes, start, min(end, start + options.get("by", end)))
         total += hit

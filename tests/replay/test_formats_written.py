@@ -35,10 +35,16 @@ def test_requests_are_read_as_they_were_written(case: Case) -> None:
 
 
 def as_line(record: TraceRecord) -> str:
-    """Write the place, milliseconds, tokens in and out, and the ids with the tokens of each."""
+    """Write the place, milliseconds, tokens in and out, and the ids with the tokens of each.
+
+    Behind them, the ids of the output, if it is known.
+    """
     tokens = f"{record.input_length} in, {record.output_length} out"
     ids = " ".join(map(str, record.hash_ids))
-    return f"{record.place} at {record.timestamp_ms}: {tokens}; {ids} of {record.run_length}"
+    answer = "" if record.output_ids is None else f" +{list(record.output_ids)}"
+    return (
+        f"{record.place} at {record.timestamp_ms}: {tokens}; {ids}{answer} of {record.run_length}"
+    )
 
 
 values = st.recursive(

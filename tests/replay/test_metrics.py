@@ -138,6 +138,11 @@ def test_an_engine_is_compared_by_its_metrics(
     run("--metrics", str(after))
     alone = run("--against", str(after))["against"]
     assert (alone["difference"], alone["reasons"]) == (0, [])
+    more = after.read_text().replace('prefix_cache_hits_total{engine="0"', 'x{engine="0"')
+    better = tmp_path / "better.prom"
+    hits = 'vllm:prefix_cache_hits_total{engine="0",model_name="demo"} 400000.0\n'
+    better.write_text(f"{more}{hits}")
+    assert "answers of earlier turns" in run("--against", str(better))["against"]["reasons"][0]
     smaller = run("--num-blocks", "299", "--against", str(after))["against"]
     assert smaller["reasons"][0].endswith("--num-blocks 300")
     others = run("--limit", "40", "--against", str(after))["against"]

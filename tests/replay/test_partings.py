@@ -179,5 +179,5 @@ def test_a_tokenizer_gives_positions_and_texts(
     (found,) = json.loads(capsys.readouterr().out)["partings"]
     assert (found["at_tokens"], found["in_block_tokens"]) == (4, 0)
     assert found["before"] == "<system>be brief<user>"
-    assert found["ways"] == ["a brief be brief", "be brief be brief"]
-    assert found["last_tokens"] == 2
+    assert found["ways"] == [f"{word} brief be brief<assistant>" for word in ("a", "be")]
+    assert found["last_tokens"] == 4

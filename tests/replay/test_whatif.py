@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from itertools import combinations
 from random import Random
@@ -13,8 +13,9 @@ import pytest
 
 import kvfast
 import kvref
-from kvcheck.tools.replay import whatif
+from kvcheck.tools.replay import turns, whatif
 from kvcheck.tools.replay.driver import Driver
+from kvcheck.tools.replay.formats.text import Prompt
 from kvcheck.tools.replay.options import ReplayOptions
 from kvcheck.tools.replay.trace import TraceRecord
 from kvcheck.tools.replay.units import Asked, Units, units_of
@@ -43,32 +44,82 @@ def records(seed: int, count: int, *, aligned: bool = False) -> list[TraceRecord
     return found
 
 
+def chats(seed: int, count: int) -> list[TraceRecord]:
+    """Draw turns of four chats, each behind all before it; half of the answers are known."""
+    random, found, last = Random(seed), [], 0
+    prompts = [Prompt() for _ in range(4)]
+    for line in range(1, count + 1):
+        prompt = random.choice(prompts)
+        new, answer = (random.randrange(1, 200) for _ in range(2))
+        prompt.add(array("I", range(last, last + new)))
+        last += new
+        tokens = array("I", range(last, last + answer))
+        last += answer
+        found.append(prompt.record(line, 0, tokens if random.random() < 0.5 else answer))
+        prompt.add(tokens)
+    return [each for each in found if each.input_length % 16]
+
+
 def replayed(
-    implementation: Implementation, trace: list[TraceRecord], num_blocks: int, block_size: int
+    implementation: Implementation,
+    trace: list[TraceRecord],
+    num_blocks: int,
+    block_size: int,
+    max_running: int = 1,
 ) -> int:
-    options = ReplayOptions(num_blocks, block_size, max_running=1)
+    options = ReplayOptions(num_blocks, block_size, max_running=max_running)
     driver = Driver(implementation, options, trace, trace_name="test", check_invariants=False)
     return driver.run().counts.tokens_hit // block_size
 
 
 @pytest.mark.parametrize(
-    ("make", "block_size", "num_seeds"),
+    ("make", "block_size", "draw"),
     [
-        (kvref.implementation, 128, 1),
-        *[(kvfast.implementation, size, 3) for size in (64, 512)],
+        (kvref.implementation, 128, [records]),
+        *[(kvfast.implementation, size, 3 * [records]) for size in (64, 512)],
+        *[(kvfast.implementation, size, 3 * [chats]) for size in (16, 48)],
     ],
 )
 def test_the_curve_is_that_of_replays(
-    make: Callable[[], Implementation], block_size: int, num_seeds: int
+    make: Callable[[], Implementation],
+    block_size: int,
+    draw: Sequence[Callable[[int, int], list[TraceRecord]]],
 ) -> None:
-    for seed in range(num_seeds):
-        trace = records(seed, 40)
+    for seed, drawn in enumerate(draw):
+        trace = drawn(seed, 40)
         units = units_of(trace, block_size)
         sizes = sizes_between([units], 8)[0]
         looked_up = look_up(units)
         hits = [lru_hits(looked_up, size) for size in sizes]
         assert hits == [replayed(make(), trace, size, block_size) for size in sizes]
         assert hits[-1] == endless_hits(looked_up)
+
+
+@pytest.mark.parametrize("max_running", [2, 256])
+def test_many_at_once_hit_the_same_where_nothing_is_evicted(max_running: int) -> None:
+    """A turn waits for the answer that it repeats."""
+    for seed in range(3):
+        trace = chats(seed, 40)
+        hits = replayed(kvfast.implementation(), trace, 9_000, 16, max_running)
+        assert hits == endless_hits(look_up(units_of(trace, 16)))
+
+
+def test_turns_that_do_not_wait_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = turns._whole_runs
+    monkeypatch.setattr(turns, "_whole_runs", lambda record: whole(record) - 1)
+    with pytest.raises(AssertionError):
+        test_many_at_once_hit_the_same_where_nothing_is_evicted(256)
+
+
+def test_a_last_generated_token_that_counts_as_computed_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def all_of_it(record: TraceRecord) -> int:
+        return record.input_length + (record.output_length if record.output_ids else 0)
+
+    monkeypatch.setattr(TraceRecord, "cached_length", property(all_of_it))
+    with pytest.raises(AssertionError):
+        test_the_curve_is_that_of_replays(kvfast.implementation, 16, 3 * [chats])
 
 
 def test_prompts_that_end_with_a_block_leave_copies_and_differ_a_little() -> None:

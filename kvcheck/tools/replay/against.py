@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
 
+from kvcheck.tools.replay.trace import NO_OUTPUTS
 from kvspec.errors import FormatError
 from kvspec.metrics import HITS, QUERIES
 
@@ -110,6 +111,9 @@ def _reasons(live: Live, content: Mapping[str, Any]) -> Iterator[str]:
         yield f"the engine has blocks of another size: --block-size {live.block_size}"
     if live.num_blocks not in (None, options["num_blocks"]):
         yield f"the engine has another number of blocks: --num-blocks {live.num_blocks}"
+    rate = live.tokens_hit / max(live.tokens_queried, 1)
+    if NO_OUTPUTS in content["notes"] and rate > content["hit_rate"]:
+        yield "the engine hits answers of earlier turns; here they are misses"
     if live.engines > 1:
         yield f"{live.engines} engines share the requests, each with a pool of its own"
     queried = content["tokens_queried"]

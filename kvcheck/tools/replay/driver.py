@@ -16,8 +16,9 @@ from kvcheck.tools.replay.explain import Explainer
 from kvcheck.tools.replay.options import ReplayOptions
 from kvcheck.tools.replay.result import Counts, Moment, PhaseSeconds, ReplayResult
 from kvcheck.tools.replay.series import Bucket, Series
-from kvcheck.tools.replay.tokens import OUTPUT_TOKEN_BASE, prompt_tokens
+from kvcheck.tools.replay.tokens import OUTPUT_TOKEN_BASE, output_tokens, prompt_tokens
 from kvcheck.tools.replay.trace import TraceError, TraceRecord
+from kvcheck.tools.replay.turns import Turns
 from kvspec.errors import KVSpecError
 from kvspec.events import BlockRemoved, Event
 from kvspec.interface import Implementation, KVCacheManager
@@ -42,12 +43,14 @@ class _Sequence:
     """A request in the driver; its `request` has the id and the computed tokens.
 
     It has counts instead of a `kvcheck.play.scheduler.Seat`: this loop is timed, and prompts are
-    long. `nodes` are its prefixes in the explanation; empty until it is admitted.
+    long. `nodes` are its prefixes in the explanation; empty until it is admitted. `output`: the
+    tokens to generate, if they are known.
     """
 
     record: TraceRecord
     request: Request
     num_tokens: int
+    output: list[int]
     scheduled: int = 0
     generated: int = 0
     nodes: list[int] = field(default_factory=list)
@@ -75,12 +78,11 @@ class Driver:
         self._manager: KVCacheManager = implementation.create(
             options.manager_config(), check_invariants=check_invariants
         )
-        self._records = iter(records)
         self._trace_name = trace_name
         self._on_progress = on_progress
         self._running: list[_Sequence] = []
         self._waiting: deque[_Sequence] = deque()  # preempted ones, then at most one new one
-        self._next: TraceRecord | None = None
+        self._turns = Turns(map(self._checked, records))
         self._clock_ms = 0
         self._counts = Counts()
         self._seconds = PhaseSeconds()
@@ -95,8 +97,8 @@ class Driver:
         keeps the replay from going on, and whatever the implementation raises.
         """
         began = perf_counter()
-        self._pull()
-        while self._running or self._waiting or self._next is not None:
+        self._turns.read()
+        while self._running or self._waiting or self._turns.front is not None:
             self._step()
             if self._on_progress is not None:
                 self._on_progress(self)
@@ -109,8 +111,7 @@ class Driver:
         """Return the current figures of the replay."""
         preempted = waiting = sum(bool(each.nodes) for each in self._waiting)
         if self._options.arrival == "timestamp":
-            is_due = self._next is not None and self._next.timestamp_ms <= self._clock_ms
-            waiting = len(self._waiting) + is_due
+            waiting = len(self._waiting) + self._turns.num_due(self._clock_ms)
         usage, running = self._step_bucket.usage_sum, len(self._running)
         return Moment(replace(self._counts), self._clock_ms, usage, running, preempted, waiting)
 
@@ -141,9 +142,10 @@ class Driver:
 
     def _jump(self) -> None:
         """Move the idle clock to the first step at or after the next arrival."""
-        if self._next is not None and self._next.timestamp_ms > self._clock_ms:
+        record = self._turns.front
+        if record is not None and record.timestamp_ms > self._clock_ms:
             step_ms = self._options.step_ms
-            self._clock_ms = -(-self._next.timestamp_ms // step_ms) * step_ms
+            self._clock_ms = -(-record.timestamp_ms // step_ms) * step_ms
 
     def _schedule_running(self) -> tuple[int, bool]:
         """Give running requests their tokens, oldest first.
@@ -171,16 +173,15 @@ class Driver:
         began = perf_counter()
         blocks = self._manager.allocate_slots(sequence.request, num_new)
         spent = perf_counter() - began
-        start = sequence.request.num_computed_tokens
-        input_length = sequence.record.input_length
-        if start >= input_length:
+        start, record = sequence.request.num_computed_tokens, sequence.record
+        if start >= record.input_length:
             self._seconds.decode += spent
         else:
             self._seconds.allocate += spent
         if blocks is None:
             return False
-        if start < input_length:
-            end = min(start + num_new, input_length)
+        if start < record.cached_length:
+            end = min(start + num_new, record.cached_length)
             self._explainer.registered(sequence.nodes, start, end)
         sequence.scheduled = num_new
         return True
@@ -216,7 +217,7 @@ class Driver:
         """Return the request at the front of the queue, making it from its record first."""
         if self._waiting:
             return self._waiting[0]
-        record = self._next
+        record = self._turns.front
         if record is None:
             return None
         if self._options.arrival == "timestamp" and record.timestamp_ms > self._clock_ms:
@@ -227,16 +228,12 @@ class Driver:
             self._manager, RequestInput(f"line-{record.place}", tokens)
         )
         self._seconds.hash += perf_counter() - began
-        self._waiting.append(_Sequence(record, request, num_tokens=record.input_length))
-        self._pull()
+        self._waiting.append(_Sequence(record, request, record.input_length, output_tokens(record)))
+        self._turns.take()
         return self._waiting[0]
 
-    def _pull(self) -> None:
-        """Read one record ahead, and refuse one that the whole pool cannot hold."""
-        record = next(self._records, None)
-        self._next = record
-        if record is None:
-            return
+    def _checked(self, record: TraceRecord) -> TraceRecord:
+        """Return the record, which was just read; refuse one that the whole pool cannot hold."""
         capacity = self._options.max_model_len_tokens
         needed = max(record.input_length, record.input_length + record.output_length - 1)
         if needed > capacity:
@@ -248,6 +245,7 @@ class Driver:
                 f" {self._options.num_blocks - 1}; use --num-blocks {blocks + 1} or more"
             )
             raise TraceError(self._trace_name, record.line, name, problem)
+        return record
 
     def _admit_one(self, sequence: _Sequence, budget: int, scheduled_any: bool) -> int:
         """Look the request up and give it its first tokens; how many, or 0 when refused."""
@@ -278,7 +276,7 @@ class Driver:
         self._waiting.popleft()
         self._running.append(sequence)
         self._count_admission(sequence, hit)
-        end = min(hit + num_new, sequence.record.input_length)
+        end = min(hit + num_new, sequence.record.cached_length)
         self._explainer.registered(sequence.nodes, 0, end)
         sequence.scheduled = num_new
         admitted(request, hit)
@@ -325,7 +323,9 @@ class Driver:
         """Append one generated token; True when that (or the prompt) was the last and it ended."""
         output_length = sequence.record.output_length
         if sequence.generated < output_length:
-            token = OUTPUT_TOKEN_BASE + self._counts.tokens_generated
+            known = sequence.output
+            unknown = OUTPUT_TOKEN_BASE + self._counts.tokens_generated
+            token = known[sequence.generated] if known else unknown
             began = perf_counter()
             self._implementation.append_tokens(self._manager, sequence.request, (token,))
             self._seconds.decode += perf_counter() - began
@@ -335,7 +335,12 @@ class Driver:
         if sequence.generated < output_length:
             return False
         self._free(sequence)
+        self._ended(sequence.record)
         return True
+
+    def _ended(self, record: TraceRecord) -> None:
+        """Let the turns go on that repeat the answer."""
+        self._turns.ended(record)
 
     def _free(self, sequence: _Sequence) -> None:
         """Give the request's blocks back."""

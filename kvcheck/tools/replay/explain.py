@@ -162,7 +162,8 @@ class Explainer:
     def admitted(self, record: TraceRecord, hit_tokens: int) -> list[int]:
         """Account for a first admission that hit `hit_tokens` tokens.
 
-        Returns the request's nodes, one per id, for `registered`.
+        Returns the request's nodes, one per id, for `registered`. Its known output counts as seen
+        for later requests.
         """
         self._run_length = record.run_length
         length = record.input_length
@@ -176,14 +177,17 @@ class Explainer:
             else:
                 self._ids.add(run_id)
         self._repeated_tokens += repeated
-        nodes, known = self._enter(record.hash_ids)
+        self._ids.update(record.output_ids or ())
+        nodes, known = self._enter(record.ids)
+        known = min(known, len(record.hash_ids))
         self._give_reasons(nodes[:known], length, repeated, hit_tokens)
         for index, node in enumerate(nodes):
-            self._seen[node] = max(self._seen[node], self._tokens_of(index, length))
+            here = self._tokens_of(index, record.cached_length)
+            self._seen[node] = max(self._seen[node], here)
         return nodes
 
     def registered(self, nodes: Sequence[int], start: int, end: int) -> None:
-        """Note that tokens `start` … `end` - 1 of a request's input got their slots.
+        """Note that tokens `start` … `end` - 1 of a request, all known, got their slots.
 
         This registers its full blocks among the first `end` tokens.
         """

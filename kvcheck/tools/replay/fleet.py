@@ -17,6 +17,7 @@ from kvcheck.tools.replay.result import Counts, Moment
 from kvcheck.tools.replay.series import Bucket, Series
 from kvcheck.tools.replay.tokens import prompt_tokens
 from kvcheck.tools.replay.trace import TraceRecord
+from kvcheck.tools.replay.turns import Turns
 from kvspec.errors import InvalidArgumentError
 from kvspec.events import Event, EventHash
 from kvspec.fleet import Batch, PrefixIndex
@@ -31,7 +32,8 @@ FORMAT_VERSION = 1
 class _Engine(Driver):
     """A driver that gets records one by one, and whose events go to the index after each step.
 
-    `more`: called for a record when there is room in the line and none is in it.
+    `more`: called for a record when there is room in the line and none is in it. `tell`: called
+    with each record that ended.
     """
 
     def __init__(
@@ -41,10 +43,11 @@ class _Engine(Driver):
         options: ReplayOptions,
         index: PrefixIndex,
         more: Callable[[_Engine], TraceRecord | None],
+        tell: Callable[[TraceRecord], None],
         **settings: Any,
     ) -> None:
         self.name, self.line = name, deque[TraceRecord]()
-        self._index, self._num_batches = index, 0
+        self._index, self._num_batches, self._tell = index, 0, tell
         super().__init__(implementation, options, _Line(self, more), **settings)
 
     @property
@@ -55,18 +58,18 @@ class _Engine(Driver):
     @property
     def is_idle(self) -> bool:
         """Nothing runs, waits or is on its way."""
-        return not (self._running or self._waiting or self._next or self.line)
+        return not (self._running or self.has_line)
 
     @property
     def has_line(self) -> bool:
         """Whether a request is waiting for admission."""
-        return bool(self._waiting or self._next or self.line)
+        return bool(self._waiting or self._turns.front or self.line)
 
     @property
     def load_tokens(self) -> int:
         """Prompt tokens of the requests that were sent here and have not ended."""
         known = [sequence.record for sequence in (*self._running, *self._waiting)]
-        known += [self._next] if self._next is not None else []
+        known += [] if self._turns.front is None else [self._turns.front]
         return sum(record.input_length for record in (*known, *self.line))
 
     @property
@@ -88,8 +91,7 @@ class _Engine(Driver):
     def send(self, record: TraceRecord) -> None:
         """Append a request to the line. TraceError if the pool cannot hold it."""
         self.line.append(record)
-        if self._next is None:
-            self._pull()
+        self._turns.read()
 
     def step(self, clock_ms: int) -> Bucket:
         """Do one step at this time of the fleet; returns its counts."""
@@ -102,6 +104,10 @@ class _Engine(Driver):
         found = super().moment()
         usage = 0.0 if self.is_idle else found.usage
         return replace(found, usage=usage, num_waiting=found.num_waiting + len(self.line))
+
+    def _ended(self, record: TraceRecord) -> None:
+        super()._ended(record)
+        self._tell(record)
 
     def _drain_events(self) -> Sequence[Event]:
         events = super()._drain_events()
@@ -150,7 +156,7 @@ class Fleet:
             raise InvalidArgumentError("num_engines", num_engines, "1 or more")
         if route not in ROUTES:
             raise InvalidArgumentError("route", route, "one of " + ", ".join(ROUTES))
-        self._options, self._records = options, iter(records)
+        self._options, self._turns = options, Turns(records)
         self._is_timed = options.arrival == "timestamp"
         self._route, self._index, self._on_progress = route, index, on_progress
         # Names in the order of their numbers, so that ties go to the first.
@@ -161,12 +167,13 @@ class Fleet:
                 options,
                 index,
                 self._more,
+                self._turns.ended,
                 trace_name=trace_name,
                 check_invariants=check_invariants,
             )
             for number in range(num_engines)
         ]
-        self._next = next(self._records, None)
+        self._turns.read()
         self._clock_ms = self._steps = self._sent = 0
         self.series = Series()
         """Mean usage and hits of all engines over the steps so far; it grows."""
@@ -179,7 +186,7 @@ class Fleet:
         """Run to the end of the trace and return the route's report. Errors are those of
         `Driver.run`.
         """
-        while self._next is not None or not all(engine.is_idle for engine in self._engines):
+        while self._turns.front is not None or not all(engine.is_idle for engine in self._engines):
             if self._is_timed:
                 self._jump()
             self._send_due()
@@ -198,9 +205,9 @@ class Fleet:
 
     def _jump(self) -> None:
         """Move the clock of an idle fleet to the first step at or after the next arrival."""
-        if self._next is not None and all(engine.is_idle for engine in self._engines):
-            step_ms = self._options.step_ms
-            self._clock_ms = max(self._clock_ms, -(-self._next.timestamp_ms // step_ms) * step_ms)
+        record, step_ms = self._turns.front, self._options.step_ms
+        if record is not None and all(engine.is_idle for engine in self._engines):
+            self._clock_ms = max(self._clock_ms, -(-record.timestamp_ms // step_ms) * step_ms)
 
     def _send_due(self) -> None:
         """Send the requests that have arrived, in order.
@@ -208,28 +215,25 @@ class Fleet:
         Where all of them are there at once, one is sent when the engine that the route wants has
         admitted all it has, so that the caches are known that the route looks at.
         """
-        while self._next is not None:
-            if self._is_timed and self._next.timestamp_ms > self._clock_ms:
+        while (record := self._turns.front) is not None:
+            if self._is_timed and record.timestamp_ms > self._clock_ms:
                 return
-            engine = self._chosen(self._next)
+            engine = self._chosen(record)
             if not self._is_timed and engine.has_line:
                 return
             engine.send(self._taken())
 
     def _more(self, engine: _Engine) -> TraceRecord | None:
         """Return the next request if an engine has room within a step and the route chooses it."""
-        if self._is_timed or self._next is None or self._chosen(self._next) is not engine:
+        record = self._turns.front
+        if self._is_timed or record is None or self._chosen(record) is not engine:
             return None
         return self._taken()
 
     def _taken(self) -> TraceRecord:
         """Take the next request, which is sent to an engine now."""
-        record = self._next
-        if record is None:
-            raise IndexError("the trace is at its end")
         self._sent += 1
-        self._next = next(self._records, None)
-        return record
+        return self._turns.take()
 
     def _chosen(self, record: TraceRecord) -> _Engine:
         """Return the engine that the route chooses; of equal ones the least loaded, then the

@@ -47,11 +47,15 @@ class Alphabet:
 
 @dataclass(frozen=True, slots=True)
 class Prompts:
-    """A trace: its requests without their ids, and their prompts in bytes."""
+    """A trace: its requests without their ids, and their prompts in bytes.
+
+    `outputs`: what follows each in its last run and in later ones, as far as it is known.
+    """
 
     alphabet: Alphabet
     records: list[TraceRecord]
     prompts: list[bytes]
+    outputs: list[bytes]
 
     @property
     def tokens(self) -> int:
@@ -103,15 +107,17 @@ class Partings:
 
 def prompts_of(records: Iterable[TraceRecord], spelling: Callable[[], Spelling | None]) -> Prompts:
     """Read a trace whose ids are as fine as they can be; `spelling` is asked at the end."""
-    kept, prompts, run = [], [], 1
+    kept, prompts, outputs, run = [], [], [], 1
     for record in records:
         run = record.run_length
         kept.append(replace(record, hash_ids=()))
         prompts.append(array("I" if run == 1 else "Q", record.hash_ids).tobytes())
+        outputs.append(array("I" if run == 1 else "Q", record.output_ids or ()).tobytes())
     spelled, run_bytes = spelling(), 4 if run == 1 else 8
     if spelled is None:
-        return Prompts(Alphabet(run_bytes, run_bytes, run), kept, prompts)
-    return Prompts(Alphabet(spelled.width, run_bytes, run, spelled.text), kept, prompts)
+        return Prompts(Alphabet(run_bytes, run_bytes, run), kept, prompts, outputs)
+    alphabet = Alphabet(spelled.width, run_bytes, run, spelled.text)
+    return Prompts(alphabet, kept, prompts, outputs)
 
 
 def shared_bytes(one: bytes, other: bytes, width: int) -> int:
@@ -316,12 +322,21 @@ def _computed(
     size, names = alphabet.num_bytes(piece), dict[bytes, int]()
 
     def records() -> Iterable[TraceRecord]:
-        for record, prompt, old in zip(prompts.records, changed, prompts.prompts, strict=True):
+        all_of_it = zip(prompts.records, changed, prompts.prompts, prompts.outputs, strict=True)
+        for record, prompt, old, output in all_of_it:
             added = -((len(old) - len(prompt)) // alphabet.run_bytes) * alphabet.run
-            parts = (prompt[start : start + size] for start in range(0, len(prompt), size))
+            whole, is_known = prompt + output, record.output_ids is not None
+            parts = (whole[start : start + size] for start in range(0, len(whole), size))
             ids = tuple(names.setdefault(part, len(names)) for part in parts)
             length = record.input_length + added
-            yield replace(record, input_length=length, hash_ids=ids, run_length=piece)
+            own = -(-length // piece)
+            yield replace(
+                record,
+                input_length=length,
+                hash_ids=ids[:own],
+                output_ids=ids[own:] if is_known else None,
+                run_length=piece,
+            )
 
     units = units_of(records(), block_size)
     if num_blocks is not None and num_blocks < units.smallest_pool:

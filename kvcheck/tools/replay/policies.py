@@ -245,7 +245,7 @@ def policy_hits(units: Units, num_blocks: int, make: Callable[[int], LRU]) -> Co
     """Count each tenant's blocks hit by a pool of `num_blocks` blocks, the null block included.
 
     What a request hits is a prefix. It holds all its blocks until it ends, and releases the tail
-    first; generated blocks are cached like others, and never asked for.
+    first; generated blocks are cached like others, and asked for where the trace has their tokens.
     """
     capacity = num_blocks - 1
     policy, hits = make(capacity), Counter[str]()

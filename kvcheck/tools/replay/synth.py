@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate, count
 from urllib.parse import parse_qsl
 
-from kvcheck.tools.replay.trace import RUN_LENGTH_TOKENS, Spelling, TraceRecord
+from kvcheck.tools.replay.trace import NO_OUTPUTS, RUN_LENGTH_TOKENS, Spelling, TraceRecord
 from kvspec.errors import InvalidArgumentError
 
 PREFIX = "synth:"
@@ -184,7 +184,7 @@ class SynthTrace:
         if self.total is not None:
             self.name += f"&requests={self.total}"
         self.position = 0
-        self.notes: tuple[str, ...] = ()
+        self.notes = () if kind == "rag" else (NO_OUTPUTS,)
         self.spelling: Spelling | None = None
 
     def __iter__(self) -> Iterator[TraceRecord]:

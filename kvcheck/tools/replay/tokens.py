@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import sys
 from array import array
+from collections.abc import Iterable
 
 from kvcheck.tools.replay.trace import RUN_LENGTH_TOKENS, TraceRecord
 
@@ -25,8 +26,18 @@ def run_tokens(run_id: int, run_length: int = RUN_LENGTH_TOKENS) -> array[int]:
 
 def prompt_tokens(record: TraceRecord) -> list[int]:
     """Return the input of a request: its runs in order, the last one cut to the input length."""
-    tokens: list[int] = []
-    for run_id in record.hash_ids:
-        tokens.extend(run_tokens(run_id, record.run_length))
-    del tokens[record.input_length :]
-    return tokens
+    return _tokens(record.hash_ids, record.run_length)[: record.input_length]
+
+
+def output_tokens(record: TraceRecord) -> list[int]:
+    """Return the output of a request; empty where it is not known."""
+    if record.output_ids is None:
+        return []
+    whole = record.input_length // record.run_length
+    tokens = _tokens(record.ids[whole:], record.run_length)
+    start = record.input_length - whole * record.run_length
+    return tokens[start : start + record.output_length]
+
+
+def _tokens(ids: Iterable[int], run_length: int) -> list[int]:
+    return [token for run_id in ids for token in run_tokens(run_id, run_length)]

@@ -12,6 +12,9 @@ from kvspec.errors import FormatError, InvalidArgumentError
 RUN_LENGTH_TOKENS = 512
 """Input tokens that one id of Mooncake's and of generated traces represents."""
 
+NO_OUTPUTS = "the trace has no generated tokens: answers in later prompts are misses"
+"""The note of traces that have only numbers of them."""
+
 
 class TraceError(FormatError):
     """A trace that cannot be replayed; names the file, the line and the field."""
@@ -25,6 +28,9 @@ class TraceRecord:
     `hash_ids[i]` names the content of input tokens `run_length` * i up to the next run, cut to
     `input_length` in the last run. All records of a trace have the same `run_length`. Blocks of a
     higher `priority` are to be kept longer.
+
+    `output_ids`: the runs behind these, where the output is known; None where it is not. The last
+    of `hash_ids` then names the whole run, with the beginning of the output.
     """
 
     line: int
@@ -36,6 +42,18 @@ class TraceRecord:
     part: int = 0
     tenant: str = ""
     priority: int = 0
+    output_ids: tuple[int, ...] | None = None
+
+    @property
+    def ids(self) -> tuple[int, ...]:
+        """All runs that are known."""
+        return self.hash_ids + (self.output_ids or ())
+
+    @property
+    def cached_length(self) -> int:
+        """Known tokens that are computed: the last generated one never is."""
+        generated = 0 if self.output_ids is None else max(self.output_length - 1, 0)
+        return self.input_length + generated
 
     @property
     def place(self) -> str:

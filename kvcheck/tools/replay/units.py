@@ -19,9 +19,10 @@ from kvspec.errors import InvalidArgumentError
 class Asked:
     """One request.
 
-    `units`: those of its full prompt blocks, from the first on. `most_hits`: blocks of these that
-    can be hit, since the last token never is. `full`: blocks that are full in the end, including
-    generated tokens; `partial`: 1 if it then holds one more. The rest is what the trace says of it.
+    `units`: those of its full blocks whose tokens are known, from the first of the prompt on.
+    `most_hits`: blocks of these that can be hit: of the prompt, without its last token. `full`:
+    blocks that are full in the end, including generated tokens; `partial`: 1 if it then holds one
+    more. The rest is what the trace says of it.
     """
 
     units: array[int]
@@ -65,21 +66,21 @@ def units_of(records: Iterable[TraceRecord], block_size: int | None) -> Units:
     nodes: dict[tuple[int, tuple[int, ...]], int] = {}
     cuts: list[set[int]] = []
     paths: list[tuple[TraceRecord, array[int], int]] = []
-    size = 0
+    size = blocks_of_one = 0
     for record in records:
         if not paths:
             size = checked_block_size(block_size, record.run_length)
+            blocks_of_one = max(1, record.run_length // size)
         path, last = array("q"), 0
-        node = -1
-        for ids, count in _runs(record, size):
+        node, most_hits = -1, (record.input_length - 1) // size
+        for place, (ids, count) in enumerate(_runs(record, size)):
             node = nodes.setdefault((node, ids), len(nodes))
             if node == len(cuts):
                 cuts.append(set())
-            cuts[node].add(count)
+            here = most_hits - place * blocks_of_one
+            cuts[node] |= {count, here} if 0 < here < count else {count}
             path.append(node)
             last = count
-        if path and record.input_length % size == 0 and last > 1:
-            cuts[path[-1]].add(last - 1)  # its last block is never a hit
         paths.append((record, path, last))
     first, ends, weights = array("q"), [], array("q")
     for found in cuts:
@@ -109,11 +110,11 @@ def checked_block_size(block_size: int | None, run_length: int) -> int:
 
 def _runs(record: TraceRecord, block_size: int) -> Iterable[tuple[tuple[int, ...], int]]:
     """Yield ids that belong together, and how many full blocks the request has of them."""
-    full = record.input_length // block_size
-    ids_of_one = max(1, block_size // record.run_length)
+    full = record.cached_length // block_size
+    known, ids_of_one = record.ids, max(1, block_size // record.run_length)
     blocks_of_one = max(1, record.run_length // block_size)
     for start in range(0, -(-full // blocks_of_one)):
-        ids = record.hash_ids[start * ids_of_one : (start + 1) * ids_of_one]
+        ids = known[start * ids_of_one : (start + 1) * ids_of_one]
         yield ids, min(blocks_of_one, full - start * blocks_of_one)
 
 

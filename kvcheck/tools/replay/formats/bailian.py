@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from kvcheck.tools.replay.formats.input import json_lines
-from kvcheck.tools.replay.trace import TraceRecord
+from kvcheck.tools.replay.trace import NO_OUTPUTS, TraceRecord
 
 RUN_LENGTH = 16
 
@@ -20,7 +20,7 @@ class BailianReader:
 
     name = "bailian"
     has_times = True
-    notes: tuple[str, ...] = ()
+    notes: tuple[str, ...] = (NO_OUTPUTS,)
 
     def records(self, chunks: Iterable[bytes], file: str) -> Iterator[TraceRecord]:
         """Yield a record for every line."""

@@ -1,7 +1,7 @@
 """Conversations as texts: every answer is a request, whose prompt is all messages before it.
 
-A prompt is one token for each message's role, and the message's text. Chat templates do the same,
-but add further words.
+A prompt is one token for each message's role, and the message's text; then one for the role of the
+answer. Chat templates do the same, but add further words.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ from kvcheck.tools.replay.trace import Spelling, TraceRecord
 
 ANSWERS = frozenset({"assistant", "gpt", "chatgpt", "model", "bing", "bard"})
 """Roles whose messages were generated."""
+ANSWER = "assistant"
+"""The role of an answer that is not in the data."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,7 @@ class TextNotes:
         self._tokenizer, self._run_length = tokenizer, run_length
         self._estimated = 0
         self._with_roles = False
-        self.assumed = 0
+        self.assumed = self.known = self.unknown = 0
         self.first = 0
 
     def prompt(self) -> Prompt:
@@ -70,10 +72,13 @@ class TextNotes:
         self._with_roles = True
         return tokens_of([role_token(role)])
 
-    def output(self, length: int | None, *, most: int | None = None) -> int:
-        """Return the length of an output; if unknown, an assumed one of at most `most`."""
-        if length is not None:
-            return length
+    def output(
+        self, found: int | array[int] | None, *, most: int | None = None
+    ) -> int | array[int]:
+        """Return an output or its length; if unknown, an assumed length of at most `most`."""
+        if found is not None:
+            self.known += not isinstance(found, int)
+            return found
         self.assumed += 1
         return ASSUMED_OUTPUT_TOKENS if most is None else min(most, ASSUMED_OUTPUT_TOKENS)
 
@@ -90,6 +95,16 @@ class TextNotes:
             found.append(
                 f"outputs not in the data: {self.assumed:,}, taken to be {ASSUMED_OUTPUT_TOKENS}"
                 " tokens, or what the request allows if that is less"
+            )
+        if self.known and self._with_roles:
+            found.append(
+                f"answers in the data: {self.known:,}; cached as generated, they hit where a later"
+                " prompt repeats them, as if its template wrote the same tokens"
+            )
+        if self.unknown:
+            found.append(
+                f"tokens of earlier answers that no request here generated: {self.unknown:,};"
+                " they miss until a prompt has had them"
             )
         if self.first:
             found.append(f"answers with nothing before them, which are no requests: {self.first:,}")
@@ -139,13 +154,14 @@ def requests(
     for message in messages:
         text = notes.encode(message.text)
         is_answered = message.role in ANSWERS
-        if is_answered and prompt.length:
-            yield prompt.record(*places.next(line), len(text))
-        elif is_answered:
-            notes.first += 1
+        is_request = is_answered and prompt.length > 0
+        notes.first += is_answered and not is_request
         prompt.add(notes.role(message.role))
+        if is_request:
+            yield prompt.record(*places.next(line), notes.output(text))
         prompt.add(text)
     if not is_answered:
+        prompt.add(notes.role(ANSWER))
         yield prompt.record(*places.next(line), notes.output(None))
 
 

@@ -7,10 +7,15 @@ trajectory every answer is one, including tool calls.
 from __future__ import annotations
 
 import json
+from array import array
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from hashlib import sha256
+from typing import Any
 
 from kvcheck.tools.replay.formats.conversation import (
+    ANSWER,
     ANSWERS,
     Message,
     Places,
@@ -19,8 +24,8 @@ from kvcheck.tools.replay.formats.conversation import (
     requests,
 )
 from kvcheck.tools.replay.formats.input import Fields, json_objects
-from kvcheck.tools.replay.formats.prompts import prompt_record
-from kvcheck.tools.replay.formats.text import Tokenizer
+from kvcheck.tools.replay.formats.prompts import prompt_of
+from kvcheck.tools.replay.formats.text import Prompt, Tokenizer
 from kvcheck.tools.replay.trace import TraceRecord
 
 _FORM = (
@@ -36,7 +41,25 @@ _OF_REQUESTS = frozenset(
 )
 """Members that only a request has; a data set has only messages, or other names."""
 _MAX_OPEN = 2**20
-"""Most remembered prompts without an answer, 32 bytes each."""
+"""Most remembered prompts without an answer, 100 bytes each."""
+_MOST_WAITING = 4_096
+"""Most requests that wait for a line that repeats their answer; then the first is yielded."""
+
+
+@dataclass(slots=True, eq=False)
+class _Asked:
+    """A request, without its output. `most`: the longest that it allows.
+
+    `output`: its tokens or their number, as far as known. `waits`: a later line, whose messages
+    begin with those of this `digest`, may say it.
+    """
+
+    prompt: Prompt
+    record: TraceRecord
+    most: int | None
+    output: int | array[int] | None
+    digest: bytes
+    waits: bool
 
 
 class MessagesReader(TextReader):
@@ -47,7 +70,10 @@ class MessagesReader(TextReader):
     def __init__(self, tokenizer: Tokenizer | None, run_length: int | None = None) -> None:
         super().__init__(tokenizer, run_length)
         self._requests = 0
-        self._open: dict[bytes, None] = {}  # digests of prompts that ended without an answer
+        self._places = Places()
+        # By the digest of a prompt that ended without an answer: the requests that wait for it.
+        # None stands for one that was yielded with its answer.
+        self._open: dict[bytes, list[_Asked | None]] = {}
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -58,54 +84,108 @@ class MessagesReader(TextReader):
         return (*super().notes, said)
 
     def records(self, chunks: Iterable[bytes], file: str) -> Iterator[TraceRecord]:
-        """Yield the requests of each object."""
-        places = Places()
+        """Yield the requests of each object, in order, each when its output is known."""
+        waiting = deque[TraceRecord | _Asked]()
         for fields in json_objects(chunks, file, _FORM):
-            body = _body(fields)
-            if body is not fields:
-                yield self._batched(body, places, _generated(fields))
-                continue
-            messages = [*_tools(fields), *_messages(fields)]
-            if not _OF_REQUESTS.isdisjoint(fields.value) or self._goes_on(messages):
-                self._requests += 1
-                yield self._batched(fields, places, _generated(fields))
-            else:
-                yield from requests(messages, fields.line, places, self._notes)
+            waiting.extend(self._read(fields))
+            yield from self._ready(waiting, _MOST_WAITING)
+        yield from self._ready(waiting, 0)
 
-    def _goes_on(self, messages: Sequence[Message]) -> bool:
-        """Return whether an earlier line ended, without an answer, as these messages begin.
+    def _ready(self, waiting: deque[TraceRecord | _Asked], most: int) -> Iterator[TraceRecord]:
+        while waiting:
+            first = waiting[0]
+            if isinstance(first, _Asked):
+                if first.waits and len(waiting) <= most:
+                    return
+                self._forget(first)
+                output = self._notes.output(first.output, most=first.most)
+                place, known = (first.record.line, first.record.part), first.record
+                made = first.prompt.record(*place, output, timestamp_ms=known.timestamp_ms)
+                first = replace(made, tenant=known.tenant, priority=known.priority)
+            waiting.popleft()
+            yield first
 
-        That line was a request, so this one is the next request of the same chat, and its earlier
-        answers are not requests.
-        """
-        seen, found = sha256(), False
-        for number, message in enumerate(messages, 1):
-            found = found or (message.role in ANSWERS and seen.digest() in self._open)
-            seen.update(json.dumps((message.role, message.text)).encode())
-            if number == len(messages) and message.role not in ANSWERS:
-                self._open[seen.digest()] = None
+    def _read(self, fields: Fields) -> Iterator[TraceRecord | _Asked]:
+        """Yield the requests of an object."""
+        body = _body(fields)
+        is_request = body is not fields
+        if is_request and "messages" not in body.value:
+            yield self._asked(fields, body, prompt_of(body, self._notes), b"")
+            return
+        messages = [*_tools(body), *_messages(body)]
+        found, unknown, digest = self._goes_on(messages)
+        if not is_request and (found or not _OF_REQUESTS.isdisjoint(fields.value)):
+            self._requests += 1
+            is_request = True
+        if is_request and not messages:
+            raise body.error("messages", "must have at least one message")
+        self._notes.unknown += unknown if is_request else 0
+        answers = (n for n, message in enumerate(messages, 1) if message.role in ANSWERS)
+        answered = 0 if is_request else max(answers, default=0)
+        yield from requests(messages[:answered], fields.line, self._places, self._notes)
+        if answered < len(messages):
+            yield self._asked(fields, body, self._prompt(messages), digest)
+
+    def _prompt(self, messages: Sequence[Message]) -> Prompt:
+        prompt = self._notes.prompt()
+        for message in messages:
+            prompt.add(self._notes.role(message.role))
+            prompt.add(self._notes.encode(message.text))
+        prompt.add(self._notes.role(ANSWER))
+        return prompt
+
+    def _asked(self, fields: Fields, body: Fields, prompt: Prompt, digest: bytes) -> _Asked:
+        """Return the request of a line, with its output as far as the line says it."""
+        limits = [body.count(name, 0) for name in _LIMITS if body.value.get(name) is not None]
+        record = body.labelled(prompt.record(*self._places.next(body.line), 0), "user", -1)
+        text, number, may_follow = _generated(fields)
+        output = number if text is None else self._notes.encode(text)
+        waits = text is None and may_follow and bool(digest)
+        found = _Asked(prompt, record, min(limits, default=None), output, digest, waits)
+        if digest:
+            self._open.setdefault(digest, []).append(found)
         if len(self._open) > _MAX_OPEN:
             del self._open[next(iter(self._open))]
         return found
 
-    def _batched(self, body: Fields, places: Places, generated: int | None) -> TraceRecord:
-        """Return the one request of a line: of a batch file, or of a log of requests.
+    def _forget(self, asked: _Asked) -> None:
+        """Keep of a request only that there was one, and whether its answer was known."""
+        asked.waits = False
+        if asked in (same := self._open.get(asked.digest, [])):
+            same.remove(asked)
+            if isinstance(asked.output, array) and None not in same:
+                same.append(None)
 
-        `generated`: the tokens of its output, if the line says so.
+    def _goes_on(self, messages: Sequence[Message]) -> tuple[bool, int, bytes]:
+        """Return whether an earlier line ended, without an answer, as these messages begin.
+
+        That line was a request, so this one is the next request of the same chat, and its earlier
+        answers are not requests. The message behind is the answer, where the line has none. Also
+        returns the tokens of later answers, which no request generated; and the digest of messages
+        that wait for an answer, or none.
         """
-        limits = [body.count(name, 0) for name in _LIMITS if body.value.get(name) is not None]
-        output_length = self._notes.output(generated, most=min(limits, default=None))
-        if "messages" not in body.value:
-            record = prompt_record(body, output_length, places, self._notes)
-            return body.labelled(record, "user", -1)
-        prompt = self._notes.prompt()
-        for message in (*_tools(body), *_messages(body)):
-            prompt.add(self._notes.role(message.role))
-            prompt.add(self._notes.encode(message.text))
-        if not prompt.length:
-            raise body.error("messages", "must have at least one message")
-        record = prompt.record(*places.next(body.line), output_length)
-        return body.labelled(record, "user", -1)
+        seen, found, unknown = sha256(), False, 0
+        for message in messages:
+            if message.role in ANSWERS:
+                output, asked = self._notes.encode(message.text), self._open.get(seen.digest())
+                found = found or asked is not None
+                is_known = asked is not None and self._answer(asked, output)
+                unknown = 0 if is_known else unknown + len(output)
+            seen.update(json.dumps((message.role, message.text)).encode())
+        is_open = bool(messages) and messages[-1].role not in ANSWERS
+        return found, unknown, seen.digest() if is_open else b""
+
+    def _answer(self, asked: Sequence[_Asked | None], output: array[int]) -> bool:
+        """Give an answer to the first of these requests that waits for one, unless one has it.
+
+        Returns whether one of them generates it.
+        """
+        if any(each is not None and each.output == output for each in asked):
+            return True
+        first = next((each for each in asked if each is not None and each.waits), None)
+        if first is not None:
+            first.output, first.waits = output, False
+        return first is not None or None in asked
 
 
 def _body(fields: Fields) -> Fields:
@@ -119,26 +199,49 @@ def _body(fields: Fields) -> Fields:
     return fields
 
 
-def _generated(fields: Fields) -> int | None:
-    """Return the `usage.completion_tokens` of the answer beside a request, if there is one."""
+def _generated(fields: Fields) -> tuple[str | None, int | None, bool]:
+    """Return what the answer beside a request says: its text, its tokens, whether a prompt may
+    repeat it.
+
+    Thoughts come before the text, and no later prompt has them: it repeats nothing of the answer.
+    """
     for name in _ANSWERED:
-        answer = fields.value.get(name)
-        answer = answer.get("body", answer) if isinstance(answer, dict) else None
-        usage = answer.get("usage") if isinstance(answer, dict) else None
-        found = usage.get("completion_tokens") if isinstance(usage, dict) else None
-        if type(found) is int and found >= 0:
-            return found
-    return None
+        answer = _member(fields.value, name)
+        answer = _member(answer, "body") or answer
+        usage, choices = _member(answer, "usage"), answer.get("choices")
+        choice = choices[0] if isinstance(choices, list) and choices else {}
+        message = _member(choice if isinstance(choice, dict) else {}, "message")
+        found = usage.get("completion_tokens")
+        number = found if type(found) is int and found >= 0 else None
+        thoughts = _member(usage, "completion_tokens_details").get("reasoning_tokens")
+        if thoughts or message.get("reasoning_content") or message.get("reasoning"):
+            return None, number, False
+        if message:
+            content = Fields(message, fields.file, fields.line, fields.form, f"{name}.message.")
+            return _text(content), number, True
+        if number is not None:
+            return None, number, True
+    return None, None, True
+
+
+def _member(value: dict[str, Any], name: str) -> dict[str, Any]:
+    """Return a member that is an object; an empty one if it is not."""
+    found = value.get(name)
+    return found if isinstance(found, dict) else {}
 
 
 def _messages(fields: Fields) -> Iterator[Message]:
     is_lmsys = "conversation" in fields.value and "messages" not in fields.value
     name = "conversation" if is_lmsys else "messages"
     for each in fields.objects(name):
-        text = content_text(each, "content") if "content" in each.value else ""
-        if each.value.get("tool_calls"):
-            text += json.dumps(each.value["tool_calls"], sort_keys=True)
-        yield Message(each.text("role"), text)
+        yield Message(each.text("role"), _text(each))
+
+
+def _text(message: Fields) -> str:
+    """Return what a message says, its tool calls as JSON."""
+    text = content_text(message, "content") if "content" in message.value else ""
+    calls = message.value.get("tool_calls")
+    return text + json.dumps(calls, sort_keys=True) if calls else text
 
 
 def _tools(fields: Fields) -> tuple[Message, ...]:

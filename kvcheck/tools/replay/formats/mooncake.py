@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from kvcheck.tools.replay.formats.input import Fields, json_lines
 from kvcheck.tools.replay.formats.text import Prompt, hashed, tokens_of
 from kvcheck.tools.replay.tokens import OUTPUT_TOKEN_BASE, run_tokens
-from kvcheck.tools.replay.trace import RUN_LENGTH_TOKENS, TraceRecord
+from kvcheck.tools.replay.trace import NO_OUTPUTS, RUN_LENGTH_TOKENS, TraceRecord
 
 _FORM = (
     "a line of mooncake has timestamp (ms), input_length, output_length, hash_ids (one for each"
@@ -50,7 +50,9 @@ class MooncakeReader:
         """Say what the lines leave open."""
         found: list[str] = []
         if self._sessions:
-            found.append("a turn's prompt is all of its session so far; answers are never hit")
+            found.append("a turn's prompt is all of its session so far, with what was generated")
+        else:
+            found.append(NO_OUTPUTS)
         if self._without_time:
             found.append(
                 f"turns without a timestamp: {self._without_time:,}; each comes its delay after the"
@@ -99,10 +101,11 @@ class MooncakeReader:
         for run_id in ids:
             own.extend(tokens_of(run_tokens(run_id, self._run_length)))
         session.prompt.add(own[:input_length])
-        record = session.prompt.record(fields.line, 0, output_length, timestamp_ms=now_ms)
         first = OUTPUT_TOKEN_BASE + self._num_answered
         self._num_answered += output_length
-        session.prompt.add(tokens_of(range(first, first + output_length)))
+        answer = tokens_of(range(first, first + output_length))
+        record = session.prompt.record(fields.line, 0, answer, timestamp_ms=now_ms)
+        session.prompt.add(answer)
         return record
 
     def _lengths(self, fields: Fields) -> tuple[int, int, tuple[int, ...]]:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from kvcheck.tools.replay.formats.conversation import Places, TextNotes, TextReader
 from kvcheck.tools.replay.formats.input import Fields, json_lines
-from kvcheck.tools.replay.formats.text import tokens_of
+from kvcheck.tools.replay.formats.text import Prompt, tokens_of
 from kvcheck.tools.replay.trace import TraceRecord
 
 _FORM = "a line of prompts has prompt, a text or a list of tokens, and may have output_tokens"
@@ -23,13 +23,12 @@ class PromptsReader(TextReader):
         for fields in json_lines(chunks, file, _FORM):
             is_known = fields.value.get("output_tokens") is not None
             output_length = fields.count("output_tokens", 0) if is_known else None
-            yield prompt_record(fields, output_length, places, self._notes)
+            prompt = prompt_of(fields, self._notes)
+            yield prompt.record(*places.next(fields.line), self._notes.output(output_length))
 
 
-def prompt_record(
-    fields: Fields, output_length: int | None, places: Places, notes: TextNotes
-) -> TraceRecord:
-    """Return the request of an object with `prompt`, a text or tokens."""
+def prompt_of(fields: Fields, notes: TextNotes) -> Prompt:
+    """Return the prompt of an object with `prompt`, a text or tokens."""
     prompt = notes.prompt()
     if isinstance(fields.get("prompt"), str):
         prompt.add(notes.encode(fields.text("prompt")))
@@ -40,4 +39,4 @@ def prompt_record(
             raise fields.error("prompt", "has a token of 2^32 or more") from None
     if not prompt.length:
         raise fields.error("prompt", "must not be empty")
-    return prompt.record(*places.next(fields.line), notes.output(output_length))
+    return prompt

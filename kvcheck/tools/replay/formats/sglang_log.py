@@ -6,6 +6,7 @@ requests wait here for their outputs.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
@@ -26,13 +27,13 @@ _MOST_WAITING = 4_096
 
 @dataclass(slots=True)
 class _Waiting:
-    """A request whose output may still follow, of `generated` tokens then."""
+    """A request whose output may still follow: then its tokens, or their number."""
 
     line: int
     at_ms: int
     prompt: Prompt
     most: int | None
-    generated: int | None = None
+    generated: int | array[int] | None = None
 
 
 class SGLangLogReader(TextReader):
@@ -102,8 +103,8 @@ class SGLangLogReader(TextReader):
             len(waiting) > most or next(iter(waiting.values())).generated is not None
         ):
             asked = waiting.pop(next(iter(waiting)))
-            length = self._notes.output(asked.generated, most=asked.most)
-            yield asked.prompt.record(asked.line, 0, length, timestamp_ms=asked.at_ms)
+            output = self._notes.output(asked.generated, most=asked.most)
+            yield asked.prompt.record(asked.line, 0, output, timestamp_ms=asked.at_ms)
 
 
 def _inner(fields: Fields, name: str) -> Fields:
@@ -113,8 +114,13 @@ def _inner(fields: Fields, name: str) -> Fields:
     return Fields(value, fields.file, fields.line, fields.form, f"{name}.")
 
 
-def _generated(out: Fields) -> int | None:
-    """Return the number of tokens of an output, if it is logged."""
+def _generated(out: Fields) -> int | array[int] | None:
+    """Return the tokens of an output, or else their number, if it is logged."""
+    try:
+        if out.value.get("output_ids"):
+            return tokens_of(out.naturals("output_ids"))
+    except OverflowError:
+        raise out.error("output_ids", "has a token of 2^32 or more") from None
     about = out.value.get("meta_info")
     found = about.get("completion_tokens") if isinstance(about, dict) else None
     return found if type(found) is int and found >= 0 else None

@@ -133,12 +133,32 @@ class Prompt:
         self._open = waiting[whole:]
 
     def record(
-        self, line: int, part: int, output_length: int, *, timestamp_ms: int = 0
+        self,
+        line: int,
+        part: int,
+        output: int | array[int],
+        *,
+        timestamp_ms: int = 0,
     ) -> TraceRecord:
-        """Return a request with all tokens added so far."""
-        last = (_run_id(self._open),) if self._open else ()
-        ids, size = (*self._ids, *last), self._run_length
-        return TraceRecord(line, timestamp_ms, self.length, output_length, ids, size, part)
+        """Return a request with all tokens added so far; `output`: its length, or its tokens."""
+        size, open_runs = self._run_length, bool(self._open)
+        known = None if isinstance(output, int) else self._open + output
+        rest = self._open if known is None else known
+        last = (
+            rest
+            if size == 1
+            else [_run_id(rest[start : start + size]) for start in range(0, len(rest), size)]
+        )
+        return TraceRecord(
+            line,
+            timestamp_ms,
+            self.length,
+            output if isinstance(output, int) else len(output),
+            (*self._ids, *last[:open_runs]),
+            size,
+            part,
+            output_ids=None if known is None else tuple(last[open_runs:]),
+        )
 
 
 def _run_id(tokens: array[int]) -> int:

@@ -55,13 +55,13 @@ class _Line:
 
 @dataclass(slots=True)
 class _Waiting:
-    """A request whose output may still follow. Lengths are None until they are logged."""
+    """A request whose output may still follow. What is not logged yet is None."""
 
     line: int
     timestamp_ms: int
     prompt: Prompt
     most: int | None = None
-    generated: int | None = None
+    generated: array[int] | None = None
 
 
 class VLLMLogReader:
@@ -140,19 +140,19 @@ class VLLMLogReader:
         return found
 
     def _generated(self, name: bytes, numbers: bytes) -> None:
-        """Count the tokens of an output, all of them or the next ones."""
+        """Add the tokens of an output, all of them or the next ones."""
         asked = self._waiting.get(name)
         if asked is not None:
-            asked.generated = (asked.generated or 0) + len(_numbers(numbers))
+            asked.generated = (asked.generated or tokens_of(())) + _numbers(numbers)
 
     def _ready(self, most_waiting: int) -> Iterator[TraceRecord]:
         while len(self._waiting) > most_waiting:
             asked = self._waiting.pop(next(iter(self._waiting)))
-            output_length = asked.generated
-            if output_length is None:
+            output: int | array[int] | None = asked.generated
+            if output is None:
                 self._assumed += 1
-                output_length = min(ASSUMED_OUTPUT_TOKENS, asked.most or ASSUMED_OUTPUT_TOKENS)
-            yield asked.prompt.record(asked.line, 0, output_length, timestamp_ms=asked.timestamp_ms)
+                output = min(ASSUMED_OUTPUT_TOKENS, asked.most or ASSUMED_OUTPUT_TOKENS)
+            yield asked.prompt.record(asked.line, 0, output, timestamp_ms=asked.timestamp_ms)
 
 
 class _Clock:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from kvcheck.tools.replay.formats.input import Fields, json_objects
 from kvcheck.tools.replay.formats.text import hashed
-from kvcheck.tools.replay.trace import TraceRecord
+from kvcheck.tools.replay.trace import NO_OUTPUTS, TraceRecord
 
 _FORM = (
     "a session of weka has id, block_size and requests with t (seconds), type, in, out and"
@@ -42,7 +42,7 @@ class WekaReader:
     @property
     def notes(self) -> tuple[str, ...]:
         """Notes on how sessions follow each other, and on requests without content."""
-        found: tuple[str, ...] = ()
+        found: tuple[str, ...] = (NO_OUTPUTS,)
         if self._sessions > 1:
             found += (
                 f"the {self._sessions:,} sessions follow each other: the data has no times between"
