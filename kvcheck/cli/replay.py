@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,12 +28,11 @@ from kvcheck.cli._support import (
     progress_console,
     require_extra,
     say,
-    set_globally,
     write_json,
     write_whole,
 )
 from kvcheck.cli._traces import with_trace_options
-from kvcheck.cli._watch import MetricsOutput, Shown, watching
+from kvcheck.cli._watch import watching
 from kvcheck.cli._workers import workers_for, workers_options
 from kvcheck.discovery import find_implementation
 from kvcheck.tasks import in_order
@@ -133,16 +132,7 @@ NUM_BLOCKS = 300
 @with_trace_options
 @with_fleet_options
 @workers_options
-@click.option(
-    "--live", is_flag=True, help="Show pool, hit rate, requests and speed during the replay."
-)
-@click.option(
-    "--metrics",
-    "metrics_target",
-    metavar="F",
-    help="Write Prometheus metrics like an engine's to F every second, or serve them at HOST:PORT.",
-)
-def command(traces: tuple[str, ...], name: str, live: bool, **given: Any) -> None:
+def command(traces: tuple[str, ...], name: str, **given: Any) -> None:
     """Replay a request trace and report hits, evictions, usage.
 
     TRACE is a file in one of the formats of --format (plain, gzip or zstd; - for standard input),
@@ -153,18 +143,11 @@ def command(traces: tuple[str, ...], name: str, live: bool, **given: Any) -> Non
 
     With --model and --memory-gib the pool has the blocks that fit in this memory.
 
-    --live prints a line every five seconds if stderr is not a terminal.
-
-    --metrics F uses vLLM's metric names, with the trace as the model name, so that an engine's
-    dashboard can show a replay. --metrics :9400 serves http://127.0.0.1:9400/metrics until the
-    replay ends.
-
     --record F: afterwards `kvspec golden F --impl kvref` checks every operation against the
     reference. F contains the state after each operation and all tokens; --limit keeps it small.
 
     --engines N replays through N pools and prints a row for each --route: hits, and how evenly the
-    load is spread. --live shows each engine; in --metrics the engines belong to one model, named
-    TRACE by ROUTE.
+    load is spread.
 
     --jobs and --cluster divide the traces, or the routes of --engines, among workers; only the
     times change. Each worker opens TRACE by the same name.
@@ -177,10 +160,7 @@ def command(traces: tuple[str, ...], name: str, live: bool, **given: Any) -> Non
         arrival=given["arrival"],
         step_ms=given["step_ms"],
     )
-    target = given["metrics_target"]
-    metrics = None if target is None else MetricsOutput(target, options)
     files = [given[each] for each in ("json_path", "html_path", "record_path")]
-    files.append(None if metrics is None else metrics.path)
     check_outputs(*files, picture=given["plot_path"])
     if given["plot_path"] is not None or given["html_path"] is not None:
         require_extra("matplotlib", "plot")
@@ -188,17 +168,16 @@ def command(traces: tuple[str, ...], name: str, live: bool, **given: Any) -> Non
         _check_several(traces, given)
     if given["routes"] and given["engines"] is None:
         fail("--route needs --engines N")
-    shown = Shown(live, bool(set_globally("quiet")), metrics)
-    with nullcontext() if metrics is None else metrics.open():
-        if given["engines"] is not None:
-            if given["sources"] or given["prefill_rate"]:
-                fail("--against and --prefill-rate are for one engine; leave out --engines")
-            replay_fleet(traces[0], name, options, given, shown)
-            return
-        with workers_for(given["jobs"], given["cluster"], num_calls=len(traces)) as workers:
-            shown = shown if workers is None else shown.divided(traces)
-            calls = ((_replayed, (trace, name, options, given, shown)) for trace in traces)
-            replays = list(in_order(workers, calls))
+    if given["engines"] is not None:
+        if given["sources"] or given["prefill_rate"]:
+            fail("--against and --prefill-rate are for one engine; leave out --engines")
+        replay_fleet(traces[0], name, options, given)
+        return
+    with workers_for(given["jobs"], given["cluster"], num_calls=len(traces)) as workers:
+        if workers is not None and STDIN in traces:
+            fail("- cannot be combined with --jobs or --cluster")
+        calls = ((_replayed, (trace, name, options, given, workers is None)) for trace in traces)
+        replays = list(in_order(workers, calls))
     _write(replays, given)
 
 
@@ -226,7 +205,7 @@ def _replayed(
     impl: str,
     options: ReplayOptions,
     given: dict[str, Any],
-    shown: Shown,
+    is_shown: bool,
 ) -> tuple[ReplayResult, dict[str, Any]]:
     implementation = find_implementation(impl)
     with open_trace(
@@ -248,7 +227,7 @@ def _replayed(
             live=_live(given["sources"]),
         )
         with _recorded(implementation, given["record_path"], context) as subject:
-            result = _replay(subject, options, source, context, shown)
+            result = _replay(subject, options, source, context, is_shown=is_shown)
         context = replace(context, notes=source.notes)
     if result.counts.requests == 0:
         empty = "--sample kept no request" if context.sample < 1 else "holds no requests"
@@ -277,27 +256,23 @@ def _replay(
     options: ReplayOptions,
     source: TraceSource,
     context: ReplayContext,
-    shown: Shown,
+    *,
+    is_shown: bool,
 ) -> ReplayResult:
     """Run the driver and show its progress; an error of the implementation is exit code 1."""
     records = select(source, sample=context.sample, limit=context.limit)
-    pool = f"{options.num_blocks:,} blocks of {options.block_size} tokens"
-    title = f"{Path(source.name).name} through {context.implementation.name}, {pool}"
-    with watching(source, records, options, shown, title=title, limit=context.limit) as watch:
+    with watching(source, context.limit, is_shown=is_shown) as on_progress:
         try:
-            driver = Driver(
+            return Driver(
                 implementation,
                 options,
-                watch.records,
+                records,
                 trace_name=source.name,
                 check_invariants=context.check_invariants,
-                on_progress=watch,
-            )
-            result = driver.run()
+                on_progress=on_progress,
+            ).run()
         except _WRONG as error:
             fail(f"{implementation.capabilities.name}: {error}", exit_code=1)
-        watch.end(driver)
-    return result
 
 
 @contextmanager

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from time import perf_counter
 
 from kvcheck.play.scheduler import admitted, preempted
 from kvcheck.tools.replay.explain import Explainer
 from kvcheck.tools.replay.options import ReplayOptions
-from kvcheck.tools.replay.result import Counts, Moment, PhaseSeconds, ReplayResult
+from kvcheck.tools.replay.result import Counts, PhaseSeconds, ReplayResult
 from kvcheck.tools.replay.series import Bucket, Series
 from kvcheck.tools.replay.tokens import OUTPUT_TOKEN_BASE, output_tokens, prompt_tokens
 from kvcheck.tools.replay.trace import TraceError, TraceRecord
@@ -60,7 +60,7 @@ class Driver:
     """One replay of one trace. `run` may be called once.
 
     `trace_name` is the trace's name in errors. `check_invariants` is passed to the implementation.
-    `on_progress` is called after every step with the driver; `moment` has the details.
+    `on_progress` is called after every step with the driver.
     """
 
     def __init__(
@@ -107,6 +107,7 @@ class Driver:
         waterfall = self._explainer.waterfall(self._counts.tokens_hit)
         return ReplayResult(self._options, self._counts, seconds, waterfall, self._series)
 
+<<<<<<< HEAD
     def moment(self) -> Moment:
         """Return the current figures of the replay."""
         preempted = waiting = sum(bool(each.nodes) for each in self._waiting)
@@ -119,10 +120,12 @@ class Driver:
         """Return the figures of the only engine."""
         return [self.moment()]
 
+=======
+>>>>>>> 4526fe1e (replay: a bar, and a report at the end)
     @property
-    def series(self) -> Series:
-        """Usage and hits over the steps so far; it grows."""
-        return self._series
+    def counts(self) -> Counts:
+        """Counts so far."""
+        return self._counts
 
     def _step(self) -> None:
         """Do one step: schedule, sample the usage, generate, drain the events."""
