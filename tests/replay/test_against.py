@@ -38,6 +38,9 @@ def test_an_engine_is_compared_by_its_metrics(
     after.write_text(metrics(run()))
     alone = run("--against", str(after))["against"]
     assert (alone["difference"], alone["reasons"]) == (0, [])
+    better = tmp_path / "better.prom"
+    better.write_text(metrics({**run(), "tokens_hit": 400_000}))
+    assert "answers of earlier turns" in run("--against", str(better))["against"]["reasons"][0]
     smaller = run("--num-blocks", "299", "--against", str(after))["against"]
     assert smaller["reasons"][0].endswith("--num-blocks 300")
     others = run("--limit", "40", "--against", str(after))["against"]

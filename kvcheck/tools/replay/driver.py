@@ -107,21 +107,6 @@ class Driver:
         waterfall = self._explainer.waterfall(self._counts.tokens_hit)
         return ReplayResult(self._options, self._counts, seconds, waterfall, self._series)
 
-<<<<<<< HEAD
-    def moment(self) -> Moment:
-        """Return the current figures of the replay."""
-        preempted = waiting = sum(bool(each.nodes) for each in self._waiting)
-        if self._options.arrival == "timestamp":
-            waiting = len(self._waiting) + self._turns.num_due(self._clock_ms)
-        usage, running = self._step_bucket.usage_sum, len(self._running)
-        return Moment(replace(self._counts), self._clock_ms, usage, running, preempted, waiting)
-
-    def moments(self) -> list[Moment]:
-        """Return the figures of the only engine."""
-        return [self.moment()]
-
-=======
->>>>>>> 4526fe1e (replay: a bar, and a report at the end)
     @property
     def counts(self) -> Counts:
         """Counts so far."""
