@@ -1,15 +1,11 @@
-"""Faults of vLLM's scheduler that its manager has no part in: errors, and a hit on no content.
+"""A fault of vLLM's scheduler that its manager has no part in: a hit on no content.
 
     python -m examples.vllm.faults
 
-`ended`, with the policy to fail loads: `first` loads two blocks while it runs, and block 2 fails.
-`second` hits both in the same step, and computes a third one on them. Both
-requests end. vLLM drops the key of block 2, and not that of the block that `second` computed on it.
-Once `third` has computed block 2 anew, `fourth` hits both. On kvfast it does not (KV-MGR-24).
-
-`queued`, asynchronously: a session samples the token that ends its turn while a step is under
-way, whose output ends it again. vLLM 0.24.0 puts it into its queue twice, and fails once the user
-goes on. On kvfast it is there once, and goes on; from 0.33.0 on also on vLLM's.
+With the policy to fail loads: `first` loads two blocks while it runs, and block 2 fails. `second`
+hits both in the same step, and computes a third one on them. Both requests end. vLLM drops the key
+of block 2, and not that of the block that `second` computed on it. Once `third` has computed block
+2 anew, `fourth` hits both. On kvfast it does not (KV-MGR-24).
 """
 
 from __future__ import annotations
@@ -17,14 +13,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.outputs import KVConnectorOutput, ModelRunnerOutput
 from vllm.v1.request import RequestStatus
 
 from examples.vllm.connector import MadeUpConnector
 from examples.vllm.engine import (
-    END,
     Prompt,
     Setup,
     attention,
@@ -48,15 +42,6 @@ class Loads(MadeUpConnector):
         return len(SHARED) * (request.request_id == "first"), False
 
 
-def update(scheduler: Any, plan: Any, token: int = 30, **done: Any) -> None:
-    """Process the step: it sampled this token for each request; `done`: by the worker's loads."""
-    names = list(plan.num_scheduled_tokens)
-    places = {name: place for place, name in enumerate(names)}
-    output = ModelRunnerOutput(names, places, [[token] for _ in names])
-    output.kv_connector_output = KVConnectorOutput(**done) if done else None
-    scheduler.update_from_output(plan, output)
-
-
 def ended(scheduler_class: Any = Scheduler) -> str:
     """Return whether `fourth` hits the block that was computed on a failed load."""
     prepare()
@@ -72,27 +57,14 @@ def ended(scheduler_class: Any = Scheduler) -> str:
             scheduler.add_request(Prompt(name, tokens, max_tokens=9).request(setup))
         plan = scheduler.schedule()
         lists |= {new.req_id: new.block_ids[0] for new in plan.scheduled_new_reqs}
-        update(scheduler, plan, invalid_block_ids=failed)
+        ran = list(plan.num_scheduled_tokens)
+        output = ModelRunnerOutput(
+            ran, {name: i for i, name in enumerate(ran)}, [[30] for _ in ran]
+        )
+        output.kv_connector_output = KVConnectorOutput(invalid_block_ids=failed)
+        scheduler.update_from_output(plan, output)
     stale = lists["second"][2]
     return f"fourth has {lists['fourth']}; {stale} was computed on a block that never arrived"
-
-
-def queued(scheduler_class: Any = AsyncScheduler) -> str:
-    """Return how often a session that has ended twice waits, and whether it can go on."""
-    prepare()
-    setup = Setup((attention("FullAttentionSpec", 4),), 20, 4, 4, is_async=True)
-    scheduler = make_scheduler(scheduler_class, setup, vllm_config(setup, model_folder()))
-    session = Prompt("session", SHARED, max_tokens=9, is_session=True)
-    scheduler.add_request(session.request(setup))
-    for plan in (scheduler.schedule(), scheduler.schedule()):
-        update(scheduler, plan, END)
-    number = scheduler.get_request_counts()[1]
-    scheduler.add_request(session.request(setup))
-    try:
-        counts = scheduler.schedule().num_scheduled_tokens
-    except RuntimeError as error:
-        return f"the session waits {number} times; schedule() fails: {error}"
-    return f"the session waits {number} times; schedule() answers {counts}"
 
 
 # What lock step has vLLM do instead.
@@ -144,7 +116,7 @@ def withdraw_what_does_not_run(manager: Any) -> None:
 
 
 def queue_once(scheduler: Any) -> None:
-    """Have vLLM's scheduler do what kvfast does with a session that ends twice (`queued`)."""
+    """Have vLLM's scheduler do what kvfast does with a session that ends twice."""
     update, handle = scheduler._update_request_with_output, scheduler._handle_stopped_request
     before: dict[str, Any] = {}
 
@@ -164,4 +136,4 @@ def queue_once(scheduler: Any) -> None:
 
 
 if __name__ == "__main__":
-    print(ended(), queued(), sep="\n")
+    print(ended())

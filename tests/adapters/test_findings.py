@@ -14,13 +14,7 @@ import pytest
 from kvcheck.discovery import find_implementation
 from kvspec.errors import UnknownImplementationError
 from tests.adapters import findings, rows
-from tests.adapters.findings import (
-    FOLDER,
-    SUBJECTS,
-    kept,
-    read,
-    unexplained,
-)
+from tests.adapters.findings import FOLDER, SUBJECTS, kept, read, unexplained
 from tests.source import ROOT
 
 

@@ -10,19 +10,12 @@ from typing import Any
 
 import pytest
 
-from kvcheck.adapters.vllm import (
-    SUPPORTED_VERSIONS,
-    VLLMUnavailableError,
-    implementation,
-)
+from kvcheck.adapters.vllm import SUPPORTED_VERSIONS, VLLMUnavailableError, implementation
 from kvcheck.adapters.vllm.errors import VLLMCallError, typed_errors
 from kvcheck.adapters.vllm.library import Library, environment
 from kvcheck.adapters.vllm.specs import checked
 from kvspec.config import KVCacheConfig, KVCacheGroup, ManagerConfig
-from kvspec.errors import (
-    InvalidArgumentError,
-    UnsupportedError,
-)
+from kvspec.errors import InvalidArgumentError, UnsupportedError
 from kvspec.policy import Policy
 from kvspec.specs import (
     FullAttentionSpec,

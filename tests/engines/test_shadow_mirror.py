@@ -189,7 +189,7 @@ def test_a_session_that_loses_a_token_that_was_seen_is_made_anew() -> None:
     mirror = mirrored(records=None)
     one = request("s", [1, 2, 3, 4, 5])
     first = mirror.current(one)
-    assert first.num_tokens == 5
+    assert (first.num_tokens, mirror.current(one)) == (5, first)
     one.all_token_ids[-1:] = [6, 7]
     one.num_tokens = 6
     second = mirror.current(one)

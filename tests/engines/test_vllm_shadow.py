@@ -109,12 +109,7 @@ def unsplit(_: Any, __: Any, count: int, *___: Any, **____: Any) -> int:
     ("setup", "call", "answer", "said"),
     [
         ("full and states", "_free_cow_retained_blocks", lambda *_: None, "that are held for"),
-        (
-            "full and states",
-            "_mamba_block_aligned_split",
-            lambda _, __, n, *___, **____: n,
-            "block",
-        ),
+        ("full and states", "_mamba_block_aligned_split", unsplit, "block"),
         ("modules", "_reserve_prefill_lookahead", unreserved, "of which a drafter"),
         ("unfollowed", "_reserve_prefill_lookahead", unreserved, "of which a drafter"),
     ],

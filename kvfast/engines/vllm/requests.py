@@ -69,25 +69,16 @@ class Requests:
             len(request._all_token_ids),
             request.num_prompt_tokens,
             request.block_hashes,
-            skips=bool(request.skip_reading_prefix_cache),
-            reports=getattr(request, "kv_cache_report_mode", "") == "full",
+            bool(request.skip_reading_prefix_cache),
+            getattr(request, "kv_cache_report_mode", "") == "full",
         )
 
     def _followed(
-        self,
-        name: str,
-        num_tokens: int,
-        num_prompt: int,
-        hashes: Sequence[bytes],
-        *,
-        skips: bool = False,
-        reports: bool = False,
+        self, name: str, num_tokens: int, num_prompt: int, hashes: Sequence[bytes], *flags: bool
     ) -> Any:
-        size = self.hash_block_size
-        given = hashes[: self.num_hashes(num_tokens)] if size else ()
-        return self.implementation.make_followed(
-            self.manager, FollowedInput(name, num_tokens, num_prompt, given, skips, reports)
-        )
+        given = hashes[: self.num_hashes(num_tokens)] if self.hash_block_size else ()
+        followed = FollowedInput(name, num_tokens, num_prompt, given, *flags)
+        return self.implementation.make_followed(self.manager, followed)
 
     def num_hashes(self, num_tokens: int) -> int:
         return max(num_tokens - self.ahead, 0) // self.hash_block_size
