@@ -15,7 +15,7 @@ from kvfast.fleet.view import FleetView, Limits, Source
 from kvfast.fleet.wire import END, encode_batch
 from kvspec.errors import InvalidArgumentError
 from kvspec.fleet import Batch
-from tests.fleet.machine import removed, stored
+from tests.fleet.traffic import removed, stored
 
 PATIENCE_S = 20.0
 

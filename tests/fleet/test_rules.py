@@ -12,7 +12,7 @@ import kvref
 from kvspec.errors import InvalidArgumentError
 from kvspec.events import Event
 from kvspec.fleet import Batch, EngineState, GroupPrefix, Heard, MediumCleared, PrefixIndex
-from tests.fleet.machine import index_of, stored
+from tests.fleet.traffic import index_of, stored
 
 A, B, C = b"a", b"b", b"c"
 

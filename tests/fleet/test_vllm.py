@@ -10,8 +10,7 @@ import pytest
 
 from kvspec.events import MEDIUM_GPU, AllBlocksCleared
 from kvspec.fleet import Batch
-from tests.fleet.machine import removed, stored
-from tests.fleet.traffic import Traffic, cached
+from tests.fleet.traffic import Traffic, cached, removed, stored
 
 msgspec = pytest.importorskip("msgspec", reason="needs the extra fleet (msgspec, pyzmq)")
 zmq = pytest.importorskip("zmq", reason="needs the extra fleet (msgspec, pyzmq)")

@@ -18,8 +18,7 @@ from kvspec.events import AllBlocksCleared, BlockRemoved, BlockStored
 from kvspec.fleet import Batch, MediumCleared, WireError
 from kvspec.interface import Implementation
 from tests.device.mistakes import planted
-from tests.fleet.machine import index_of, removed, stored
-from tests.fleet.traffic import BadNetwork, Traffic, cached
+from tests.fleet.traffic import BadNetwork, Traffic, cached, index_of, removed, stored
 
 msgspec = pytest.importorskip("msgspec", reason="needs the extra fleet (msgspec, pyzmq)")
 pytest.importorskip("zmq", reason="needs the extra fleet (msgspec, pyzmq)")

@@ -10,8 +10,8 @@ import zmq
 
 from kvcheck.play.scheduler import admitted
 from kvspec.config import KVCacheConfig, KVCacheGroup, ManagerConfig
-from kvspec.events import Event
-from kvspec.fleet import FleetKey
+from kvspec.events import BlockRemoved, BlockStored, Event, EventHash
+from kvspec.fleet import FleetImplementation, FleetKey, PrefixIndex
 from kvspec.interface import Implementation, KVCacheManager
 from kvspec.policy import Policy
 from kvspec.request import Request, RequestInput
@@ -22,6 +22,30 @@ SPECS = (
     FullAttentionSpec(4, 1, 1, "float16"),
     SlidingWindowSpec(4, 1, 1, "float16", sliding_window=10),
 )
+
+
+def index_of(
+    implementation: Implementation, *, max_waiting: int = 1024, removed_event_per: str = "copy"
+) -> PrefixIndex:
+    """Make an empty index."""
+    if not isinstance(implementation, FleetImplementation):
+        raise TypeError(f"{implementation.capabilities.name} has no index of engines")
+    return implementation.make_prefix_index(
+        max_waiting=max_waiting, removed_event_per=removed_event_per
+    )
+
+
+def stored(
+    *hashes: EventHash, group: int = 0, medium: str = "GPU", is_report: bool = False
+) -> BlockStored:
+    """Store these keys, of blocks whose tokens do not matter here."""
+    members = (medium, None, group, "full_attention", None)
+    return BlockStored(tuple(hashes), None, (), 4, None, None, *members, is_report=is_report)
+
+
+def removed(*hashes: EventHash, group: int = 0, medium: str = "GPU") -> BlockRemoved:
+    """Remove one copy of each hash."""
+    return BlockRemoved(tuple(hashes), medium, group)
 
 
 class Traffic:
