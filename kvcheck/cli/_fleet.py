@@ -7,14 +7,14 @@ from typing import Any, TypeVar
 
 import click
 
-from kvcheck.cli._support import STDOUT, fail, write_json
+from kvcheck.cli._support import STDOUT, fail, say, set_globally, write_json
 from kvcheck.cli._watch import watching
 from kvcheck.cli._workers import workers_for
 from kvcheck.discovery import find_implementation
 from kvcheck.tasks import in_order
 from kvcheck.tools.replay.driver import ReplayError
 from kvcheck.tools.replay.file import STDIN
-from kvcheck.tools.replay.fleet import ROUTES, Fleet, fleet_report, fleet_text
+from kvcheck.tools.replay.fleet import ROUTES, Fleet, fleet_report, fleet_text, fleet_verdict
 from kvcheck.tools.replay.options import ReplayOptions
 from kvcheck.tools.replay.source import open_trace
 from kvcheck.tools.replay.trace import select
@@ -80,7 +80,8 @@ def replay_fleet(
     if given["json_path"] is not None:
         write_json(content, given["json_path"])
     if str(given["json_path"]) != STDOUT:
-        click.echo(fleet_text(content), nl=False)
+        quiet = bool(set_globally("quiet"))
+        say(*(fleet_verdict(content) if quiet else fleet_text(content).splitlines()))
 
 
 def _replay(

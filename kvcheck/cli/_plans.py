@@ -25,10 +25,11 @@ MOST_GIB = 1 << 20
 
 @dataclass(frozen=True)
 class CachedModel:
-    """A model whose layers keep every token, and the bytes that a token takes on each worker."""
+    """A model whose layers keep every token; the bytes that a token takes on each worker."""
 
     name: str
     bytes_per_token: int
+    block_size: int
 
     def gib(self, num_tokens: int) -> str:
         """Return the GiB that so many tokens take."""
@@ -93,7 +94,8 @@ def cached_model(
         kinds = ", ".join(sorted({each.kind for each in report.groups}))
         fail(f"--model {name}: has {kinds}; only full attention is simulated here")
     bytes_per_block = max(report.bytes_per_block(n) for n in range(len(report.workers)))
-    return CachedModel(report.name, bytes_per_block // group.block_size_tokens)
+    size = group.block_size_tokens
+    return CachedModel(report.name, bytes_per_block // size, size)
 
 
 def plan_path(name: str) -> Path:

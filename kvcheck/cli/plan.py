@@ -13,7 +13,7 @@ from rich.table import Table
 
 from kvcheck.cli._options import POSITIVE, impl_option, json_option
 from kvcheck.cli._plans import plan_path, planner_of
-from kvcheck.cli._support import STDOUT, fail, output_console, say, write_json
+from kvcheck.cli._support import STDOUT, fail, output_console, say, set_globally, write_json
 from kvcheck.tools.plans.document import (
     AUTO,
     GIB,
@@ -127,6 +127,10 @@ def _show(report: PlanReport) -> None:
     console = output_console()
     console.width = max(console.width, TABLE_WIDTH)
     facts = list(_facts(report))
+    if set_globally("quiet"):
+        known = dict(facts)
+        say(f"{report.name}: {known['capacity']} in blocks: {report.num_blocks:,}", console=console)
+        return
     width = max(len(label) for label, _ in facts)
     say(*(f"{label:<{width}}  {value}" for label, value in facts), console=console)
     if report.groups:

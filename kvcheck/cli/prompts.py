@@ -19,6 +19,7 @@ from kvcheck.cli._support import (
     progress_bars,
     right_table,
     say,
+    set_globally,
     write_json,
 )
 from kvcheck.cli._traces import with_trace_options
@@ -90,9 +91,15 @@ def _show(trace: str, found: Partings, notes: tuple[str, ...], *, verbose: bool)
     console = output_console()
     size = found.num_blocks
     pool = "an endless pool hits" if size is None else f"{size:,} blocks hit"
-    say(
+    head = (
         f"{trace}: {found.requests:,} requests, {found.tokens:,} prompt tokens in blocks of"
-        f" {found.block_size}; {pool} {found.hit_tokens / found.tokens:.2%}",
+        f" {found.block_size}; {pool} {found.hit_tokens / found.tokens:.2%}"
+    )
+    if set_globally("quiet"):
+        say(head, console=console)
+        return
+    say(
+        head,
         *(f"  note: {note}" for note in notes),
         f"{found.parting:,} requests part from all earlier ones, places: {found.places:,};"
         f" {found.continuing:,} go on where an earlier prompt ended, or repeat it",

@@ -28,6 +28,7 @@ from kvcheck.cli._support import (
     progress_console,
     require_extra,
     say,
+    set_globally,
     write_json,
     write_whole,
 )
@@ -42,7 +43,14 @@ from kvcheck.tools.replay.driver import Driver, ReplayError
 from kvcheck.tools.replay.explain import ExplanationError
 from kvcheck.tools.replay.file import STDIN
 from kvcheck.tools.replay.options import ARRIVALS, ReplayOptions
-from kvcheck.tools.replay.report import ReplayContext, report, report_text
+from kvcheck.tools.replay.report import (
+    BLOCK_SIZE,
+    NUM_BLOCKS,
+    ReplayContext,
+    report,
+    report_text,
+    verdict,
+)
 from kvcheck.tools.replay.result import ReplayResult
 from kvcheck.tools.replay.source import open_trace
 from kvcheck.tools.replay.trace import TraceSource, select
@@ -52,18 +60,19 @@ from kvspec.errors import FormatError, InvariantViolation
 from kvspec.interface import Implementation
 
 _WRONG = (InvariantViolation, ReplayError, ExplanationError, UnrecordableError)
-NUM_BLOCKS = 300
 
 
 @click.command()
 @click.argument("traces", nargs=-1, required=True, metavar="TRACE…")
-@impl_option(default="kvfast", show_default=True)
+@impl_option("Implementation [default: kvfast]")
 @click.option(
     "--num-blocks",
     type=click.IntRange(2, MOST_BLOCKS),
-    help=f"Blocks in the pool, including the null block.  [default: {NUM_BLOCKS}]",
+    help="Blocks in the pool, including the null block.  [default: 300, which suit demo]",
 )
-@click.option("--block-size", type=POSITIVE, default=64, help="Tokens in a block.")
+@click.option(
+    "--block-size", type=POSITIVE, help="Tokens in a block.  [default: the model's, or else 64]"
+)
 @json_option()
 @plot_option
 @html_option
@@ -111,8 +120,8 @@ NUM_BLOCKS = 300
 )
 @click.option(
     "--check/--no-check",
-    default=True,
-    help="Check all invariants after every operation; use --no-check for large traces.",
+    default=None,
+    help="Check all invariants after every operation, which takes long.  [default: with --impl]",
 )
 @click.option(
     "--prefill-rate",
@@ -132,14 +141,14 @@ NUM_BLOCKS = 300
 @with_trace_options
 @with_fleet_options
 @workers_options
-def command(traces: tuple[str, ...], name: str, **given: Any) -> None:
+def command(traces: tuple[str, ...], name: str | None, **given: Any) -> None:
     """Replay a request trace and report hits, evictions, usage.
 
     TRACE is a file in one of the formats of --format (plain, gzip or zstd; - for standard input),
     the shipped trace `demo`, a small sample of a format (sample:FORMAT), or a generated trace:
-    synth:chat, synth:agent or synth:rag, optionally followed by ?requests=N&seed=S. The defaults of
-    --num-blocks and --block-size suit `demo`. Each of several traces gets its own pool, and the
-    results are shown side by side. spec/replay.md defines the numbers.
+    synth:chat, synth:agent or synth:rag, optionally followed by ?requests=N&seed=S. Each of several
+    traces gets its own pool, and the results are shown side by side. spec/replay.md defines the
+    numbers.
 
     With --model and --memory-gib the pool has the blocks that fit in this memory.
 
@@ -152,9 +161,13 @@ def command(traces: tuple[str, ...], name: str, **given: Any) -> None:
     --jobs and --cluster divide the traces, or the routes of --engines, among workers; only the
     times change. Each worker opens TRACE by the same name.
     """
+    if given["check"] is None:
+        given["check"] = name is not None
+    name = name or "kvfast"
+    num_blocks, block_size = _pool(given)
     options = ReplayOptions(
-        num_blocks=_num_blocks(given),
-        block_size=given["block_size"],
+        num_blocks=num_blocks,
+        block_size=block_size,
         max_tokens_per_step=given["max_tokens_per_step"],
         max_running=given["max_running"],
         arrival=given["arrival"],
@@ -181,14 +194,15 @@ def command(traces: tuple[str, ...], name: str, **given: Any) -> None:
     _write(replays, given)
 
 
-def _num_blocks(given: dict[str, Any]) -> int:
-    """Return the blocks of the pool: as given, or those that fit in the memory given."""
+def _pool(given: dict[str, Any]) -> tuple[int, int]:
+    """Return blocks and block size: as given, or the model's, and what fits in the memory given."""
     cached = cached_model(given["model"], given["memories_gib"], given["tensor"])
-    if cached is None:
-        return given["num_blocks"] or NUM_BLOCKS
-    if len(given["memories_gib"]) != 1 or given["num_blocks"] is not None:
-        fail("--model needs one --memory-gib, and no --num-blocks")
-    return cached.num_blocks(given["memories_gib"][0], given["block_size"])
+    if cached is not None:
+        if len(given["memories_gib"]) != 1 or given["num_blocks"] is not None:
+            fail("--model needs one --memory-gib, and no --num-blocks")
+        size = given["block_size"] or cached.block_size
+        return cached.num_blocks(given["memories_gib"][0], size), size
+    return given["num_blocks"] or NUM_BLOCKS, given["block_size"] or BLOCK_SIZE
 
 
 def _check_several(traces: Sequence[str], given: dict[str, Any]) -> None:
@@ -317,5 +331,9 @@ def _write(replays: Sequence[tuple[ReplayResult, dict[str, Any]]], given: dict[s
     if given["json_path"] is not None:
         document = contents[0] if is_one else beside.reports(contents)
         write_json(document, given["json_path"])
-    if str(given["json_path"]) != STDOUT:
+    if str(given["json_path"]) == STDOUT:
+        return
+    if set_globally("quiet"):
+        say(*map(verdict, contents))
+    else:
         click.echo(report_text(contents[0]) if is_one else beside.text(contents), nl=False)

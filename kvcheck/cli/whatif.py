@@ -25,6 +25,7 @@ from kvcheck.cli._support import (
     require_extra,
     right_table,
     say,
+    set_globally,
     write_json,
     write_whole,
 )
@@ -55,7 +56,7 @@ from kvcheck.tools.replay.whatif_text import (
     type=POSITIVE,
     multiple=True,
     help="Tokens in a block; a divisor or multiple of the tokens per id of TRACE. May be repeated,"
-    " for one curve each.  [default: the tokens per id]",
+    " for one curve each.  [default: the model's, or else the tokens per id]",
 )
 @click.option(
     "--sizes",
@@ -130,7 +131,7 @@ def command(
     opened = partial(open_trace, endless=limit is not None, **reading)
     for name in policies:
         policy_of(name)
-    wanted: Sequence[int | None] = block_sizes or (None,)
+    wanted = block_sizes or (None if cached is None else cached.block_size,)
     asked = [_read(trace, size, limit, opened) for trace in traces for size in wanted]
     _require_facts(policies, asked)
     if cached is not None and memories_gib:
@@ -229,9 +230,12 @@ def _show(curves: Sequence[Curve], cached: CachedModel | None) -> None:
     """Print a table of each curve, or one of several side by side, referred to by number."""
     console = output_console()
     gib = None if cached is None else cached.gib
-    if cached is not None:
+    if cached is not None and not set_globally("quiet"):
         line = f"{cached.name}: {cached.bytes_per_token:,} bytes a token on each worker"
         say(line, console=console)
+    if set_globally("quiet"):
+        say(*(f"{found.trace}: {enough_line(found, gib)}" for found in curves), console=console)
+        return
     is_single = len(curves) == 1 or bool(curves[0].costs)
     for number, found in enumerate(curves, 1):
         notes = (f"  note: {note}" for note in found.notes)

@@ -57,7 +57,7 @@ def test_an_engine_is_compared_by_its_metrics(
 
 
 def test_the_seconds_that_hits_save(capsys: pytest.CaptureFixture[str]) -> None:
-    options = ("--limit", "40", "--no-check", "--quiet", "--prefill-rate", "1000")
+    options = ("--limit", "40", "--no-check", "--prefill-rate", "1000")
     assert main(["replay", "demo", *options]) == 0
     out = capsys.readouterr().out
     hit = int(re.search(r"tokens hit +([\d,]+)", out)[1].replace(",", ""))  # type: ignore[index]  # there

@@ -19,7 +19,7 @@ from kvfast.fleet.index import FastIndex
 from kvspec.errors import InvalidArgumentError
 
 NUM_REQUESTS = 60
-FAST = ["--impl", "kvfast", "--no-check", "--quiet"]
+FAST = ["--impl", "kvfast", "--no-check"]
 
 
 def demo(name: str = "demo") -> list[TraceRecord]:

@@ -50,8 +50,12 @@ def test_page_and_json_say_so_too(tmp_path: Path, capsys: pytest.CaptureFixture[
     memory = ("--model", "llama-3.1-8b", "--memory-gib", "1")
     assert run("demo", *memory, "--memory-gib", "2", "--json", "found.json") == 0
     written = json.loads((tmp_path / "found.json").read_text())
-    assert written["model"] == {"name": "llama-3.1-8b", "bytes_per_token": 131_072}
-    assert [each["num_blocks"] for each in written["curves"][0]["points"]] == [16, 32]
+    assert written["model"] == {
+        "name": "llama-3.1-8b",
+        "bytes_per_token": 131_072,
+        "block_size": 16,
+    }
+    assert [each["num_blocks"] for each in written["curves"][0]["points"]] == [512, 1024]
     capsys.readouterr()
-    assert main(["replay", "demo", "--impl", "kvfast", "--no-check", "--quiet", *memory]) == 0
-    assert "128 blocks of 64 tokens" in capsys.readouterr().out
+    assert main(["replay", "demo", *memory]) == 0
+    assert "512 blocks of 16 tokens, invariants not checked" in capsys.readouterr().out

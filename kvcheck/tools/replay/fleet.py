@@ -281,6 +281,12 @@ def fleet_report(
     }
 
 
+def fleet_verdict(content: dict[str, Any]) -> list[str]:
+    """Return each route's hit rate, a line each."""
+    trace, routes = content["trace"], content["routes"]
+    return [f"{trace} by {each['route']}: {each['hit_rate']:.2%} of tokens hit" for each in routes]
+
+
 def fleet_text(content: dict[str, Any]) -> str:
     """Return the routes as text, a row each."""
     options = content["options"]

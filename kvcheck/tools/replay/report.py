@@ -11,10 +11,13 @@ from typing import Any
 
 from kvcheck.tools.replay.against import Live, beside
 from kvcheck.tools.replay.result import ReplayResult
+from kvcheck.tools.replay.source import DEMO
 from kvspec.interface import Capabilities
 
 FORMAT = "kvspec-replay"
 FORMAT_VERSION = 1
+NUM_BLOCKS, BLOCK_SIZE = 300, 64
+"""The pool where none is given: it suits the shipped trace."""
 
 
 @dataclass(frozen=True)
@@ -108,6 +111,15 @@ def heading(content: dict[str, Any]) -> str:
     return f"{Path(content['trace']).name} {how(content)}"
 
 
+def verdict(content: dict[str, Any]) -> str:
+    """Return the hits in one line."""
+    hits = _share(content["tokens_hit"], content["tokens_queried"])
+    return (
+        f"{Path(content['trace']).name}: {content['tokens_hit']:,} of"
+        f" {content['tokens_queried']:,} tokens hit ({hits})"
+    )
+
+
 def how(content: dict[str, Any]) -> str:
     """Return the implementation and the pool in words."""
     options = content["options"]
@@ -121,8 +133,12 @@ def how(content: dict[str, Any]) -> str:
 def note_lines(content: dict[str, Any]) -> list[str]:
     """Return a line for each note on what is inexact in the trace, or unlike an engine's run."""
     reasons = content.get("against", {}).get("reasons", ())
+    options, notes = content["options"], [*content["notes"]]
+    is_default = (options["num_blocks"], options["block_size"]) == (NUM_BLOCKS, BLOCK_SIZE)
+    if is_default and content["trace"] != DEMO:
+        notes.append(f"{NUM_BLOCKS} blocks suit {DEMO}; yours: --num-blocks, or --model")
     return [
-        *(f"  note: {note}" for note in content["notes"]),
+        *(f"  note: {note}" for note in notes),
         *(f"  beside the engine: {reason}" for reason in reasons),
     ]
 

@@ -46,6 +46,7 @@ class TextNotes:
         self._estimated = 0
         self._with_roles = False
         self.assumed = self.known = self.unknown = 0
+        self.untimed = True
         self.first = 0
 
     def prompt(self) -> Prompt:
@@ -108,8 +109,9 @@ class TextNotes:
             )
         if self.first:
             found.append(f"answers with nothing before them, which are no requests: {self.first:,}")
-        turns = ", turn after turn" if self._with_roles else ""
-        found.append(f"no times in the data: requests come in the order of the file{turns}")
+        if self.untimed:
+            turns = ", turn after turn" if self._with_roles else ""
+            found.append(f"no times in the data: requests come in the order of the file{turns}")
         return tuple(found)
 
 

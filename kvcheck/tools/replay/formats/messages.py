@@ -11,6 +11,7 @@ from array import array
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from hashlib import sha256
 from typing import Any
 
@@ -36,6 +37,10 @@ _BODIES = ("body", "request_body", "request")
 """Members with a whole request inside: of batch files, and of logs that proxies write."""
 _LIMITS = ("max_completion_tokens", "max_tokens")
 _ANSWERED = ("response", "response_body")
+_TIMES = ("timestamp", "startTime", "start_time", "created_at", "created")
+"""Members with the time of a request, of its line or its answer, the first that there is."""
+_IN_MILLISECONDS = 1e11
+"""A larger number of a time counts milliseconds: in seconds it is the year 5138."""
 _OF_REQUESTS = frozenset(
     {*_LIMITS, *_ANSWERED, "stream", "temperature", "top_p", "n", "stop", "seed"}
 )
@@ -66,6 +71,8 @@ class MessagesReader(TextReader):
     """Tools are in front of the prompt, where chat templates put them."""
 
     name = "messages"
+    has_times = True
+    _began_ms: float | None = None
 
     def __init__(self, tokenizer: Tokenizer | None, run_length: int | None = None) -> None:
         super().__init__(tokenizer, run_length)
@@ -78,6 +85,7 @@ class MessagesReader(TextReader):
     @property
     def notes(self) -> tuple[str, ...]:
         """Notes on all texts, and whether lines were read as requests."""
+        self._notes.untimed = not self.has_times
         if not self._requests:
             return super().notes
         said = f"lines that are one request each, with all messages before it: {self._requests:,}"
@@ -122,7 +130,9 @@ class MessagesReader(TextReader):
         self._notes.unknown += unknown if is_request else 0
         answers = (n for n, message in enumerate(messages, 1) if message.role in ANSWERS)
         answered = 0 if is_request else max(answers, default=0)
-        yield from requests(messages[:answered], fields.line, self._places, self._notes)
+        for record in requests(messages[:answered], fields.line, self._places, self._notes):
+            self.has_times = False
+            yield record
         if answered < len(messages):
             yield self._asked(fields, body, self._prompt(messages), digest)
 
@@ -137,7 +147,9 @@ class MessagesReader(TextReader):
     def _asked(self, fields: Fields, body: Fields, prompt: Prompt, digest: bytes) -> _Asked:
         """Return the request of a line, with its output as far as the line says it."""
         limits = [body.count(name, 0) for name in _LIMITS if body.value.get(name) is not None]
-        record = body.labelled(prompt.record(*self._places.next(body.line), 0), "user", -1)
+        at_ms = self._arrival_ms(fields)
+        made = prompt.record(*self._places.next(body.line), 0, timestamp_ms=at_ms)
+        record = body.labelled(made, "user", -1)
         text, number, may_follow = _generated(fields)
         output = number if text is None else self._notes.encode(text)
         waits = text is None and may_follow and bool(digest)
@@ -147,6 +159,19 @@ class MessagesReader(TextReader):
         if len(self._open) > _MAX_OPEN:
             del self._open[next(iter(self._open))]
         return found
+
+    def _arrival_ms(self, fields: Fields) -> int:
+        """Return the time since the first request; 0 without, and then the data has no times."""
+        answers = (_member(fields.value, name) for name in _ANSWERED)
+        found = (
+            _milliseconds(each.get(name)) for each in (fields.value, *answers) for name in _TIMES
+        )
+        now_ms = next((each for each in found if each is not None), None)
+        if now_ms is None:
+            self.has_times = False
+            return 0
+        self._began_ms = now_ms if self._began_ms is None else self._began_ms
+        return round(now_ms - self._began_ms)
 
     def _forget(self, asked: _Asked) -> None:
         """Keep of a request only that there was one, and whether its answer was known."""
@@ -222,6 +247,19 @@ def _generated(fields: Fields) -> tuple[str | None, int | None, bool]:
         if number is not None:
             return None, number, True
     return None, None, True
+
+
+def _milliseconds(value: object) -> float | None:
+    """Return a time in ISO 8601, or in seconds or milliseconds since 1970; None for no time."""
+    try:
+        if isinstance(value, str):
+            moment = datetime.fromisoformat(value)
+            return 1000 * (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+    except ValueError:
+        return None
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return None
+    return float(value if value > _IN_MILLISECONDS else 1000 * value)
 
 
 def _member(value: dict[str, Any], name: str) -> dict[str, Any]:

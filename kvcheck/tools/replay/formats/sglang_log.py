@@ -47,7 +47,8 @@ class SGLangLogReader(TextReader):
     @property
     def notes(self) -> tuple[str, ...]:
         """Notes on outputs that are not known, and on what was left out."""
-        found = [note for note in self._notes.sentences() if "no times" not in note]
+        self._notes.untimed = False
+        found = [*self._notes.sentences()]
         if self._batches:
             found.append(f"requests left out, that came several in one: {self._batches:,}")
         return tuple(found)
