@@ -48,8 +48,6 @@ class KvfastManager:
     tokens of a request as computed once their step is planned.
     """
 
-    is_driven = False
-
     def __init__(
         self, stock: Any, implementation: FastImplementation, manager: KVCacheManager
     ) -> None:
@@ -74,6 +72,7 @@ class KvfastManager:
         self.handles: dict[str, int] = {}
         self.num_singles = 0
         self.forgotten: set[str] = set()
+        self.is_driven = False
         self.planned: dict[str, tuple[Any, int]] = {}
         self.noted: list[Any] = []
         self.block_pool = Pool(self.fast, self.batched, stock.block_pool, self.queued_events)
@@ -155,7 +154,6 @@ class KvfastManager:
         if granted is None:
             return None
         self.requests.held[request.request_id] = mine
-        # 0 new tokens: a hit is replayed first.
         if self.is_driven and num_new_tokens and not options.get("delay_cache_blocks"):
             end = request.num_computed_tokens + num_new_computed_tokens + num_new_tokens
             end += options.get("num_external_computed_tokens", 0)

@@ -35,9 +35,7 @@ def planned(scheduler: Any, chosen: Chosen, blocks: list[Any], admitted: Admitte
         num_spec_tokens_to_schedule=s.num_spec_tokens,
         **s.batched_steps.told_besides(scheduled, told, chosen, admitted),
     )
-    if not s.use_v2_model_runner and s.prev_step_scheduled_req_ids != scheduled.keys():
-        s.prev_step_scheduled_req_ids.clear()
-        s.prev_step_scheduled_req_ids.update(scheduled)
+    s.batched_steps.last = scheduled
     if s.defer_block_free and scheduled:
         s.sched_step_seq += 1
         for request in (*chosen.requests(), *admitted.requests):
@@ -65,10 +63,10 @@ def _cached(scheduler: Any, chosen: Chosen, blocks: list[Any], resumed: list[Any
         computed.append(request.num_computed_tokens)
         outputs.append(len(request._output_token_ids) + request.num_output_placeholders)
     told: dict[str, list[int]] = {}
-    if not s.use_v2_model_runner and not s.prev_step_scheduled_req_ids.issuperset(names):
-        for name in names:
-            if name not in s.prev_step_scheduled_req_ids:
-                told[name] = s.requests[name]._all_token_ids.copy()
+    last = s.batched_steps.last
+    known = s.prev_step_scheduled_req_ids if last is None else last
+    if not s.use_v2_model_runner and not all(map(known.__contains__, names)):
+        told = {each: s.requests[each]._all_token_ids.copy() for each in names if each not in known}
     return CachedRequestData(
         req_ids=names,
         resumed_req_ids={request.request_id for request in resumed},

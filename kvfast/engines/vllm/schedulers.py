@@ -12,6 +12,7 @@ from vllm.v1.core.sched.scheduler import Scheduler
 from kvfast.engines.vllm.fit import given_by, kvfast_manager, reason_of
 from kvfast.engines.vllm.hashing import HashesRequests
 from kvfast.engines.vllm.steps import BatchedSteps
+from kvfast.engines.vllm.updates import Update
 from kvspec.errors import ConfigError, UnsupportedError
 
 
@@ -31,10 +32,8 @@ class OnKvfast(HashesRequests):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self.num_steps_kvfast = 0
-        self.num_steps_stock = 0
-        self.num_steps_batched = 0
-        self.num_updates_short = 0
+        self.num_steps_kvfast = self.num_steps_stock = 0
+        self.num_steps_batched = self.num_updates_short = 0
         self.single_steps: Counter[str] = Counter()
         self.kvfast_reason = self._take_its_place()
         if self.kvfast_reason is None:
@@ -71,6 +70,7 @@ class OnKvfast(HashesRequests):
                 self.num_steps_batched += 1
                 return plan
             self.single_steps[plan] += 1
+            self.batched_steps.tell_last()
         return super().schedule(throttle_prefills)  # type: ignore[misc]  # vLLM's scheduler has it
 
     def update_from_output(self, scheduler_output: Any, model_runner_output: Any) -> Any:
@@ -78,8 +78,13 @@ class OnKvfast(HashesRequests):
         plan, output = scheduler_output, model_runner_output
         if self.kvfast_reason is None and self.batched_steps.may_update(plan, output):
             self.num_updates_short += 1
-            return self.batched_steps.updated(plan, output)
+            return Update(self).take(plan, output)
         return super().update_from_output(plan, output)  # type: ignore[misc]  # the same
+
+    def reset_prefix_cache(self, *args: Any, **options: Any) -> Any:
+        if self.kvfast_reason is None:
+            self.batched_steps.tell_last()
+        return super().reset_prefix_cache(*args, **options)  # type: ignore[misc]  # the same
 
     def _update_request_as_session(self, session: Any, update: Any) -> None:
         """Handle a session's next input, which replaces a token that a hash may cover."""

@@ -7,7 +7,6 @@ whole, and counted by its reason.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any
 
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
@@ -18,7 +17,7 @@ from kvfast.engines.vllm.admissions import Admission, Admitted
 from kvfast.engines.vllm.compiled import Chosen, Seats
 from kvfast.engines.vllm.manager import NO_HANDLE, KvfastManager
 from kvfast.engines.vllm.plans import planned
-from kvfast.engines.vllm.updates import QUEUES, Update, updated
+from kvfast.engines.vllm.updates import QUEUES
 from kvfast.engines.vllm.usual import is_usual
 from kvfast.engines.vllm.versions import release
 from kvspec.batched import StepOutput
@@ -40,10 +39,9 @@ class BatchedSteps:
     `by_flight`: all tokens but those in flight are final. `stagger`: steps from one decode of a
     request to the next. `pools`: all end with a pooled output. `new_options`: further members of a
     new one. `seats`: the running requests, kept from step to step. `unusual`: names of requests
-    whose steps are all left to vLLM's scheduler; `odd`: there is an unexpected one.
+    whose steps are all left to vLLM's scheduler; `odd`: one is unexpected. `last`: tokens of a
+    batched step, if it was the last.
     """
-
-    new_options: Mapping[str, Any] = MappingProxyType({})
 
     def __init__(self, scheduler: Any, manager: KvfastManager) -> None:
         self.scheduler = scheduler
@@ -52,19 +50,18 @@ class BatchedSteps:
         self.is_async = isinstance(scheduler, AsyncScheduler)
         self.release = release()
         self.by_flight = self.release >= 33
-        model = scheduler.vllm_config.model_config
-        self.pools = self.release >= 33 and model.runner_type == "pooling"
+        self.pools = self.by_flight and scheduler.vllm_config.model_config.runner_type == "pooling"
         groups = scheduler.kv_cache_config.kv_cache_groups
         self.block_sizes = [group.kv_cache_spec.block_size for group in groups]
         self.smallest = min(self.block_sizes, default=1)
         self.never = self.never_updates = self._never()
         if self.never is None and scheduler.has_mamba_layers and self.release < 33:
             self.never = "Mamba layers before 0.33"
-        most: int = scheduler.scheduler_config.max_num_batched_tokens
-        self.budget = min(scheduler.max_num_scheduled_tokens, most)
+        config = scheduler.scheduler_config
+        self.budget = min(scheduler.max_num_scheduled_tokens, config.max_num_batched_tokens)
         self.stagger: int = getattr(scheduler, "decode_stagger", getattr(scheduler, "pp_size", 1))
-        if hasattr(scheduler, "model_uses_mrope"):  # since 0.29
-            self.new_options = {"uses_mrope": scheduler.model_uses_mrope}
+        is_told = hasattr(scheduler, "model_uses_mrope")  # since 0.29
+        self.new_options = {"uses_mrope": scheduler.model_uses_mrope} if is_told else {}
         self.nobody = Admitted()
         self.seats = Seats(
             scheduler.max_model_len,
@@ -77,6 +74,7 @@ class BatchedSteps:
         self.seats.in_flight = self.in_flight
         self.seats.staggers = scheduler.use_v2_model_runner
         self.odd = False
+        self.last: dict[str, int] | None = None
         self.unusual: set[str] = set()
         self.num_singles = -1
         self._make_rows(ROWS)
@@ -239,9 +237,11 @@ class BatchedSteps:
         self.seats.forget_plain()
         return False
 
-    def updated(self, plan: Any, output: Any) -> dict[int, Any]:
-        """Apply the model's output by the short way."""
-        return updated(Update(self.scheduler), plan, output)
+    def tell_last(self) -> None:
+        """Write what the last step computed where vLLM's scheduler reads and changes it."""
+        if self.last is not None:
+            self.scheduler.prev_step_scheduled_req_ids = set(self.last)
+            self.last = None
 
     def is_unusual(self, request: Any) -> bool:
         """Return whether vLLM's scheduler treats it specially."""

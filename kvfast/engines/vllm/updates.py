@@ -20,22 +20,6 @@ QUEUES = ("waiting", "skipped_waiting", "kv_holding_waiting")
 RUNNING, PREEMPTED = RequestStatus.RUNNING, RequestStatus.PREEMPTED
 
 
-def updated(step: Update, plan: Any, output: Any) -> dict[int, Any]:
-    """Return the outputs for each client, and make their changes in the scheduler."""
-    step.logprobs = output.logprobs
-    step.taker.pooled = output.pooler_output or None
-    outputs = step.taker.take_all(
-        step.scheduler.batched_steps.seats,
-        plan.num_scheduled_tokens,
-        step.scheduler.requests,
-        output.sampled_token_ids,
-        output.req_id_to_index,
-        plan.scheduled_spec_decode_tokens,
-    )
-    step.remove_stopped()
-    return step.answer(outputs, output)
-
-
 class Update:
     """One update of a scheduler. `logprobs`: of the sampled tokens, None for none.
 
@@ -66,6 +50,21 @@ class Update:
         )
         if steps.in_flight:
             self.taker.let_go = scheduler._free_encoder_inputs
+
+    def take(self, plan: Any, output: Any) -> dict[int, Any]:
+        """Return the outputs for each client, and make their changes in the scheduler."""
+        self.logprobs = output.logprobs
+        self.taker.pooled = output.pooler_output or None
+        outputs = self.taker.take_all(
+            self.scheduler.batched_steps.seats,
+            plan.num_scheduled_tokens,
+            self.scheduler.requests,
+            output.sampled_token_ids,
+            output.req_id_to_index,
+            plan.scheduled_spec_decode_tokens,
+        )
+        self.remove_stopped()
+        return self.answer(outputs, output)
 
     def told(self, request: Any, new: list[int], finish_reason: Any, place: int) -> Any:
         """Make the output of a request with more than tokens."""
