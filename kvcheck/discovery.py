@@ -16,6 +16,7 @@ from importlib.metadata import EntryPoint, entry_points
 from kvcheck.installed import GROUP, installed_implementations
 from kvspec.errors import UnknownImplementationError
 from kvspec.interface import Implementation
+from kvspec.offload import OffloadImplementation
 
 
 def find_implementation(name: str) -> Implementation:
@@ -35,14 +36,31 @@ def find_implementation(name: str) -> Implementation:
         return connect(name)
     if name.startswith("mistake:"):
         return _mistaken(name)
-    entry = _by_path(name) if ":" in name else _by_installed_name(name)
-    try:
-        made = entry.load()()
-    except (Exception, SystemExit) as error:  # whatever a stranger's module does
-        raise _unknown(name, _reason(entry, error)) from error
+    made = _made(name)
     if not isinstance(made, Implementation):
         raise _unknown(name, f"the factory returned {type(made).__name__}, not an Implementation")
     return made
+
+
+def find_offload(name: str) -> OffloadImplementation:
+    """Return what makes offload managers: an implementation that does, or an object that does.
+
+    Names and errors as those of `find_implementation`, without programs.
+    """
+    made = _mistaken(name) if name.startswith("mistake:") else _made(name)
+    if not isinstance(made, OffloadImplementation):
+        kind = type(made).__name__
+        raise _unknown(name, f"{kind} makes no offload managers: it has no make_offload")
+    return made
+
+
+def _made(name: str) -> object:
+    """Return what the factory of this name makes."""
+    entry = _by_path(name) if ":" in name else _by_installed_name(name)
+    try:
+        return entry.load()()
+    except (Exception, SystemExit) as error:  # whatever a stranger's module does
+        raise _unknown(name, _reason(entry, error)) from error
 
 
 def _mistaken(name: str) -> Implementation:

@@ -12,6 +12,7 @@ from kvfast import _build
 from kvfast.configuration import KIND_OF_TYPE, plan_of
 from kvfast.fleet.index import FastIndex
 from kvfast.hit_rate import HitRateWindow
+from kvfast.offload import FastOffload
 from kvfast.tier import FastTier
 from kvspec._restorable import check_rest, check_restorable
 from kvspec.audit import AuditedManager, audited, audited_batch, unwrapped
@@ -23,6 +24,7 @@ from kvspec.errors import InvalidArgumentError
 from kvspec.fleet import MOST_WAITING, PrefixIndex
 from kvspec.following import FollowedInput
 from kvspec.interface import Capabilities, Feature, KVCacheManager
+from kvspec.offload import OffloadCapabilities, OffloadConfig, OffloadManager
 from kvspec.planning import Planner
 from kvspec.request import Request, RequestInput
 from kvspec.sequential import SequentialManager
@@ -170,6 +172,15 @@ class FastImplementation:
         """Make an empty host tier for this manager (KV-TIER-8)."""
         inner = self._own(manager)
         return FastTier(inner.config, num_blocks, inner.turn)
+
+    @property
+    def offload_capabilities(self) -> OffloadCapabilities:
+        """All of them, in the order of LRU."""
+        return OffloadCapabilities()
+
+    def make_offload(self, config: OffloadConfig) -> OffloadManager:
+        """Make an empty first tier (KV-TIER-24)."""
+        return FastOffload(config)
 
     def make_prefix_index(
         self, *, removed_event_per: str = "copy", max_waiting: int = MOST_WAITING

@@ -12,6 +12,7 @@ from kvref.configuration import spec_types
 from kvref.fleet import ReferenceIndex
 from kvref.following import followed, make_followed
 from kvref.manager import ReferenceManager
+from kvref.offload import ReferenceOffload
 from kvref.planning.planner import ReferencePlanner
 from kvref.request import make_request
 from kvref.state import restore_snapshot
@@ -26,6 +27,7 @@ from kvspec.errors import InvalidArgumentError
 from kvspec.fleet import MOST_WAITING, PrefixIndex
 from kvspec.following import FollowedInput
 from kvspec.interface import Capabilities, Feature, HitRateWindow, KVCacheManager
+from kvspec.offload import OffloadCapabilities, OffloadConfig, OffloadManager
 from kvspec.planning import Planner
 from kvspec.request import Request, RequestInput
 from kvspec.sequential import SequentialManager
@@ -145,6 +147,15 @@ class ReferenceImplementation:
         """Make an empty host tier for this manager (KV-TIER-8)."""
         inner = _reference(manager)
         return ReferenceTier(inner.config, num_blocks, inner.turn)
+
+    @property
+    def offload_capabilities(self) -> OffloadCapabilities:
+        """All of them, in the order of LRU."""
+        return OffloadCapabilities()
+
+    def make_offload(self, config: OffloadConfig) -> OffloadManager:
+        """Make an empty first tier (KV-TIER-24)."""
+        return ReferenceOffload(config)
 
     def make_prefix_index(
         self, *, removed_event_per: str = "copy", max_waiting: int = MOST_WAITING

@@ -49,6 +49,13 @@ if TYPE_CHECKING:
 @click.command()
 @impl_argument
 @click.option(
+    "--tier",
+    "is_tier",
+    is_flag=True,
+    help="Judge IMPL's offload manager instead (KV-TIER-9 …), by 400 lives of an engine or as many"
+    " as --programs says.",
+)
+@click.option(
     "--level",
     type=click.Choice(["safety", "behaviour", "identity"]),
     help="How closely the reference must be matched.  [default: identity; behaviour if IMPL has no"
@@ -111,6 +118,7 @@ if TYPE_CHECKING:
 )
 def command(
     name: str,
+    is_tier: bool,
     level: str | None,
     budget: str,
     profile: str,
@@ -145,6 +153,12 @@ def command(
     from kvcheck.judge.expected import Asked
     from kvcheck.play.verdicts import Level
 
+    if is_tier:
+        from kvcheck.cli._tiers import check_tier
+
+        asked = {"num_lives": programs or 400, "seed": seed, "fail_fast": fail_fast}
+        shown = {"verbose": outputs["verbose"], "json_path": outputs["json_path"]}
+        return check_tier(name, asked, **shown)
     if fail_fast and (expect or write_expect):
         fail("-x ends at the first failure; leave it out, or --expect and --write-expect")
     declared = find_profile(profile)

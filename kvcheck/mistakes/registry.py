@@ -44,9 +44,17 @@ def _mistake(entry: Entry, origin: str) -> Mistake:
     )
 
 
+KINDS = {"planning": "planner", "sequential": "steps", "tier": "tier", "offload": "tier"}
+
+
 def kind_of(modules: Iterable[str]) -> str:
     for module in modules:
-        for part, kind in (("planning", "planner"), ("sequential", "steps"), ("tier", "tier")):
+        for part, kind in (
+            ("planning", "planner"),
+            ("sequential", "steps"),
+            ("tier", "tier"),
+            ("offload", "tier"),
+        ):
             if part in module.split("."):
                 return kind
     return "manager"

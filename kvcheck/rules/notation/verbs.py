@@ -12,6 +12,7 @@ from kvcheck.rules.bench import Bench
 from kvcheck.rules.judging import NotationError, wrong
 from kvcheck.rules.managed import Managed
 from kvcheck.rules.notation.beside import OF_COPIES, Beside, Followed
+from kvcheck.rules.notation.chunks import Chunks
 from kvcheck.rules.notation.plans import OF_PLANS, Planning
 from kvcheck.rules.notation.setting import setting_of
 from kvcheck.rules.notation.state import drawn
@@ -55,8 +56,10 @@ class Verbs:
         self.asked: list[str] = []
         self.planning = Planning(bench)
         self.beside = Beside(self)
-        self.verbs = verbs_of(self, WORDS) | verbs_of(self.planning, OF_PLANS)
-        self.verbs |= verbs_of(self.beside, OF_COPIES) | verbs_of(Followed(self))
+        self.chunks = Chunks(bench)
+        self.verbs = verbs_of(self, WORDS) | verbs_of(self.chunks)
+        self.verbs |= verbs_of(self.planning, OF_PLANS) | verbs_of(self.beside, OF_COPIES)
+        self.verbs |= verbs_of(Followed(self))
 
     @property
     def on(self) -> Managed:

@@ -1,0 +1,338 @@
+"""An engine's life with a first tier, as moves that can be drawn, played again and shrunk."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from random import Random
+
+from kvcheck.offload.shadow import BrokenTierRuleError, Shadow
+from kvspec.errors import InvalidArgumentError
+from kvspec.offload import (
+    Found,
+    OffloadConfig,
+    OffloadImplementation,
+    TierTransfer,
+)
+
+
+@dataclass(frozen=True)
+class Move:
+    """One move of the engine, by its word in `MOVES`; what does not apply is passed over."""
+
+    word: str
+    who: str = ""
+    keys: tuple[bytes, ...] = ()
+    number: int = 0
+    is_good: bool = True
+
+    def __str__(self) -> str:
+        keys = " ".join(key.decode("latin-1") for key in self.keys)
+        parts = [self.word, self.who, keys and f"[{keys}]", "" if self.is_good else "fails"]
+        return " ".join(filter(None, parts))
+
+
+@dataclass(frozen=True)
+class Life:
+    """A tier of `num_chunks` places in front of `num_lower` others, and the moves."""
+
+    num_chunks: int
+    num_lower: int
+    moves: tuple[Move, ...]
+
+
+@dataclass
+class Lower:
+    """A lower tier: its keys, and those that it looks for until the next step."""
+
+    keys: set[bytes] = field(default_factory=set)
+    late: set[bytes] = field(default_factory=set)
+
+    def lookup(self, key: bytes) -> Found:
+        if key in self.late:
+            return Found.RETRY
+        return Found.HIT if key in self.keys else Found.MISS
+
+
+@dataclass
+class Prompt:
+    """A request: the keys of its prompt, and its copies under way."""
+
+    keys: tuple[bytes, ...]
+    is_waiting: bool = True
+    is_finished: bool = False
+    loads: list[tuple[bytes, ...]] = field(default_factory=list)
+    stores: list[tuple[bytes, ...]] = field(default_factory=list)
+
+
+class Player:
+    """Plays a life on a new manager, beside its shadow. `lines`: the calls made, with results."""
+
+    def __init__(self, subject: OffloadImplementation, life: Life) -> None:
+        self.life = life
+        self.lower = tuple(Lower() for _ in range(life.num_lower))
+        self.shadow = Shadow(life.num_chunks, subject.offload_capabilities, life.num_lower)
+        self.manager = subject.make_offload(OffloadConfig(life.num_chunks, self.lower))
+        self.prompts: dict[str, Prompt] = {}
+        self.moving: list[TierTransfer] = []
+        self.answered: list[str] = []
+        self.lines: list[str] = []
+
+    def play(self) -> None:
+        """Make all moves, then let everything end. Raises BrokenTierRuleError."""
+        for move in self.life.moves:
+            MOVES[move.word](self, move)
+        self.calm()
+
+    # One move.
+
+    def arrive(self, move: Move) -> None:
+        if move.who not in self.prompts:
+            self.prompts[move.who] = Prompt(move.keys)
+            self.manager.new_request(move.who)
+            self.note(f"new_request {move.who}")
+
+    def ask(self, move: Move) -> None:
+        """Look up a waiting request's keys up to the first miss; load them unless one is late.
+
+        Not good: the device has no room for it. It goes on waiting, and asks again.
+        """
+        prompt = self.prompts.get(move.who)
+        if prompt is None or not prompt.is_waiting:
+            return
+        found: list[Found] = []
+        for key in prompt.keys:
+            below = [lower.lookup(key) for lower in self.lower]
+            result = self.manager.lookup(key, move.who)
+            self.note(f"lookup {_word(key)} {move.who}", result)
+            self.shadow.looked_up(key, move.who, result, below)
+            self.after()
+            if result == Found.MISS:
+                break
+            found.append(result)
+        if set(found) <= {Found.HIT}:
+            prompt.is_waiting = not move.is_good
+            self.answered.append(move.who)
+        if not prompt.is_waiting:
+            self.load(move.who, prompt, prompt.keys[: len(found)])
+
+    def load(self, who: str, prompt: Prompt, keys: tuple[bytes, ...]) -> None:
+        if not keys:
+            return
+        try:
+            places = self.manager.prepare_load(keys, who)
+        except InvalidArgumentError as error:
+            raise BrokenTierRuleError("KV-TIER-10", f"hits of one step: {error}") from None
+        self.note(f"prepare_load {_words(keys)} {who}", list(places))
+        prompt.loads.append(keys)
+        self.shadow.awaited.pop(who, None)
+        self.shadow.loads(keys, places)
+        self.after("KV-TIER-11")
+
+    def loaded(self, move: Move) -> None:
+        prompt = self.prompts.get(move.who)
+        if prompt is not None and prompt.loads:
+            keys = prompt.loads.pop(0)
+            self.manager.complete_load(keys, move.who)
+            self.note(f"complete_load {_words(keys)} {move.who}")
+            self.shadow.loaded(keys)
+            self.after("KV-TIER-11")
+            self.leave(move.who, prompt)
+
+    def store(self, move: Move) -> None:
+        prompt = self.prompts.get(move.who)
+        if prompt is None or prompt.is_waiting or prompt.is_finished:
+            return
+        store = self.manager.prepare_store(move.keys, move.who)
+        result = store and f"{_words(store.keys)} {list(store.places)} -{_words(store.evicted)}"
+        self.note(f"prepare_store {_words(move.keys)} {move.who}", result)
+        self.shadow.stores(move.keys, store)
+        if store is not None and store.keys:
+            prompt.stores.append(store.keys)
+        self.after(told=() if store is None else store.evicted)
+
+    def stored(self, move: Move) -> None:
+        prompt = self.prompts.get(move.who)
+        if prompt is not None and prompt.stores:
+            keys = prompt.stores.pop(0)
+            self.manager.complete_store(keys, move.who, success=move.is_good)
+            self.note(f"complete_store {_words(keys)} {move.who} success={move.is_good}")
+            self.shadow.stored(keys, success=move.is_good)
+            self.after("KV-TIER-14", due=keys if move.is_good else ())
+            self.leave(move.who, prompt)
+
+    def touch(self, move: Move) -> None:
+        if move.who in self.prompts and not self.prompts[move.who].is_finished:
+            self.manager.touch(move.keys, move.who)
+            self.note(f"touch {_words(move.keys)} {move.who}")
+            self.shadow.use(move.keys)
+            self.after()
+
+    def end_step(self, move: Move) -> None:
+        transfers = self.manager.end_step()
+        self.note("end_step", [str(_shown(each)) for each in transfers])
+        self.shadow.begins(transfers)
+        self.moving += transfers
+        for who in self.answered:
+            self.shadow.awaited.pop(who, None)
+        self.answered.clear()
+        for lower in self.lower:
+            lower.late.clear()
+        self.after()
+
+    def moved(self, move: Move) -> None:
+        """End a transfer under way; one that fails loses its last keys, `number` of them or all."""
+        if not self.moving:
+            return
+        transfer = self.moving.pop(move.number % len(self.moving))
+        lower = self.lower[transfer.tier]
+        failed = set(transfer.keys) - lower.keys if transfer.is_promotion else set[bytes]()
+        if not move.is_good:
+            failed |= set(transfer.keys[-1 - move.number % len(transfer.keys) :])
+        kept = [key for key in transfer.keys if key not in failed]
+        self.manager.finish_transfer(transfer.number, sorted(failed))
+        self.note(f"finish_transfer {transfer.number} failed={_words(sorted(failed))}")
+        self.shadow.moved(transfer, failed)
+        if not transfer.is_promotion:
+            lower.keys |= set(kept)
+        rule = "KV-TIER-21" if transfer.is_promotion else "KV-TIER-19"
+        self.after(rule, due=kept if transfer.is_promotion else ())
+
+    def gain(self, move: Move) -> None:
+        """Let lower tiers have these keys: another engine stored them, or an earlier process."""
+        for lower in self.lower:
+            lower.keys |= set(move.keys)
+
+    def lose(self, move: Move) -> None:
+        for lower in self.lower:
+            lower.keys -= set(move.keys)
+
+    def late(self, move: Move) -> None:
+        for lower in self.lower:
+            lower.late |= set(move.keys) & lower.keys
+
+    def finish(self, move: Move) -> None:
+        """End a request, whatever it does; its copies under way end later."""
+        prompt = self.prompts.get(move.who)
+        if prompt is not None and not prompt.is_finished:
+            prompt.is_finished, prompt.is_waiting = True, False
+            self.manager.finish_request(move.who)
+            self.note(f"finish_request {move.who}")
+            self.shadow.awaited.pop(move.who, None)
+            self.after()
+            self.leave(move.who, prompt)
+
+    def leave(self, who: str, prompt: Prompt) -> None:
+        """Forget a finished request with its last copy."""
+        if prompt.is_finished and not prompt.loads and not prompt.stores:
+            del self.prompts[who]
+
+    def reset(self, move: Move) -> None:
+        is_idle = not any(prompt.loads or prompt.stores for prompt in self.prompts.values())
+        if is_idle and not self.moving and not self.shadow.pending and not self.shadow.down:
+            self.manager.reset()
+            self.manager.take_events()
+            self.note("reset")
+            self.shadow.tried["KV-TIER-18"] += 1
+            self.shadow.ready.clear()
+            self.shadow.awaited.clear()
+            self.shadow.used.clear()
+            self.shadow.reason.clear()
+            self.after("KV-TIER-18")
+
+    def after(
+        self, rule: str = "KV-TIER-15", *, told: Sequence[bytes] = (), due: Sequence[bytes] = ()
+    ) -> None:
+        """Judge what the manager says of itself after a call that `rule` is about."""
+        events = self.manager.take_events()
+        self.shadow.removed(events, told=told)
+        self.shadow.counted(self.manager, rule)
+        self.shadow.told(events, due)
+
+    def note(self, call: str, result: object = None) -> None:
+        self.lines.append(call if result is None else f"{call} -> {result}")
+
+    # The end: everything ends, and whoever waits is answered.
+
+    def calm(self) -> None:
+        """End all copies with success, and ask again step by step (KV-TIER-22, KV-TIER-23)."""
+        keys = {key for prompt in self.prompts.values() for key in prompt.keys}
+        for _ in range(2 * len(keys) + 4):
+            for who in [who for who, prompt in self.prompts.items() if prompt.is_waiting]:
+                self.ask(Move("ask", who))
+            for who, prompt in list(self.prompts.items()):
+                while prompt.loads or prompt.stores:
+                    self.loaded(Move("loaded", who))
+                    self.stored(Move("stored", who))
+            self.end_step(Move("end_step"))
+            while self.moving:
+                self.moved(Move("moved"))
+        waiting = [who for who, prompt in self.prompts.items() if prompt.is_waiting]
+        alone = sum(not prompt.is_finished for prompt in self.prompts.values()) <= 1
+        rule = "KV-TIER-22" if alone else "KV-TIER-23"
+        passes = 2 * len(keys) + 4
+        problem = f"{', '.join(waiting)}: no answer after {passes} look-ups of all keys"
+        self.shadow.judge(rule, not waiting, problem)
+
+
+MOVES: Mapping[str, Callable[[Player, Move], None]] = {
+    "arrive": Player.arrive,
+    "ask": Player.ask,
+    "loaded": Player.loaded,
+    "store": Player.store,
+    "stored": Player.stored,
+    "touch": Player.touch,
+    "end_step": Player.end_step,
+    "moved": Player.moved,
+    "gain": Player.gain,
+    "lose": Player.lose,
+    "late": Player.late,
+    "finish": Player.finish,
+    "reset": Player.reset,
+}
+
+WEIGHTS: Mapping[str, int] = {
+    **{"ask": 24, "store": 16, "stored": 16, "end_step": 12, "moved": 16, "loaded": 10},
+    **{"arrive": 10, "finish": 8, "touch": 3, "gain": 4, "lose": 1, "late": 1, "reset": 1},
+}
+
+TEXTS = (b"abcdef", b"abxyz", b"mnop")
+"""Prompts are beginnings of these, a key for each letter."""
+
+
+def drawn(seed: int, *, with_lower: bool, num_moves: int = 100) -> Life:
+    """Draw a life; equal seeds draw equal lives."""
+    random = Random(f"offload {seed}")
+    moves = tuple(_moves(random, num_moves))
+    return Life(random.randint(1, 5), random.randint(0, 2) if with_lower else 0, moves)
+
+
+def _moves(random: Random, number: int) -> Iterator[Move]:
+    names = [f"r{n}" for n in range(random.randint(1, 4))]
+    words = ["arrive"] * len(names)
+    words += random.choices(list(WEIGHTS), list(WEIGHTS.values()), k=number)
+    prompts: dict[str, bytes] = {}
+    for word in words:
+        who, text = random.choice(names), random.choice(TEXTS)
+        text = text[: random.randint(1, len(text))]
+        if word == "arrive":
+            prompts[who] = text
+        elif word == "store" and random.random() < 0.8:  # mostly of its own prompt
+            text = prompts.get(who, text)
+        if word in ("store", "touch", "gain", "lose", "late"):
+            text = text[random.randrange(len(text)) if random.random() < 0.5 else 0 :]
+        keys = tuple(bytes([letter]) for letter in text)
+        yield Move(word, who, keys, random.randrange(4), random.random() < 0.8)
+
+
+def _word(key: bytes) -> str:
+    return key.decode("latin-1")
+
+
+def _words(keys: Sequence[bytes]) -> str:
+    return "[" + " ".join(map(_word, keys)) + "]"
+
+
+def _shown(transfer: TierTransfer) -> str:
+    way = "from" if transfer.is_promotion else "to"
+    return f"{transfer.number}: {_words(transfer.keys)} {way} tier {transfer.tier}"

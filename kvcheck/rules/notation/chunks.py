@@ -1,0 +1,86 @@
+"""Words of an example about a first tier of chunks: `chunks 3`, `chunk lookup r a`, `below [a]`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from kvcheck.offload.life import Lower
+from kvcheck.play.left_out import LeftOut
+from kvcheck.rules.bench import Bench
+from kvcheck.rules.judging import NotationError
+from kvcheck.rules.notation.values import Name
+from kvspec.offload import (
+    OffloadConfig,
+    OffloadEvent,
+    OffloadImplementation,
+    OffloadManager,
+    PreparedStore,
+    TierTransfer,
+)
+
+
+class Chunks:
+    """A first tier and the tiers below it. A key is a letter; a request begins when it is named."""
+
+    def __init__(self, bench: Bench) -> None:
+        self.bench = bench
+        self.manager: OffloadManager | None = None
+        self.lower: tuple[Lower, ...] = ()
+        self.begun: set[str] = set()
+
+    def do_chunks(self, num_chunks: Any, *, lower: int = 0, order: Name | None = None) -> None:
+        """Make a first tier of so many places, in front of `lower` others."""
+        subject: Any = self.bench.subject
+        if not isinstance(subject, OffloadImplementation):
+            raise LeftOut("an offload manager")
+        self.lower, self.begun = tuple(Lower() for _ in range(lower)), set()
+        word = "lru" if order is None else order.word
+        self.manager = subject.make_offload(OffloadConfig(num_chunks, self.lower, word))
+
+    def do_below(self, keys: Sequence[Name], *, late: Sequence[Name] = (), tier: int = 0) -> None:
+        """Let a lower tier have exactly these keys; of `late` ones it does not know yet."""
+        self.lower[tier].keys = set(map(_key, keys))
+        self.lower[tier].late = set(map(_key, late))
+
+    def do_chunk(self, call: Name, *values: Any, **members: Any) -> Any:
+        """Make a call of the first tier by its own name, the request first."""
+        if self.manager is None:
+            raise NotationError("no first tier: it is made by `chunks`")
+        if call.word in ("end_step", "take_events", "counts", "reset", "finish_transfer"):
+            given = {name: _keys(value) for name, value in members.items()}
+            return _shown(getattr(self.manager, call.word)(*values, **given))
+        request, *keys = values
+        if request.word not in self.begun and call.word != "new_request":
+            self.manager.new_request(request.word)
+            self.begun.add(request.word)
+        found = [_keys(each) if isinstance(each, list) else _key(each) for each in keys]
+        return _shown(getattr(self.manager, call.word)(*found, request.word, **members))
+
+    def visible(self) -> object:
+        """Return what a refused call may not change."""
+        return None if self.manager is None else self.manager.counts()
+
+
+def _key(value: Any) -> Any:
+    return value.word.encode() if isinstance(value, Name) else value
+
+
+def _keys(value: Any) -> Any:
+    return list(map(_key, value)) if isinstance(value, list) else value
+
+
+def _shown(result: Any) -> Any:
+    """Return a result with keys as letters; a transfer as [number, way, tier, keys, places]."""
+    if isinstance(result, PreparedStore):
+        return PreparedStore(_letters(result.keys), result.places, _letters(result.evicted))
+    if isinstance(result, TierTransfer):
+        way = "from" if result.is_promotion else "to"
+        return [result.number, way, result.tier, _letters(result.keys), list(result.places)]
+    if isinstance(result, OffloadEvent):
+        return ["removed" if result.is_removed else "stored", *_letters(result.keys)]
+    return [_shown(each) for each in result] if isinstance(result, tuple) else result
+
+
+def _letters(keys: Sequence[bytes]) -> Any:
+    return [key.decode() for key in keys]

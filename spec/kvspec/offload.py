@@ -1,0 +1,155 @@
+"""A first tier of chunks in host memory, in front of lower tiers (KV-TIER-9 …).
+
+A *chunk* is the content of one or several blocks, under a key. An `OffloadManager` keeps the books:
+which chunks the first tier holds, at which places, and who copies them. It copies nothing itself.
+Every copy has two ends: it is prepared, and later completed, or has failed; until then its chunks
+stay where they are. Engines call it from their scheduler, step by step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Protocol, runtime_checkable
+
+
+class Found(StrEnum):
+    """The result of a look-up (KV-TIER-9)."""
+
+    HIT = "hit"
+    PENDING = "pending"
+    RETRY = "retry"
+    MISS = "miss"
+
+
+class LowerTier(Protocol):
+    """A tier behind the first one: a disk, a store elsewhere. It may lose chunks at any time."""
+
+    def lookup(self, key: bytes) -> Found:
+        """Return HIT, MISS, or RETRY for a key that it is still looking for."""
+
+
+@dataclass(frozen=True)
+class OffloadConfig:
+    """`num_chunks` places of the first tier, numbered from 0, in front of these lower tiers."""
+
+    num_chunks: int
+    lower: tuple[LowerTier, ...] = ()
+    order: str = "lru"
+
+
+@dataclass(frozen=True)
+class PreparedStore:
+    """Keys whose content is to be copied to these places, and keys that gave way (KV-TIER-12)."""
+
+    keys: tuple[bytes, ...] = ()
+    places: tuple[int, ...] = ()
+    evicted: tuple[bytes, ...] = ()
+
+
+@dataclass(frozen=True)
+class TierTransfer:
+    """Copies between the first tier's places and lower tier number `tier` (KV-TIER-19, KV-TIER-20).
+
+    `is_promotion`: into the first tier. It ends by `finish_transfer(number)`.
+    """
+
+    number: int
+    tier: int
+    is_promotion: bool
+    keys: tuple[bytes, ...]
+    places: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class OffloadEvent:
+    """Keys that became ready in the first tier, or left it (KV-TIER-17)."""
+
+    keys: tuple[bytes, ...]
+    is_removed: bool
+
+
+@dataclass(frozen=True)
+class OffloadCounts:
+    """Places by their use; together all of them (KV-TIER-15).
+
+    - `num_free`: without a chunk.
+    - `num_evictable`: with a ready chunk that no copy uses.
+    - `num_pinned`: with a ready chunk that is being copied elsewhere.
+    - `num_pending`: with a chunk whose content is on its way.
+    """
+
+    num_free: int
+    num_evictable: int
+    num_pinned: int
+    num_pending: int
+
+
+class OffloadManager(Protocol):
+    """Calls of a scheduler; errors leave the state as it was (KV-TIER-24)."""
+
+    def new_request(self, request_id: str) -> None:
+        """Begin a request; its id is in every later call for it."""
+
+    def lookup(self, key: bytes, request_id: str) -> Found:
+        """Look for a chunk; may begin a promotion from a lower tier (KV-TIER-9, KV-TIER-20)."""
+
+    def prepare_load(self, keys: Sequence[bytes], request_id: str) -> tuple[int, ...]:
+        """Pin ready chunks for a copy to the device; returns their places (KV-TIER-10)."""
+
+    def complete_load(self, keys: Sequence[bytes], request_id: str) -> None:
+        """End such a copy, successful or not (KV-TIER-11)."""
+
+    def prepare_store(self, keys: Sequence[bytes], request_id: str) -> PreparedStore | None:
+        """Make room for the chunks that are missing; None if there is none (KV-TIER-12)."""
+
+    def complete_store(
+        self, keys: Sequence[bytes], request_id: str, *, success: bool = True
+    ) -> None:
+        """End the copies of these chunks: they are ready, or gone (KV-TIER-14)."""
+
+    def touch(self, keys: Sequence[bytes], request_id: str) -> None:
+        """Note that these chunks were of use, on the device for example (KV-TIER-16)."""
+
+    def end_step(self) -> tuple[TierTransfer, ...]:
+        """End a scheduler's step; returns the transfers that begin now (KV-TIER-19)."""
+
+    def finish_transfer(self, number: int, failed: Collection[bytes] = ()) -> None:
+        """End a transfer, all of it but these keys with success (KV-TIER-21)."""
+
+    def finish_request(self, request_id: str) -> None:
+        """End a request: it looks up and prepares nothing more. Its copies may end later."""
+
+    def reset(self) -> None:
+        """Drop all chunks (KV-TIER-18)."""
+
+    def take_events(self) -> tuple[OffloadEvent, ...]:
+        """Return the events since the last call (KV-TIER-17)."""
+
+    def counts(self) -> OffloadCounts:
+        """Return how many places are used for what (KV-TIER-15)."""
+
+
+@dataclass(frozen=True)
+class OffloadCapabilities:
+    """The parts of an `OffloadManager` that a subject has, and the choices it declares.
+
+    `orders`: the orders of eviction by name that it promises; without "lru" none is judged.
+    """
+
+    has_lower_tiers: bool = True
+    has_counts: bool = True
+    orders: frozenset[str] = field(default=frozenset({"lru"}))
+
+
+@runtime_checkable
+class OffloadImplementation(Protocol):
+    """The additional members of an implementation with an `OffloadManager`."""
+
+    @property
+    def offload_capabilities(self) -> OffloadCapabilities:
+        """What the managers can do."""
+
+    def make_offload(self, config: OffloadConfig) -> OffloadManager:
+        """Make an empty manager. InvalidArgumentError for fewer than one chunk or another order."""

@@ -1,0 +1,132 @@
+"""First tiers of chunks: both twins conform and agree, and each mistake is found by its rule."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kvcheck.adapters.vllm import VLLMUnavailableError, offload
+from kvcheck.cli import main
+from kvcheck.discovery import find_implementation, find_offload
+from kvcheck.mistakes import Mistake
+from kvcheck.offload.life import WEIGHTS, Player, drawn
+from kvcheck.offload.suite import RULES, judged
+from kvcheck.rules.notation.running import outcomes_of
+from kvcheck.rules.notation.shipped import shipped_stories
+from kvfast import offload as fast
+from kvspec.errors import UnknownImplementationError
+from kvspec.policy import Policy
+from tests.mistakes import mistakes
+
+LIVES = 150
+PLANTED = [each for each in mistakes() if each.rules[0] in (*RULES, "KV-TIER-24")]
+
+BY_EXAMPLE_ALONE = {
+    "AnsweredStaysAwaited": "needs a tier full of what an answered request was told of",
+    "ResetUnderAStore": "an illegal call, and lives make none",
+}
+
+
+@pytest.mark.parametrize("name", ["kvref", "kvfast", "kvfast-uncompiled"])
+def test_a_twin_keeps_every_rule_and_all_are_tried(name: str) -> None:
+    report = judged(find_offload(name), num_lives=LIVES)
+    assert report.findings == {}
+    assert {rule for rule in RULES if not report.tried[rule]} == set()
+
+
+def test_lives_draw_every_move() -> None:
+    lives = [drawn(seed, with_lower=True) for seed in range(20)]
+    assert {move.word for life in lives for move in life.moves} == set(WEIGHTS)
+    assert {life.num_lower for life in lives} == {0, 1, 2}
+    assert {life.num_chunks for life in lives} == {1, 2, 3, 4, 5}
+
+
+@pytest.mark.parametrize("mistake", PLANTED, ids=lambda each: str(each.id))
+def test_a_mistake_is_found_by_an_example_and_by_lives(mistake: Mistake) -> None:
+    subject = find_implementation(f"mistake:{mistake.id}")
+    stories = [each for each in shipped_stories() if set(each.rules) & set(mistake.rules)]
+    assert any(each.violation for each in outcomes_of(stories, subject, Policy()))
+    report = judged(find_offload(f"mistake:{mistake.id}"), num_lives=LIVES, fail_fast=True)
+    named = {rule for each in report.findings.values() for rule in (each.rule, each.other)}
+    assert bool(named & set(mistake.rules)) == (mistake.id not in BY_EXAMPLE_ALONE), named
+
+
+def differing(num_lives: int, *, start: int = 0) -> int | None:
+    """Return the first seed of a life that the twins play differently, None if there is none."""
+    ref, other = find_offload("kvref"), find_offload("kvfast-uncompiled")
+    for seed in range(start, start + num_lives):
+        life = drawn(seed, with_lower=seed % 2 == 1)
+        players = Player(ref, life), Player(other, life)
+        try:
+            for player in players:
+                player.play()
+        except Exception:  # a planted mistake
+            return seed
+        if players[0].lines != players[1].lines:
+            return seed
+    return None
+
+
+def test_the_twins_agree_call_by_call(pytestconfig: pytest.Config) -> None:
+    assert differing(30_000 if pytestconfig.getoption("--deep") else LIVES) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "changed"),
+    [
+        ("_may_leave", lambda chunk: chunk.writer is None and chunk.pins < 2 and not chunk.awaited),
+        ("_may_leave", lambda chunk: chunk.writer is None and not chunk.pins),
+    ],
+)
+def test_an_off_by_one_in_kvfast_is_found(
+    name: str, changed: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fast, name, changed)
+    assert differing(LIVES) is not None
+
+
+def test_a_use_that_is_forgotten_in_kvfast_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    use = fast.FastOffload._use
+    monkeypatch.setattr(fast.FastOffload, "_use", lambda self, chunks: use(self, chunks[1:]))
+    assert differing(LIVES) is not None
+
+
+def test_the_command_shows_the_calls_of_a_broken_rule(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["check", "--tier", "kvref", "--programs", "20"]) == 0
+    assert "rules that lives judge hold" in capsys.readouterr().out
+    found = tmp_path / "found.json"
+    command = ["check", "--tier", "mistake:PlacesFromOne", "--programs", "30", "--json", str(found)]
+    assert main(command) == 1
+    said = capsys.readouterr().out
+    assert "KV-TIER-12 (prepared stores)" in said
+    assert "prepare_store" in said
+    assert max(map(len, said.splitlines())) <= 250
+    told = json.loads(found.read_text(encoding="utf-8"))["findings"]
+    assert told[0]["rule"] == "KV-TIER-12"
+    assert told[0]["calls"]
+
+
+def test_what_makes_no_offload_manager_is_refused() -> None:
+    with pytest.raises(UnknownImplementationError, match="no make_offload"):
+        find_offload("builtins:dict")
+
+
+@pytest.mark.parametrize("make", [offload.offload, offload.offload_arc])
+def test_vllm_never_answers_a_prompt_that_its_cpu_tier_cannot_hold(
+    make: Callable[[], offload.VLLMOffload],
+) -> None:
+    try:
+        subject = make()
+    except VLLMUnavailableError as error:
+        pytest.skip(str(error))
+    except ModuleNotFoundError as error:
+        pytest.skip(f"a vLLM without tiers: {error.name}")
+    report = judged(subject, num_lives=LIVES)
+    assert set(report.findings) == {"KV-TIER-22", "KV-TIER-23"}
+    assert {rule for rule in RULES if not report.tried[rule]} == {"KV-TIER-16"}
