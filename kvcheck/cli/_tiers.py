@@ -4,25 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from textwrap import wrap
+from types import MappingProxyType
 from typing import Any
 
-from kvcheck.cli._support import output_console, say, write_json
+from kvcheck.cli._support import fail, output_console, say, write_json
 from kvcheck.discovery import find_offload
 from kvcheck.offload.suite import RULES, TierFinding, TierReport, judged
-from kvcheck.rulebook import stated, titled
+from kvcheck.rulebook import rule_sentences, titled
 
+INDENTED: Mapping[str, Any] = MappingProxyType({"initial_indent": "  ", "subsequent_indent": "  "})
 MOST_LINES = 24
 """Lines of calls that are shown of a finding without -v: the first and the last of them."""
 
 
 def check_tier(
-    name: str, asked: Mapping[str, Any], *, verbose: bool, json_path: Path | None
+    name: str,
+    asked: tuple[int, int, bool],
+    *,
+    verbose: bool,
+    json_path: Path | None,
+    **others: Any,
 ) -> int:
-    """Play lives on the subject, `asked` as of `judged`, and show each broken rule.
+    """Play lives on the subject and show each broken rule; `asked`: how many, seed, fail_fast.
 
-    Returns the exit code: 1 if there is one.
+    Returns the exit code: 1 if a rule is broken. `others`: outputs that only `kvspec check` has.
     """
-    report = judged(find_offload(name), **asked)
+    if any(path is not None for path in others.values() if isinstance(path, Path)):
+        fail("--tier has the outputs text and --json")
+    num_lives, seed, fail_fast = asked
+    report = judged(find_offload(name), num_lives=num_lives, seed=seed, fail_fast=fail_fast)
     console = output_console(json_path)
     say(*text_lines(name, report, is_long=verbose), console=console)
     if json_path is not None:
@@ -33,13 +44,12 @@ def check_tier(
 def text_lines(name: str, report: TierReport, *, is_long: bool) -> Iterator[str]:
     """Yield the verdict, each finding with its calls, and what was tried."""
     tried = [rule for rule in RULES if report.tried[rule]]
-    broken = [rule for rule in RULES if rule in report.findings]
-    others = [rule for rule in report.findings if rule not in RULES]
-    verdict = f"{len(broken) + len(others)} of {len(tried) + len(others)} rules broken"
+    broken = sorted(report.findings, key=_place)
+    verdict = f"{len(broken)} of {len({*tried, *broken})} rules broken"
     if not report.findings:
         verdict = f"all {len(tried)} rules that lives judge hold"
     yield f"{name}: {verdict}"
-    for rule in [*broken, *others]:
+    for rule in broken:
         yield from ("", *_finding_lines(report.findings[rule], is_long=is_long))
     yield ""
     if is_long:
@@ -52,8 +62,9 @@ def text_lines(name: str, report: TierReport, *, is_long: bool) -> Iterator[str]
 
 def _finding_lines(found: TierFinding, *, is_long: bool) -> Iterator[str]:
     life = found.life
-    yield stated(found.rule)
-    yield f"  {found.problem}"
+    yield titled(found.rule)
+    yield from wrap(rule_sentences().get(found.rule, ""), 76, **INDENTED)
+    yield from wrap(found.problem, 76, **INDENTED)
     if found.other not in ("", found.rule):
         yield f"  or only the counts are wrong: {titled(found.other)}"
     places = "1 place" if life.num_chunks == 1 else f"{life.num_chunks} places"
@@ -64,6 +75,10 @@ def _finding_lines(found: TierFinding, *, is_long: bool) -> Iterator[str]:
         left = f"… {len(lines) - MOST_LINES} more: all with -v"
         lines = [*lines[:half], left, *lines[-half:]]
     yield from (f"    {line}" for line in lines)
+
+
+def _place(rule: str) -> int:
+    return int(rule.rpartition("-")[2])
 
 
 def document(name: str, report: TierReport) -> dict[str, Any]:
@@ -82,6 +97,6 @@ def document(name: str, report: TierReport) -> dict[str, Any]:
                 "num_lower": each.life.num_lower,
                 "calls": list(each.lines),
             }
-            for each in report.findings.values()
+            for _, each in sorted(report.findings.items(), key=lambda item: _place(item[0]))
         ],
     }

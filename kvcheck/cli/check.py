@@ -32,6 +32,7 @@ from kvcheck.cli._support import (
     write_json,
     write_whole,
 )
+from kvcheck.cli._tiers import check_tier
 from kvcheck.cli._workers import workers_for, workers_options
 from kvcheck.discovery import find_implementation
 from kvspec.profile import find_profile
@@ -154,11 +155,7 @@ def command(
     from kvcheck.play.verdicts import Level
 
     if is_tier:
-        from kvcheck.cli._tiers import check_tier
-
-        asked = {"num_lives": programs or 400, "seed": seed, "fail_fast": fail_fast}
-        shown = {"verbose": outputs["verbose"], "json_path": outputs["json_path"]}
-        return check_tier(name, asked, **shown)
+        return check_tier(name, (programs or 400, seed, fail_fast), **outputs)
     if fail_fast and (expect or write_expect):
         fail("-x ends at the first failure; leave it out, or --expect and --write-expect")
     declared = find_profile(profile)

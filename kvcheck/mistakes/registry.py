@@ -7,6 +7,7 @@ from functools import cache, partial
 from importlib.metadata import entry_points
 from importlib.resources import files
 from importlib.resources.abc import Traversable
+from types import MappingProxyType
 
 from kvcheck.mistakes.text import Entry, Mistake, MistakeError, entries
 from kvcheck.mistakes.twin import twin
@@ -44,7 +45,10 @@ def _mistake(entry: Entry, origin: str) -> Mistake:
     )
 
 
-KINDS = {"planning": "planner", "sequential": "steps", "tier": "tier", "offload": "tier"}
+KINDS = MappingProxyType(
+    {"planning": "planner", "sequential": "steps", "tier": "tier", "offload": "tier"}
+)
+"""The kind of a mistake by a part of its module's name; others are of the manager."""
 
 
 def kind_of(modules: Iterable[str]) -> str:

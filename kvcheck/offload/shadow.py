@@ -242,7 +242,7 @@ class Shadow:
     def _takes(self, key: bytes, place: int, rule: str) -> None:
         """Judge a new chunk's place, and note it."""
         is_so = 0 <= place < self.num_chunks
-        self.judge(rule, is_so, f"place {place} of {self.num_chunks}")
+        self.judge(rule, is_so, f"place {place}, of 0 … {self.num_chunks - 1}")
         others = [k for k, p in (*self.ready.items(), *self.pending.items()) if p == place]
         problem = f"place {place} is given to {_(key)}, and holds {_(*others)}"
         self.judge(rule, not others, problem)

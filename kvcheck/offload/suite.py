@@ -57,7 +57,7 @@ def judged(
     for number in range(num_lives):
         life = drawn(seed + number, with_lower=has_lower and number % 2 == 1)
         player = Player(subject, life)
-        broken = _broken(player)
+        broken = broken_by(player)
         report.num_lives += 1
         report.tried += player.shadow.tried
         if broken is not None and broken.rule not in report.findings:
@@ -72,12 +72,12 @@ def shortest(subject: OffloadImplementation, life: Life, rule: str) -> TierFindi
     """Return the shortest life found that breaks the rule."""
 
     def tried(candidate: Life) -> Life | None:
-        broken = _broken(Player(subject, candidate))
+        broken = broken_by(Player(subject, candidate))
         return candidate if broken is not None and broken.rule == rule else None
 
     life = smallest(life, _smaller, tried, seconds=20.0, attempts=3000)
     player = Player(subject, life)
-    broken = _broken(player)
+    broken = broken_by(player)
     problem, other = ("", "") if broken is None else (broken.problem, broken.other)
     return TierFinding(rule, other, problem, life, tuple(player.lines))
 
@@ -98,7 +98,8 @@ def _smaller(life: Life) -> Iterator[Life]:
         yield replace(life, num_lower=life.num_lower - 1)
 
 
-def _broken(player: Player) -> BrokenTierRuleError | None:
+def broken_by(player: Player) -> BrokenTierRuleError | None:
+    """Play a life to its end, and return what it broke first; None if nothing."""
     try:
         player.play()
     except BrokenTierRuleError as error:
