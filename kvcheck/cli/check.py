@@ -53,8 +53,8 @@ if TYPE_CHECKING:
     "--tier",
     "is_tier",
     is_flag=True,
-    help="Judge IMPL's offload manager instead (KV-TIER-9 to 24), by 400 lives of an engine or as many"
-    " as --programs says.",
+    help="Judge IMPL's offload manager instead (KV-TIER-9 to 24), by 400 lives of an engine, or as"
+    " many as --programs says.",
 )
 @click.option(
     "--level",
