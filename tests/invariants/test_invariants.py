@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+
 import pytest
 
+import kvref
 from kvspec.errors import InvariantViolation
 from kvspec.invariants import INVARIANTS, check_snapshot
-from kvspec.transitions import TRANSITION_INVARIANTS, Transition, check_transition
+from kvspec.transitions import PURE_CALLS, TRANSITION_INVARIANTS, Transition, check_transition
+from tests.contract.builders import new_manager
 from tests.invariants.cases import (
     CASES,
     TRANSITION_CASES,
@@ -85,3 +90,50 @@ def test_a_wrong_shape_is_found_first(where: str, members: dict[str, object]) ->
         check_snapshot(bad.config, bad.snapshot)
     assert caught.value.invariant == "has_the_right_shape"
     assert (f"a block id in {where} is outside 0 … 5: (" in caught.value.detail) is bool(where)
+
+
+def test_every_block_may_leak_also_the_first_and_the_last() -> None:
+    manager = new_manager(kvref.implementation(), 4)
+    fresh = State(manager.config, manager.snapshot())
+    for block in (1, 2, 3):
+        queue = tuple(free for free in fresh.snapshot.free_queue if free != block)
+        leaked = fresh.with_(free_queue=queue)
+        with pytest.raises(InvariantViolation, match=f"block {block} has no reference") as caught:
+            check_snapshot(leaked.config, leaked.snapshot)
+        assert caught.value.invariant == "free_means_unreferenced"
+
+
+@pytest.mark.parametrize("call", sorted(PURE_CALLS))
+def test_every_question_is_a_pure_call(call: str) -> None:
+    good = story()
+    assert callable(getattr(kvref.implementation().create(good.config), call))
+    changed = Transition(call, "done", good.snapshot, replace(good.snapshot, new_block_ids=((),)))
+    with pytest.raises(InvariantViolation) as caught:
+        check_transition(good.config, changed)
+    assert caught.value.invariant == "pure_calls_change_nothing"
+
+
+def without(state: State, name: str) -> State:
+    requests = {other: r for other, r in state.snapshot.requests.items() if other != name}
+    return state.with_(requests=requests)
+
+
+SECOND_OF_TWO: dict[str, tuple[str, Callable[[State], State]]] = {
+    "a_list_only_grows_or_turns_null": (
+        "remove_skipped_blocks",
+        lambda s: s.with_request("b", block_ids=((1, 2),)),
+    ),
+    "blocks_that_stay_keep_their_keys": ("allocate_slots", lambda s: s.with_key(2)),
+}
+"""Faults that only request b, which comes second, has."""
+
+
+@pytest.mark.parametrize("name", SECOND_OF_TWO)
+def test_a_request_that_is_gone_hides_none_behind_it(name: str) -> None:
+    call, spoil = SECOND_OF_TWO[name]
+    good = story()
+    assert list(good.snapshot.requests) == ["a", "b"]
+    after = spoil(without(good, "a"))
+    (invariant,) = (i for i in TRANSITION_INVARIANTS if i.name == name)
+    transition = Transition(call, "done", good.snapshot, after.snapshot)
+    assert invariant.first_offence(good.config, transition)

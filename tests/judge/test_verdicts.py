@@ -14,8 +14,7 @@ from kvcheck.play.difference import WrongAnswer
 from kvcheck.play.left_out import LeftOut
 from kvcheck.play.outside import look_from_outside
 from kvcheck.play.performing import perform_step
-from kvcheck.play.player import Outcome
-from kvcheck.play.runner import Runner, Side, raise_as_violation
+from kvcheck.play.runner import Runner, raise_as_violation
 from kvcheck.play.scheduler import RUNNING, WAITING
 from kvcheck.play.steps import Admit, Arrive, Program, Run
 from kvcheck.play.verdicts import SENTENCES, Violation, made_smaller, violation_of
@@ -121,49 +120,6 @@ def test_a_program_is_made_smaller_while_the_same_is_found() -> None:
     by_rule = made_smaller(first, verdict, 5.0, lambda each: each.rule)
     assert [type(step) for step in by_rule.program.steps] == [Arrive]
     assert made_smaller(first, lambda program: None, 5.0) is first
-
-
-class Answers:
-    """In place of a player: what each operation comes to."""
-
-    def __init__(self, **results: Any) -> None:
-        self.results = results
-
-    def perform(self, name: str, request_id: str | None, given: Mapping[str, Any]) -> Outcome:
-        found = self.results[name]
-        return Outcome(error=found) if isinstance(found, Exception) else Outcome(found)
-
-
-def test_references_that_are_owed_are_known_after_each_call() -> None:
-    """Popped and held blocks go back from the last on; those of copies all at once."""
-    copies = {"pairs": [[4, 5]], "retained": [4, 5]}
-    answers = Answers(
-        pop_blocks_for_free=[1, 2, 3], hold_blocks=[], take_block_copies=copies, free_blocks=None
-    )
-    side = Side(answers)  # type: ignore[arg-type]
-    owed = []
-    for name, given in (
-        ("pop_blocks_for_free", {}),
-        ("hold_blocks", {"block_ids": (7, 8)}),
-        ("take_block_copies", {}),
-        ("free_blocks", {"block_ids": [8]}),
-        ("free_blocks", {"block_ids": [4, 5]}),
-        ("free_blocks", {"block_ids": [7, 3]}),
-    ):
-        side.perform(name, None, given)
-        owed.append((list(side.popped), list(side.retained)))
-    assert owed == [
-        ([1, 2, 3], []),
-        ([1, 2, 3, 7, 8], []),
-        ([1, 2, 3, 7, 8], [4, 5]),
-        ([1, 2, 3, 7], [4, 5]),
-        ([1, 2, 3, 7], []),
-        ([1, 2], []),
-    ]
-    answers.results = dict.fromkeys(answers.results, ValueError("no"))
-    for name in answers.results:
-        side.perform(name, None, {"block_ids": [1]})
-    assert (side.popped, side.retained) == ([1, 2], [])
 
 
 def ran(*steps: Any, subject: Any = REFERENCE, oracle: Any = None) -> Runner:
