@@ -206,6 +206,9 @@ SPOILT: dict[str, dict[str, tuple[Callable[[], State], Spoil]]] = {
             ref_counts=(0, 0, 0, 1, 0, 1), free_queue=(4, *s.snapshot.free_queue))),
         "in_full_attention": (story, lambda s: s.with_request("a", block_ids=((0, 2, 3),)).with_(
             ref_counts=(0, 1, 2, 1, 1, 0))),
+        "behind_a_group_without": (two_groups, lambda s: s.with_request(
+            "a", block_ids=((1,), (0,))).with_(
+            ref_counts=(0, 1, 0, 0, 0, 0), free_queue=(*s.snapshot.free_queue, 2))),
     },
     "keys_of_one_place": {
         "listed_elsewhere": (story, lambda s: s.covering(2, 12)),

@@ -44,6 +44,8 @@ FORMS: tuple[Callable[[Any], Any], ...] = (
     lambda values: numpy.array(values, dtype="int64").repeat(2)[::2],
     lambda values: numpy.array(values, dtype="int64").reshape(-1, 1),
     lambda values: memoryview(array("q", values)).toreadonly(),
+    lambda values: numpy.array(values, dtype=">i8").data,
+    lambda values: numpy.array(values, dtype="object").data,
     lambda values: [numpy.int64(value) for value in values],
     *(bytes, set, iter, str),
 )
@@ -75,6 +77,7 @@ def outcome(call: Any, *arguments: object) -> object:
     return None
 
 
+@pytest.mark.rule("KV-REQ-1", "KV-REQ-5", "KV-ERR-2")
 @given(
     parts=st.lists(token_arguments(), max_size=12), block_size=st.integers(0, 5), function=functions
 )
