@@ -1,6 +1,6 @@
 """`python -m bench.whatif TRACE`: a curve over many sizes of the pool, beside one size alone.
 
-    python -m bench.whatif TRACE --into bench/RESULTS.md --plot docs/images/whatif.png
+    python -m bench.whatif TRACE --into bench/RESULTS.md
 
 Each round finds the hits of one size, of all of them in one pass, and the best possible of all of
 them, which takes a pass for each size.
@@ -18,8 +18,7 @@ from bench.tables import options, put_run, spread
 from kvcheck.tools.replay.source import open_trace
 from kvcheck.tools.replay.trace import select
 from kvcheck.tools.replay.units import Units, units_of
-from kvcheck.tools.replay.whatif import curve, look_up, lru_hits, optimal_hits, sizes_between
-from kvcheck.tools.replay.whatif_plot import plot_bytes
+from kvcheck.tools.replay.whatif import look_up, lru_hits, optimal_hits, sizes_between
 
 NUM_SIZES = 20
 
@@ -71,7 +70,6 @@ def main() -> None:
     """See the top of this file."""
     parser = options(__doc__, "whatif", 9)
     parser.add_argument("trace", metavar="TRACE")
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the curve, too")
     given = parser.parse_args()
     with open_trace(given.trace) as source:
         units = units_of(select(source), None)
@@ -85,9 +83,6 @@ def main() -> None:
     command = f"python -m bench.whatif {name} --rounds {given.rounds}"
     measured = rows(measure(units, sizes, given.rounds))
     put_run(command, facts, measured, "whatif", given.into)
-    if given.plot is not None:
-        picture = plot_bytes([curve(name, units, sizes)], image_format=given.plot.suffix[1:])
-        given.plot.write_bytes(picture)
 
 
 if __name__ == "__main__":

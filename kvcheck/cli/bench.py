@@ -14,7 +14,6 @@ import click
 from kvcheck.cli._bench_tables import show
 from kvcheck.cli._options import FORMS_OF_IMPL, POSITIVE, json_option
 from kvcheck.cli._support import (
-    MOST_BLOCKS,
     check_outputs,
     fail,
     output_console,
@@ -78,12 +77,6 @@ REPLAY_RUNNING = 128
     type=POSITIVE,
     default=200,
     help="Number of requests to replay, from the start of the trace.",
-)
-@click.option(
-    "--num-blocks",
-    type=click.IntRange(2, MOST_BLOCKS),
-    default=REPLAY_BLOCKS,
-    help="Blocks in the replay's pool, of 16 tokens each.",
 )
 @json_option("Write the times of every round as JSON; - for stdout.")
 def command(
@@ -157,7 +150,7 @@ def _contestants(names: tuple[str, ...], peer: str | None) -> list[Contestant]:
 
 
 def _replay(recorder: Contestant, options: Mapping[str, Any]) -> Case:
-    replayed = ReplayOptions(options["num_blocks"], BLOCK_SIZE_TOKENS, max_running=REPLAY_RUNNING)
+    replayed = ReplayOptions(REPLAY_BLOCKS, BLOCK_SIZE_TOKENS, max_running=REPLAY_RUNNING)
     with open_trace(options["trace"], endless=True) as source:
         records = select(source, limit=options["requests"])
         name = Path(source.name).name

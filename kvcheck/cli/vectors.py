@@ -6,13 +6,13 @@ from pathlib import Path
 
 import click
 
-from kvcheck.cli._options import PATH, output_option
+from kvcheck.cli._options import FOLDER, output_option
 from kvcheck.cli._support import closest, fail, say
 from kvcheck.tools.archive import set_names, write_archive
 
 
 @click.command()
-@output_option("A folder or a .tar.gz file.", required=True, type=PATH, metavar="PATH")
+@output_option("The folder to write.", required=True, type=FOLDER, metavar="FOLDER")
 @click.option(
     "--set",
     "sets",

@@ -13,7 +13,7 @@ from typing import Any
 import click
 from rich.progress import TaskID
 
-from kvcheck.cli._options import POSITIVE, html_option, json_option, plot_option
+from kvcheck.cli._options import POSITIVE, html_option, json_option
 from kvcheck.cli._plans import CachedModel, cached_model, with_model_options
 from kvcheck.cli._support import (
     MOST_BLOCKS,
@@ -22,7 +22,6 @@ from kvcheck.cli._support import (
     fail,
     output_console,
     progress_bars,
-    require_extra,
     right_table,
     say,
     set_globally,
@@ -81,7 +80,6 @@ from kvcheck.tools.replay.whatif_text import (
 )
 @click.option("--limit", type=POSITIVE, metavar="N", help="Use only the first N requests.")
 @json_option()
-@plot_option
 @html_option
 @with_model_options
 @with_trace_options
@@ -94,7 +92,6 @@ def command(
     policies: tuple[str, ...],
     limit: int | None,
     json_path: Path | None,
-    plot_path: Path | None,
     html_path: Path | None,
     model: str | None,
     memories_gib: tuple[float, ...],
@@ -122,9 +119,7 @@ def command(
 
     --html F writes a page with the curves: point at one, or move the slider from pool to pool.
     """
-    check_outputs(json_path, html_path, picture=plot_path)
-    if plot_path is not None:
-        require_extra("matplotlib", "plot")
+    check_outputs(json_path, html_path)
     cached = cached_model(model, memories_gib, tensor)
     if chosen and memories_gib:
         fail("--num-blocks and --memory-gib both choose the pools; leave out one")
@@ -140,7 +135,8 @@ def command(
         pools = _pools(asked, sizes, sorted(set(chosen)))
     with workers_for(jobs, cluster, num_calls=len(asked)) as workers:
         curves = curves_of(asked, pools, workers, dict.fromkeys(policies))
-    _write_pictures(curves, plot_path, html_path)
+    if html_path is not None:
+        write_whole(html_path, whatif_page(curves).encode())
     if json_path is not None:
         named = {} if cached is None else {"model": asdict(cached)}
         write_json({"curves": [asdict(each) for each in curves], **named}, json_path)
@@ -153,18 +149,6 @@ def _require_facts(policies: Sequence[str], asked: Sequence[tuple[str, Units]]) 
     for name, (trace, units) in product(policies, asked):
         if lacking := lacks(units, name):
             fail(f"--policy {name}: {trace} has no {lacking}")
-
-
-def _write_pictures(
-    curves: Sequence[Curve], plot_path: Path | None, html_path: Path | None
-) -> None:
-    if plot_path is not None:
-        from kvcheck.tools.replay.whatif_plot import plot_bytes
-
-        image_format = plot_path.suffix.lower().lstrip(".")
-        write_whole(plot_path, plot_bytes(curves, image_format=image_format))
-    if html_path is not None:
-        write_whole(html_path, whatif_page(curves).encode())
 
 
 def _read(

@@ -7,12 +7,9 @@ written beside them describes the folder.
 
 from __future__ import annotations
 
-import gzip
 import hashlib
-import io
 import json
 import sys
-import tarfile
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -264,25 +261,10 @@ def _lines(values: Iterable[Mapping[str, Any]]) -> bytes:
 
 
 def write_archive(path: Path, sets: Collection[str] = ()) -> int:
-    """Write a folder, or a tar where the name ends in `.tar.gz`. Returns how many files it has.
-
-    The same sets give the same bytes of a tar, compressors apart.
-    """
+    """Write a folder; returns how many files it has. The same sets give the same bytes."""
     number = 0
-    if not path.name.endswith(".tar.gz"):
-        for name, content in files(sets):
-            (path / name).parent.mkdir(parents=True, exist_ok=True)
-            (path / name).write_bytes(content)
-            number += 1
-        return number
-    folder = path.name.removesuffix(".tar.gz")
-    with (
-        gzip.GzipFile(path, "wb", mtime=0) as packed,
-        tarfile.open(fileobj=packed, mode="w") as tar,
-    ):
-        for name, content in files(sets):
-            member = tarfile.TarInfo(f"{folder}/{name}")
-            member.size = len(content)
-            tar.addfile(member, io.BytesIO(content))
-            number += 1
+    for name, content in files(sets):
+        (path / name).parent.mkdir(parents=True, exist_ok=True)
+        (path / name).write_bytes(content)
+        number += 1
     return number

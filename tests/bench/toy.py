@@ -114,20 +114,20 @@ def measured(*cases: Case, rounds: int = 2, **toys: Toy) -> Measured:
 def shorter_hits(calls: Calls) -> Calls:
     def look_up(request: Any) -> PrefixHit:
         hit = calls.look_up(request)
-        (ids,) = hit.blocks.groups
         length = max(0, hit.hit_length_tokens - 16)
-        return PrefixHit(KVCacheBlocks((ids[: length // 16],)), length)
+        return PrefixHit(KVCacheBlocks((hit.blocks.groups[0][: length // 16],)), length)
 
     return replace(calls, look_up=look_up)
 
 
 def forgets(calls: Calls) -> Calls:
+    """Find less when a request is looked up again."""
     asked: list[Any] = []
 
     def look_up(request: Any) -> Any:
-        is_asked_again = any(each is request for each in asked)
         asked.append(request)
-        return (shorter_hits(calls) if is_asked_again else calls).look_up(request)
+        is_first = sum(each is request for each in asked) == 1
+        return (calls if is_first else shorter_hits(calls)).look_up(request)
 
     return replace(calls, look_up=look_up)
 
@@ -137,10 +137,7 @@ def other_hashes(calls: Calls) -> Calls:
 
 
 def other_blocks(calls: Calls) -> Calls:
-    def read_blocks(answer: KVCacheBlocks | None) -> list[int] | None:
-        return None if answer is None else answer.to_lists()[0][::-1]
-
-    return replace(calls, read_blocks=read_blocks)
+    return replace(calls, read_blocks=lambda got: None if got is None else got.to_lists()[0][::-1])
 
 
 def keeps_blocks(calls: Calls) -> Calls:
@@ -148,24 +145,22 @@ def keeps_blocks(calls: Calls) -> Calls:
 
 
 def refuses(calls: Calls) -> Calls:
-    def allocate(request: Any, num_new_tokens: int) -> Any:
-        return None if num_new_tokens == 1 else calls.allocate(request, num_new_tokens)
-
-    return replace(calls, allocate=allocate)
+    return replace(calls, allocate=lambda one, num: None if num == 1 else calls.allocate(one, num))
 
 
+@dataclass
 class Changed:
-    def __init__(self, inner: BatchedManager, **calls: Callable[..., Any]) -> None:
-        self._inner = inner
-        self._calls = calls
+    inner: BatchedManager
+    name: str
+    call: Callable[..., Any]
 
     def __getattr__(self, name: str) -> Any:
-        return self._calls.get(name) or getattr(self._inner, name)
+        return self.call if name == self.name else getattr(self.inner, name)
 
 
 def shorter_lengths(batched: BatchedManager) -> Any:
     return Changed(
-        batched, lookup=lambda handles: array("q", [hit - 16 for hit in batched.lookup(handles)])
+        batched, "lookup", lambda given: array("q", [n - 16 for n in batched.lookup(given)])
     )
 
 
@@ -173,32 +168,28 @@ def forgets_lengths(batched: BatchedManager) -> Any:
     last: list[list[int]] = []
 
     def lookup(handles: Any) -> Any:
-        is_asked_again = last[-1:] == [list(handles)]
         last.append(list(handles))
-        return (shorter_lengths(batched) if is_asked_again else batched).lookup(handles)
+        is_first = last.count(last[-1]) == 1
+        return (batched if is_first else shorter_lengths(batched)).lookup(handles)
 
-    return Changed(batched, lookup=lookup)
+    return Changed(batched, "lookup", lookup)
 
 
 def other_rows(batched: BatchedManager) -> Any:
-    def spoiling(call: Callable[..., Any]) -> Callable[..., Any]:
-        def spoiled(*args: Any, **options: Any) -> Any:
-            result, output = call(*args, **options), options.get("output", args[-1])
-            if output is not None and output.block_deltas is not None:
-                memoryview(output.block_deltas)[0, 3] += 1
-            return result
+    def admit(*args: Any, output: StepOutput) -> Any:
+        result = batched.admit(*args, output=output)
+        cast(Any, output.block_deltas)[0, 3] += 1
+        return result
 
-        return spoiled
-
-    return Changed(batched, admit=spoiling(batched.admit))
+    return Changed(batched, "admit", admit)
 
 
 def no_rows(batched: BatchedManager) -> Any:
-    return Changed(batched, decode=lambda handles, counts, *, output: batched.decode(handles))
+    return Changed(batched, "decode", lambda handles, counts, *, output: batched.decode(handles))
 
 
 def no_hashes(batched: BatchedManager) -> Any:
-    return Changed(batched, append=lambda handles, tokens: None)
+    return Changed(batched, "append", lambda handles, tokens: None)
 
 
 def grants_less(batched: BatchedManager) -> Any:
@@ -207,4 +198,4 @@ def grants_less(batched: BatchedManager) -> Any:
         result.num_scheduled_tokens[-1] = 0
         return result
 
-    return Changed(batched, decode=decode)
+    return Changed(batched, "decode", decode)

@@ -215,7 +215,7 @@ def test_the_table_has_a_column_for_each(tmp_path: Any, capsys: pytest.CaptureFi
     trace.write_text("\n".join(map(json.dumps, lines)), encoding="utf-8")
     names = ("arc", "lfu", "priority", "ttl:1", "quota:50", "pin:2")
     chosen = [part for name in names for part in ("--policy", name)]
-    assert main(["whatif", str(trace), "--num-blocks", "4", *chosen, "--plot", f"{trace}.svg"]) == 0
+    assert main(["whatif", str(trace), "--num-blocks", "4", *chosen]) == 0
     said = capsys.readouterr().out
     shown = re.search(r"^ +4 +1,536(( +[0-9.]+%)+) *$", said, re.MULTILINE)
     assert shown is not None
