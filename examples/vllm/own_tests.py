@@ -3,11 +3,12 @@
     python -m venv VENV
     VENV/bin/pip install '.[vllm]' vllm==0.33.0 pytest pytest-asyncio ray tblib
     git clone --depth 1 --branch v0.33.0 https://github.com/vllm-project/vllm VLLM
-    python -m examples.vllm.own_tests --environment VENV --sources VLLM --version 0.33.0 --write
+    python -m examples.vllm.own_tests --environment VENV --sources VLLM --keep kept.json
 
+The version is that of the environment, or of another one's Python part that is first on PYTHONPATH.
 With 0.24.0 also `transformers<5.13`: it cannot import its multimodal models with later ones. No
-device and no weights are needed, and no network after that. `--write` puts the table into
-docs/vllm.md: of the files that ran, and of those in the file of `--keep`.
+device and no weights are needed, and no network after that. `--keep`: outcomes by version, to which
+those of this run are added; `--write` puts all of them into docs/vllm.md, in a column each.
 
 This file is also the plug-in of pytest (`-p examples.vllm.own_tests`) that runs them without a
 device. With KVFAST_SWAP=1 tests find kvfast's schedulers and manager under the names of vLLM's.
@@ -24,11 +25,10 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -37,20 +37,21 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 PAGE = REPOSITORY / "docs" / "vllm.md"
 MODELS = Path(__file__).with_name("made_up_models.json")
 """Files of tiny models, never run, under the names in vLLM's tests, which read sizes."""
-MARKS = MappingProxyType({"0.24.0": "own tests", "0.33.0": "own tests of 0.33"})
-"""The marks around each version's table in the page."""
+BELOW = "tests/v1/"
 CORE = "scheduler async_scheduler deferred_block_free prefix_caching kv_cache_utils"
 UNIT = """remote_prefill_lifecycle remote_decode_lifecycle bidirectional_kv_transfer
 kv_load_failure_recovery invalid_blocks_correctness error_propagation cache_pollution_prevention
-scheduler_kv_connector_override decode_bench_connector mooncake_connector multi_connector
-nixl_connector nixl_simple_cpu_offload"""
+scheduler_kv_connector_override decode_bench_connector multi_connector nixl_connector
+nixl_simple_cpu_offload"""
 FILES = (
     *(f"core/test_{name}.py" for name in CORE.split()),
     "spec_decode/test_dynamic_sd.py",
     *(f"kv_connector/unit/test_{name}.py" for name in UNIT.split()),
-    *("kv_connector/unit/offloading_connector", "core/test_priority_scheduler_random.py"),
+    "kv_connector/unit/offloading_connector",
 )
-"""Below tests/v1: those that make a scheduler or a manager on a CPU. The last is slow."""
+"""Below tests/v1: those that make a scheduler or a manager on a CPU."""
+SLOW = "core/test_priority_scheduler_random.py"
+"""Runs only if asked for."""
 
 REFUSED = Path(__file__).with_name("refused_tests.json")
 
@@ -64,28 +65,25 @@ def known_refusals() -> Mapping[str, tuple[str, str]]:
 
 @dataclass(frozen=True)
 class Outcome:
-    """One file, once: the outcome of each test, its error, and how many managers were on kvfast."""
+    """The outcome of each test, its error, and what became of the managers that tests made.
+
+    Tests have their names below tests/v1. `managers`: pairs of a test and why its manager stayed
+    with vLLM's; "": it was on kvfast.
+    """
 
     tests: Mapping[str, str]
     errors: Mapping[str, str]
-    on_kvfast: int
-    elsewhere: Mapping[str, int]
+    managers: list[tuple[str, str]]
 
-    @property
-    def counts(self) -> str:
-        """Number of passed, failed and errors, in words."""
-        found = Counter(self.tests.values())
-        return " / ".join(str(found[each]) for each in ("passed", "failed", "error"))
-
-    @property
-    def passed(self) -> set[str]:
-        return {name for name, outcome in self.tests.items() if outcome == "passed"}
+    def passed(self, file: str = "") -> set[str]:
+        found = self.tests.items()
+        return {name for name, how in found if how == "passed" and name.startswith(file)}
 
 
-def run_file(python: Path, sources: Path, name: str, swapped: bool, limit_s: int) -> Outcome:
-    """Run one file of vLLM's tests in a separate process."""
+def run(python: Path, sources: Path, only: str, swapped: bool) -> dict[str, Any]:
+    """Run the files of vLLM's tests: the version, and the members of an `Outcome`."""
     with TemporaryDirectory() as made:
-        folder, models, report = Path(made), Path(made) / "models", Path(made) / "outcomes.json"
+        folder, models = Path(made), Path(made) / "models"
         for model, files in json.loads(MODELS.read_text("utf-8")).items():
             (models / model).mkdir(parents=True)
             for file, content in files.items():
@@ -95,133 +93,129 @@ def run_file(python: Path, sources: Path, name: str, swapped: bool, limit_s: int
             (folder / name_there).symlink_to(at / name_there)
         environment = {
             **os.environ,
-            "PYTHONPATH": str(folder),
+            "PYTHONPATH": os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")]),
             "PYTHONHASHSEED": "0",
             "HF_HUB_OFFLINE": "1",
             "TRANSFORMERS_OFFLINE": "1",
             "KVFAST_SWAP": str(int(swapped)),
-            "KVFAST_OUTCOMES": str(report),
+            "KVFAST_OUTCOMES": str(folder / "outcomes.json"),
         }
+        names = [name for name in (*FILES, SLOW) if only in name] if only else FILES
+        files = [name for name in names if (folder / BELOW / name).exists()]
         command = [
             *(str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider"),
             *("-p", "examples.vllm.own_tests", "--rootdir", str(folder)),
             # The upper conftest is for tests that run models.
-            *("--confcutdir", str(folder / "tests" / "v1"), str(folder / "tests" / "v1" / name)),
+            *("--confcutdir", str(folder / BELOW), *(str(folder / BELOW / name) for name in files)),
         ]
-        try:
-            ran = subprocess.run(
-                command,
-                cwd=models,
-                env=environment,
-                capture_output=True,
-                text=True,
-                timeout=limit_s,
-            )
-        except subprocess.TimeoutExpired as error:
-            raise SystemExit(f"{name}: not done after {limit_s} s; see --limit-s") from error
-        if not report.exists():
-            raise SystemExit(f"{name}: {ran.stdout[-2000:]}{ran.stderr[-2000:]}")
-        found = json.loads(report.read_text())
-    return Outcome(found["tests"], found["errors"], found["swaps"].pop("kvfast", 0), found["swaps"])
+        told = subprocess.run(command, cwd=models, env=environment, capture_output=True, text=True)
+        report = folder / "outcomes.json"
+        found: dict[str, Any] = json.loads(report.read_text()) if report.exists() else {"tests": ()}
+        for file in files:
+            if not any(name.startswith(file) for name in found["tests"]):
+                raise SystemExit(f"{file} did not run\n{told.stdout[-4000:]}{told.stderr[-4000:]}")
+    return found
 
 
-def wrong(stock: Outcome, ours: Outcome) -> list[str]:
-    """Describe what must not be: tests lost, reasons without a test, and no manager on kvfast."""
-    found = [f"LOST {each}: {ours.errors.get(each)}" for each in lost(stock, ours)[0]]
-    found += [
-        f"NOT LOST, though KNOWN: {each}" for each in sorted(known_refusals().keys() & ours.passed)
-    ]
-    return found if ours.on_kvfast else [*found, "NOTHING ON KVFAST"]
+@dataclass(frozen=True)
+class Version:
+    """The tests of one version of vLLM, on its manager and on kvfast."""
+
+    stock: Outcome
+    ours: Outcome
+
+    def lost(self) -> dict[str, str]:
+        """Return the tests that pass in stock alone, each with its known reason, or ""."""
+        gone = sorted(self.stock.passed() - self.ours.passed())
+        return {name: refusal(name, self.ours.errors.get(name, "")) for name in gone}
+
+    def wrong(self) -> list[str]:
+        """Describe what must not be: tests lost, files without a manager on kvfast."""
+        gone = self.lost().items()
+        found = [f"LOST {name}: {self.ours.errors.get(name)}" for name, why in gone if not why]
+        on_kvfast = {name for name, stays in self.ours.managers if not stays}
+        files = [file for file in (*FILES, SLOW) if self.stock.passed(file)]
+        idle = [file for file in files if not any(name.startswith(file) for name in on_kvfast)]
+        return [*found, *(f"NOTHING ON KVFAST in {file}" for file in idle)]
+
+    def cell(self, file: str = "") -> str:
+        """Return how many of the tests that pass in stock also do on kvfast."""
+        of = self.stock.passed(file)
+        both = len(of & self.ours.passed())
+        return f"{both:,}" if both == len(of) else f"{both:,} of {len(of):,}"
 
 
-def lost(stock: Outcome, ours: Outcome) -> tuple[list[str], list[str]]:
-    """Tests that pass in stock alone: those without a reason, and those that fail by theirs."""
-    gone = sorted(stock.passed - ours.passed)
-    known = [
-        each for each in gone if each in known_refusals() and is_refused(each, ours.errors[each])
-    ]
-    return [each for each in gone if each not in known], known
+def refusal(test: str, error: str) -> str:
+    """Return what the test does if this is the error by which kvfast refuses that; else ""."""
+    does, known = known_refusals().get(test.rpartition("/")[2], ("", ""))
+    return does if known and re.search(known, error) else ""
 
 
-def is_refused(test: str, error: str) -> bool:
-    """Return whether this is the error by which kvfast refuses what the test does."""
-    return re.search(known_refusals()[test][1], error) is not None
+def table(versions: Mapping[str, Version]) -> Iterator[str]:
+    """Yield the table of all files, then why tests are refused, and why managers stay."""
+    names = " | ".join(versions)
+    yield f"| vLLM's tests, below v1 | {names} |"
+    yield f"|---|{'---:|' * len(versions)}"
+    ran = [name for one in versions.values() for name in one.stock.tests]
+    for file in (*FILES, SLOW):
+        if any(name.startswith(file) for name in ran):
+            yield _row(f"`{file}`", [one.cell(file) for one in versions.values()])
+    yield _row("**all**", [f"**{one.cell()}**" for one in versions.values()])
+    gone = [Counter(one.lost().values()) for one in versions.values()]
+    stay = [Counter(why for _, why in one.ours.managers) for one in versions.values()]
+    yield _row("lost", [each[""] for each in gone])
+    yield _row("managers on kvfast", [each[""] for each in stay])
+    for title, of in (("a test is refused that", gone), ("a manager stays with vLLM's, as", stay)):
+        yield from ("", f"| {title} | {names} |", f"|---|{'---:|' * len(versions)}")
+        for reason in sorted({reason for each in of for reason in each if reason}):
+            yield _row(reason, [each[reason] for each in of])
 
 
-def row(name: str, stock: Outcome, ours: Outcome) -> str:
-    without, known = lost(stock, ours)
-    stay = sum(ours.elsewhere.values())
-    return (
-        f"| `{name}` | {stock.counts} | {ours.counts} | {ours.on_kvfast} | {stay} "
-        f"| {len(without)} | {len(known)} |"
-    )
-
-
-HEAD = (
-    "| vLLM's tests, below v1 | vLLM's: passed / failed / errors | kvfast: the same "
-    "| managers on kvfast | that stay | lost | refused |",
-    "|---|---|---|---|---|---|---|",
-)
-
-
-def table(results: Mapping[str, tuple[Outcome, Outcome]]) -> list[str]:
-    """Return the table of all files, then why managers stay, and why tests are refused."""
-    lines = [*HEAD, *(row(name, *pair) for name, pair in results.items())]
-    stay: Counter[str] = Counter()
-    refused: Counter[str] = Counter()
-    for stock, ours in results.values():
-        stay.update(ours.elsewhere)
-        refused.update(known_refusals()[each][0] for each in lost(stock, ours)[1])
-    for title, counted in (("a manager stays with vLLM's", stay), ("a test is refused", refused)):
-        if counted:
-            lines += ["", f"| why {title} | times |", "|---|---|"]
-            lines += [f"| {why} | {count} |" for why, count in sorted(counted.items())]
-    return lines
+def _row(title: str, cells: list[Any]) -> str:
+    return f"| {title} | {' | '.join(map(str, cells))} |"
 
 
 def main() -> int:
-    """Run the files; 1 if one has a test that is lost without a reason, or no manager on kvfast."""
+    """Run the files; 1 if a test is lost without a reason, or a file has no manager on kvfast."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--environment", type=Path, required=True, help="a virtual environment")
-    parser.add_argument("--sources", type=Path, required=True, help="a folder of vLLM's sources")
-    parser.add_argument("--version", default="0.24.0", choices=tuple(MARKS), help="of vLLM")
+    parser.add_argument("--environment", type=Path, help="a virtual environment")
+    parser.add_argument("--sources", type=Path, help="a folder of vLLM's sources")
     parser.add_argument("--only", default="", help="files whose names contain this")
-    parser.add_argument("--limit-s", type=int, default=1800, help="for one file, seconds")
-    parser.add_argument("--keep", type=Path, help="outcomes; what is in it is not run")
+    parser.add_argument("--keep", type=Path, help="outcomes by version, of runs before and of this")
     parser.add_argument("--write", action="store_true", help="the table into docs/vllm.md")
     asked = parser.parse_args()
-    python = (asked.environment / "bin" / "python").absolute()
-    sources = asked.sources.absolute()
     kept = json.loads(asked.keep.read_text()) if asked.keep and asked.keep.exists() else {}
-    results, said = {}, []
-    print(*HEAD, sep="\n", flush=True)
-    for name in FILES:
-        if asked.only not in name and name not in kept:
-            continue
-        if name not in kept:
-            pair = [run_file(python, sources, name, on, asked.limit_s) for on in (False, True)]
-            kept[name] = [asdict(each) for each in pair]
+    if asked.environment is not None:
+        where = (asked.environment / "bin" / "python").absolute(), asked.sources.absolute()
+        for side in ("stock", "kvfast"):
+            found = run(*where, asked.only, side == "kvfast")
+            before = kept.setdefault(found.pop("version"), {}).setdefault(side, found)
+            before["tests"] |= found["tests"]
+            before["errors"] |= found["errors"]
+            others = [each for each in before["managers"] if each[0] not in found["tests"]]
+            before["managers"] = others + found["managers"]
             if asked.keep:
                 asked.keep.write_text(json.dumps(kept, indent=1))
-        stock, ours = (Outcome(**each) for each in kept[name])
-        results[name] = (stock, ours)
-        said += wrong(stock, ours)
-        print(row(name, stock, ours), *wrong(stock, ours), sep="\n", flush=True)
-    swapped = sum(ours.on_kvfast for _, ours in results.values())
+    versions = {
+        name: Version(Outcome(**of["stock"]), Outcome(**of["kvfast"]))
+        for name, of in sorted(kept.items())
+        if len(of) == 2
+    }
+    print(*table(versions), sep="\n")
     if asked.write:
         from bench.tables import put  # the plug-in runs where it cannot be imported
 
-        put(["", *table(results), ""], MARKS[asked.version], PAGE)
-    num_lost = sum(each.startswith("LOST") for each in said)
-    print(f"{swapped} managers on kvfast, {num_lost} tests lost")
-    return 1 if said or not results else 0
+        put(["", *table(versions), ""], "own tests", PAGE)
+    said = [f"{name}: {each}" for name, one in versions.items() for each in one.wrong()]
+    print(*said, sep="\n")
+    return 1 if said or not versions else 0
 
 
 # The plug-in.
 
-SWAPS: Counter[str] = Counter()
 OUTCOMES: dict[str, str] = {}
 ERRORS: dict[str, str] = {}
+MANAGERS: list[tuple[str, str]] = []
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -233,6 +227,12 @@ def pytest_load_initial_conftests() -> None:
     platforms._current_platform = CpuPlatform()
     if os.environ.get("KVFAST_SWAP") == "1":
         swap()
+
+
+def note(stays: str) -> None:
+    """Note that the test that runs has made a manager: why it stays with vLLM's, "" on kvfast."""
+    test = os.environ.get("PYTEST_CURRENT_TEST", "").rpartition(" (")[0]
+    MANAGERS.append((test.removeprefix(BELOW), stays))
 
 
 def swap() -> None:
@@ -247,7 +247,7 @@ def swap() -> None:
     class Counted(schedulers.OnKvfast):
         def __init__(self, *args: Any, **options: Any) -> None:
             super().__init__(*args, **options)
-            SWAPS[self.kvfast_reason or "kvfast"] += 1
+            note(self.kvfast_reason or "")
 
     stock = kv_cache_manager.KVCacheManager
 
@@ -256,9 +256,9 @@ def swap() -> None:
         try:
             swapped = kvfast_manager(made, given(options))
         except (UnsupportedError, ConfigError) as error:
-            SWAPS[str(error)] += 1
+            note(str(error))
             return made
-        SWAPS["kvfast"] += 1
+        note("")
         return swapped
 
     on_sync = type("KvfastScheduler", (Counted, scheduler.Scheduler), {})
@@ -311,7 +311,7 @@ def dist_init(tmp_path: Path) -> Iterator[None]:
 
 def pytest_runtest_logreport(report: Any) -> None:
     """Keep the outcome of a test; an error in its setup or teardown counts."""
-    name = report.nodeid.rpartition("/")[2]
+    name = report.nodeid.removeprefix(BELOW)
     if report.when == "call":
         OUTCOMES[name] = report.outcome
     elif report.outcome != "passed":
@@ -324,12 +324,14 @@ def pytest_runtest_logreport(report: Any) -> None:
 def pytest_collectreport(report: Any) -> None:
     """Keep the error of a file that cannot be imported."""
     if report.failed:
-        OUTCOMES[report.nodeid] = "error"
+        OUTCOMES[report.nodeid.removeprefix(BELOW)] = "error"
 
 
 def pytest_sessionfinish() -> None:
     if path := os.environ.get("KVFAST_OUTCOMES"):
-        told = {"tests": OUTCOMES, "errors": ERRORS, "swaps": SWAPS}
+        from vllm.version import __version__
+
+        told = {"tests": OUTCOMES, "errors": ERRORS, "managers": MANAGERS, "version": __version__}
         Path(path).write_text(json.dumps(told))
 
 

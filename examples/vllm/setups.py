@@ -51,9 +51,7 @@ def _spec(kind: str, block_size: int, **members: Any) -> Any:
 
 
 def is_refused(setup: Setup) -> bool:
-    """Return whether kvfast leaves it to vLLM's manager in 0.26 to 0.32
-    (`kvfast.engines.vllm.fit`).
-    """
+    """Return whether kvfast leaves it to vLLM's manager in 0.26 to 0.32."""
     if not 25 < release() < 33:
         return False
     keeps_boundaries = bool(setup.retention) or (release() > 29 and setup.retention != DENSE)
