@@ -22,6 +22,14 @@ POSITIVE = click.IntRange(min=1)
 
 FORMS_OF_IMPL = "a name such as kvref, package.module:factory, or cmd:PROGRAM ARGS…"
 
+
+def _a_file(context: click.Context, option: click.Parameter, given: Path | None) -> Path | None:
+    """Return the path; fails for -, which is for JSON."""
+    if str(given) == "-":
+        fail("--html -: must be the name of a file")
+    return given
+
+
 impl_argument = click.argument("name", metavar="IMPL")
 record_argument = click.argument("record", metavar="RECORD", type=PATH)
 records_option = click.option(
@@ -38,6 +46,7 @@ html_option = click.option(
     "--html",
     "html_path",
     type=PATH,
+    callback=_a_file,
     metavar="FILE",
     help="Write a report as a single HTML page that needs no network.",
 )

@@ -14,6 +14,7 @@ from kvcheck.discovery import find_implementation
 from kvcheck.installed import installed_implementations
 from kvcheck.tools.plans.document import AUTO, GIB, read_plan_file, shipped_names, shipped_path
 from kvcheck.tools.plans.report import make_report
+from kvcheck.tools.replay.whatif_text import Memory
 from kvspec.errors import CacheMemoryError, ConfigError, UnknownImplementationError
 from kvspec.interface import Implementation
 from kvspec.planning import Planner
@@ -24,16 +25,10 @@ MOST_GIB = 1 << 20
 
 
 @dataclass(frozen=True)
-class CachedModel:
-    """A model whose layers keep every token; the bytes that a token takes on each worker."""
+class CachedModel(Memory):
+    """A model whose layers keep every token."""
 
-    name: str
-    bytes_per_token: int
     block_size: int
-
-    def gib(self, num_tokens: int) -> str:
-        """Return the GiB that so many tokens take."""
-        return f"{num_tokens * self.bytes_per_token / GIB:,.2f}"
 
     def num_blocks(self, memory_gib: float, block_size: int) -> int:
         """Return the blocks that fit, the null block included; fails if there are none, or more
@@ -99,12 +94,16 @@ def cached_model(
 
 
 def plan_path(name: str) -> Path:
-    path = Path(name)
-    if path.exists() or path.name != name or path.suffix == ".json":
+    """Return the plan of a model, however its name is written, or a file."""
+    path, known = Path(name), shipped_names()
+    if path.exists() or path.suffix == ".json":
         return path
-    if name not in shipped_names():
-        fail(f"{name}: neither a file nor one of the models {', '.join(shipped_names())}")
-    return shipped_path(name)
+    model = path.name.lower()
+    if model in known:
+        return shipped_path(model)
+    like = next((f"; did you mean {each}?" for each in known if model.startswith(each)), "")
+    others = f", and none of the models {', '.join(known)}"
+    fail(f"{name}: no file{like or others}")
 
 
 def planner_of(name: str | None) -> tuple[Implementation, Planner]:

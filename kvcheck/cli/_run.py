@@ -111,7 +111,8 @@ def _invoke(args: list[str]) -> int:
 
 
 def _usage(error: click.ClickException) -> int:
-    message = error.format_message()
+    message = error.format_message().replace(" is not a valid integer range", " is no integer")
+    message = message.replace(" Did you mean '--help'?", "")  # nothing else is alike
     context = getattr(error, "ctx", None)
     if isinstance(context, click.Context):
         message = f"{message.rstrip('.')} (see: {context.command_path} --help)"

@@ -28,5 +28,6 @@ def with_trace_options(command: _Command) -> _Command:
         "--format",
         "form",
         type=click.Choice(FORMATS),
-        help="Format of TRACE.  [default: recognised by its content]",
+        metavar="FORMAT",
+        help=f"Format of TRACE: {', '.join(FORMATS)}.  [default: recognised by its content]",
     )(run_length(tokenizer(command)))

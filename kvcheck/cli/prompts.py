@@ -25,6 +25,7 @@ from kvcheck.cli._support import (
 from kvcheck.cli._traces import with_trace_options
 from kvcheck.tools.replay.formats.choice import FINEST
 from kvcheck.tools.replay.partings import Parting, Partings, partings, prompts_of
+from kvcheck.tools.replay.report import wrapped
 from kvcheck.tools.replay.source import open_trace
 from kvcheck.tools.replay.trace import select
 
@@ -98,13 +99,13 @@ def _show(trace: str, found: Partings, notes: tuple[str, ...], *, verbose: bool)
     if set_globally("quiet"):
         say(head, console=console)
         return
-    say(
+    lines = [
         head,
         *(f"  note: {note}" for note in notes),
         f"{found.parting:,} requests part from all earlier ones, places: {found.places:,};"
         f" {found.continuing:,} go on where an earlier prompt ended, or repeat it",
-        console=console,
-    )
+    ]
+    say(*wrapped(lines, console.width), console=console)
     if not found.partings:
         return
     names = ("at token", "requests", "shared in block", "filled up", "", "last", "")
@@ -136,9 +137,13 @@ def _text_lines(each: Parting, most: int | None) -> Iterator[str]:
     before = _line(each.before)
     before = before if most is None or len(before) <= most else "…" + before[1 - most :]
     place = f"  {each.at_tokens:,}: "
+    if most is None:  # texts in full stand below each other
+        yield f"{place}{before}"
+        yield from (f"    |{_line(way)}" for way in each.ways)
+        return
     for number, way in enumerate(map(_line, each.ways)):
         head = place + before if number == 0 else " " * len(place + before)
-        yield f"{head}|{way if most is None or len(way) <= most else way[: most - 1] + '…'}"
+        yield f"{head}|{way if len(way) <= most else way[: most - 1] + '…'}"
 
 
 def _line(text: str) -> str:

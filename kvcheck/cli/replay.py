@@ -25,6 +25,7 @@ from kvcheck.cli._support import (
     STDOUT,
     check_outputs,
     fail,
+    output_console,
     progress_console,
     require_extra,
     say,
@@ -134,8 +135,8 @@ _WRONG = (InvariantViolation, ReplayError, ExplanationError, UnrecordableError)
     "sources",
     multiple=True,
     metavar="URL",
-    help="Metrics of a vLLM that ran the trace, at its /metrics or in a file, to compare with."
-    " Twice: before and after the trace.",
+    help="Metrics of a vLLM that ran the trace, at its /metrics or in a file, to compare with; its"
+    " pool is the default. Twice: before and after the trace. Needs the extra metrics.",
 )
 @with_model_options
 @with_trace_options
@@ -164,6 +165,7 @@ def command(traces: tuple[str, ...], name: str | None, **given: Any) -> None:
     if given["check"] is None:
         given["check"] = name is not None
     name = name or "kvfast"
+    given["live"] = _live(given["sources"])
     num_blocks, block_size = _pool(given)
     options = ReplayOptions(
         num_blocks=num_blocks,
@@ -195,14 +197,16 @@ def command(traces: tuple[str, ...], name: str | None, **given: Any) -> None:
 
 
 def _pool(given: dict[str, Any]) -> tuple[int, int]:
-    """Return blocks and block size: as given, or the model's, and what fits in the memory given."""
+    """Return blocks and block size: as given, or what a model has in this memory, or an engine."""
     cached = cached_model(given["model"], given["memories_gib"], given["tensor"])
     if cached is not None:
         if len(given["memories_gib"]) != 1 or given["num_blocks"] is not None:
             fail("--model needs one --memory-gib, and no --num-blocks")
         size = given["block_size"] or cached.block_size
         return cached.num_blocks(given["memories_gib"][0], size), size
-    return given["num_blocks"] or NUM_BLOCKS, given["block_size"] or BLOCK_SIZE
+    live = given["live"]
+    num_blocks = given["num_blocks"] or (live and live.num_blocks) or NUM_BLOCKS
+    return num_blocks, given["block_size"] or (live and live.block_size) or BLOCK_SIZE
 
 
 def _check_several(traces: Sequence[str], given: dict[str, Any]) -> None:
@@ -238,7 +242,7 @@ def _replayed(
             limit=given["limit"],
             check_invariants=given["check"],
             prefill_rate=given["prefill_rate"],
-            live=_live(given["sources"]),
+            live=given["live"],
         )
         with _recorded(implementation, given["record_path"], context) as subject:
             result = _replay(subject, options, source, context, is_shown=is_shown)
@@ -336,4 +340,6 @@ def _write(replays: Sequence[tuple[ReplayResult, dict[str, Any]]], given: dict[s
     if set_globally("quiet"):
         say(*map(verdict, contents))
     else:
-        click.echo(report_text(contents[0]) if is_one else beside.text(contents), nl=False)
+        width = output_console().width
+        text = report_text(contents[0], width) if is_one else beside.text(contents, width)
+        click.echo(text, nl=False)

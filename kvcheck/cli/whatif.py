@@ -22,6 +22,11 @@ from kvcheck.cli._support import (
     fail,
     output_console,
     progress_bars,
+<<<<<<< HEAD
+=======
+    progress_console,
+    require_extra,
+>>>>>>> 51509eab (replay, whatif: reports that fit the screen)
     right_table,
     say,
     set_globally,
@@ -32,6 +37,7 @@ from kvcheck.cli._traces import with_trace_options
 from kvcheck.cli._workers import workers_for, workers_options
 from kvcheck.tasks import Call, Workers, in_order
 from kvcheck.tools.replay.policies import FORMS, lacks, policy_of
+from kvcheck.tools.replay.report import wrapped
 from kvcheck.tools.replay.source import open_trace
 from kvcheck.tools.replay.trace import TraceSource, select
 from kvcheck.tools.replay.units import Units, units_of
@@ -44,6 +50,7 @@ from kvcheck.tools.replay.whatif_text import (
     headings,
     rows,
     side_by_side,
+    with_memory,
 )
 
 
@@ -128,15 +135,19 @@ def command(
         policy_of(name)
     wanted = block_sizes or (None if cached is None else cached.block_size,)
     asked = [_read(trace, size, limit, opened) for trace in traces for size in wanted]
-    _require_facts(policies, asked)
+    policies = _possible(policies, asked)
     if cached is not None and memories_gib:
         pools = [_pools_of(units, memories_gib, cached) for _, units in asked]
     else:
         pools = _pools(asked, sizes, sorted(set(chosen)))
     with workers_for(jobs, cluster, num_calls=len(asked)) as workers:
         curves = curves_of(asked, pools, workers, dict.fromkeys(policies))
+<<<<<<< HEAD
     if html_path is not None:
         write_whole(html_path, whatif_page(curves).encode())
+=======
+    _write_pictures(curves, plot_path, html_path, cached)
+>>>>>>> 51509eab (replay, whatif: reports that fit the screen)
     if json_path is not None:
         named = {} if cached is None else {"model": asdict(cached)}
         write_json({"curves": [asdict(each) for each in curves], **named}, json_path)
@@ -144,13 +155,41 @@ def command(
         _show(curves, cached)
 
 
-def _require_facts(policies: Sequence[str], asked: Sequence[tuple[str, Units]]) -> None:
-    """Fail for a policy that reads what a trace does not say."""
-    for name, (trace, units) in product(policies, asked):
-        if lacking := lacks(units, name):
-            fail(f"--policy {name}: {trace} has no {lacking}")
+def _possible(policies: Sequence[str], asked: Sequence[tuple[str, Units]]) -> tuple[str, ...]:
+    """Return the policies, without LRU and those that read what a trace does not say.
+
+    Remarks on these; fails if nothing is left.
+    """
+    lines = {
+        name: f"--policy {name}: {trace} has no {lacking}"
+        for name, (trace, units) in product(policies, asked)
+        if (lacking := lacks(units, name))
+    }
+    found = tuple(name for name in policies if name not in lines)
+    if lines and not found:
+        fail(next(iter(lines.values())))
+    say(*(f"{line}; left out" for line in lines.values()), console=progress_console())
+    return tuple(name for name in found if name != "lru")
 
 
+<<<<<<< HEAD
+=======
+def _write_pictures(
+    curves: Sequence[Curve],
+    plot_path: Path | None,
+    html_path: Path | None,
+    cached: CachedModel | None,
+) -> None:
+    if plot_path is not None:
+        from kvcheck.tools.replay.whatif_plot import plot_bytes
+
+        image_format = plot_path.suffix.lower().lstrip(".")
+        write_whole(plot_path, plot_bytes(curves, image_format=image_format))
+    if html_path is not None:
+        write_whole(html_path, whatif_page(curves, cached).encode())
+
+
+>>>>>>> 51509eab (replay, whatif: reports that fit the screen)
 def _read(
     trace: str,
     block_size: int | None,
@@ -213,40 +252,23 @@ def curves_of(
 def _show(curves: Sequence[Curve], cached: CachedModel | None) -> None:
     """Print a table of each curve, or one of several side by side, referred to by number."""
     console = output_console()
-    gib = None if cached is None else cached.gib
     if cached is not None and not set_globally("quiet"):
-        line = f"{cached.name}: {cached.bytes_per_token:,} bytes a token on each worker"
-        say(line, console=console)
+        say(cached.line, console=console)
     if set_globally("quiet"):
-        say(*(f"{found.trace}: {enough_line(found, gib)}" for found in curves), console=console)
+        say(*(f"{found.trace}: {enough_line(found, cached)}" for found in curves), console=console)
         return
     is_single = len(curves) == 1 or bool(curves[0].costs)
     for number, found in enumerate(curves, 1):
         notes = (f"  note: {note}" for note in found.notes)
         named = "" if is_single else f"{number}  "
-        say(f"{named}{heading(found, found.trace)}", *notes, console=console)
+        head = wrapped([f"{named}{heading(found, found.trace)}", *notes], console.width)
+        say(*head, console=console)
         if is_single:
-            console.print(right_table(*_with_memory(headings(found), rows(found), cached)))
+            console.print(right_table(*with_memory(headings(found), rows(found), cached)))
             costs = [costs_line(found)] if found.costs else []
-            say(enough_line(found, gib), *costs, console=console)
+            say(*wrapped([enough_line(found, cached), *costs], console.width), console=console)
     if not is_single:
         numbers = range(1, len(curves) + 1)
         columns = [f"{number}: {what}" for number in numbers for what in ("hit rate", "best")]
         lines = side_by_side(curves)
-        console.print(right_table(*_with_memory(["tokens", *columns], lines, cached)))
-
-
-def _with_memory(
-    names: Sequence[str], lines: Iterable[Sequence[str]], cached: CachedModel | None
-) -> tuple[Sequence[str], Iterable[Sequence[str]]]:
-    """Return the table with a column behind that of the tokens: the GiB that they take."""
-    if cached is None:
-        return names, lines
-    place = names.index("tokens") + 1
-
-    def gib(cell: str) -> str:
-        number = cell.replace(",", "")
-        return cached.gib(int(number)) if number.isdecimal() else ""
-
-    added = ([*line[:place], gib(line[place - 1]), *line[place:]] for line in lines)
-    return [*names[:place], "GiB", *names[place:]], added
+        console.print(right_table(*with_memory(["tokens", *columns], lines, cached)))

@@ -1,18 +1,19 @@
 "use strict";
 // The page of `kvspec whatif --html`. Names of traces reach the page as text nodes only.
 
-const { curves, enough_percent: enough } = JSON.parse(document.getElementById("curves").textContent);
+const { curves, enough_percent: enough, token_bytes: tokenBytes } = JSON.parse(document.getElementById("curves").textContent);
 const byId = (id) => document.getElementById(id);
 const SVG = "http://www.w3.org/2000/svg";
 const MARGIN = { left: 48, right: 14, top: 10, bottom: 42 };
 const SHORT = { maximumFractionDigits: 1, notation: "compact" };
 
 for (const curve of curves) {
-  curve.points = curve.points.map(([blocks, lru, best]) =>
-    ({ blocks, lru, best, tokens: tokensOf(curve, blocks) }));
+  curve.points = curve.points.map(([blocks, lru, best, policies]) =>
+    ({ blocks, lru, best, policies, tokens: tokensOf(curve, blocks) }));
   curve.at = new Map(curve.points.map((point) => [point.tokens, point]));
 }
 const pools = [...new Set(curves.flatMap((curve) => [...curve.at.keys()]))].sort((a, b) => a - b);
+const policies = Object.keys(curves[0].points[0]?.policies ?? {});
 const blockSizes = new Set(curves.map((curve) => curve.block_size));
 let chosen = 0; // the place in `pools`
 let plot = null; // what the last drawing measured: scales, and the lines that move
@@ -25,7 +26,8 @@ function percent(rate) { return `${(100 * rate).toFixed(2)}%`; }
 function points(less, more) { return `${(100 * Math.max(0, more - less)).toFixed(2)} points`; }
 
 function sizeText(tokens) {
-  const held = `${count(tokens)} tokens`;
+  const gib = tokenBytes ? `, ${((tokens * tokenBytes) / 2 ** 30).toFixed(2)} GiB` : "";
+  const held = `${count(tokens)} tokens${gib}`;
   if (blockSizes.size > 1) return held;
   const [size] = blockSizes;
   return `${count(tokens / size + 1)} blocks, ${held}`;
@@ -104,6 +106,8 @@ function drawCurve(svg, at, curve, number) {
   const kind = (name) => `curve ${name} ${colour(number)}`;
   svg.append(drawn("line", { class: kind("endless"), ...ends, y1: y, y2: y }));
   svg.append(drawn("polyline", { class: kind("best"), points: line((each) => each.best) }));
+  policies.forEach((name, other) => svg.append(drawn("polyline",
+    { class: `curve policy ${colour(number + other + 1)}`, points: line((each) => each.policies[name]) })));
   svg.append(drawn("polyline", { class: kind("rules"), points: line((each) => each.lru) }));
   for (const each of curve.points)
     svg.append(drawn("circle",
@@ -143,6 +147,8 @@ function drawLegend() {
   const kinds = [["rules", "hit rate"], ["best", "best possible (Belady)"], ["endless", "endless pool"]];
   const only = curves.length === 1 ? 0 : undefined;
   for (const [kind, words] of kinds) byId("legend").append(element("span", {}, sample(kind, only), words));
+  policies.forEach((name, other) =>
+    byId("legend").append(element("span", {}, sample("policy", other + 1), name)));
   if (curves.length === 1) return;
   const whose = element("div", { class: "legend" });
   curves.forEach((curve, number) =>
@@ -163,17 +169,18 @@ function answer(curve, tokens) {
   const from = `${count(curve.enough_blocks)} blocks`;
   const needed = `${count(tokensOf(curve, curve.enough_blocks))} tokens`;
   const goal = curve.infinite
-    ? box(from, `for ${enough}% of what is possible`, needed)
-    : box("–", "nothing is possible", "no request begins with a block of one before");
+    ? box(from, `for ${enough}% of an endless pool's hits`, needed)
+    : box("–", "even an endless pool hits nothing", "no request begins with a block of one before");
   const endless = (more) => box(percent(curve.infinite), "endless pool", more);
   if (point === undefined) {
     const why = tokens < curve.points[0].tokens ? "too small for the largest request" : "not computed";
     return [box("–", "hit rate", why), endless(""), goal];
   }
-  const share = `${((100 * point.lru) / curve.infinite).toFixed(1)}% of what is possible`;
+  const share = `${((100 * point.lru) / curve.infinite).toFixed(1)}% of an endless pool's hits`;
   return [
     box(percent(point.lru), "hit rate", curve.infinite ? share : ""),
     box(percent(point.best), "best possible (Belady)", `${points(point.lru, point.best)} more`),
+    ...policies.map((name) => box(percent(point.policies[name]), name)),
     endless(`${points(point.lru, curve.infinite)} more`),
     goal,
   ];
@@ -210,10 +217,12 @@ function point(event) {
   plot.pointed.setAttribute("x2", x);
   plot.pointed.setAttribute("visibility", "visible");
   const cells = (...texts) => element("tr", {}, ...texts.map((text) => element("td", {}, text)));
-  const table = element("table", {}, cells("", "hit", "best"));
+  const table = element("table", {}, cells("", "hit", ...policies, "best"));
   curves.forEach((curve, number) => {
     const at = curve.at.get(tokens);
-    const row = cells(curve.name, at ? percent(at.lru) : "–", at ? percent(at.best) : "–");
+    const rates = at ? [at.lru, ...policies.map((name) => at.policies[name]), at.best] : [];
+    const none = ["–", "–", ...policies.map(() => "–")];
+    const row = cells(curve.name, ...(at ? rates.map(percent) : none));
     row.firstChild.className = `name ${colour(number)}`;
     table.append(row);
   });

@@ -43,9 +43,14 @@ def test_an_engine_is_compared_by_its_metrics(
     assert "answers of earlier turns" in run("--against", str(better))["against"]["reasons"][0]
     smaller = run("--num-blocks", "299", "--against", str(after))["against"]
     assert smaller["reasons"][0].endswith("--num-blocks 300")
+    assert run("--against", str(after))["options"]["num_blocks"] == 300
+    pool = after.read_text().replace('"300"', '"299"')
+    (tmp_path / "pool.prom").write_text(pool)
+    assert run("--against", str(tmp_path / "pool.prom"))["options"]["num_blocks"] == 299
     others = run("--limit", "40", "--against", str(after))["against"]
     assert any("more tokens looked up" in reason for reason in others["reasons"])
     rest = run("--against", str(before), "--against", str(after))["against"]
+    assert not any("twice" in reason for reason in rest["reasons"])
     assert rest["tokens_queried"] == alone["tokens_queried"] - first["tokens_queried"]
     assert main(["replay", "demo", "--against", str(after), "--against", str(before)]) == 2
     assert "a counter is lower" in capsys.readouterr().err

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from kvcheck.tools.replay.whatif import Curve, Point
 from kvcheck.tools.replay.whatif_page import whatif_page
+from kvcheck.tools.replay.whatif_text import Memory
 from tests.browser import browse, text_of
 
 SMALL = Curve(
@@ -17,9 +18,22 @@ SMALL = Curve(
 LARGE = Curve("b/<large> & $x.jsonl", 64, 20, 0.8, 33, (Point(9, 0.1, 0.6), Point(33, 0.75, 0.8)))
 
 
-def drawn(program: str, folder: Path, curves: list[Curve], fragment: str = "", do: str = "") -> str:
+POLICY = Curve(
+    "demo", 64, 10, 0.5, 9, (Point(5, 0.25, 0.4, {"arc": 0.3}), Point(9, 0.45, 0.5, {"arc": 0.5}))
+)
+MEMORY = Memory("a model", 2**20)
+
+
+def drawn(
+    program: str,
+    folder: Path,
+    curves: list[Curve],
+    fragment: str = "",
+    do: str = "",
+    memory: Memory | None = None,
+) -> str:
     file = folder / "page.html"
-    text = whatif_page(curves)
+    text = whatif_page(curves, memory)
     end = text.rindex("</body>")
     file.write_text(f"{text[:end]}<script>{do}</script>{text[end:]}", "utf-8")
     return browse(program, folder, f"{file.as_uri()}{fragment}", "--dump-dom")
@@ -52,11 +66,19 @@ def test_the_chosen_pool_is_answered(chromium: str, tmp_path: Path) -> None:
     document = drawn(chromium, tmp_path, [SMALL], "#tokens=256")
     assert text_of(document, "size") == "5 blocks, 256 tokens"
     assert answers(document) == [
-        "25.00%|hit rate|50.0% of what is possible",
+        "25.00%|hit rate|50.0% of an endless pool's hits",
         "40.00%|best possible (Belady)|15.00 points more",
         "50.00%|endless pool|25.00 points more",
-        "9 blocks|for 90% of what is possible|512 tokens",
+        "9 blocks|for 90% of an endless pool's hits|512 tokens",
     ]
+
+
+def test_other_orders_and_the_memory_of_a_model_are_there(chromium: str, tmp_path: Path) -> None:
+    document = drawn(chromium, tmp_path, [POLICY], "#tokens=256", memory=MEMORY)
+    assert text_of(document, "size") == "5 blocks, 256 tokens, 0.25 GiB"
+    assert "30.00%|arc" in answers(document)
+    assert document.count('class="curve policy c1"') == 1
+    assert "9 blocks (512 tokens), 0.50 GiB, give" in document
 
 
 def test_slider_and_click_choose_and_pointing_shows(chromium: str, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
 
-from kvcheck.tools.replay.trace import NO_OUTPUTS
+from kvcheck.tools.replay.trace import ESTIMATED, NO_OUTPUTS
 from kvspec.errors import FormatError
 from kvspec.metrics import HITS, QUERIES
 
@@ -28,6 +28,7 @@ class Live:
     """Counters of an engine, summed over its `engines`, and the pool of one of them.
 
     `source`: address or file. `num_blocks` and `block_size` are None where it doesn't show them.
+    `is_between`: it's the difference of two readings.
     """
 
     source: str
@@ -38,6 +39,7 @@ class Live:
     num_blocks: int | None
     block_size: int | None
     caches: bool
+    is_between: bool = False
 
     def since(self, before: Live) -> Live:
         """Return the counts since an earlier reading. Raises FormatError if one has shrunk."""
@@ -49,7 +51,7 @@ class Live:
             raise FormatError(
                 self.source, None, None, f"a counter is lower than in {before.source}"
             )
-        return Live(**{**asdict(self), **counts})
+        return Live(**{**asdict(self), **counts, "is_between": True})
 
 
 def read_live(source: str) -> Live:
@@ -119,12 +121,15 @@ def _reasons(live: Live, content: Mapping[str, Any]) -> Iterator[str]:
     queried = content["tokens_queried"]
     if abs(live.tokens_queried - queried) > NEAR * queried:
         change = live.tokens_queried - queried
+        estimated = any(note.startswith(ESTIMATED) for note in content["notes"])
+        why = f"{ESTIMATED} here, or other requests" if estimated else "other requests"
+        twice = "; give --against twice, with the metrics before and after the trace"
         yield (
-            f"{abs(change):,} {'more' if change > 0 else 'fewer'} tokens looked up: other requests;"
-            " give --against twice, with the metrics before and after the trace"
+            f"{abs(change):,} {'more' if change > 0 else 'fewer'} tokens looked up: {why}"
+            f"{'' if live.is_between else twice}"
         )
     if live.preemptions != content["preemptions"]:
         yield (
-            f"{live.preemptions:,} preemptions, here {content['preemptions']:,}: requests arrive at"
-            " other times; see --arrival, --max-running and --max-tokens-per-step"
+            f"preemptions: {live.preemptions:,}, here {content['preemptions']:,}; requests arrive"
+            " at other times; see --arrival, --max-running and --max-tokens-per-step"
         )

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from kvcheck.tools.replay.names import short_names
-from kvcheck.tools.replay.report import how, number_rows, seconds_rows
+from kvcheck.tools.replay.report import WIDTH, how, number_rows, seconds_rows, wrapped
 
 FORMAT = "kvspec-replays"
 FORMAT_VERSION = 1
@@ -52,7 +52,7 @@ def explanations(contents: Sequence[dict[str, Any]]) -> Rows:
     return [*rows, ("unexplained", *(f"{each:.3%}" for each in residuals))]
 
 
-def text(contents: Sequence[dict[str, Any]]) -> str:
+def text(contents: Sequence[dict[str, Any]], width: int = WIDTH) -> str:
     """Return the replays as text for a terminal."""
     sections = (
         (heading(contents), numbers(contents)),
@@ -61,28 +61,35 @@ def text(contents: Sequence[dict[str, Any]]) -> str:
     )
     columns = names(contents)
     notes = [
-        f"  {name}: {note}\n"
+        f"  {name}: {note}"
         for name, content in zip(columns, contents, strict=True)
         for note in content["notes"]
     ]
-    inexact = [f"Inexact\n{''.join(notes)}"] if notes else []
-    return "\n".join([*(_section(title, columns, rows) for title, rows in sections), *inexact])
+    inexact = ["\n".join(["Inexact", *wrapped(notes, width), ""])] if notes else []
+    tables = (_section(title, columns, rows, width) for title, rows in sections)
+    return "\n".join([*tables, *inexact])
 
 
 def _joined(tables: Sequence[Sequence[tuple[str, str]]]) -> Rows:
     """Join tables with equal labels into one."""
     return [
-        (rows[0][0], *(value.replace("  ", " ") for _, value in rows))
+        (rows[0][0], *(value.replace("  ", " ").replace(" tokens", "") for _, value in rows))
         for rows in zip(*tables, strict=True)
     ]
 
 
-def _section(title: str, columns: Sequence[str], rows: Rows) -> str:
+def _section(title: str, columns: Sequence[str], rows: Rows, width: int) -> str:
+    """Write a table, below itself where it is wider than a line."""
     lines = [("", *columns), *rows]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    first, *widths = (max(map(len, column)) + 2 for column in zip(*lines, strict=True))
+    parts: list[list[int]] = [[]]
+    for number, wide in enumerate(widths):
+        if parts[-1] and first + wide + sum(widths[each] for each in parts[-1]) > width:
+            parts.append([])
+        parts[-1].append(number)
     shown = [
-        f"  {line[0]:<{widths[0]}}"
-        + "".join(f"  {cell:>{width}}" for cell, width in zip(line[1:], widths[1:], strict=True))
+        f"  {line[0]:<{first - 2}}" + "".join(f"{line[each + 1]:>{widths[each]}}" for each in part)
+        for part in parts
         for line in lines
     ]
-    return "\n".join([title, *(line.rstrip() for line in shown), ""])
+    return "\n".join([*wrapped([title], width), *(line.rstrip() for line in shown), ""])

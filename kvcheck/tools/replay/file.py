@@ -99,7 +99,7 @@ class TraceFile:
             reader, chunks = self._begin()
             for record in reader.records(chunks, self.name):
                 if self._ordered and not reader.has_times:
-                    problem = "has no time, as some of these requests; use --arrival ignore"
+                    problem = "has no time; use --arrival ignore"
                     raise TraceError(self.name, record.line, None, problem)
                 if self._ordered and record.timestamp_ms < previous:
                     problem = (

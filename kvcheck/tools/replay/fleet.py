@@ -13,6 +13,7 @@ from typing import Any
 
 from kvcheck.tools.replay.driver import Driver
 from kvcheck.tools.replay.options import ReplayOptions
+from kvcheck.tools.replay.report import WIDTH, wrapped
 from kvcheck.tools.replay.result import Counts
 from kvcheck.tools.replay.tokens import prompt_tokens
 from kvcheck.tools.replay.trace import TraceRecord
@@ -293,7 +294,7 @@ def fleet_text(content: dict[str, Any]) -> str:
     lines = [
         f"{content['trace']} through {content['engines']} engines of {content['implementation']},"
         f" each {options['num_blocks']:,} blocks of {options['block_size']} tokens",
-        *(f"  note: {note}" for note in content["notes"]),
+        *wrapped((f"  note: {note}" for note in content["notes"]), WIDTH),
         "",
         f"{'route':<14}{'hit rate':>9}{'computed':>14}{'busiest':>9}{'steps':>9}{'preempted':>11}",
     ]

@@ -11,7 +11,7 @@ from kvcheck.tools.replay.report import heading, note_lines, number_rows, second
 from kvcheck.view.page import data_file, document
 
 _STYLE = """
-table { width: auto; }
+table { width: auto; } th, td { overflow-wrap: normal; }
 td.number, .beside td { text-align: right; white-space: nowrap;
                         font-variant-numeric: tabular-nums; }
 th { color: var(--dim); } .beside tr:first-child th { text-align: right; color: var(--text); }
@@ -20,8 +20,10 @@ tr.total td, tr.total th { font-weight: 600; color: var(--text); }
 .bar { height: 0.8rem; min-width: 1px; background: #3a8fc4; }
 .bar.down { background: #d55e00; } .bar.up { background: #009e73; }
 .meaning { color: var(--dim); min-width: 14rem; } .wide { overflow-x: auto; }
-.picture { background: #fff; border-radius: 6px; } svg { max-width: 100%; height: auto; }
-@media (max-width: 40rem) { .bars { display: none; } .meaning { min-width: 9rem; }
+.picture { background: #fff; border-radius: 6px; }
+svg { display: block; width: 100%; height: auto; }
+@media (prefers-color-scheme: dark) { .picture { filter: invert(0.9) hue-rotate(180deg); } }
+@media (max-width: 40rem) { .bars { display: none; } .meaning { min-width: 6rem; }
   th, td { padding-right: 0.6rem; } th { white-space: normal; } }
 """
 

@@ -206,6 +206,7 @@ class ARC(LRU):
 
 
 POLICIES: Mapping[str, tuple[type[LRU], str]] = {
+    "lru": (LRU, ""),
     "arc": (ARC, ""),
     "lfu": (LFU, ""),
     "priority": (Priority, ""),

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterator
+import textwrap
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from kvcheck.tools.replay.against import Live, beside
 from kvcheck.tools.replay.result import ReplayResult
@@ -16,8 +17,14 @@ from kvspec.interface import Capabilities
 
 FORMAT = "kvspec-replay"
 FORMAT_VERSION = 1
+WIDTH = 80
+"""Characters in a line, where nothing is known of a terminal."""
 NUM_BLOCKS, BLOCK_SIZE = 300, 64
 """The pool where none is given: it suits the shipped trace."""
+
+
+Rows: TypeAlias = Sequence[tuple[str, ...]]
+"""Labels, values, and what they mean if that is said."""
 
 
 @dataclass(frozen=True)
@@ -96,12 +103,24 @@ def report(result: ReplayResult, context: ReplayContext) -> dict[str, Any]:
     return content
 
 
-def report_text(content: dict[str, Any]) -> str:
+def wrapped(lines: Iterable[str], width: int) -> list[str]:
+    """Wrap lines; what follows in a line is indented by four more."""
+    found = []
+    for line in lines:
+        inner = " " * (len(line) - len(line.lstrip()) + 4)
+        found += textwrap.wrap(
+            line, width, subsequent_indent=inner, break_long_words=False, break_on_hyphens=False
+        )
+    return found
+
+
+def report_text(content: dict[str, Any], width: int = WIDTH) -> str:
     """Return the report as text for a terminal."""
+    head = wrapped([heading(content), *note_lines(content)], width)
     sections = [
-        _section("\n".join([heading(content), *note_lines(content)]), number_rows(content)),
-        _section("From the trace's repeat rate to the hit rate", explanation_rows(content)),
-        _section("Seconds", seconds_rows(content)),
+        _section("\n".join(head), number_rows(content), width),
+        _section("From the trace's repeat rate to the hit rate", explanation_rows(content), width),
+        _section("Seconds", seconds_rows(content), width),
     ]
     return "\n".join(sections)
 
@@ -183,15 +202,15 @@ def _rows_beside(content: dict[str, Any]) -> Iterator[tuple[str, str]]:
         )
 
 
-def explanation_rows(content: dict[str, Any]) -> list[tuple[str, str]]:
+def explanation_rows(content: dict[str, Any]) -> Rows:
     """Return a row for each item of the explanation that has an effect."""
-    rows = [("trace repeat rate", f"{content['trace_repeat_rate']:>9.3%}")]
+    rows: list[tuple[str, ...]] = [("trace repeat rate", f"{content['trace_repeat_rate']:>9.3%}")]
     for item in content["explanation"]["items"]:
         if item["rate_change"] == 0:
             continue
         tokens = "" if item["tokens"] is None else f"{item['tokens']:+,}"
         change = f"{100 * item['rate_change']:>+8.3f} "
-        rows.append((item["name"].replace("_", " "), f"{change}  {tokens:>14}  {item['meaning']}"))
+        rows.append((item["name"].replace("_", " "), f"{change} {tokens:>11}", item["meaning"]))
     rows.append(("hit rate", f"{content['hit_rate']:>9.3%}"))
     rows.append(("unexplained", f"{content['explanation']['residual']:>9.3%}"))
     return rows
@@ -206,7 +225,13 @@ def _share(part: int, whole: int) -> str:
     return f"{part / whole:.2%}" if whole else "none queried"
 
 
-def _section(title: str, rows: list[tuple[str, str]]) -> str:
-    width = max(len(label) for label, _ in rows)
-    lines = [f"  {label:<{width}}  {value}".rstrip() for label, value in rows]
-    return "\n".join([title, *lines, ""])
+def _section(title: str, rows: Rows, width: int) -> str:
+    """Write labels and values, and beside these, on several lines, what they mean."""
+    widest = max(len(label) for label, *_ in rows)
+    lines = [title]
+    for label, value, *meaning in rows:
+        start = f"  {label:<{widest}}  {value}"
+        inside = textwrap.wrap(" ".join(meaning), max(20, width - len(start) - 2)) or [""]
+        lines.append(f"{start}  {inside[0]}".rstrip())
+        lines += [" " * (len(start) + 2) + each for each in inside[1:]]
+    return "\n".join([*lines, ""])

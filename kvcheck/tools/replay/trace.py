@@ -12,6 +12,7 @@ from kvspec.errors import FormatError, InvalidArgumentError
 RUN_LENGTH_TOKENS = 512
 """Input tokens that one id of Mooncake's and of generated traces represents."""
 
+ESTIMATED = "lengths are estimates"
 NO_OUTPUTS = "the trace has no generated tokens: answers in later prompts are misses"
 """The note of traces that have only numbers of them."""
 

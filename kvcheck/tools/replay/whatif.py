@@ -42,8 +42,9 @@ class Point:
 class Curve:
     """All sizes of one trace with one block size. `infinite`: with a pool that never evicts.
 
-    `enough_blocks`: the smallest pool that reaches `ENOUGH_PERCENT` of that. `notes`: what is
-    inexact in the trace. `costs`: the time that each policy's bookkeeping took, over LRU's.
+    `enough_blocks`: the smallest pool that reaches `ENOUGH_PERCENT` of that; `is_least`: a smaller
+    one does not hold the largest request. `notes`: what is inexact in the trace. `costs`: the time
+    that each policy's bookkeeping took, over LRU's.
     """
 
     trace: str
@@ -54,6 +55,7 @@ class Curve:
     points: tuple[Point, ...]
     notes: tuple[str, ...] = ()
     costs: dict[str, float] = field(default_factory=dict)
+    is_least: bool = False
 
     def tokens(self, num_blocks: int) -> int:
         """Return the tokens that a pool of `num_blocks` blocks holds, without the null block."""
@@ -107,6 +109,7 @@ def curve(
         points=tuple(points),
         notes=units.notes,
         costs=costs,
+        is_least=enough == units.smallest_pool,
     )
 
 

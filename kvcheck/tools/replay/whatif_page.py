@@ -10,23 +10,33 @@ from html import escape
 from typing import Any
 
 from kvcheck.tools.replay.whatif import ENOUGH_PERCENT, Curve
-from kvcheck.tools.replay.whatif_text import enough_line, heading, headings, names, rows
+from kvcheck.tools.replay.whatif_text import (
+    Memory,
+    costs_line,
+    enough_line,
+    heading,
+    headings,
+    names,
+    rows,
+    with_memory,
+)
 from kvcheck.view.page import data_file, document, embedded
 
 
-def whatif_page(curves: Sequence[Curve]) -> str:
-    """Return the whole page."""
+def whatif_page(curves: Sequence[Curve], memory: Memory | None = None) -> str:
+    """Return the whole page; `memory`: what the tokens of a pool take."""
     style = data_file("check.css") + data_file("whatif.css")
-    return document("What pools of other sizes would hit", _body(curves), style=style)
+    return document("What pools of other sizes would hit", _body(curves, memory), style=style)
 
 
-def _body(curves: Sequence[Curve]) -> Iterator[str]:
+def _body(curves: Sequence[Curve], memory: Memory | None) -> Iterator[str]:
     yield "<h1>What pools of other sizes would hit</h1>"
     headings = [heading(*each) for each in zip(curves, names(curves), strict=True)]
-    for line in headings:
+    for found, line in zip(curves, headings, strict=True):
         yield f'<p class="dim">{escape(line)}</p>'
-    for note in dict.fromkeys(note for found in curves for note in found.notes):
-        yield f"<p>Note: {escape(note)}</p>"
+        yield from (f"<p>Note: {escape(note)}</p>" for note in found.notes)
+    if memory is not None:
+        yield f"<p>{escape(memory.line)}</p>"
     yield "<noscript><p>The curves need JavaScript; nothing is loaded from elsewhere. The numbers"
     yield "are below.</p></noscript>"
     yield _CHART
@@ -36,8 +46,11 @@ def _body(curves: Sequence[Curve]) -> Iterator[str]:
     for found, line in zip(curves, headings, strict=True):
         is_open = " open" if len(curves) == 1 else ""
         yield f"<details{is_open}><summary>{escape(line)}</summary><div>"
-        yield f"<p>{escape(enough_line(found))}</p>{_table(found)}</div></details>"
-    yield f'<script type="application/json" id="curves">{embedded(_content(curves))}</script>'
+        lines = [enough_line(found, memory), *([costs_line(found)] if found.costs else [])]
+        yield from (f"<p>{escape(line)}</p>" for line in lines)
+        yield f"{_table(found, memory)}</div></details>"
+    content = embedded(_content(curves, memory))
+    yield f'<script type="application/json" id="curves">{content}</script>'
     yield f"<script>{data_file('whatif.js')}</script>"
 
 
@@ -65,28 +78,31 @@ blocks and end in another order; kvspec replay runs them so, with one size.</dd>
 """
 
 
-def _content(curves: Sequence[Curve]) -> dict[str, Any]:
+def _content(curves: Sequence[Curve], memory: Memory | None) -> dict[str, Any]:
     """Return the data that the script draws."""
     sizes = {found.block_size for found in curves}
     return {
         "enough_percent": ENOUGH_PERCENT,
+        "token_bytes": 0 if memory is None else memory.bytes_per_token,
         "curves": [
             {
                 "name": name if len(sizes) == 1 else f"{name}, blocks of {found.block_size}",
                 "block_size": found.block_size,
                 "infinite": found.infinite,
                 "enough_blocks": found.enough_blocks,
-                "points": [(each.num_blocks, each.lru, each.optimal) for each in found.points],
+                "points": [
+                    (each.num_blocks, each.lru, each.optimal, each.policies)
+                    for each in found.points
+                ],
             }
             for name, found in zip(names(curves), curves, strict=True)
         ],
     }
 
 
-def _table(found: Curve) -> str:
-    head = "".join(f'<th scope="col">{name}</th>' for name in headings(found))
-    lines = (
-        "".join(f'<td class="number">{escape(cell)}</td>' for cell in line) for line in rows(found)
-    )
+def _table(found: Curve, memory: Memory | None) -> str:
+    columns, cells = with_memory(headings(found), rows(found), memory)
+    head = "".join(f'<th scope="col">{escape(name)}</th>' for name in columns)
+    lines = ("".join(f'<td class="number">{escape(cell)}</td>' for cell in line) for line in cells)
     body = "".join(f"<tr>{line}</tr>" for line in lines)
     return f'<div class="wide"><table class="numbers"><tr>{head}</tr>{body}</table></div>'

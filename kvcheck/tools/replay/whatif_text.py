@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
+from kvcheck.tools.plans.document import GIB
 from kvcheck.tools.replay.names import short_names
 from kvcheck.tools.replay.whatif import ENOUGH_PERCENT, Curve
 
@@ -24,15 +26,48 @@ def enough_text(found: Curve) -> str:
     return f"{blocks:,} blocks ({found.tokens(blocks):,} tokens)"
 
 
-def enough_line(found: Curve, gib: Callable[[int], str] | None = None) -> str:
-    """Return a sentence with the size of the smallest pool that is enough.
+@dataclass(frozen=True)
+class Memory:
+    """The memory that a model takes: the bytes of a token on each worker."""
 
-    `gib` turns its tokens into the text of a memory.
-    """
+    name: str
+    bytes_per_token: int
+
+    @property
+    def line(self) -> str:
+        """The model and its bytes, in words."""
+        return f"{self.name}: {self.bytes_per_token:,} bytes a token on each worker"
+
+    def gib(self, num_tokens: int) -> str:
+        """Return the GiB that so many tokens take."""
+        return f"{num_tokens * self.bytes_per_token / GIB:,.2f}"
+
+
+def with_memory(
+    names: Sequence[str], lines: Iterable[Sequence[str]], memory: Memory | None
+) -> tuple[Sequence[str], Iterable[Sequence[str]]]:
+    """Return a table with a column behind that of the tokens: the GiB that they take."""
+    if memory is None:
+        return names, lines
+    place = names.index("tokens") + 1
+
+    def gib(cell: str) -> str:
+        number = cell.replace(",", "")
+        return memory.gib(int(number)) if number.isdecimal() else ""
+
+    added = ([*line[:place], gib(line[place - 1]), *line[place:]] for line in lines)
+    return [*names[:place], "GiB", *names[place:]], added
+
+
+def enough_line(found: Curve, memory: Memory | None = None) -> str:
+    """Return a sentence with the size of the smallest pool that is enough, and its memory."""
     if not found.infinite:
         return "Even an endless pool hits nothing: no request repeats a full block of earlier ones."
-    memory = "" if gib is None else f", {gib(found.tokens(found.enough_blocks))} GiB,"
-    return f"{enough_text(found)}{memory} give {ENOUGH_PERCENT} % of the hits of an endless pool"
+    gib = "" if memory is None else f", {memory.gib(found.tokens(found.enough_blocks))} GiB,"
+    least = "; a smaller one cannot hold the largest request" if found.is_least else ""
+    return (
+        f"{enough_text(found)}{gib} give {ENOUGH_PERCENT} % of the hits of an endless pool{least}"
+    )
 
 
 def headings(found: Curve) -> tuple[str, ...]:

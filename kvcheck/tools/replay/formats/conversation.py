@@ -22,7 +22,7 @@ from kvcheck.tools.replay.formats.text import (
     stand_in,
     tokens_of,
 )
-from kvcheck.tools.replay.trace import Spelling, TraceRecord
+from kvcheck.tools.replay.trace import ESTIMATED, Spelling, TraceRecord
 
 ANSWERS = frozenset({"assistant", "gpt", "chatgpt", "model", "bing", "bard"})
 """Roles whose messages were generated."""
@@ -47,6 +47,7 @@ class TextNotes:
         self._with_roles = False
         self.assumed = self.known = self.unknown = 0
         self.untimed = True
+        self.prompts_said = self.cached_said = self.prompts_counted = 0
         self.first = 0
 
     def prompt(self) -> Prompt:
@@ -87,9 +88,7 @@ class TextNotes:
         """Return the notes, those that change most first."""
         found: list[str] = []
         if self._estimated:
-            found.append(
-                "lengths are estimates: 4 bytes of text count as a token; --tokenizer FILE counts"
-            )
+            found.append(f"{ESTIMATED}: 4 bytes of text count as a token; --tokenizer FILE counts")
         if self._with_roles:
             found.append("one token per message is counted for the chat template")
         if self.assumed:
@@ -106,6 +105,13 @@ class TextNotes:
             found.append(
                 f"tokens of earlier answers that no request here generated: {self.unknown:,};"
                 " they miss until a prompt has had them"
+            )
+        if self.prompts_said:
+            share = self.cached_said / self.prompts_said
+            cached = f", {share:.2%} of them cached" if self.cached_said else ""
+            found.append(
+                f"usage in the data: {self.prompts_said:,} tokens in prompts{cached}; the same"
+                f" prompts have {self.prompts_counted:,} here"
             )
         if self.first:
             found.append(f"answers with nothing before them, which are no requests: {self.first:,}")

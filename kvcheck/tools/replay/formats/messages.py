@@ -150,7 +150,12 @@ class MessagesReader(TextReader):
         at_ms = self._arrival_ms(fields)
         made = prompt.record(*self._places.next(body.line), 0, timestamp_ms=at_ms)
         record = body.labelled(made, "user", -1)
-        text, number, may_follow = _generated(fields)
+        text, number, may_follow, usage = _generated(fields)
+        if type(said := usage.get("prompt_tokens")) is int:
+            cached = _member(usage, "prompt_tokens_details").get("cached_tokens")
+            self._notes.prompts_said += said
+            self._notes.cached_said += cached if type(cached) is int else 0
+            self._notes.prompts_counted += prompt.length
         output = number if text is None else self._notes.encode(text)
         waits = text is None and may_follow and bool(digest)
         found = _Asked(prompt, record, min(limits, default=None), output, digest, waits)
@@ -224,9 +229,9 @@ def _body(fields: Fields) -> Fields:
     return fields
 
 
-def _generated(fields: Fields) -> tuple[str | None, int | None, bool]:
+def _generated(fields: Fields) -> tuple[str | None, int | None, bool, dict[str, Any]]:
     """Return what the answer beside a request says: its text, its tokens, whether a prompt may
-    repeat it.
+    repeat it, and its usage.
 
     Thoughts come before the text, and no later prompt has them: it repeats nothing of the answer.
     """
@@ -240,13 +245,13 @@ def _generated(fields: Fields) -> tuple[str | None, int | None, bool]:
         number = found if type(found) is int and found >= 0 else None
         thoughts = _member(usage, "completion_tokens_details").get("reasoning_tokens")
         if thoughts or message.get("reasoning_content") or message.get("reasoning"):
-            return None, number, False
+            return None, number, False, usage
         if message:
             content = Fields(message, fields.file, fields.line, fields.form, f"{name}.message.")
-            return _text(content), number, True
+            return _text(content), number, True, usage
         if number is not None:
-            return None, number, True
-    return None, None, True
+            return None, number, True, usage
+    return None, None, True, {}
 
 
 def _milliseconds(value: object) -> float | None:

@@ -53,9 +53,7 @@ def tokenizer_of(path: str) -> Tokenizer:
     try:
         from tokenizers import Tokenizer as Library
     except ImportError as error:
-        problem = (
-            "omitted, unless the package tokenizers is installed: pip install 'kvspec[tokenizer]'"
-        )
+        problem = "left out; it needs tokenizers: pip install 'kvspec[tokenizer]'"
         raise InvalidArgumentError("tokenizer", path, problem) from error
     try:
         library = Library.from_file(path)
@@ -70,6 +68,10 @@ class LibraryTokenizer:
 
     def __init__(self, library: Any) -> None:
         self._library = library
+        if library.decoder is None and '"ByteLevel"' in library.to_str():
+            from tokenizers.decoders import ByteLevel
+
+            library.decoder = ByteLevel()  # its tokens stand for bytes
 
     def __call__(self, text: str) -> array[int]:
         return tokens_of(self._library.encode(text, add_special_tokens=False).ids)
