@@ -22,11 +22,7 @@ from kvcheck.cli._support import (
     fail,
     output_console,
     progress_bars,
-<<<<<<< HEAD
-=======
     progress_console,
-    require_extra,
->>>>>>> 51509eab (replay, whatif: reports that fit the screen)
     right_table,
     say,
     set_globally,
@@ -142,12 +138,8 @@ def command(
         pools = _pools(asked, sizes, sorted(set(chosen)))
     with workers_for(jobs, cluster, num_calls=len(asked)) as workers:
         curves = curves_of(asked, pools, workers, dict.fromkeys(policies))
-<<<<<<< HEAD
     if html_path is not None:
-        write_whole(html_path, whatif_page(curves).encode())
-=======
-    _write_pictures(curves, plot_path, html_path, cached)
->>>>>>> 51509eab (replay, whatif: reports that fit the screen)
+        write_whole(html_path, whatif_page(curves, cached).encode())
     if json_path is not None:
         named = {} if cached is None else {"model": asdict(cached)}
         write_json({"curves": [asdict(each) for each in curves], **named}, json_path)
@@ -172,24 +164,6 @@ def _possible(policies: Sequence[str], asked: Sequence[tuple[str, Units]]) -> tu
     return tuple(name for name in found if name != "lru")
 
 
-<<<<<<< HEAD
-=======
-def _write_pictures(
-    curves: Sequence[Curve],
-    plot_path: Path | None,
-    html_path: Path | None,
-    cached: CachedModel | None,
-) -> None:
-    if plot_path is not None:
-        from kvcheck.tools.replay.whatif_plot import plot_bytes
-
-        image_format = plot_path.suffix.lower().lstrip(".")
-        write_whole(plot_path, plot_bytes(curves, image_format=image_format))
-    if html_path is not None:
-        write_whole(html_path, whatif_page(curves, cached).encode())
-
-
->>>>>>> 51509eab (replay, whatif: reports that fit the screen)
 def _read(
     trace: str,
     block_size: int | None,
