@@ -79,9 +79,9 @@ CALLS = (
     Call(("serve", "kvref"), ""),
     Call(("shrink", "life_of_blocks", "--impl", "kvref"), "nothing to shrink", exit_code=1),
     Call(
-        ("vectors", "--set", "pool", "-o", "pool.tar.gz"),
-        "pool.tar.gz: ",
-        writes=("pool.tar.gz",),
+        ("vectors", "--set", "pool", "-o", "vectors"),
+        "vectors: ",
+        writes=("vectors/index.jsonl",),
     ),
     Call(("serve", "nowhere"), "unknown implementation 'nowhere'", exit_code=2),
     Call(("golden", "--impl", f"cmd:{shlex.quote(sys.executable)} -I -m {SERVE}"), "0 failed"),
