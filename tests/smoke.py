@@ -91,7 +91,7 @@ CALLS = (
         "best possible",
         writes=("curves.html",),
     ),
-    Call(("replay", "demo", "demo", "--impl", "kvref", "--limit", "2"), "2 traces"),
+    Call(("replay", "demo", "demo", "--impl", "kvref", "--limit", "2", "--live"), "2 traces"),
     Call(("replay", "nowhere.jsonl", "--impl", "kvref"), "nowhere.jsonl", exit_code=2),
 )
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
 from kvcheck.cli._support import STDOUT, fail, say, set_globally, write_json
-from kvcheck.cli._watch import watching
+from kvcheck.cli._watch import Shown, watching
 from kvcheck.cli._workers import workers_for
 from kvcheck.discovery import find_implementation
 from kvcheck.tasks import in_order
@@ -48,6 +49,7 @@ def replay_fleet(
     impl: str,
     options: ReplayOptions,
     given: Mapping[str, Any],
+    shown: Shown,
 ) -> None:
     """Replay the trace once for each route; print a row for each, and write the JSON if asked."""
     for name in _ONE_POOL:
@@ -58,11 +60,8 @@ def replay_fleet(
     if trace == STDIN and len(routes) > 1:
         fail("standard input can be read only once; give one --route, or a file")
     with workers_for(given["jobs"], given["cluster"], num_calls=len(routes)) as workers:
-        if workers is not None and trace == STDIN:
-            fail("- cannot be combined with --jobs or --cluster")
-        calls = (
-            (_replay, (trace, impl, options, given, route, workers is None)) for route in routes
-        )
+        shown = shown if workers is None else shown.divided([trace])
+        calls = ((_replay, (trace, impl, options, given, route, shown)) for route in routes)
         found = list(in_order(workers, calls))
     reports, notes = [each for each, _ in found], found[0][1]
     if not reports[0]["requests"]:
@@ -90,7 +89,7 @@ def _replay(
     options: ReplayOptions,
     given: Mapping[str, Any],
     route: str,
-    is_shown: bool,
+    shown: Shown,
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Replay one route; returns its report, and the notes on what is inexact in the trace."""
     implementation = find_implementation(impl)
@@ -104,23 +103,28 @@ def _replay(
         tokenizer=given["tokenizer"],
         run_length=given["run_length"],
     ) as source:
+        engines = f"{given['engines']:,} engines of {implementation.capabilities.name}"
+        title = f"{Path(source.name).name} through {engines} by {route}"
         records = select(source, sample=given["sample"], limit=limit)
-        with watching(source, limit, is_shown=is_shown) as on_progress:
+        with watching(
+            source, records, options, shown, title=title, limit=limit, route=route
+        ) as watch:
             try:
                 fleet = Fleet(
                     implementation,
                     options,
-                    records,
+                    watch.records,
                     num_engines=given["engines"],
                     route=route,
                     index=_index(),
                     trace_name=source.name,
                     check_invariants=given["check"],
-                    on_progress=on_progress,
+                    on_progress=watch,
                 )
                 found = fleet.run()
             except (InvariantViolation, ReplayError) as error:
                 fail(f"{implementation.capabilities.name}: {error}", exit_code=1)
+            watch.end(fleet)
         return found, source.notes
 
 

@@ -97,6 +97,9 @@ if TYPE_CHECKING:
     help="Write a JUnit XML report for CI systems, with one test case per rule.",
 )
 @click.option(
+    "--sarif", "sarif_path", type=PATH, metavar="FILE", help="Write the violations as SARIF."
+)
+@click.option(
     "--format",
     "form",
     type=click.Choice(["text", "github"]),
@@ -269,6 +272,7 @@ def write(
     html_path: Path | None = None,
     json_path: Path | None = None,
     junit_path: Path | None = None,
+    sarif_path: Path | None = None,
     form: str = "text",
     verbose: bool = False,
 ) -> None:
@@ -294,7 +298,9 @@ def write(
         write_whole(html_path, report_html(result, remarks, stories).encode())
     if junit_path is not None:
         write_whole(junit_path, exchange.to_junit(result))
-    if str(json_path) == STDOUT:
+    if sarif_path is not None:
+        write_json(exchange.to_sarif(result), sarif_path)
+    if STDOUT in (str(json_path), str(sarif_path)):
         return
     if form == "github":
         say(*exchange.github_lines(result))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,7 @@ from kvcheck.cli._support import (
     write_whole,
 )
 from kvcheck.cli._traces import with_trace_options
-from kvcheck.cli._watch import watching
+from kvcheck.cli._watch import MetricsOutput, Shown, watching
 from kvcheck.cli._workers import workers_for, workers_options
 from kvcheck.discovery import find_implementation
 from kvcheck.tasks import in_order
@@ -142,7 +142,16 @@ _WRONG = (InvariantViolation, ReplayError, ExplanationError, UnrecordableError)
 @with_trace_options
 @with_fleet_options
 @workers_options
-def command(traces: tuple[str, ...], name: str | None, **given: Any) -> None:
+@click.option(
+    "--live", is_flag=True, help="Show pool, hit rate, requests and speed during the replay."
+)
+@click.option(
+    "--metrics",
+    "metrics_target",
+    metavar="F",
+    help="Write Prometheus metrics like an engine's to F every second, or serve them at HOST:PORT.",
+)
+def command(traces: tuple[str, ...], name: str | None, live: bool, **given: Any) -> None:
     """Replay a request trace and report hits, evictions, usage.
 
     TRACE is a file in one of the formats of --format (plain, gzip or zstd; - for standard input),
@@ -153,11 +162,18 @@ def command(traces: tuple[str, ...], name: str | None, **given: Any) -> None:
 
     With --model and --memory-gib the pool has the blocks that fit in this memory.
 
+    --live prints a line every five seconds if stderr is not a terminal.
+
+    --metrics F uses vLLM's metric names, with the trace as the model name, so that an engine's
+    dashboard can show a replay. --metrics :9400 serves http://127.0.0.1:9400/metrics until the
+    replay ends.
+
     --record F: afterwards `kvspec golden F --impl kvref` checks every operation against the
     reference. F contains the state after each operation and all tokens; --limit keeps it small.
 
     --engines N replays through N pools and prints a row for each --route: hits, and how evenly the
-    load is spread.
+    load is spread. --live shows each engine; in --metrics the engines belong to one model, named
+    TRACE by ROUTE.
 
     --jobs and --cluster divide the traces, or the routes of --engines, among workers; only the
     times change. Each worker opens TRACE by the same name.
@@ -175,25 +191,35 @@ def command(traces: tuple[str, ...], name: str | None, **given: Any) -> None:
         arrival=given["arrival"],
         step_ms=given["step_ms"],
     )
-    files = [given[each] for each in ("json_path", "html_path", "record_path")]
-    check_outputs(*files, picture=given["plot_path"])
-    if given["plot_path"] is not None or given["html_path"] is not None:
-        require_extra("matplotlib", "plot")
+    metrics = _outputs(given, options)
     if len(traces) > 1:
         _check_several(traces, given)
     if given["routes"] and given["engines"] is None:
         fail("--route needs --engines N")
-    if given["engines"] is not None:
-        if given["sources"] or given["prefill_rate"]:
-            fail("--against and --prefill-rate are for one engine; leave out --engines")
-        replay_fleet(traces[0], name, options, given)
-        return
-    with workers_for(given["jobs"], given["cluster"], num_calls=len(traces)) as workers:
-        if workers is not None and STDIN in traces:
-            fail("- cannot be combined with --jobs or --cluster")
-        calls = ((_replayed, (trace, name, options, given, workers is None)) for trace in traces)
-        replays = list(in_order(workers, calls))
+    shown = Shown(live, bool(set_globally("quiet")), metrics)
+    with nullcontext() if metrics is None else metrics.open():
+        if given["engines"] is not None:
+            if given["sources"] or given["prefill_rate"]:
+                fail("--against and --prefill-rate are for one engine; leave out --engines")
+            replay_fleet(traces[0], name, options, given, shown)
+            return
+        with workers_for(given["jobs"], given["cluster"], num_calls=len(traces)) as workers:
+            shown = shown if workers is None else shown.divided(traces)
+            calls = ((_replayed, (trace, name, options, given, shown)) for trace in traces)
+            replays = list(in_order(workers, calls))
     _write(replays, given)
+
+
+def _outputs(given: dict[str, Any], options: ReplayOptions) -> MetricsOutput | None:
+    """Return where metrics go. Fails where a file cannot be written or a picture not drawn."""
+    target = given["metrics_target"]
+    metrics = None if target is None else MetricsOutput(target, options)
+    files = [given[each] for each in ("json_path", "html_path", "record_path")]
+    files.append(None if metrics is None else metrics.path)
+    check_outputs(*files, picture=given["plot_path"])
+    if given["plot_path"] is not None or given["html_path"] is not None:
+        require_extra("matplotlib", "plot")
+    return metrics
 
 
 def _pool(given: dict[str, Any]) -> tuple[int, int]:
@@ -223,7 +249,7 @@ def _replayed(
     impl: str,
     options: ReplayOptions,
     given: dict[str, Any],
-    is_shown: bool,
+    shown: Shown,
 ) -> tuple[ReplayResult, dict[str, Any]]:
     implementation = find_implementation(impl)
     with open_trace(
@@ -245,7 +271,7 @@ def _replayed(
             live=given["live"],
         )
         with _recorded(implementation, given["record_path"], context) as subject:
-            result = _replay(subject, options, source, context, is_shown=is_shown)
+            result = _replay(subject, options, source, context, shown)
         context = replace(context, notes=source.notes)
     if result.counts.requests == 0:
         empty = "--sample kept no request" if context.sample < 1 else "holds no requests"
@@ -274,23 +300,27 @@ def _replay(
     options: ReplayOptions,
     source: TraceSource,
     context: ReplayContext,
-    *,
-    is_shown: bool,
+    shown: Shown,
 ) -> ReplayResult:
     """Run the driver and show its progress; an error of the implementation is exit code 1."""
     records = select(source, sample=context.sample, limit=context.limit)
-    with watching(source, context.limit, is_shown=is_shown) as on_progress:
+    pool = f"{options.num_blocks:,} blocks of {options.block_size} tokens"
+    title = f"{Path(source.name).name} through {context.implementation.name}, {pool}"
+    with watching(source, records, options, shown, title=title, limit=context.limit) as watch:
         try:
-            return Driver(
+            driver = Driver(
                 implementation,
                 options,
-                records,
+                watch.records,
                 trace_name=source.name,
                 check_invariants=context.check_invariants,
-                on_progress=on_progress,
-            ).run()
+                on_progress=watch,
+            )
+            result = driver.run()
         except _WRONG as error:
             fail(f"{implementation.capabilities.name}: {error}", exit_code=1)
+        watch.end(driver)
+    return result
 
 
 @contextmanager

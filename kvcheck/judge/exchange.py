@@ -1,10 +1,13 @@
-"""The report of a run in forms that other tools read: JUnit, annotations of GitHub."""
+"""The report of a run in forms that other tools read: JUnit, SARIF, annotations of GitHub."""
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 from kvcheck.judge.applying import rule_outcomes
 from kvcheck.judge.findings import Finding
@@ -12,7 +15,7 @@ from kvcheck.judge.happened import happened
 from kvcheck.judge.outcome import UNBROKEN, Report, RuleOutcome
 from kvcheck.judge.report import known_as, places, said, to_repeat, violation_lines
 from kvcheck.play.verdicts import Violation
-from kvcheck.rulebook import titled
+from kvcheck.rulebook import rule_names, rule_sentences, titled
 
 
 def new_violations(report: Report) -> list[Violation]:
@@ -30,8 +33,57 @@ def github_lines(report: Report) -> Iterator[str]:
         yield f"::error title={title.replace(':', '%3A').replace(',', '%2C')}::{text}"
 
 
+def to_sarif(report: Report) -> dict[str, Any]:
+    """Return the report as SARIF 2.1.0, with a result for each violation.
+
+    Its place is the file of the implementation, the only one that a reader can act on.
+    """
+    found = new_violations(report)
+    rules = sorted({each.rule for each in found})
+    place = {"physicalLocation": {"artifactLocation": {"uri": _file_of(report.options.name)}}}
+    driver = {
+        "name": "kvspec",
+        "informationUri": "https://pypi.org/project/kvspec/",
+        "rules": [
+            {
+                "id": rule,
+                "name": rule_names().get(rule, rule),
+                "shortDescription": {"text": rule_sentences().get(rule, rule)},
+            }
+            for rule in rules
+        ],
+    }
+    results = [
+        {
+            "ruleId": each.rule,
+            "level": "error",
+            "message": {"text": f"{happened(each)}: {_difference(each)}"},
+            "locations": [place],
+            "partialFingerprints": {"kvspec/v1": each.cause or " ".join(each.kind)},
+        }
+        for each in found
+    ]
+    return {
+        "$schema": "https://json.schemastore.org/sarif-2.1.0.json",
+        "version": "2.1.0",
+        "runs": [{"tool": {"driver": driver}, "results": results}],
+    }
+
+
 def _difference(violation: Violation) -> str:
     return "expected {}, observed {}".format(*said(violation))
+
+
+def _file_of(name: str) -> str:
+    """Return the path of an implementation's file below this folder; its name for any other."""
+    module = name.partition(":")[0]
+    words = name.removeprefix("cmd:").split()
+    spec = None
+    if all(part.isidentifier() for part in module.split(".")):
+        spec = importlib.util.find_spec(module)
+    path = Path(words[0] if spec is None or spec.origin is None else spec.origin)
+    path = path.resolve()
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else name
 
 
 def _with_reason(outcome: RuleOutcome) -> str:

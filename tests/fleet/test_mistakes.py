@@ -8,8 +8,12 @@ import kvfast
 from kvcheck.mistakes import Mistake
 from kvcheck.rules.directed import EXAMPLES
 from tests.device.mistakes import planted
+from tests.fleet import machine as indexes
+from tests.fleet.test_lockstep import played as play_indexes
 from tests.kills.directed import finds
 from tests.source import ROOT
+from tests.tier import machine as tiers
+from tests.tier.test_lockstep import played as play_tiers
 
 MISTAKES = [
     mistake
@@ -28,3 +32,11 @@ def test_a_mistake_in_an_index_or_a_tier_is_found(mistake: Mistake) -> None:
     about = [each for each in EXAMPLES if each.rules[0].startswith(chapter)]
     with mistake.make():
         assert any(finds(check, kvfast.implementation()) for check in about)
+
+
+@pytest.mark.parametrize("mistake", MISTAKES, ids=lambda one: str(one.id))
+def test_random_calls_side_by_side_find_it_too(mistake: Mistake) -> None:
+    of_index = mistake.rules[0].startswith("KV-FLEET")
+    differs = (indexes.DisagreementError, tiers.DisagreementError, KeyError)
+    with mistake.make(), pytest.raises(differs):
+        play_indexes(60) if of_index else play_tiers(40)

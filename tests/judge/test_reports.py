@@ -11,7 +11,7 @@ import pytest
 
 import kvref
 from kvcheck.discovery import find_implementation
-from kvcheck.judge.exchange import github_lines, to_junit
+from kvcheck.judge.exchange import github_lines, to_junit, to_sarif
 from kvcheck.judge.options import BUDGETS, Options, same_code
 from kvcheck.judge.outcome import Report
 from kvcheck.judge.report import text_lines, to_json
@@ -51,8 +51,9 @@ def ways(*numbers: str) -> Report:
 
 
 def as_lines(form: str, report: Report) -> list[str]:
-    if form == "json":
-        return json.dumps(to_json(report), indent=1, ensure_ascii=False).splitlines()
+    if form in ("json", "sarif"):
+        content = to_json(report) if form == "json" else to_sarif(report)
+        return json.dumps(content, indent=1, ensure_ascii=False).splitlines()
     if form == "github":
         return list(github_lines(report))
     if form == "brief":

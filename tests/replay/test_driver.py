@@ -98,7 +98,7 @@ def test_the_trace_is_read_as_a_stream_and_ended_requests_are_forgotten() -> Non
 
     def watch(driver: Driver) -> None:
         alive.append(sum(request() is not None for request in made))
-        ahead.append(source.position - driver.counts.requests)
+        ahead.append(source.position - driver.moment().counts.requests)
 
     Driver(
         noted, ReplayOptions(400, 64, max_running=4), source, trace_name="chat", on_progress=watch

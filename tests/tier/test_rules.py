@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,44 +10,20 @@ import pytest
 import kvfast
 import kvref
 from kvspec.blocks import KVCacheBlocks
-from kvspec.config import KVCacheConfig, KVCacheGroup, ManagerConfig
 from kvspec.errors import InvalidArgumentError, UnsupportedError
 from kvspec.interface import Implementation
-from kvspec.request import Request, RequestInput
-from kvspec.specs import ChunkedLocalAttentionSpec, FullAttentionSpec, LayerSpec
-from kvspec.tier import Tier, TieredImplementation
+from kvspec.request import Request
+from kvspec.specs import ChunkedLocalAttentionSpec
+from kvspec.tier import Tier
 from tests.contract.hostile import UNREADABLE, Liar, hits_of
+from tests.tier.machine import FULL, config_of, requests_of, tier_of
 
-FULL = FullAttentionSpec(4, 1, 1, "float16")
-NUM_BLOCKS = 12
 TOKENS = list(range(1, 15))  # 14 tokens, keys a, b, c
 
 
 @pytest.fixture(params=["kvref", "kvfast"])
 def implementation(request: pytest.FixtureRequest) -> Implementation:
     return kvref.implementation() if request.param == "kvref" else kvfast.implementation()
-
-
-def config_of(specs: Sequence[LayerSpec]) -> ManagerConfig:
-    groups = tuple(KVCacheGroup((f"layer.{i}",), spec) for i, spec in enumerate(specs))
-    cache = KVCacheConfig(NUM_BLOCKS, groups)
-    return ManagerConfig(cache, 64, max_num_batched_tokens=16, hash_seed="tier")
-
-
-def requests_of(config: ManagerConfig, *texts: Sequence[int]) -> list[Request]:
-    """Make a request for each text."""
-    reference = kvref.implementation()
-    manager = reference.create(config)
-    return [
-        reference.make_request(manager, RequestInput(f"r{i}", text)) for i, text in enumerate(texts)
-    ]
-
-
-def tier_of(implementation: Implementation, config: ManagerConfig, num_blocks: int) -> Tier:
-    """Make an empty tier."""
-    if not isinstance(implementation, TieredImplementation):
-        raise TypeError(f"{implementation.capabilities.name} has no tier")
-    return implementation.make_tier(implementation.create(config), num_blocks)
 
 
 def stocked(implementation: Implementation, num_blocks: int = 4) -> tuple[Tier, Request]:

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from time import perf_counter
 
 from kvcheck.play.scheduler import admitted, preempted
 from kvcheck.tools.replay.explain import Explainer
 from kvcheck.tools.replay.options import ReplayOptions
-from kvcheck.tools.replay.result import Counts, PhaseSeconds, ReplayResult
+from kvcheck.tools.replay.result import Counts, Moment, PhaseSeconds, ReplayResult
 from kvcheck.tools.replay.series import Bucket, Series
 from kvcheck.tools.replay.tokens import OUTPUT_TOKEN_BASE, output_tokens, prompt_tokens
 from kvcheck.tools.replay.trace import TraceError, TraceRecord
@@ -60,7 +60,7 @@ class Driver:
     """One replay of one trace. `run` may be called once.
 
     `trace_name` is the trace's name in errors. `check_invariants` is passed to the implementation.
-    `on_progress` is called after every step with the driver.
+    `on_progress` is called after every step with the driver; `moment` has the details.
     """
 
     def __init__(
@@ -107,10 +107,22 @@ class Driver:
         waterfall = self._explainer.waterfall(self._counts.tokens_hit)
         return ReplayResult(self._options, self._counts, seconds, waterfall, self._series)
 
+    def moment(self) -> Moment:
+        """Return the current figures of the replay."""
+        preempted = waiting = sum(bool(each.nodes) for each in self._waiting)
+        if self._options.arrival == "timestamp":
+            waiting = len(self._waiting) + self._turns.num_due(self._clock_ms)
+        usage, running = self._step_bucket.usage_sum, len(self._running)
+        return Moment(replace(self._counts), self._clock_ms, usage, running, preempted, waiting)
+
+    def moments(self) -> list[Moment]:
+        """Return the figures of the only engine."""
+        return [self.moment()]
+
     @property
-    def counts(self) -> Counts:
-        """Counts so far."""
-        return self._counts
+    def series(self) -> Series:
+        """Usage and hits over the steps so far; it grows."""
+        return self._series
 
     def _step(self) -> None:
         """Do one step: schedule, sample the usage, generate, drain the events."""

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from kvcheck.tools.replay.driver import Driver
 from kvcheck.tools.replay.options import ReplayOptions
 from kvcheck.tools.replay.report import WIDTH, wrapped
-from kvcheck.tools.replay.result import Counts
+from kvcheck.tools.replay.result import Counts, Moment
+from kvcheck.tools.replay.series import Bucket, Series
 from kvcheck.tools.replay.tokens import prompt_tokens
 from kvcheck.tools.replay.trace import TraceRecord
 from kvcheck.tools.replay.turns import Turns
@@ -49,6 +50,11 @@ class _Engine(Driver):
         self.name, self.line = name, deque[TraceRecord]()
         self._index, self._num_batches, self._tell = index, 0, tell
         super().__init__(implementation, options, _Line(self, more), **settings)
+
+    @property
+    def counts(self) -> Counts:
+        """Counts so far."""
+        return self._counts
 
     @property
     def is_idle(self) -> bool:
@@ -88,10 +94,17 @@ class _Engine(Driver):
         self.line.append(record)
         self._turns.read()
 
-    def step(self, clock_ms: int) -> None:
-        """Do one step at this time of the fleet."""
+    def step(self, clock_ms: int) -> Bucket:
+        """Do one step at this time of the fleet; returns its counts."""
         self._clock_ms = clock_ms
         self._step()
+        return self._step_bucket
+
+    def moment(self) -> Moment:
+        """Return the figures; requests in the line wait, and an idle engine uses nothing."""
+        found = super().moment()
+        usage = 0.0 if self.is_idle else found.usage
+        return replace(found, usage=usage, num_waiting=found.num_waiting + len(self.line))
 
     def _ended(self, record: TraceRecord) -> None:
         super()._ended(record)
@@ -124,7 +137,7 @@ class Fleet:
     """One replay of one trace through several engines. `run` may be called once.
 
     `route` is one of `ROUTES`. `index`: an empty one, for the engines' events. `on_progress` is
-    called after every step with the fleet.
+    called after every step with the fleet; `moments` has the details.
     """
 
     def __init__(
@@ -163,14 +176,12 @@ class Fleet:
         ]
         self._turns.read()
         self._clock_ms = self._steps = self._sent = 0
+        self.series = Series()
+        """Mean usage and hits of all engines over the steps so far; it grows."""
 
-    @property
-    def counts(self) -> Counts:
-        """Counts so far: sums over the engines, the highest peak, and steps of the fleet."""
-        each = [engine.counts for engine in self._engines]
-        sums = {one.name: sum(getattr(found, one.name) for found in each) for one in fields(Counts)}
-        peak = max(found.peak_usage for found in each)
-        return Counts(**{**sums, "peak_usage": peak, "steps": self._steps})
+    def moments(self) -> list[Moment]:
+        """Return the current figures of each engine."""
+        return [engine.moment() for engine in self._engines]
 
     def run(self) -> dict[str, Any]:
         """Run to the end of the trace and return the route's report. Errors are those of
@@ -180,9 +191,13 @@ class Fleet:
             if self._is_timed:
                 self._jump()
             self._send_due()
+            step = Bucket()
             for engine in self._engines:
                 if not engine.is_idle:
-                    engine.step(self._clock_ms)
+                    step.add(engine.step(self._clock_ms))
+            self.series.add_step(
+                replace(step, steps=1, usage_sum=step.usage_sum / len(self._engines))
+            )
             self._steps += 1
             self._clock_ms += self._options.step_ms
             if self._on_progress is not None:
@@ -242,20 +257,22 @@ class Fleet:
 
     def _report(self) -> dict[str, Any]:
         """Return the report of the whole fleet and of each engine."""
-        counts, whole = [engine.counts for engine in self._engines], self.counts
+        counts = [engine.counts for engine in self._engines]
+        queried = sum(each.tokens_queried for each in counts)
+        hit = sum(each.tokens_hit for each in counts)
         computed = [each.tokens_computed for each in counts]
         mean = sum(computed) / len(computed)
         return {
             "route": self._route,
-            "requests": whole.requests,
-            "tokens_queried": whole.tokens_queried,
-            "tokens_hit": whole.tokens_hit,
-            "hit_rate": whole.hit_rate,
-            "tokens_computed": whole.tokens_computed,
+            "requests": sum(each.requests for each in counts),
+            "tokens_queried": queried,
+            "tokens_hit": hit,
+            "hit_rate": hit / queried if queried else 0.0,
+            "tokens_computed": sum(computed),
             "imbalance": max(computed) / mean if mean else 1.0,
-            "preemptions": whole.preemptions,
-            "evictions": whole.evictions,
-            "steps": whole.steps,
+            "preemptions": sum(each.preemptions for each in counts),
+            "evictions": sum(each.evictions for each in counts),
+            "steps": self._steps,
             "engines": [
                 {
                     "requests": each.requests,

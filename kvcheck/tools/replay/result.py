@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
 
 from kvcheck.tools.replay.explain import Waterfall
 from kvcheck.tools.replay.options import ReplayOptions
@@ -36,6 +37,44 @@ class Counts:
     def hit_rate(self) -> float:
         """Hit tokens per queried token over first admissions."""
         return self.tokens_hit / self.tokens_queried if self.tokens_queried else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """The figures of an engine during a replay.
+
+    `usage`: of the last step. `num_preempted`: requests that wait after a preemption.
+    `num_waiting`: these, and those that are due with `--arrival timestamp`; without it all the rest
+    of the trace waits, and is not counted.
+    """
+
+    counts: Counts
+    clock_ms: int
+    usage: float
+    num_running: int
+    num_preempted: int
+    num_waiting: int
+
+    @property
+    def num_ended(self) -> int:
+        """Requests that finished with all their tokens."""
+        return self.counts.requests - self.num_running - self.num_preempted
+
+
+def whole(moments: Sequence[Moment]) -> Moment:
+    """Combine all engines: their mean usage, their highest peak, and sums."""
+    counts = [each.counts for each in moments]
+    sums = {
+        field.name: sum(getattr(each, field.name) for each in counts) for field in fields(Counts)
+    }
+    return Moment(
+        Counts(**{**sums, "peak_usage": max(each.peak_usage for each in counts)}),
+        max(each.clock_ms for each in moments),
+        sum(each.usage for each in moments) / len(moments),
+        sum(each.num_running for each in moments),
+        sum(each.num_preempted for each in moments),
+        sum(each.num_waiting for each in moments),
+    )
 
 
 @dataclass(slots=True)

@@ -27,6 +27,11 @@ class Turns:
         """The first request that need not wait; None at the end, or if all that are left wait."""
         return self._freed[0] if self._freed else self._next
 
+    def num_due(self, clock_ms: int) -> int:
+        """Count the requests that need not wait, of those read so far, and have come."""
+        read = [*self._freed, *([] if self._next is None else [self._next])]
+        return sum(record.timestamp_ms <= clock_ms for record in read)
+
     def take(self) -> TraceRecord:
         """Remove and return `front`, and read on."""
         if self._freed:
