@@ -58,7 +58,7 @@ def matches(shown: tuple[str, ...], printed: str) -> bool:
 
 
 def run(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "COLUMNS": "100", "NO_COLOR": "1"}
+    environment = {**os.environ, "COLUMNS": "80", "NO_COLOR": "1"}
     return subprocess.run(
         command, cwd=folder, env=environment, capture_output=True, text=True, check=False
     )
