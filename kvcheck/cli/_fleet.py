@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,7 +16,7 @@ from kvcheck.discovery import find_implementation
 from kvcheck.tasks import in_order
 from kvcheck.tools.replay.driver import ReplayError
 from kvcheck.tools.replay.file import STDIN
-from kvcheck.tools.replay.fleet import ROUTES, Fleet, fleet_report, fleet_text, fleet_verdict
+from kvcheck.tools.replay.fleet import ALONE, ROUTES, Fleet, fleet_report, fleet_text, fleet_verdict
 from kvcheck.tools.replay.options import ReplayOptions
 from kvcheck.tools.replay.source import open_trace
 from kvcheck.tools.replay.trace import select
@@ -40,7 +41,7 @@ def with_fleet_options(command: _Command) -> _Command:
         "--engines",
         type=click.IntRange(1, 10_000),
         metavar="N",
-        help="Replay through N engines, each with its own pool.",
+        help="Replay through N engines, each with its own pool of --num-blocks.",
     )(routes(command))
 
 
@@ -61,9 +62,18 @@ def replay_fleet(
         fail("standard input can be read only once; give one --route, or a file")
     with workers_for(given["jobs"], given["cluster"], num_calls=len(routes)) as workers:
         shown = shown if workers is None else shown.divided([trace])
-        calls = ((_replay, (trace, impl, options, given, route, shown)) for route in routes)
+        ways = [(options, given["engines"], route, shown) for route in routes]
+        if not given["routes"]:  # not in the metrics, where they would be taken for a route's
+            unseen = Shown(live=False, quiet=True, metrics=None)
+            pools = options, _all(options, given["engines"])
+            ways += [(pool, 1, ROUTES[0], unseen) for pool in pools]
+        calls = (
+            (_replay, (trace, impl, pool, {**given, "engines": engines}, route, seen))
+            for pool, engines, route, seen in ways
+        )
         found = list(in_order(workers, calls))
-    reports, notes = [each for each, _ in found], found[0][1]
+    every, notes = [each for each, _ in found], found[0][1]
+    reports, alone = every[: len(routes)], every[len(routes) :]
     if not reports[0]["requests"]:
         fail(f"{trace}: no request was kept; nothing was replayed")
     content = fleet_report(
@@ -73,6 +83,7 @@ def replay_fleet(
         notes=list(notes),
         implementation=find_implementation(impl).capabilities.name,
         engines=given["engines"],
+        alone=[{**each, "route": name} for name, each in zip(ALONE, alone, strict=False)],
         sample=given["sample"],
         limit=given["limit"],
     )
@@ -126,6 +137,11 @@ def _replay(
                 fail(f"{implementation.capabilities.name}: {error}", exit_code=1)
             watch.end(fleet)
         return found, source.notes
+
+
+def _all(options: ReplayOptions, engines: int) -> ReplayOptions:
+    """Return the pool of one engine that has the blocks of all, and one null block."""
+    return replace(options, num_blocks=engines * (options.num_blocks - 1) + 1)
 
 
 def _index() -> PrefixIndex:

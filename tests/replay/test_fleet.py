@@ -11,10 +11,11 @@ import pytest
 import kvfast
 from kvcheck.cli import main
 from kvcheck.tools.replay.driver import Driver
-from kvcheck.tools.replay.fleet import ROUTES, Fleet
+from kvcheck.tools.replay.fleet import ALONE, ROUTES, Fleet
 from kvcheck.tools.replay.options import ReplayOptions
 from kvcheck.tools.replay.source import open_trace
 from kvcheck.tools.replay.trace import TraceRecord
+from kvcheck.tools.replay.turns import Turns
 from kvfast.fleet.index import FastIndex
 from kvspec.errors import InvalidArgumentError
 
@@ -81,15 +82,42 @@ def test_nonsense_is_refused(engines: int, route: str) -> None:
         replayed(engines, route)
 
 
+def test_a_load_counts_each_request_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken, chosen, ended = Fleet._taken, Fleet._chosen, Turns.ended
+    alive: dict[str, int] = {}
+
+    def take(self: Fleet) -> TraceRecord:
+        record = taken(self)
+        alive[record.place] = record.input_length
+        return record
+
+    def end(self: Turns, record: TraceRecord) -> None:
+        alive.pop(record.place, None)
+        ended(self, record)
+
+    def choose(self: Fleet, record: TraceRecord) -> Any:
+        assert sum(engine.load_tokens for engine in self._engines) == sum(alive.values())
+        return chosen(self, record)
+
+    monkeypatch.setattr(Fleet, "_taken", take)
+    monkeypatch.setattr(Fleet, "_chosen", choose)
+    monkeypatch.setattr(Turns, "ended", end)
+    replayed(3, "least-loaded")
+
+
 def test_the_command_shows_a_row_for_each_route(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     args = ["replay", "demo", *FAST, "--engines", "2", "--limit", "20"]
     assert main([*args, "--json", str(tmp_path / "a.json")]) == 0
     rows = capsys.readouterr().out.splitlines()
-    assert [row.split()[0] for row in rows[-6:-2]] == list(ROUTES)
+    assert [row[:14].rstrip() for row in rows[-9:-3]] == [*ROUTES, *ALONE]
     content = json.loads((tmp_path / "a.json").read_text())
     assert (content["format"], content["version"]) == ("kvspec-replay-fleet", 1)
     assert [each["requests"] for each in content["routes"]] == [20] * 4
+    for alone, blocks in zip(content["alone"], ("300", "599"), strict=True):
+        pool = ["replay", "demo", *FAST, "--limit", "20", "--num-blocks", blocks, "--json", "-"]
+        assert main(pool) == 0
+        assert alone["tokens_hit"] == json.loads(capsys.readouterr().out)["tokens_hit"]
     assert main([*args, "--route", "prefix", "--json", "-"]) == 0
     assert json.loads(capsys.readouterr().out)["routes"] == [content["routes"][2]]

@@ -26,6 +26,8 @@ from kvspec.interface import Implementation
 from kvspec.request import RequestInput
 
 ROUTES: tuple[str, ...] = ("round-robin", "least-loaded", "prefix", "least-work")
+ALONE: tuple[str, ...] = ("one engine", "one, all pools")
+"""The same trace through a single engine: with one pool, and with the blocks of all."""
 FORMAT = "kvspec-replay-fleet"
 FORMAT_VERSION = 1
 
@@ -315,10 +317,12 @@ def fleet_text(content: dict[str, Any]) -> str:
         "",
         f"{'route':<14}{'hit rate':>9}{'computed':>14}{'busiest':>9}{'steps':>9}{'preempted':>11}",
     ]
-    for each in content["routes"]:
+    for each in (*content["routes"], *content["alone"]):
         lines.append(
             f"{each['route']:<14}{each['hit_rate']:>9.2%}{each['tokens_computed']:>14,}"
             f"{each['imbalance']:>8.2f}×{each['steps']:>9,}{each['preemptions']:>11,}"
         )
     lines += ["", "busiest: tokens that the busiest engine computed, over the mean of all"]
+    if content["alone"]:
+        lines.append(f"{ALONE[1]}: one engine with the blocks of all")
     return "\n".join(lines) + "\n"

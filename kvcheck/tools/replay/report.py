@@ -27,6 +27,9 @@ Rows: TypeAlias = Sequence[tuple[str, ...]]
 """Labels, values, and what they mean if that is said."""
 
 
+EXPLAINED = "From the trace's repeat rate to the hit rate (spec/replay.md, section 6)"
+
+
 @dataclass(frozen=True)
 class ReplayContext:
     """The trace, the implementation and the selection of requests that belong to a result.
@@ -119,7 +122,7 @@ def report_text(content: dict[str, Any], width: int = WIDTH) -> str:
     head = wrapped([heading(content), *note_lines(content)], width)
     sections = [
         _section("\n".join(head), number_rows(content), width),
-        _section("From the trace's repeat rate to the hit rate", explanation_rows(content), width),
+        _section(EXPLAINED, explanation_rows(content), width),
         _section("Seconds", seconds_rows(content), width),
     ]
     return "\n".join(sections)
