@@ -60,6 +60,11 @@ function tokenTicks(low, high, most) {
   for (let power = Math.floor(Math.log10(low)); power <= Math.log10(high); power += 1)
     for (const by of [1, 2, 5]) found.push(by * 10 ** power);
   const inside = found.filter((tokens) => tokens >= low && tokens <= high);
+  if (inside.length < 2) { // a narrow range
+    const step = niceStep(Math.max(high - low, 1), Math.min(most, 5));
+    const first = Math.ceil(low / step);
+    return Array.from({ length: Math.floor(high / step) - first + 1 }, (_, n) => (first + n) * step);
+  }
   const tens = inside.filter((tokens) => Number.isInteger(Math.log10(tokens)));
   return inside.length <= most || tens.length < 2 ? inside : tens;
 }
@@ -89,10 +94,12 @@ function drawAxes(svg, at) {
     svg.append(drawn("text", { x: left - 6, y: y + 4, "text-anchor": "end" }, label));
   }
   const bottom = at.y(0);
-  for (const tokens of tokenTicks(pools[0], pools[pools.length - 1], at.width / 60)) {
+  const end = pools[pools.length - 1];
+  const label = end < 2 * pools[0] ? count : short;
+  for (const tokens of tokenTicks(pools[0], end, at.width / 60)) {
     const x = at.x(tokens);
     svg.append(drawn("line", { class: "axis", x1: x, x2: x, y1: bottom, y2: bottom + 4 }));
-    svg.append(drawn("text", { x, y: bottom + 18, "text-anchor": "middle" }, short(tokens)));
+    svg.append(drawn("text", { x, y: bottom + 18, "text-anchor": "middle" }, label(tokens)));
   }
   const middle = (left + right) / 2;
   const title = { x: middle, y: at.height - 6, "text-anchor": "middle" };
