@@ -23,8 +23,12 @@ tr.total td, tr.total th { font-weight: 600; color: var(--text); }
 .picture { background: #fff; border-radius: 6px; }
 svg { display: block; width: 100%; height: auto; }
 @media (prefers-color-scheme: dark) { .picture { filter: invert(0.9) hue-rotate(180deg); } }
-@media (max-width: 40rem) { .bars { display: none; } .meaning { min-width: 6rem; }
-  th, td { padding-right: 0.6rem; } th { white-space: normal; } }
+@media (max-width: 40rem) { .bars { display: none; }
+  th, td { padding-right: 0.6rem; } th { white-space: normal; }
+  .steps { display: block; } .steps tr { display: flex; flex-wrap: wrap; }
+  .steps th { flex: 1; } .steps th, .steps td { border: none; }
+  .steps tr { border-top: 1px solid var(--line); } .steps .number { width: 5rem; }
+  .steps .meaning { flex: 0 0 100%; padding-top: 0; } .steps tr:first-child { display: none; } }
 """
 
 
@@ -123,7 +127,13 @@ def _waterfall(content: dict[str, Any]) -> str:
     header = (
         "<tr><th></th><th>points</th><th class=bars>0 … 100 %</th><th>tokens</th><th></th></tr>"
     )
-    return '<div class="wide"><table>' + header + "</tr>" + "".join(rows) + "</table></div>"
+    return (
+        '<div class="wide"><table class="steps">'
+        + header
+        + "</tr>"
+        + "".join(rows)
+        + "</table></div>"
+    )
 
 
 def _bar_row(
