@@ -75,6 +75,7 @@ class Player:
         self.manager = subject.make_offload(OffloadConfig(life.num_chunks, self.lower))
         self.prompts: dict[str, Prompt] = {}
         self.moving: list[TierTransfer] = []
+        self.asked: set[str] = set()
         self.answered: list[str] = []
         self.lines: list[str] = []
 
@@ -95,11 +96,13 @@ class Player:
     def ask(self, move: Move) -> None:
         """Look up a waiting request's keys up to the first miss; load them unless one is late.
 
-        Not good: the device has no room for it. It goes on waiting, and asks again.
+        A request asks once in a step. Not good: the device has no room for it. It goes on waiting,
+        and asks again.
         """
         prompt = self.prompts.get(move.who)
-        if prompt is None or not prompt.is_waiting:
+        if prompt is None or not prompt.is_waiting or move.who in self.asked:
             return
+        self.asked.add(move.who)
         found: list[Found] = []
         for key in prompt.keys:
             below = [lower.lookup(key) for lower in self.lower]
@@ -176,6 +179,7 @@ class Player:
         for who in self.answered:
             self.shadow.awaited.pop(who, None)
         self.answered.clear()
+        self.asked.clear()
         for lower in self.lower:
             lower.late.clear()
         self.after()
@@ -256,6 +260,7 @@ class Player:
 
     def calm(self) -> None:
         """End all copies with success, and ask again step by step (KV-TIER-22, KV-TIER-23)."""
+        self.end_step(Move("end_step"))
         keys = {key for prompt in self.prompts.values() for key in prompt.keys}
         for _ in range(2 * len(keys) + 4):
             for who in [who for who, prompt in self.prompts.items() if prompt.is_waiting]:
