@@ -48,9 +48,10 @@ def find_offload(name: str) -> OffloadImplementation:
     Names and errors as those of `find_implementation`, without programs.
     """
     made = _mistaken(name) if name.startswith("mistake:") else _made(name)
+    lacks = [each for each in ("make_offload", "offload_capabilities") if not hasattr(made, each)]
     if not isinstance(made, OffloadImplementation):
         kind = type(made).__name__
-        raise _unknown(name, f"{kind} makes no offload managers: it has no make_offload")
+        raise _unknown(name, f"{kind} makes no offload managers: no {' and '.join(lacks)}")
     return made
 
 

@@ -21,6 +21,7 @@ MOST_LINES = 24
 def check_tier(
     name: str,
     asked: tuple[int, int, bool],
+    given: tuple[object, ...],
     *,
     verbose: bool,
     json_path: Path | None,
@@ -28,10 +29,13 @@ def check_tier(
 ) -> int:
     """Play lives on the subject and show each broken rule; `asked`: how many, seed, fail_fast.
 
-    Returns the exit code: 1 if a rule is broken. `others`: outputs that only `kvspec check` has.
+    Returns the exit code: 1 if a rule is broken. `given` and `others`: options and outputs that
+    only a check of a KV-cache manager has.
     """
-    if any(path is not None for path in others.values() if isinstance(path, Path)):
-        fail("--tier has the outputs text and --json")
+    if any(given) or any(isinstance(each, Path) for each in others.values()):
+        fail("--tier goes with --programs, --seed, -x, -v and --json alone")
+    if name.startswith(("cmd:", "cmd+")):
+        fail("an offload manager is judged in Python; kvspec.offload says what a factory makes")
     num_lives, seed, fail_fast = asked
     report = judged(find_offload(name), num_lives=num_lives, seed=seed, fail_fast=fail_fast)
     console = output_console(json_path)

@@ -35,6 +35,7 @@ from kvcheck.cli._support import (
 from kvcheck.cli._tiers import check_tier
 from kvcheck.cli._workers import workers_for, workers_options
 from kvcheck.discovery import find_implementation
+from kvcheck.rules.bench import refusal_of_all
 from kvspec.profile import find_profile
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
     from kvcheck.judge.outcome import Reached, Report
     from kvcheck.judge.suite import Suite
     from kvcheck.play.verdicts import Level
-    from kvspec.interface import Capabilities
+    from kvspec.interface import Implementation
 
 
 @click.command()
@@ -158,7 +159,8 @@ def command(
     from kvcheck.play.verdicts import Level
 
     if is_tier:
-        return check_tier(name, (programs or 400, seed, fail_fast), **outputs)
+        beside = (level, budget != "fast", rules, jobs != 1, cluster, expect, write_expect)
+        return check_tier(name, (programs or 400, seed, fail_fast), beside, **outputs)
     if fail_fast and (expect or write_expect):
         fail("-x ends at the first failure; leave it out, or --expect and --write-expect")
     declared = find_profile(profile)
@@ -174,7 +176,7 @@ def command(
     known = KnownFiles(expect, write_expect, Asked.of(suite.options, declared.name))
     with workers_for(jobs, cluster) as suite.workers:
         result = known.compared(run(suite))
-    require_something(result, suite.can)
+    require_something(result, suite.subject)
     write(result, suite, **outputs)
     known.write(result)
     is_endless = budget == "deep" and programs is None
@@ -245,8 +247,8 @@ class KnownFiles:
             write_whole(self.target, expected_text(self.asked, listed).encode())
 
 
-def require_something(result: Report, can: Capabilities) -> None:
-    """Fail unless the run checked at least one of the chosen rules."""
+def require_something(result: Report, subject: Implementation) -> None:
+    """Fail unless the run checked at least one of the chosen rules, and managers can be made."""
     from kvcheck.judge.applying import rule_outcomes
     from kvcheck.judge.outcome import HIDDEN, NOT_APPLICABLE, NOT_EXERCISED
 
@@ -255,7 +257,9 @@ def require_something(result: Report, can: Capabilities) -> None:
     verdicts = {found.verdict for found in rule_outcomes(result).values()}
     if result.interrupted or result.violations:
         return
-    has_run &= bool(can.spec_types)  # without group types no manager was made
+    has_run &= bool(subject.capabilities.spec_types)  # without group types no manager was made
+    if not result.random and (refusal := refusal_of_all(subject, options.policy)):
+        fail(f"{options.name} makes no manager of a type that it declares: {refusal}")
     if has_run and not verdicts <= {NOT_EXERCISED, NOT_APPLICABLE, HIDDEN}:
         return
     lacking = ", ".join(lacks(result))

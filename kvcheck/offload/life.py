@@ -244,6 +244,43 @@ class Player:
             self.shadow.reason.clear()
             self.after("KV-TIER-18")
 
+    def wrong(self, move: Move) -> None:
+        """Make an illegal call, if the subject says that it checks them: `number` says which."""
+        prompt = self.prompts.get(move.who)
+        if not self.shadow.capabilities.checks_calls or prompt is None or prompt.is_finished:
+            return
+        name, rule, call = self.wrong_call(move, prompt)
+        if not name:
+            return
+        try:
+            call()
+        except InvalidArgumentError:
+            self.note(name, "InvalidArgumentError")
+            self.shadow.tried[rule] += 1
+        else:
+            raise BrokenTierRuleError(rule, f"{name} is illegal, and was accepted")
+        self.after()
+
+    def wrong_call(self, move: Move, prompt: Prompt) -> tuple[str, str, Callable[[], object]]:
+        """Return an illegal call as text, its rule, and the call; "" if there is none now."""
+        manager, who = self.manager, move.who
+        absent = [key for key in move.keys if key not in self.shadow.ready]
+        unread = [key for key in move.keys if not any(key in keys for keys in prompt.loads)]
+        unstored = [key for key in move.keys if not any(key in keys for keys in prompt.stores)]
+        busy = bool(self.shadow.pending) or any(self.shadow.pins[k] > 0 for k in self.shadow.ready)
+        store, load = manager.complete_store, manager.complete_load
+        calls: tuple[tuple[object, str, str, Callable[[], object]], ...] = (
+            (absent, "prepare_load", "KV-TIER-10", lambda: manager.prepare_load(absent, who)),
+            (unread, "complete_load", "KV-TIER-11", lambda: load(unread, who)),
+            (unstored, "complete_store", "KV-TIER-14", lambda: store(unstored, who)),
+            (busy, "reset", "KV-TIER-18", manager.reset),
+            (True, "finish_transfer", "KV-TIER-21", lambda: manager.finish_transfer(10**6)),
+            (True, "new_request", "KV-TIER-24", lambda: manager.new_request(who)),
+        )
+        is_there, name, rule, call = calls[move.number % len(calls)]
+        keys = f" {_words(is_there)}" if isinstance(is_there, list) else ""
+        return (f"{name}{keys} {who}" if is_there else "", rule, call)
+
     def after(
         self, rule: str = "KV-TIER-15", *, told: Sequence[bytes] = (), due: Sequence[bytes] = ()
     ) -> None:
@@ -294,11 +331,21 @@ MOVES: Mapping[str, Callable[[Player, Move], None]] = {
     "late": Player.late,
     "finish": Player.finish,
     "reset": Player.reset,
+    "wrong": Player.wrong,
 }
 
 WEIGHTS: Mapping[str, int] = {
     **{"ask": 24, "store": 16, "stored": 16, "end_step": 12, "moved": 16, "loaded": 10},
-    **{"arrive": 10, "finish": 8, "touch": 3, "gain": 4, "lose": 1, "late": 1, "reset": 1},
+    **{
+        "arrive": 10,
+        "finish": 8,
+        "touch": 3,
+        "gain": 4,
+        "lose": 1,
+        "late": 1,
+        "reset": 1,
+        "wrong": 6,
+    },
 }
 
 TEXTS = (b"abcdef", b"abxyz", b"mnop")
@@ -322,12 +369,12 @@ def _moves(random: Random, number: int) -> Iterator[Move]:
         text = text[: random.randint(1, len(text))]
         if word == "arrive":
             prompts[who] = text
-        elif word == "store" and random.random() < 0.8:  # mostly of its own prompt
+        elif word in ("store", "gain", "late") and random.random() < 0.8:  # of its own prompt
             text = prompts.get(who, text)
         if word in ("store", "touch", "gain", "lose", "late"):
             text = text[random.randrange(len(text)) if random.random() < 0.5 else 0 :]
         keys = tuple(bytes([letter]) for letter in text)
-        yield Move(word, who, keys, random.randrange(4), random.random() < 0.8)
+        yield Move(word, who, keys, random.randrange(12), random.random() < 0.8)
 
 
 def _word(key: bytes) -> str:

@@ -78,7 +78,10 @@ class Shadow:
             self._promoted(key, found, below.index(Found.HIT))
         else:
             wanted = Found.RETRY if Found.RETRY in below else Found.MISS
-            self.judge(rule, found == wanted, f"{_(key)} is nowhere, and was {found}")
+            where = "a lower tier does not know" if wanted == Found.RETRY else "no tier has it"
+            self.judge(
+                rule, found == wanted, f"{_(key)} was {found}: {where}, so {wanted} is right"
+            )
         if found in (Found.HIT, Found.PENDING):
             self.awaited.setdefault(who, set()).add(key)
 
@@ -166,6 +169,8 @@ class Shadow:
                 down[each.tier, key] -= 1
                 is_so = self.ready.get(key) == place
                 self.judge(rule, is_so, f"{_(key)} is copied down from {place}, where it is not")
+        if not self.num_lower:
+            return
         is_so = not self.promoted
         self.judge("KV-TIER-20", is_so, f"{_(*self.promoted)} stay on their way: no transfer began")
         left = [key for (_tier, key), number in down.items() if number > 0]

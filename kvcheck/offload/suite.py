@@ -12,8 +12,8 @@ from kvcheck.offload.shadow import BrokenTierRuleError
 from kvcheck.play.shrink import smallest, without_runs
 from kvspec.offload import OffloadImplementation
 
-RULES = tuple(f"KV-TIER-{number}" for number in range(9, 24))
-"""Rules that lives judge. KV-TIER-24, illegal calls, is judged by its example."""
+RULES = tuple(f"KV-TIER-{number}" for number in range(9, 25))
+"""Rules that lives judge."""
 
 
 @dataclass(frozen=True)

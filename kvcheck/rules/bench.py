@@ -14,7 +14,7 @@ from kvcheck.play.left_out import LeftOut, created
 from kvcheck.play.verdicts import Level
 from kvcheck.rules.judging import wrong
 from kvcheck.rules.managed import Managed
-from kvcheck.rules.specs import full
+from kvcheck.rules.specs import chunked, cross, encoder_only, full, mamba, sliding
 from kvspec.config import KVCacheConfig, KVCacheGroup, ManagerConfig
 from kvspec.errors import UnsupportedError
 from kvspec.interface import Feature, Implementation
@@ -194,3 +194,18 @@ class Bench:
         manager.admit(a)
         manager.admit(b)
         return manager, a, b
+
+
+def refusal_of_all(subject: Implementation, policy: Policy) -> str:
+    """Return why no manager of one plain group is made; "" if one is, or none can be tried."""
+    bench, reason = Bench(subject, policy), ""
+    layers = (full(), sliding(4, 6), chunked(4, 16), mamba(4), cross(4), encoder_only(4))
+    for layer in layers:
+        if type(layer) in subject.capabilities.spec_types:
+            try:
+                bench.create(bench.config(6, layer), hashes_matter=False)
+            except LeftOut as left:
+                reason = reason or str(left)
+            else:
+                return ""
+    return reason

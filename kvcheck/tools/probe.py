@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 from kvcheck.play.agreement import without_ids
@@ -29,6 +30,13 @@ from kvspec.policy import Policy
 from kvspec.specs import FullAttentionSpec
 
 NUM_BLOCKS = 8
+PLAIN = MappingProxyType(
+    {
+        **dict.fromkeys(("cache_salt", "lora", "prompt_embeddings")),
+        **{"mm_features": [], "skip_reading_prefix_cache": False},
+    }
+)
+"""Content of a request that has none, as the client of `kvspec check` sends it."""
 MANAGER, FIRST, SECOND = 1, 2, 3
 """Handles of the manager and of the two requests."""
 
@@ -258,8 +266,8 @@ def story(offered: Mapping[str, Any]) -> Iterator[Line]:
     first, second = {**manager, "request": FIRST}, {**manager, "request": SECOND}
     prompt = list(range(1, 2 * size + 2))
 
-    def made(name: str, tokens: list[int]) -> Callable[[Given], dict[str, Any]]:
-        return lambda given: {"request_id": name, "prompt_token_ids": tokens}
+    def made(name: str, tokens: list[int], **more: Any) -> Callable[[Given], dict[str, Any]]:
+        return lambda given: {"request_id": name, "prompt_token_ids": tokens, **more}
 
     def with_hit(given: Given) -> dict[str, Any]:
         hit = given[f"get_computed_blocks {SECOND}"]
@@ -280,7 +288,7 @@ def story(offered: Mapping[str, Any]) -> Iterator[Line]:
     yield Line("get_computed_blocks", first)
     yield Line("allocate_slots", first, new(len(prompt)))
     yield Line("get_block_ids", first, owned=running)
-    yield Line("make_request", second, made("b", [*prompt, *range(100, 100 + size)]))
+    yield Line("make_request", second, made("b", [*prompt, *range(100, 100 + size)], **PLAIN))
     yield Line("get_computed_blocks", second)
     yield Line("allocate_slots", second, with_hit)
     yield from look

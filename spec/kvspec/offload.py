@@ -136,16 +136,18 @@ class OffloadCapabilities:
     """The parts of an `OffloadManager` that a subject has, and the choices it declares.
 
     `orders`: the orders of eviction by name that it promises; without "lru" none is judged.
+    `checks_calls`: illegal calls are InvalidArgumentErrors (KV-TIER-24); else none is made.
     """
 
     has_lower_tiers: bool = True
     has_counts: bool = True
+    checks_calls: bool = True
     orders: frozenset[str] = field(default=frozenset({"lru"}))
 
 
 @runtime_checkable
 class OffloadImplementation(Protocol):
-    """The additional members of an implementation with an `OffloadManager`."""
+    """What `kvspec check --tier` needs of an implementation, or of an object that is none."""
 
     @property
     def offload_capabilities(self) -> OffloadCapabilities:

@@ -150,6 +150,31 @@ def test_a_subject_that_has_nothing_is_no_subject_that_conforms(
     assert "FullAttentionSpec" in done.stderr
 
 
+REFUSING = """
+from examples.own_manager.final import MyImplementation
+from kvspec.errors import UnsupportedError
+
+class Refusing(MyImplementation):
+    def create(self, config, **options):
+        raise UnsupportedError("anything", self.name)
+
+class Picky(MyImplementation):
+    def make_request(self, manager, request):
+        raise UnsupportedError("mm_features", self.name)
+"""
+
+
+def test_a_subject_that_refuses_all_that_it_declares_does_not_conform(tmp_path: Path) -> None:
+    (tmp_path / "lazy.py").write_text(REFUSING)
+    arguments = ("--budget", "directed", "--level", "safety")
+    done = run(tmp_path, "lazy:Refusing", *arguments)
+    assert done.returncode == 2
+    assert "makes no manager of a type that it declares: anything" in done.stderr
+    done = run(tmp_path, "lazy:Picky", *arguments)
+    assert done.returncode == 1
+    assert "mm_features" in done.stdout
+
+
 @pytest.mark.parametrize(("rule", "code"), [("KV-ERR-7", 2), ("KV-SW-2", 0)])
 def test_a_run_that_checked_nothing_of_a_rule_does_not_conform(
     rule: str, code: int, tmp_path: Path

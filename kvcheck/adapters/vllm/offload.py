@@ -67,8 +67,8 @@ class VLLMOffload:
 
     @property
     def offload_capabilities(self) -> OffloadCapabilities:
-        """All but an order: vLLM ranks what a request used when it finishes."""
-        return OffloadCapabilities(orders=frozenset())
+        """All but an order, as vLLM ranks what a request used when it finishes, and checks."""
+        return OffloadCapabilities(checks_calls=False, orders=frozenset())
 
     def make_offload(self, config: OffloadConfig) -> OffloadManager:
         """Make vLLM's manager of the CPU, behind the tiering one if there are lower tiers."""

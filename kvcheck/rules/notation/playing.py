@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import re
 from collections.abc import Callable, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -27,6 +28,9 @@ from kvcheck.rules.notation.values import OPEN, Name, Reader, parted
 from kvcheck.rules.notation.verbs import ANSWERS_WITH_BLOCKS, QUESTIONS, Verbs
 from kvspec.errors import KVSpecError, RemoteError, UnsupportedError
 
+PLAIN = re.compile(r"new \w+(?: [^=]*)?")
+"""A line that makes a request of tokens alone."""
+
 
 class Play(Verbs):
     """One run of an example, on managers of `bench`.
@@ -39,6 +43,7 @@ class Play(Verbs):
         super().__init__(bench)
         self.num_judged = 0
         self.filled_in: str | None = None
+        self.is_plain = False
         self.skipped: LeftOut | None = None
 
     def line(self, text: str) -> None:
@@ -65,6 +70,7 @@ class Play(Verbs):
     def _ends(self, text: str) -> Any:
         """Judge how a call ends by the words behind `->`."""
         answer = answer_of(text)
+        self.is_plain = PLAIN.fullmatch(text) is not None
         self.asked = list(parted(answer[0])[1]) if answer else []
 
         def ends(call: Callable[[], Any]) -> None:
@@ -120,13 +126,14 @@ class Play(Verbs):
     def _asked(self, call: Callable[[], Any], wanted: type[BaseException] | None = None) -> Any:
         """Make a call; leave the line out if the subject declares that it lacks what it needs.
 
-        Such as slots for drafts, which no argument names. `wanted`: the expected error.
+        Such as slots for drafts, which no argument names. `wanted`: the expected error. A request
+        of tokens alone needs nothing that could be declared.
         """
         try:
             return call()
         except UnsupportedError as error:
             declared = self.bench.subject.capabilities.features
-            if wanted is UnsupportedError or error.capability in declared:
+            if wanted is UnsupportedError or error.capability in declared or self.is_plain:
                 raise
             raise LeftOut(error.capability) from None
         except RemoteError as error:
