@@ -17,6 +17,7 @@ from kvcheck.offload.life import WEIGHTS, Player, drawn
 from kvcheck.offload.suite import RULES, broken_by, judged
 from kvcheck.rules.notation.running import outcomes_of
 from kvcheck.rules.notation.shipped import shipped_stories
+from kvcheck.rules.notation.story import needs_ids
 from kvfast import offload as fast
 from kvspec.errors import UnknownImplementationError
 from kvspec.policy import Policy
@@ -42,6 +43,12 @@ def test_the_example_of_a_tier_keeps_the_rules_that_it_can_break() -> None:
     assert report.findings == {}
     untried = {rule for rule in RULES if not report.tried[rule]}
     assert untried == {"KV-TIER-19", "KV-TIER-20"}
+
+
+def test_examples_that_name_places_are_for_those_that_promise_ids() -> None:
+    stories = {each.name: each for each in shipped_stories()}
+    named = [each for each in (*RULES,) if needs_ids(stories[each])]
+    assert named == [f"KV-TIER-{n}" for n in (10, 11, 12, 13, 14, 19, 20, 22)]
 
 
 def test_lives_draw_every_move() -> None:

@@ -201,7 +201,8 @@ def is_of_ids(text: str) -> bool:
 TAKES_IDS = re.compile(
     r"^(?:evict_blocks|free_blocks|hold_blocks|get_block|keys|covered|take_deltas|host)\b(?P<a>[^>]*?)(?:->|$)"
     r"|\bnew_computed_blocks=(?P<b>\[[^=]*)"
-    r"|-> .*\b(?P<c>rows|slots|pairs|retained)="
+    r"|-> .*\b(?P<c>rows|slots|pairs|retained|places)="
+    r"|^chunk (?:prepare_load|end_step)\b.*-> \[(?P<d>[^\]])"
 )
 LITERAL = re.compile(r"(?<![\w.#/-])[1-9]\d*(?![\w.])")
 
@@ -213,7 +214,9 @@ def needs_ids(story: Story) -> bool:
     for line in story.lines:
         match = TAKES_IDS.search(line.text)
         if match and (
-            match["c"] or LITERAL.search(_without_entries(match["a"] or match["b"] or ""))
+            match["c"]
+            or match["d"]
+            or LITERAL.search(_without_entries(match["a"] or match["b"] or ""))
         ):
             return True
     return False
