@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.commands import LEAKS, kvspec, python
+from tests.source import ROOT
 
 BARE = """
 from dataclasses import replace
@@ -151,8 +153,9 @@ def test_a_subject_that_has_nothing_is_no_subject_that_conforms(
 
 
 REFUSING = """
-from examples.own_manager.final import MyImplementation
+from final import MyImplementation
 from kvspec.errors import UnsupportedError
+from tests.source import ROOT
 
 class Refusing(MyImplementation):
     def create(self, config, **options):
@@ -166,6 +169,7 @@ class Picky(MyImplementation):
 
 def test_a_subject_that_refuses_all_that_it_declares_does_not_conform(tmp_path: Path) -> None:
     (tmp_path / "lazy.py").write_text(REFUSING)
+    shutil.copy(ROOT / "examples/own_manager/final.py", tmp_path)
     arguments = ("--budget", "directed", "--level", "safety")
     done = run(tmp_path, "lazy:Refusing", *arguments)
     assert done.returncode == 2
