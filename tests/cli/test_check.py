@@ -155,7 +155,6 @@ def test_a_subject_that_has_nothing_is_no_subject_that_conforms(
 REFUSING = """
 from final import MyImplementation
 from kvspec.errors import UnsupportedError
-from tests.source import ROOT
 
 class Refusing(MyImplementation):
     def create(self, config, **options):
