@@ -53,7 +53,7 @@ CALLS = (
     Call(("rule", "KV-SW-2"), "free queue"),
     Call(
         ("replay", "demo", "--impl", "kvref", "--limit", "2", "--quiet", "--record", "out.jsonl"),
-        "unexplained",
+        "tokens hit",
         writes=("out.jsonl",),
     ),
     Call(
@@ -61,7 +61,7 @@ CALLS = (
             *("replay", "synth:chat?requests=3", "--impl", "kvref", "--quiet"),
             *("--json", "out.json", "--plot", "out.svg", "--html", "out.html"),
         ),
-        "hit rate",
+        "tokens hit",
         writes=("out.json", "out.svg", "out.html"),
     ),
     Call(
