@@ -22,15 +22,16 @@ from kvspec.offload import (
 
 
 class _Chunk:
-    """`writer`: the request whose store it is, "" for a promotion, None once ready.
+    """`writer`: the request whose store it is, 0 for a promotion, None once ready.
 
     `pins`: copies that read it. `awaited`: requests that were told of it and wait for an answer.
     """
 
     __slots__ = ("awaited", "key", "last_use", "pins", "place", "writer")
 
-    def __init__(self, key: bytes, place: int, writer: str | None) -> None:
-        self.key, self.place, self.writer = key, place, writer
+    def __init__(self, key: bytes, place: int, writer: str | int) -> None:
+        self.key, self.place = key, place
+        self.writer: str | int | None = writer
         self.last_use = self.pins = self.awaited = 0
 
 
@@ -108,7 +109,7 @@ class FastOffload:
         for tier, lower in enumerate(self._lower):
             below = lower.lookup(key)
             if below == Found.HIT:
-                made = self._place((key,), (), "")
+                made = self._place((key,), (), 0)
                 if made is None:
                     return Found.MISS, None
                 (chunk,) = made[0]
@@ -273,7 +274,7 @@ class FastOffload:
         request.awaits.clear()
 
     def _place(
-        self, keys: Sequence[bytes], kept: Collection[bytes], writer: str
+        self, keys: Sequence[bytes], kept: Collection[bytes], writer: str | int
     ) -> tuple[list[_Chunk], tuple[bytes, ...]] | None:
         """Make pending chunks, evicting as many as there is no free place for, or none."""
         leaving = self._leaving(max(0, len(keys) - len(self._free)), kept)

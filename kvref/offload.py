@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from kvspec._offload_checks import check_keys, check_made, check_name, check_number
 from kvspec.errors import InvalidArgumentError
@@ -20,7 +20,7 @@ from kvspec.offload import (
 
 @dataclass
 class Chunk:
-    """A chunk of the first tier; `storing`: the request, or transfer, that writes it."""
+    """A chunk of the first tier; `storing`: the request that writes it, 0 for a promotion."""
 
     key: bytes
     place: int
@@ -87,11 +87,12 @@ class ReferenceOffload:
         for tier, lower in enumerate(self.config.lower):
             below = lower.lookup(key)
             if below == Found.HIT:
-                places = self._room(1, [key])
-                if places is None:
+                room = self._room(1, [key])
+                if room is None:
                     return Found.MISS
-                self._evict(places[1])
-                chunk = Chunk(key, places[0][0], storing=-1)
+                (place,), evicted = room
+                self._evict(evicted)
+                chunk = Chunk(key, place, storing=0)
                 self.chunks.append(chunk)
                 self.begun.append((tier, request_id, chunk))
                 return Found.PENDING
@@ -181,9 +182,8 @@ class ReferenceOffload:
             began.append(TierTransfer(0, tier, True, keys, places))
         transfers = []
         for transfer in began + self.stored:
-            number, self.next_number = self.next_number, self.next_number + 1
-            made = TierTransfer(number, transfer.tier, transfer.is_promotion, *_ends(transfer))
-            transfers.append(made)
+            transfers.append(replace(transfer, number=self.next_number))
+            self.next_number += 1
         self.moving += transfers
         self.begun, self.stored = [], []
         for request in self.requests.values():
@@ -293,7 +293,3 @@ class ReferenceOffload:
             chunk.storing = None
         if chunks:
             self.events.append(OffloadEvent(tuple(each.key for each in chunks), is_removed=False))
-
-
-def _ends(transfer: TierTransfer) -> tuple[tuple[bytes, ...], tuple[int, ...]]:
-    return transfer.keys, transfer.places

@@ -13,13 +13,14 @@ from kvcheck.adapters.vllm import VLLMUnavailableError, offload
 from kvcheck.cli import main
 from kvcheck.discovery import find_implementation, find_offload
 from kvcheck.mistakes import Mistake
-from kvcheck.offload.life import WEIGHTS, Player, drawn
+from kvcheck.offload.life import WEIGHTS, Lower, Player, drawn
 from kvcheck.offload.suite import RULES, broken_by, judged
 from kvcheck.rules.notation.running import outcomes_of
 from kvcheck.rules.notation.shipped import shipped_stories
 from kvcheck.rules.notation.story import needs_ids
 from kvfast import offload as fast
-from kvspec.errors import UnknownImplementationError
+from kvspec.errors import InvalidArgumentError, UnknownImplementationError
+from kvspec.offload import Found, OffloadConfig
 from kvspec.policy import Policy
 from tests.mistakes import mistakes
 
@@ -68,6 +69,16 @@ def test_a_mistake_is_found_by_an_example_and_by_lives(mistake: Mistake) -> None
         broken = broken_by(Player(made, drawn(seed, with_lower=seed % 2 == 1)))
         named |= set() if broken is None else {broken.rule, broken.other}
     assert bool(named & set(mistake.rules)) == (mistake.id not in BY_EXAMPLE_ALONE), named
+
+
+@pytest.mark.parametrize("name", ["kvref", "kvfast"])
+def test_a_promotion_is_no_store_of_a_request_without_a_name(name: str) -> None:
+    lower = Lower({b"a"})
+    manager = find_offload(name).make_offload(OffloadConfig(1, (lower,)))
+    manager.new_request("")
+    assert manager.lookup(b"a", "") == Found.PENDING
+    with pytest.raises(InvalidArgumentError, match="keys"):
+        manager.complete_store([b"a"], "")
 
 
 def differing(num_lives: int, *, start: int = 0) -> int | None:
