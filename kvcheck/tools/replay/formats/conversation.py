@@ -46,7 +46,6 @@ class TextNotes:
         self._estimated = 0
         self._with_roles = False
         self.assumed = self.known = self.unknown = 0
-        self.untimed = True
         self.prompts_said = self.cached_said = self.prompts_counted = 0
         self.first = 0
 
@@ -84,7 +83,7 @@ class TextNotes:
         self.assumed += 1
         return ASSUMED_OUTPUT_TOKENS if most is None else min(most, ASSUMED_OUTPUT_TOKENS)
 
-    def sentences(self) -> tuple[str, ...]:
+    def sentences(self, *, timed: bool) -> tuple[str, ...]:
         """Return the notes, those that change most first."""
         found: list[str] = []
         if self._estimated:
@@ -115,7 +114,7 @@ class TextNotes:
             )
         if self.first:
             found.append(f"answers with nothing before them, which are no requests: {self.first:,}")
-        if self.untimed:
+        if not timed:
             turns = ", turn after turn" if self._with_roles else ""
             found.append(f"no times in the data: requests come in the order of the file{turns}")
         return tuple(found)
@@ -132,7 +131,7 @@ class TextReader:
     @property
     def notes(self) -> tuple[str, ...]:
         """See `TextNotes`."""
-        return self._notes.sentences()
+        return self._notes.sentences(timed=self.has_times)
 
     @property
     def spelling(self) -> Spelling | None:

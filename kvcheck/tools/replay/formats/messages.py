@@ -85,7 +85,6 @@ class MessagesReader(TextReader):
     @property
     def notes(self) -> tuple[str, ...]:
         """Notes on all texts, and whether lines were read as requests."""
-        self._notes.untimed = not self.has_times
         if not self._requests:
             return super().notes
         said = f"lines that are one request each, with all messages before it: {self._requests:,}"

@@ -47,8 +47,7 @@ class SGLangLogReader(TextReader):
     @property
     def notes(self) -> tuple[str, ...]:
         """Notes on outputs that are not known, and on what was left out."""
-        self._notes.untimed = False
-        found = [*self._notes.sentences()]
+        found = [*super().notes]
         if self._batches:
             found.append(f"requests left out, that came several in one: {self._batches:,}")
         return tuple(found)
