@@ -101,7 +101,7 @@ def _prepare(
         raise where.member("fn").error(f"unknown function {record.function!r}")
     function = FUNCTIONS[record.function]
     given = under_policy(dict(record.input), policy)
-    return function, checked_members(given, where.member("input"), function.inputs, {})
+    return function, checked_members(given, where.member("input"), function.checks, {})
 
 
 def _built_anew(value: Any, planner: Planner) -> Any:
@@ -132,7 +132,7 @@ def _compare(
         expected = function.expected(record.output, where.member("output"))
     try:
         values = {name: _built_anew(value, planner) for name, value in values.items()}
-        got = function.answer(function.call(planner, values))
+        got = function.recorded.write(function.call(planner, values))
     except Exception as error:  # whatever an implementation raises counts as its result
         if record.raises is not None and isinstance(error, _ERRORS[record.raises]):
             return []

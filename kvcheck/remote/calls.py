@@ -189,15 +189,11 @@ def _plan(call: Call) -> Any:
         raise ProtocolViolation("unknown_op", f"unknown planning function {name!r}")
     function = FUNCTIONS[name]
     values = _decoded(
-        lambda value, where: checked_members(value, where, function.inputs, {}),
+        lambda value, where: checked_members(value, where, function.checks, {}),
         call.args["input"],
         "input",
     )
-    answer = function.call(planner, values)
-    shown = function.answer(answer)
-    if name == "get_kv_cache_configs":
-        shown = {**shown, "warnings": list(answer.warnings)}
-    return shown
+    return function.answer.write(function.call(planner, values))
 
 
 def _decoded(decode: Callable[[Any, Where], Any], value: object, name: str) -> Any:

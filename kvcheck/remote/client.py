@@ -19,28 +19,10 @@ from kvcheck.remote.connection import Connection, Heard, Options
 from kvcheck.remote.manager import RemoteManager, RemoteRequest, manager_handle, own, sent_ids
 from kvcheck.remote.values import carried, encode_request
 from kvspec._json import (
-    Check,
     Where,
-    boolean,
-    checked_members,
-    integer,
-    list_of,
-    null,
-    optional,
-    real,
-    text,
 )
 from kvspec.codec import (
-    decode_groups,
-    decode_kv_cache,
-    decode_layers,
-    decode_spec,
-    encode_groups,
-    encode_kv_cache,
-    encode_layers,
     encode_manager_config,
-    encode_planning_config,
-    encode_spec,
     field_of_member,
 )
 from kvspec.config import ManagerConfig
@@ -53,12 +35,12 @@ from kvspec.errors import (
 )
 from kvspec.event_codec import encode_stats
 from kvspec.interface import Capabilities, Feature, HitRateWindow, KVCacheManager
-from kvspec.planning import BlockSizes, Capacity, Plan, Planner, SpecProperties
+from kvspec.planning import Planner
 from kvspec.planning_functions import FUNCTIONS, PlanningFunction
 from kvspec.request import Request, RequestInput, has_extra_keys, token_list
 from kvspec.snapshot import Snapshot
 from kvspec.snapshot_codec import encode_snapshot
-from kvspec.specs import SPEC_TYPES, LayerSpec, UniformTypeKVCacheSpecs
+from kvspec.specs import SPEC_TYPES, LayerSpec
 from kvspec.stats import PrefixCacheStats
 
 
@@ -271,10 +253,11 @@ class RemotePlanner:
         self._connection = connection
 
     def _call(self, function: str, given: Mapping[str, Any]) -> Any:
-        sent = {name: ENCODERS[name](value) for name, value in given.items()}
+        forms = FUNCTIONS[function].inputs
+        sent = {name: forms[name].write(value) for name, value in given.items()}
         output = self._connection.call("plan", args={"fn": function, "input": sent})
         try:
-            return ANSWERS[function](output, Where("answer", field="result"))
+            return FUNCTIONS[function].answer.read(output, Where("answer", field="result"))
         except FormatError as error:
             raise self._connection.nonsense(str(error)) from None
 
@@ -293,74 +276,3 @@ def _method(name: str, function: PlanningFunction) -> Callable[..., Any]:
 
 for _name, _function in FUNCTIONS.items():
     setattr(RemotePlanner, _function.method, _method(_name, _function))
-
-
-def _each(encode: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    return lambda values: [encode(value) for value in values]
-
-
-ENCODERS: Mapping[str, Callable[[Any], Any]] = {
-    "spec": encode_spec,
-    "specs": _each(encode_spec),
-    "layers": encode_layers,
-    "workers": _each(encode_layers),
-    "groups": encode_groups,
-    "kv_cache_config": encode_kv_cache,
-    "kv_cache_configs": _each(encode_kv_cache),
-    "config": encode_planning_config,
-    "available_memory": lambda value: list(value) if isinstance(value, Sequence) else value,
-}
-
-
-def _value(make: Callable[..., Any], **members: Check[Any]) -> Check[Any]:
-    """Return a decoder of objects with these members, in the order of the arguments of `make`."""
-
-    def inner(value: object, where: Where) -> Any:
-        found = checked_members(value, where, members, {})
-        return make(*(found[name] for name in members))
-
-    return inner
-
-
-def _uniform_type(value: object, where: Where) -> UniformTypeKVCacheSpecs:
-    spec = decode_spec(value, where)
-    if not isinstance(spec, UniformTypeKVCacheSpecs):
-        raise where.member("type").error("not UniformTypeKVCacheSpecs")
-    return spec
-
-
-ANSWERS: Mapping[str, Check[Any]] = {
-    "spec_properties": _value(
-        SpecProperties,
-        page_size_bytes=integer,
-        real_page_size_bytes=optional(integer),
-        storage_block_size=integer,
-        max_memory_usage_bytes=integer,
-        max_admission_blocks_per_request=optional(integer),
-        kind=text,
-        sliding_window=optional(integer),
-        normalized_spec=decode_spec,
-    ),
-    "merge": decode_spec,
-    "is_kv_cache_spec_uniform": boolean,
-    "uniform_type_from_specs": optional(_uniform_type),
-    "unify_hybrid_kv_cache_specs": decode_layers,
-    "unify_kv_cache_spec_page_size": decode_layers,
-    "get_kv_cache_groups": decode_groups,
-    "max_memory_usage_bytes": integer,
-    "estimate_max_model_len": integer,
-    "check_enough_kv_cache_memory": null,
-    "get_kv_cache_config_from_groups": decode_kv_cache,
-    "get_kv_cache_configs": _value(
-        lambda configs, length, warnings: Plan(tuple(configs), length, tuple(warnings)),
-        kv_cache_configs=list_of(decode_kv_cache),
-        max_model_len=integer,
-        warnings=list_of(text),
-    ),
-    "generate_scheduler_kv_cache_config": decode_kv_cache,
-    "get_max_concurrency_for_kv_cache_config": real,
-    "get_kv_cache_capacity": _value(Capacity, num_tokens=integer, max_concurrency=real),
-    "resolve_kv_cache_block_sizes": _value(
-        BlockSizes, scheduler_block_size=integer, hash_block_size=integer
-    ),
-}

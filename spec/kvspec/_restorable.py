@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import is_dataclass
+from types import UnionType
+from typing import Any, get_args, get_origin, get_type_hints
 
 from kvspec._check import COUNT_MAX
 from kvspec.config import ManagerConfig
@@ -13,7 +16,7 @@ from kvspec.invariants import (
     check_snapshot,
     ids_fit,
 )
-from kvspec.snapshot import MambaState, RequestState, Snapshot
+from kvspec.snapshot import Snapshot
 
 
 def check_restorable(config: ManagerConfig, snapshot: Snapshot) -> None:
@@ -53,65 +56,31 @@ def _check_types(config: ManagerConfig, snapshot: Snapshot) -> None:
 
 def _ill_typed(snapshot: Snapshot) -> str | None:
     """Return the first member that is not of its declared type; invariants rely on the types."""
-    counts = ("free_queue", "ref_counts", "covered_tokens", "popped_blocks", "reserved_blocks")
-    for member in counts:
-        if not _are_counts(getattr(snapshot, member)):
-            return member
-    well_typed = {
-        "num_blocks": _are_counts((snapshot.num_blocks,)),
-        "none_hash": type(snapshot.none_hash) is bytes,
-        "block_keys": _is_tuple_of_tuples(snapshot.block_keys)
-        and all(_are(bytes, keys) for keys in snapshot.block_keys),
-        "new_block_ids": _is_tuple_of_tuples(snapshot.new_block_ids)
-        and all(map(_are_counts, snapshot.new_block_ids)),
-        "step_keys": type(snapshot.step_keys) is tuple
-        and _are(frozenset, snapshot.step_keys)
-        and all(_are(bytes, keys) for keys in snapshot.step_keys),
-        "pending_copies": _is_tuple_of_tuples(snapshot.pending_copies)
-        and all(map(_are_pairs, snapshot.pending_copies)),
-        "written_from": isinstance(snapshot.written_from, Mapping)
-        and _are_counts((*snapshot.written_from, *snapshot.written_from.values())),
-        "lookup_order": isinstance(snapshot.lookup_order, Mapping)
-        and _are(bytes, snapshot.lookup_order)
-        and all(map(_are_counts, snapshot.lookup_order.values())),
-        "requests": isinstance(snapshot.requests, Mapping)
-        and _are(str, snapshot.requests)
-        and all(map(_is_well_typed, snapshot.requests.values())),
-    }
-    return next((member for member, is_right in well_typed.items() if not is_right), None)
+    hints = get_type_hints(Snapshot).items()
+    return next((name for name, hint in hints if not _are(hint, [getattr(snapshot, name)])), None)
 
 
-def _is_well_typed(state: RequestState) -> bool:
-    """Return whether the members of a request's state are of their declared types."""
-    return (
-        type(state) is RequestState
-        and _is_tuple_of_tuples(state.block_ids)
-        and all(map(_are_counts, state.block_ids))
-        and type(state.num_cached_blocks) is tuple
-        and _are_counts(tuple(count for count in state.num_cached_blocks if count is not None))
-        and type(state.mamba) is tuple
-        and all(
-            mark is None or (type(mark) is MambaState and type(mark.has_allocated) is bool)
-            for mark in state.mamba
+def _are(hint: Any, values: Collection[Any]) -> bool:
+    """Return whether each value is of exactly this type; a subclass may override anything.
+
+    An int is a count: 0 … 2^53 - 1 (KV-ERR-6).
+    """
+    kind, inner, types = get_origin(hint), get_args(hint), set(map(type, values))
+    if kind is UnionType:
+        return _are(inner[0], [each for each in values if each is not None])
+    if kind is Mapping:
+        pairs = all(isinstance(each, Mapping) for each in values)
+        return pairs and all(
+            _are(inner[0], v.keys()) and _are(inner[1], v.values()) for v in values
         )
-    )
-
-
-def _are_pairs(values: Iterable[object]) -> bool:
-    return all(_are_counts(pair) and len(pair) == 2 for pair in values)  # type: ignore[arg-type]  # tuples
-
-
-def _is_tuple_of_tuples(values: object) -> bool:
-    return type(values) is tuple and _are(tuple, values)
-
-
-def _are(kind: type, values: Iterable[object]) -> bool:
-    """Return whether each value is of exactly this type; a subclass may override anything."""
-    return set(map(type, values)) <= {kind}
-
-
-def _are_counts(values: object) -> bool:
-    """Return whether it is a tuple of ints in 0 … 2^53 - 1 (KV-ERR-6)."""
-    if type(values) is not tuple or not _are(int, values):
+    if not types <= {kind or hint}:
         return False
-    return not values or 0 <= min(values) <= max(values) <= COUNT_MAX
+    if hint is int:
+        return not values or 0 <= min(values) <= max(values) <= COUNT_MAX
+    if is_dataclass(hint):
+        members = get_type_hints(hint).items()
+        return all(_are(each, [getattr(v, name) for v in values]) for name, each in members)
+    if kind is tuple and inner[-1] is not ...:
+        ends = all(len(each) == len(inner) for each in values)
+        return ends and all(map(_are, inner, zip(*values, strict=True)))
+    return kind is None or all(_are(inner[0], each) for each in values)

@@ -9,12 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
-ExtraKey: TypeAlias = "str | bytes | tuple[str, int]"
+ExtraKey: TypeAlias = str | bytes | tuple[str, int]
 """An adapter name or salt, an embedding digest, or (item identifier, offset in the block)."""
 
-ExtraKeys: TypeAlias = "tuple[ExtraKey, ...] | None"
+ExtraKeys: TypeAlias = tuple[ExtraKey, ...] | None
 
-EventHash: TypeAlias = "bytes | int"
+EventHash: TypeAlias = bytes | int
 """A block hash in an event: all its bytes, or its low 64 bits as an unsigned int."""
 
 MEDIUM_GPU = "GPU"

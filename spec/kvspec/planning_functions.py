@@ -2,24 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
+from typing import Any, get_type_hints
 
-from kvspec._json import (
-    Check,
-    Where,
-    boolean,
-    checked_members,
-    integer,
-    list_of,
-    null,
-    optional,
-    real,
-    structure,
-    text,
-)
+from kvspec._json import Check, Where, boolean, integer, null, optional, real
+from kvspec._shapes import FORMS, Form, Shape, as_it_is, form_of
 from kvspec.codec import (
     decode_groups,
     decode_kv_cache,
@@ -29,9 +18,20 @@ from kvspec.codec import (
     encode_groups,
     encode_kv_cache,
     encode_layers,
+    encode_planning_config,
     encode_spec,
 )
-from kvspec.planning import Planner
+from kvspec.config import KVCacheConfig, KVCacheGroup
+from kvspec.planning import (
+    BlockSizes,
+    Capacity,
+    Layers,
+    Plan,
+    Planner,
+    PlanningConfig,
+    SpecProperties,
+)
+from kvspec.specs import LayerSpec, UniformTypeKVCacheSpecs
 
 Input = Mapping[str, Any]
 
@@ -40,34 +40,34 @@ Input = Mapping[str, Any]
 class PlanningFunction:
     """A planning function: the planner's `method`, with `inputs` as its arguments in order.
 
-    `expected` converts a record's output and `answer` the planner's result into the same JSON form,
-    with every default written out.
+    `answer` is the form of its result in messages. `recorded` is that of records, which lack some
+    of it; `expected` reads a record's output and writes out every default.
     """
 
     method: str
-    inputs: Mapping[str, Check[Any]]
-    answer: Callable[[Any], Any]
-    expected: Check[Any]
+    inputs: Mapping[str, Form]
+    answer: Form
+    recorded: Form
+
+    @property
+    def checks(self) -> Mapping[str, Check[Any]]:
+        """The check of each input."""
+        return {name: form.read for name, form in self.inputs.items()}
 
     def call(self, planner: Planner, values: Input) -> Any:
         """Call the planner."""
-        given = (values[name] for name in self.inputs)
-        arguments = (tuple(each) if isinstance(each, list) else each for each in given)
-        return getattr(planner, self.method)(*arguments)
+        return getattr(planner, self.method)(*(values[name] for name in self.inputs))
+
+    def expected(self, value: Any, where: Where) -> Any:
+        """Check a record's output, and write out the members that a record may omit."""
+        return self.recorded.write(self.recorded.read(value, where))
 
 
-def _normal(decode: Check[Any], encode: Callable[[Any], Any]) -> Check[Any]:
-    """Return a check that writes out the members that a record may omit."""
-
-    def inner(value: Any, where: Where) -> Any:
-        decoded = decode(value, where)
-        return None if decoded is None else encode(decoded)
-
-    return inner
-
-
-def _plain(answer: Any) -> Any:
-    return answer
+def _uniform_type(value: object, where: Where) -> UniformTypeKVCacheSpecs:
+    spec = decode_spec(value, where)
+    if not isinstance(spec, UniformTypeKVCacheSpecs):
+        raise where.member("type").error("not UniformTypeKVCacheSpecs")
+    return spec
 
 
 def _or_none(encode: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -75,150 +75,82 @@ def _or_none(encode: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return lambda answer: None if answer is None else encode(answer)
 
 
-_PROPERTIES: Mapping[str, str] = {
-    "page_size_bytes": "page_size_bytes",
-    "real_page_size_bytes": "real_page_size_bytes",
-    "storage_block_size": "storage_block_size",
-    "max_memory_usage_bytes": "max_memory_usage_bytes",
-    "max_admission_blocks_per_request": "max_admission_blocks_per_request",
-    "kind": "kind",
-    "sliding_window": "sliding_window_tokens",
+_SPEC = Form(decode_spec, _or_none(encode_spec))
+_FORMS: Mapping[Any, Form] = {
+    **FORMS,
+    **{int: Form(integer, as_it_is), float: Form(real, as_it_is), bool: Form(boolean, as_it_is)},
+    type(None): Form(null, as_it_is),
+    LayerSpec: _SPEC,
+    UniformTypeKVCacheSpecs | None: Form(optional(_uniform_type), _or_none(encode_spec)),
+    Sequence[LayerSpec]: form_of(tuple[LayerSpec, ...], {LayerSpec: _SPEC}),
+    Layers: Form(decode_layers, _or_none(encode_layers)),
+    tuple[KVCacheGroup, ...]: Form(decode_groups, _or_none(encode_groups)),
+    KVCacheConfig: Form(decode_kv_cache, _or_none(encode_kv_cache)),
+    PlanningConfig: Form(decode_planning_config, encode_planning_config),
+}
+_PLAN = {"configs": "kv_cache_configs", "max_model_len_tokens": "max_model_len"}
+_SIZES = {
+    "scheduler_block_size_tokens": "scheduler_block_size",
+    "hash_block_size_tokens": "hash_block_size",
+}
+_WINDOW = {"sliding_window_tokens": "sliding_window"}
+_OF_SOME = ("real_page_size_bytes", "max_admission_blocks_per_request")
+_ANSWERS: Mapping[Any, Form] = {
+    **_FORMS,
+    Plan: Shape(Plan, _PLAN, forms=_FORMS, sometimes=()).form,
+    Capacity: Shape(Capacity, forms=_FORMS).form,
+    BlockSizes: Shape(BlockSizes, _SIZES, forms=_FORMS).form,
+    SpecProperties: Shape(SpecProperties, _WINDOW, forms=_FORMS).form,
 }
 
 
-def _properties(value: object, where: Where) -> Any:
-    """Check a record's spec properties; members that don't apply to the type are null."""
-    found = checked_members(
-        value,
-        where,
-        {
-            "page_size_bytes": integer,
-            "storage_block_size": integer,
-            "max_memory_usage_bytes": integer,
-            "kind": text,
-            "sliding_window": optional(integer),
-            "normalized_spec": _normal(decode_spec, encode_spec),
-        },
-        {"real_page_size_bytes": integer, "max_admission_blocks_per_request": integer},
-    )
-    return {**dict.fromkeys(_PROPERTIES), **found}
+def _properties(value: object, where: Where) -> SpecProperties:
+    """Read a record's spec properties; members that don't apply to the type are missing."""
+    whole = {**dict.fromkeys(_OF_SOME), **value} if isinstance(value, dict) else value
+    found: SpecProperties = _ANSWERS[SpecProperties].read(whole, where)
+    return found
 
 
-def _answer_properties(answer: Any) -> Any:
-    shown = {member: getattr(answer, field) for member, field in _PROPERTIES.items()}
-    return {**shown, "normalized_spec": encode_spec(answer.normalized_spec)}
-
-
-def _answer_plan(answer: Any) -> Any:
-    return {
-        "kv_cache_configs": [encode_kv_cache(config) for config in answer.configs],
-        "max_model_len": answer.max_model_len_tokens,
-    }
-
-
-def _answer_block_sizes(answer: Any) -> Any:
-    return {
-        "scheduler_block_size": answer.scheduler_block_size_tokens,
-        "hash_block_size": answer.hash_block_size_tokens,
-    }
-
-
-_LAYERS = _normal(decode_layers, encode_layers)
-_CACHE = _normal(decode_kv_cache, encode_kv_cache)
-_INPUTS: Mapping[str, Check[Any]] = {
-    "spec": decode_spec,
-    "specs": list_of(decode_spec),
-    "layers": decode_layers,
-    "workers": list_of(decode_layers),
-    "groups": decode_groups,
-    "kv_cache_config": decode_kv_cache,
-    "kv_cache_configs": list_of(decode_kv_cache),
-    "config": decode_planning_config,
-    "available_memory": integer,
+_RECORDED: Mapping[Any, Form] = {
+    **_ANSWERS,
+    Plan: Shape(Plan, _PLAN, forms=_FORMS, elsewhere=("warnings",)).form,
+    SpecProperties: Form(_properties, _ANSWERS[SpecProperties].write),
 }
 
 
-def _function(
-    method: str,
-    inputs: str,
-    answer: Callable[[Any], Any],
-    expected: Check[Any],
-    **others: Check[Any],
-) -> PlanningFunction:
-    """Return a function. `inputs`: their names, in order. `others`: inputs of unusual types."""
-    checks = {**_INPUTS, **others}
-    return PlanningFunction(
-        method, {name: checks[name] for name in inputs.split()}, answer, expected
-    )
+def _function(method: str, inputs: str) -> PlanningFunction:
+    """Return a function. `inputs`: names of the method's arguments in records, in order."""
+    hints = get_type_hints(getattr(Planner, method))
+    result = hints.pop("return")
+    given = {
+        name: form_of(hint, _FORMS)
+        for name, hint in zip(inputs.split(), hints.values(), strict=True)
+    }
+    return PlanningFunction(method, given, form_of(result, _ANSWERS), form_of(result, _RECORDED))
 
+
+_MEMORY, _CACHE = "config available_memory", "kv_cache_config config"
+_METHODS: Mapping[str, tuple[str, str]] = {
+    "spec_properties": ("spec_properties", "spec config"),
+    "merge": ("merge", "specs"),
+    "is_kv_cache_spec_uniform": ("is_uniform", "layers"),
+    "uniform_type_from_specs": ("uniform_type", "layers"),
+    "unify_hybrid_kv_cache_specs": ("unify_hybrid", "layers"),
+    "unify_kv_cache_spec_page_size": ("unify_page_size", "layers"),
+    "get_kv_cache_groups": ("groups", "layers config"),
+    "max_memory_usage_bytes": ("max_memory_usage_bytes", "layers config"),
+    "estimate_max_model_len": ("estimate_max_model_len", f"layers {_MEMORY}"),
+    "check_enough_kv_cache_memory": ("check_enough_memory", f"layers {_MEMORY}"),
+    "get_kv_cache_config_from_groups": ("config_from_groups", f"groups {_MEMORY}"),
+    "get_kv_cache_configs": ("plan", f"workers {_MEMORY}"),
+    "generate_scheduler_kv_cache_config": ("scheduler_config", "kv_cache_configs"),
+    "get_max_concurrency_for_kv_cache_config": ("max_concurrency", _CACHE),
+    "get_kv_cache_capacity": ("capacity", _CACHE),
+    "resolve_kv_cache_block_sizes": ("block_sizes", _CACHE),
+}
+"""The method of each function, and its arguments as records name them."""
 
 FUNCTIONS: Mapping[str, PlanningFunction] = MappingProxyType(
-    {
-        "spec_properties": _function(
-            "spec_properties", "spec config", _answer_properties, _properties
-        ),
-        "merge": _function(
-            "merge", "specs", _or_none(encode_spec), _normal(decode_spec, encode_spec)
-        ),
-        "is_kv_cache_spec_uniform": _function("is_uniform", "layers", _plain, boolean),
-        "uniform_type_from_specs": _function(
-            "uniform_type",
-            "layers",
-            _or_none(encode_spec),
-            _normal(optional(decode_spec), encode_spec),
-        ),
-        "unify_hybrid_kv_cache_specs": _function(
-            "unify_hybrid", "layers", _or_none(encode_layers), _LAYERS
-        ),
-        "unify_kv_cache_spec_page_size": _function(
-            "unify_page_size", "layers", _or_none(encode_layers), _LAYERS
-        ),
-        "get_kv_cache_groups": _function(
-            "groups",
-            "layers config",
-            _or_none(encode_groups),
-            _normal(decode_groups, encode_groups),
-        ),
-        "max_memory_usage_bytes": _function(
-            "max_memory_usage_bytes", "layers config", _plain, integer
-        ),
-        "estimate_max_model_len": _function(
-            "estimate_max_model_len", "layers config available_memory", _plain, integer
-        ),
-        "check_enough_kv_cache_memory": _function(
-            "check_enough_memory", "layers config available_memory", _plain, null
-        ),
-        "get_kv_cache_config_from_groups": _function(
-            "config_from_groups",
-            "groups config available_memory",
-            _or_none(encode_kv_cache),
-            _CACHE,
-        ),
-        "get_kv_cache_configs": _function(
-            "plan",
-            "workers config available_memory",
-            _answer_plan,
-            structure({"kv_cache_configs": list_of(_CACHE), "max_model_len": integer}),
-            available_memory=list_of(integer),
-        ),
-        "generate_scheduler_kv_cache_config": _function(
-            "scheduler_config", "kv_cache_configs", _or_none(encode_kv_cache), _CACHE
-        ),
-        "get_max_concurrency_for_kv_cache_config": _function(
-            "max_concurrency", "kv_cache_config config", _plain, real
-        ),
-        "get_kv_cache_capacity": _function(
-            "capacity",
-            "kv_cache_config config",
-            asdict,
-            structure({"num_tokens": integer, "max_concurrency": real}),
-        ),
-        "resolve_kv_cache_block_sizes": _function(
-            "block_sizes",
-            "kv_cache_config config",
-            _answer_block_sizes,
-            structure({"scheduler_block_size": integer, "hash_block_size": integer}),
-        ),
-    }
+    {name: _function(*method) for name, method in _METHODS.items()}
 )
 """Every planning function of the records, by its name there."""

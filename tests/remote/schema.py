@@ -15,8 +15,8 @@ from inspect import getclosurevars
 from typing import Any
 from unittest.mock import patch
 
-from kvcheck.remote import client, operations, values
-from kvspec import _json, codec, event_codec, events, snapshot_codec, specs
+from kvcheck.remote import operations, values
+from kvspec import _json, codec, event_codec, events, planning_functions, snapshot_codec, specs
 from kvspec import operations as recorded
 from kvspec.planning_functions import FUNCTIONS
 from kvspec.request import RequestStatus
@@ -57,7 +57,7 @@ LEAVES: Mapping[Any, Schema] = {
     },
     values._carried_back: True,
     recorded.stats: {"$ref": "#/$defs/stats"},
-    client._uniform_type: {
+    planning_functions._uniform_type: {
         "allOf": [
             {"$ref": "#/$defs/spec"},
             {"properties": {"type": {"const": specs.UniformTypeKVCacheSpecs.__name__}}},
@@ -125,14 +125,12 @@ def schema_of(check: Any) -> Schema:
         return LEAVES[check]
     if check in NAMED:
         return {"$ref": f"#/$defs/{NAMED[check]}"}
-    if check is codec.decode_groups:
-        return {"type": "array", "items": schema_of(codec.decode_group)}
     kind = check.__qualname__.partition(".")[0]
-    if kind in ("list_of", "object_of", "optional"):
+    if kind in ("list_of", "tuple_of", "object_of", "keyed", "optional"):
         inner = schema_of(getclosurevars(check).nonlocals["check"])
-        if kind == "list_of":
+        if kind in ("list_of", "tuple_of"):
             return {"type": "array", "items": inner}
-        if kind == "object_of":
+        if kind in ("object_of", "keyed"):
             return {"type": "object", "additionalProperties": inner}
         return {"anyOf": [{"type": "null"}, inner]}
     return object_schema(check, {})
@@ -220,8 +218,8 @@ def definitions() -> dict[str, Schema]:
     found["hello.result"] = {**offered, "additionalProperties": True}
     found["take_events.result"] = {"type": "array", "items": {"$ref": "#/$defs/event"}}
     for name, function in FUNCTIONS.items():
-        found[f"plan.{name}.input"] = object_of(function.inputs)
-        found[f"plan.{name}.result"] = schema_of(client.ANSWERS[name])
+        found[f"plan.{name}.input"] = object_of(function.checks)
+        found[f"plan.{name}.result"] = schema_of(function.answer.read)
     found["plan.arguments"] = {
         "oneOf": [
             _exactly({"fn": {"const": name}, "input": {"$ref": f"#/$defs/plan.{name}.input"}})

@@ -17,11 +17,12 @@ from kvcheck.discovery import find_implementation
 from kvcheck.judge.options import Budget, Options
 from kvcheck.judge.suite import Suite
 from kvcheck.play.verdicts import Level
-from kvcheck.remote.client import ANSWERS, RemoteImplementation
+from kvcheck.remote.client import RemoteImplementation
 from kvcheck.remote.connection import Connection, Sent
 from kvcheck.remote.operations import MESSAGES, check_hello
 from kvspec._json import Where
 from kvspec.errors import FormatError
+from kvspec.planning_functions import FUNCTIONS
 from tests.remote.configs import config
 from tests.remote.schema import PATH
 from tests.remote.servers import serve
@@ -135,7 +136,7 @@ def client_takes(message: Mapping[str, Any], result: Any) -> bool:
     if message["op"] == "hello":
         check = check_hello
     if message["op"] == "plan":
-        check = ANSWERS[message["args"]["fn"]]
+        check = FUNCTIONS[message["args"]["fn"]].answer.read
     try:
         check(result, Where("answer"))
     except (FormatError, TypeError):
