@@ -71,7 +71,7 @@ def form_of(hint: Any, forms: Mapping[Any, Form] = FORMS) -> Form:
     kind, inner = get_origin(hint), get_args(hint)
     if kind is Mapping and inner[0] is int:
         pair = form_of(GenericAlias(tuple, inner), forms)
-        return Form(tuple_of(pair.read, dict), lambda v: [pair.write(each) for each in v.items()])
+        return Form(tuple_of(pair.read, dict), lambda v: [*map(pair.write, v.items())])
     if kind is UnionType:
         inner = (reduce(or_, (each for each in inner if each is not NoneType)),)
     of = form_of(inner[kind is Mapping], forms)
@@ -86,7 +86,7 @@ def form_of(hint: Any, forms: Mapping[Any, Form] = FORMS) -> Form:
     if kind is frozenset:
         return Form(tuple_of(of.read, frozenset), lambda v: sorted(map(of.write, v)))
     length = None if inner[-1] is ... else len(inner)
-    return Form(tuple_of(of.read, tuple, length), lambda v: [of.write(each) for each in v])
+    return Form(tuple_of(of.read, tuple, length), lambda v: [*map(of.write, v)])
 
 
 def tuple_of(
