@@ -12,7 +12,7 @@ from kvspec._arrays import beginning, counts_of, delta_rows, ints_of, slot_array
 from kvspec._check import boolean, count, exact, is_int
 from kvspec.batched import Ints, StepOutput, StepPlan
 from kvspec.blocks import NULL_BLOCK
-from kvspec.config import ManagerConfig
+from kvspec.config import ManagerConfig, span_tokens
 from kvspec.errors import InvalidArgumentError, UnknownBlockError, UnsupportedError
 from kvspec.following import checked_counts, checked_hashes
 from kvspec.interface import Capabilities, Feature, Implementation, KVCacheManager
@@ -57,12 +57,6 @@ class CheckedStep:
     new: Sequence[tuple[int, int]]
     rows: memoryview | None
     slots: Sequence[memoryview | None]
-
-
-def span_tokens(config: ManagerConfig, group: int) -> int:
-    """Return the number of tokens that a block of the group covers (KV-FULL-5)."""
-    size = config.managed_specs[group].block_size
-    return size * config.dcp_world_size * config.pcp_world_size
 
 
 # Handles and numbers.

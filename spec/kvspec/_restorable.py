@@ -36,7 +36,7 @@ def check_restorable(config: ManagerConfig, snapshot: Snapshot) -> None:
 def check_rest(config: ManagerConfig, rest: Snapshot) -> None:
     """Check the part of a snapshot outside its columns, as far as ids index arrays."""
     _check_types(config, rest)
-    offence = ids_fit(config, rest) or cached_counts_fit_the_lists(config, rest)
+    offence = ids_fit(config, rest) or cached_counts_fit_the_lists.first_offence(config, rest)
     if offence is not None:
         raise InvalidArgumentError("columns.rest", offence, "of this pool and its groups")
 

@@ -13,9 +13,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
-from kvspec._places import GROUP_SIZE_BYTES
 from kvspec.config import ManagerConfig
 from kvspec.interface import KVCacheManager
+from kvspec.invariants import GROUP_SIZE_BYTES
 from kvspec.snapshot import Snapshot
 
 Ints: TypeAlias = "array[int] | memoryview[int]"

@@ -227,6 +227,12 @@ class ManagerConfig:
         return tuple(self.registry.resolve(group.spec) for group in self.kv_cache.groups)
 
 
+def span_tokens(config: ManagerConfig, group: int) -> int:
+    """Return the number of tokens that a block of the group covers (KV-FULL-5)."""
+    size = config.managed_specs[group].block_size
+    return size * config.dcp_world_size * config.pcp_world_size
+
+
 def _fraction(name: str, value: object) -> None:
     """Raise ConfigError unless `value` is a number in 0 … 1."""
     if type(value) not in (int, float) or not 0 <= value <= 1:  # type: ignore[operator]  # a number

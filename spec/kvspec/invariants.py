@@ -2,6 +2,8 @@
 
 `check_snapshot(config, snapshot)` raises `InvariantViolation` for the first that fails. Each
 predicate returns None, or the first offence in words. All are O(pool) and written to be read.
+Without those about the places of blocks in lists, and their keys, the others would not be
+inductive (proofs/code).
 """
 
 from __future__ import annotations
@@ -9,21 +11,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
-from kvspec._places import (
-    GROUP_SIZE_BYTES,
-    blocks_set_aside_are_alone,
-    keys_are_covered,
-    keys_of_one_place,
-    nulls_come_first,
-)
-from kvspec._places import (
-    group_of_key as group_of_key,
-)
 from kvspec.blocks import NULL_BLOCK
-from kvspec.config import GIVEN_HASHES, ManagerConfig
+from kvspec.config import GIVEN_HASHES, ManagerConfig, span_tokens
 from kvspec.errors import InvariantViolation
 from kvspec.snapshot import Snapshot
+
+S = TypeVar("S")
 
 HASH_SIZE_BYTES: Mapping[str, int] = {
     **{"sha256_cbor": 32, "sha256_cbor_64bit": 8, "xxhash_cbor": 16},
@@ -31,25 +26,43 @@ HASH_SIZE_BYTES: Mapping[str, int] = {
 }
 
 
+GROUP_SIZE_BYTES = 4
+
+
+def group_of_key(key: bytes) -> int:
+    """Return the group index at the end of a cache key (KV-HASH-6)."""
+    return int.from_bytes(key[-GROUP_SIZE_BYTES:], "big")
+
+
 @dataclass(frozen=True)
-class Invariant:
-    """A sentence about every snapshot, and the predicate that decides it."""
+class Invariant(Generic[S]):
+    """A sentence about every snapshot, or every call, and the predicate that decides it."""
 
     name: str
     rule: str
     sentence: str
-    first_offence: Callable[[ManagerConfig, Snapshot], str | None]
+    first_offence: Callable[[ManagerConfig, S], str | None]
+
+
+def invariant(
+    rule: str, sentence: str
+) -> Callable[[Callable[[ManagerConfig, S], str | None]], Invariant[S]]:
+    """Make an invariant of the predicate of its name."""
+    return lambda predicate: Invariant(predicate.__name__, rule, sentence, predicate)
 
 
 def check_snapshot(config: ManagerConfig, snapshot: Snapshot) -> None:
     """Raise InvariantViolation for the first invariant that does not hold."""
-    for invariant in INVARIANTS:
-        offence = invariant.first_offence(config, snapshot)
+    for each in INVARIANTS:
+        offence = each.first_offence(config, snapshot)
         if offence is not None:
-            raise InvariantViolation(invariant.name, invariant.rule, offence, snapshot.describe())
+            raise InvariantViolation(each.name, each.rule, offence, snapshot.describe())
 
 
-def _has_the_right_shape(config: ManagerConfig, snapshot: Snapshot) -> str | None:
+@invariant(
+    "KV-CFG-2", "Every block id lies in the pool, and every request has one entry per group."
+)
+def has_the_right_shape(config: ManagerConfig, snapshot: Snapshot) -> str | None:
     num_blocks = config.kv_cache.num_blocks
     if snapshot.num_blocks != num_blocks:
         return f"{snapshot.num_blocks} blocks, configured {num_blocks}"
@@ -96,7 +109,8 @@ def _ends_of_copies(snapshot: Snapshot) -> Iterator[int]:
     return (block for pairs in snapshot.pending_copies for pair in pairs for block in pair)
 
 
-def _null_block_is_apart(config: ManagerConfig, snapshot: Snapshot) -> str | None:
+@invariant("KV-POOL-1", "The null block is never free, never counted and never cached.")
+def null_block_is_apart(config: ManagerConfig, snapshot: Snapshot) -> str | None:
     if NULL_BLOCK in snapshot.free_queue:
         return "the null block is in the free queue"
     if snapshot.ref_counts[NULL_BLOCK]:
@@ -106,14 +120,16 @@ def _null_block_is_apart(config: ManagerConfig, snapshot: Snapshot) -> str | Non
     return None
 
 
-def _free_queue_has_no_duplicates(config: ManagerConfig, snapshot: Snapshot) -> str | None:
+@invariant("KV-POOL-15", "No block is in the free queue twice.")
+def free_queue_has_no_duplicates(config: ManagerConfig, snapshot: Snapshot) -> str | None:
     for block, count in Counter(snapshot.free_queue).items():
         if count > 1:
             return f"block {block} is in the free queue {count} times"
     return None
 
 
-def _free_means_unreferenced(config: ManagerConfig, snapshot: Snapshot) -> str | None:
+@invariant("KV-POOL-15", "A block is in the free queue exactly when it has no references.")
+def free_means_unreferenced(config: ManagerConfig, snapshot: Snapshot) -> str | None:
     free = set(snapshot.free_queue)
     for block in range(1, snapshot.num_blocks):
         references = snapshot.ref_counts[block]
@@ -126,7 +142,11 @@ def _free_means_unreferenced(config: ManagerConfig, snapshot: Snapshot) -> str |
     return None
 
 
-def _references_are_accounted_for(config: ManagerConfig, snapshot: Snapshot) -> str | None:
+@invariant(
+    "KV-POOL-16",
+    "A block's references are its places in lists and copies, and its popped references.",
+)
+def references_are_accounted_for(config: ManagerConfig, snapshot: Snapshot) -> str | None:
     held = Counter(snapshot.popped_blocks) + Counter(snapshot.reserved_blocks)
     held.update(_ends_of_copies(snapshot))
     for state in snapshot.requests.values():
@@ -139,7 +159,8 @@ def _references_are_accounted_for(config: ManagerConfig, snapshot: Snapshot) -> 
     return None
 
 
-def _keys_and_lookups_agree(config: ManagerConfig, snapshot: Snapshot) -> str | None:
+@invariant("KV-POOL-13", "A look-up finds exactly the blocks that carry the key.")
+def keys_and_lookups_agree(config: ManagerConfig, snapshot: Snapshot) -> str | None:
     by_block = {(key, block) for block, keys in enumerate(snapshot.block_keys) for key in keys}
     by_key = {(key, block) for key, blocks in snapshot.lookup_order.items() for block in blocks}
     for key, block in sorted(by_block - by_key):
@@ -149,7 +170,8 @@ def _keys_and_lookups_agree(config: ManagerConfig, snapshot: Snapshot) -> str | 
     return None
 
 
-def _keys_are_listed_once(config: ManagerConfig, snapshot: Snapshot) -> str | None:
+@invariant("KV-POOL-14", "No block carries a key twice, and no look-up finds a block twice.")
+def keys_are_listed_once(config: ManagerConfig, snapshot: Snapshot) -> str | None:
     for block, keys in enumerate(snapshot.block_keys):
         if len(keys) > 1 and len(set(keys)) != len(keys):
             return f"block {block} carries a key twice"
@@ -159,7 +181,8 @@ def _keys_are_listed_once(config: ManagerConfig, snapshot: Snapshot) -> str | No
     return None
 
 
-def _keys_are_well_formed(config: ManagerConfig, snapshot: Snapshot) -> str | None:
+@invariant("KV-HASH-6", "A key is a block hash followed by the index of an existing group.")
+def keys_are_well_formed(config: ManagerConfig, snapshot: Snapshot) -> str | None:
     size = HASH_SIZE_BYTES[config.hash_function] + GROUP_SIZE_BYTES
     for key in snapshot.lookup_order:
         if len(key) != size:
@@ -169,13 +192,18 @@ def _keys_are_well_formed(config: ManagerConfig, snapshot: Snapshot) -> str | No
     return None
 
 
-def _nothing_is_cached_with_caching_off(config: ManagerConfig, snapshot: Snapshot) -> str | None:
+@invariant("KV-COORD-1", "With caching off no block is ever cached.")
+def nothing_is_cached_with_caching_off(config: ManagerConfig, snapshot: Snapshot) -> str | None:
     if not config.enable_caching and snapshot.lookup_order:
         return f"{len(snapshot.lookup_order)} keys are cached though caching is off"
     return None
 
 
-def _a_block_has_one_place(config: ManagerConfig, snapshot: Snapshot) -> str | None:
+@invariant(
+    "KV-POOL-17",
+    "A block is listed at most once per request, in one group and at one index everywhere.",
+)
+def a_block_has_one_place(config: ManagerConfig, snapshot: Snapshot) -> str | None:
     place: dict[int, tuple[int, int]] = {}
     for name, state in snapshot.requests.items():
         seen: set[int] = set()
@@ -194,7 +222,8 @@ def _a_block_has_one_place(config: ManagerConfig, snapshot: Snapshot) -> str | N
     return None
 
 
-def _cached_blocks_belong_to_their_group(config: ManagerConfig, snapshot: Snapshot) -> str | None:
+@invariant("KV-HASH-6", "A listed block is cached only for the group that lists it.")
+def cached_blocks_belong_to_their_group(config: ManagerConfig, snapshot: Snapshot) -> str | None:
     for name, state in snapshot.requests.items():
         for group, blocks in enumerate(state.block_ids):
             for block in blocks:
@@ -207,8 +236,8 @@ def _cached_blocks_belong_to_their_group(config: ManagerConfig, snapshot: Snapsh
     return None
 
 
+@invariant("KV-GRP-1", "The blocks handed to the cache are leading blocks of the list.")
 def cached_counts_fit_the_lists(config: ManagerConfig, snapshot: Snapshot) -> str | None:
-    """Check the counts of cached blocks; see `INVARIANTS`."""
     for name, state in snapshot.requests.items():
         for group, count in enumerate(state.num_cached_blocks):
             if count is not None and not 0 <= count <= len(state.block_ids[group]):
@@ -219,101 +248,103 @@ def cached_counts_fit_the_lists(config: ManagerConfig, snapshot: Snapshot) -> st
     return None
 
 
-INVARIANTS: tuple[Invariant, ...] = (
-    Invariant(
-        "has_the_right_shape",
-        "KV-CFG-2",
-        "Every block id lies in the pool, and every request has one entry per group.",
-        _has_the_right_shape,
-    ),
-    Invariant(
-        "null_block_is_apart",
-        "KV-POOL-1",
-        "The null block is never free, never counted and never cached.",
-        _null_block_is_apart,
-    ),
-    Invariant(
-        "free_queue_has_no_duplicates",
-        "KV-POOL-15",
-        "No block is in the free queue twice.",
-        _free_queue_has_no_duplicates,
-    ),
-    Invariant(
-        "free_means_unreferenced",
-        "KV-POOL-15",
-        "A block is in the free queue exactly when it has no references.",
-        _free_means_unreferenced,
-    ),
-    Invariant(
-        "references_are_accounted_for",
-        "KV-POOL-16",
-        "A block's references are its places in lists and copies, and its popped references.",
-        _references_are_accounted_for,
-    ),
-    Invariant(
-        "keys_and_lookups_agree",
-        "KV-POOL-13",
-        "A look-up finds exactly the blocks that carry the key.",
-        _keys_and_lookups_agree,
-    ),
-    Invariant(
-        "keys_are_listed_once",
-        "KV-POOL-14",
-        "No block carries a key twice, and no look-up finds a block twice.",
-        _keys_are_listed_once,
-    ),
-    Invariant(
-        "keys_are_well_formed",
-        "KV-HASH-6",
-        "A key is a block hash followed by the index of an existing group.",
-        _keys_are_well_formed,
-    ),
-    Invariant(
-        "nothing_is_cached_with_caching_off",
-        "KV-COORD-1",
-        "With caching off no block is ever cached.",
-        _nothing_is_cached_with_caching_off,
-    ),
-    Invariant(
-        "a_block_has_one_place",
-        "KV-POOL-17",
-        "A block is listed at most once per request, in one group and at one index everywhere.",
-        _a_block_has_one_place,
-    ),
-    Invariant(
-        "cached_blocks_belong_to_their_group",
-        "KV-HASH-6",
-        "A listed block is cached only for the group that lists it.",
-        _cached_blocks_belong_to_their_group,
-    ),
-    Invariant(
-        "cached_counts_fit_the_lists",
-        "KV-GRP-1",
-        "The blocks handed to the cache are leading blocks of the list.",
-        cached_counts_fit_the_lists,
-    ),
-    Invariant(
-        "nulls_come_first",
-        "KV-GRP-2",
-        "Null comes before all blocks, except in mode align and R-SWA; full attention has none.",
-        nulls_come_first,
-    ),
-    Invariant(
-        "keys_of_one_place",
-        "KV-POOL-17",
-        "All keys of a block are of one group, and its primary key ends in the place it is listed.",
-        keys_of_one_place,
-    ),
-    Invariant(
-        "keys_are_covered",
-        "KV-PART-3",
-        "Each key of a block ends at a hash of its own, none behind the primary one.",
-        keys_are_covered,
-    ),
-    Invariant(
-        "blocks_set_aside_are_alone",
-        "KV-FULL-8",
-        "A block set aside has one reference, is in no list and is never cached.",
-        blocks_set_aside_are_alone,
-    ),
+@invariant(
+    "KV-GRP-2",
+    "Null comes before all blocks, except in mode align and R-SWA; full attention has none.",
+)
+def nulls_come_first(config: ManagerConfig, snapshot: Snapshot) -> str | None:
+    # Only mode align pads with null after a block (KV-MAMBA-9); R-SWA has null only after its
+    # prompt (KV-RSWA-1).
+    for name, state in snapshot.requests.items():
+        for group, blocks in enumerate(state.block_ids):
+            num_nulls = blocks.count(NULL_BLOCK)
+            if not num_nulls:
+                continue
+            spec = config.managed_specs[group]
+            if spec.rswa_window and blocks[0] != NULL_BLOCK:
+                continue
+            if spec.is_full_attention or spec.keeps_all_blocks:
+                return f"group {group} skips nothing, but has null for request {name!r}: {blocks}"
+            if any(blocks[:num_nulls]) and not spec.is_aligned:
+                return f"group {group} has null behind a block for request {name!r}: {blocks}"
+    return None
+
+
+@invariant(
+    "KV-POOL-17",
+    "All keys of a block are of one group, and its primary key ends in the place it is listed.",
+)
+def keys_of_one_place(config: ManagerConfig, snapshot: Snapshot) -> str | None:
+    for block, keys in enumerate(snapshot.block_keys):
+        if len(keys) < 2:
+            continue
+        groups = {group_of_key(key) for key in keys}
+        if len(groups) > 1:
+            return f"block {block} carries keys of the groups {sorted(groups)}"
+    for name, state in snapshot.requests.items():
+        for group, blocks in enumerate(state.block_ids):
+            span = span_tokens(config, group)
+            ahead = config.managed_specs[group].has_checkpoints
+            for index, block in enumerate(blocks):
+                covered = snapshot.covered_tokens[block]
+                # A state may be of the next block (KV-INSIDE-5).
+                if covered and not index <= (covered - 1) // span <= index + ahead:
+                    return (
+                        f"block {block} is index {index} of request {name!r} in group {group},"
+                        f" but its primary key covers {covered} tokens"
+                    )
+    return None
+
+
+@invariant(
+    "KV-PART-3", "Each key of a block ends at a hash of its own, none behind the primary one."
+)
+def keys_are_covered(config: ManagerConfig, snapshot: Snapshot) -> str | None:
+    hashed = config.hash_block_size_tokens or 1
+    for block, keys in enumerate(snapshot.block_keys):
+        covered = snapshot.covered_tokens[block]
+        if not keys:
+            if covered:
+                return f"block {block} carries no key that could cover {covered} tokens"
+            continue
+        if covered < 1 or covered % hashed:
+            return f"the primary key of block {block} covers {covered} tokens: no hash ends there"
+        group, num_keys = group_of_key(keys[0]), len(set(keys))
+        if num_keys > 1 and group < len(config.kv_cache.groups):
+            num_ends = (covered - 1) % span_tokens(config, group) // hashed + 1
+            if num_keys > num_ends:
+                return (
+                    f"block {block} carries {num_keys} keys, but only {num_ends} hashes"
+                    f" end in the {covered} tokens of its primary one"
+                )
+    return None
+
+
+@invariant("KV-FULL-8", "A block set aside has one reference, is in no list and is never cached.")
+def blocks_set_aside_are_alone(config: ManagerConfig, snapshot: Snapshot) -> str | None:
+    for block in snapshot.reserved_blocks:
+        if snapshot.ref_counts[block] != 1:
+            return f"block {block} is set aside, but has {snapshot.ref_counts[block]} references"
+        if snapshot.block_keys[block]:
+            return f"block {block} is set aside, but cached"
+    return None
+
+
+INVARIANTS: tuple[Invariant[Snapshot], ...] = (
+    has_the_right_shape,
+    null_block_is_apart,
+    free_queue_has_no_duplicates,
+    free_means_unreferenced,
+    references_are_accounted_for,
+    keys_and_lookups_agree,
+    keys_are_listed_once,
+    keys_are_well_formed,
+    nothing_is_cached_with_caching_off,
+    a_block_has_one_place,
+    cached_blocks_belong_to_their_group,
+    cached_counts_fit_the_lists,
+    nulls_come_first,
+    keys_of_one_place,
+    keys_are_covered,
+    blocks_set_aside_are_alone,
 )

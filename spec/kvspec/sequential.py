@@ -22,6 +22,7 @@ from kvspec.batched import (
     StepPlan,
     StepResult,
 )
+from kvspec.config import span_tokens
 from kvspec.errors import InvalidArgumentError, UnsupportedError
 from kvspec.following import FollowingImplementation
 from kvspec.interface import Feature, Implementation, KVCacheManager
@@ -364,7 +365,7 @@ class _Written:
         for group, slots in enumerate(self.step.slots):
             if slots is None:
                 continue
-            span = checks.span_tokens(manager.config, group)
+            span = span_tokens(manager.config, group)
             for number in range(num_tokens):
                 index, offset = divmod(first + number, span)
                 slots[self.num_slots + number] = lists[group][index] * span + offset

@@ -5,12 +5,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from kvspec.blocks import NULL_BLOCK
 from kvspec.config import ManagerConfig
 from kvspec.errors import InvariantViolation
+from kvspec.invariants import Invariant, invariant
 from kvspec.snapshot import Snapshot
 
 PURE_CALLS = frozenset(
@@ -45,16 +45,6 @@ class Transition:
     after: Snapshot
 
 
-@dataclass(frozen=True)
-class TransitionInvariant:
-    """A sentence about every call, and the predicate that decides it."""
-
-    name: str
-    rule: str
-    sentence: str
-    first_offence: Callable[[ManagerConfig, Transition], str | None]
-
-
 def check_transition(
     config: ManagerConfig, transition: Transition, *, left_out: frozenset[str] = frozenset()
 ) -> None:
@@ -62,18 +52,14 @@ def check_transition(
 
     `left_out` names invariants that the implementation does not promise.
     """
-    for invariant in TRANSITION_INVARIANTS:
-        if invariant.name in left_out:
+    for each in TRANSITION_INVARIANTS:
+        if each.name in left_out:
             continue
-        offence = invariant.first_offence(config, transition)
+        offence = each.first_offence(config, transition)
         if offence is not None:
-            state = (
-                f"-- before --\n{transition.before.describe()}"
-                f"\n-- after --\n{transition.after.describe()}"
-            )
-            raise InvariantViolation(
-                invariant.name, invariant.rule, f"{transition.call}: {offence}", state
-            )
+            before, after = transition.before.describe(), transition.after.describe()
+            state = f"-- before --\n{before}\n-- after --\n{after}"
+            raise InvariantViolation(each.name, each.rule, f"{transition.call}: {offence}", state)
 
 
 def _difference(before: Snapshot, after: Snapshot) -> str | None:
@@ -85,15 +71,21 @@ def _difference(before: Snapshot, after: Snapshot) -> str | None:
     return None
 
 
-def _errors_change_nothing(config: ManagerConfig, t: Transition) -> str | None:
+@invariant("KV-ERR-2", "A call that raises leaves the state exactly as it was.")
+def errors_change_nothing(config: ManagerConfig, t: Transition) -> str | None:
     return _difference(t.before, t.after) if t.outcome == "error" else None
 
 
-def _pure_calls_change_nothing(config: ManagerConfig, t: Transition) -> str | None:
+@invariant("KV-MGR-2", "Look-ups and questions change no state.")
+def pure_calls_change_nothing(config: ManagerConfig, t: Transition) -> str | None:
     return _difference(t.before, t.after) if t.call in PURE_CALLS else None
 
 
-def _a_refusal_only_releases(config: ManagerConfig, t: Transition) -> str | None:
+@invariant(
+    "KV-MGR-6",
+    "A refused allocation at most releases skipped blocks; any other refusal changes nothing.",
+)
+def a_refusal_only_releases(config: ManagerConfig, t: Transition) -> str | None:
     if t.outcome != "refused":
         return None
     if t.call != "allocate_slots":
@@ -108,11 +100,15 @@ def _a_refusal_only_releases(config: ManagerConfig, t: Transition) -> str | None
     return None
 
 
-def _a_list_only_grows_or_turns_null(config: ManagerConfig, t: Transition) -> str | None:
+@invariant("KV-GRP-1", "Block lists are append-only; an entry may only turn null.")
+def a_list_only_grows_or_turns_null(config: ManagerConfig, t: Transition) -> str | None:
     return _changed_entry(config, t, aligned=False)
 
 
-def _states_stay_or_move_to_the_end(config: ManagerConfig, t: Transition) -> str | None:
+@invariant(
+    "KV-MAMBA-9", "In mode align an entry keeps its block, or turns null; what moves is appended."
+)
+def states_stay_or_move_to_the_end(config: ManagerConfig, t: Transition) -> str | None:
     return _changed_entry(config, t, aligned=True)
 
 
@@ -141,7 +137,11 @@ def _changed_entry(config: ManagerConfig, t: Transition, *, aligned: bool) -> st
     return None
 
 
-def _blocks_that_stay_keep_their_keys(config: ManagerConfig, t: Transition) -> str | None:
+@invariant(
+    "KV-POOL-4",
+    "Allocation takes no cached identity from a block that stays where it is in a list.",
+)
+def blocks_that_stay_keep_their_keys(config: ManagerConfig, t: Transition) -> str | None:
     if t.call != "allocate_slots":
         return None
     for name, old_state in t.before.requests.items():
@@ -160,7 +160,10 @@ def _blocks_that_stay_keep_their_keys(config: ManagerConfig, t: Transition) -> s
     return None
 
 
-def _lookups_keep_their_order(config: ManagerConfig, t: Transition) -> str | None:
+@invariant(
+    "KV-POOL-13", "Of the blocks with a key, those that were there stay first, in their order."
+)
+def lookups_keep_their_order(config: ManagerConfig, t: Transition) -> str | None:
     for key, new in t.after.lookup_order.items():
         old = t.before.lookup_order.get(key, ())
         if new == old:
@@ -181,47 +184,12 @@ def _lookups_keep_their_order(config: ManagerConfig, t: Transition) -> str | Non
     return None
 
 
-TRANSITION_INVARIANTS: tuple[TransitionInvariant, ...] = (
-    TransitionInvariant(
-        "errors_change_nothing",
-        "KV-ERR-2",
-        "A call that raises leaves the state exactly as it was.",
-        _errors_change_nothing,
-    ),
-    TransitionInvariant(
-        "pure_calls_change_nothing",
-        "KV-MGR-2",
-        "Look-ups and questions change no state.",
-        _pure_calls_change_nothing,
-    ),
-    TransitionInvariant(
-        "a_refusal_only_releases",
-        "KV-MGR-6",
-        "A refused allocation at most releases skipped blocks; any other refusal changes nothing.",
-        _a_refusal_only_releases,
-    ),
-    TransitionInvariant(
-        "a_list_only_grows_or_turns_null",
-        "KV-GRP-1",
-        "Block lists are append-only; an entry may only turn null.",
-        _a_list_only_grows_or_turns_null,
-    ),
-    TransitionInvariant(
-        "states_stay_or_move_to_the_end",
-        "KV-MAMBA-9",
-        "In mode align an entry keeps its block, or turns null; what moves is appended.",
-        _states_stay_or_move_to_the_end,
-    ),
-    TransitionInvariant(
-        "blocks_that_stay_keep_their_keys",
-        "KV-POOL-4",
-        "Allocation takes no cached identity from a block that stays where it is in a list.",
-        _blocks_that_stay_keep_their_keys,
-    ),
-    TransitionInvariant(
-        "lookups_keep_their_order",
-        "KV-POOL-13",
-        "Of the blocks with a key, those that were there stay first, in their order.",
-        _lookups_keep_their_order,
-    ),
+TRANSITION_INVARIANTS: tuple[Invariant[Transition], ...] = (
+    errors_change_nothing,
+    pure_calls_change_nothing,
+    a_refusal_only_releases,
+    a_list_only_grows_or_turns_null,
+    states_stay_or_move_to_the_end,
+    blocks_that_stay_keep_their_keys,
+    lookups_keep_their_order,
 )
