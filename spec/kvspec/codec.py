@@ -97,8 +97,8 @@ def encode_policy(policy: Policy) -> JSONObject:
 decode_policy = Shape(Policy).read
 """Decode a policy; missing members get the rules' default."""
 
-_NUMBERS = {**FORMS, int: Form(integer, as_it_is)}  # what is no int is refused by who reads it
-_COUNTS = {**FORMS, int: Form(count, as_it_is)}
+_NUMBERS: Mapping[Any, Form] = {**FORMS, int: Form(integer, as_it_is)}
+_COUNTS: Mapping[Any, Form] = {**FORMS, int: Form(count, as_it_is)}
 _TENSOR = Shape(
     KVCacheTensor,
     {"size_bytes": "size", "offset_bytes": "offset", "block_stride_bytes": "block_stride"},
@@ -113,7 +113,9 @@ _FORMS: Mapping[Any, Form] = {
 }
 """The forms of the values that configurations are made of."""
 
-_SPECS = {cls.__name__: Shape(cls, forms=_FORMS) for cls in SPEC_TYPES}
+_SPECS: Mapping[str, Shape[LayerSpec]] = {
+    cls.__name__: Shape(cls, forms=_FORMS) for cls in SPEC_TYPES
+}
 _GROUP = Shape(KVCacheGroup, forms=_FORMS)
 _GROUPS = form_of(tuple[KVCacheGroup, ...], {**_FORMS, KVCacheGroup: _GROUP.form})
 decode_group, decode_groups, encode_groups = _GROUP.read, _GROUPS.read, _GROUPS.write

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from kvspec._json import (
@@ -118,7 +119,7 @@ def _shapes(hash_form: Form) -> dict[str, Shape[Any]]:
     }
 
 
-_EVENTS = {
+_EVENTS: Mapping[bool, Mapping[str, Shape[Any]]] = {
     False: _shapes(Form(hex_bytes, _encode_hash)),
     True: _shapes(Form(_decode_int_hash, _encode_hash)),
 }

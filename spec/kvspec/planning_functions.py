@@ -88,12 +88,12 @@ _FORMS: Mapping[Any, Form] = {
     KVCacheConfig: Form(decode_kv_cache, _or_none(encode_kv_cache)),
     PlanningConfig: Form(decode_planning_config, encode_planning_config),
 }
-_PLAN = {"configs": "kv_cache_configs", "max_model_len_tokens": "max_model_len"}
-_SIZES = {
+_PLAN: Mapping[str, str] = {"configs": "kv_cache_configs", "max_model_len_tokens": "max_model_len"}
+_SIZES: Mapping[str, str] = {
     "scheduler_block_size_tokens": "scheduler_block_size",
     "hash_block_size_tokens": "hash_block_size",
 }
-_WINDOW = {"sliding_window_tokens": "sliding_window"}
+_WINDOW: Mapping[str, str] = {"sliding_window_tokens": "sliding_window"}
 _OF_SOME = ("real_page_size_bytes", "max_admission_blocks_per_request")
 _ANSWERS: Mapping[Any, Form] = {
     **_FORMS,
