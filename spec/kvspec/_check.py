@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from functools import cache, partial
+from types import NoneType
+from typing import Annotated, Any, TypeAlias, get_args, get_origin, get_type_hints
 
 from kvspec.errors import ConfigError, InvalidArgumentError
 
@@ -11,6 +14,42 @@ COUNT_MAX = 2**53 - 1
 """Largest count: exact as a double, and sums of some such counts fit in 64 bits (KV-ERR-6)."""
 HELD_MAX = 2**16
 """Most references to one block that are held or popped at the same time (KV-POOL-21)."""
+
+
+Natural: TypeAlias = Annotated[int, 0]
+Positive: TypeAlias = Annotated[int, 1]
+"""Ints of values of the contract, with the least that is legal."""
+
+
+def check_members(value: object, *, error: type[InvalidArgumentError] = ConfigError) -> None:
+    """Check the members of a frozen value by their types; first let it keep `exact_members`.
+
+    A bool is one, an `Annotated[int, n]` is at least n, and an `Annotated[str, (…)]` one of these.
+    """
+    exact_members(value)
+    cls: Any = type(value)
+    for name, check in _checks(cls):
+        check(name, getattr(value, name), error=error)
+
+
+@cache
+def _checks(cls: Any) -> list[tuple[str, Callable[..., None]]]:
+    """Return the check of each member that has one; a subclass elsewhere checks its own."""
+    own = next(base for base in cls.__mro__ if base.__module__.startswith("kvspec."))
+    found: list[tuple[str, Callable[..., None]]] = []
+    for name, hint in get_type_hints(own, include_extras=True).items():
+        is_optional = NoneType in get_args(hint)
+        inner = get_args(hint)[0] if is_optional else hint
+        if hint is bool:
+            found.append((name, boolean))
+        elif get_origin(inner) is Annotated:
+            kind, allowed = get_args(inner)
+            if kind is int:
+                check = partial(int_at_least, minimum=allowed, optional=is_optional)
+                found.append((name, check))
+            else:
+                found.append((name, partial(one_of, allowed=allowed)))
+    return found
 
 
 def is_int(value: object) -> bool:
@@ -83,7 +122,13 @@ def text(field: str, value: object, *, error: type[InvalidArgumentError] = Confi
         raise error(field, value, "a text that UTF-8 can encode") from None
 
 
-def one_of(field: str, value: object, allowed: tuple[str, ...]) -> None:
-    """Raise ConfigError unless `value` is one of `allowed`."""
+def one_of(
+    field: str,
+    value: object,
+    allowed: tuple[str, ...],
+    *,
+    error: type[InvalidArgumentError] = ConfigError,
+) -> None:
+    """Raise `error` unless `value` is one of `allowed`."""
     if value not in allowed:
-        raise ConfigError(field, value, "one of " + ", ".join(allowed))
+        raise error(field, value, "one of " + ", ".join(allowed))

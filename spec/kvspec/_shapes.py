@@ -7,7 +7,17 @@ from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import reduce
 from operator import index, methodcaller, or_
 from types import GenericAlias, NoneType, UnionType
-from typing import Any, ClassVar, Generic, Protocol, TypeAlias, TypeVar, get_args, get_origin
+from typing import (
+    Any,
+    ClassVar,
+    Generic,
+    Protocol,
+    TypeAlias,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+)
 from typing import get_type_hints as hints_of
 
 from kvspec._json import (
@@ -72,10 +82,10 @@ def form_of(hint: Any, forms: Mapping[Any, Form] = FORMS) -> Form:
     if kind is Mapping and inner[0] is int:
         pair = form_of(GenericAlias(tuple, inner), forms)
         return Form(tuple_of(pair.read, dict), lambda v: [*map(pair.write, v.items())])
-    if kind is UnionType:
+    if kind in (Union, UnionType):
         inner = (reduce(or_, (each for each in inner if each is not NoneType)),)
     of = form_of(inner[kind is Mapping], forms)
-    if kind is UnionType:
+    if kind in (Union, UnionType):
         return Form(optional(of.read), lambda v: None if v is None else of.write(v))
     if kind is Mapping:
         key = forms[inner[0]]

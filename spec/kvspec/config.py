@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any
+from typing import Annotated, Any
 
-from kvspec._check import boolean, exact_members, int_at_least, is_int, one_of, text
+from kvspec._check import Natural, Positive, check_members, int_at_least, is_int, text
 from kvspec.errors import ConfigError
 from kvspec.policy import Policy
 from kvspec.specs import LayerSpec
@@ -64,7 +64,7 @@ class KVCacheGroup:
     def __post_init__(self) -> None:
         if not isinstance(self.spec, LayerSpec):
             raise ConfigError("spec", self.spec, "a LayerSpec")
-        boolean("is_eagle_group", self.is_eagle_group)
+        check_members(self)
 
 
 @dataclass(frozen=True)
@@ -75,13 +75,12 @@ class KVCacheConfig:
     be empty for a manager: only planning and the device plane read them.
     """
 
-    num_blocks: int
+    num_blocks: Natural
     groups: tuple[KVCacheGroup, ...]
     tensors: tuple[KVCacheTensor, ...] = ()
 
     def __post_init__(self) -> None:
-        exact_members(self)
-        int_at_least("num_blocks", self.num_blocks, 0)
+        check_members(self)
         if not isinstance(self.groups, tuple):
             raise ConfigError("groups", self.groups, "a tuple of KVCacheGroup")
         for group in self.groups:
@@ -161,44 +160,34 @@ class ManagerConfig:
     """
 
     kv_cache: KVCacheConfig
-    max_model_len_tokens: int
-    scheduler_block_size_tokens: int | None = None
-    hash_block_size_tokens: int | None = None
-    max_num_batched_tokens: int | None = None
+    max_model_len_tokens: Positive
+    scheduler_block_size_tokens: Positive | None = None
+    hash_block_size_tokens: Positive | None = None
+    max_num_batched_tokens: Positive | None = None
     enable_caching: bool = True
     use_eagle: bool = False
     log_stats: bool = False
     enable_events: bool = False
     int_event_hashes: bool = False
-    dcp_world_size: int = 1
-    pcp_world_size: int = 1
+    dcp_world_size: Positive = 1
+    pcp_world_size: Positive = 1
     watermark: float = 0.0
     retention_interval_tokens: int | None = NOT_NAMED
-    hash_function: str = "sha256_cbor"
+    hash_function: Annotated[str, (*HASH_FUNCTIONS, *GIVEN_HASHES)] = "sha256_cbor"
     hash_seed: str | None = None
     residency_sample_rate: float = 0.0
     policy: Policy = field(default_factory=Policy)
     registry: SpecRegistry = field(default_factory=SpecRegistry)
     trusted_tenants: bool = False
-    hash_lookahead_tokens: int = 0
+    hash_lookahead_tokens: Natural = 0
 
     def __post_init__(self) -> None:
-        exact_members(self)
         if not isinstance(self.kv_cache, KVCacheConfig):
             raise ConfigError("kv_cache", self.kv_cache, "a KVCacheConfig")
         int_at_least("num_blocks", self.kv_cache.num_blocks, 1)
-        int_at_least("max_model_len_tokens", self.max_model_len_tokens, 1)
-        for name in ("scheduler_block_size_tokens", "hash_block_size_tokens"):
-            int_at_least(name, getattr(self, name), 1, optional=True)
-        int_at_least("max_num_batched_tokens", self.max_num_batched_tokens, 1, optional=True)
-        for name in ("enable_caching", "use_eagle", "log_stats", "enable_events"):
-            boolean(name, getattr(self, name))
-        boolean("int_event_hashes", self.int_event_hashes)
-        int_at_least("dcp_world_size", self.dcp_world_size, 1)
-        int_at_least("pcp_world_size", self.pcp_world_size, 1)
+        check_members(self)
         _fraction("watermark", self.watermark)
         _fraction("residency_sample_rate", self.residency_sample_rate)
-        int_at_least("hash_lookahead_tokens", self.hash_lookahead_tokens, 0)
         if not isinstance(self.policy, Policy):
             raise ConfigError("policy", self.policy, "a Policy")
         interval: object = self.retention_interval_tokens
@@ -207,8 +196,6 @@ class ManagerConfig:
             object.__setattr__(self, "retention_interval_tokens", interval)
         if interval is not None and not is_int(interval):
             raise ConfigError("retention_interval_tokens", interval, "an int or None")
-        one_of("hash_function", self.hash_function, (*HASH_FUNCTIONS, *GIVEN_HASHES))
-        boolean("trusted_tenants", self.trusted_tenants)
         if self.hash_function in WEAK_HASHES and not self.trusted_tenants:
             raise ConfigError("trusted_tenants", False, f"True with {self.hash_function}: {_WEAK}")
         if self.hash_seed is not None:

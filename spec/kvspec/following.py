@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-from kvspec._check import boolean, count, exact_members, text
+from kvspec._check import check_members, count, text
 from kvspec.errors import InvalidArgumentError
 from kvspec.interface import KVCacheManager
 from kvspec.request import Request
@@ -34,13 +34,11 @@ class FollowedInput:
     reports_hits: bool = False
 
     def __post_init__(self) -> None:
-        exact_members(self)
+        check_members(self, error=InvalidArgumentError)
         text("request_id", self.request_id, error=InvalidArgumentError)
         if not self.request_id:
             raise InvalidArgumentError("request_id", self.request_id, "a non-empty text")
         checked_counts(self.num_tokens, self.num_prompt_tokens, 0)
-        boolean("skip_reading_cache", self.skip_reading_cache, error=InvalidArgumentError)
-        boolean("reports_hits", self.reports_hits, error=InvalidArgumentError)
 
 
 @runtime_checkable

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, TypeAlias, runtime_checkable
+from typing import Annotated, Protocol, TypeAlias, runtime_checkable
 
-from kvspec._check import boolean, exact_members, int_at_least, one_of
+from kvspec._check import Natural, Positive, check_members
 from kvspec.config import KVCacheConfig, KVCacheGroup
 from kvspec.policy import Policy
 from kvspec.specs import MAMBA_CACHE_MODES, LayerSpec, UniformTypeKVCacheSpecs
@@ -32,17 +32,17 @@ class PlanningConfig:
     - `packed_layout`: one packed tensor layout across groups (`enable_cross_layers_blocks`).
     """
 
-    max_model_len_tokens: int
-    max_num_batched_tokens: int
+    max_model_len_tokens: Positive
+    max_num_batched_tokens: Positive
     original_max_model_len_tokens: int | None = None
-    max_encoder_tokens: int = 0
-    dcp_world_size: int = 1
-    pcp_world_size: int = 1
+    max_encoder_tokens: Natural = 0
+    dcp_world_size: Positive = 1
+    pcp_world_size: Positive = 1
     disable_hybrid: bool = False
-    num_blocks_override: int | None = None
-    mamba_cache_mode: str = "none"
-    block_size: int = 16
-    hash_block_size: int | None = None
+    num_blocks_override: Positive | None = None
+    mamba_cache_mode: Annotated[str, MAMBA_CACHE_MODES] = "none"
+    block_size: Positive = 16
+    hash_block_size: Positive | None = None
     enable_caching: bool = True
     has_connector: bool = False
     packed_layout: bool = False
@@ -50,17 +50,7 @@ class PlanningConfig:
     policy: Policy = field(default_factory=Policy)
 
     def __post_init__(self) -> None:
-        exact_members(self)
-        int_at_least("max_model_len_tokens", self.max_model_len_tokens, 1)
-        int_at_least("max_num_batched_tokens", self.max_num_batched_tokens, 1)
-        int_at_least("max_encoder_tokens", self.max_encoder_tokens, 0)
-        int_at_least("dcp_world_size", self.dcp_world_size, 1)
-        int_at_least("pcp_world_size", self.pcp_world_size, 1)
-        boolean("disable_hybrid", self.disable_hybrid)
-        int_at_least("num_blocks_override", self.num_blocks_override, 1, optional=True)
-        one_of("mamba_cache_mode", self.mamba_cache_mode, MAMBA_CACHE_MODES)
-        int_at_least("block_size", self.block_size, 1)
-        int_at_least("hash_block_size", self.hash_block_size, 1, optional=True)
+        check_members(self)
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from types import MappingProxyType
+from typing import Annotated
 
-from kvspec._check import boolean, exact_members, one_of
+from kvspec._check import check_members
 
 EXTRA_KEY_FORMS: tuple[str, ...] = ("tagged", "plain")
 
@@ -70,17 +71,17 @@ class Policy:
       ("plain"), so that values of two kinds can be equal.
     """
 
-    unhashed_freed_to: str = "front"
-    removed_event_per: str = "copy"
+    unhashed_freed_to: Annotated[str, ("front", "back")] = "front"
+    removed_event_per: Annotated[str, ("copy", "last_copy")] = "copy"
     chunked_null_prefix_is_hit: bool = True
     capacity_counts_null_block: bool = True
     chunk_must_align: bool = True
     exact_block_ids: bool = True
-    extra_keys: str = "tagged"
+    extra_keys: Annotated[str, EXTRA_KEY_FORMS] = "tagged"
     zero_retention_needs_windows: bool = True
-    none_hash_without_seed: str = "random"
-    zeroed_blocks: str = "full_attention"
-    lookups_counted: str = "admitted"
+    none_hash_without_seed: Annotated[str, ("random", "fixed")] = "random"
+    zeroed_blocks: Annotated[str, ("full_attention", "mixed_formats")] = "full_attention"
+    lookups_counted: Annotated[str, ("asked", "admitted")] = "admitted"
     popped_leading_nulls: bool = True
     counts_common_prefix: bool = True
     eagle_flag_counts_alone: bool = True
@@ -88,37 +89,14 @@ class Policy:
     eagle_looks_beyond: bool = False
     eagle_replays_before_drop: bool = False
     drafts_hold_states: bool = True
-    caching_beyond_tokens: str = "error"
+    caching_beyond_tokens: Annotated[str, ("error", "cut")] = "error"
     checkpoints_return: bool = False
     hits_inside_blocks: bool = False
-    hits_reported: str = "admitted"
-    default_retention: str = "dense"
+    hits_reported: Annotated[str, ("admitted", "asked")] = "admitted"
+    default_retention: Annotated[str, ("dense", "boundaries")] = "dense"
 
     def __post_init__(self) -> None:
-        exact_members(self)
-        one_of("unhashed_freed_to", self.unhashed_freed_to, ("front", "back"))
-        one_of("removed_event_per", self.removed_event_per, ("copy", "last_copy"))
-        boolean("chunked_null_prefix_is_hit", self.chunked_null_prefix_is_hit)
-        boolean("capacity_counts_null_block", self.capacity_counts_null_block)
-        boolean("chunk_must_align", self.chunk_must_align)
-        boolean("exact_block_ids", self.exact_block_ids)
-        one_of("extra_keys", self.extra_keys, EXTRA_KEY_FORMS)
-        boolean("zero_retention_needs_windows", self.zero_retention_needs_windows)
-        one_of("none_hash_without_seed", self.none_hash_without_seed, ("random", "fixed"))
-        one_of("zeroed_blocks", self.zeroed_blocks, ("full_attention", "mixed_formats"))
-        one_of("lookups_counted", self.lookups_counted, ("asked", "admitted"))
-        boolean("popped_leading_nulls", self.popped_leading_nulls)
-        boolean("counts_common_prefix", self.counts_common_prefix)
-        boolean("eagle_flag_counts_alone", self.eagle_flag_counts_alone)
-        boolean("full_partial_tails", self.full_partial_tails)
-        boolean("eagle_looks_beyond", self.eagle_looks_beyond)
-        boolean("eagle_replays_before_drop", self.eagle_replays_before_drop)
-        boolean("drafts_hold_states", self.drafts_hold_states)
-        boolean("hits_inside_blocks", self.hits_inside_blocks)
-        one_of("caching_beyond_tokens", self.caching_beyond_tokens, ("error", "cut"))
-        boolean("checkpoints_return", self.checkpoints_return)
-        one_of("hits_reported", self.hits_reported, ("admitted", "asked"))
-        one_of("default_retention", self.default_retention, ("dense", "boundaries"))
+        check_members(self)
 
     @property
     def default_interval_tokens(self) -> int | None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol, runtime_checkable
 
-from kvspec._check import boolean, exact_members, int_at_least, text
+from kvspec._check import Natural, Positive, check_members, exact_members, int_at_least, text
 from kvspec.errors import InvalidArgumentError
 
 TOKEN_ID_MAX = 2**63 - 1
@@ -58,14 +58,12 @@ class MultimodalItem:
     """
 
     identifier: str
-    offset: int
-    length: int
+    offset: Natural
+    length: Positive
 
     def __post_init__(self) -> None:
-        exact_members(self)
+        check_members(self, error=InvalidArgumentError)
         text("identifier", self.identifier, error=InvalidArgumentError)
-        int_at_least("offset", self.offset, 0, error=InvalidArgumentError)
-        int_at_least("length", self.length, 1, error=InvalidArgumentError)
 
 
 @dataclass(frozen=True)
@@ -76,11 +74,10 @@ class PromptEmbeddings:
     """
 
     data: bytes
-    bytes_per_token: int
+    bytes_per_token: Positive
 
     def __post_init__(self) -> None:
-        exact_members(self)
-        int_at_least("bytes_per_token", self.bytes_per_token, 1, error=InvalidArgumentError)
+        check_members(self, error=InvalidArgumentError)
         if not isinstance(self.data, bytes):
             raise InvalidArgumentError("data", self.data, "bytes")
         if len(self.data) % self.bytes_per_token:
@@ -111,7 +108,7 @@ class RequestInput:
     reports_hits: bool = False
 
     def __post_init__(self) -> None:
-        exact_members(self)
+        check_members(self, error=InvalidArgumentError)
         text("request_id", self.request_id, error=InvalidArgumentError)
         if not self.request_id:
             raise InvalidArgumentError("request_id", self.request_id, "a non-empty text")
@@ -124,8 +121,6 @@ class RequestInput:
         if embeddings is not None and not isinstance(embeddings, PromptEmbeddings):
             raise InvalidArgumentError("prompt_embeddings", embeddings, "PromptEmbeddings or None")
         _check_items(self.multimodal)
-        boolean("skip_reading_cache", self.skip_reading_cache, error=InvalidArgumentError)
-        boolean("reports_hits", self.reports_hits, error=InvalidArgumentError)
 
 
 def has_extra_keys(request: RequestInput) -> bool:

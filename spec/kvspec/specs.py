@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
-from kvspec._check import boolean, exact_members, int_at_least, one_of
+from kvspec._check import Natural, Positive, check_members, int_at_least, one_of
 from kvspec.errors import ConfigError
 from kvspec.traits import Traits
 
@@ -42,11 +42,10 @@ MAMBA_CACHE_MODES: tuple[str, ...] = ("none", "all", "align")
 class LayerSpec(Traits):
     """The base of all specs, with the number of token slots of a block."""
 
-    block_size: int
+    block_size: Positive
 
     def __post_init__(self) -> None:
-        exact_members(self)
-        int_at_least("block_size", self.block_size, 1)
+        check_members(self)
 
     @property
     def layers(self) -> tuple[tuple[str, LayerSpec], ...]:
@@ -62,20 +61,17 @@ class AttentionSpec(LayerSpec):
     `indexes_kv_by_block_stride` matter to planning only.
     """
 
-    num_kv_heads: int
-    head_size: int
-    dtype: str
+    num_kv_heads: Positive
+    head_size: Positive
+    dtype: Annotated[str, DTYPES]
     kv_quant_mode: str = "NONE"
-    page_size_padded: int | None = None
+    page_size_padded: Positive | None = None
     indexes_kv_by_block_stride: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        int_at_least("num_kv_heads", self.num_kv_heads, 1)
-        int_at_least("head_size", self.head_size, 1)
-        one_of("dtype", self.dtype, DTYPES)
-        int_at_least("page_size_padded", self.page_size_padded, 1, optional=True)
-        boolean("indexes_kv_by_block_stride", self.indexes_kv_by_block_stride)
+        if getattr(self, "head_size_v", 0) is None:  # of the types that have it
+            object.__setattr__(self, "head_size_v", self.head_size)
 
 
 @dataclass(frozen=True)
@@ -89,34 +85,21 @@ class FullAttentionSpec(AttentionSpec):
     layers where they do are `EncoderOnlyAttentionSpec` (KV-CROSS-4).
     """
 
-    head_size_v: int | None = None
-    sliding_window: int | None = None
-    attention_chunk_size: int | None = None
+    head_size_v: Positive | None = None
+    sliding_window: Positive | None = None
+    attention_chunk_size: Positive | None = None
     non_causal: bool = False
 
     kind: ClassVar[str] = "full_attention"
     is_full_attention: ClassVar[bool] = True
     keeps_all_blocks: ClassVar[bool] = True
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.head_size_v is None:
-            object.__setattr__(self, "head_size_v", self.head_size)
-        int_at_least("head_size_v", self.head_size_v, 1)
-        int_at_least("sliding_window", self.sliding_window, 1, optional=True)
-        int_at_least("attention_chunk_size", self.attention_chunk_size, 1, optional=True)
-        boolean("non_causal", self.non_causal)
-
 
 @dataclass(frozen=True)
 class TQFullAttentionSpec(FullAttentionSpec):
     """Full attention with a compressed slot of `tq_slot_size` bytes per head and token (0: off)."""
 
-    tq_slot_size: int = 0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        int_at_least("tq_slot_size", self.tq_slot_size, 0)
+    tq_slot_size: Natural = 0
 
 
 @dataclass(frozen=True)
@@ -124,17 +107,12 @@ class MLAAttentionSpec(FullAttentionSpec):
     """Full attention over one latent vector per token."""
 
     cache_dtype_str: str | None = None
-    alignment: int | None = None
-    compress_ratio: int = 1
+    alignment: Positive | None = None
+    compress_ratio: Positive = 1
     model_version: str | None = None
 
     kind: ClassVar[str] = "mla_attention"
     is_latent: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        int_at_least("alignment", self.alignment, 1, optional=True)
-        int_at_least("compress_ratio", self.compress_ratio, 1)
 
 
 @dataclass(frozen=True)
@@ -146,13 +124,12 @@ class HiddenStateCacheSpec(MLAAttentionSpec):
 class SinkFullAttentionSpec(FullAttentionSpec):
     """Full attention with `sink_len` tokens of always-present sink blocks."""
 
-    sink_len: int = 0
+    sink_len: Natural = 0
 
     kind: ClassVar[str] = "sink_full_attention"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        int_at_least("sink_len", self.sink_len, 0)
         if self.sink_len % self.block_size:
             raise ConfigError(
                 "sink_len", self.sink_len, f"a multiple of block_size {self.block_size}"
@@ -167,13 +144,9 @@ class SinkFullAttentionSpec(FullAttentionSpec):
 class RSWASpec(FullAttentionSpec):
     """Full attention over the prompt, and over the last `rswa_window` tokens after it."""
 
-    rswa_window: int = 0
+    rswa_window: Positive = 0
 
     keeps_all_blocks: ClassVar[bool] = False
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        int_at_least("rswa_window", self.rswa_window, 1)
 
 
 @dataclass(frozen=True)
@@ -184,20 +157,12 @@ class SlidingWindowSpec(AttentionSpec):
     to.
     """
 
-    sliding_window: int = 0
-    head_size_v: int | None = None
-    extra_retained_tokens: int = 0
+    sliding_window: Positive = 0
+    head_size_v: Positive | None = None
+    extra_retained_tokens: Natural = 0
 
     kind: ClassVar[str] = "sliding_window"
     retains_sparsely: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        int_at_least("sliding_window", self.sliding_window, 1)
-        if self.head_size_v is None:
-            object.__setattr__(self, "head_size_v", self.head_size)
-        int_at_least("head_size_v", self.head_size_v, 1)
-        int_at_least("extra_retained_tokens", self.extra_retained_tokens, 0)
 
     @property
     def window_tokens(self) -> int:
@@ -209,17 +174,12 @@ class SlidingWindowMLASpec(SlidingWindowSpec):
     """A sliding window over one latent vector per token."""
 
     cache_dtype_str: str | None = None
-    alignment: int | None = None
-    compress_ratio: int = 1
+    alignment: Positive | None = None
+    compress_ratio: Positive = 1
     model_version: str | None = None
 
     kind: ClassVar[str] = "sliding_window_mla"
     is_latent: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        int_at_least("alignment", self.alignment, 1, optional=True)
-        int_at_least("compress_ratio", self.compress_ratio, 1)
 
 
 @dataclass(frozen=True)
@@ -234,13 +194,9 @@ class ReplayedWindowSpec(SlidingWindowMLASpec):
 class ChunkedLocalAttentionSpec(AttentionSpec):
     """Attention within fixed chunks of `attention_chunk_size` tokens."""
 
-    attention_chunk_size: int = 0
+    attention_chunk_size: Positive = 0
 
     kind: ClassVar[str] = "chunked_local_attention"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        int_at_least("attention_chunk_size", self.attention_chunk_size, 1)
 
     @property
     def chunk_tokens(self) -> int:
@@ -260,12 +216,12 @@ class MambaSpec(LayerSpec):
 
     shapes: tuple[tuple[int, ...], ...]
     dtypes: tuple[str, ...]
-    page_size_padded: int | None = None
+    page_size_padded: Positive | None = None
     mamba_type: str = "MAMBA2"
-    mamba_cache_mode: str = "none"
-    num_speculative_blocks: int = 0
+    mamba_cache_mode: Annotated[str, MAMBA_CACHE_MODES] = "none"
+    num_speculative_blocks: Natural = 0
     num_prefill_checkpoint_blocks: int = 0
-    prefill_checkpoint_alignment: int | None = None
+    prefill_checkpoint_alignment: Positive | None = None
 
     kind: ClassVar[str] = "mamba"
     is_state: ClassVar[bool] = True
@@ -280,14 +236,9 @@ class MambaSpec(LayerSpec):
             one_of("dtypes", dtype, DTYPES)
         if len(self.shapes) != len(self.dtypes):
             raise ConfigError("dtypes", self.dtypes, f"one per shape ({len(self.shapes)})")
-        int_at_least("page_size_padded", self.page_size_padded, 1, optional=True)
-        one_of("mamba_cache_mode", self.mamba_cache_mode, MAMBA_CACHE_MODES)
-        int_at_least("num_speculative_blocks", self.num_speculative_blocks, 0)
         if self.num_prefill_checkpoint_blocks not in (0, 1):
             blocks = self.num_prefill_checkpoint_blocks
             raise ConfigError("num_prefill_checkpoint_blocks", blocks, "0 or 1")
-        alignment = self.prefill_checkpoint_alignment
-        int_at_least("prefill_checkpoint_alignment", alignment, 1, optional=True)
 
     @property
     def is_aligned(self) -> bool:

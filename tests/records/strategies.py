@@ -42,8 +42,8 @@ some_names = st.lists(names, max_size=3).map(tuple)
 tokens = st.lists(st.integers(0, 2**31), max_size=4).map(tuple)
 
 BY_TYPE: Mapping[str, st.SearchStrategy[Any]] = {
-    "int": positive,
-    "int | None": st.none() | positive,
+    **dict.fromkeys(("int", "Natural", "Positive"), positive),
+    **dict.fromkeys(("int | None", "Positive | None"), st.none() | positive),
     "bool": st.booleans(),
     "bool | None": st.none() | st.booleans(),
     "str": names,
@@ -62,6 +62,7 @@ BY_NAME: Mapping[str, st.SearchStrategy[Any]] = {
     "mamba_cache_mode": st.sampled_from(MAMBA_CACHE_MODES),
     "hash_function": st.sampled_from(HASH_FUNCTIONS),
     "trusted_tenants": st.just(True),
+    "default_retention": st.sampled_from(("dense", "boundaries")),
     "original_max_model_len_tokens": st.sampled_from((None, AUTO_FIT, 4096)),
     **{name: st.sampled_from((getattr(Policy(), name), other)) for name, other in OTHERS.items()},
 }
