@@ -1,10 +1,10 @@
 """A cache of prefixes in a tree, with the admission that drives it (KV-TREE-1 …).
 
-The nodes of a tree hold *slots*: places of one token's keys and values. A node's key is a run of whole
-pages of tokens, and the path to it is a prefix; requests with equal prefixes share its slots. Besides
-full attention a tree may have a pool of slots for layers with a sliding window, and a pool of
-recurrent states. A request that runs has a *row*: the slots of its tokens, of which the first, the
-protected ones, belong to the tree.
+The nodes of a tree hold *slots*: places of one token's keys and values. A node's key is a run of
+whole pages of tokens, and the path to it is a prefix; requests with equal prefixes share its slots.
+Besides full attention a tree may have a pool of slots for layers with a sliding window, and a pool
+of recurrent states. A request that runs has a *row*: the slots of its tokens, of which the first,
+the protected ones, belong to the tree.
 """
 
 from __future__ import annotations
@@ -108,8 +108,8 @@ class TreeNode:
 class PrefixTree(Protocol):
     """Calls of a scheduler; errors leave all as it was (KV-TREE-33).
 
-    A request arrives, waits, is admitted, runs, and is finished, aborted or retracted; a retracted one
-    waits again. What is allocated is computed by the next `run`.
+    A request arrives, waits, is admitted, runs, and is finished, aborted or retracted; a retracted
+    one waits again. What is allocated is computed by the next `run`.
     """
 
     def arrive(
