@@ -15,6 +15,7 @@ from importlib.metadata import EntryPoint, entry_points
 
 from kvcheck.installed import GROUP, installed_implementations
 from kvspec.errors import UnknownImplementationError
+from kvspec.fleet import FleetImplementation
 from kvspec.interface import Implementation
 from kvspec.offload import OffloadImplementation
 
@@ -52,6 +53,17 @@ def find_offload(name: str) -> OffloadImplementation:
     if not isinstance(made, OffloadImplementation):
         kind = type(made).__name__
         raise _unknown(name, f"{kind} makes no offload managers: no {' and '.join(lacks)}")
+    return made
+
+
+def find_index(name: str) -> FleetImplementation:
+    """Return what makes indexes of engines; names and errors as those of `find_implementation`."""
+    if name.startswith(("cmd:", "cmd+")):
+        made: object = find_implementation(name)
+    else:
+        made = _mistaken(name) if name.startswith("mistake:") else _made(name)
+    if not isinstance(made, FleetImplementation):
+        raise _unknown(name, f"{type(made).__name__} makes no index: no make_prefix_index")
     return made
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from kvcheck.cli._lives import check_lives
 from kvcheck.cli._options import (
     FILE,
     PATH,
@@ -32,7 +33,6 @@ from kvcheck.cli._support import (
     write_json,
     write_whole,
 )
-from kvcheck.cli._tiers import check_tier
 from kvcheck.cli._workers import workers_for, workers_options
 from kvcheck.discovery import find_implementation
 from kvcheck.rules.bench import refusal_of_all
@@ -52,10 +52,16 @@ if TYPE_CHECKING:
 @impl_argument
 @click.option(
     "--tier",
-    "is_tier",
-    is_flag=True,
+    "lives",
+    flag_value="tier",
     help="Judge IMPL's offload manager instead (KV-TIER-9 to 24), by 400 lives of an engine, or as"
     " many as --programs says.",
+)
+@click.option(
+    "--index",
+    "lives",
+    flag_value="index",
+    help="Judge IMPL's index of engines instead (KV-FLEET), by as many lives of a fleet.",
 )
 @click.option(
     "--level",
@@ -123,7 +129,7 @@ if TYPE_CHECKING:
 )
 def command(
     name: str,
-    is_tier: bool,
+    lives: str | None,
     level: str | None,
     budget: str,
     profile: str,
@@ -158,9 +164,9 @@ def command(
     from kvcheck.judge.expected import Asked
     from kvcheck.play.verdicts import Level
 
-    if is_tier:
+    if lives:
         beside = (level, budget != "fast", rules, jobs != 1, cluster, expect, write_expect)
-        return check_tier(name, (programs or 400, seed, fail_fast), beside, **outputs)
+        return check_lives(lives, name, (programs or 400, seed, fail_fast), beside, **outputs)
     if fail_fast and (expect or write_expect):
         fail("-x ends at the first failure; leave it out, or --expect and --write-expect")
     declared = find_profile(profile)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
-from kvcheck.offload.shadow import BrokenTierRuleError, Shadow
+from kvcheck.offload.shadow import Shadow
+from kvcheck.play.lives import BrokenRuleError
 from kvspec.errors import InvalidArgumentError
 from kvspec.offload import (
     Found,
@@ -80,10 +82,15 @@ class Player:
         self.lines: list[str] = []
 
     def play(self) -> None:
-        """Make all moves, then let everything end. Raises BrokenTierRuleError."""
+        """Make all moves, then let everything end. Raises BrokenRuleError."""
         for move in self.life.moves:
             MOVES[move.word](self, move)
         self.calm()
+
+    @property
+    def tried(self) -> Counter[str]:
+        """Return how often each rule was put to the test."""
+        return self.shadow.tried
 
     # One move.
 
@@ -125,7 +132,7 @@ class Player:
         try:
             places = self.manager.prepare_load(keys, who)
         except InvalidArgumentError as error:
-            raise BrokenTierRuleError("KV-TIER-10", f"hits of one step: {error}") from None
+            raise BrokenRuleError("KV-TIER-10", f"hits of one step: {error}") from None
         self.note(f"prepare_load {_words(keys)} {who}", list(places))
         prompt.loads.append(keys)
         self.shadow.awaited.pop(who, None)
@@ -258,7 +265,7 @@ class Player:
             self.note(name, "InvalidArgumentError")
             self.shadow.tried[rule] += 1
         else:
-            raise BrokenTierRuleError(rule, f"{name} is illegal, and was accepted")
+            raise BrokenRuleError(rule, f"{name} is illegal, and was accepted")
         self.after()
 
     def wrong_call(self, move: Move, prompt: Prompt) -> tuple[str, str, Callable[[], object]]:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
+from kvcheck.play.lives import BrokenRuleError
 from kvspec.offload import (
     Found,
     OffloadCapabilities,
@@ -14,14 +15,6 @@ from kvspec.offload import (
     PreparedStore,
     TierTransfer,
 )
-
-
-class BrokenTierRuleError(Exception):
-    """The manager broke `rule`, or else `other`; the message says by what."""
-
-    def __init__(self, rule: str, problem: str, other: str = "") -> None:
-        super().__init__(problem)
-        self.rule, self.problem, self.other = rule, problem, other
 
 
 @dataclass
@@ -53,7 +46,7 @@ class Shadow:
         """Count a test of the rule; raise unless it holds."""
         self.tried[rule] += 1
         if not holds:
-            raise BrokenTierRuleError(rule, problem, other)
+            raise BrokenRuleError(rule, problem, other)
 
     @property
     def num_free(self) -> int:

@@ -8,7 +8,7 @@ both over ZeroMQ. `FleetImplementation.make_prefix_index` makes an index.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol, TypeAlias, runtime_checkable
 
@@ -145,3 +145,44 @@ class FleetImplementation(Protocol):
         `removed_event_per`: the engines' policy (KV-POL-3). `max_waiting`: batches of an engine
         that may wait, 1 or more. InvalidArgumentError for other values.
         """
+
+
+class StreamIndex(Protocol):
+    """An index that reads what engines publish, and asks them for what it lacks (KV-FLEET-11)."""
+
+    def published(self, engine: str, batch: Batch, *, is_lost: bool, num_unknown: int) -> None:
+        """Publish a batch, or keep it for replays alone if it is lost.
+
+        `num_unknown`: events of unknown types behind those of the batch (KV-FLEET-13). Number 0
+        comes from a new start of the engine, which keeps nothing of the one before.
+        """
+
+    def prefixes(
+        self, hashes: Sequence[EventHash], *, group: int = 0, medium: str = MEDIUM_GPU
+    ) -> Mapping[str, int]:
+        """As those of `PrefixIndex`, of the batches that it has read so far."""
+
+
+ALL_CALLS = frozenset({"restore", "skip", "forget", "missing", "last", "state", "hits"})
+
+
+@dataclass(frozen=True)
+class IndexCapabilities:
+    """What an index has beside `hear` and `prefixes`, and the choices it declares.
+
+    `calls`: its other calls. `orders_batches`: it takes batches as a network brings them; without,
+    each comes once and in order, and a restart is a `forget`. `is_stream`: it is a `StreamIndex`.
+    `has_groups`, `has_media`: it keeps keys of other groups than 0, of other media than the GPU.
+    `removed_event_per`: the policies that it serves (KV-POL-3). `is_exact`: without, it may answer
+    less than there is, never more, of chains in which a block is missing or was. `checks_calls`:
+    illegal calls are InvalidArgumentErrors (KV-FLEET-9); without, none is made.
+    """
+
+    calls: frozenset[str] = ALL_CALLS
+    orders_batches: bool = True
+    is_stream: bool = False
+    has_groups: bool = True
+    has_media: bool = True
+    removed_event_per: frozenset[str] = field(default=frozenset({"copy", "last_copy"}))
+    is_exact: bool = True
+    checks_calls: bool = True

@@ -20,8 +20,8 @@ PAGE = (ROOT / "docs/fleet.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
 
 
-def test_the_command_prints_what_the_page_says() -> None:
-    (console,) = (text for kind, text in BLOCKS if kind == "console")
+@pytest.mark.parametrize("console", [text for kind, text in BLOCKS if kind == "console"])
+def test_a_command_prints_what_the_page_says(console: str) -> None:
     command, *output = console.splitlines()
     arguments = command.removeprefix("$ kvspec ").split()
     line = [sys.executable, "-m", "kvcheck.cli", *arguments]

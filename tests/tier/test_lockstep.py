@@ -9,7 +9,12 @@ import pytest
 
 import kvfast
 import kvref
-from tests.tier.machine import GROUPS, Player, config_of, tier_of
+from kvcheck.mistakes import Mistake
+from kvcheck.rules.directed import EXAMPLES
+from tests.device.mistakes import planted
+from tests.kills.directed import finds
+from tests.source import ROOT
+from tests.tier.machine import GROUPS, DisagreementError, Player, config_of, tier_of
 
 EVERY_OUTCOME = {
     f"{name} {outcome}"
@@ -46,6 +51,20 @@ def played(num_runs: int) -> Counter[str]:
 def test_both_tiers_answer_alike_and_every_kind_of_outcome_occurs() -> None:
     counts = played(80)
     assert set(counts) == EVERY_OUTCOME
+
+
+MISTAKES = planted(ROOT / "tests/tier/planted/tier.diff")
+
+
+@pytest.mark.rule("KV-TIER-1", "KV-TIER-2", "KV-TIER-3", "KV-TIER-4", "KV-TIER-5")
+@pytest.mark.rule("KV-TIER-6", "KV-TIER-7", "KV-TIER-8")
+@pytest.mark.parametrize("mistake", MISTAKES, ids=lambda one: str(one.id))
+def test_a_mistake_is_found_by_the_examples_and_beside_the_reference(mistake: Mistake) -> None:
+    about = [each for each in EXAMPLES if each.rules[0].startswith("KV-TIER-")]
+    with mistake.make():
+        assert any(finds(check, kvfast.implementation()) for check in about)
+        with pytest.raises((DisagreementError, KeyError)):
+            played(40)
 
 
 @pytest.mark.deep

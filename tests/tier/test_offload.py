@@ -14,7 +14,8 @@ from kvcheck.cli import main
 from kvcheck.discovery import find_implementation, find_offload
 from kvcheck.mistakes import Mistake
 from kvcheck.offload.life import WEIGHTS, Lower, Player, drawn
-from kvcheck.offload.suite import RULES, broken_by, judged
+from kvcheck.offload.suite import RULES, game_of
+from kvcheck.play.lives import broken_by, judged
 from kvcheck.rules.notation.running import outcomes_of
 from kvcheck.rules.notation.shipped import shipped_stories
 from kvcheck.rules.notation.story import needs_ids
@@ -34,13 +35,15 @@ BY_EXAMPLE_ALONE = {
 
 @pytest.mark.parametrize("name", ["kvref", "kvfast", "kvfast-uncompiled"])
 def test_a_twin_keeps_every_rule_and_all_are_tried(name: str) -> None:
-    report = judged(find_offload(name), num_lives=LIVES)
+    report = judged(game_of(find_offload(name)), num_lives=LIVES)
     assert report.findings == {}
     assert {rule for rule in RULES if not report.tried[rule]} == set()
 
 
 def test_the_example_of_a_tier_keeps_the_rules_that_it_can_break() -> None:
-    report = judged(find_offload("examples.own_manager.offload:implementation"), num_lives=LIVES)
+    report = judged(
+        game_of(find_offload("examples.own_manager.offload:implementation")), num_lives=LIVES
+    )
     assert report.findings == {}
     untried = {rule for rule in RULES if not report.tried[rule]}
     assert untried == {"KV-TIER-19", "KV-TIER-20"}
@@ -64,10 +67,10 @@ def test_a_mistake_is_found_by_an_example_and_by_lives(mistake: Mistake) -> None
     subject = find_implementation(f"mistake:{mistake.id}")
     stories = [each for each in shipped_stories() if set(each.rules) & set(mistake.rules)]
     assert any(each.violation for each in outcomes_of(stories, subject, Policy()))
-    made, named = find_offload(f"mistake:{mistake.id}"), set[str]()
+    game, named = game_of(find_offload(f"mistake:{mistake.id}")), set[str]()
     for seed in range(LIVES):
-        broken = broken_by(Player(made, drawn(seed, with_lower=seed % 2 == 1)))
-        named |= set() if broken is None else {broken.rule, broken.other}
+        broken = broken_by(game, game.begun(game.drawn(seed)))
+        named |= set() if broken is None else {broken.rule, *broken.others}
     assert bool(named & set(mistake.rules)) == (mistake.id not in BY_EXAMPLE_ALONE), named
 
 
@@ -158,6 +161,6 @@ def test_vllm_never_answers_a_prompt_that_its_cpu_tier_cannot_hold(
         pytest.skip(str(error))
     except ModuleNotFoundError as error:
         pytest.skip(f"a vLLM without tiers: {error.name}")
-    report = judged(subject, num_lives=LIVES)
+    report = judged(game_of(subject), num_lives=LIVES)
     assert set(report.findings) == {"KV-TIER-22", "KV-TIER-23"}
     assert {rule for rule in RULES if not report.tried[rule]} == {"KV-TIER-16", "KV-TIER-24"}

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from kvcheck.fleet import engine
 from kvcheck.hazards.checker import HazardChecker
 from kvcheck.hazards.lines import line_of
 from kvcheck.play.left_out import LeftOut
@@ -13,7 +13,7 @@ from kvcheck.rules.judging import NotationError
 from kvcheck.rules.notation.values import Name
 from kvcheck.rules.notation.words import AtHand
 from kvspec.blocks import KVCacheBlocks
-from kvspec.events import MEDIUM_GPU, AllBlocksCleared, BlockRemoved, BlockStored, Event
+from kvspec.events import MEDIUM_GPU, BlockStored, Event
 from kvspec.fleet import (
     Batch,
     EngineState,
@@ -27,45 +27,13 @@ from kvspec.interface import Feature
 from kvspec.stats import PrefixCacheStats
 from kvspec.tier import TieredImplementation
 
-EVENT = re.compile(r"([+=-])(\w+)(?:/(-?\d+))?(?:@(\w+))?|\*(\w*)")
-"""`+ab` stored, `=ab` reported, `-ab` removed; `/1` of group 1, `@CPU` on a medium; `*`, `*CPU`."""
-
 
 def events_of(text: str) -> tuple[Event | MediumCleared, ...]:
     """Return the events of a batch, `"+a +b/1 -a@CPU *"`; each letter is a hash."""
-    found: list[Event | MediumCleared] = []
-    for word in text.split():
-        match = EVENT.fullmatch(word)
-        if match is None:
-            raise NotationError(f"no event: {word}")
-        sign, letters, group, medium, cleared = match.groups()
-        if not sign:
-            found.append(MediumCleared(cleared) if cleared else AllBlocksCleared())
-            continue
-        hashes = tuple(letter.encode() for letter in letters)
-        medium, number = medium or MEDIUM_GPU, int(group or 0)
-        if sign == "-":
-            found.append(BlockRemoved(hashes, medium, number))
-        else:
-            found.append(_stored(hashes, medium, number, is_report=sign == "="))
-    return tuple(found)
-
-
-def _stored(hashes: tuple[bytes, ...], medium: str, group: int, *, is_report: bool) -> BlockStored:
-    return BlockStored(
-        block_hashes=hashes,
-        parent_block_hash=None,
-        token_ids=tuple(range(4 * len(hashes))),
-        block_size_tokens=4,
-        lora_id=None,
-        lora_name=None,
-        medium=medium,
-        extra_keys=None,
-        group=group,
-        spec_kind="full_attention",
-        sliding_window_tokens=None,
-        is_report=is_report,
-    )
+    try:
+        return tuple(engine.events_of(text))
+    except ValueError as error:
+        raise NotationError(str(error)) from None
 
 
 class Beside:

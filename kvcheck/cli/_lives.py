@@ -1,4 +1,4 @@
-"""`kvspec check --tier IMPL`: judge an offload manager, for `kvspec check`."""
+"""`kvspec check --tier IMPL` and `--index IMPL`: judge by lives, for `kvspec check`."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from types import MappingProxyType
 from typing import Any
 
 from kvcheck.cli._support import fail, output_console, say, write_json
-from kvcheck.discovery import find_offload
-from kvcheck.offload.suite import RULES, TierFinding, TierReport, judged
+from kvcheck.discovery import find_index, find_offload
+from kvcheck.fleet.suite import game_of as index_game
+from kvcheck.offload.suite import game_of as offload_game
+from kvcheck.play.lives import Finding, Game, LivesReport, judged
 from kvcheck.rulebook import rule_sentences, titled
 
 INDENTED: Mapping[str, Any] = MappingProxyType({"initial_indent": "  ", "subsequent_indent": "  "})
@@ -18,7 +20,8 @@ MOST_LINES = 24
 """Lines of calls that are shown of a finding without -v: the first and the last of them."""
 
 
-def check_tier(
+def check_lives(
+    kind: str,
     name: str,
     asked: tuple[int, int, bool],
     given: tuple[object, ...],
@@ -29,15 +32,14 @@ def check_tier(
 ) -> int:
     """Play lives on the subject and show each broken rule; `asked`: how many, seed, fail_fast.
 
-    Returns the exit code: 1 if a rule is broken. `given` and `others`: options and outputs that
-    only a check of a KV-cache manager has.
+    `kind` is "tier" or "index". Returns the exit code: 1 if a rule is broken. `given` and `others`:
+    options and outputs that only a check of a KV-cache manager has.
     """
     if any(given) or any(isinstance(each, Path) for each in others.values()):
-        fail("--tier goes with --programs, --seed, -x, -v and --json alone")
-    if name.startswith(("cmd:", "cmd+")):
-        fail("an offload manager is judged in Python; kvspec.offload says what a factory makes")
+        fail(f"--{kind} goes with --programs, --seed, -x, -v and --json alone")
     num_lives, seed, fail_fast = asked
-    report = judged(find_offload(name), num_lives=num_lives, seed=seed, fail_fast=fail_fast)
+    game = _game(kind, name)
+    report = judged(game, num_lives=num_lives, seed=seed, fail_fast=fail_fast)
     console = output_console(json_path)
     say(*text_lines(name, report, is_long=verbose), console=console)
     if json_path is not None:
@@ -45,34 +47,39 @@ def check_tier(
     return int(bool(report.findings))
 
 
-def text_lines(name: str, report: TierReport, *, is_long: bool) -> Iterator[str]:
+def _game(kind: str, name: str) -> Game[Any]:
+    if kind == "index":
+        return index_game(find_index(name))
+    if name.startswith(("cmd:", "cmd+")):
+        fail("an offload manager is judged in Python; kvspec.offload says what a factory makes")
+    return offload_game(find_offload(name))
+
+
+def text_lines(name: str, report: LivesReport, *, is_long: bool) -> Iterator[str]:
     """Yield the verdict, each finding with its calls, and what was tried."""
-    tried = [rule for rule in RULES if report.tried[rule]]
-    broken = sorted(report.findings, key=_place)
-    verdict = f"{len(broken)} of {len({*tried, *broken})} rules broken"
+    tried = [rule for rule in report.rules if report.tried[rule]]
+    verdict = f"{len(report.findings)} of {len({*tried, *report.findings})} rules broken"
     if not report.findings:
         verdict = f"all {len(tried)} rules that lives judge hold"
     yield f"{name}: {verdict}"
-    for rule in broken:
-        yield from ("", *_finding_lines(report.findings[rule], is_long=is_long))
+    for found in report.findings.values():
+        yield from ("", *_finding_lines(found, is_long=is_long))
     yield ""
     if is_long:
-        yield from (f"  {rule:<11} tried {report.tried[rule]:,} times" for rule in RULES)
-    idle = [rule for rule in RULES if rule not in tried]
+        yield from (f"  {rule:<11} tried {report.tried[rule]:,} times" for rule in report.rules)
+    idle = [rule for rule in report.rules if rule not in tried]
     if idle:
-        yield f"not tried: {', '.join(idle)}"
+        yield from wrap(f"not tried: {', '.join(idle)}", 78)
     yield f"{report.num_lives:,} lives in {report.seconds:.1f} s"
 
 
-def _finding_lines(found: TierFinding, *, is_long: bool) -> Iterator[str]:
-    life = found.life
+def _finding_lines(found: Finding, *, is_long: bool) -> Iterator[str]:
     yield titled(found.rule)
     yield from wrap(rule_sentences().get(found.rule, ""), 76, **INDENTED)
     yield from wrap(found.problem, 76, **INDENTED)
-    if found.other not in ("", found.rule):
-        yield f"  or only the counts are wrong: {titled(found.other)}"
-    places = "1 place" if life.num_chunks == 1 else f"{life.num_chunks} places"
-    yield f"  {places}, lower tiers: {life.num_lower}; the calls and their results:"
+    yield from (f"  or else: {titled(rule)}" for rule in found.others)
+    setting = ", ".join(f"{name} {value}" for name, value in found.setting.items())
+    yield f"  {setting}; the calls and their results:"
     lines = list(found.lines)
     if len(lines) > MOST_LINES and not is_long:
         half = MOST_LINES // 2
@@ -81,26 +88,21 @@ def _finding_lines(found: TierFinding, *, is_long: bool) -> Iterator[str]:
     yield from (f"    {line}" for line in lines)
 
 
-def _place(rule: str) -> int:
-    return int(rule.rpartition("-")[2])
-
-
-def document(name: str, report: TierReport) -> dict[str, Any]:
+def document(name: str, report: LivesReport) -> dict[str, Any]:
     """Return the report as JSON."""
     return {
         "subject": name,
         "num_lives": report.num_lives,
         "seconds": round(report.seconds, 3),
-        "tried": {rule: report.tried[rule] for rule in RULES},
+        "tried": {rule: report.tried[rule] for rule in report.rules},
         "findings": [
             {
                 "rule": each.rule,
-                "other": each.other or None,
+                "others": list(each.others),
                 "problem": each.problem,
-                "num_chunks": each.life.num_chunks,
-                "num_lower": each.life.num_lower,
+                **each.setting,
                 "calls": list(each.lines),
             }
-            for _, each in sorted(report.findings.items(), key=lambda item: _place(item[0]))
+            for each in report.findings.values()
         ],
     }

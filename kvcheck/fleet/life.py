@@ -1,0 +1,282 @@
+"""The life of a fleet beside an index, as moves that can be drawn, played again and shrunk."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from random import Random
+
+from kvcheck.fleet.engine import TEXTS, Engine, start_of
+from kvcheck.fleet.illegal import ILLEGAL
+from kvcheck.fleet.shadow import Shadow, key_text, rules
+from kvspec.errors import InvalidArgumentError
+from kvspec.events import EventHash
+from kvspec.fleet import (
+    Batch,
+    FleetImplementation,
+    FleetKey,
+    GroupPrefix,
+    IndexCapabilities,
+    PrefixIndex,
+)
+
+LATER_S = (1.0, 0.0, 2.0)
+
+
+@dataclass(frozen=True)
+class Move:
+    """One move, by its word in `MOVES`; what does not apply is passed over.
+
+    `text`: events, or the prompt that is asked about. `number`: which batch, or which question.
+    """
+
+    word: str
+    who: str = ""
+    text: str = ""
+    number: int = 0
+
+
+@dataclass(frozen=True)
+class Life:
+    """An index with these options, and the moves of engines and of the network.
+
+    `is_int`: hashes are ints.
+    """
+
+    removed_event_per: str
+    max_waiting: int
+    is_int: bool
+    moves: tuple[Move, ...]
+
+    @property
+    def is_set(self) -> bool:
+        return self.removed_event_per == "last_copy"
+
+
+def capabilities_of(subject: FleetImplementation) -> IndexCapabilities:
+    """Return what the subject declares; all by default."""
+    found: IndexCapabilities = getattr(subject, "index_capabilities", IndexCapabilities())
+    return found
+
+
+class Player:
+    """Plays a life on a new index, beside its shadow. `lines`: the calls made, with results."""
+
+    def __init__(self, subject: FleetImplementation, life: Life) -> None:
+        self.life, self.can = life, capabilities_of(subject)
+        self.hashed: Callable[[str], EventHash] = ord if life.is_int else str.encode
+        options = {"removed_event_per": life.removed_event_per, "max_waiting": life.max_waiting}
+        self.index: PrefixIndex = subject.make_prefix_index(**options)  # type: ignore[arg-type]  # by name
+        self.shadow = Shadow(self.can, is_set=life.is_set, max_waiting=life.max_waiting)
+        self.engines: dict[str, Engine] = {}
+        shown = "".join(f" {name}={json.dumps(value)}" for name, value in options.items())
+        self.lines = [f"fleet{shown}"]
+
+    @property
+    def tried(self) -> Counter[str]:
+        """Return how often each rule was put to the test."""
+        return self.shadow.tried
+
+    def play(self) -> None:
+        """Make all moves, then ask for everything. Raises BrokenRuleError."""
+        for move in self.life.moves:
+            if move.who not in self.engines:
+                self.engines[move.who] = Engine(is_set=self.life.is_set, hashed=self.hashed)
+            MOVES[move.word](self, move)
+        for text in TEXTS:
+            self.prefixes(text, ("GPU", 0))
+
+    # Engines, and the network that brings their batches.
+
+    def step(self, move: Move) -> None:
+        batch = self.made(move)
+        self.hear(move.who, batch)
+
+    def made(self, move: Move) -> Batch:
+        words = [each for each in move.text.split() if self.is_kept(each)]
+        return self.engines[move.who].step(" ".join(words), LATER_S[move.number % 3])
+
+    def is_kept(self, word: str) -> bool:
+        """Return whether the index keeps what the event is about."""
+        no_media = not self.can.has_media and ("@" in word or (len(word) > 1 and word[0] == "*"))
+        return not no_media and (self.can.has_groups or "/" not in word)
+
+    def lost(self, move: Move) -> None:
+        """Make a batch that does not arrive now; it may later."""
+        batch = self.made(move)
+        if not self.can.orders_batches:
+            self.hear(move.who, batch)
+
+    def again(self, move: Move) -> None:
+        """Deliver any batch of this start: once more, or late."""
+        made = self.engines[move.who].batches
+        if made and self.can.orders_batches:
+            self.hear(move.who, made[-1 - move.number % len(made)])
+
+    def left_over(self, move: Move) -> None:
+        """Deliver a batch of an earlier start."""
+        old = self.engines[move.who].old
+        if old and self.can.orders_batches:
+            self.hear(move.who, old[-1 - move.number % len(old)])
+
+    def replay(self, move: Move) -> None:
+        """Deliver all batches from one on, as an engine replays them."""
+        made = self.engines[move.who].batches
+        if made and self.can.orders_batches:
+            for batch in made[move.number % len(made) :]:
+                self.hear(move.who, batch)
+
+    def restart(self, move: Move) -> None:
+        self.engines[move.who].restart()
+        if not self.can.orders_batches:
+            self.forget(move)
+
+    # Calls of the index.
+
+    def hear(self, who: str, batch: Batch) -> None:
+        wanted, named = self.shadow.hear(who, batch)
+        got = self.index.hear(who, batch)
+        self.note(f"hear {_word(who)} {self.shown(who, batch)}", str(got))
+        if self.can.orders_batches:
+            self.shadow.judge(named, got == wanted, f"this batch of {who} was {got}, not {wanted}")
+        self.look()
+
+    def shown(self, who: str, batch: Batch) -> str:
+        text = self.engines[who].texts[batch.number, batch.time_s]
+        shown = f' "{text}"' if text else ""
+        return f"{batch.number}{shown} time_s={batch.time_s:g}"
+
+    def hand_over(self, move: Move) -> None:
+        """Restore the state after a batch of the engine's present start, or before the first."""
+        engine = self.engines[move.who]
+        if "restore" not in self.can.calls:
+            return
+        number = len(engine.batches) - 1 - move.number % (len(engine.batches) + 1)
+        state = engine.state(number)
+        time_s, keys = state.time_s, state.keys
+        wanted, got = self.shadow.restore(move.who, state), self.index.restore(move.who, state)
+        shown = f'{number} "{_copies(keys)}" time_s={time_s:g}'
+        self.note(f"hand_over {_word(move.who)} {shown}", str(got).lower())
+        self.shadow.judge(rules(6), got is wanted, f"the state was to be taken: {wanted}")
+        self.look()
+
+    def skip(self, move: Move) -> None:
+        if "skip" in self.can.calls and move.who in self.shadow.lines:
+            wanted, got = self.shadow.skip(move.who), self.index.skip(move.who)
+            self.note(f"skip {_word(move.who)}", str(got).lower())
+            self.shadow.judge(rules(7), got is wanted, f"skip was to return {wanted}")
+            self.look()
+
+    def forget(self, move: Move) -> None:
+        if "forget" in self.can.calls and move.who in self.shadow.lines:
+            del self.shadow.lines[move.who]
+            self.index.forget(move.who)
+            self.note(f"forget {_word(move.who)}")
+            self.look()
+
+    def ask(self, move: Move) -> None:
+        """Ask for prefixes of a prompt, and for hits of several groups."""
+        random = Random(move.number)
+        group = random.choice([0, 0, 1]) if self.can.has_groups else 0
+        medium = random.choice(["GPU", "GPU", "CPU"]) if self.can.has_media else "GPU"
+        self.prefixes(move.text, (medium, group))
+        if "hits" not in self.can.calls:
+            return
+        last = random.choice([None, None, 0, 1, 2, 3, 5])
+        asked = [(0, move.text, random.choice([2, 4]), random.choice([None, last]))]
+        if random.random() < 0.6 and self.can.has_groups:
+            other = random.choice(TEXTS)[: random.randint(0, 6)]
+            asked.append((1, random.choice([move.text, other]), random.choice([2, 3, 4]), last))
+        groups = [GroupPrefix(n, self.hashes(t), size, last) for n, t, size, last in asked]
+        found = self.index.hits(groups, medium=medium)
+        shown = " ".join(f'[{n} "{t}" {size}{_last(last)}]' for n, t, size, last in asked)
+        self.note(f"hits {shown}" + f' medium="{medium}"' * (medium != "GPU"), _pairs(found))
+        self.shadow.saw_hits(groups, medium, found)
+
+    def prefixes(self, text: str, place: tuple[str, int]) -> None:
+        medium, group = place
+        found = self.index.prefixes(self.hashes(text), group=group, medium=medium)
+        more = f" group={group}" * (group != 0) + f' medium="{medium}"' * (medium != "GPU")
+        self.note(f'prefixes "{text}"{more}', _pairs(found))
+        self.shadow.saw_prefixes(self.hashes(text), place, found)
+
+    def hashes(self, text: str) -> Sequence[EventHash]:
+        return [self.hashed(letter) for letter in text]
+
+    def wrong(self, move: Move) -> None:
+        """Make an illegal call, if the subject says that it checks them: `number` says which."""
+        if not self.can.checks_calls:
+            return
+        calls = [call for call in ILLEGAL if call[0] in {"hear", "prefixes", *self.can.calls}]
+        call, what, act = calls[move.number % len(calls)]
+        name = f"{call}, {what},"
+        before = len(self.lines)
+        try:
+            act(self.index, move.who)
+        except InvalidArgumentError as error:
+            self.note(name, f"InvalidArgumentError field={json.dumps(error.field)}")
+        else:
+            self.note(name, "a result")
+        is_so = "InvalidArgumentError" in self.lines[before]
+        self.shadow.judge(rules(9), is_so, f"{name} is illegal, and was accepted")
+        for line in self.shadow.lines.values():
+            line.reason = rules(9)
+        self.look()
+
+    def look(self) -> None:
+        """Judge what the index says of itself after a call."""
+        calls = self.can.calls
+        wanted = tuple(sorted(self.shadow.lines))
+        if "state" in calls:
+            names = self.index.engines
+            problem = f"the engines are {', '.join(wanted)}, and were said to be {', '.join(names)}"
+            self.shadow.judge(rules(9), names == wanted, problem)
+        for who, line in self.shadow.lines.items():
+            if "state" in calls:
+                self.shadow.saw_state(who, self.index.state(who))
+            if "last" in calls:
+                last = self.index.last(who)
+                problem = f"the last batch of {who} is {line.number, line.time_s}, not {last}"
+                self.shadow.judge(line.reason, last == (line.number, line.time_s), problem)
+            if "missing" in calls:
+                self.shadow.saw_missing(who, self.index.missing(who))
+            engine = self.engines[who]
+            if line.starts == {start_of(engine.time_s)}:
+                self.shadow.is_true(who, engine.state(line.number).keys)
+
+    def note(self, call: str, result: str = "") -> None:
+        self.lines.append(f"{call} -> {result}" if result else call)
+
+
+def _last(last: int | None) -> str:
+    return "" if last is None else f" {last}"
+
+
+def _word(who: str) -> str:
+    return who if who.isidentifier() else json.dumps(who)
+
+
+def _pairs(found: Mapping[str, int]) -> str:
+    return " ".join(f"[{json.dumps(who)} {n}]" for who, n in sorted(found.items())) or "[]"
+
+
+def _copies(keys: Mapping[FleetKey, int]) -> str:
+    """Return keys as events that store them: `+a +b/1 +b/1`."""
+    return " ".join(f"+{key_text(key)}" for key, n in keys.items() for _ in range(n))
+
+
+MOVES: Mapping[str, Callable[[Player, Move], None]] = {
+    "step": Player.step,
+    "lost": Player.lost,
+    "again": Player.again,
+    "left_over": Player.left_over,
+    "replay": Player.replay,
+    "restart": Player.restart,
+    "hand_over": Player.hand_over,
+    "skip": Player.skip,
+    "forget": Player.forget,
+    "ask": Player.ask,
+    "wrong": Player.wrong,
+}

@@ -1,0 +1,47 @@
+"""The lives of a fleet, as a game for `kvcheck.play.lives`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from kvcheck.fleet.draw import drawn
+from kvcheck.fleet.life import Life, Move, Player, capabilities_of
+from kvcheck.fleet.shadow import rules
+from kvcheck.play.lives import Game
+from kvcheck.play.shrink import with_plainer, without_runs
+from kvspec.fleet import FleetImplementation
+
+RULES = rules(1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 17)
+"""Rules that lives judge."""
+
+
+def game_of(subject: FleetImplementation) -> Game[Life]:
+    """Return the lives of the subject's index."""
+    can = capabilities_of(subject)
+    return Game(
+        RULES,
+        "KV-FLEET-9",
+        lambda seed: drawn(seed, can),
+        lambda life: Player(subject, life),
+        _smaller,
+        lambda life: {"hashes": "ints" if life.is_int else "bytes"},
+    )
+
+
+def _smaller(life: Life) -> Iterator[Life]:
+    for moves in (*without_runs(life.moves), *with_plainer(life.moves, _plainer)):
+        yield replace(life, moves=moves)
+
+
+def _plainer(move: Move) -> Iterator[Move]:
+    words = move.text.split()
+    if move.word == "ask" and len(move.text) > 1:
+        yield replace(move, text=move.text[:-1])
+    elif move.word in ("step", "lost"):
+        for place, word in enumerate(words):
+            shorter = [word[:-1]] if word[1:].isalpha() and len(word) > 2 else []
+            for kept in ([], shorter):
+                yield replace(move, text=" ".join((*words[:place], *kept, *words[place + 1 :])))
+    if move.number % 1000 > 2:
+        yield replace(move, number=0)

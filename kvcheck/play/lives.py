@@ -1,0 +1,127 @@
+"""Play lives beside a shadow, and for each broken rule return the shortest life that shows it."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Generic, Protocol, TypeVar
+
+from kvcheck.play.shrink import smallest
+
+L = TypeVar("L")
+
+
+class BrokenRuleError(Exception):
+    """The subject broke `rule`, or else one of `others`; the message says by what."""
+
+    def __init__(self, rule: str, problem: str, *others: str) -> None:
+        super().__init__(problem)
+        self.rule, self.problem = rule, problem
+        self.others = tuple(each for each in dict.fromkeys(others) if each not in ("", rule))
+
+
+class Player(Protocol):
+    """Plays one life. `lines`: the calls made, with results. `tried`: tests of each rule."""
+
+    lines: list[str]
+
+    @property
+    def tried(self) -> Counter[str]: ...
+
+    def play(self) -> None:
+        """Make all moves. Raises BrokenRuleError."""
+
+
+@dataclass(frozen=True)
+class Game(Generic[L]):
+    """A kind of lives. `rules`: those that they judge, `fallback` for a legal call that raises.
+
+    `drawn` returns the life of a seed, `begun` a player of it on a new subject, `smaller` lives
+    that are a little smaller, and `setting` what stands beside the moves.
+    """
+
+    rules: tuple[str, ...]
+    fallback: str
+    drawn: Callable[[int], L]
+    begun: Callable[[L], Player]
+    smaller: Callable[[L], Iterable[L]]
+    setting: Callable[[L], Mapping[str, object]]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A broken rule: what happened, in the life that shows it, with its calls and results.
+
+    `others`: rules that may be broken instead.
+    """
+
+    rule: str
+    others: tuple[str, ...]
+    problem: str
+    setting: Mapping[str, object]
+    lines: tuple[str, ...]
+
+
+@dataclass
+class LivesReport:
+    """Lives played, how often each rule was put to the test, and what was found."""
+
+    rules: tuple[str, ...] = ()
+    num_lives: int = 0
+    seconds: float = 0.0
+    tried: Counter[str] = field(default_factory=Counter)
+    findings: dict[str, Finding] = field(default_factory=dict)
+
+
+def judged(
+    game: Game[L], *, num_lives: int = 400, seed: int = 0, fail_fast: bool = False
+) -> LivesReport:
+    """Play lives, or up to the first finding; equal arguments give equal reports, but for the time.
+
+    The findings with the fewest calls are first.
+    """
+    begun = time.perf_counter()
+    report = LivesReport(game.rules)
+    for number in range(seed, seed + num_lives):
+        life = game.drawn(number)
+        player = game.begun(life)
+        broken = broken_by(game, player)
+        report.num_lives += 1
+        report.tried += player.tried
+        if broken is not None and broken.rule not in report.findings:
+            report.findings[broken.rule] = shortest(game, life, broken.rule)
+            if fail_fast:
+                break
+    ordered = sorted(report.findings.values(), key=lambda each: len(each.lines))
+    report.findings = {each.rule: each for each in ordered}
+    report.seconds = time.perf_counter() - begun
+    return report
+
+
+def shortest(game: Game[L], life: L, rule: str) -> Finding:
+    """Return the shortest life found that breaks the rule."""
+
+    def tried(candidate: L) -> L | None:
+        broken = broken_by(game, game.begun(candidate))
+        return candidate if broken is not None and broken.rule == rule else None
+
+    life = smallest(life, game.smaller, tried, seconds=20.0, attempts=3000)
+    player = game.begun(life)
+    broken = broken_by(game, player) or BrokenRuleError(rule, "not when the life is played again")
+    return Finding(
+        rule, broken.others, broken.problem, dict(game.setting(life)), tuple(player.lines)
+    )
+
+
+def broken_by(game: Game[L], player: Player) -> BrokenRuleError | None:
+    """Play a life to its end, and return what it broke first; None if nothing."""
+    try:
+        player.play()
+    except BrokenRuleError as error:
+        return error
+    except Exception as error:  # whatever a stranger's subject raises
+        player.lines.append(f"{type(error).__name__}: {error}")
+        return BrokenRuleError(game.fallback, f"a legal call raised {type(error).__name__}")
+    return None

@@ -1,0 +1,143 @@
+"""`kvspec check --index`: both twins keep every rule, and each mistake is found."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import kvfast
+from kvcheck.cli import main
+from kvcheck.discovery import find_index
+from kvcheck.fleet.draw import WEIGHTS, drawn
+from kvcheck.fleet.suite import RULES, game_of
+from kvcheck.mistakes import Mistake
+from kvcheck.play.lives import broken_by, judged
+from kvcheck.rules.directed import EXAMPLES
+from kvfast.fleet.index import FastIndex
+from kvspec.errors import UnknownImplementationError
+from kvspec.fleet import Heard, IndexCapabilities
+from tests.fleet.table import MISTAKES, named, report_of
+from tests.kills.directed import finds
+
+OF_INDEXES = [each for each in EXAMPLES if each.rules[0].startswith("KV-FLEET-")]
+FLEET = [f"KV-FLEET-{number}" for number in (1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 17)]
+
+
+@pytest.mark.rule(*FLEET)
+@pytest.mark.parametrize("name", ["kvref", "kvfast"])
+def test_a_twin_keeps_every_rule_and_all_are_tried(name: str, pytestconfig: pytest.Config) -> None:
+    lives = 20_000 if pytestconfig.getoption("--deep") else 150
+    report = judged(game_of(find_index(name)), num_lives=lives)
+    assert report.findings == {}
+    assert [rule for rule in RULES if report.tried[rule]] == FLEET
+
+
+def test_lives_draw_every_move_and_see_every_outcome() -> None:
+    game = game_of(find_index("kvfast"))
+    lives = [game.drawn(seed) for seed in range(60)]
+    assert {move.word for life in lives for move in life.moves} == set(WEIGHTS)
+    players = [game.begun(life) for life in lives]
+    assert {broken_by(game, player) for player in players} == {None}
+    results = {line.rpartition("-> ")[2] for player in players for line in player.lines}
+    assert {*Heard, "true", "false", "[]"} <= results
+
+
+@pytest.mark.rule(*FLEET)
+@pytest.mark.parametrize("mistake", MISTAKES, ids=lambda each: str(each.id))
+def test_examples_and_lives_find_a_mistake_and_name_its_rule_among_three(mistake: Mistake) -> None:
+    with mistake.make():
+        assert any(finds(check, kvfast.implementation()) for check in OF_INDEXES)
+    report = report_of(mistake)
+    assert set(named(report)[:3]) & set(mistake.rules)
+    assert min(len(each.lines) for each in report.findings.values()) <= 8
+
+
+class OfATree:
+    """An index that ends a prefix where a block was ever removed, and promises no more."""
+
+    def __init__(self, *, is_exact: bool, adds: int = 0) -> None:
+        calls = frozenset({"forget"})
+        self.index_capabilities = IndexCapabilities(
+            calls, orders_batches=False, is_exact=is_exact, has_media=False, has_groups=False
+        )
+        self.adds = adds
+
+    def make_prefix_index(self, **options: Any) -> FastIndex:
+        adds = self.adds
+
+        class Tree(FastIndex):
+            def __init__(self) -> None:
+                super().__init__(**options)
+                self.gone: dict[str, set[Any]] = {}
+
+            def hear(self, engine: str, batch: Any) -> Heard:
+                for event in batch.events:
+                    if type(event).__name__ == "BlockRemoved":
+                        self.gone.setdefault(engine, set()).update(event.block_hashes)
+                return super().hear(engine, batch)
+
+            def prefixes(self, hashes: Any, **more: Any) -> dict[str, int]:
+                found = {}
+                for who, length in super().prefixes(hashes, **more).items():
+                    gone = self.gone.get(who, set()) & set(hashes[: length - 1])
+                    found[who] = length - 1 + adds if gone else length
+                return {who: length for who, length in found.items() if length}
+
+        return Tree()
+
+
+def test_a_tree_may_say_less_if_it_declares_that_and_never_more() -> None:
+    assert judged(game_of(OfATree(is_exact=True)), num_lives=100).findings
+    assert list(judged(game_of(OfATree(is_exact=False, adds=2)), num_lives=100).findings)
+
+
+def test_an_index_without_order_is_given_each_batch_once_and_in_order() -> None:
+    can = IndexCapabilities(frozenset(), orders_batches=False, checks_calls=False)
+    subject = find_index("kvfast")
+    life = replace(drawn(3, can), max_waiting=2)
+    game = game_of(Declaring(subject, can))
+    player = game.begun(life)
+    assert broken_by(game, player) is None
+    heard = [line for line in player.lines if line.startswith("hear")]
+    assert heard
+    assert all(line.endswith("-> applied") for line in heard)
+
+
+class Declaring:
+    """An implementation that declares this of its index."""
+
+    def __init__(self, inner: Any, can: IndexCapabilities) -> None:
+        self.inner, self.index_capabilities = inner, can
+
+    def make_prefix_index(self, **options: Any) -> Any:
+        return self.inner.make_prefix_index(**options)
+
+
+def test_the_command_shows_the_calls_of_a_broken_rule(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert main(["check", "--index", "kvref", "--programs", "20"]) == 0
+    assert "rules that lives judge hold" in capsys.readouterr().out
+    right = FastIndex.missing
+    monkeypatch.setattr(
+        FastIndex, "missing", lambda *given: (found := right(*given)) and (found[0], found[1] + 1)
+    )
+    found = tmp_path / "found.json"
+    assert main(["check", "--index", "kvfast", "--programs", "30", "--json", str(found)]) == 1
+    said = capsys.readouterr().out
+    assert "\nKV-FLEET-3 (gaps)\n" in said
+    assert "-> waiting" in said
+    assert max(map(len, said.splitlines())) <= 80
+    told = json.loads(found.read_text(encoding="utf-8"))["findings"]
+    assert told[0]["rule"] == "KV-FLEET-3"
+    assert told[0]["calls"]
+
+
+def test_what_makes_no_index_is_refused() -> None:
+    with pytest.raises(UnknownImplementationError, match="no make_prefix_index"):
+        find_index("builtins:dict")
+    assert main(["check", "--index", "builtins:dict"]) == 2
