@@ -69,7 +69,7 @@ def text_lines(name: str, report: LivesReport, *, is_long: bool) -> Iterator[str
         yield from (f"  {rule:<11} tried {report.tried[rule]:,} times" for rule in report.rules)
     idle = [rule for rule in report.rules if rule not in tried]
     if idle:
-        yield from wrap(f"not tried: {', '.join(idle)}", 78)
+        yield from wrap(f"not tried: {', '.join(idle)}", 78, break_on_hyphens=False)
     yield f"{report.num_lives:,} lives in {report.seconds:.1f} s"
 
 

@@ -85,6 +85,7 @@ class Player:
             if move.who not in self.engines:
                 self.engines[move.who] = Engine(is_set=self.life.is_set, hashed=self.hashed)
             MOVES[move.word](self, move)
+        self.look(*self.engines)
         for text in TEXTS:
             self.prefixes(text, ("GPU", 0))
 
@@ -129,9 +130,10 @@ class Player:
                 self.hear(move.who, batch)
 
     def restart(self, move: Move) -> None:
-        self.engines[move.who].restart()
+        if self.can.orders_batches or "forget" in self.can.calls:
+            self.engines[move.who].restart()
         if not self.can.orders_batches:
-            self.forget(move)
+            self.drop(move.who)
 
     # Calls of the index.
 
@@ -141,7 +143,7 @@ class Player:
         self.note(f"hear {_word(who)} {self.shown(who, batch)}", str(got))
         if self.can.orders_batches:
             self.shadow.judge(named, got == wanted, f"this batch of {who} was {got}, not {wanted}")
-        self.look()
+        self.look(who)
 
     def shown(self, who: str, batch: Batch) -> str:
         text = self.engines[who].texts[batch.number, batch.time_s]
@@ -160,21 +162,25 @@ class Player:
         shown = f'{number} "{_copies(keys)}" time_s={time_s:g}'
         self.note(f"hand_over {_word(move.who)} {shown}", str(got).lower())
         self.shadow.judge(rules(6), got is wanted, f"the state was to be taken: {wanted}")
-        self.look()
+        self.look(move.who)
 
     def skip(self, move: Move) -> None:
         if "skip" in self.can.calls and move.who in self.shadow.lines:
             wanted, got = self.shadow.skip(move.who), self.index.skip(move.who)
             self.note(f"skip {_word(move.who)}", str(got).lower())
             self.shadow.judge(rules(7), got is wanted, f"skip was to return {wanted}")
-            self.look()
+            self.look(move.who)
 
     def forget(self, move: Move) -> None:
-        if "forget" in self.can.calls and move.who in self.shadow.lines:
-            del self.shadow.lines[move.who]
-            self.index.forget(move.who)
-            self.note(f"forget {_word(move.who)}")
-            self.look()
+        if self.can.orders_batches:  # else its next batch would be in the middle
+            self.drop(move.who)
+
+    def drop(self, who: str) -> None:
+        if "forget" in self.can.calls and who in self.shadow.lines:
+            del self.shadow.lines[who]
+            self.index.forget(who)
+            self.note(f"forget {_word(who)}")
+            self.look(who)
 
     def ask(self, move: Move) -> None:
         """Ask for prefixes of a prompt, and for hits of several groups."""
@@ -223,17 +229,18 @@ class Player:
         self.shadow.judge(rules(9), is_so, f"{name} is illegal, and was accepted")
         for line in self.shadow.lines.values():
             line.reason = rules(9)
-        self.look()
+        self.look(move.who)
 
-    def look(self) -> None:
-        """Judge what the index says of itself after a call."""
+    def look(self, *names: str) -> None:
+        """Judge what the index says of these engines."""
         calls = self.can.calls
         wanted = tuple(sorted(self.shadow.lines))
         if "state" in calls:
-            names = self.index.engines
-            problem = f"the engines are {', '.join(wanted)}, and were said to be {', '.join(names)}"
-            self.shadow.judge(rules(9), names == wanted, problem)
-        for who, line in self.shadow.lines.items():
+            known = self.index.engines
+            problem = f"the engines are {', '.join(wanted)}, and were said to be {', '.join(known)}"
+            self.shadow.judge(rules(9), known == wanted, problem)
+        for who in [name for name in names if name in self.shadow.lines]:
+            line = self.shadow.lines[who]
             if "state" in calls:
                 self.shadow.saw_state(who, self.index.state(who))
             if "last" in calls:

@@ -8,11 +8,13 @@ from operator import index
 from typing import Any, TypeAlias, TypeVar
 
 from kvcheck.play.calls import make, plain, sequence
+from kvcheck.remote.index import RESULTS, perform, read
 from kvcheck.remote.values import decode_request, encode_sample
 from kvspec._json import Where, checked_members, integer, list_of
 from kvspec.codec import decode_manager_config
 from kvspec.errors import FormatError, UnsupportedError
 from kvspec.event_codec import decode_stats
+from kvspec.fleet import FleetImplementation, PrefixIndex
 from kvspec.interface import Feature, HitRateWindow, Implementation, KVCacheManager
 from kvspec.operations import OPERATIONS
 from kvspec.planning_functions import FUNCTIONS
@@ -37,6 +39,7 @@ class Session:
     managers: dict[int, KVCacheManager] = field(default_factory=dict)
     requests: dict[int, Request] = field(default_factory=dict)
     windows: dict[int, HitRateWindow] = field(default_factory=dict)
+    indexes: dict[int, PrefixIndex] = field(default_factory=dict)
 
 
 def known(table: dict[int, T], kind: str, handle: Any) -> T:
@@ -136,8 +139,9 @@ def _drop(call: Call) -> None:
         ("managers", call.session.managers),
         ("requests", call.session.requests),
         ("windows", call.session.windows),
+        ("indexes", call.session.indexes),
     ):
-        for handle in _decoded(list_of(integer), call.args[kind], kind):
+        for handle in _decoded(list_of(integer), call.args.get(kind, []), kind):
             table.pop(handle, None)
 
 
@@ -178,6 +182,24 @@ def _observe(call: Call) -> Any:
     window = known(call.session.windows, "window", call.args["window"])
     window.observe(_decoded(decode_stats, call.args["stats"], "stats"))
     return {"num_requests": index(window.num_requests), "hit_rate": float(window.hit_rate)}
+
+
+def _make_index(call: Call) -> None:
+    handle = unused(call.session.indexes, "index", call.args["index"])
+    made = call.session.implementation
+    if not isinstance(made, FleetImplementation):
+        raise UnsupportedError("an index of engines", made.capabilities.name)
+    options = {name: call.args[name] for name in ("removed_event_per", "max_waiting")}
+    call.session.indexes[handle] = made.make_prefix_index(**options)
+
+
+def _index(call: Call) -> Any:
+    engines = known(call.session.indexes, "index", call.args["index"])
+    name = call.args["fn"]
+    if name != "engines" and (not isinstance(name, str) or name not in RESULTS):
+        raise ProtocolViolation("unknown_op", f"unknown call of an index {name!r}")
+    found = _decoded(lambda value, where: read(name, value, where), call.args["input"], "input")
+    return perform(engines, name, found)
 
 
 def _plan(call: Call) -> Any:
@@ -230,6 +252,8 @@ CALLS: Mapping[str, Make] = {
     "snapshot": lambda c: encode_snapshot(c.manager.snapshot()),
     "make_window": _make_window,
     "observe": _observe,
+    "make_index": _make_index,
+    "index": _index,
     "plan": _plan,
 }
 """Every message but `hello`."""

@@ -16,6 +16,7 @@ from typing import Any, cast
 from kvcheck.installed import installed_implementations
 from kvcheck.play.elsewhere import ElsewhereImplementation
 from kvcheck.remote.connection import Connection, Heard, Options
+from kvcheck.remote.index import RemoteIndex, decode_index_capabilities
 from kvcheck.remote.manager import RemoteManager, RemoteRequest, manager_handle, own, sent_ids
 from kvcheck.remote.values import carried, encode_request
 from kvspec._json import (
@@ -34,6 +35,7 @@ from kvspec.errors import (
     UnsupportedError,
 )
 from kvspec.event_codec import encode_stats
+from kvspec.fleet import MOST_WAITING, IndexCapabilities, PrefixIndex
 from kvspec.interface import Capabilities, Feature, HitRateWindow, KVCacheManager
 from kvspec.planning import Planner
 from kvspec.planning_functions import FUNCTIONS, PlanningFunction
@@ -182,6 +184,21 @@ class RemoteImplementation(ElsewhereImplementation):
     def make_hit_rate_window(self, max_requests: int = 1000) -> HitRateWindow:
         self._needs(Feature.STATISTICS)
         return RemoteWindow(self.connection, max_requests)
+
+    @property
+    def index_capabilities(self) -> IndexCapabilities:
+        """What its index has. UnsupportedError if it has none."""
+        if self._connection.index is None:
+            raise UnsupportedError("an index of engines", self.capabilities.name)
+        return decode_index_capabilities(self._connection.index)
+
+    def make_prefix_index(
+        self, *, removed_event_per: str = "copy", max_waiting: int = MOST_WAITING
+    ) -> PrefixIndex:
+        """Make an index in the child. UnsupportedError if it has none."""
+        _ = self.index_capabilities
+        made: Any = RemoteIndex(self.connection, removed_event_per, max_waiting)
+        return cast(PrefixIndex, made)
 
     @property
     def planner(self) -> Planner | None:

@@ -134,6 +134,7 @@ class Connection:
         except (FormatError, TypeError) as error:
             raise self._fail(f"answered nonsense: {error}") from None
         self._pipelining = found.get("pipelining", False)
+        self.index: Mapping[str, Any] | None = found.get("index")
         return decode_capabilities(found)
 
     def _greet_otherwise(self, failure: RemoteError) -> Any:
@@ -207,7 +208,7 @@ class Connection:
         handles: dict[str, list[int]] = {"managers": [], "requests": [], "windows": []}
         while self._dropped:
             table, handle = self._dropped.popleft()
-            handles[table].append(handle)
+            handles.setdefault(table, []).append(handle)
         self._ask(("drop", {"args": handles}))
 
     def _ask(self, *messages: tuple[str, Mapping[str, Any]]) -> Any:

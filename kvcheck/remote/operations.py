@@ -86,6 +86,7 @@ HELLO_MORE: Mapping[str, Check[Any]] = {
     "values": object_of(list_of(text)),
     "limits": object_of(count),
     "edition": shown_text,
+    "index": object_of(anything),
 }
 
 
@@ -143,7 +144,12 @@ MESSAGES: Mapping[str, MessageShape] = {
         {"request_id": text, **OPERATIONS["new_request"].required},
         {**OPERATIONS["new_request"].optional, "prompt_embeddings": optional(EMBEDDINGS)},
     ),
-    "drop": _shape((), null, managers=_HANDLES, requests=_HANDLES, windows=_HANDLES),
+    "drop": MessageShape(
+        (),
+        null,
+        {"managers": _HANDLES, "requests": _HANDLES, "windows": _HANDLES},
+        {"indexes": _HANDLES},
+    ),
     **{name: _of_record(name) for name in sorted(_TAKEN_FROM_RECORDS)},
     "cache_partial_block": _shape(_REQUEST, boolean, group=integer, num_tokens=integer),
     "take_residency_samples": _shape(_MANAGER, list_of(decode_sample)),
@@ -156,5 +162,7 @@ MESSAGES: Mapping[str, MessageShape] = {
         window=count,
         stats=decode_stats,
     ),
+    "make_index": _shape((), null, index=count, removed_event_per=text, max_waiting=integer),
+    "index": _shape((), anything, index=count, fn=text, input=object_of(anything)),
     "plan": _shape((), anything, fn=text, input=object_of(anything)),
 }

@@ -11,6 +11,7 @@ from typing import Any, BinaryIO
 
 from kvcheck.remote.calls import CALLS, Call, ProtocolViolation, Session
 from kvcheck.remote.codec import MessageStream, decode, encode
+from kvcheck.remote.index import encode_index_capabilities
 from kvcheck.remote.operations import (
     MESSAGES,
     OWNED_BY_SCHEDULER,
@@ -30,6 +31,7 @@ from kvspec._json import (
     text,
 )
 from kvspec.errors import FormatError
+from kvspec.fleet import FleetImplementation, IndexCapabilities
 from kvspec.interface import Implementation
 from kvspec.request import Request, RequestStatus
 
@@ -138,8 +140,12 @@ def hello(session: Session, args: Mapping[str, Any], where: Where) -> dict[str, 
             "version", f"this server speaks protocol {PROTOCOL_VERSION}, not {found['protocol']}"
         )
     session.greeted = True
-    offered = encode_capabilities(session.implementation.capabilities)
-    return {"protocol": PROTOCOL_VERSION, **offered, "pipelining": True}
+    made = session.implementation
+    answer = {"protocol": PROTOCOL_VERSION, **encode_capabilities(made.capabilities)}
+    if isinstance(made, FleetImplementation):
+        can: IndexCapabilities = getattr(made, "index_capabilities", IndexCapabilities())
+        answer["index"] = encode_index_capabilities(can)
+    return {**answer, "pipelining": True}
 
 
 def _resolved(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,12 +17,14 @@ from kvcheck.fleet.draw import WEIGHTS, drawn
 from kvcheck.fleet.suite import RULES, game_of
 from kvcheck.mistakes import Mistake
 from kvcheck.play.lives import broken_by, judged
+from kvcheck.remote.client import RemoteImplementation
 from kvcheck.rules.directed import EXAMPLES
 from kvfast.fleet.index import FastIndex
 from kvspec.errors import UnknownImplementationError
 from kvspec.fleet import Heard, IndexCapabilities
 from tests.fleet.table import MISTAKES, named, report_of
 from tests.kills.directed import finds
+from tests.remote.servers import serve
 
 OF_INDEXES = [each for each in EXAMPLES if each.rules[0].startswith("KV-FLEET-")]
 FLEET = [f"KV-FLEET-{number}" for number in (1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 17)]
@@ -34,6 +37,22 @@ def test_a_twin_keeps_every_rule_and_all_are_tried(name: str, pytestconfig: pyte
     report = judged(game_of(find_index(name)), num_lives=lives)
     assert report.findings == {}
     assert [rule for rule in RULES if report.tried[rule]] == FLEET
+
+
+@pytest.mark.parametrize("options", ["", "+json"])
+def test_an_index_in_another_process_is_judged_by_the_same_lives(options: str) -> None:
+    subject = find_index(serve("kvfast", options=options))
+    assert isinstance(subject, RemoteImplementation)
+    with closing(subject):
+        report = judged(game_of(subject), num_lives=12)
+    assert report.findings == {}
+    here = judged(game_of(find_index("kvfast")), num_lives=12)
+    assert report.tried == here.tried
+
+
+def test_a_program_without_an_index_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "--index", serve("examples.own_manager.first:implementation")]) == 2
+    assert "an index of engines" in capsys.readouterr().err
 
 
 def test_lives_draw_every_move_and_see_every_outcome() -> None:

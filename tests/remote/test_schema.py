@@ -147,7 +147,17 @@ def client_takes(message: Mapping[str, Any], result: Any) -> bool:
 @pytest.fixture(scope="module")
 def exchanges() -> Iterator[list[Exchange]]:
     with pytest.MonkeyPatch.context() as patch:
-        some = ("MGR-1*", "MGR-2*", "ERR-*", "PLAN-1*", "EVT-*", "POL-18", "STAT-*", "PART-*")
+        some = (
+            "MGR-1*",
+            "MGR-2*",
+            "ERR-*",
+            "PLAN-1*",
+            "EVT-*",
+            "POL-18",
+            "STAT-*",
+            "PART-*",
+            "FLEET-*",
+        )
         yield conversation(patch, [f"KV-{rules}" for rules in some])
 
 

@@ -13,6 +13,7 @@ from kvcheck.rules.judging import NotationError
 from kvcheck.rules.notation.values import Name
 from kvcheck.rules.notation.words import AtHand
 from kvspec.blocks import KVCacheBlocks
+from kvspec.errors import UnsupportedError
 from kvspec.events import MEDIUM_GPU, BlockStored, Event
 from kvspec.fleet import (
     Batch,
@@ -66,7 +67,10 @@ class Beside:
     def do_fleet(self, **options: Any) -> None:
         if not isinstance(self.hand.bench.subject, FleetImplementation):
             raise LeftOut("an index of engines")
-        self.index = self.hand.bench.subject.make_prefix_index(**options)
+        try:
+            self.index = self.hand.bench.subject.make_prefix_index(**options)
+        except UnsupportedError as error:
+            raise LeftOut("an index of engines") from error
 
     def the_index(self) -> Any:
         if self.index is None:
