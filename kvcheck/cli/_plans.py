@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -13,7 +13,8 @@ from kvcheck.cli._support import MOST_BLOCKS, fail
 from kvcheck.discovery import find_implementation
 from kvcheck.installed import installed_implementations
 from kvcheck.tools.plans.document import AUTO, GIB, read_plan_file, shipped_names, shipped_path
-from kvcheck.tools.plans.report import make_report
+from kvcheck.tools.plans.report import PlanReport, make_report
+from kvcheck.tools.replay.options import Layout
 from kvcheck.tools.replay.whatif_text import Memory
 from kvspec.errors import CacheMemoryError, ConfigError, UnknownImplementationError
 from kvspec.interface import Implementation
@@ -67,30 +68,67 @@ def with_model_options(command: _Command) -> _Command:
     return model(memory(tensor(command)))
 
 
+@dataclass(frozen=True)
+class HybridModel:
+    """A model some of whose layers forget tokens: its pool is that of a plan."""
+
+    name: str
+    tensor: int | None
+
+    def layout(self, memory_gib: float, max_tokens_per_step: int) -> Layout:
+        """Return the groups and blocks that fit in this memory; fails if there is no such plan."""
+        if not memory_gib <= MOST_GIB:
+            fail(f"--memory-gib {memory_gib:g}: must be at most {MOST_GIB:,}")
+        _, planner = planner_of(None)
+        changes = {
+            "memory_gib": memory_gib,
+            "engine.max_num_batched_tokens": max_tokens_per_step,
+        }
+        report, most_tokens = _planned(self.name, self.tensor, changes)
+        kinds = ", ".join(sorted({each.kind for each in report.groups}))
+        if not report.config.enable_caching:
+            fail(f"--model {self.name}: its plan, of {kinds}, has no caching to simulate")
+        cache = planner.scheduler_config(report.plan.configs)
+        return Layout(
+            model=report.name,
+            memory_gib=memory_gib,
+            kv_cache=cache,
+            block_size=report.block_sizes.scheduler_block_size_tokens,
+            hash_block_size=report.block_sizes.hash_block_size_tokens,
+            most_tokens=most_tokens,
+            max_model_len_tokens=report.config.max_model_len_tokens,
+        )
+
+
 def cached_model(
     name: str | None, memories_gib: tuple[float, ...], tensor: int | None
-) -> CachedModel | None:
-    """Return the model that options name; fails for one whose layers forget tokens."""
+) -> CachedModel | HybridModel | None:
+    """Return the model that options name."""
     if name is None:
         for option, given in (("--memory-gib", memories_gib), ("--tensor", tensor)):
             if given:
                 fail(f"{option} needs --model")
         return None
-    changes: dict[str, Any] = {"engine.max_model_len": AUTO}
+    report, _ = _planned(name, tensor, {})
+    group = report.groups[0] if len(report.groups) == 1 else None
+    if group is None or not group.spec.reads_whole_prefix:
+        return HybridModel(name, tensor)
+    bytes_per_block = max(report.bytes_per_block(n) for n in range(len(report.workers)))
+    size = group.block_size_tokens
+    return CachedModel(report.name, bytes_per_block // size, size)
+
+
+def _planned(name: str, tensor: int | None, changes: Mapping[str, Any]) -> tuple[PlanReport, int]:
+    """Plan for a model, with the longest requests that fit; fails if there is no plan. Also
+    returns the length that the model reads."""
+    changes = {"engine.max_model_len": AUTO, **changes}
     if tensor is not None:
         changes["parallel.tensor"] = tensor
     file = read_plan_file(plan_path(name), changes)
     try:
-        report = make_report(file, *planner_of(None))
+        return make_report(file, *planner_of(None)), file.config.max_model_len_tokens
     except (CacheMemoryError, ConfigError) as error:
         fail(str(file.explain(error)))
-    group = report.groups[0] if len(report.groups) == 1 else None
-    if group is None or not group.spec.reads_whole_prefix:
-        kinds = ", ".join(sorted({each.kind for each in report.groups}))
-        fail(f"--model {name}: has {kinds}; only full attention is simulated here")
-    bytes_per_block = max(report.bytes_per_block(n) for n in range(len(report.workers)))
-    size = group.block_size_tokens
-    return CachedModel(report.name, bytes_per_block // size, size)
 
 
 def plan_path(name: str) -> Path:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +19,7 @@ from kvcheck.cli._options import (
     json_option,
     plot_option,
 )
-from kvcheck.cli._plans import cached_model, with_model_options
+from kvcheck.cli._plans import HybridModel, cached_model, with_model_options
 from kvcheck.cli._support import (
     MOST_BLOCKS,
     STDOUT,
@@ -43,7 +43,7 @@ from kvcheck.tools.replay.against import Live, read_live
 from kvcheck.tools.replay.driver import Driver, ReplayError
 from kvcheck.tools.replay.explain import ExplanationError
 from kvcheck.tools.replay.file import STDIN
-from kvcheck.tools.replay.options import ARRIVALS, ReplayOptions
+from kvcheck.tools.replay.options import ARRIVALS, ModelOptions, Readable, ReplayOptions
 from kvcheck.tools.replay.report import (
     BLOCK_SIZE,
     NUM_BLOCKS,
@@ -54,7 +54,7 @@ from kvcheck.tools.replay.report import (
 )
 from kvcheck.tools.replay.result import ReplayResult
 from kvcheck.tools.replay.source import open_trace
-from kvcheck.tools.replay.trace import TraceSource, select
+from kvcheck.tools.replay.trace import TraceRecord, TraceSource, select
 from kvcheck.watch.recording import RecordedImplementation
 from kvcheck.watch.writing import UnrecordableError
 from kvspec.errors import FormatError, InvariantViolation
@@ -182,15 +182,7 @@ def command(traces: tuple[str, ...], name: str | None, live: bool, **given: Any)
         given["check"] = name is not None
     name = name or "kvfast"
     given["live"] = _live(given["sources"])
-    num_blocks, block_size = _pool(given)
-    options = ReplayOptions(
-        num_blocks=num_blocks,
-        block_size=block_size,
-        max_tokens_per_step=given["max_tokens_per_step"],
-        max_running=given["max_running"],
-        arrival=given["arrival"],
-        step_ms=given["step_ms"],
-    )
+    options = _options(given)
     metrics = _outputs(given, options)
     if len(traces) > 1:
         _check_several(traces, given)
@@ -222,17 +214,26 @@ def _outputs(given: dict[str, Any], options: ReplayOptions) -> MetricsOutput | N
     return metrics
 
 
-def _pool(given: dict[str, Any]) -> tuple[int, int]:
-    """Return blocks and block size: as given, or what a model has in this memory, or an engine."""
-    cached = cached_model(given["model"], given["memories_gib"], given["tensor"])
-    if cached is not None:
-        if len(given["memories_gib"]) != 1 or given["num_blocks"] is not None:
-            fail("--model needs one --memory-gib, and no --num-blocks")
-        size = given["block_size"] or cached.block_size
-        return cached.num_blocks(given["memories_gib"][0], size), size
+def _options(given: dict[str, Any]) -> ReplayOptions:
+    """Return the pool as given, or what a model has in this memory, or an engine; and the rest."""
+    names = ("max_tokens_per_step", "max_running", "arrival", "step_ms")
+    rest = {name: given[name] for name in names}
+    model = cached_model(given["model"], given["memories_gib"], given["tensor"])
+    if model is not None and (len(given["memories_gib"]) != 1 or given["num_blocks"] is not None):
+        fail("--model needs one --memory-gib, and no --num-blocks")
+    if isinstance(model, HybridModel):
+        for option in ("block_size", "engines"):
+            if given[option] is not None:
+                fail(f"--{option.replace('_', '-')}: not with {model.name}, which forgets tokens")
+        layout = model.layout(given["memories_gib"][0], rest["max_tokens_per_step"])
+        return ModelOptions.of(layout, **rest)
     live = given["live"]
+    if model is not None:
+        size = given["block_size"] or model.block_size
+        return ReplayOptions(model.num_blocks(given["memories_gib"][0], size), size, **rest)
     num_blocks = given["num_blocks"] or (live and live.num_blocks) or NUM_BLOCKS
-    return num_blocks, given["block_size"] or (live and live.block_size) or BLOCK_SIZE
+    size = given["block_size"] or (live and live.block_size) or BLOCK_SIZE
+    return ReplayOptions(num_blocks, size, **rest)
 
 
 def _check_several(traces: Sequence[str], given: dict[str, Any]) -> None:
@@ -270,9 +271,14 @@ def _replayed(
             prefill_rate=given["prefill_rate"],
             live=given["live"],
         )
+        records: Iterable[TraceRecord]
+        records = select(source, sample=context.sample, limit=context.limit)
+        if isinstance(options, ModelOptions):
+            records = Readable(records, options.layout)
         with _recorded(implementation, given["record_path"], context) as subject:
-            result = _replay(subject, options, source, context, shown)
-        context = replace(context, notes=source.notes)
+            result = _replay(subject, options, source, records, context, shown)
+        longer = records.notes if isinstance(records, Readable) else ()
+        context = replace(context, notes=(*source.notes, *longer))
     if result.counts.requests == 0:
         empty = "--sample kept no request" if context.sample < 1 else "holds no requests"
         fail(f"{context.trace}: {empty}; nothing was replayed")
@@ -299,11 +305,11 @@ def _replay(
     implementation: Implementation,
     options: ReplayOptions,
     source: TraceSource,
+    records: Iterable[TraceRecord],
     context: ReplayContext,
     shown: Shown,
 ) -> ReplayResult:
     """Run the driver and show its progress; an error of the implementation is exit code 1."""
-    records = select(source, sample=context.sample, limit=context.limit)
     pool = f"{options.num_blocks:,} blocks of {options.block_size} tokens"
     title = f"{Path(source.name).name} through {context.implementation.name}, {pool}"
     with watching(source, records, options, shown, title=title, limit=context.limit) as watch:

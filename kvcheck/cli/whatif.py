@@ -13,8 +13,9 @@ from typing import Any
 import click
 from rich.progress import TaskID
 
+from kvcheck.cli._hybrid import show_hybrid
 from kvcheck.cli._options import POSITIVE, html_option, json_option
-from kvcheck.cli._plans import CachedModel, cached_model, with_model_options
+from kvcheck.cli._plans import CachedModel, HybridModel, cached_model, with_model_options
 from kvcheck.cli._support import (
     MOST_BLOCKS,
     STDOUT,
@@ -113,12 +114,12 @@ def command(
 
     With --model, the table also shows the memory that the tokens of a pool take on each worker, and
     --memory-gib chooses pools by it: `--model llama-3.1-8b --memory-gib 20 --memory-gib 40`.
+    A model whose layers forget tokens, such as gpt-oss-20b, is replayed for each memory.
 
     --policy shows what another order of eviction would hit, and what its bookkeeping costs beside
     LRU's: `--policy arc --policy lfu --policy ttl:300`. The rules keep LRU.
 
-    --jobs and --cluster divide the curves among workers, so there must be several; the results are
-    the same. Traces are read by this process.
+    --jobs and --cluster divide the curves, so there must be several; the results are the same.
 
     --html F writes a page with the curves: point at one, or move the slider from pool to pool.
     """
@@ -129,6 +130,8 @@ def command(
     opened = partial(open_trace, endless=limit is not None, **reading)
     for name in policies:
         policy_of(name)
+    if isinstance(cached, HybridModel):
+        return show_hybrid(traces, cached, opened, click.get_current_context().params)
     wanted = block_sizes or (None if cached is None else cached.block_size,)
     asked = [_read(trace, size, limit, opened) for trace in traces for size in wanted]
     policies = _possible(policies, asked)

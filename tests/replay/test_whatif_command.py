@@ -58,3 +58,30 @@ def test_page_and_json_say_so_too(tmp_path: Path, capsys: pytest.CaptureFixture[
     capsys.readouterr()
     assert main(["replay", "demo", *memory]) == 0
     assert "512 blocks of 16 tokens, invariants not checked" in capsys.readouterr().out
+
+
+def test_a_replay_names_the_layers_of_its_model(capsys: pytest.CaptureFixture[str]) -> None:
+    memory = ("--model", "gpt-oss-20b", "--memory-gib", "0.5", "--limit", "3")
+    assert main(["replay", "demo", *memory, "--json", "-"]) == 0
+    options = json.loads(capsys.readouterr().out)["options"]
+    assert (options["model"], options["memory_gib"]) == ("gpt-oss-20b", 0.5)
+    assert options["groups"] == ["full attention", "sliding window of 128 tokens"]
+    assert main(["replay", "demo", *memory]) == 0
+    said = capsys.readouterr().out
+    assert "gpt-oss-20b in 0.5 GiB on each worker: full attention; sliding window of" in said
+
+
+def test_whatif_writes_the_replays_of_a_model_with_windows(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = tmp_path / "found.json"
+    memory = ("--model", "gpt-oss-20b", "--memory-gib", "0.5", "--memory-gib", "1")
+    assert run("demo", *memory, "--limit", "150", "--jobs", "2", "--json", str(found)) == 0
+    (curve,) = json.loads(found.read_text())["curves"]
+    for point in curve["points"]:
+        alone = (*memory[:3], str(point["memory_gib"]), "--max-running", "1", "--limit", "150")
+        capsys.readouterr()
+        assert main(["replay", "demo", *alone, "--json", "-"]) == 0
+        replayed = json.loads(capsys.readouterr().out)
+        assert replayed["hit_rate"] == point["hit_rate"] < curve["infinite"]
+        assert replayed["options"]["num_blocks"] == point["num_blocks"]

@@ -158,8 +158,8 @@ class Driver:
         position = 0
         while position < len(running) and budget:
             sequence = running[position]
-            num_new = min(sequence.num_tokens - sequence.request.num_computed_tokens, budget)
-            while not self._allocate(sequence, num_new):
+            num_new = self._portion(sequence, sequence.request.num_computed_tokens, budget)
+            while num_new and not self._allocate(sequence, num_new):
                 preempted = True
                 self._preempt_youngest(sequence)
                 if len(running) == position:
@@ -167,6 +167,15 @@ class Driver:
             budget -= num_new
             position += 1
         return budget, preempted
+
+    def _portion(self, sequence: _Sequence, computed: int, budget: int) -> int:
+        """Return the tokens that a request computes next: where states are kept at the ends of
+        blocks, up to such an end, if there is one."""
+        end = min(sequence.num_tokens, computed + budget)
+        whole = end - end % self._options.step_multiple
+        if whole > computed:
+            return whole - computed
+        return end - computed if end == sequence.num_tokens else 0
 
     def _allocate(self, sequence: _Sequence, num_new: int) -> bool:
         """Allocate slots for the next tokens of a running request; False when refused."""
@@ -235,15 +244,11 @@ class Driver:
     def _checked(self, record: TraceRecord) -> TraceRecord:
         """Return the record, which was just read; refuse one that the whole pool cannot hold."""
         capacity = self._options.max_model_len_tokens
-        needed = max(record.input_length, record.input_length + record.output_length - 1)
+        needed = record.needed_length
         if needed > capacity:
             name = "input_length" if record.input_length > capacity else "output_length"
-            blocks = -(-needed // self._options.block_size)
-            problem = (
-                f"the request needs {blocks} blocks of {self._options.block_size} tokens"
-                f" ({record.input_length} tokens in, {record.output_length} out), the pool has"
-                f" {self._options.num_blocks - 1}; use --num-blocks {blocks + 1} or more"
-            )
+            lengths = f"{record.input_length} tokens in, {record.output_length} out"
+            problem = f"the request needs {self._options.too_long(needed, lengths)}"
             raise TraceError(self._trace_name, record.line, name, problem)
         return record
 
@@ -257,7 +262,9 @@ class Driver:
         if not 0 <= hit < sequence.num_tokens:
             problem = f"a hit of {hit} tokens, of {sequence.num_tokens}; the last is never a hit"
             raise ReplayError(self._counts.steps, sequence.record.line, problem)
-        num_new = min(sequence.num_tokens - hit, budget)
+        num_new = self._portion(sequence, hit, budget)
+        if num_new == 0:
+            return 0  # until a step has the tokens of a block
         before_allocate = perf_counter()
         blocks = self._manager.allocate_slots(
             request,

@@ -63,7 +63,7 @@ def report(result: ReplayResult, context: ReplayContext) -> dict[str, Any]:
         },
         "versions": {"kvspec": metadata.version("kvspec"), "python": platform.python_version()},
         "options": {
-            **asdict(result.options),
+            **result.options.to_json(),
             "sample": context.sample,
             "limit": context.limit,
             "check_invariants": context.check_invariants,
@@ -159,6 +159,10 @@ def note_lines(content: dict[str, Any]) -> list[str]:
     is_default = (options["num_blocks"], options["block_size"]) == (NUM_BLOCKS, BLOCK_SIZE)
     if is_default and content["trace"] != DEMO:
         notes.append(f"{NUM_BLOCKS} blocks suit {DEMO}; yours: --num-blocks, or --model")
+    if "groups" in options:
+        model = f"{options['model']} in {options['memory_gib']:g} GiB on each worker"
+        notes.append(f"{model}: {'; '.join(options['groups'])}")
+        notes.append("where a window or a state is gone, the prompt is not reachable")
     return [
         *(f"  note: {note}" for note in notes),
         *(f"  beside the engine: {reason}" for reason in reasons),

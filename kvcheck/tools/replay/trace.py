@@ -57,6 +57,11 @@ class TraceRecord:
         return self.input_length + generated
 
     @property
+    def needed_length(self) -> int:
+        """Tokens that get slots: all but the last generated one."""
+        return self.input_length + max(0, self.output_length - 1)
+
+    @property
     def place(self) -> str:
         """`7`, or `7.2` for the third request of line 7: no two requests have the same."""
         return f"{self.line}.{self.part}" if self.part else str(self.line)
