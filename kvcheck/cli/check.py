@@ -35,7 +35,6 @@ from kvcheck.cli._support import (
 )
 from kvcheck.cli._workers import workers_for, workers_options
 from kvcheck.discovery import find_implementation
-from kvcheck.rules.bench import refusal_of_all
 from kvspec.profile import find_profile
 
 if TYPE_CHECKING:
@@ -257,6 +256,7 @@ def require_something(result: Report, subject: Implementation) -> None:
     """Fail unless the run checked at least one of the chosen rules, and managers can be made."""
     from kvcheck.judge.applying import rule_outcomes
     from kvcheck.judge.outcome import HIDDEN, NOT_APPLICABLE, NOT_EXERCISED
+    from kvcheck.judge.report import verdict_of
 
     options = result.options
     has_run = bool(result.directed + result.random)
@@ -264,8 +264,8 @@ def require_something(result: Report, subject: Implementation) -> None:
     if result.interrupted or result.violations:
         return
     has_run &= bool(subject.capabilities.spec_types)  # without group types no manager was made
-    if not result.random and (refusal := refusal_of_all(subject, options.policy)):
-        fail(f"{options.name} makes no manager of a type that it declares: {refusal}")
+    if result.refusal:
+        fail(f"{options.name} {verdict_of(result)}")
     if has_run and not verdicts <= {NOT_EXERCISED, NOT_APPLICABLE, HIDDEN}:
         return
     lacking = ", ".join(lacks(result))

@@ -83,6 +83,7 @@ def command(
             if verbose:
                 state = "failed" if outcome.violation else "passed"
                 state = f"without {outcome.left_out}" if outcome.left_out else state
+                state += f" in part, without {outcome.in_part}" if outcome.in_part else ""
                 say(f"{outcome.story.path}: {outcome.story.name}: {state}", console=console)
             if outcome.violation is not None:
                 _show(outcome, outcome.violation, console)
@@ -133,6 +134,7 @@ def _row(outcome: Outcome) -> dict[str, Any]:
         "rules": list(outcome.story.rules),
     }
     row |= {"passed": not (violation or outcome.left_out), "lacks": outcome.left_out}
+    row |= {"lacks_in_part": outcome.in_part}
     if violation is None:
         return row
     return row | {"expected": violation.expected, "observed": violation.observed}
@@ -143,7 +145,9 @@ def _summary(name: str, found: Sequence[Outcome], console: Console) -> None:
     left_out = [outcome.left_out.split(", ") for outcome in found if outcome.left_out]
     lacks = Counter(lack for each in left_out for lack in each).most_common()
     passed = len(found) - failed - len(left_out)
-    text = f"{name}: {passed} examples passed, {failed} failed, {len(left_out)} left out"
+    in_part = sum(bool(outcome.in_part) for outcome in found)
+    partly = f", {in_part} of them in part" if in_part else ""
+    text = f"{name}: {passed} examples passed{partly}, {failed} failed, {len(left_out)} left out"
     if lacks:
         text += "\nleft out without: " + ", ".join(f"{lack} ({count})" for lack, count in lacks)
     say(text, console=console)

@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 from kvcheck.play.agreement import AS_RECORDED, AS_THE_REFERENCE
 from kvcheck.play.verdicts import HANG, PROTOCOL, Violation
-from kvcheck.rules.judging import ANSWERS, HOLDS
+from kvcheck.rules.judging import ANSWERS, CALL_ENDS, HOLDS
 
 HAPPENED: Mapping[str, str] = MappingProxyType(
     {
@@ -69,7 +69,8 @@ def happened(violation: Violation) -> str:
     if violation.name != ANSWERS:
         return f"not so: {violation.name.replace('_', ' ')}"
     what = re.sub(r"\[.*", "", violation.expected.partition(":")[0])
-    if what != "how the call ends":
+    if not what.startswith(CALL_ENDS):
         return f"not as the rule says: {what}"
+    call = what.partition("(")[0].removeprefix(CALL_ENDS).removeprefix(", ") or call
     ends = "is accepted" if violation.observed == "'an answer'" else "ends with another error"
     return f"an illegal {call.removeprefix('a ')} {ends}"

@@ -64,7 +64,8 @@ class Report:
     finished, or that every program checks. `gave_up`: too many programs hung. `shown_by`: which
     examples show each cause. `looked_at`: parts that ran completely. `expected`: compared with
     the file of known findings. `version`: of the subject; `edition`: the one it was written for.
-    `more`: number of ways per broken rule beside those reported.
+    `more`: number of ways per broken rule beside those reported. `refusal`: why no manager of any
+    declared type is made; "" if one is.
     """
 
     subject: str
@@ -87,10 +88,12 @@ class Report:
     version: str = ""
     edition: str = NEWEST
     more: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
+    refusal: str = ""
 
     @property
     def conforms(self) -> bool:
-        return not self.violations
+        """Whether no rule is broken, and not for want of any manager."""
+        return not (self.violations or self.refusal)
 
     @property
     def missed(self) -> tuple[str, ...]:

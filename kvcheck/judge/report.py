@@ -231,6 +231,8 @@ def _suspect_lines(report: Report) -> Iterator[str]:
 def verdict_of(report: Report) -> str:
     """Return the verdict as a predicate, to follow the subject's name."""
     level = f"at level {report.options.level}"
+    if report.refusal:
+        return f"makes no manager of a type that it declares: {report.refusal}"
     if not report.conforms:
         return f"does not conform {level}"
     if report.options.self_checks_only:

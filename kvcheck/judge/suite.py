@@ -24,6 +24,7 @@ from kvcheck.play.random_programs import random_programs
 from kvcheck.play.steps import Program
 from kvcheck.play.verdicts import PROTOCOL, Violation
 from kvcheck.play.watchdog import OutOfPatienceError
+from kvcheck.rules.bench import refusal_of_all
 from kvcheck.rules.directed import EXAMPLES, Example
 from kvcheck.rules.random_plans import random_plan
 from kvcheck.tasks import Call, Workers, in_order
@@ -88,6 +89,7 @@ class Suite:
         except OutOfPatienceError:
             gave_up = True
         ranked, violations, more = self._blamed(found)
+        refused = (self.subject, self.options.policy)
         return Report(
             self.can.name,
             self.options,
@@ -108,6 +110,7 @@ class Suite:
             version=self.can.version,
             edition=self.can.edition,
             more=more,
+            refusal="" if violations or self.num_random else refusal_of_all(*refused),
         )
 
     def _looked_up(self) -> tuple[Likeness, ...]:

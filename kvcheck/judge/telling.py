@@ -7,9 +7,10 @@ also has its configuration and calls: they can be recorded, drawn and sent.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, cast
 
 from kvcheck.judge.options import Options
@@ -17,9 +18,11 @@ from kvcheck.judge.parts import answer
 from kvcheck.judge.sides import Sides
 from kvcheck.play.player import Outcome, Player
 from kvcheck.play.state import abstract_state
+from kvcheck.play.text import operation_text
 from kvcheck.play.verdicts import HANG, Level, Violation
 from kvcheck.remote.client import RemoteImplementation
 from kvcheck.rules.directed import find_example
+from kvcheck.rules.judging import CALL_ENDS
 from kvcheck.watch.calls import ARGUMENTS, LISTS, Call
 from kvcheck.watch.forwarding import Forwarding, ForwardingImplementation
 from kvcheck.watch.writing import more_of
@@ -57,13 +60,16 @@ def _retold(
     if not listener.heard:
         return violation
     last = listener.heard[-1]
-    operations = tuple(last.operations) if last.is_whole else ()
+    operations = (*last.operations, *last.raised) if last.is_whole else ()
     if compared is None:  # the monitors read the lists
         operations = tuple(each for each in operations if each[0] != "get_block_ids")
     if compared is not None and options.level is Level.IDENTITY:
         operations = operations[: _parting(last.config, operations, subject, compared)]
     program = replace(violation.program, config=last.config)
-    return replace(violation, program=program, operations=operations)
+    expected = violation.expected
+    if last.unheard:
+        expected = expected.replace(CALL_ENDS, f"{CALL_ENDS}, {last.unheard}", 1)
+    return replace(violation, program=program, operations=operations, expected=expected)
 
 
 def _parting(
@@ -125,11 +131,17 @@ def _ask_state(player: Player) -> None:
 
 @dataclass
 class Heard:
-    """One manager and the calls to it; not `is_whole` if records have no place for some."""
+    """One manager and the calls to it; not `is_whole` if records have no place for some.
+
+    `raised`: a call about a request's tokens, if the last one raised. `unheard`: the last call, in
+    words, if records have no place for it.
+    """
 
     config: ManagerConfig
     operations: list[tuple[str, str | None, dict[str, Any]]] = field(default_factory=list)
     is_whole: bool = True
+    raised: Operations = ()
+    unheard: str = ""
 
     def perform(
         self,
@@ -138,7 +150,7 @@ class Heard:
         arguments: Mapping[str, Any],
         request: Request | None,
     ) -> Any:
-        call = Call.of(name, request, arguments)
+        call, self.unheard = Call.of(name, request, arguments), ""
         if name in ARGUMENTS:
             self.note(
                 "get_block_ids" if name in LISTS else name,
@@ -146,14 +158,33 @@ class Heard:
                 lambda: ARGUMENTS[name](call),
             )
             self.is_whole &= not call.is_about_no_request
+        if not self.is_whole:
+            given = dict(arguments)
+            if call.is_about_no_request:
+                is_text = isinstance(request, str)
+                given = {"request": request if is_text else type(request).__name__, **given}
+            self.unheard = operation_text(name, getattr(call.request, "request_id", None), given)
         return make_call()
 
     def note(self, name: str, request: str | None, given: Callable[[], dict[str, Any]]) -> None:
         """Note one more operation, if its arguments can be encoded."""
+        self.raised = ()
         try:
             self.operations.append((name, request, given()))
         except (AttributeError, TypeError, ValueError, KVSpecError):
             self.is_whole = False
+
+    @contextmanager
+    def about(self, name: str, request: str, given: Callable[[], dict[str, Any]]) -> Iterator[None]:
+        """Note a call about a request's tokens; one that raises only if it is the last."""
+        before = len(self.operations)
+        self.note(name, request, given)
+        try:
+            yield
+        except BaseException:
+            self.raised = tuple(self.operations[before:])
+            del self.operations[before:]
+            raise
 
 
 class Listener(ForwardingImplementation):
@@ -194,20 +225,20 @@ class Listener(ForwardingImplementation):
         return Forwarding(manager, self.heard[-1].perform)  # type: ignore[abstract]  # made of the interface
 
     def make_request(self, manager: KVCacheManager, request: RequestInput) -> Request:
-        made = super().make_request(manager, request)
-        if self.heard:
-            self.heard[-1].note(
-                "new_request",
-                made.request_id,
-                lambda: {"prompt_token_ids": list(made.token_ids), **more_of(request)},
-            )
-        return made
+        if not self.heard:
+            return super().make_request(manager, request)
+        with self.heard[-1].about("new_request", request.request_id, partial(_made_from, request)):
+            return super().make_request(manager, request)
 
     def append_tokens(
         self, manager: KVCacheManager, request: Request, token_ids: Sequence[int]
     ) -> None:
-        before = request.num_tokens
-        super().append_tokens(manager, request, token_ids)
-        if self.heard:
-            given = {"token_ids": list(request.token_ids[before:])}
-            self.heard[-1].note("append_tokens", request.request_id, lambda: given)
+        if not self.heard:
+            return super().append_tokens(manager, request, token_ids)
+        given = partial(dict, token_ids=list(token_ids))
+        with self.heard[-1].about("append_tokens", request.request_id, given):
+            return super().append_tokens(manager, request, token_ids)
+
+
+def _made_from(request: RequestInput) -> dict[str, Any]:
+    return {"prompt_token_ids": list(request.prompt_token_ids), **more_of(request)}

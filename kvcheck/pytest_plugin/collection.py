@@ -16,7 +16,7 @@ import pytest
 from kvcheck.discovery import find_implementation
 from kvcheck.judge.options import BUDGETS, Options, level_for, same_code
 from kvcheck.judge.outcome import UNBROKEN
-from kvcheck.judge.report import violation_lines
+from kvcheck.judge.report import verdict_of, violation_lines
 from kvcheck.play.verdicts import Level, Violation
 from kvcheck.pytest_plugin.examination import Examination
 from kvcheck.rulebook import rule_sentences
@@ -162,7 +162,7 @@ class RuleTest(ContractTest):
     """Tests whether a directed program breaks one rule."""
 
     def runtest(self) -> None:
-        """Fail if the rule is broken; skip if no example about it ran to its end."""
+        """Fail if the rule is broken or no manager is made; skip if no example ran to its end."""
         examination, found = self.examination, self.examination.outcomes[self.name]
         violation = examination.shown_for(self.name)
         # What cut an example short that is about this rule fails it, if no other test of this run
@@ -171,6 +171,8 @@ class RuleTest(ContractTest):
             violation.rule == self.name or violation.rule not in self.rules_of_the_run
         ):
             self.fail_with(examination.told(violation))
+        if examination.report.refusal:
+            raise ContractBroken(verdict_of(examination.report))
         if found.verdict != UNBROKEN:
             pytest.skip(found.reason)
 

@@ -21,6 +21,9 @@ ANSWERS, HOLDS = "answers_as_the_rule_says", "the_rule_holds"
 ILLEGAL_CALL = "KV-ERR-2"
 """The rule of a refused call that left a change behind, whatever its check is about."""
 
+CALL_ENDS = "how the call ends"
+"""A failed check of `raises`."""
+
 UNSAID = ""
 """Default rule of a wrong result: the first of its check."""
 
@@ -75,9 +78,9 @@ def raises(
         raise
     except Exception as other:  # of another type: the wrong error
         travels(other)
-        raise wrong("how the call ends", names, other) from other
+        raise wrong(CALL_ENDS, names, other) from other
     else:
-        raise wrong("how the call ends", names, "an answer")
+        raise wrong(CALL_ENDS, names, "an answer")
     told = {name: getattr(caught.value, name, None) for name in members}
     if _listed(told) != _listed(members):
         raise wrong(f"the {names}", members, told)

@@ -9,6 +9,7 @@ from dataclasses import replace
 from kvcheck.play.text import changed_members, shown
 from kvspec.codec import encode_spec
 from kvspec.config import KVCacheGroup, ManagerConfig
+from kvspec.policy import Policy
 from kvspec.specs import LayerSpec
 
 MEANINGS: Mapping[str, str] = {
@@ -71,10 +72,15 @@ def config_words(config: ManagerConfig) -> str:
         parts.append(f"group {number}: {words}" if len(groups) > 1 else words)
     parts += [
         f"{member.name}={shown(getattr(config, member.name))}"
-        for member in changed_members(config)
+        for member in changed_members(replace(config, policy=_chosen(config.policy)))
         if member.name not in SAY_NOTHING
     ]
     return "; ".join(parts)
+
+
+def _chosen(policy: Policy) -> Policy:
+    """Return the policy without a way of counting, which no one need have chosen (KV-POL-18)."""
+    return replace(policy, lookups_counted=Policy.lookups_counted)
 
 
 def _managed(config: ManagerConfig) -> Iterator[tuple[KVCacheGroup, LayerSpec]]:

@@ -16,6 +16,7 @@ import kvspec.config
 import kvspec.policy
 import kvspec.specs
 from kvcheck.judge.exchange import to_junit
+from kvcheck.judge.happened import happened
 from kvcheck.judge.options import Budget, Options
 from kvcheck.judge.pasted import example_test, source
 from kvcheck.judge.report import (
@@ -29,6 +30,8 @@ from kvcheck.play.text import operation_text, shortened
 from kvcheck.play.verdicts import Level, first_violation
 from kvcheck.remote.client import connect
 from kvcheck.rules.directed import EXAMPLES, example_violation, find_example
+from kvref.implementation import ReferenceImplementation
+from kvspec.errors import UnsupportedError
 from kvspec.policy import Policy
 from tests.judge.test_reports import ways
 from tests.mistakes import mistaken
@@ -101,6 +104,50 @@ def test_an_example_tells_the_calls_that_it_made() -> None:
     assert configuration(whole) == (
         "10 blocks; sliding window, 4 tokens per block, window 6; max_model_len_tokens=1000"
     )
+
+
+class RefusesRequests(ReferenceImplementation):
+    def make_request(self, manager: Any, request: Any) -> Any:
+        raise UnsupportedError("requests", "picky")
+
+
+class TakesNoToken(ReferenceImplementation):
+    def append_tokens(self, manager: Any, request: Any, token_ids: Any) -> None:
+        raise UnsupportedError("tokens", "picky")
+
+
+@pytest.mark.parametrize(
+    ("subject", "rule", "last"),
+    [
+        (RefusesRequests(), "KV-SW-1", ("new_request", "r")),
+        (TakesNoToken(), "KV-REQ-2", ("append_tokens", "r")),
+    ],
+)
+def test_a_refused_call_ends_the_story(
+    subject: ReferenceImplementation, rule: str, last: tuple[str, str]
+) -> None:
+    violation = example_violation(find_example(rule), subject, Policy())
+    assert violation is not None
+    whole = told(violation, subject, None, Options(Level.IDENTITY, Budget(0.0, 0)))
+    assert whole.operations[-1][:2] == last
+
+
+def test_a_call_about_no_request_is_named() -> None:
+    """No record has a place for it, so there is no story."""
+
+    class Careless(ReferenceImplementation):
+        def create(self, *given: Any, **options: Any) -> Any:
+            manager = super().create(*given, **options)
+            manager.free = lambda request: None  # type: ignore[method-assign]
+            return manager
+
+    subject = Careless()
+    violation = example_violation(find_example("a foreign request is refused"), subject, Policy())
+    assert violation is not None
+    whole = told(violation, subject, None, Options(Level.IDENTITY, Budget(0.0, 0)))
+    assert not whole.operations
+    assert whole.expected.startswith("how the call ends, free(request='ForeignRequest'): ")
+    assert happened(whole) == "an illegal free is accepted"
 
 
 def test_a_server_gets_the_messages_that_show_it() -> None:

@@ -167,7 +167,7 @@ def test_what_a_subject_lacks_leaves_out_that_manager_and_no_other() -> None:
     text = "== KV-POL-2\npool; full of 4; usual exact_block_ids\nqueue -> [7]\npool 3; full of 4\n"
     stories = stories_of(text + "num_free_blocks -> 2\n", "x.kv")
     (found,) = outcomes_of(stories, REFERENCE, Policy(exact_block_ids=False))
-    assert (found.violation, found.left_out) == (None, "")
+    assert (found.violation, found.left_out, found.in_part) == (None, "", "exact_block_ids True")
     (found,) = outcomes_of(stories_of(text, "x.kv"), REFERENCE, Policy(exact_block_ids=False))
     assert found.left_out
 

@@ -263,3 +263,22 @@ def test_the_options_are_those_of_the_command(project: pytest.Pytester) -> None:
 
     assert tuple(Level) == pytest_plugin.LEVELS
     assert tuple(dict(BUDGETS)) == tuple(dict(RANDOM_TESTS)) == pytest_plugin.BUDGETS
+
+
+def test_no_rule_passes_where_no_manager_is_made(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        refuser=LEAKS
+        + """
+
+class Refuser(ReferenceImplementation):
+    def create(self, config, **options):
+        raise UnsupportedError("anything", "refuser")
+
+
+def refuser():
+    return Refuser(BlockPool)
+"""
+    )
+    rules = ("--kv-rules", "KV-POOL-1", "--kv-rules", "KV-SW-1", "--kv-budget", "directed")
+    found = outcomes(pytester, "--kv-impl", "refuser:refuser", "--kv-level", "safety", *rules)
+    assert set(found.values()) == {"failure"}, found

@@ -28,8 +28,8 @@ from kvcheck.rules.notation.values import OPEN, Name, Reader, parted
 from kvcheck.rules.notation.verbs import ANSWERS_WITH_BLOCKS, QUESTIONS, Verbs
 from kvspec.errors import KVSpecError, RemoteError, UnsupportedError
 
-PLAIN = re.compile(r"new \w+(?: [^=]*)?")
-"""A line that makes a request of tokens alone."""
+PLAIN = re.compile(r"(?:new|append|hit|free) \w+(?: [^=]*)?")
+"""A line about a request of tokens alone that needs no feature."""
 
 
 class Play(Verbs):
@@ -126,8 +126,8 @@ class Play(Verbs):
     def _asked(self, call: Callable[[], Any], wanted: type[BaseException] | None = None) -> Any:
         """Make a call; leave the line out if the subject declares that it lacks what it needs.
 
-        Such as slots for drafts, which no argument names. `wanted`: the expected error. A request
-        of tokens alone needs nothing that could be declared.
+        Such as slots for drafts, which no argument names. `wanted`: the expected error. A plain
+        line needs nothing that could be declared.
         """
         try:
             return call()
@@ -169,13 +169,13 @@ def _error_of(answer: Sequence[Sequence[Any]] | None) -> type[BaseException] | N
     return found if is_error else None
 
 
-def played(story: Story, bench: Bench) -> None:
+def played(story: Story, bench: Bench) -> LeftOut | None:
     """Play an example, once for each row of its table.
 
     A line that needs what the subject lacks is left out, with those behind it up to the next
-    `pool`. So are those behind a result that level safety leaves free, once it differs. Raises the
-    violation of a wrong result, with `path:line` and the line in its notes; LeftOut if nothing
-    could be judged.
+    `pool`. So are those behind a result that level safety leaves free, once it differs. Returns why
+    a part was left out. Raises the violation of a wrong result, with `path:line` and the line in
+    its notes; LeftOut if nothing could be judged.
     """
     if needs_ids(story) and not bench.exact:
         raise LeftOut("block ids")
@@ -207,6 +207,7 @@ def played(story: Story, bench: Bench) -> None:
         reason = reason or play.skipped
     if reason is not None and not num_judged:
         raise reason
+    return reason
 
 
 def _is_free(found: Exception) -> bool:

@@ -25,11 +25,13 @@ OPEN_ANSWER = "-> ?"
 class Outcome:
     """The outcome of an example: passed, left out for a reason, or a violation.
 
-    `place`: file, line number and line of the failure. `state`: the manager's before that line.
+    `in_part`: why a part of one that passed was left out. `place`: file, line number and line of
+    the failure. `state`: the manager's before that line.
     """
 
     story: Story
     left_out: str = ""
+    in_part: str = ""
     violation: Violation | None = None
     place: str = ""
     state: str = ""
@@ -40,13 +42,14 @@ def outcomes_of(
 ) -> Iterator[Outcome]:
     """Play each example under the choices that the subject declares."""
     for story in stories:
+        parts: list[LeftOut] = []
         try:
-            violation = example_violation(example_of(story), subject, policy)
+            violation = example_violation(example_of(story, parts.append), subject, policy)
         except LeftOut as reason:
             yield Outcome(story, left_out=str(reason))
             continue
         if violation is None:
-            yield Outcome(story)
+            yield Outcome(story, in_part=str(parts[-1]) if parts else "")
             continue
         _, _, place = violation.detail.rpartition(f", {story.path}:")
         place = f"{story.path}:{place}" if place else ""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
 
+from kvcheck.play.left_out import LeftOut
 from kvcheck.play.verdicts import Level
 from kvcheck.rulebook import rule_blocks
 from kvcheck.rules.bench import Bench
@@ -54,7 +55,8 @@ def examples_from(stories: Iterable[Story]) -> tuple[Example, ...]:
     return tuple(map(example_of, stories))
 
 
-def example_of(story: Story) -> Example:
+def example_of(story: Story, in_part: Callable[[LeftOut], None] = lambda left: None) -> Example:
+    """Convert to an example of the suite. `in_part` receives why a part of it was left out."""
     lines = answered(story)
     level = Level.BEHAVIOUR
     if lines and all(map(is_of_safety, lines)):
@@ -64,7 +66,9 @@ def example_of(story: Story) -> Example:
 
     def check(bench: Bench) -> None:
         watches = bench.level is Level.SAFETY and level is not Level.SAFETY
-        played(story, replace(bench, watches=watches))
+        left = played(story, replace(bench, watches=watches))
+        if left is not None:
+            in_part(left)
 
     editions = (edition_of_rules().get(rule, FIRST) for rule in story.rules)
     since = max((story.since or FIRST, *editions), key=EDITIONS.index)
