@@ -235,7 +235,7 @@ class Listener(ForwardingImplementation):
     ) -> None:
         if not self.heard:
             return super().append_tokens(manager, request, token_ids)
-        given = partial(dict, token_ids=list(token_ids))
+        given: partial[dict[str, Any]] = partial(dict, token_ids=list(token_ids))
         with self.heard[-1].about("append_tokens", request.request_id, given):
             return super().append_tokens(manager, request, token_ids)
 
