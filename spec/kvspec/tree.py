@@ -60,10 +60,15 @@ class Row:
 
 @dataclass(frozen=True)
 class StateCopy:
-    """A state that was copied to `target` just now, or cleared there if `source` is None."""
+    """A state that was copied to `target` just now, or cleared there if `source` is None.
+
+    `num_tokens`: the copy is of the state as it was after so many tokens of its request, in the
+    `run` before this; None: as it is.
+    """
 
     source: int | None
     target: int
+    num_tokens: int | None = None
 
 
 @dataclass(frozen=True)
