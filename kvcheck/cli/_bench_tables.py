@@ -86,7 +86,7 @@ def _facts(document: Document) -> Iterator[str]:
         includes = each["includes"] or "not part of any round"
         yield f"{each['name']}: {each['implements']} {each['version']}; {includes}"
     for each in document["left_out"]:
-        yield f"left out: {each['name']}, {each['case']['label']} ({each['seconds']:.0f} s)"
+        yield f"left out: {each['name']}, {each['case']['label']} ({each['seconds']:.0f} s or more)"
     here = document["machine"]
     load = "" if here["load_1min"] is None else f", load {here['load_1min']}"
     yield f"{here['processor']}, {here['cores']} cores{load}, {here['python']}"

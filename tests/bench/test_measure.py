@@ -191,6 +191,10 @@ def test_what_would_take_too_long_is_left_out_with_all_that_is_larger(
     assert playing == {SMALL.label: {"quick", "slow"}, STEPS.label: {"quick"}, "larger": {"quick"}}
     assert [(case, name) for case, name, _ in found.left_out] == [(STEPS, "slow")]
     assert 100 < found.left_out[0][2] < 120
+    monkeypatch.setattr(measuring, "PATIENCE_S", 2.0)  # the preparation ends early
+    found = measured(STEPS, larger, quick=single(clock), slow=slow)
+    assert [(case, name) for case, name, _ in found.left_out] == [(STEPS, "slow")]
+    assert 2 < found.left_out[0][2] < 5
     anew = replace(STEPS, is_anew=True, rounds=lambda number: iter([()] * (number + 1)))
     assert measured(anew, slow=slow).left_out == []
 

@@ -14,12 +14,13 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from math import inf
 from random import Random
 from statistics import median
 
 from kvcheck.tools.bench.calls import calls_of, new_manager
 from kvcheck.tools.bench.script import Case, Plan
-from kvcheck.tools.bench.turn import Clock, Results, Turn
+from kvcheck.tools.bench.turn import Clock, Results, TooSlowError, Turn
 from kvcheck.tools.bench.work import INCLUDES, BatchedWork, Work
 from kvspec.batched import BatchedImplementation
 from kvspec.interface import Feature, Implementation
@@ -91,14 +92,14 @@ class _Player:
         self.rounds = case.rounds(num_rounds)
         self.took_ns = 0
 
-    def turn(self, first: Results) -> Turn:
+    def turn(self, first: Results, most_ns: float = inf) -> Turn:
         """Play the next round; the one before the first prepares the pool."""
         began = self.clock()
         if self.case.is_anew:
             self.work = self.contestant.work(self.case)
         turn = Turn(self.contestant.name, self.case.label, self.work, self.clock)
         try:
-            turn.play(next(self.rounds))
+            turn.play(next(self.rounds), most_ns)
         finally:
             # Even if the round ended early: an earlier difference is the reason, and is reported.
             turn.compare(first)
@@ -140,8 +141,12 @@ def _prepared(
             calls = player.work.calls
             if not calls.not_timed.issuperset(case.phases):
                 found.includes[each.name] = INCLUDES if each.is_batched else calls.includes
-                player.turn({})
-                yield player
+                try:
+                    player.turn({}, inf if case.is_anew else 1e9 * PATIENCE_S)
+                except TooSlowError as error:
+                    found.left_out.append((case, each.name, error.took_ns / 1e9))
+                else:
+                    yield player
 
 
 def _measure_case(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from math import inf
 from typing import Any
 
 from kvcheck.play.difference import first_difference
@@ -18,6 +19,14 @@ Results = dict[tuple[str, int], tuple[str, Sequence[Any]]]
 """By phase and part: the first contestant of a round, and its results."""
 
 
+class TooSlowError(Exception):
+    """Raised by a turn that took more nanoseconds than it may."""
+
+    def __init__(self, took_ns: int) -> None:
+        super().__init__(f"{took_ns} ns and no end")
+        self.took_ns = took_ns
+
+
 class Turn:
     """`spent[phase]`: nanoseconds, and the units that they are divided by. `kept`: results."""
 
@@ -27,11 +36,15 @@ class Turn:
         self.work = work
         self._name, self._label, self._clock = name, label, clock
 
-    def play(self, steps: Iterable[Step]) -> None:
-        """Do the acts of each step. Raises UnequalWorkError if an outcome is not the wanted one."""
-        calls = self.work.calls
+    def play(self, steps: Iterable[Step], most_ns: float = inf) -> None:
+        """Do the acts of each step. Raises UnequalWorkError if an outcome is not the wanted one,
+        and TooSlowError after a step that ends more than `most_ns` nanoseconds after the begin.
+        """
+        calls, began = self.work.calls, self._clock()
         with calls.around():
             for step in steps:
+                if (took_ns := self._clock() - began) > most_ns:
+                    raise TooSlowError(took_ns)
                 calls.new_step_starts()
                 for do in step:
                     self._do(do)
