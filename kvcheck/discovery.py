@@ -18,6 +18,7 @@ from kvspec.errors import UnknownImplementationError
 from kvspec.fleet import FleetImplementation
 from kvspec.interface import Implementation
 from kvspec.offload import OffloadImplementation
+from kvspec.tree import TreeImplementation
 
 
 def find_implementation(name: str) -> Implementation:
@@ -53,6 +54,14 @@ def find_offload(name: str) -> OffloadImplementation:
     if not isinstance(made, OffloadImplementation):
         kind = type(made).__name__
         raise _unknown(name, f"{kind} makes no offload managers: no {' and '.join(lacks)}")
+    return made
+
+
+def find_tree(name: str) -> TreeImplementation:
+    """Return what makes trees of prefixes; names and errors as those of `find_offload`."""
+    made = _mistaken(name) if name.startswith("mistake:") else _made(name)
+    if not isinstance(made, TreeImplementation):
+        raise _unknown(name, f"{type(made).__name__} makes no trees: no make_tree")
     return made
 
 

@@ -18,6 +18,7 @@ from kvref.request import make_request
 from kvref.state import restore_snapshot
 from kvref.stats import ReferenceHitRateWindow
 from kvref.tier import ReferenceTier
+from kvref.tree import ReferenceTree
 from kvspec._restorable import check_restorable
 from kvspec.audit import audited, unwrapped
 from kvspec.batched import BatchedManager
@@ -33,6 +34,7 @@ from kvspec.request import Request, RequestInput
 from kvspec.sequential import SequentialManager
 from kvspec.snapshot import Snapshot
 from kvspec.tier import Tier
+from kvspec.tree import PrefixTree, TreeCapabilities, TreeConfig
 from kvspec.turn import Turn
 
 FEATURES = frozenset(Feature)
@@ -156,6 +158,15 @@ class ReferenceImplementation:
     def make_offload(self, config: OffloadConfig) -> OffloadManager:
         """Make an empty first tier (KV-TIER-24)."""
         return ReferenceOffload(config)
+
+    @property
+    def tree_capabilities(self) -> TreeCapabilities:
+        """All parts, and all orders."""
+        return TreeCapabilities()
+
+    def make_tree(self, config: TreeConfig) -> PrefixTree:
+        """Make an empty tree of prefixes (KV-TREE-33)."""
+        return ReferenceTree(config)
 
     def make_prefix_index(
         self, *, removed_event_per: str = "copy", max_waiting: int = MOST_WAITING

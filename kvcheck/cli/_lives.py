@@ -1,4 +1,4 @@
-"""`kvspec check --tier IMPL` and `--index IMPL`: judge by lives, for `kvspec check`."""
+"""`kvspec check` of a tier, an index or a tree: judge by lives."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from types import MappingProxyType
 from typing import Any
 
 from kvcheck.cli._support import fail, output_console, say, write_json
-from kvcheck.discovery import find_index, find_offload
+from kvcheck.discovery import find_index, find_offload, find_tree
 from kvcheck.fleet.suite import game_of as index_game
 from kvcheck.offload.suite import game_of as offload_game
 from kvcheck.play.lives import Finding, Game, LivesReport, judged
 from kvcheck.rulebook import rule_sentences, titled
+from kvcheck.tree.suite import game_of as tree_game
 
 INDENTED: Mapping[str, Any] = MappingProxyType({"initial_indent": "  ", "subsequent_indent": "  "})
 MOST_LINES = 24
@@ -32,8 +33,8 @@ def check_lives(
 ) -> int:
     """Play lives on the subject and show each broken rule; `asked`: how many, seed, fail_fast.
 
-    `kind` is "tier" or "index". Returns the exit code: 1 if a rule is broken. `given` and `others`:
-    options and outputs that only a check of a KV-cache manager has.
+    `kind` is "tier", "index" or "tree". Returns the exit code: 1 if a rule is broken. `given` and
+    `others`: options and outputs that only a check of a KV-cache manager has.
     """
     if any(given) or any(isinstance(each, Path) for each in others.values()):
         fail(f"--{kind} goes with --programs, --seed, -x, -v and --json alone")
@@ -50,6 +51,10 @@ def check_lives(
 def _game(kind: str, name: str) -> Game[Any]:
     if kind == "index":
         return index_game(find_index(name))
+    if name.startswith(("cmd:", "cmd+")) and kind == "tree":
+        fail("a tree is judged in Python; kvspec.tree says what a factory makes")
+    if kind == "tree":
+        return tree_game(find_tree(name))
     if name.startswith(("cmd:", "cmd+")):
         fail("an offload manager is judged in Python; kvspec.offload says what a factory makes")
     return offload_game(find_offload(name))

@@ -63,6 +63,12 @@ if TYPE_CHECKING:
     help="Judge IMPL's index of engines instead (KV-FLEET), by as many lives of a fleet.",
 )
 @click.option(
+    "--tree",
+    "lives",
+    flag_value="tree",
+    help="Judge IMPL's tree of prefixes instead (KV-TREE), with its admission.",
+)
+@click.option(
     "--level",
     type=click.Choice(["safety", "behaviour", "identity"]),
     help="How closely the reference must be matched.  [default: identity; behaviour if IMPL has no"

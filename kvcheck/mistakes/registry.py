@@ -46,22 +46,20 @@ def _mistake(entry: Entry, origin: str) -> Mistake:
 
 
 KINDS = MappingProxyType(
-    {"planning": "planner", "sequential": "steps", "tier": "tier", "offload": "tier"}
+    {
+        "planning": "planner",
+        "sequential": "steps",
+        "tier": "tier",
+        "offload": "tier",
+        "tree": "tree",
+    }
 )
 """The kind of a mistake by a part of its module's name; others are of the manager."""
 
 
 def kind_of(modules: Iterable[str]) -> str:
-    for module in modules:
-        for part, kind in (
-            ("planning", "planner"),
-            ("sequential", "steps"),
-            ("tier", "tier"),
-            ("offload", "tier"),
-        ):
-            if part in module.split("."):
-                return kind
-    return "manager"
+    parts = {part for module in modules for part in module.split(".")}
+    return next((kind for part, kind in KINDS.items() if part in parts), "manager")
 
 
 def find(name: str, among: Iterable[Mistake] | None = None) -> Mistake:

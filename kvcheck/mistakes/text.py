@@ -42,8 +42,8 @@ class Mistake:
     - `about`: what is wrong, in one sentence; `rules`: the rules it breaks, the one really broken
       first.
     - `origin`: the package it is made from, such as `kvref`. `kind`: the part that is wrong:
-      `manager`, `planner`, `steps`, `tier`: `make` returns an implementation; tests define other
-      kinds.
+      `manager`, `planner`, `steps`, `tier`, `tree`: `make` returns an implementation; tests define
+      other kinds.
     - `equivalent`: why no caller can see it; empty if one can.
     """
 

@@ -34,6 +34,7 @@ class TreeConfig:
     - `num_slots`: slots of full attention; as `num_window_slots` whole pages of `page_size_tokens`.
     - `window_tokens`: 0 without layers that have a window; then `num_window_slots` is 0, too.
     - `num_states`: 0 without recurrent layers.
+    - `check_invariants`: for a tree that can check itself after each call.
     """
 
     num_slots: int
@@ -42,6 +43,7 @@ class TreeConfig:
     num_window_slots: int = 0
     num_states: int = 0
     order: str = "lru"
+    check_invariants: bool = True
 
 
 @dataclass(frozen=True)
@@ -114,7 +116,7 @@ class PrefixTree(Protocol):
     """Calls of a scheduler; errors leave all as it was (KV-TREE-33).
 
     A request arrives, waits, is admitted, runs, and is finished, aborted or retracted; a retracted
-    one waits again. What is allocated is computed by the next `run`.
+    one waits again. The next `run` computes all tokens that are allocated.
     """
 
     def arrive(
@@ -125,14 +127,14 @@ class PrefixTree(Protocol):
     def match(self, request_id: str) -> int:
         """Return how many tokens of a waiting request are cached (KV-TREE-16 … KV-TREE-20)."""
 
-    def admit(self, request_id: str, num_tokens: int) -> int | None:
-        """Match, lock, and allocate up to `num_tokens` of its tokens; returns the cached ones.
+    def admit(self, request_id: str, num_new_tokens: int) -> int | None:
+        """Match, lock, and allocate up to so many tokens more; returns how many are cached.
 
         None, if there is no room: the request goes on waiting (KV-TREE-21, KV-TREE-22).
         """
 
-    def extend(self, request_id: str, num_tokens: int) -> bool:
-        """Allocate so many more of its tokens; False and nothing else if there is no room."""
+    def extend(self, request_id: str, num_new_tokens: int) -> bool:
+        """Allocate so many more of its tokens; False, and it has none of them, without room."""
 
     def append(self, request_id: str, tokens: Sequence[int]) -> None:
         """Add generated tokens to a running request."""

@@ -119,7 +119,7 @@ class Play(Verbs):
     def visible(self) -> object:
         """Return what no refused call may change: the manager's state, or a plan's layers."""
         if self.manager is None:
-            return self.planning.visible(), self.chunks.visible()
+            return self.planning.visible(), self.chunks.visible(), self.trees.visible()
         tier = self.beside.tier
         return self.manager.visible(), None if tier is None else tier.snapshot()
 

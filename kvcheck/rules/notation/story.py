@@ -202,6 +202,7 @@ TAKES_IDS = re.compile(
     r"^(?:evict_blocks|free_blocks|hold_blocks|get_block|keys|covered|take_deltas|host)\b(?P<a>[^>]*?)(?:->|$)"
     r"|\bnew_computed_blocks=(?P<b>\[[^=]*)"
     r"|-> .*\b(?P<c>rows|slots|pairs|retained|places)="
+    r"|^tree (?P<e>nodes|lost|take_copies|row\b.*slots)\b"
     r"|^chunk (?:prepare_load|end_step)\b.*-> \[(?P<d>[^\]])"
 )
 LITERAL = re.compile(r"(?<![\w.#/-])[1-9]\d*(?![\w.])")
@@ -216,6 +217,7 @@ def needs_ids(story: Story) -> bool:
         if match and (
             match["c"]
             or match["d"]
+            or match["e"]
             or LITERAL.search(_without_entries(match["a"] or match["b"] or ""))
         ):
             return True

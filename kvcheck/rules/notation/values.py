@@ -24,6 +24,9 @@ TOKEN = re.compile(
     re.VERBOSE,
 )
 
+SIGNS = ".abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+"""A dot is token 0; the tokens of a letter begin at its place here, in thousands or blocks."""
+
 OPERATORS: Mapping[type, Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
@@ -225,3 +228,28 @@ def _closing(line: str, place: int) -> int:
 def parted(values: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
     plain = [value for value in values if not isinstance(value, Pair)]
     return plain, {pair.name: pair.value for pair in values if isinstance(pair, Pair)}
+
+
+def tokens_of(words: Sequence[Any], size: int) -> list[Any]:
+    """Return the tokens of `"ab."`: a block of `size` for each letter, one token for a dot.
+
+    Other words are tokens themselves.
+    """
+    found: list[Any] = []
+    for word in words:
+        if isinstance(word, str) and word and set(word) <= set(SIGNS):
+            for first in (SIGNS.index(sign) * max(size, 1000) for sign in word):
+                found += range(first, first + (size if first else 1))
+        else:
+            found += word if isinstance(word, list) else [word]
+    return found
+
+
+def text_of(tokens: Sequence[int], size: int) -> str:
+    """Return the letters and dots of `tokens_of`.
+
+    >>> text_of(tokens_of(["ab."], 4), 4)
+    'ab.'
+    """
+    begins = [token for token in tokens if token % max(size, 1000) == 0]
+    return "".join(SIGNS[token // max(size, 1000)] for token in begins)

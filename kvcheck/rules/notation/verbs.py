@@ -17,7 +17,8 @@ from kvcheck.rules.notation.plans import OF_PLANS, Planning
 from kvcheck.rules.notation.setting import setting_of
 from kvcheck.rules.notation.state import drawn
 from kvcheck.rules.notation.steps import Steps
-from kvcheck.rules.notation.values import CONSTANTS, Block, Hash, Name, Reader, parted
+from kvcheck.rules.notation.trees import Trees
+from kvcheck.rules.notation.values import CONSTANTS, Block, Hash, Name, Reader, parted, tokens_of
 from kvcheck.rules.notation.words import verbs_of
 from kvspec.blocks import KVCacheBlocks
 from kvspec.inside import CopyingManager
@@ -38,10 +39,6 @@ QUESTIONS = frozenset(ASKED.split())
 """Lines left out on their own if the subject lacks them: the others are still played."""
 
 
-SIGNS = ".abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
-"""A dot is token 0; the tokens of a letter begin at its place here, in thousands or blocks."""
-
-
 class Verbs:
     """The managers and requests of an example. `asked`: members named by the current result."""
 
@@ -56,8 +53,8 @@ class Verbs:
         self.asked: list[str] = []
         self.planning = Planning(bench)
         self.beside = Beside(self)
-        self.chunks = Chunks(bench)
-        self.verbs = verbs_of(self, WORDS) | verbs_of(self.chunks)
+        self.chunks, self.trees = Chunks(bench), Trees(bench)
+        self.verbs = verbs_of(self, WORDS) | verbs_of(self.chunks) | verbs_of(self.trees)
         self.verbs |= verbs_of(self.planning, OF_PLANS) | verbs_of(self.beside, OF_COPIES)
         self.verbs |= verbs_of(Followed(self))
 
@@ -165,16 +162,8 @@ class Verbs:
     # Words of the notation: a scheduler's calls.
 
     def tokens(self, words: Sequence[Any]) -> list[Any]:
-        """Return the tokens of `"ab."`: a block of group 0 for each letter, one token for a dot."""
-        found: list[Any] = []
-        for word in _flat(words):
-            if isinstance(word, str) and word and set(word) <= set(SIGNS):
-                size = self.on.config.kv_cache.groups[0].spec.block_size
-                for first in (SIGNS.index(sign) * max(size, 1000) for sign in word):
-                    found += range(first, first + (size if first else 1))
-            else:
-                found.append(word)
-        return found
+        """Return the tokens of `"ab."`, by the blocks of group 0."""
+        return tokens_of(_flat(words), self.on.config.kv_cache.groups[0].spec.block_size)
 
     def do_new(self, name: Name, *tokens: Any, **content: Any) -> None:
         """Make a request of these prompt tokens.

@@ -1,0 +1,426 @@
+"""An engine's life with a tree, as moves that can be drawn, played again and shrunk."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from random import Random
+from types import MappingProxyType
+
+from kvcheck.tree.device import Running
+from kvcheck.tree.shadow import Shadow
+from kvspec.errors import InvalidArgumentError
+from kvspec.tree import (
+    Part,
+    TreeCapabilities,
+    TreeConfig,
+    TreeCounts,
+    TreeImplementation,
+    TreeNode,
+)
+
+
+@dataclass(frozen=True)
+class Move:
+    """One move of the engine, by its word in `MOVES`; what does not apply is passed over."""
+
+    word: str
+    who: str = ""
+    tokens: tuple[int, ...] = ()
+    numbers: tuple[int, ...] = (1, 0, 0)
+    salt: str = ""
+
+
+@dataclass(frozen=True)
+class Life:
+    config: TreeConfig
+    moves: tuple[Move, ...]
+
+
+@dataclass(frozen=True)
+class Before:
+    """What was seen before a call."""
+
+    counts: Mapping[Part, TreeCounts] = field(default_factory=dict)
+    nodes: tuple[TreeNode, ...] = ()
+
+    def room(self, part: Part) -> int:
+        return self.counts[part].num_free + self.counts[part].num_evictable
+
+
+class Player:
+    """Plays a life on a new tree, beside its shadow. `lines`: the calls made, with results."""
+
+    def __init__(self, subject: TreeImplementation, life: Life) -> None:
+        self.life, self.config = life, life.config
+        self.can: TreeCapabilities = subject.tree_capabilities
+        self.tree = subject.make_tree(life.config)
+        self.shadow = Shadow(life.config, self.can)
+        self.requests = self.shadow.requests
+        self.lines: list[str] = []
+        self.before = Before()
+
+    @property
+    def tried(self) -> Counter[str]:
+        return self.shadow.tried
+
+    def play(self) -> None:
+        """Make all moves, then let everything end. Raises BrokenRuleError."""
+        self.before = self.seen()
+        for move in self.life.moves:
+            MOVES[move.word](self, move)
+        self.calm()
+
+    def seen(self) -> Before:
+        counts = {part: self.tree.counts(part) for part in self.shadow.parts}
+        return Before(counts, self.tree.nodes() if self.can.has_nodes else ())
+
+    def note(self, call: str, result: object = None) -> None:
+        self.lines.append(call if result is None else f"{call} -> {result}")
+
+    def after(self, rule: str, who: str = "") -> None:
+        """Look at all that can be seen, and judge it after a call about `who` and `rule`."""
+        shadow = self.shadow
+        shadow.tried[rule] += 1
+        shadow.device.copy(self.tree.take_copies())
+        for name, request in self.requests.items():
+            if request.is_running and self.can.has_rows:
+                row = self.tree.row(name)
+                if name != who:
+                    shadow.unchanged(name, request.row, row)
+                request.row = row
+        now = self.seen()
+        if self.can.has_nodes:
+            shadow.nodes_fit(now.nodes, rule)
+            shadow.changed(self.before.nodes, now.nodes, rule)
+        if self.can.has_rows:
+            shadow.rows_fit(now.nodes, rule)
+        shadow.counts_fit(now.counts, now.nodes, rule)
+        self.before = now
+
+    # Moves of requests that wait.
+
+    def arrive(self, move: Move) -> None:
+        if move.who in self.requests:
+            return
+        self.requests[move.who] = Running(move.salt, list(move.tokens))
+        self.tree.arrive(move.who, list(move.tokens), salt=move.salt)
+        self.note(f"arrive {move.who} {list(move.tokens)}{move.salt and f' salt={move.salt}'}")
+        self.after("KV-TREE-20", move.who)
+
+    def match(self, move: Move) -> None:
+        """Look a request up, and pass it over."""
+        request = self.waiting(move)
+        if request is None:
+            return
+        before, num_tokens = self.before, self.tree.match(move.who)
+        self.note(f"match {move.who}", num_tokens)
+        self.shadow.matched(request, num_tokens, before.nodes)
+        self.after("KV-TREE-20", move.who)
+        self.shadow.took_nothing("KV-TREE-20", before.counts, self.before.counts)
+        self.shadow.used(request, num_tokens)
+
+    def admit(self, move: Move) -> None:
+        request = self.waiting(move)
+        if request is None:
+            return
+        before, number = self.before, move.numbers[0]
+        num_cached = self.tree.admit(move.who, number)
+        self.note(f"admit {move.who} {number}", "refused" if num_cached is None else num_cached)
+        if num_cached is None:
+            self.after("KV-TREE-21", move.who)
+            self.shadow.took_nothing("KV-TREE-21", before.counts, self.before.counts)
+            needed = self.needed(0, min(number, len(request.tokens)), is_new=True)
+            has_room = all(number <= before.room(part) for part, number in needed.items())
+            problem = f"{move.who} was refused, and needs {_shown(needed)} of {_room(before)}"
+            is_so = not (has_room and self.can.admits_any_that_fit)
+            self.shadow.judge("KV-TREE-22", is_so, problem)
+            return
+        request.is_running, request.has_run, request.num_computed = True, False, num_cached
+        if self.can.has_rows:
+            request.row = self.tree.row(move.who)
+        self.shadow.matched(request, num_cached, before.nodes, is_admitted=True)
+        self.shadow.admitted(move.who, num_cached, number)
+        self.after("KV-TREE-16", move.who)
+        self.shadow.used(request, num_cached, is_hit=True)
+
+    def needed(self, length: int, new_length: int, *, is_new: bool = False) -> dict[Part, int]:
+        """Return the free slots that a row of `length` tokens needs for `new_length`."""
+        page = self.config.page_size_tokens
+        pages = -(-new_length // page) - -(-length // page)
+        found = {Part.FULL: pages * page}
+        if self.config.window_tokens:
+            found[Part.WINDOW] = pages * page
+        return {**found, Part.STATE: 1} if self.config.num_states and is_new else found
+
+    def serve(self, move: Move) -> None:
+        """Let a request live from its arrival to its end, if there is room."""
+        if move.who not in self.requests:
+            self.arrive(move)
+            self.admit(replace(move, numbers=(len(move.tokens), 0, 0)))
+            self.finish(move)
+            self.abort(move)
+
+    # Moves of requests that run.
+
+    def extend(self, move: Move) -> None:
+        """Allocate the next tokens of a prompt, or one more that was generated."""
+        request = self.running(move)
+        if request is None:
+            return
+        length = request.num_computed
+        if self.can.has_rows and len(request.row.slots) != length:
+            return  # an engine does not allocate twice in a step
+        left = len(request.tokens) - length
+        number = min(max(1, move.numbers[0]), left)
+        if not left:
+            token, number = move.tokens[0], 1
+            request.tokens.append(token)
+            self.tree.append(move.who, [token])
+            self.note(f"append {move.who} [{token}]")
+        before, needed = self.before, self.needed(length, length + number)
+        has_room = self.tree.extend(move.who, number)
+        self.note(f"extend {move.who} {number}", has_room)
+        if has_room:
+            request.has_run = False
+        self.after("KV-TREE-36" if not has_room else "KV-TREE-31", move.who)
+        self.shadow.extended(move.who, length + number if has_room else length)
+        is_so = has_room or any(number > before.room(part) for part, number in needed.items())
+        problem = f"{move.who} may not grow, and needs {_shown(needed)} of {_room(before)}"
+        self.shadow.judge("KV-TREE-36", is_so, problem)
+
+    def run(self, move: Move) -> None:
+        self.tree.run()
+        self.note("run")
+        self.shadow.device.copy(self.tree.take_copies())
+        if self.can.has_rows:
+            self.shadow.run()
+        self.after("KV-TREE-27")
+
+    def checkpoint(self, move: Move) -> None:
+        request = self.running(move)
+        if request is None or not request.has_run:
+            return
+        was = request.row.num_protected
+        self.tree.checkpoint(move.who)
+        self.note(f"checkpoint {move.who}")
+        self.after("KV-TREE-7", move.who)
+        self.shadow.wrote(request, was, request.row.num_protected)
+
+    def finish(self, move: Move) -> None:
+        """End a request; one that has not run since its last allocation runs first."""
+        request = self.running(move)
+        if request is None:
+            return
+        if not request.has_run:
+            self.run(move)
+        del self.requests[move.who]
+        self.tree.finish(move.who)
+        self.note(f"finish {move.who}")
+        self.after("KV-TREE-8", move.who)
+        self.shadow.wrote(request, request.row.num_protected, request.num_computed)
+
+    def abort(self, move: Move) -> None:
+        if self.requests.pop(move.who, None) is None:
+            return
+        self.tree.abort(move.who)
+        self.note(f"abort {move.who}")
+        self.after("KV-TREE-8", move.who)
+
+    def retract(self, move: Move) -> None:
+        request = self.running(move)
+        if request is not None:
+            request.is_running = False
+            self.tree.retract(move.who)
+            self.note(f"retract {move.who}")
+            self.after("KV-TREE-35", move.who)
+
+    # Moves of the tree.
+
+    def evict(self, move: Move) -> None:
+        if not self.can.has_evict:
+            return
+        wanted = dict(zip(Part, move.numbers, strict=True))
+        asked = [wanted[part] * (part in self.shadow.parts) for part in Part]
+        left = self.shadow.left_by(asked, self.before.nodes)
+        before, freed = self.before, self.tree.evict(*asked)
+        self.note(f"evict {asked}", freed)
+        got = dict(
+            zip(Part, (freed.num_slots, freed.num_window_slots, freed.num_states), strict=True)
+        )
+        self.after("KV-TREE-29")
+        for part, number in zip(Part, asked, strict=True):
+            if part in self.shadow.parts:
+                counts = before.counts[part], self.before.counts[part]
+                self.shadow.evicted(part, number, got[part], counts)
+        self.shadow.in_order(left, self.before.nodes)
+
+    def reset(self, move: Move) -> None:
+        if any(request.is_running for request in self.requests.values()):
+            return
+        self.tree.reset()
+        self.note("reset")
+        self.shadow.forget()
+        self.after("KV-TREE-32")
+        for part in self.shadow.parts:
+            is_so = self.before.counts[part].num_free == self.shadow.sizes[part]
+            self.shadow.judge("KV-TREE-32", is_so, f"{part}: {self.before.counts[part]}")
+
+    def wrong(self, move: Move) -> None:
+        """Make an illegal call, if the subject says that it checks them."""
+        if not self.can.checks_calls:
+            return
+        running = [name for name, each in self.requests.items() if each.is_running]
+        waiting = [name for name in self.requests if name not in running]
+        tree = self.tree
+        calls: list[tuple[str, str, Callable[[], object]]] = [
+            ("KV-TREE-33", "finish nobody", lambda: tree.finish("nobody")),
+            ("KV-TREE-33", "evict -1", lambda: tree.evict(-1)),
+        ]
+        for name in running:
+            calls += [
+                ("KV-TREE-33", f"admit {name} again", partial(tree.admit, name, 1)),
+                ("KV-TREE-33", f"extend {name} 1000", partial(tree.extend, name, 1000)),
+                ("KV-TREE-32", "reset", tree.reset),
+            ]
+        for name in waiting:
+            calls += [
+                ("KV-TREE-33", f"arrive {name} [1]", partial(tree.arrive, name, [1])),
+                ("KV-TREE-33", f"checkpoint {name}", partial(tree.checkpoint, name)),
+                ("KV-TREE-33", f"extend {name} 1", partial(tree.extend, name, 1)),
+            ]
+        rule, name, call = calls[move.numbers[0] % len(calls)]
+        try:
+            call()
+        except InvalidArgumentError:
+            self.note(name, "InvalidArgumentError")
+            self.shadow.tried[rule] += 1
+        else:
+            self.shadow.judge(rule, False, f"{name} is illegal, and was accepted")
+        self.after("KV-TREE-33")
+
+    # The end.
+
+    def calm(self) -> None:
+        """End all that runs, admit all that waits one by one, and evict everything."""
+        for name in [name for name, each in self.requests.items() if each.is_running]:
+            self.finish(Move("finish", name))
+        for name in list(self.requests):
+            length = len(self.requests[name].tokens)
+            needed = self.needed(0, length, is_new=True)
+            if all(number <= self.shadow.sizes[part] for part, number in needed.items()):
+                self.admit(Move("admit", name, numbers=(length, 0, 0)))
+                is_so = self.requests[name].is_running or not self.can.admits_any_that_fit
+                self.shadow.judge("KV-TREE-22", is_so, f"{name} waits for ever")
+                self.run(Move("run"))
+            self.abort(Move("abort", name))
+        if self.can.has_evict:
+            self.evict(Move("evict", numbers=(10**6, 10**6, 10**6)))
+        for part in self.shadow.parts:
+            counts = self.before.counts[part]
+            is_so = counts.num_free + counts.num_evictable == self.shadow.sizes[part]
+            self.shadow.judge("KV-TREE-13", is_so, f"when all is over {part} has {counts}")
+
+    def waiting(self, move: Move) -> Running | None:
+        request = self.requests.get(move.who)
+        return None if request is None or request.is_running else request
+
+    def running(self, move: Move) -> Running | None:
+        request = self.requests.get(move.who)
+        return request if request is not None and request.is_running else None
+
+
+def _shown(needed: Mapping[Part, int]) -> str:
+    return ", ".join(f"{number} {part}" for part, number in needed.items())
+
+
+def _room(before: Before) -> str:
+    return ", ".join(f"{before.room(part)} {part}" for part in before.counts)
+
+
+MOVES: Mapping[str, Callable[[Player, Move], None]] = MappingProxyType(
+    {
+        "arrive": Player.arrive,
+        "serve": Player.serve,
+        "match": Player.match,
+        "admit": Player.admit,
+        "extend": Player.extend,
+        "run": Player.run,
+        "checkpoint": Player.checkpoint,
+        "finish": Player.finish,
+        "abort": Player.abort,
+        "retract": Player.retract,
+        "evict": Player.evict,
+        "reset": Player.reset,
+        "wrong": Player.wrong,
+    }
+)
+
+WEIGHTS: Mapping[str, float] = MappingProxyType(
+    {
+        **{"arrive": 14, "serve": 14, "match": 6, "admit": 20, "extend": 14, "run": 16},
+        **{"checkpoint": 10, "finish": 8, "abort": 3, "retract": 3, "evict": 3, "wrong": 1},
+        "reset": 0.3,
+    }
+)
+
+TEXTS = (
+    (1, 2, 3, 4, 5, 6, 7, 8, 9, 1, 2, 3),
+    (1, 2, 3, 4, 8, 8, 1, 2, 1, 1),
+    (1, 2, 2, 1, 2, 2),
+    (5,) * 9,
+)
+"""Prompts are beginnings of these."""
+
+
+def drawn(seed: int, can: TreeCapabilities, *, num_moves: int = 100) -> Life:
+    """Draw a life; equal seeds draw equal lives."""
+    random = Random(f"tree {seed}")
+    return Life(_config(random, can), tuple(_moves(random, num_moves)))
+
+
+def _config(random: Random, can: TreeCapabilities) -> TreeConfig:
+    page = random.choice(can.page_sizes or (1, 1, 2, 2, 3))
+    has_window = Part.WINDOW in can.parts and random.random() < 0.5
+    has_state = Part.STATE in can.parts and random.random() < 0.5
+    window_slots = page * random.randint(3, 14) if has_window else 0
+    order = random.choice(sorted(can.orders)) if can.orders else "lru"
+    return TreeConfig(
+        page * random.randint(4, 16),
+        page,
+        random.randint(1, 5) if has_window else 0,
+        window_slots,
+        random.randint(2, 8) if has_state else 0,
+        order,
+        check_invariants=False,
+    )
+
+
+def _moves(random: Random, number: int) -> Iterator[Move]:
+    names = [f"r{n}" for n in range(random.randint(2, 4))]
+    words = ["arrive"] * len(names)
+    words += random.choices(list(WEIGHTS), list(WEIGHTS.values()), k=number)
+    for word in words:
+        text = random.choice(TEXTS)
+        numbers = (random.choice([1, 2, 3, 4, 12, 12]), random.randint(0, 3), random.randint(0, 1))
+        if word == "evict":
+            numbers = (random.choice([0, 1, 2, 3, 5]), *numbers[1:])
+        salt = random.choice(["", "", "", "s"])
+        length = random.choice([2, 4, 6, 6, 7, 12, random.randint(1, len(text))])
+        yield Move(word, random.choice(names), text[:length], numbers, salt)
+
+
+def smaller(life: Life) -> Iterator[Life]:
+    """Yield lives with shorter prompts, or fewer tokens allocated at a time."""
+    for number, move in enumerate(life.moves):
+        for changed in _plainer(move):
+            yield replace(life, moves=(*life.moves[:number], changed, *life.moves[number + 1 :]))
+
+
+def _plainer(move: Move) -> Iterator[Move]:
+    if move.word == "arrive" and len(move.tokens) > 1:
+        yield replace(move, tokens=move.tokens[:-1])
+    if move.salt:
+        yield replace(move, salt="")
