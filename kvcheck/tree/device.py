@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from kvspec.tree import Part, Row, StateCopy
@@ -22,6 +22,7 @@ class Running:
     is_running: bool = False
     has_run: bool = False
     num_computed: int = 0
+    num_allocated: int = 0
     last_match: int = 0
     row: Row = field(default_factory=lambda: Row(()))
 
@@ -42,9 +43,13 @@ class Device:
     window: dict[int, Content] = field(default_factory=dict)
     states: dict[int, Content] = field(default_factory=dict)
 
-    def copy(self, copies: Sequence[StateCopy]) -> None:
+    def copy(self, copies: Sequence[StateCopy], requests: Iterable[Running]) -> None:
+        """Make copies; of a request's state as it was, its content follows from the tokens."""
         for each in copies:
             source = CLEARED if each.source is None else self.states.get(each.source)
+            if each.num_tokens is not None:
+                owners = [request for request in requests if request.row.state == each.source]
+                source = owners[0].state(each.num_tokens) if owners else None
             self.states[each.target] = source or ("never written", ())
 
     def stale(self, request: Running, stop: int) -> tuple[Part, int] | None:
@@ -71,4 +76,3 @@ class Device:
                 self.window[slot] = request.content(at + 1)
         if row.state is not None:
             self.states[row.state] = request.content(len(row.slots))
-        request.num_computed, request.has_run = len(row.slots), True

@@ -84,7 +84,7 @@ class Player:
         """Look at all that can be seen, and judge it after a call about `who` and `rule`."""
         shadow = self.shadow
         shadow.tried[rule] += 1
-        shadow.device.copy(self.tree.take_copies())
+        shadow.device.copy(self.tree.take_copies(), self.requests.values())
         for name, request in self.requests.items():
             if request.is_running and self.can.has_rows:
                 row = self.tree.row(name)
@@ -139,10 +139,11 @@ class Player:
             self.shadow.judge("KV-TREE-22", is_so, problem)
             return
         request.is_running, request.has_run, request.num_computed = True, False, num_cached
+        request.num_allocated = min(num_cached + number, len(request.tokens))
         if self.can.has_rows:
             request.row = self.tree.row(move.who)
         self.shadow.matched(request, num_cached, before.nodes, is_admitted=True)
-        self.shadow.admitted(move.who, num_cached, number)
+        self.shadow.admitted(move.who, num_cached)
         self.after("KV-TREE-16", move.who)
         self.shadow.used(request, num_cached, is_hit=True)
 
@@ -171,7 +172,7 @@ class Player:
         if request is None:
             return
         length = request.num_computed
-        if self.can.has_rows and len(request.row.slots) != length:
+        if request.num_allocated != length:
             return  # an engine does not allocate twice in a step
         left = len(request.tokens) - length
         number = min(max(1, move.numbers[0]), left)
@@ -184,9 +185,9 @@ class Player:
         has_room = self.tree.extend(move.who, number)
         self.note(f"extend {move.who} {number}", has_room)
         if has_room:
-            request.has_run = False
+            request.has_run, request.num_allocated = False, length + number
         self.after("KV-TREE-36" if not has_room else "KV-TREE-31", move.who)
-        self.shadow.extended(move.who, length + number if has_room else length)
+        self.shadow.extended(move.who)
         is_so = has_room or any(number > before.room(part) for part, number in needed.items())
         problem = f"{move.who} may not grow, and needs {_shown(needed)} of {_room(before)}"
         self.shadow.judge("KV-TREE-36", is_so, problem)
@@ -194,7 +195,7 @@ class Player:
     def run(self, move: Move) -> None:
         self.tree.run()
         self.note("run")
-        self.shadow.device.copy(self.tree.take_copies())
+        self.shadow.device.copy(self.tree.take_copies(), self.requests.values())
         if self.can.has_rows:
             self.shadow.run()
         self.after("KV-TREE-27")
@@ -392,7 +393,7 @@ def _config(random: Random, can: TreeCapabilities) -> TreeConfig:
         page,
         random.randint(1, 5) if has_window else 0,
         window_slots,
-        random.randint(2, 8) if has_state else 0,
+        can.states_per_request * random.randint(2, 8) if has_state else 0,
         order,
         check_invariants=False,
     )

@@ -81,14 +81,12 @@ class Shadow:
         self.judge(rules[0] or "KV-TREE-16", not rule, problem, *rules[1:])
         request.last_match = num_tokens
 
-    def admitted(self, name: str, num_cached: int, number: int) -> None:
+    def admitted(self, name: str, num_cached: int) -> None:
         """Judge the row of a request that was just admitted."""
         if not self.can.has_rows:
             return
+        self.extended(name)
         request = self.requests[name]
-        wanted = min(num_cached + number, len(request.tokens))
-        got = len(request.row.slots)
-        self.judge("KV-TREE-36", got == wanted, f"{name} has {got} slots, and should have {wanted}")
         got = request.row.num_protected
         self.judge(
             "KV-TREE-6", got == num_cached, f"{got} of {num_cached} hit tokens are protected"
@@ -103,28 +101,33 @@ class Shadow:
         rule = "KV-TREE-17" if part == Part.WINDOW else "KV-TREE-2" if is_salted else "KV-TREE-1"
         self.judge(rule, False, f"token {at} of {name} is a hit on {_content(held)}")
 
-    def extended(self, name: str, length: int) -> None:
+    def extended(self, name: str) -> None:
+        """Judge how many slots a request has."""
         if self.can.has_rows:
-            got = len(self.requests[name].row.slots)
-            problem = f"{name} has {got} slots, and should have {length}"
-            self.judge("KV-TREE-36", got == length, problem)
+            got, wanted = len(self.requests[name].row.slots), self.requests[name].num_allocated
+            problem = f"{name} has {got} slots, and should have {wanted}"
+            self.judge("KV-TREE-36", got == wanted, problem)
 
     def run(self) -> None:
         """Judge what each running request reads, then compute."""
-        for name, request in self.running.items():
-            stale = self.device.stale(request, request.num_computed)
-            part, at = stale or (Part.FULL, 0)
-            is_protected = at < request.row.num_protected
-            rule = "KV-TREE-11" if is_protected else "KV-TREE-5"
-            if part == Part.WINDOW:
-                rule = "KV-TREE-9" if is_protected else "KV-TREE-31"
-            problem = f"{name} reads something else at token {at} of {part}"
-            self.judge(rule, stale is None, problem, "KV-TREE-7", "KV-TREE-17")
-            if self.config.num_states and not request.has_run:
-                self._reads_state(name, request)
+        for name, request in self.running.items() if self.can.has_rows else ():
+            self._reads(name, request)
         for request in self.running.values():
-            if not request.has_run:
+            if self.can.has_rows and not request.has_run:
                 self.device.compute(request)
+            request.num_computed, request.has_run = request.num_allocated, True
+
+    def _reads(self, name: str, request: Running) -> None:
+        stale = self.device.stale(request, request.num_computed)
+        part, at = stale or (Part.FULL, 0)
+        is_protected = at < request.row.num_protected
+        rule = "KV-TREE-11" if is_protected else "KV-TREE-5"
+        if part == Part.WINDOW:
+            rule = "KV-TREE-9" if is_protected else "KV-TREE-31"
+        problem = f"{name} reads something else at token {at} of {part}"
+        self.judge(rule, stale is None, problem, "KV-TREE-7", "KV-TREE-17")
+        if self.config.num_states and not request.has_run:
+            self._reads_state(name, request)
 
     def _reads_state(self, name: str, request: Running) -> None:
         state = request.row.state

@@ -149,7 +149,7 @@ class PrefixTree(Protocol):
         """Checkpoint and end a request; the tree gets its state (KV-TREE-8)."""
 
     def abort(self, request_id: str) -> None:
-        """End a request, waiting or running; the tree gets nothing more of it (KV-TREE-8)."""
+        """End a request, waiting or running; the tree may get what it computed (KV-TREE-8)."""
 
     def retract(self, request_id: str) -> None:
         """Take a running request's row; it waits again, with its generated tokens."""
@@ -179,6 +179,7 @@ class TreeCapabilities:
 
     - `parts`: pools beside that of full attention that it can have.
     - `page_sizes`: tokens per page that it takes; empty for any.
+    - `states_per_request`: the most states that a request takes while it runs.
     - `has_rows`, `has_nodes`: without both only accounts are judged, with rows the content, too.
     - `orders`: orders of eviction that it keeps (KV-TREE-30).
     - `admits_any_that_fit`: a request is refused only for want of room (KV-TREE-22).
@@ -187,6 +188,7 @@ class TreeCapabilities:
 
     parts: frozenset[Part] = frozenset(Part)
     page_sizes: tuple[int, ...] = ()
+    states_per_request: int = 1
     has_rows: bool = True
     has_nodes: bool = True
     has_evict: bool = True
