@@ -13,7 +13,6 @@ PROGRAMS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 
 
 def find_browser() -> str | None:
-    """Return the path of the browser, or None."""
     return next(filter(None, map(shutil.which, PROGRAMS)), None)
 
 

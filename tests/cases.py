@@ -43,12 +43,10 @@ class Case:
 
     @property
     def text(self) -> str:
-        """Write the case as the file has it."""
         said = [f"{IN}{line}".rstrip() for line in self.said]
         return "\n".join([f"== {self.name}", *self.given, *said, ""])
 
     def expect(self, said: Iterable[str]) -> None:
-        """Compare the output, or write it."""
         found = replace(self, said=tuple("\n".join(map(str.rstrip, said)).rstrip().split("\n")))
         if os.environ.get("KVSPEC_BLESS"):
             whole = self.path.read_text("utf-8")

@@ -40,12 +40,10 @@ def python(*args: str, folder: Path = ROOT, **options: Any) -> subprocess.Comple
 
 
 def kvspec(folder: Path, *args: str, **options: Any) -> subprocess.CompletedProcess[str]:
-    """Run `kvspec ARGS…` in a folder."""
     return python("-m", "kvcheck.cli", *args, folder=folder, **options)
 
 
 def said_by(command: str, capsys: pytest.CaptureFixture[str]) -> list[str]:
-    """Return what `kvspec COMMAND` prints on both streams, and its exit code."""
     code = main(shlex.split(command))
     shown = capsys.readouterr()
     return [*shown.out.splitlines(), *shown.err.splitlines(), f"exit code {code}"]

@@ -93,7 +93,6 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any, error: object) -> None:
-    """Read a worker's report."""
     left = getattr(node, "workeroutput", {}).get("left_for_deep", 0)
     node.config.stash[LEFT_FOR_DEEP] = max(left, node.config.stash.get(LEFT_FOR_DEEP, 0))
 
@@ -137,7 +136,6 @@ def shared() -> Path:
 
 @pytest.fixture(scope="session")
 def chromium() -> str:
-    """Path of the browser; skips the test without one."""
     program = find_browser()
     if program is None:
         pytest.skip(f"no browser: none of {', '.join(PROGRAMS)} is on the path")

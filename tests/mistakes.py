@@ -38,7 +38,6 @@ POOLS = (
 
 @cache
 def mistakes() -> tuple[Mistake, ...]:
-    """Return the mistakes in kvref."""
     return tuple(read(files("kvref.mistakes"), "kvref"))
 
 

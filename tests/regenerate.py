@@ -63,13 +63,11 @@ class Slow:
 
 
 def rules() -> Mapping[str, str]:
-    """Build the names and sentences of the rules."""
     table = load_table()
     return {table.SENTENCES: table.sentences(table.find_rules())}
 
 
 def decisions() -> Mapping[str, str]:
-    """Build the index of docs/decisions from the headings of its pages."""
     lines = [
         "# Decisions",
         "",
@@ -84,7 +82,6 @@ def decisions() -> Mapping[str, str]:
 
 
 def differences() -> Mapping[str, str]:
-    """Build the records of the points at which the rules differ from vLLM 0.24.0."""
     with tempfile.TemporaryDirectory() as folder:
         write_vectors(Path(folder))
         return {
@@ -94,7 +91,6 @@ def differences() -> Mapping[str, str]:
 
 
 def kills() -> Mapping[str, str]:
-    """Build the matrix of mistakes and layers from the cells that were run."""
     text = kills_page.text(kills_page.everybody(), matrix.read())
     return {str(kills_page.PAGE.relative_to(ROOT)): text}
 
@@ -137,7 +133,6 @@ GENERATED: Sequence[Quick | Slow] = (
 
 
 def outdated(each: Quick, root: Path = ROOT) -> Iterator[str]:
-    """Yield the files that differ from what would be written."""
     for name, text in each.texts().items():
         path = root / name
         if not path.exists() or path.read_text(encoding="utf-8") != text:
@@ -145,7 +140,6 @@ def outdated(each: Quick, root: Path = ROOT) -> Iterator[str]:
 
 
 def write(each: Quick | Slow, root: Path = ROOT) -> None:
-    """Write its files."""
     if isinstance(each, Slow):
         subprocess.run(each.command, cwd=root, check=True)
         return

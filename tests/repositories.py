@@ -17,7 +17,6 @@ LINE = re.compile(r"(?:- )?(?P<name>\S+?)(?:: (?P<old>.+) ->| =)(?: (?P<text>.*)
 
 
 def written(folder: Path, files: Mapping[str, str], *lines: str) -> Path:
-    """Write the files, as these lines change them."""
     changes = dict(files)
     for line in lines:
         found = LINE.fullmatch(line)
@@ -38,7 +37,6 @@ def written(folder: Path, files: Mapping[str, str], *lines: str) -> Path:
 def check(
     case: Case, files: Mapping[str, str], folder: Path, problems: Callable[[Path], list[str]]
 ) -> None:
-    """Compare what is found in the repository of a case."""
     shared = [line for line in case.given if not line.startswith("- ")]
     alone = [[line] for line in case.given if line.startswith("- ")] or [[]]
     found = [

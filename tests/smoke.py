@@ -97,7 +97,6 @@ CALLS = (
 
 
 def problems(call: Call, folder: Path) -> list[str]:
-    """Run one call in the folder; what was not as it should be."""
     done = subprocess.run(
         [sys.executable, "-I", "-m", "kvcheck.cli", *call.args],
         cwd=folder,

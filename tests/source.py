@@ -64,5 +64,4 @@ def tree(path: Path) -> ast.Module:
 
 
 def shown(path: Path) -> str:
-    """Return the path from the repository's root on, as messages show it."""
     return path.relative_to(ROOT).as_posix()

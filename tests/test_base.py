@@ -36,19 +36,16 @@ EMPTY = EmptyImplementation()
 
 
 def made(**content: Any) -> BaseRequest:
-    """Make a request of four tokens."""
     request = EMPTY.make_request(manager(), RequestInput("r", (1, 2, 3, 4), **content))
     assert isinstance(request, BaseRequest)
     return request
 
 
 def manager() -> KVCacheManager:
-    """Create a manager for one full-attention group."""
     return EMPTY.create(CONFIG)
 
 
 def test_it_is_an_implementation_that_declares_prefix_caching() -> None:
-    """Let discovery accept it, with block sizes filled in."""
     assert isinstance(EMPTY, Implementation)
     assert EMPTY.capabilities.features == {Feature.PREFIX_CACHING}
     assert manager().config.hash_block_size_tokens == 2
@@ -70,7 +67,6 @@ def test_it_is_an_implementation_that_declares_prefix_caching() -> None:
     ids=["events", "statistics", "watermark", "no group", "two groups", "window"],
 )
 def test_a_configuration_that_needs_more_is_refused(config: ManagerConfig) -> None:
-    """Refuse it when the manager is made, not when it is first used."""
     with pytest.raises(UnsupportedError, match="empty does not support"):
         EMPTY.create(config)
 
@@ -92,7 +88,6 @@ def test_content_that_needs_more_is_refused(content: dict[str, Any]) -> None:
 
 
 def test_calls_of_features_are_refused_and_what_is_no_call_is_no_attribute() -> None:
-    """Tell an author's misspelt name from a missing feature."""
     for name in ("snapshot", "evict_blocks", "reset_prefix_cache", "pop_blocks_for_free"):
         with pytest.raises(UnsupportedError, match=f"Empty does not support {name}"):
             getattr(manager(), name)
@@ -137,13 +132,11 @@ def test_what_an_author_must_write_says_so(name: str) -> None:
 def test_illegal_arguments_of_an_allocation_raise(
     arguments: tuple[Any, ...], error: type[KVSpecError]
 ) -> None:
-    """Raise before anything is changed."""
     with pytest.raises(error):
         Empty(CONFIG).checked_hit(*arguments)
 
 
 def test_legal_arguments_give_the_blocks_of_the_hit() -> None:
-    """Accept options that mean nothing to full attention."""
     silent = {"num_encoder_tokens": 3, "has_scheduled_reqs": True, "reserved_blocks": 0}
     empty = Empty(CONFIG)
     assert empty.checked_hit(1, 0, None, silent) == []
@@ -151,7 +144,6 @@ def test_legal_arguments_give_the_blocks_of_the_hit() -> None:
 
 
 def test_a_request_grows_by_tokens_only() -> None:
-    """Accept only ints from 0 on, as in prompts."""
     request = made()
     EMPTY.append_tokens(manager(), request, [5])
     assert (request.num_tokens, request.num_prompt_tokens) == (5, 4)
@@ -162,7 +154,6 @@ def test_a_request_grows_by_tokens_only() -> None:
 
 
 def test_the_other_parts_of_an_implementation_are_refused() -> None:
-    """Refuse copies, restored states, windows of statistics."""
     with pytest.raises(UnsupportedError):
         EMPTY.clone(manager())
     with pytest.raises(UnsupportedError):

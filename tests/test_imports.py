@@ -92,7 +92,6 @@ def is_wholly_extra(name: str) -> bool:
 
 
 def test_the_layers_are_kept() -> None:
-    """Check the contracts of [tool.importlinter]: layers, no circle, twins kept apart."""
     assert lint_imports(config_filename=str(ROOT / "pyproject.toml"), no_cache=True) == 0
 
 

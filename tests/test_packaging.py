@@ -133,7 +133,6 @@ NAMED = re.compile(r"(?<![\w./$-])(?:bench|docs|examples|proofs|spec|tests)/[\w.
 
 @pytest.mark.parametrize("script", sorted((ROOT / ".ci").iterdir()), ids=lambda path: path.name)
 def test_what_a_script_names_is_there(script: Path) -> None:
-    """Check scripts not run on every commit too, which a removed file would break."""
     named = NAMED.findall(script.read_text(encoding="utf-8"))
     assert [name for name in named if not any(ROOT.glob(name))] == []
 

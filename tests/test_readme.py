@@ -33,7 +33,6 @@ class Console:
 
 
 def blocks(language: str) -> list[str]:
-    """Return the fenced blocks of a language."""
     return re.findall(rf"^```{language}\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
 
 

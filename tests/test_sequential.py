@@ -49,7 +49,6 @@ def test_a_small_manager_has_whole_steps() -> None:
 
 @pytest.mark.rule("KV-BATCH-2")
 def test_what_a_small_manager_lacks_is_refused_before_anything_changes() -> None:
-    """Refuse the whole step; a single call would refuse only when it is made."""
     batched, (a, b) = small()
     batched.admit([a])
     batched.append([a], [9])

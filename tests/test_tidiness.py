@@ -116,7 +116,6 @@ def _is_mutable(value: ast.expr | None) -> bool:
 
 
 def test_no_part_has_more_lines_than_its_budget() -> None:
-    """Check budgets in pyproject.toml; a part that shrank by a tenth lowers its own."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     budgets: dict[str, int] = project["tool"]["kvspec"]["lines"]
     lines = dict.fromkeys(budgets, 0)

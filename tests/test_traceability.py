@@ -25,7 +25,6 @@ def test_rules_code_and_tests_fit_together() -> None:
 
 
 def rule(rule_id: str, sentence: str, name: str = "") -> str:
-    """Return a rule as a chapter has it."""
     return f'### {rule_id} · {name or rule_id.lower()} <a id="{rule_id}"></a>\n\n{sentence}\n\n'
 
 
@@ -146,7 +145,6 @@ BLOCK_TYPES = ("ChunkedLocalAttentionSpec", "MambaSpec")
 
 @pytest.mark.parametrize("block_type", BLOCK_TYPES)
 def test_the_places_of_a_block_type_are_named(block_type: str) -> None:
-    """Find them in docs/changing-a-rule.md, each as a file or its folder."""
     page = (ROOT / "docs/changing-a-rule.md").read_text(encoding="utf-8")
     linked = re.findall(r"\]\(\.\./([^)]+)\)", page.partition("## Adding a block type")[2])
     places = [(ROOT / name).resolve() for name in linked]

@@ -92,7 +92,6 @@ def test_the_tables_of_a_document_can_be_made_again(tmp_path: Path) -> None:
 def test_json_goes_to_a_file_or_alone_to_stdout(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without names all installed implementations take part."""
     assert main(["bench", "--impl", "kvref", "--json", "-"]) == 0
     shown = capsys.readouterr()
     document = json.loads(shown.out)

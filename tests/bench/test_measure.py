@@ -237,7 +237,6 @@ def test_each_is_measured_under_its_own_choices() -> None:
 
 
 def played(case: Case, num_rounds: int) -> tuple[KVCacheManager, list[Turn]]:
-    """Prepare the pool of an audited kvref, and play rounds."""
     made: list[KVCacheManager] = []
 
     class Audited(Toy):

@@ -106,7 +106,6 @@ class TickingBatched:
 
 
 def measured(*cases: Case, rounds: int = 2, **toys: Toy) -> Measured:
-    """Measure the toys, which have one clock, by name."""
     playing = [each for name, toy in toys.items() for each in contestants(name, toy)]
     return measure(Plan(cases, rounds), playing, clock=next(iter(toys.values())).clock)
 

@@ -33,7 +33,6 @@ class AttentionGroup:
 
 
 def attention_groups(config: ManagerConfig) -> list[AttentionGroup]:
-    """Join groups, full attention first, then by first member (KV-COORD-4, KV-CFG-8)."""
     specs = [config.registry.resolve(group.spec) for group in config.kv_cache.groups]
     flagged = [i for i, group in enumerate(config.kv_cache.groups) if group.is_eagle_group]
     if config.use_eagle and not flagged:
@@ -66,7 +65,6 @@ class Cache:
     known: dict[tuple[object, ...], Candidate] = field(default_factory=dict)
 
     def block(self, spec: LayerSpec, group: int, position: int) -> int | None:
-        """Return the block found at one position (KV-HASH-5, KV-HASH-6, KV-POOL-13)."""
         hash_size = self.config.hash_block_size_tokens or 1
         number = (position + 1) * spec.block_size // hash_size - 1
         if number >= len(self.hashes):
@@ -101,7 +99,6 @@ class Cache:
     def blocks(
         self, groups: Sequence[AttentionGroup], answers: Sequence[Candidate]
     ) -> KVCacheBlocks:
-        """Return the block lists of the hits, in the order of the groups."""
         lists: dict[int, list[int]] = {g: [] for g in range(len(self.config.kv_cache.groups))}
         for group, answer in zip(groups, answers, strict=True):
             for member in group.members:
@@ -113,7 +110,6 @@ class Cache:
 
 
 def agreed_hit(cache: Cache, limit: int) -> PrefixHit:
-    """Return the hit of at most `limit` tokens."""
     groups = attention_groups(cache.config)
     if len(cache.config.kv_cache.groups) == 1:  # KV-COORD-2
         (only,) = groups

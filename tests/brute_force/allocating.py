@@ -11,7 +11,6 @@ from tests.brute_force.needs import need
 
 
 def allocate(history: History, name: str, asked: Mapping[str, Any]) -> list[list[int]] | None:
-    """Allocate slots and return the new blocks (KV-MGR-3 … KV-MGR-10)."""
     history.now += 1
     text, longest = history.texts[name], history.config.max_model_len_tokens
     local = asked["num_computed_tokens"] + asked.get("num_new_computed_tokens", 0)

@@ -44,7 +44,6 @@ class Blocks:
     known: tuple[int, dict[int, list[Name]]] = field(default_factory=lambda: (0, {}))
 
     def names(self) -> dict[int, list[Name]]:
-        """Return the current names of each block, the first one first."""
         if self.known[0] != len(self.events):  # else nothing happened since the last query
             self.known = (len(self.events), self.worked_out())
         return self.known[1]
@@ -83,7 +82,6 @@ class Blocks:
         return sorted((block for block in place if block not in used), key=place.__getitem__)
 
     def register(self, block: int, name: Name) -> None:
-        """Give a block its first name, or a further one."""
         self.events.append(Event(REGISTERED, block, name))
 
     def forget(self, block: int) -> None:

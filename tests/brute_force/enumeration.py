@@ -56,7 +56,6 @@ class Vectors:
 
 
 def drawn(strategy: st.SearchStrategy[Any], number: int) -> list[Any]:
-    """Draw examples of a strategy, the same in every run."""
     examples: list[Any] = []
 
     @settings(
@@ -90,7 +89,6 @@ def make_vectors(num_worlds: int, num_prompts: int) -> Vectors:
 
 
 def enumerated(world: Placed, implementation: Implementation, manager: KVCacheManager) -> LookUps:
-    """Enumerate the hits of all lengths in a manager of this world."""
     longest = text_length(manager.config)
     text = ask(implementation, manager, longest)
     cache = Cache(manager.config, manager.snapshot(), text.block_hashes)

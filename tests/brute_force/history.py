@@ -78,11 +78,9 @@ class History:
         return Counter((*held, *self.popped, *self.set_aside))
 
     def free(self) -> list[int]:
-        """Return the free blocks, in the order of eviction."""
         return self.blocks.free(self.references())
 
     def counted(self, name: str, span: Span) -> int | None:
-        """Count the leading blocks given to the cache; None without an entry (KV-GRP-1)."""
         life = self.lives[name]
         begun = life.begun[span.index]
         handed = [
@@ -108,7 +106,6 @@ class History:
         )
 
     def name_of(self, span: Span, text: Text, num_tokens: int) -> Name:
-        """Return the name of a block that ends with these tokens."""
         return Name(span.index, self.beginnings.number(text, num_tokens), num_tokens)
 
     # What happens.
@@ -201,7 +198,6 @@ class History:
             self.blocks.release(gone[::-1], held)
 
     def end(self, name: str) -> list[list[int]]:
-        """Forget the request and return its block lists."""
         life = self.lives.pop(name, None)
         return [] if life is None else [life.held(span) for span in self.spans]
 

@@ -25,7 +25,6 @@ class Span:
 
     @property
     def has_text(self) -> bool:
-        """Whether its blocks contain tokens of the request."""
         return holds_text(self.spec)
 
     @property
@@ -128,7 +127,6 @@ def length_wanted(span: Span, slots: int, main: int, encoder: int) -> int:
 
 
 def beginning(span: Span, wish: Wish) -> list[int]:
-    """Return the entries that hits fill (KV-GRP-5)."""
     if not span.has_text:
         return []
     unread = num_unread(span.spec, span.size, wish.at)

@@ -70,7 +70,6 @@ def candidates(question: Question) -> Iterator[Candidate]:
 
 
 def longest_hit(question: Question) -> Candidate:
-    """Return the result of a look-up; empty without a hit."""
     for is_hit in hits_of(question):
         found = [candidate for candidate in candidates(question) if is_hit(candidate)]
         if found:

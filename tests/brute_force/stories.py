@@ -84,7 +84,6 @@ def in_flight_stories(number: int) -> Iterator[Story]:
 
 
 def story_named(name: str) -> Story:
-    """Return the story that the kill matrix calls `story 12`."""
     return first_stories(NUM_NAMED)[int(name.removeprefix("story "))]
 
 

@@ -47,7 +47,6 @@ class Beginnings:
     numbers: dict[tuple[object, ...], int] = field(default_factory=dict)
 
     def number(self, text: Text, num_tokens: int) -> int:
-        """Number the prefix of this length, a multiple of `size`."""
         before = -1
         for start in range(0, num_tokens, self.size):
             part = (before, text.part(range(start, start + self.size + self.ahead)))

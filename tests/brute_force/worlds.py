@@ -87,7 +87,6 @@ def configs(draw: st.DrawFn, *, retaining: bool = False) -> ManagerConfig:
 
 
 def text_length(config: ManagerConfig) -> int:
-    """Return the tokens of the text, one more than its full blocks hold."""
     return MAX_BLOCKS * min(g.spec.block_size for g in config.kv_cache.groups) + 1
 
 
@@ -174,7 +173,6 @@ def contested_world(seed: int) -> Placed:
 
 
 def contested_worlds() -> st.SearchStrategy[Placed]:
-    """See `contested_world`."""
     return st.integers(0, 2**32 - 1).map(contested_world)
 
 

@@ -37,15 +37,10 @@ def implementation():
 
 
 def run(folder: Path, *args: str) -> subprocess.CompletedProcess[str]:
-    """Run `kvspec check` in a folder."""
     return kvspec(folder, "check", *args)
 
 
 def test_the_reference_conforms_under_a_profile(tmp_path: Path) -> None:
-    """Exit code 0, the verdict first, and the same in JSON.
-
-    The oracle also follows the profile; without one: `tests/smoke.py`.
-    """
     (tmp_path / "old.toml").write_text(
         'name = "old"\nversion = "1"\ndescription = "unhashed blocks to the back"\n'
         '[policy]\nunhashed_freed_to = "back"\n'

@@ -24,8 +24,6 @@ Fail = Callable[[BaseException], int]
 
 @pytest.fixture
 def fail_with(monkeypatch: pytest.MonkeyPatch) -> Fail:
-    """Runs `kvspec doctor` with a doctor that raises; returns the exit code."""
-
     def run(error: BaseException) -> int:
         def callback() -> None:
             raise error

@@ -47,7 +47,6 @@ def test_what_a_call_raises_ends_the_run() -> None:
 
 
 def refuse(number: int) -> int:
-    """Raise what has more members than a text."""
     if number % 2:
         raise InvalidArgumentError("number", number, "even")
     return number
@@ -124,7 +123,6 @@ def test_of_what_a_process_dies_again_and_again_the_run_ends() -> None:
 
 
 def suicide(number: int) -> int:
-    """End this process as a crash does."""
     if number == 3:
         os.kill(os.getpid(), signal.SIGKILL)
     return number

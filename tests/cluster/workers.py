@@ -32,17 +32,14 @@ class Shuffling:
     random: random.Random = field(default_factory=lambda: random.Random(1))
 
     def submit(self, call: Call) -> int:
-        """See `Workers`."""
         self.made += 1
         self.results[self.made] = pickle.dumps(Outcome.of(pickle.loads(pickle.dumps(call))))
         return self.made
 
     def any_done(self, handles: Any) -> list[int]:
-        """See `Workers`."""
         return self.random.sample(list(handles), self.random.randint(1, len(handles)))
 
     def answer(self, handle: int) -> Outcome:
-        """See `Workers`."""
         result = self.results.pop(handle)
         if self.random.random() < self.losing:
             raise LostError(with_its_node=True)
@@ -61,7 +58,6 @@ class Counting(Cluster):
         return self
 
     def answer(self, handle: Any) -> Outcome:
-        """See `Workers`."""
         try:
             return super().answer(handle)
         except LostError as error:

@@ -87,7 +87,6 @@ def append(request: Any, start: int) -> None:
 
 
 def run_all(calls: list[Callable[[], None]]) -> None:
-    """Run each in a thread, all at once; raise what one of them raised."""
     errors: list[BaseException] = []
 
     def guarded(call: Callable[[], None]) -> None:

@@ -54,7 +54,6 @@ def new_request(
     token_ids: Sequence[int],
     **content: Any,
 ) -> Request:
-    """Make a request; `content` are further members of `RequestInput`."""
     return implementation.make_request(
         manager, RequestInput(request_id, list(token_ids), **content)
     )

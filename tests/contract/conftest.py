@@ -44,13 +44,11 @@ def bench(implementation: Implementation) -> Bench:
 
 @pytest.fixture(scope="session")
 def make_manager(implementation: Implementation) -> MakeManager:
-    """`make_manager(num_blocks, block_size, **config)`, without a bench."""
     return partial(new_manager, implementation)
 
 
 @pytest.fixture(scope="session")
 def make_request(implementation: Implementation) -> MakeRequest:
-    """`make_request(manager, request_id, token_ids, **content)`, without a bench."""
     return partial(new_request, implementation)
 
 

@@ -13,7 +13,6 @@ from kvspec.specs import LayerSpec
 
 @pytest.mark.rule("KV-CFG-9")
 def test_the_function_is_asked_once_per_group(bench: Bench) -> None:
-    """Call it when the manager is made, whatever else depends on the result."""
     asked: list[LayerSpec] = []
 
     def managed(spec: LayerSpec) -> LayerSpec:

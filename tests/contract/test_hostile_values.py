@@ -52,7 +52,6 @@ class EntryPoint:
 
 
 def entry_point(name: str) -> EntryPoint:
-    """Return a call as the interface declares it."""
     legal, bad = {}, {}
     for parameter in list(signature(getattr(KVCacheManager, name)).parameters.values())[1:]:
         bad[parameter.name] = (*BAD[parameter.annotation], *BEYOND.get(parameter.name, ()))
@@ -150,7 +149,6 @@ def test_bad_tokens_append_nothing(bench: Bench) -> None:
 
 
 def test_what_a_liar_stores_is_used(bench: Bench) -> None:
-    """An id or a count is the number that it stores, and a prompt what it turned out to be."""
     manager = bench.manager(20)
     running, waiting = (manager.request(name, range(10)) for name in ("running", "waiting"))
     manager.admit(running)

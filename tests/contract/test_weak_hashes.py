@@ -68,7 +68,6 @@ def test_prompts_that_collide_under_every_seed_share_content(
 @pytest.mark.rule("KV-HASH-11", "KV-HASH-12")
 @pytest.mark.parametrize("function", ["sha256_cbor_64bit", "xxhash_cbor"])
 def test_a_weak_function_is_chosen_for_trusted_tenants_only(function: str) -> None:
-    """Name in the error the field and the function to use instead."""
     with pytest.raises(ConfigError, match="use sha256_cbor") as found:
         ManagerConfig(KVCacheConfig(2, ()), 8, hash_function=function)
     assert (found.value.field, found.value.value) == ("trusted_tenants", False)

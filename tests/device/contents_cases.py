@@ -91,7 +91,6 @@ class Case:
 
 
 def packed(config: KVCacheConfig) -> KVCacheConfig:
-    """Make the tensors views of one allocation, with a gap behind each block."""
     rows = list(zip(*(group.layer_names for group in config.groups), strict=True))
     page = page_size_bytes(config.groups[0].spec)
     stride = page * len(rows) + PACKED_GAP_BYTES

@@ -108,7 +108,6 @@ class Call:
 
 
 def read_calls(names: Mapping[str, Any]) -> tuple[Call, ...]:
-    """Read `refusals.txt`."""
     text = Path(__file__).with_name("refusals.txt").read_text("utf-8")
     return tuple(_call(block.strip().splitlines(), names) for block in text.split("\n== ")[1:])
 
@@ -124,7 +123,6 @@ def _call(lines: Sequence[str], names: Mapping[str, Any]) -> Call:
 
 
 def batched_of(*specs: Any) -> BatchedManager:
-    """Register two requests of 4 tokens."""
     implementation = kvfast.implementation()
     manager = implementation.create(replace(config_of(*specs), enable_caching=True))
     batched = implementation.batched(manager)

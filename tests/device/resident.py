@@ -39,7 +39,6 @@ class ResidentCheck(TableCheck):
         self.num_run_steps = self.num_taken = self.num_stopped = self.num_short = 0
 
     def after_step(self, runner: Runner) -> None:
-        """Run after whole steps."""
         was_step = self.is_told
         super().after_step(runner)
         if was_step and self.random.random() < 0.6:

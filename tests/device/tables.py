@@ -80,7 +80,6 @@ class TableCheck(Check):
         return self.runner.subject.player.batched
 
     def after_operation(self, runner: Runner, done: Performed) -> None:
-        """Tell the tables a step, and what it takes back."""
         if done.name == "batched_step":
             self.is_told = True
             self.step(done)

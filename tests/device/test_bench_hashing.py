@@ -12,7 +12,6 @@ from bench.device.hashing import DEVICE, HOST, MANAGER, Row, Waiting, WrongAnswe
 
 
 def row(num_prompts: int, num_tokens: int, *gains: float) -> Row:
-    """Return a row in which the host's faster way takes these multiples of the device's time."""
     seconds = {MANAGER: list(gains), HOST: [2 * one for one in gains], DEVICE: [1.0] * len(gains)}
     return Row(num_prompts, num_tokens, seconds)
 

@@ -39,7 +39,6 @@ LONG = 200_000_000
 
 @contextmanager
 def no_waiting() -> Iterator[None]:
-    """Raise whenever the host waits for the device."""
     torch.cuda.synchronize()
     torch.cuda.set_sync_debug_mode("error")
     try:

@@ -77,7 +77,6 @@ def test_the_number_of_tokens_of_a_block_may_be_wide_as_well(block_size: int) ->
 @pytest.mark.rule("KV-DEV-18")
 @pytest.mark.parametrize("length", range(9, 20))
 def test_lengths_around_the_end_of_a_chunk(length: int) -> None:
-    """Take 36 bytes and one per token: from 20 tokens on the padding needs a second chunk."""
     check_hashes([[1] * (length + 5)], length + 5)
 
 

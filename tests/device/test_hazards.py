@@ -163,7 +163,6 @@ def recorded(num_spare_blocks: int) -> Iterator[TierRecorder]:
 
 @contextmanager
 def steps_of(recorder: TierRecorder) -> Iterator[None]:
-    """Issue the steps of an engine."""
     compute, step = Engine._compute, Engine.step
 
     def watched_logits(engine: Engine, inner: Any) -> Any:
@@ -241,7 +240,6 @@ def test_the_tier_has_no_hazard(num_spare_blocks: int) -> None:
 def test_a_missing_wait_is_named_by_its_rule(
     num_spare_blocks: int, mistake: dict[str, Any], rule: str
 ) -> None:
-    """Take the first hazard of each schedule, and of these the most frequent."""
     first = Counter(
         recorder.found[0].rule
         for recorder in recorders(num_spare_blocks, **mistake)

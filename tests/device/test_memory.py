@@ -176,7 +176,6 @@ def test_blocks_beyond_4_gib_are_reached(layout: Layout, backend: Backend) -> No
 
 
 def test_ids_that_are_sent_may_be_overwritten_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Include pinned memory, which torch would send later, from the same bytes."""
     empty = torch.empty
     monkeypatch.setattr(torch, "empty", lambda *size, dtype, pin_memory: empty(*size, dtype=dtype))
     pinned = torch.tensor([4, 5])

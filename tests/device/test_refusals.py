@@ -39,7 +39,6 @@ def test_what_is_bad_is_named_and_nothing_is_done(name: str, backend: Backend) -
 
 
 def public_callables() -> dict[str, Callable[..., object]]:
-    """Return functions, constructors and methods that `kvfast.device` exports."""
     found: dict[str, Callable[..., object]] = {}
     for name in device.__all__:
         thing = getattr(device, name)

@@ -26,7 +26,6 @@ from tests.device.tables import (
 
 @pytest.mark.rule("KV-DEV-10", "KV-DEV-11", "KV-DEV-12")
 def test_the_device_knows_positions_slots_and_lengths_of_a_step(backend: Any) -> None:
-    """Check the example of KV-BATCH-9: a computes positions 9 and 10, b its first two."""
     tables = tables_of(FULL, backend=backend)
     tables.set_lengths([0], [9])
     deltas = rows_of((0, 0, 0, 1), (0, 0, 1, 2), (0, 0, 2, 3), (1, 0, 0, 5))

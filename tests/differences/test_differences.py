@@ -43,7 +43,6 @@ def test_every_vector_has_its_twin() -> None:
 
 @pytest.mark.parametrize("name", sorted({*VECTORS} - {REFUSED}))
 def test_a_vector_made_again_is_the_same(name: str) -> None:
-    """Ignore only the version that made it."""
     assert_is_made_again(folder() / name)
 
 
@@ -54,7 +53,6 @@ def test_the_refused_configuration_made_again_is_the_same() -> None:
 
 @pytest.mark.parametrize("name", VECTORS)
 def test_the_reference_passes(name: str) -> None:
-    """Compare every operation."""
     result = replay_trace(folder() / name, ReferenceImplementation())
     assert result.passed
     assert (result.compared, result.num_quirky) == (len(Tape.read(folder() / name).operations), 0)
@@ -62,7 +60,6 @@ def test_the_reference_passes(name: str) -> None:
 
 @pytest.mark.parametrize("name", TWINS)
 def test_its_twin_fails_at_the_record_that_the_readme_names(name: str) -> None:
-    """Require it to fail at that one and at none before."""
     mistake, record = TWINS[name]
     result = replay_trace(folder() / f"{name}.jsonl", mistaken(mistake, audits=True))
     assert result.mismatch is not None
@@ -73,7 +70,6 @@ def test_its_twin_fails_at_the_record_that_the_readme_names(name: str) -> None:
 
 @pytest.mark.parametrize("name", TWINS)
 def test_a_twin_passes_the_other_vectors(name: str) -> None:
-    """Show that it differs from kvref at its point only."""
     twin = mistaken(TWINS[name][0], audits=True)
     others = [vector for vector in VECTORS if vector != f"{name}.jsonl"]
     failed = [v for v in others if not replay_trace(folder() / v, twin).passed]

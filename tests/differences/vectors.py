@@ -33,12 +33,10 @@ def refused_again() -> Header:
 
 
 def folder() -> Path:
-    """Return the folder of the records."""
     return shipped_records() / "differences"
 
 
 def write_vectors(target: Path) -> None:
-    """Write all of them."""
     target.mkdir(parents=True, exist_ok=True)
     for path in sorted(folder().glob("*.jsonl")):
         if path.name == REFUSED:

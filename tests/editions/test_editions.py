@@ -47,7 +47,6 @@ def report_of(subject: Implementation) -> Report:
 
 
 def test_a_server_of_edition_0_1_conforms(frozen: RemoteImplementation) -> None:
-    """Name no edition; the report shows what is new since."""
     assert frozen.capabilities.edition == "0.1"
     report = report_of(frozen)
     assert [violation.rule for violation in report.violations] == []

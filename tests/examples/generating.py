@@ -27,7 +27,6 @@ class WrongError(AssertionError):
 
 @cache
 def model_of(config: ModelConfig) -> Model:
-    """Return the model, made once."""
     return Model(config)
 
 
@@ -72,7 +71,6 @@ class Schedule:
             self.requests.append((f"r{number}", prompt, random.randint(1, 24 - len(prompt))))
 
     def run(self, implementation: Implementation | None = None) -> None:
-        """Serve them all. WrongError for what differs."""
         engine = Engine(
             model_of(self.model), implementation or kvfast.implementation(), self.config
         )
@@ -98,7 +96,6 @@ class Schedule:
         self.count(engine)
 
     def count(self, engine: Engine) -> None:
-        """Count what happened in the run."""
         stats = engine.manager.make_prefix_cache_stats()
         self.counts["hit tokens"] = 0 if stats is None else stats.hits_tokens
         self.counts["preemptions"] = engine.num_preemptions

@@ -23,7 +23,6 @@ STEPS: list[dict[str, Any]] = ACTION["runs"]["steps"]
 
 
 def command(program: str) -> dict[str, Any]:
-    """Return the step that runs a program."""
     (found,) = (step for step in STEPS if step.get("run", "").startswith(f"{program} "))
     return found
 
@@ -67,7 +66,6 @@ def run(
     ],
 )
 def test_what_is_installed_is_there(kvspec: str, installed: str, tmp_path: Path) -> None:
-    """Install the action's own checkout, a file, or a clone; a stub of pip prints arguments."""
     step = STEPS[0]
     place = f'pip() {{ printf "%s\\n" "$@"; }}; GITHUB_ACTION_PATH="{FOLDER}"; '
     done = run(step, tmp_path, place, impl="kvref", kvspec=kvspec)
@@ -88,7 +86,6 @@ def test_the_workflow_gives_the_action_what_it_takes() -> None:
 
 @pytest.mark.parametrize("program", ["pytest", pytest.param("kvspec", marks=pytest.mark.deep)])
 def test_a_step_of_the_workflow_passes_for_the_reference(program: str, tmp_path: Path) -> None:
-    """Check that its options exist and that its output files are uploaded."""
     done = run(command(program), tmp_path, impl="kvref")
     assert done.returncode == 0, done.stdout + done.stderr
     (uploaded,) = (step["with"]["path"] for step in STEPS if "upload" in step.get("uses", ""))
@@ -103,7 +100,6 @@ def test_a_step_of_the_workflow_passes_for_the_reference(program: str, tmp_path:
 def test_a_step_fails_for_a_broken_implementation_and_still_leaves_its_report(
     program: str, tmp_path: Path
 ) -> None:
-    """Plant a leak, which the report names by its rule."""
     (tmp_path / "leaky.py").write_text(
         "from tests.mistakes import mistaken\n"
         "def implementation():\n    return mistaken('LeaksUnhashedBlocks', audits=True)\n"
@@ -130,7 +126,6 @@ def test_the_report_is_made_and_kept_also_when_the_tests_fail() -> None:
 
 
 def test_the_page_names_options_that_exist() -> None:
-    """Look them up in the help of the plugin, the command and pytest."""
     text = (FOLDER / "README.md").read_text(encoding="utf-8")
     helps = [
         subprocess.run(

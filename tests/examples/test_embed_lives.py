@@ -88,7 +88,6 @@ class Life:
         self.requests: dict[str, tuple[Request, int]] = {}
 
     def fails(self) -> bool:
-        """Draw whether the load that ends fails."""
         does = self.random.random() < 0.25
         self.seen["loads that failed" if does else "loads"] += 1
         return does
@@ -132,7 +131,6 @@ class Life:
         return self.engine.num_added, sum(r.num_tokens for r, _ in self.requests.values())
 
     def abort(self, name: str) -> None:
-        """Take a request back, wherever it is."""
         request, _ = self.requests.pop(name)
         where = [self.engine.running, self.engine.loading, self.engine.waiting]
         names = ("running", "loading", "waiting")
@@ -156,7 +154,6 @@ class Life:
 
     @property
     def sent(self) -> list[list[Any]]:
-        """What the workers were sent."""
         return [
             [one.deltas.tolist(), list(one.zeroed), one.tokens.tolist(), one.slots.tolist()]
             for one in self.workers.batches

@@ -20,7 +20,6 @@ RUN = [code for language, code in BLOCKS if language == "python" and code not in
 
 
 def test_the_page_shows_the_example_as_it_is_and_runs_the_rest(tmp_path: Path) -> None:
-    """Run the code in order in one process, and compare prints with the comments."""
     assert {language for language, _ in BLOCKS} == {"python", "console"}
     assert [code.partition("(")[0] for code in SHOWN] == ["    def step"]
     code = "".join(RUN)
@@ -41,7 +40,6 @@ def test_the_demo_prints_what_the_page_says() -> None:
 
 
 def run(arguments: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
-    """Run Python with these arguments."""
     return subprocess.run(
         [sys.executable, *arguments], cwd=folder, capture_output=True, text=True, check=False
     )

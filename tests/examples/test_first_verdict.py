@@ -50,7 +50,6 @@ def test_each_server_is_built_probed_and_checked() -> None:
 @pytest.mark.deep
 @pytest.mark.parametrize("name", TRANSCRIPTS)
 def test_a_stranger_sees_what_the_page_shows(name: str, tmp_path: Path) -> None:
-    """Run the commands in one new folder."""
     program = TRANSCRIPTS[name][0].line.split()[0]
     if shutil.which(program) is None:
         pytest.skip(f"no {program}")

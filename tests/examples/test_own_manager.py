@@ -82,7 +82,6 @@ RANDOM = [run for run in RUNS if run.arguments[0] == "check" and run not in DIRE
 
 
 def loaded(text: str, folder: Path) -> ModuleType:
-    """Import a version of the manager."""
     path = folder / "mymanager.py"
     path.write_text(text, encoding="utf-8")
     spec = importlib.util.spec_from_file_location("mymanager", path)
@@ -101,7 +100,6 @@ def examined(text: str, folder: Path) -> Examination:
 
 
 def test_the_page_goes_from_the_first_version_to_the_final_one() -> None:
-    """Apply the page's changes alone; the examples have both versions."""
     assert RUNS[-1].manager.replace("A first KV-cache", "A small KV-cache") == FINAL
     assert [len(each) for each in (DIRECTED, RANDOM, PROBES)] == [6, 2, 2]
     for text in (FIRST, FINAL):
@@ -133,7 +131,6 @@ def test_a_probe_shows_what_the_page_says(run: Run, tmp_path: Path) -> None:
     "run", every_second(DIRECTED), ids=lambda run: f"{run.broken or run.arguments[1]}"
 )
 def test_a_directed_check_shows_what_the_page_says(run: Run, tmp_path: Path) -> None:
-    """Compare the whole output, apart from what the page leaves out."""
     done = made(run, tmp_path)
     assert done.returncode == (1 if run.broken else 0), done.stdout + done.stderr
     assert matches(run.output, done.stdout), done.stdout
@@ -143,7 +140,6 @@ def test_a_directed_check_shows_what_the_page_says(run: Run, tmp_path: Path) -> 
 
 
 def test_random_programs_find_what_directed_ones_do_not(tmp_path: Path) -> None:
-    """Compare the finding; the smallest sequence depends on how programs are drawn."""
     found = examined(RANDOM[0].manager, tmp_path)
     assert found.broken_rules == frozenset()
     violations = (found.random_violation(number, ())[0] for number in range(20))
@@ -156,7 +152,6 @@ def test_random_programs_find_what_directed_ones_do_not(tmp_path: Path) -> None:
 
 
 def test_the_final_version_conforms_at_level_safety(tmp_path: Path) -> None:
-    """Run directed programs and the first random ones, also through a server."""
     found = examined(FINAL, tmp_path)
     assert found.broken_rules == frozenset()
     assert "unbroken" in {outcome.verdict for outcome in found.outcomes.values()}
@@ -167,7 +162,6 @@ def test_the_final_version_conforms_at_level_safety(tmp_path: Path) -> None:
 
 @pytest.mark.deep
 def test_the_rows_about_a_window_are_what_is_found() -> None:
-    """Build and check six versions of the server in Rust."""
     assert "\n".join(rows()) in PAGE
 
 

@@ -12,7 +12,6 @@ PAGE = (FOLDER / "drawn.html").read_text(encoding="utf-8")
 
 
 def test_the_page_is_small_and_needs_nothing_else() -> None:
-    """Check for no network, no other file, and no trace of the machine that made it."""
     assert len(PAGE.encode()) < 300_000
     assert not re.search(r" src=|https?://|@import|url\(", PAGE)
     assert "default-src 'none'" in PAGE

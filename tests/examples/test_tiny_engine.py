@@ -82,7 +82,6 @@ def test_kernels_decode_the_same_alone() -> None:
 
 
 def planted(name: str) -> AbstractContextManager[None]:
-    """Plant this mistake in the device plane, while the context lasts."""
     made: AbstractContextManager[None] = find(name, chain(*TEXTS.values())).make()
     return made
 
@@ -110,7 +109,6 @@ def test_the_kernels_serve_the_same_engine() -> None:
 
 
 def found(seeds: Iterable[int], **options: object) -> bool:
-    """Check whether some schedule shows the mistake by a wrong result or an error."""
     for seed in seeds:
         schedule = Schedule(seed)
         # An audit of the manager would find it before the tokens do.

@@ -121,7 +121,6 @@ def test_the_example_in_cpp_follows_them(archive: Path, tmp_path: Path) -> None:
 
 @pytest.mark.deep
 def test_the_vectors_alone_find_mistakes_of_one_line(tmp_path: Path) -> None:
-    """Plant them in the Rust example, and run all chapters."""
     whole = tmp_path / "vectors"
     assert main(["vectors", "-o", str(whole)]) == 0
     shutil.copytree(READERS, tmp_path / "examples/vectors")

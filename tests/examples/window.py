@@ -68,7 +68,6 @@ def versions() -> list[tuple[str, str]]:
 
 
 def rows() -> list[str]:
-    """Build the table."""
     lines = ["| what is added | rules that break, as the report has them |", "|---|---|"]
     for added, text in versions():
         with tempfile.TemporaryDirectory() as folder:
@@ -81,7 +80,6 @@ def rows() -> list[str]:
 
 
 def main() -> None:
-    """Write the table behind its mark."""
     write_behind(PAGE, MARK, rows())
 
 

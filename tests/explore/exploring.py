@@ -20,7 +20,6 @@ def explored(
     oracle: Implementation | None = None,
     max_edges: int | None = None,
 ) -> Exploration:
-    """Explore the reference, or `oracle`, with a subject beside it if one is given."""
     name = None if subject is None else "subject"
     pair = Pair(oracle or kvref.implementation(), subject, "kvref", name)
     return explore(Exploration(what), pair, max_edges=max_edges)

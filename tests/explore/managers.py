@@ -29,7 +29,6 @@ KEPT: list[ReferenceManager] = []
 
 
 def kept(handle: int) -> ReferenceManager:
-    """Return the manager of this handle."""
     return KEPT[handle]
 
 

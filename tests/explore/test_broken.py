@@ -28,13 +28,11 @@ ORDER, LEAK = "TakesFromTheBack in pool", "LeaksUnhashedBlocks in pool"
 
 
 def by(mistake: str) -> Implementation:
-    """Return the implementation with this mistake: kvref, or kvfast uncompiled."""
     made: Implementation = find(mistake, (*mistakes(), *of_kvfast())).make()
     return made
 
 
 def violation_of(planted: str) -> tuple[Violation, Pair]:
-    """Return the violation that a mistake shows in a configuration, and the pair."""
     mistake, _, name = planted.partition(" in ")
     subject = by(mistake)
     violation = explored(configuration(name), subject).violation
@@ -64,7 +62,6 @@ def test_what_only_options_together_show_is_not_found_where_one_is_missing(
 
 @pytest.mark.parametrize("case", PLANTED, ids=str)
 def test_a_planted_bug_is_found_by_the_shortest_way(case: Case) -> None:
-    """Describe it in words: every call, and what is wrong after the last."""
     violation, pair = violation_of(case.name)
     told = list(trace.lines(violation, pair))
     assert told[0].startswith(f"{violation.broken.rule} (")
@@ -138,8 +135,6 @@ def test_other_hashes_are_found_where_a_request_begins_or_grows(
 
 
 def test_a_subject_that_fails_at_what_it_did_before_is_told_with_its_error() -> None:
-    """Rebuild each state from its path, which fails the second time."""
-
     class OnlyOnce(type(kvref.implementation())):  # type: ignore[misc]  # a class of a value
         """Managers are made for the start, and for no other state."""
 
@@ -168,7 +163,6 @@ class ShowsNothing(ReferenceManager):
 
 
 def test_a_subject_that_cannot_be_looked_at_is_told_with_its_error() -> None:
-    """Blame no other rule: no operation failed, only the snapshot did."""
     pair = Pair(kvref.implementation(), WithManager(ShowsNothing))
     found = explore(Exploration(configuration("pool")), pair).violation
     assert found is not None

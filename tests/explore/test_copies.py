@@ -60,7 +60,6 @@ def test_what_a_manager_hides_from_its_snapshot_shows_in_the_next_move() -> None
 
 
 def test_no_invariant_of_transitions_is_broken_by_what_changes_nothing() -> None:
-    """Show that they need no check after a call that leaves the state as it was."""
     config = kvref.implementation().create(SMALL.config).config
     calls = {*PURE_CALLS, "allocate_slots", "free", "evict_blocks", "reset_prefix_cache"}
     snapshots = [pickle.loads(packed).snapshot for packed in level_of(SMALL)]

@@ -43,7 +43,6 @@ NEVER_OF_A_REQUEST = {"illegal", "evict", "reset", "step", "ask"}
     ids=[EMPTY, PREEMPTED, LOADING, RUNNING, "all computed", "as long as it may be"],
 )  # fmt: skip
 def test_a_request_has_these_moves(seat: Seat, expected: set[Move]) -> None:
-    """Find each exactly once."""
     one = replace(WHAT, num_requests=1)
     every = moves(one, State(SNAPSHOT, World((seat,))))
     found = [move for move in every if move[0] not in NEVER_OF_A_REQUEST]
@@ -86,8 +85,6 @@ OWN_HIT = AT_TWO.asks(1, num_new_computed_tokens=2, new_computed_blocks=[[1]])
 def test_what_is_illegal_is_asked_with_these_arguments(
     config: ManagerConfig, seat: Seat, expected: dict[str, object]
 ) -> None:
-    """Make calls that concern no request only once, as the first request's."""
-
     def found(state: State, number: int) -> dict[str, object]:
         asked = {name: call.arguments(config, state, number) for name, call in ILLEGAL.items()}
         return {name: arguments for name, arguments in asked.items() if arguments is not None}

@@ -79,7 +79,6 @@ def played(what: Configuration, world: World, move: Move, answers: Any) -> tuple
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_a_move_asks_this_and_leaves_the_request_so(case: Case) -> None:
-    """Read the results of the move's calls from behind the move."""
     (_, *seat), move = (words(line)[0] for line in case.given[:2])
     told = (line.partition(" ") for line in case.given[2:])
     answers = {name: json.loads(answer) for name, _, answer in told}

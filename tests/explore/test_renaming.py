@@ -122,7 +122,6 @@ def test_the_reduced_graph_has_one_state_for_each_orbit_and_the_edges_of_one_of_
 
 
 def test_a_form_that_forgot_a_fact_would_be_noticed(whole: tuple[list[State], int]) -> None:
-    """Reverse the queue: no renaming where its blocks differ."""
     states, _ = whole
     names = SMALL.names()
     changed = 0
@@ -170,7 +169,6 @@ OTHERWISE: dict[str, tuple[Any, ...]] = {
 
 
 def test_everything_that_a_snapshot_says_is_in_a_fingerprint() -> None:
-    """Leave nothing out: states with equal fingerprints are checked only once."""
     assert set(OTHERWISE) == {member.name for member in fields(Snapshot)}
     states = [STATE]
     states += (replace(STATE, **{name: value}) for name, of in OTHERWISE.items() for value in of)

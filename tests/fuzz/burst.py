@@ -53,7 +53,6 @@ class Finding(Exception):  # noqa: N818 (a result that ends a story)
 
 
 def is_allowed(error: BaseException) -> bool:
-    """Check whether a call may raise it."""
     if isinstance(error, NEVER):
         return False
     if isinstance(error, no.Foreign):
@@ -134,7 +133,6 @@ class Burst:
         self.handles = [self.batched.register(request) for request in self.own]
 
     def request(self, name: str) -> Any:
-        """Make a request that begins like one of the program."""
         text = self.random.choice(self.texts)
         tokens = [*text[: self.random.choice((3, 9, 40))], self.random.randrange(9)]
         longest = self.manager.config.max_model_len_tokens
@@ -180,7 +178,6 @@ class Burst:
         return ()
 
     def members(self, cls: Any) -> dict[str, Any]:
-        """Draw some members of a dataclass."""
         some = [each for each in fields(cls) if self.random.random() < 0.35]
         return {each.name: self.value(str(each.type)) for each in some}
 
@@ -226,7 +223,6 @@ class Burst:
         return random.choice((*values, None, 7, "x", object()))
 
     def foreign(self) -> Any:
-        """Make a request of the reference."""
         maker = kvref.implementation()
         theirs = maker.create(self.manager.config, check_invariants=False)
         return maker.make_request(theirs, RequestInput("foreign", [1]))
@@ -321,7 +317,6 @@ class Burst:
             self.fail(f"changed by a refused {name}", str(first_difference(before, after)))
 
     def look(self) -> Any:
-        """Return the state, whose invariants hold."""
         try:
             state = self.manager.snapshot()
             check_snapshot(self.manager.config, state)

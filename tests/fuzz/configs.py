@@ -23,7 +23,6 @@ ODD_RATES = (1e-9, 0.5, 1.0, 1)
 
 
 def draw_config(random: Random) -> ManagerConfig:
-    """A configuration that kvfast accepts."""
     plain = random_config(random)
     for _ in range(5):
         changed = _changed(random, plain)
@@ -36,7 +35,6 @@ def draw_config(random: Random) -> ManagerConfig:
 
 
 def _changed(random: Random, config: ManagerConfig) -> ManagerConfig:
-    """The configuration with some options drawn anew."""
     new: dict[str, Any] = {}
     chosen: dict[str, Callable[[], object]] = {
         "max_model_len_tokens": lambda: random.choice((2, 7, 64, 256, *LARGE)),
@@ -70,7 +68,6 @@ def _changed(random: Random, config: ManagerConfig) -> ManagerConfig:
 
 
 def _other_spec(random: Random, group: KVCacheGroup) -> KVCacheGroup:
-    """The group with a spec of other sizes."""
     spec: LayerSpec = group.spec
     factor = random.choice((1, 1, 3, 16, 100))
     new: dict[str, Any] = {"block_size": spec.block_size * factor}

@@ -75,7 +75,6 @@ class Hostile(Check):
         signal.setitimer(signal.ITIMER_VIRTUAL, self.patience)
 
     def after_step(self, runner: Runner) -> None:
-        """Make a burst after some steps."""
         if self.random.random() < 0.4:
             burst = Burst(self.random, runner)
             for _ in range(self.random.choice((1, 4, 12))):
@@ -99,7 +98,6 @@ class Fuzzer:
             self.hole.__enter__()
 
     def play(self, number: int) -> Finding | None:
-        """Play a story up to its first finding."""
         random = Random(f"{self.seed}/{number}")
         program = program_of(random)
         hostile = Hostile(random, self.patience)
@@ -168,7 +166,6 @@ class Fuzzer:
 
 
 def crash(status: int, said: str) -> str:
-    """Return one key for one cause: what a sanitizer says without addresses, else the number."""
     found = SUMMARY.search(said)
     if found is None:
         return f"ended with {status}"

@@ -13,12 +13,10 @@ ODD: tuple[Any, ...] = (-1, 0, 1, 2, 7, 2**31, 2**40, 2**70, None, True, "x", b"
 
 
 def tamper(snapshot: Snapshot, member: str, seed: int) -> Snapshot:
-    """The snapshot with one member changed somewhere."""
     return replace(snapshot, **{member: _changed(getattr(snapshot, member), Random(seed))})
 
 
 def _changed(value: Any, random: Random) -> Any:
-    """A value of the same kind with something else in it."""
     if isinstance(value, dict) or hasattr(value, "items"):
         items = list(value.items())
         if not items or random.random() < 0.3:

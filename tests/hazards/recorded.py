@@ -85,7 +85,6 @@ class Recorded(Engine):
         self.started = []
 
     def slots_read(self, one: Any) -> Iterable[Place]:
-        """Return the slots of a request that are computed before its tokens of this step."""
         blocks = self.manager.get_blocks(one.request).groups[0]
         for index in range(-(-one.request.num_computed_tokens // self.size)):
             end = min(one.request.num_computed_tokens - index * self.size, self.size)
@@ -94,7 +93,6 @@ class Recorded(Engine):
                 yield Place("gpu", blocks[index], 0, done)
 
     def places(self, slots: Iterable[int]) -> tuple[Place, ...]:
-        """Return slots by their block."""
         by_block: dict[int, list[int]] = {}
         for slot in slots:
             by_block.setdefault(slot // self.size, []).append(slot % self.size)

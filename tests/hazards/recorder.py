@@ -24,13 +24,11 @@ class Recorder:
         self.issue(Pools(dict.fromkeys(pools, size)))
 
     def issue(self, line: Line) -> None:
-        """Check one line more."""
         self.num_lines += 1
         self.found += self.checker.take(line, self.num_lines)
 
     @property
     def rules(self) -> list[str]:
-        """Return those that are broken."""
         return [each.rule for each in self.found]
 
     def places(self, blocks: Iterable[int], pool: str = "gpu") -> tuple[Place, ...]:

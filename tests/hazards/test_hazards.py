@@ -79,7 +79,6 @@ def test_a_history_is_named_by_its_rule(
 
 @pytest.mark.parametrize("name", HISTORIES)
 def test_a_history_is_right_if_the_second_waits_for_the_first(name: str) -> None:
-    """Where there is no first, the second comes too late, and is left out."""
     lines = (FOLDER / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()
     checker = HazardChecker()
     for number, line in lines_of(lines):
@@ -93,7 +92,6 @@ def test_a_history_is_right_if_the_second_waits_for_the_first(name: str) -> None
 
 @pytest.fixture(params=["recorded", "by the monitor"])
 def make(request: pytest.FixtureRequest) -> Callable[[], Implementation]:
-    """Return what makes kvfast, whose managers a monitor may watch."""
     if request.param == "recorded":
         return kvfast.implementation
     return lambda: watched(kvfast.implementation())
@@ -116,7 +114,6 @@ def test_an_engine_with_loads_failures_and_aborts_has_no_hazard(
 def test_a_mistake_of_the_engine_is_named_by_its_rule(
     mistake: type[Recorded], rule: str, make: Callable[[], Implementation]
 ) -> None:
-    """Take the first hazard found in each life, and of these the most frequent."""
     first = Counter[str]()
     for seed in range(NUM_LIVES):
         life = Life(seed, make(), mistake)

@@ -56,7 +56,6 @@ HOLES: Mapping[str, tuple[str, str, Any]] = {
 
 
 def inputs(name: str, number: int, seed: int) -> Any:
-    """Yield the inputs: valid ones, hard ones, then damaged ones."""
     reader = READERS[name]
     valid = reader.valid()
     yield from (*valid, *reader.hard)
@@ -74,7 +73,6 @@ def inputs(name: str, number: int, seed: int) -> Any:
 
 
 def problem(read: Callable[[Path], object], path: Path) -> str | None:
-    """Return what is wrong with the way the input is read, or None."""
     began = time.process_time()
     try:
         read(path)

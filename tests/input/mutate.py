@@ -73,7 +73,6 @@ def change(value: Any, rng: random.Random, hostile: Callable[[], Any]) -> None:
 
 
 def in_json(text: bytes, rng: random.Random) -> bytes:
-    """Change some values of one JSON text."""
     value = json.loads(text)
     texts: list[str] = []
 
@@ -91,12 +90,10 @@ def in_json(text: bytes, rng: random.Random) -> bytes:
 
 
 def in_document(data: bytes, rng: random.Random) -> bytes:
-    """Change one JSON document."""
     return in_json(data, rng)
 
 
 def in_lines(data: bytes, rng: random.Random) -> bytes:
-    """Change one line, or drop, double or move it."""
     lines = data.splitlines()
     at = rng.randrange(len(lines))
     kind = rng.randrange(8)
@@ -112,7 +109,6 @@ def in_lines(data: bytes, rng: random.Random) -> bytes:
 
 
 def in_frames(data: bytes, rng: random.Random) -> bytes:
-    """Change one CBOR message behind its length."""
     frames, at = [], 0
     while at < len(data):
         size = int.from_bytes(data[at : at + 4], "big")
@@ -187,7 +183,6 @@ def bomb(filling: bytes) -> bytes:
 
 
 def zstd() -> zstandard.ZstdCompressor:
-    """Return the compressor at its fastest level."""
     return zstandard.ZstdCompressor(level=1)
 
 

@@ -55,20 +55,17 @@ def records() -> tuple[bytes, ...]:
 
 
 def read_record(path: Path) -> None:
-    """Read the header, then all of it."""
     read_header(path)
     for _ in read_trace(path):
         pass
 
 
 def view(path: Path) -> None:
-    """Read it as a page does."""
     with contextlib.suppress(NotShownError):
         load(path)
 
 
 def planning_records() -> tuple[bytes, ...]:
-    """Return a call of each function."""
     return (PLANNING.read_bytes(),)
 
 
@@ -83,14 +80,12 @@ def plans() -> tuple[bytes, ...]:
 
 
 def plan(path: Path) -> None:
-    """Read the file and make the plan."""
     file = read_plan_file(path, {"engine.max_model_len": 64})
     assert REFERENCE.planner is not None
     make_report(file, REFERENCE, REFERENCE.planner)
 
 
 def read_a_trace(path: Path) -> None:
-    """Read all requests."""
     with TraceFile(str(path)) as trace:
         for _ in trace:
             pass
@@ -108,7 +103,6 @@ class Loop:
         self.answered: list[bytes] = []
 
     def exchange(self, framed: bytes, timeout_s: float, number: int = 1) -> Iterator[bytes]:
-        """Yield the bodies of the replies."""
         buffer = MessageBuffer(self.framing)
         buffer.feed(framed)
         self.asked.append(framed)
@@ -129,16 +123,13 @@ class Loop:
             yield found
 
     def end(self, grace_s: float = 0.0) -> bytes:
-        """Do nothing."""
         return b""
 
     def last_words(self) -> str:
-        """Return nothing."""
         return ""
 
 
 def converse(framing: str, said: list[bytes] | None = None) -> Loop:
-    """Hold a short conversation."""
     loops: list[Loop] = []
 
     def start(command: tuple[str, ...], framing: str) -> Loop:
@@ -161,7 +152,6 @@ def converse(framing: str, said: list[bytes] | None = None) -> Loop:
 
 
 def read_answers(path: Path) -> None:
-    """Read them as the client does."""
     converse("json", path.read_bytes().split(b"\n"))
 
 

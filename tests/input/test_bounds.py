@@ -188,7 +188,6 @@ def test_a_line_without_end_is_given_up_at_its_limit(
 def test_a_record_that_is_kept_in_memory_is_bounded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Read line by line it is not."""
     path = tmp_path / "record.jsonl.gz"
     path.write_bytes(gzip.compress(RECORD.read_bytes()))
     assert len(read_whole_trace(path)[1]) > 10

@@ -16,7 +16,6 @@ ROOT = Path(__file__).parents[2]
 
 
 def run(reader: str, *more: str) -> subprocess.CompletedProcess[str]:
-    """Run the fuzzer in a separate process."""
     command = [sys.executable, "-m", "tests.input.fuzz", reader, *more]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
 
@@ -30,7 +29,6 @@ def test_damaged_input_is_read_or_refused(reader: str, request: pytest.FixtureRe
 
 @pytest.mark.parametrize("hole", every_second(HOLES))
 def test_a_planted_hole_is_found(hole: str) -> None:
-    """Find it by an error of another kind, or by running out of memory or time."""
     done = run(HOLES[hole][0], "--inputs", "150", "--hole", hole)
     assert done.returncode != 0, "not found"
     assert ": error:" not in done.stderr, "the fuzzer itself was called wrongly"

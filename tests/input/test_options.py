@@ -68,7 +68,6 @@ def test_an_option_with_nonsense_is_one_line(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Require one line without a traceback, however long the nonsense."""
     monkeypatch.chdir(tmp_path)
     wrong = []
     for arguments in calls(name):

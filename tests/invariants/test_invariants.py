@@ -83,7 +83,6 @@ def test_real_states_pass(good: State) -> None:
     ids=str,
 )
 def test_a_wrong_shape_is_found_first(where: str, members: dict[str, object]) -> None:
-    """An id outside the pool with the name of its list."""
     is_of_request = not members.keys() <= vars(story().snapshot).keys()
     bad = story().with_request("a", **members) if is_of_request else story().with_(**members)
     with pytest.raises(InvariantViolation) as caught:

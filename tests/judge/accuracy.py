@@ -46,7 +46,6 @@ def row(mistake: str, rules: tuple[str, ...], evidence: Sequence[Evidence]) -> R
 
 
 def rows(outcomes: Outcomes) -> list[Row]:
-    """Rank the rules for each mistake of the registry."""
     return [
         row(name, outcomes.rules[name], evidence_of(name, outcomes)) for name in outcomes.failed
     ]
@@ -63,7 +62,6 @@ def share(some: Sequence[Row], way: int, places: int) -> float:
 
 
 def text(measured: Sequence[Row], total: int) -> str:
-    """Write the page; `total` mistakes are in the registry."""
     unseen = [each for each in measured if not each.blamed[-1]]
     lines = [*HEAD, "", f"Measured: {len(measured)} of {total} mistakes.", ""]
     lines += ["| ranking | mistakes | a right rule first | in the first three |"]

@@ -65,7 +65,6 @@ def _dumped(value: object) -> str:
 
 
 def found(name: str, subject: Implementation, oracle: Implementation) -> Kind | None:
-    """Return the findings of a check at level identity; an endless loop is one."""
     check = CHECKS[name]
     with interrupted():
         try:

@@ -27,7 +27,6 @@ def measured() -> list[Row]:
 
 
 def test_the_right_rule_leads(measured: list[Row]) -> None:
-    """Of all mistakes, those among them that no directed check sees."""
     assert share(measured, 2, 1) >= 0.95
     assert share(measured, 2, 3) >= 0.97
 
@@ -41,7 +40,6 @@ def test_the_right_rule_of_an_unknown_mistake_leads(measured: list[Row]) -> None
 
 
 def test_what_is_known_is_of_the_registry() -> None:
-    """Checks that are newer than the file are no harm, as long as they are few."""
     among = {mistake.id: mistake.rules for mistake in registry()}
     outcomes = known()
     assert outcomes.rules.items() <= among.items()

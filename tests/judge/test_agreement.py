@@ -20,7 +20,6 @@ from tests.programs import CFG, A
 
 
 def one() -> RequestState:
-    """The state of a request that holds blocks."""
     steps = (Arrive(A), Admit())
     runner = Runner(Program(CFG, steps), kvref.implementation())
     for step in steps:
@@ -33,10 +32,6 @@ ONE = one()
 
 @pytest.mark.parametrize("case", cases(__file__, "agreement.txt"), ids=str)
 def test_where_two_answers_part_is_said(case: Case) -> None:
-    """Of calls first where ids are a policy, so that their number and null count, then exactly.
-
-    For reports both sides apart, and the place without what other programs have otherwise.
-    """
     what, *values = case.given
     expected, *others = (eval(value, {"ONE": ONE, "replace": replace}) for value in values)
     if len(others) > 1:

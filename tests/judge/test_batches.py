@@ -13,7 +13,6 @@ from tests.mistakes import mistaken, of_random_steps
 
 @pytest.mark.parametrize("mistake", every_second(of_random_steps()))
 def test_random_steps_see_a_mistake(mistake: str) -> None:
-    """Compared with the subject's own single calls, so that no oracle is needed."""
     found = example_violation(random_steps_are_their_single_calls, mistaken(mistake), Policy())
     assert found is not None
     assert found.rule.startswith("KV-BATCH-")

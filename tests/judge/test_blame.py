@@ -31,7 +31,6 @@ EVIDENCE = (
 
 
 def violation(kind: tuple[str, str]) -> Violation:
-    """As a difference is found, under the rule of the call that shows it."""
     return Violation(kind[0], kind[1], "", Program(NOTHING, ()), ())
 
 
@@ -83,8 +82,6 @@ def test_a_mistake_that_behaves_otherwise_is_not_named(report: Report) -> None:
 def test_ctrl_c_while_mistakes_are_looked_up_keeps_the_report(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The findings are shown, and that the run was interrupted."""
-
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
@@ -105,7 +102,6 @@ def test_the_dictionary_has_mistakes_of_the_oracle_alone() -> None:
 
 @pytest.mark.parametrize("level", [Level.BEHAVIOUR, Level.IDENTITY])
 def test_a_story_is_played_again_at_the_level_of_the_run(level: Level) -> None:
-    """A check compares ids at identity alone, so that below it the same answer has other words."""
     options = Options(level, DIRECTED, ("KV-FULL-2",))
     subject = find_implementation("mistake:FullPassesOverGaps")
     found = Suite(subject, find_implementation("kvref"), options).run()

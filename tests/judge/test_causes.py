@@ -60,7 +60,6 @@ def test_each_way_has_its_own_story_the_smallest_first(queues: tuple[Report, Sui
 
 
 def test_a_file_of_known_differences_has_a_cause_once(queues: tuple[Report, Suite]) -> None:
-    """Which ways random programs find depends on the time that they have."""
     report, suite = queues
     assert [each.cause for each in findings(report)] == list(
         dict.fromkeys(each.cause for each in report.violations)
@@ -82,7 +81,6 @@ class Refuses(MyManager):
 
 
 def test_a_refusal_hides_no_crash_of_the_same_call() -> None:
-    """They are one kind: a legal call that ended with an error."""
     options = Options(Level.SAFETY, Budget(0.0, 20, 5.0).counted(60))
     suite = Suite(minimal(Refuses), None, options)
     report = suite.run()
@@ -99,7 +97,6 @@ def way(number: int, rule: str = QUEUE, cause: str = "a") -> Violation:
 
 
 def test_few_ways_of_a_rule_are_told_and_every_cause() -> None:
-    """Known differences of a file are never left out; the rest is counted."""
     causes = [way(number, cause=f"{number}") for number in (5, 4)]
     told, more = ways_told(causes, [way(3), way(2)], [way(1), way(1, "KV-POOL-11")])
     assert [len(each.operations) for each in told] == [3, 4, 5]
@@ -110,7 +107,6 @@ def test_few_ways_of_a_rule_are_told_and_every_cause() -> None:
 
 
 def test_rules_keep_their_order_and_a_story_is_told_once() -> None:
-    """Two ways that are made small may end at the same story."""
     found = smallest_first([way(3, "KV-POOL-9"), way(2), way(1, "KV-POOL-9"), way(2)])
     assert [(each.rule, len(each.operations)) for each in found] == [
         ("KV-POOL-9", 1), ("KV-POOL-9", 3), (QUEUE, 2),

@@ -34,7 +34,6 @@ def told_apart(arrival: Arrive, start: int = 0) -> list[int]:
 
 
 def test_items_and_embeddings_tell_tokens_apart() -> None:
-    """By which item and which part of it; a token without either is itself."""
     assert told_apart(Arrive((1, 2, 3))) == [1, 2, 3]
     plain, first, second, last = told_apart(ITEM)
     assert (plain, last) == (1, 4)
@@ -57,7 +56,6 @@ def done(name: str, result: Any = None, **more: Any) -> Performed:
 
 @pytest.mark.parametrize("exact_ids", [True, False])
 def test_an_answer_and_how_much_is_free_are_compared_with_the_oracle(exact_ids: bool) -> None:
-    """The state at identity alone; nothing while the oracle is apart, or where there is none."""
     check, runner = CompareCheck(exact_ids=exact_ids), ran()
     view = done("free").after
     blocks = replace(view.snapshot, free_queue=())
@@ -80,7 +78,6 @@ def test_an_answer_and_how_much_is_free_are_compared_with_the_oracle(exact_ids: 
 
 
 def test_events_are_taken_of_both_sides_after_each_step() -> None:
-    """Those of the subject fold to what is cached; none come where they are off."""
     runner = ran(Arrive(A), Admit(), oracle=REFERENCE)
     assert runner.oracle is not None
     check = EventCheck()
@@ -144,7 +141,6 @@ def test_a_transition_is_told_with_its_ending(
 
 
 def test_a_load_that_is_awaited_is_written_when_it_arrives() -> None:
-    """Or when it turns out lost; until then its blocks hold nothing."""
     runner = ran(Arrive(A), Admit(external_tokens=4, load_later=True))
     (request,) = runner.requests
     asked = next(given for name, _, given in runner.operations if name == "allocate_slots")

@@ -34,8 +34,6 @@ def states(mode: str = "none", drafts: int = 0) -> MambaSpec:
 
 
 class Told(ContentCheck):
-    """Calls of one group, in few words."""
-
     def __init__(self, spec: LayerSpec) -> None:
         caching = not isinstance(spec, CrossAttentionSpec)
         super().__init__(configure(30, spec, max_model_len_tokens=12, enable_caching=caching))
@@ -61,7 +59,6 @@ class Told(ContentCheck):
         self.read_hit("q", content, [blocks], length)
 
     def held(self, blocks: list[int], length: int, content: Content = TEXT) -> None:
-        """The request goes on behind so many tokens."""
         self.read_held("r", "held", content, [blocks], length, "KV-HASH-1")
 
     def accept(self, blocks: list[int], start: int, end: int, content: Content = LONGEST) -> None:

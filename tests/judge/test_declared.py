@@ -136,7 +136,6 @@ def expect_counts_that_add_up(report: Report, can: Capabilities) -> None:
 
 @pytest.mark.parametrize("name", IN_EVERY_RUN)
 def test_who_declares_less_conforms(name: str) -> None:
-    """At behaviour, which needs no snapshot and checks what safety does; a second of programs."""
     expect_no_violation(name, Level.BEHAVIOUR, SHORT)
 
 
@@ -161,7 +160,6 @@ PAIRS = [frozenset(pair) for pair in combinations(TYPES, 2)]
 
 @pytest.mark.parametrize("types", PAIRS, ids=lambda types: "+".join(sorted(map(str, types))))
 def test_what_is_left_of_a_configuration_is_served(types: frozenset[type[LayerSpec]]) -> None:
-    """With every pair of types: no retention without a window, no two equal groups (KV-CFG-7)."""
     can = replace(ALL, spec_types=types)
     for program in random_programs(0, 0, 4):
         cut = fit.random_program(program, can, Policy(), hashes_matter=True, oracle=None)
@@ -169,7 +167,6 @@ def test_what_is_left_of_a_configuration_is_served(types: frozenset[type[LayerSp
 
 
 def test_what_the_oracle_refuses_is_drawn_anew() -> None:
-    """Blocks of 8 tokens at least: some retention intervals then fit no more."""
     can = replace(ALL, min_block_size_tokens=8)
     refused = 0
     for program in random_programs(0, 0, 4):

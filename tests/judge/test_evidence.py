@@ -101,7 +101,6 @@ class TakesFromTheBackAndLeaks(BlockPool):
 
 
 def test_at_safety_the_record_holds_what_the_subject_did(tmp_path: Path) -> None:
-    """The oracle would part from it at the first block; the page leads to the finding."""
     subject = ReferenceImplementation(TakesFromTheBackAndLeaks)
     violation = next(found(subject, Level.SAFETY))
     record = write_record(violation, subject, REFERENCE, tmp_path / "record.jsonl")
@@ -114,8 +113,6 @@ def test_at_safety_the_record_holds_what_the_subject_did(tmp_path: Path) -> None
 
 
 def test_a_subject_that_shows_no_state_gets_what_the_oracle_answers(tmp_path: Path) -> None:
-    """Its own states are unknown; the finding is there all the same."""
-
     class Leaks(MyManager):
         def free(self, request: Any) -> None:
             self.tables.get(request.request_id, [])[:1] = []

@@ -25,7 +25,6 @@ POLICIES = (
 
 
 def test_every_rule_has_a_directed_check_or_a_reason() -> None:
-    """A rule that nothing is about would be checked by luck."""
     cited = {rule for example in EXAMPLES for rule in example.rules}
     rules = set(rule_sentences())
     assert cited <= rules
@@ -40,10 +39,6 @@ def test_names_are_unique() -> None:
 
 @pytest.mark.parametrize("example", every_second(EXAMPLES), ids=lambda example: str(example.name))
 def test_the_reference_is_as_the_example_says(example: Example) -> None:
-    """Under every choice that it may declare, but for those that the example takes as usual.
-
-    Under the usual ones tests/contract/test_directed.py has it.
-    """
     for policy in POLICIES:
         if policy != Policy() and all(
             getattr(policy, choice) == getattr(Policy(), choice) for choice in example.choices

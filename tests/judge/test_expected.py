@@ -62,7 +62,6 @@ def known(cause: str, *shown_by: str, reason: str = "") -> Finding:
 def test_only_what_was_looked_for_can_be_gone(
     listed: Finding, found: dict[str, tuple[str, ...]], looked_at: str, said: str
 ) -> None:
-    """And whatever shows a finding that nothing showed before makes it new."""
     run = report(looked_at, **found)
     compared = compare(FILE, [listed], run)
     states = ("known", "new", "gone", "not_seen")
@@ -118,7 +117,6 @@ def test_a_damaged_file_and_one_of_another_run_are_refused(
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """With a file of what broken chunks show, and a reason for it."""
     path = tmp_path_factory.mktemp("expected")
     done = kvspec(path, "check", SUBJECT, *RUN, "--write-expect", str(FILE))
     assert done.returncode == 0, done.stderr
@@ -128,7 +126,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_nothing_new_is_no_failure(folder: Path) -> None:
-    """In no form of the report; what is known is there with its reason."""
     outputs = ("--json", "r.json", "--junit", "r.xml", "--html", "r.html")
     done = kvspec(folder, "check", SUBJECT, *RUN, "--expect", str(FILE), *outputs)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -160,7 +157,6 @@ def test_another_mistake_is_new_and_this_one_gone(folder: Path) -> None:
 
 
 def test_a_file_of_other_rules_cannot_be_expected(folder: Path) -> None:
-    """Exit code 2 before anything runs, and nothing is written over it."""
     for option in ("--expect", "--write-expect"):
         before = (folder / FILE).read_bytes()
         done = kvspec(folder, "check", SUBJECT, "--budget", "directed", option, str(FILE))

@@ -49,13 +49,11 @@ def test_who_has_only_plain_keys_is_judged_under_plain() -> None:
 
 
 def test_who_names_tags_and_hashes_none_is_found() -> None:
-    """By hashes, and without them by a hit that nobody may have."""
     assert broken(Plain(), Level.IDENTITY) >= {"KV-HASH-7", "KV-HASH-8", "KV-HASH-9", "KV-HASH-10"}
     assert broken(Plain(), Level.SAFETY) == {"KV-HASH-10"}
 
 
 def test_an_old_server_is_sent_no_extra_keys(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It would refuse the member, or hash bare values where kinds are asked for."""
     remote = find_implementation(serve("kvref"))
     assert isinstance(remote, RemoteImplementation)
     connection = remote.connection

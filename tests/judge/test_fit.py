@@ -39,7 +39,6 @@ def checked(manager_class: type[MyManager] = MyManager, seconds: float = 0.0) ->
 
 
 def test_a_small_manager_is_judged_at_safety() -> None:
-    """One group, prefix caching, and no snapshot: enough for a verdict, also in random programs."""
     report = checked(seconds=3.0)
     assert report.violations == ()
     assert (report.interrupted, report.gave_up) == (False, False)
@@ -49,7 +48,6 @@ def test_a_small_manager_is_judged_at_safety() -> None:
 
 
 def test_what_is_left_out_names_what_is_lacking() -> None:
-    """The reasons are the names of features, hash functions and block types."""
     left_out = checked().left_out
     assert left_out["KV-POOL-11: a reset of an empty cache clears the statistics"] == ("reset",)
     assert "SlidingWindowSpec" in left_out["KV-CFG-6"]
@@ -111,7 +109,6 @@ class ChangesOnErrors(MyManager):
 def test_a_broken_small_manager_is_caught_from_outside(
     broken: type[MyManager], rules: set[str]
 ) -> None:
-    """Without a snapshot: by content, by counting, by what an error left behind."""
     found = {violation.rule for violation in checked(broken).violations}
     assert found
     assert found <= rules
@@ -129,7 +126,6 @@ STEPS = (
 
 
 def test_a_random_program_keeps_what_is_left_of_its_steps() -> None:
-    """Members of steps are dropped one by one; what is left needs nothing any more."""
     program = replace(SCENARIOS[0], steps=STEPS)
     cut = random_program(program, BASE, Policy(), hashes_matter=True, oracle=None)
     assert cut is not None
@@ -156,7 +152,6 @@ def lost(feature: Feature) -> set[Feature]:
 
 
 def test_a_subject_without_windows_gets_other_groups() -> None:
-    """A random configuration loses the groups that the subject cannot have."""
     wanted: Callable[[Program], bool] = lambda p: p.name == "three groups, several rounds"  # noqa: E731
     program = next(filter(wanted, SCENARIOS))
     cut = random_program(program, BASE, Policy(), hashes_matter=True, oracle=None)

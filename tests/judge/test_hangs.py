@@ -64,7 +64,6 @@ def test_the_suite_gives_up_and_says_so(soon: None) -> None:
 
 
 def test_whoever_answers_is_not_disturbed() -> None:
-    """No timer runs afterwards, and the handler of signals is the one from before."""
     handler = signal.getsignal(signal.SIGALRM)
     assert first_violation(SCENARIOS[0], kvref.implementation(), Level.SAFETY) is None
     assert signal.getitimer(signal.ITIMER_REAL)[0] == 0

@@ -30,7 +30,6 @@ STORY = (
 @pytest.mark.parametrize("group", GROUPS)
 @pytest.mark.parametrize("number", range(len(ILLEGAL_OPERATIONS)))
 def test_the_reference_refuses_every_illegal_operation(group: str, number: int) -> None:
-    """A request that waits, one that runs, one that ended: an error, and nothing changes."""
     steps = tuple(steps_of(*(line.replace("N", str(number)) for line in STORY)))
     config = configured(f"pool 12; {group}")
     for policy in (config.policy, find_profile("vllm-0.33").policy):

@@ -62,7 +62,6 @@ def test_a_mistake_is_found_by_a_story(mistake: str, rule: str) -> None:
 
 @pytest.mark.deep
 def test_random_programs_find_each_mistake() -> None:
-    """Those that `kvspec check` draws for subjects with the feature, the first few hundred."""
     drawn = programs(3)
     for mistake, rule in MISTAKES:
         subject = mistaken(mistake)
@@ -130,7 +129,6 @@ def test_where_hits_end_inside(asked: ManagerConfig, is_inside: bool) -> None:
 def test_where_a_chunk_leaves_a_state_inside(
     start: int, end: int, alignment: int | None, options: dict[str, Any], position: int
 ) -> None:
-    """With blocks of 4 and hashes of 2, drops and a look-ahead of hashes included."""
     spec = states(4, alignment=alignment)
     assert Chunk(start, end, 4).checkpoint(spec, config(FULL, spec, h=2, **options)) == position
 
@@ -152,8 +150,6 @@ def test_states_inside_chunks_need_blocks_of_one_size_or_finer_hashes(
 
 @pytest.mark.rule("KV-INSIDE-2", "KV-INSIDE-3", "KV-INSIDE-4", "KV-INSIDE-5", "KV-INSIDE-6")
 def test_the_twins_are_not_blamed() -> None:
-    """By what a state has seen, drops and hashes that look ahead included; its own invariants are
-    checked after every call."""
     drawn = [*islice(inside_programs(0, 0, 30), 80)]
     counted = [hits_drop(p.config) + 2 * (p.config.hash_lookahead_tokens > 0) for p in drawn]
     assert min(counted.count(each) for each in (0, 1, 2)) > 2

@@ -56,7 +56,6 @@ class Tags(HTMLParser):
 
 
 def test_the_page_is_well_formed_and_needs_nothing_else(report: Report) -> None:
-    """No link to elsewhere, no image, and a policy under which nothing could be loaded."""
     tags = Tags()
     page = report_html(report, ["kvspec golden x.jsonl"])
     tags.feed(page)
@@ -76,7 +75,6 @@ def test_every_rule_of_the_run_has_a_row_with_its_sentence_and_verdict(report: R
 
 
 def test_a_story_is_drawn_on_both_sides_up_to_the_difference(report: Report) -> None:
-    """The reference above, the subject below; both as the page of `kvspec view` reads them."""
     subject = mistaken("TakesFromTheBack")
     violation = told(report.violations[0], subject, REFERENCE, report.options)
     shown = content(drawn(violation, subject, report.options))
@@ -104,7 +102,6 @@ def test_nothing_is_taken_for_markup(report: Report) -> None:
 
 
 def test_a_rule_that_nothing_was_about_is_not_unbroken() -> None:
-    """Rules left out for lack of a feature have no verdict."""
     options = Options(Level.SAFETY, Budget(0.0, 0))
     report = Suite(minimal(), None, options).run()
     found = rule_outcomes(report)

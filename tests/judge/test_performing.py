@@ -57,7 +57,6 @@ def test_a_step_becomes_these_calls(case: Case) -> None:
 
 
 def test_a_look_up_is_counted_when_its_request_is_admitted() -> None:
-    """With its hit and preemptions; what is refused is not (KV-POL-18)."""
     steps = (Arrive(A), Admit(reserved_blocks=99), Admit(), Release(again=True), Admit())
     told = map(str.split, asked(CFG, steps, ReferenceImplementation(), "admitted"))
     made = [words[2:] for words in told if words[0].startswith("record_")]

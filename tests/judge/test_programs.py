@@ -72,7 +72,6 @@ def failing_loads() -> Iterator[Program]:
 
 
 def test_loads_that_several_requests_hit_fail() -> None:
-    """As drawn for each commit, on the reference and beside kvfast."""
     seen = Counter[str]()
     for program in failing_loads():
         found = first_violation(program, REFERENCE, Level.IDENTITY, kvfast.implementation(), seen)
@@ -85,7 +84,6 @@ def test_loads_that_several_requests_hit_fail() -> None:
 
 
 def test_a_plan_ends_alike_where_states_are_rarely_compared() -> None:
-    """Another call ends it: then there is nothing to withdraw."""
     program = Program(SCENARIOS[0].config, (Arrive((1, 2, 3)), Admit(), st.Reset(), st.Withdraw()))
     often = Runner(program, REFERENCE, REFERENCE)
     rarely = Runner(program, REFERENCE, REFERENCE, looks_every=9)
@@ -115,7 +113,6 @@ def test_failing_loads_find_withdrawals_that_are_one_off() -> None:
 
 
 def test_shrinking_leaves_only_what_matters() -> None:
-    """Of a long story about a pool that leaks, the first request stays, as plain as can be."""
     subject = mistaken("LeaksUnhashedBlocks", audits=True)
     config = SCENARIOS[0].config
     steps = tuple(
@@ -132,8 +129,6 @@ def test_shrinking_leaves_only_what_matters() -> None:
 
 @pytest.mark.parametrize("error", [ZeroDivisionError("nonsense"), SystemExit(0)], ids=repr)
 def test_a_subject_that_crashes_is_a_verdict(error: BaseException) -> None:
-    """Any exception of the subject is a violation, never one of ours, and never the end."""
-
     class Crashes(BlockPool):
         def allocate(self, n: int) -> list[int]:
             raise error

@@ -37,7 +37,6 @@ def test_nothing_is_found_in_the_reference(policy: Policy) -> None:
 
 @pytest.mark.parametrize("mistake", FOUND_BY)
 def test_a_mistake_is_found(mistake: str) -> None:
-    """Compared with the reference, within the models of a few seconds."""
     assert broken_rule(mistaken(mistake), REFERENCE) is not None
 
 

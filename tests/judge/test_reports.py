@@ -32,7 +32,6 @@ SEEN = Counter([situation for situation in SITUATIONS if situation != "eviction"
 
 
 def run(subject: str, level: str, *rules: str) -> Report:
-    """Run directed checks; `alone` is the reference beside itself."""
     made = {"alone": REFERENCE, "minimal": minimal()}.get(subject) or mistaken(subject)
     options = Options(Level(level), DIRECTED, rules, name=f"mine:{subject}", oracle="kvref")
     options = replace(options, self_checks_only=subject == "alone")

@@ -35,7 +35,6 @@ TWINS: tuple[tuple[str, Implementation], ...] = (
 
 @pytest.mark.parametrize("subject", [t[1] for t in TWINS], ids=[t[0] for t in TWINS])
 def test_examples_see_wrong_content(subject: Implementation) -> None:
-    """With the subject alone, whose answers are free: their calls are watched."""
     assert any(map(seen_in(subject), EXAMPLES))
 
 
@@ -89,7 +88,6 @@ def test_directed_programs_name_what_is_wrong_with_states_and_encoders(
 
 @pytest.mark.parametrize("name", ["TakesFromTheBack", "LeftmostState", "AnyHitTooNew"])
 def test_another_choice_of_blocks_or_of_states_is_no_offence(name: str) -> None:
-    """The order of eviction, the choice among states to hit, and waiting are no content."""
     subject = mistaken(name)
     found = (first_violation(program, subject, Level.SAFETY) for program in STORIES)
     assert not any(found)

@@ -28,7 +28,6 @@ FULL = FullAttentionSpec(SIZE, 1, 8, "float16")
 
 
 def test_each_ring_of_a_request_is_read_in_full() -> None:
-    """KV-CIRC-2: two rings, of one slot and of three; what the larger one lost is missed."""
     rings = [CircularBufferSpec(size, 1, 8, "float16") for size in (1, 3)]
     groups = tuple(KVCacheGroup(("layer",), spec) for spec in (FULL, *rings))
     check = ContentCheck(ManagerConfig(KVCacheConfig(9, groups), max_model_len_tokens=16))
@@ -61,14 +60,12 @@ CLEARED = AllBlocksCleared()
 def test_events_are_compared_one_by_one_and_counted(
     expected: list[Event], got: list[Event], rule: str
 ) -> None:
-    """One more or one less at the end is a difference, too."""
     require_same_events(expected, list(expected))
     with pytest.raises(InvariantViolation, match=rule):
         require_same_events(expected, got)
 
 
 def test_a_key_counts_once_for_each_block_that_has_it() -> None:
-    """Removed once of twice, a key is cached once; more often than stored, it is owed."""
     fold = EventFold()
     fold.keys[b"h", 0] = 2
     fold.take_in([REMOVED])
@@ -88,7 +85,6 @@ def cached(**blocks: tuple[int, ...]) -> Snapshot:
 
 @pytest.mark.parametrize("int_hashes", [False, True])
 def test_what_events_tell_is_what_is_cached(int_hashes: bool) -> None:
-    """Each key as often as there are blocks with it; by bytes, or by the last eight as a number."""
     one: Any = b"z" * 8 + b"a" * 8
     other: Any = b"z" * 8 + b"b" * 8
     if int_hashes:
@@ -111,7 +107,6 @@ def test_what_events_tell_is_what_is_cached(int_hashes: bool) -> None:
 
 
 def test_reports_add_nothing_and_name_what_was_stored() -> None:
-    """Of a group whose key it is not, or after it went, a report is wrong (KV-EVT-11)."""
     fold, one = EventFold(), b"z" * 8 + b"a" * 8
     stored = BlockStored((one,), None, (), 2, None, None, "GPU", None, 1, "full_attention", None)
     report = replace(stored, is_report=True)
@@ -127,7 +122,6 @@ def test_reports_add_nothing_and_name_what_was_stored() -> None:
 
 
 def test_where_the_last_copy_alone_is_told_each_key_counts_once() -> None:
-    """Stored of each copy, and removed once (KV-POL-3)."""
     fold = EventFold.under(Policy(removed_event_per="last_copy"))
     one: Any = b"z" * 8 + b"a" * 8
     stored = BlockStored((one,), None, (), 2, None, None, "GPU", None, 1, "full_attention", None)
@@ -143,7 +137,6 @@ def test_where_the_last_copy_alone_is_told_each_key_counts_once() -> None:
 
 
 def of(shadow: ShadowMemory, block: int, content: Content = TEXT) -> object:
-    """Return the violation at the first two tokens in a block."""
     return shadow.first_offence(block, 0, 2, 0, 2, content)
 
 

@@ -17,7 +17,6 @@ REFERENCE = kvref.implementation()
 
 
 def test_random_programs_reach_every_situation() -> None:
-    """Within what a fast budget runs in a few seconds."""
     counts: Counter[str] = Counter()
     for batch in range(12):
         for program in random_programs(0, batch, 30):

@@ -56,7 +56,6 @@ def test_every_member_of_a_report_is_what_the_run_found() -> None:
 def test_a_report_of_a_broken_subject_says_which_rule_and_what_shows_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Known mistakes are looked up by what was found and by its evidence."""
     asked: list[Any] = []
 
     def likenesses(*given: Any) -> tuple[()]:
@@ -161,7 +160,6 @@ def test_who_gives_up_says_so() -> None:
 def test_rules_are_wanted_by_their_patterns(
     rules: tuple[str, ...], asked: tuple[str, ...], is_wanted: bool
 ) -> None:
-    """Failures without a rule, and a silent server, are reported under every selection."""
     assert Suite(REFERENCE, None, replace(ASKED, rules=rules))._is_wanted(asked) is is_wanted
 
 

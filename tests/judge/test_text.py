@@ -54,7 +54,6 @@ def test_many_tokens_in_a_row_are_told_by_their_ends(tokens: list[int], told: st
 
 
 def test_what_is_quoted_in_words_is_shortened_too() -> None:
-    """Bytes as they are written, hashes, and whatever is too long."""
     key = bytes(range(30, 66))
     text = f"block_keys changed from ({key!r}, b'') to {key.hex()}"
     assert shortened(text) == "block_keys changed from (1e1f2021…, b'') to 1e1f2021…"
@@ -73,7 +72,6 @@ def namespace() -> dict[str, Any]:
 
 @pytest.mark.parametrize("program", SCENARIOS, ids=lambda program: str(program.name))
 def test_a_program_is_written_as_the_python_that_makes_it(program: Program) -> None:
-    """Name and rules are left out."""
     again = eval(source(program), namespace())
     assert (again.config, again.steps) == (program.config, program.steps)
 
@@ -88,7 +86,6 @@ def test_an_example_is_pasted_by_its_name() -> None:
 
 
 def test_an_example_tells_the_calls_that_it_made() -> None:
-    """Up to the first at which the subject parts from the reference; so it has a record."""
     subject = mistaken("SkipsOneTokenMore")
     violation = example_violation(find_example("KV-SW-1"), subject, Policy())
     assert violation is not None
@@ -151,7 +148,6 @@ def test_a_call_about_no_request_is_named() -> None:
 
 
 def test_a_server_gets_the_messages_that_show_it() -> None:
-    """From the handshake to the answer that is wrong; there is nothing of Python in it."""
     subject = connect(f"cmd:{sys.executable} -m kvcheck.cli serve mistake:TakesFromTheBack")
     program = next(each for each in SCENARIOS if "KV-POOL-3" in each.rules)
     violation = first_violation(program, subject, Level.IDENTITY, kvref.implementation())
@@ -167,7 +163,6 @@ def test_a_server_gets_the_messages_that_show_it() -> None:
 
 
 def test_junit_is_xml_whatever_a_subject_is_called() -> None:
-    """An escape of a terminal, half a character, a null byte."""
     strange = replace(ways("1"), subject="x\x1b[31m\ud800\0é\n")
     suite = ET.fromstring(to_junit(strange))
     assert suite.get("name", "").startswith("kvspec check x\\x1b[31m\\ud800\\x00é")

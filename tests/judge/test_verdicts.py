@@ -106,7 +106,6 @@ def test_an_error_of_a_legal_call_is_the_subjects_fault(error: Exception, detail
 
 
 def test_a_program_is_made_smaller_while_the_same_is_found() -> None:
-    """Not while it is left out, or another rule is broken."""
     first = Violation("KV-MGR-1", "a", "first", Program(CFG, (Run(), Arrive(A), Admit())), ())
 
     def verdict(program: Program) -> Violation | None:

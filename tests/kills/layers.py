@@ -64,7 +64,6 @@ class Layer:
     prepare: Callable[[], Any] = lambda: None
 
     def is_about(self, mistake: Mistake) -> bool:
-        """Check whether the layer can be shown the mistake."""
         return mistake.kind in self.kinds
 
 
@@ -139,7 +138,6 @@ def history(mistake: Mistake) -> str | None:
 
 
 def traces(mistake: Mistake) -> str | None:
-    """Replay the recorded traces that are shipped."""
     subject = mistake.make()
     for path in sorted(shipped_records().rglob("*.jsonl")):
         if isinstance(read_header(path), Header) and not replay_trace(path, subject).passed:
@@ -148,7 +146,6 @@ def traces(mistake: Mistake) -> str | None:
 
 
 def properties(mistake: Mistake) -> str | None:
-    """Check the properties of every plan."""
     subject = mistake.make()
     for name in CHECKS:
         try:
@@ -189,7 +186,6 @@ def _raises(name: str, play_it: Callable[[], object]) -> str | None:
 
 @cache
 def programs() -> tuple[Program, ...]:
-    """Return the first programs of `kvspec check --budget ci`."""
     drawn = chain.from_iterable(random_programs(0, batch, MAX_STEPS) for batch in count())
     return tuple(islice(drawn, NUM_RANDOM))
 

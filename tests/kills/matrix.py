@@ -33,7 +33,6 @@ class Cell:
 
 
 def read(path: Path = FILE) -> dict[tuple[str, str], Cell]:
-    """Return the earlier cells, by mistake and layer."""
     lines = json.loads(path.read_text(encoding="utf-8"))["cells"]
     return {
         (mistake, layer): Cell(mistake, layer, *cell)
@@ -43,7 +42,6 @@ def read(path: Path = FILE) -> dict[tuple[str, str], Cell]:
 
 
 def write(cells: Iterable[Cell], path: Path = FILE) -> None:
-    """Write one line for each mistake."""
     rows = (
         f"{json.dumps(name)}: {json.dumps({of: astuple(cell)[2:] for of, cell in line.items()})}"
         for name, line in sorted(by_mistake(cells).items())
@@ -52,7 +50,6 @@ def write(cells: Iterable[Cell], path: Path = FILE) -> None:
 
 
 def by_mistake(cells: Iterable[Cell]) -> Mapping[str, dict[str, Cell]]:
-    """Return each mistake's cells by layer."""
     found: dict[str, dict[str, Cell]] = {}
     for each in sorted(cells, key=lambda cell: (cell.mistake, cell.layer)):
         found.setdefault(each.mistake, {})[each.layer] = each
@@ -60,7 +57,6 @@ def by_mistake(cells: Iterable[Cell]) -> Mapping[str, dict[str, Cell]]:
 
 
 def run(work: Sequence[tuple[Mistake, str]], *, jobs: int, limit_s: float) -> Iterator[Cell]:
-    """Yield the cells as they finish."""
     for layer in dict.fromkeys(layer for _, layer in work):
         LAYERS[layer].prepare()  # before the processes begin, which share it
         mine = [mistake for mistake, of in work if of == layer]
@@ -69,7 +65,6 @@ def run(work: Sequence[tuple[Mistake, str]], *, jobs: int, limit_s: float) -> It
 
 
 def cell(mistake: Mistake, layer: str, limit_s: float) -> Cell:
-    """Run one cell in a separate process."""
     fork = multiprocessing.get_context("fork")
     here, there = fork.Pipe(duplex=False)
     process = fork.Process(target=_send, args=(there, LAYERS[layer].find, mistake))

@@ -37,12 +37,10 @@ their own, each of which the tests of its part must find.
 
 
 def everybody() -> tuple[Mistake, ...]:
-    """Return the mistakes of kvref, of kvfast, and of both, as kvref makes them."""
     return (*mistakes(), *of_kvfast(), *(of_kvref for of_kvref, _ in in_both()))
 
 
 def text(mistakes: Sequence[Mistake], known: Mapping[tuple[str, str], Cell]) -> str:
-    """Return the whole page."""
     cells = by_mistake(known.values())
     killers = {
         name: [cell.layer for cell in layers.values() if cell.outcome == KILLED]
@@ -67,7 +65,6 @@ def _by_layer(
     known: Mapping[tuple[str, str], Cell],
     killers: Mapping[str, Sequence[str]],
 ) -> Iterator[str]:
-    """Yield for each layer how many mistakes it was shown and killed, and its cost."""
     alone = Counter(layers[0] for layers in killers.values() if len(layers) == 1)
     heads = "layer, what, about, shown, killed, alone, cut off, s/kill, s/survivor, s"
     yield f"| {heads.replace(', ', ' | ')} |"
@@ -97,7 +94,6 @@ def _mean(cells: Sequence[Cell]) -> str:
 def _without_killer(
     mistakes: Sequence[Mistake], killers: Mapping[str, Sequence[str]]
 ) -> Iterator[str]:
-    """Yield the survivors, and the mistakes that no check can see."""
     alive = [m for m in mistakes if not killers.get(m.id) and not m.equivalent]
     yield "## Found by no layer\n"
     yield from [f"- `{m.id}` ({', '.join(m.rules)}): {m.about}" for m in alive] or ["None."]
@@ -124,7 +120,6 @@ def _in_both(mistakes: Sequence[Mistake], killers: Mapping[str, Sequence[str]]) 
 def _alone(
     cells: Mapping[str, Mapping[str, Cell]], killers: Mapping[str, Sequence[str]]
 ) -> Iterator[str]:
-    """Yield the mistakes with one killer, though more layers were tried."""
     yield "## Found by one layer alone\n\nOf those that at least three layers were shown.\n"
     yield "| layer | check | mistakes |"
     yield "|---|---|---|"

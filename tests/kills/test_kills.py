@@ -78,7 +78,6 @@ def test_each_is_killed_by_some_layer() -> None:
 
 
 def test_what_mistakes_are_made_from_is_not_broken() -> None:
-    """Run a share of the directed checks on an unchanged copy; the suite runs elsewhere."""
     subject = twin("kvref", ())
     assert type(subject.create).__name__
     for check in directed_checks()[::12]:
@@ -132,7 +131,6 @@ def double(n: int) -> int:
 
 
 def played(text: str, call: str) -> object:
-    """Return the result of a call, with the mistake in place."""
     (entry,) = entries(f"Wrong KV-POOL-1: it.\n{text}")
     space: dict[str, object] = {}
     exec(changed(SOURCE, entry.changes), space)
@@ -166,7 +164,6 @@ def test_a_change_is_what_it_says(text: str, call: str, answer: object) -> None:
     ],
 )
 def test_a_change_that_does_not_fit_is_an_error(change: Change) -> None:
-    """Never make a twin without its mistake."""
     source = SOURCE.replace("return n + 1", "return n") if "return n" in change.old else SOURCE
     with pytest.raises(MistakeError):
         changed(source, [change])

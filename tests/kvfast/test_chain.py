@@ -27,7 +27,6 @@ def modules(build: str) -> Any:
 
 
 def expected(tokens: list[int], block_size: int, keys: object, is_pickled: bool) -> list[bytes]:
-    """Hash as vLLM 0.24 does."""
     found, parent = [], PARENT
     for i in range(0, len(tokens) - block_size + 1, block_size):
         content = (parent, tuple(tokens[i : i + block_size]), keys)

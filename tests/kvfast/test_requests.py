@@ -69,7 +69,6 @@ def token_arguments(draw: st.DrawFn) -> Any:
 
 
 def outcome(call: Any, *arguments: object) -> object:
-    """Return None, or the field and text of the refusal."""
     try:
         call(*arguments)
     except InvalidArgumentError as error:
@@ -113,7 +112,6 @@ def test_any_prompt_makes_the_references_request_or_its_error(build: str, prompt
 
 
 def made(build: str, count: int = 10, block_size: int = 4) -> Any:
-    """Make a request of tokens 0, 1, 2, …"""
     hasher = core(build).hashing.Hasher("sha256_cbor", "0")
     return core(build).request.make_request(RequestInput("r", range(count)), hasher, block_size)
 

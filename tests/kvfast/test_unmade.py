@@ -23,7 +23,6 @@ def made(implementation: Implementation) -> tuple[Any, Any, Any]:
 
 
 def bare_of(thing: Any) -> Any:
-    """Make another one of its class, by `__new__` alone."""
     kind: Any = type(thing)
     return kind.__new__(kind)
 

@@ -28,7 +28,6 @@ def test_a_full_block_is_not_registered_twice() -> None:
 
 @pytest.mark.rule("KV-PART-2", "KV-PART-3")
 def test_only_a_longer_prefix_takes_the_place_of_the_primary_key() -> None:
-    """Keep a key for as many tokens as the primary one beside it."""
     pool = BlockPool(3, events=EventLog(enabled=False, int_hashes=False))
     (block,) = pool.allocate(1)
     for key, num_tokens in ((b"primary", 8), (b"as long", 8), (b"shorter", 4)):

@@ -17,7 +17,6 @@ KVREF = kvref.implementation()
 
 @pytest.mark.rule("KV-POL-7")
 def test_a_manager_with_ids_of_its_own_conforms_at_behaviour_only() -> None:
-    """Reverse unhashed runs, which changes ids alone: a policy, seen at identity."""
     subject = mistaken("UnhashedRunReversed", audits=True)
 
     def breaks(level: Level) -> bool:

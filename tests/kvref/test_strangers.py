@@ -47,7 +47,6 @@ OTHER_HASHES: tuple[dict[str, Any], ...] = (
 @pytest.mark.rule("KV-REQ-1", "KV-HASH-5")
 @pytest.mark.parametrize("config", OTHER_HASHES)
 def test_a_request_hashed_for_another_manager_is_refused(config: dict[str, Any]) -> None:
-    """Refuse hashes of another block size: one of 8 tokens would claim a block of 4."""
     manager = new_manager(KVREF, 6, enable_events=True, log_stats=True)
     other = new_manager(KVREF, 6, **config)
     request = new_request(KVREF, other, "r", range(20))

@@ -52,7 +52,6 @@ DISTANCE = 7
 
 
 def functions() -> list[str]:
-    """Return the hash functions that can be computed here."""
     has_xxhash = importlib.util.find_spec("xxhash") is not None
     return [name for name in HASH_FUNCTIONS if name != "xxhash_cbor" or has_xxhash]
 
@@ -120,7 +119,6 @@ def reporting(program: Program, random: Random) -> Program:
 
 
 def under_choices(programs: Iterable[Program], random: Random) -> Iterator[Program]:
-    """Yield the programs, each under some choices and with tokens in flight."""
     for number, program in enumerate(programs):
         config = chosen(program.config, number, random)
         told = in_flight(replace(program, config=config), random)

@@ -61,7 +61,6 @@ class WrittenCheck(Check):
     """What a step writes is noted alike (KV-INSIDE-17); others may know it in another way."""
 
     def after_operation(self, runner: Runner, done: Performed) -> None:
-        """Compare it."""
         expected, got = done.oracle_after, done.after
         if expected is not None:
             sides = (expected.snapshot.written_from, got.snapshot.written_from)
@@ -69,7 +68,6 @@ class WrittenCheck(Check):
 
 
 def run(program: Program, subject: Implementation, *, is_careful: bool) -> int:
-    """Run a program on both; the number of calls, each compared with its state and events."""
     runner = (Runner if is_careful else Careless)(program, subject, kvref.implementation())
     runner.checks = [CompareCheck(exact_ids=True), WrittenCheck(), EventCheck()]
     perform_careless(runner, program)
@@ -124,7 +122,6 @@ def with_later(config: ManagerConfig, random: Random) -> ManagerConfig:
 
 
 def programs(seed: int, num_steps: int) -> Iterator[tuple[Program, bool]]:
-    """Random programs; every third has the caller's care."""
     random, later, batch = Random(seed), Random(seed), 0
     while True:
         for number, program in enumerate(inside_programs(seed, batch, num_steps)):
@@ -146,14 +143,12 @@ def find_difference(subject: Implementation, seed: int, num_calls: int, num_step
 
 
 def steps_inside(random: Random, num_rounds: int) -> Program:
-    """Whole steps of a careless caller, at small sizes."""
     config = with_later(with_more(inside_config(random), random), Random(random.random()))
     draw = InsideDraw(random, config, long_texts=True)
     return careless(program_of_steps(draw, num_rounds))
 
 
 def large_steps_inside(random: Random, num_rounds: int) -> Program:
-    """The same at the sizes of production."""
     config = large_config(inside_config(random, is_large=True, room=2), random)
     return careless(program_of_steps(LongInsideDraw(random, config), num_rounds))
 

@@ -77,12 +77,10 @@ BLOCKS_PER_LOOK = 2000
 
 
 def looks_every(config: ManagerConfig, times: int = 1) -> int:
-    """After how many operations the whole state is compared; `times`: so much less often."""
     return times * (1 + config.kv_cache.num_blocks // BLOCKS_PER_LOOK)
 
 
 def is_plain(config: ManagerConfig) -> bool:
-    """Whether it has one group, of full attention."""
     return [type(spec) for spec in config.managed_specs] == [FullAttentionSpec]
 
 
@@ -127,7 +125,6 @@ def tell(program: Program, name: str, subject: Implementation, path: Path) -> bo
 
 
 def steps(random: Random, *, is_chosen: bool = False) -> Program:
-    """Whole steps; most models have one group, of full attention. Under choices: those, too."""
     config = production_config(random)
     while random.random() < 0.6 and not is_plain(config):
         config = production_config(random)
@@ -214,7 +211,6 @@ def _longer(random: Random, spec: LayerSpec) -> LayerSpec:
 
 
 def programs_of(name: str, seed: int) -> Iterator[Program]:
-    """Programs of one kind of whole steps, without end."""
     random = Random(f"{name} {seed}")
     kinds: Mapping[str, Callable[[], Program]] = {
         "steps": lambda: steps(random),
@@ -266,7 +262,6 @@ def finds_difference(subject: Implementation, num_operations: int, seed: int = S
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The command."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--operations", type=int, default=100_000)
     parser.add_argument("--seed", type=int, default=int(time.time()))

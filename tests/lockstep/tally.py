@@ -17,7 +17,6 @@ from tests.lockstep.choices import OTHERS, functions
 
 
 def _default(member: Field[Any]) -> Any:
-    """Return the default of a member; MISSING without one."""
     return member.default if member.default_factory is MISSING else member.default_factory()
 
 
@@ -81,7 +80,6 @@ requests are split over ranks by an engine, and code is no option."""
 
 
 def _every_option() -> Iterator[str]:
-    """Yield the options of small configurations."""
     yield from _optional(ManagerConfig)
     yield from (f"usual {name}" for name in TOGGLES)
     yield from (each.__name__ for each in SPEC_TYPES if each is not UniformTypeKVCacheSpecs)
@@ -102,7 +100,6 @@ class Tally:
         self.num_operations = 0
 
     def add_program(self, program: Program, num_operations: int = 1) -> None:
-        """Count a program of so many operations."""
         self.num_operations += num_operations
         self.counts.update(dict.fromkeys(_configured(program.config), num_operations))
         for step in program.steps:
@@ -110,7 +107,6 @@ class Tally:
             self.counts.update([cls, *(f"{cls}.{name}" for name in _other(step))])
 
     def never_drawn(self) -> list[str]:
-        """Return the options that no program had."""
         names = (
             *_every_option(),
             *LARGE,

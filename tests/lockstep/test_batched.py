@@ -37,7 +37,6 @@ class Counted(Check):
         self.counts: Counter[str] = Counter()
 
     def after_operation(self, runner: Runner, done: Performed) -> None:
-        """Count the entries of a step."""
         if done.name == "batched_step":
             for granted in done.outcome.result.get("scheduled", ()):
                 self.counts["granted" if granted else "refused"] += 1
@@ -61,7 +60,6 @@ def program(seed: int) -> Program:
 
 
 def play(subject: Implementation, seeds: Sequence[int] = range(NUM_PROGRAMS)) -> Counter[str]:
-    """Compare the subject's steps with single calls of kvref; what they granted and refused."""
     counted = Counted()
     for seed in seeds:
         one = program(seed)
@@ -87,7 +85,6 @@ def test_many_random_steps_are_those_of_the_loop(fast: Implementation) -> None:
 
 @pytest.mark.parametrize("mistake", [each.id for each in mistakes() if each.kind == "steps"])
 def test_a_mistake_in_whole_steps_is_seen(mistake: str) -> None:
-    """Side by side with the reference, as kvfast is; some run into errors of their own."""
     with pytest.raises((KVSpecError, IndexError)):
         play(mistaken(mistake))
 
@@ -100,13 +97,11 @@ def test_a_mistake_in_whole_steps_is_seen(mistake: str) -> None:
      "FactsHaveTheWholeKey"],
 )  # fmt: skip
 def test_what_is_done_between_steps_shows_mistakes(mistake: str) -> None:
-    """Of followed requests, held blocks, and facts."""
     with pytest.raises(KVSpecError):
         play(mistaken(mistake))
 
 
 def test_a_table_that_is_not_told_of_a_block_is_seen() -> None:
-    """Also with nothing to compare it with."""
     subject = mistaken("LeavesOutTheRest")
 
     def alone() -> None:

@@ -34,7 +34,6 @@ DIRECTED = (
 
 
 def broken(mistake: str) -> Implementation:
-    """kvfast with this mistake."""
     made: Implementation = find(mistake, of_kvfast()).make()
     return made
 

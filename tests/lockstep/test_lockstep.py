@@ -36,7 +36,6 @@ NUM_DEEP_OPERATIONS = 1_000_000
 
 @pytest.fixture(params=["compiled", "uncompiled"])
 def fast(request: pytest.FixtureRequest) -> Implementation:
-    """Return each build in turn."""
     return build(request.param)
 
 
@@ -51,7 +50,6 @@ def build(name: str) -> Implementation:
 
 
 def run(program: Program, subject: Implementation) -> int:
-    """Run a program on both; the number of calls, each compared with its state and events."""
     runner = Runner(program, subject, kvref.implementation())
     checks: list[Check] = [CompareCheck(exact_ids=True), EventCheck()]
     runner.checks = checks
@@ -93,7 +91,6 @@ def test_random_programs_leave_both_in_the_same_state(fast: Implementation) -> N
 
 
 def test_programs_of_a_check_draw_every_option() -> None:
-    """Those of `kvspec check` within its first seconds."""
     tally = Tally()
     for program in (p for batch in range(2) for p in random_programs(0, batch, 40)):
         tally.add_program(program)
@@ -116,13 +113,11 @@ def test_programs_find_mistakes_about_what_an_engine_keeps(mistake: str) -> None
 
 
 def test_nobody_is_blamed_for_what_an_engine_keeps(fast: Implementation) -> None:
-    """Neither by shadow memory nor by the invariants, which printed tests ask, too."""
     for program in islice(small_programs(), 1, 24, 2):
         assert first_violation(program, fast, Level.IDENTITY, kvref.implementation()) is None
 
 
 def test_random_programs_agree_under_the_later_choices(fast: Implementation) -> None:
-    """Those of vLLM 0.33 (KV-POL-11 … KV-POL-22)."""
     policy = find_profile("vllm-0.33").policy
     programs = islice(random_programs(8, 0, 40), 60)
     chosen = (replace(p, config=replace(p.config, policy=policy)) for p in programs)
@@ -130,7 +125,6 @@ def test_random_programs_agree_under_the_later_choices(fast: Implementation) -> 
 
 
 def programs_under_choices() -> Iterator[Program]:
-    """One choice beside another, hashes of every function and seed, tokens in flight."""
     return under_choices(islice(random_programs(8, 0, 40), 60), Random(8))
 
 

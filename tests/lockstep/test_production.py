@@ -26,7 +26,6 @@ def fast(request: pytest.FixtureRequest) -> Implementation:
 
 
 def programs() -> Iterator[Program]:
-    """Those of each commit, and whatever brings an option that was not drawn until then."""
     tally = Tally()
     under_choices = itertools.islice(chosen_programs(SEED, MAX_STEPS), NUM_MORE)
     for _, program in itertools.islice(stories(SEED), NUM_STORIES):

@@ -49,7 +49,6 @@ def test_every_size_stands_in_its_module() -> None:
 
 
 def reached(programs: Iterable[Program]) -> Mapping[str, set[int]]:
-    """Of each unit, what the programs bring."""
     found: dict[str, set[int]] = {"boundaries": set()}
     for program in programs:
         config = program.config
@@ -100,7 +99,6 @@ def test_short_programs_would_not() -> None:
 
 
 def named_story(mistake: Mistake) -> Program | None:
-    """The one that the matrix says found it."""
     cell = CELLS.get((mistake.id, "production"))
     if cell is None or cell.outcome != KILLED:
         return None
@@ -108,7 +106,6 @@ def named_story(mistake: Mistake) -> Program | None:
 
 
 def is_found_by(story: Program, mistake: Mistake) -> bool:
-    """Whether the reference and the mistake part; whatever ends the story is the mistake's."""
     subject = mistake.make()
     try:
         compared(story, subject)
@@ -119,7 +116,6 @@ def is_found_by(story: Program, mistake: Mistake) -> bool:
 
 @pytest.mark.parametrize("start", every_second(range(4)))
 def test_each_mistake_is_found_by_programs_of_production(start: int) -> None:
-    """A quarter at a time, by the story that the matrix names: that is all that a kill takes."""
     unseen = []
     for mistake in SEEN[start::4]:
         story = named_story(mistake)
@@ -129,7 +125,6 @@ def test_each_mistake_is_found_by_programs_of_production(start: int) -> None:
 
 
 def test_a_copy_of_kvfast_without_a_mistake_is_as_the_reference() -> None:
-    """And kvfast beside it stays as it is, with all that it loads late."""
     FastImplementation("uncompiled")
     before = {name: module for name, module in sys.modules.items() if name.startswith("kvfast")}
     subject = twin("kvfast", ())

@@ -117,7 +117,6 @@ class Machine(RuleBasedStateMachine):
 
     @rule()
     def arrive(self) -> None:
-        """Let a request arrive and ask for slots; if there are too many, the oldest gives up."""
         if len(self.runner.requests) >= MAX_REQUESTS:
             if not self.num_in(WAITING, PREEMPTED):
                 return
@@ -146,7 +145,6 @@ class Machine(RuleBasedStateMachine):
     @precondition(lambda self: self.num_in(LOADING) > 0)
     @rule()
     def finish_load(self) -> None:
-        """Register the blocks of external tokens that have arrived."""
         self.do(steps.FinishLoad(self.draw.who()))
 
     @precondition(lambda self: self.num_in(RUNNING, LOADING) > 0)
@@ -157,7 +155,6 @@ class Machine(RuleBasedStateMachine):
 
     @rule()
     def maintain(self) -> None:
-        """Do what engines do now and then besides running requests."""
         draw, ids = self.draw, range(self.draw.config.kv_cache.num_blocks)
         blocks = draw.random.choices(ids, k=draw.random.randrange(4))
         by_id = steps.EvictIds(tuple(blocks))  # nothing beside an oracle
@@ -173,7 +170,6 @@ class Machine(RuleBasedStateMachine):
     @precondition(lambda self: self.num_in(RUNNING) > 0)
     @rule()
     def withdraw(self) -> None:
-        """Take a request out of the planned step (KV-MGR-24)."""
         self.do(steps.Withdraw(self.draw.who(), self.draw.chance(0.25)))
 
     @rule()
@@ -183,7 +179,6 @@ class Machine(RuleBasedStateMachine):
 
     @rule()
     def make_whole_steps(self) -> None:
-        """Make a whole step, with single calls before it."""
         self.do(*self.draw.round(room=MAX_REQUESTS - len(self.runner.requests)))
 
     @precondition(lambda self: self.draw.config.kv_cache.num_blocks <= FEW_BLOCKS)

@@ -6,7 +6,6 @@ from hypothesis import HealthCheck, Phase, settings
 
 
 def planted(max_examples: int, *, steps: int = 40) -> settings:
-    """So many runs of so many steps at the most; the first that fails ends it."""
     return settings(
         max_examples=max_examples,
         stateful_step_count=steps,

@@ -22,7 +22,6 @@ from tests.programs import SCENARIOS, configure, full
     ],
 )
 def test_an_illegal_call_that_does_something_is_seen(mistake: str, name: str, found: str) -> None:
-    """Also one that is half done; a broken invariant is no typed error."""
     call = [illegal.name for illegal in ILLEGAL_OPERATIONS].index(name)
     steps = (Arrive((1, 2, 3, 4, 5)), Admit(), Break(call=call))
     with pytest.raises(InvariantViolation) as caught:
@@ -31,7 +30,6 @@ def test_an_illegal_call_that_does_something_is_seen(mistake: str, name: str, fo
 
 
 def test_each_illegal_call_has_a_story_of_its_own() -> None:
-    """No two calls have one name, and none is left out."""
     names = [illegal.name for illegal in ILLEGAL_OPERATIONS]
     assert len(set(names)) == len(names)
     calls = {

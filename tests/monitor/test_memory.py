@@ -18,8 +18,6 @@ REFERENCE = ReferenceImplementation()
 
 @dataclass(frozen=True)
 class Held:
-    """Bytes held by a monitor after some steps, measured and by its own estimate."""
-
     measured: int
     estimated: int
 

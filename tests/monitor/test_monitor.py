@@ -112,7 +112,6 @@ def test_errors_come_through_as_the_same_object(tmp_path: Path) -> None:
 
 
 def test_audits_around_a_manager_are_taken_off() -> None:
-    """Remove them, as the monitor does the same; twice would cost twice."""
     audited = REFERENCE.create(config())
     assert isinstance(audited, AuditedManager)
     monitor = kvcheck.monitor(audited)
@@ -160,7 +159,6 @@ def test_a_hit_on_what_never_ran_is_an_offence(tmp_path: Path, computed: int) ->
 
 
 def test_who_goes_on_behind_a_withdrawn_hit_is_named(tmp_path: Path) -> None:
-    """Hit in a second request what the first was to compute in the same step."""
     monitor = watched(replace(config(), max_model_len_tokens=64), record=tmp_path)
     size = monitor.config.managed_specs[0].block_size
     first, second = request(monitor, 2 * size, "a"), request(monitor, 2 * size + 1, "b")
@@ -176,7 +174,6 @@ def test_who_goes_on_behind_a_withdrawn_hit_is_named(tmp_path: Path) -> None:
 
 
 def test_a_request_withdrawn_behind_its_window_is_not_read(tmp_path: Path) -> None:
-    """A load fails at its beginning, whose blocks the window has released (KV-REQ-9)."""
     window = SlidingWindowSpec(4, 1, 8, "float16", sliding_window=4)
     monitor = watched(config(specs=[window]), record=tmp_path)
     loading = request(monitor, 13, "a")
@@ -226,7 +223,6 @@ def test_the_record_goes_where_it_is_wanted(
 
 def test_leaving_the_block_audits_and_a_failure_of_the_engine_is_not_hidden(tmp_path: Path) -> None:
     def evict(monitor: Monitor) -> None:
-        """Free without the monitor, so that only the last audit can see it."""
         one = request(monitor)
         monitor.allocate_slots(one, 6)
         monitor.inner.free(one)

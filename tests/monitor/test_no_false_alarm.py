@@ -93,7 +93,6 @@ def test_the_same_programs_raise_one_for_a_broken_pool(pool: str, tmp_path: Path
 
 
 def alarmed(pool: str, folder: Path) -> Callable[[Program], bool]:
-    """Return a check whether a program on this pool raises an alarm."""
     broken = mistaken(pool)
 
     def inner(program: Program) -> bool:

@@ -28,7 +28,6 @@ CASES = tuple(
 
 
 def caught(twin: Twin, folder: Path, every: int, num_blocks: int, history: int) -> MonitorViolation:
-    """Run the engine until the monitor raises."""
     implementation = twin.make()
     manager = implementation.create(config(num_blocks), check_invariants=False)
     monitor = kvcheck.monitor(manager, every, record=folder, history=history)
@@ -52,7 +51,6 @@ def num_operations(path: Path) -> int:
 def test_a_broken_manager_is_caught_and_its_record_shows_it(
     twin: Twin, every: int, history: int, tmp_path: Path
 ) -> None:
-    """Replay the record: the reference differs, the recorded manager fails again."""
     violation = caught(twin, tmp_path, every, 10, history)
     assert violation.rule in twin.rules, violation
     record = violation.record

@@ -22,7 +22,6 @@ from tests.source import ROOT
 @click.option("--least", default=0.0, help="Fail if a smaller share is dead or explained.")
 @click.option("--jobs", default=1, help="Mutants at a time.")
 def main(part: str, seed: int, number: int, label: str | None, least: float, jobs: int) -> None:
-    """Draw mutants of a part of the last commit, and show them to its tests."""
     with tempfile.TemporaryDirectory() as folder:
         total, mutants = drawn(part, Path(folder), number, seed, jobs)
     others = tuple(each for each in mutants if each.status != "killed")

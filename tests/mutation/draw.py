@@ -127,7 +127,6 @@ def python(folder: Path, *arguments: str, said: str | None = None) -> str:
 
 
 def made(folder: Path) -> Iterator[tuple[str, str, int | None]]:
-    """Yield all mutants of a copy: name, file, exit code of the tests."""
     for meta in sorted((folder / "mutants").rglob("*.py.meta")):
         file = str(meta.relative_to(folder / "mutants").with_suffix(""))
         codes = json.loads(meta.read_text(encoding="utf-8"))["exit_code_by_key"]
@@ -135,6 +134,5 @@ def made(folder: Path) -> Iterator[tuple[str, str, int | None]]:
 
 
 def lines_of(diff: str, mark: str) -> str:
-    """Return the removed or added lines of a change."""
     lines: Sequence[str] = diff.splitlines()[2:]
     return "\n".join(line[1:].strip() for line in lines if line.startswith(mark))

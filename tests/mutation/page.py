@@ -60,7 +60,6 @@ class Explained:
 
 
 def draws() -> list[Draw]:
-    """Return all draws that are kept."""
     return [
         Draw(**{**each, "others": tuple(Mutant(**one) for one in each["others"])})
         for each in json.loads(DRAWS.read_text(encoding="utf-8"))
@@ -68,7 +67,6 @@ def draws() -> list[Draw]:
 
 
 def explained() -> list[Explained]:
-    """Return all mutants with a reason."""
     table = tomllib.loads(EXPLAINED.read_text(encoding="utf-8"))
     return [
         Explained(
@@ -83,7 +81,6 @@ def explained() -> list[Explained]:
 
 
 def add(draw: Draw, commit: str) -> None:
-    """Keep a draw of a commit."""
     order = list(PARTS)
     rows = sorted(
         (*draws(), replace(draw, commit=commit)),
@@ -104,7 +101,6 @@ def interval(dead: int, number: int) -> tuple[float, float]:
 
 
 def texts() -> Mapping[str, str]:
-    """Return the page, by its path."""
     return {PAGE: "\n".join(_lines()) + "\n"}
 
 

@@ -109,7 +109,6 @@ def _answers(story: Story, name: str) -> bool:
 
 
 def passes(story: Story) -> bool:
-    """Check that the reference passes a changed example."""
     try:
         return example_violation(example_of(story), kvref.implementation(), Policy()) is None
     except NotationError:
@@ -121,7 +120,6 @@ def passes(story: Story) -> bool:
 
 
 def survivors(stories: Sequence[Story]) -> Iterator[tuple[Neighbour, bool]]:
-    """Yield each neighbour, and whether it survives."""
     for story in stories:
         for each in neighbours(story):
             yield each, passes(each.story)

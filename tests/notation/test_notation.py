@@ -49,7 +49,6 @@ def outcome(text: str, name: str = "kvref") -> Outcome:
 
 
 def test_every_rule_has_an_example_that_runs_or_stands_on_the_list() -> None:
-    """Look under its heading; remove a rule from the list once it has one."""
     table = load_table()
     shown = {story.rules[0] for story in written_stories() if story.path.endswith(".md")}
     listed = {word for words in WITHOUT.values() for word in words.split()}
@@ -113,7 +112,6 @@ def test_an_off_by_one_is_found_by_its_own_rule(mistake: str) -> None:
     ],
 )
 def test_what_is_none_of_the_notation_is_said_so(text: str, reason: str) -> None:
-    """Do not blame the implementation."""
     if reason == "four":
         assert outcome(f"== KV-SW-1\n{text}").violation is not None
         return

@@ -21,7 +21,6 @@ BYTES = {"float16": 2, "float32": 4}
 
 
 def page_of(spec: LayerSpec) -> int:
-    """Bytes of a page (KV-PLAN-1), for the specs drawn here."""
     if isinstance(spec, MambaSpec):
         real = sum(
             prod(shape) * BYTES[dtype]

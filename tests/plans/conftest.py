@@ -9,5 +9,4 @@ from tests.plans.files import Run
 
 @pytest.fixture
 def run(capsys: pytest.CaptureFixture[str]) -> Run:
-    """`run(*arguments)` runs `kvspec plan`."""
     return Run(capsys)

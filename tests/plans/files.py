@@ -62,8 +62,6 @@ def written(folder: Path, document: object, name: str = "m.json") -> Path:
 
 @dataclass(frozen=True)
 class Ran:
-    """One run of `kvspec plan`."""
-
     code: int
     out: str
     err: str
@@ -74,8 +72,6 @@ class Ran:
 
 
 class Run:
-    """Runs `kvspec plan` with arguments."""
-
     def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
         self.capsys = capsys
 

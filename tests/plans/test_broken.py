@@ -62,7 +62,6 @@ def fails(implementation: Implementation, case: Case, *properties: str) -> bool:
 
 @pytest.mark.parametrize("mistake", every_second(FOUND_BY))
 def test_the_mistake_is_caught(mistake: str) -> None:
-    """Require a find: a property that finds nothing here would find nothing anywhere."""
     broken = mistaken(mistake, audits=True)
     found = find(
         CASES,

@@ -19,7 +19,6 @@ from tests.plans.files import EXPLICIT, SMALL, Run, altered, written
 def test_what_the_command_shows(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: Case
 ) -> None:
-    """Compare the text, and with --json the document, which is all of stdout."""
     given = [line for line in case.given if not line.startswith("#")]
     monkeypatch.chdir(tmp_path)
     base, _, content = given[0].partition(" ")

@@ -69,7 +69,6 @@ class OffByOne:
 
 
 def off_by_ones(place: str) -> Iterator[OffByOne]:
-    """Yield all of a function, `package.module:Class.method`."""
     module, _, name = place.partition(":")
     text = source_of(module)
     starts = [0]
@@ -114,7 +113,6 @@ def _expressions(node: ast.FunctionDef) -> Iterator[ast.expr]:
 
 
 def _changed(node: ast.expr) -> Iterator[str]:
-    """Yield the texts that are wrong by one."""
     if isinstance(node, ast.Compare) and len(node.ops) == 1 and type(node.ops[0]) in SWAPPED:
         swapped = ast.Compare(node.left, [SWAPPED[type(node.ops[0])]()], node.comparators)
         yield ast.unparse(ast.fix_missing_locations(swapped))
@@ -153,10 +151,6 @@ def _changed_call(node: ast.Call) -> Iterator[str]:
 
 
 def outcome(proof: str, mutant: OffByOne, *, limit_s: int) -> tuple[str, str]:
-    """Return the kind of the first statement that notices it, and its name.
-
-    `limit_s`: seconds of the processor, so that a busy machine changes no answer.
-    """
     fork = multiprocessing.get_context("fork")
     if proof == FORMAL:
         todays_graphs()
@@ -279,7 +273,6 @@ def command(
 
 
 def _row(name: str, counts: Counter[tuple[str, str]], of: int) -> str:
-    """Return a row of the table: in kvref alone, in kvfast alone, and in both."""
     cells = []
     for twins, kinds in (*(((twin,), (BY_RULE, BY_TWIN)) for twin in TWINS), (TWINS, (BY_RULE,))):
         drawn = sum(number for (twin, _), number in counts.items() if twin in twins)

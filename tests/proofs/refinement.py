@@ -54,7 +54,6 @@ def how_of(path: str) -> str:
 
 
 def sources(root: Path = ROOT) -> tuple[Source, ...]:
-    """Return all checks that declare what they show."""
     found = []
     for path in sorted((root / "proofs").rglob("[!_]*.py")):
         said = declared(path)
@@ -86,7 +85,6 @@ def problems(
     trusted: Mapping[str, str] = TRUSTED,
     actions: Mapping[str, Mapping[str, Sequence[str]]] = ACTIONS,
 ) -> list[str]:
-    """List undischarged assumptions and parts, and unused declarations."""
     shown = {each: check for check in checks for each in check.guarantees}
     assumed = {each for check in checks for each in check.assumes}
     parts = {each for action in actions.values() for part in action.values() for each in part}
@@ -112,7 +110,6 @@ def problems(
 
 
 def by_guarantee(checks: Sequence[Source]) -> dict[str, list[Source]]:
-    """Return the checks by what they guarantee."""
     found: dict[str, list[Source]] = {}
     for check in checks:
         for each in check.guarantees:
@@ -121,7 +118,6 @@ def by_guarantee(checks: Sequence[Source]) -> dict[str, list[Source]]:
 
 
 def page() -> str:
-    """Return the whole page."""
     checks = sources()
     lines = [
         HEAD.read_text(encoding="utf-8").rstrip(),

@@ -23,7 +23,6 @@ SUBJECTS = sorted(path.stem for path in FOLDER.glob("[!_]*.py"))
 
 
 def contracts_of(subject: str) -> tuple[Contract, ...]:
-    """Return the contracts of a file."""
     found: tuple[Contract, ...] = importlib.import_module(
         f"proofs.code.contracts.{subject}"
     ).CONTRACTS
@@ -52,7 +51,6 @@ def some_case(function: Callable[..., object], rng: random.Random) -> Case:
 @pytest.mark.rule("KV-POOL-5", "KV-POOL-6", "KV-GRP-2", "KV-GRP-4", "KV-SW-3", "KV-HASH-8")
 @pytest.mark.parametrize("subject", SUBJECTS)
 def test_contracts_hold_without_crosshair(subject: str) -> None:
-    """Draw random arguments, and use kvfast's real arrays."""
     rng = random.Random(1)
     for contract in contracts_of(subject):
         num_met = 0
@@ -68,7 +66,6 @@ def test_contracts_hold_without_crosshair(subject: str) -> None:
 
 @pytest.mark.parametrize("name", ["is_block", "are_tokens"])
 def test_a_planted_mistake_is_refuted_and_the_counterexample_replayed(name: str) -> None:
-    """Confirm the same contract without the mistake."""
     contract = named(arguments.CONTRACTS, name)
     assert _runner.ask(contract).outcome is Outcome.CONFIRMED
     answer = _runner.ask(contract, contract.mistakes[0])
@@ -78,8 +75,6 @@ def test_a_planted_mistake_is_refuted_and_the_counterexample_replayed(name: str)
 
 
 def test_kvfast_that_is_broken_breaks_the_agreement(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Break the code itself, a change not declared as a mistake, so that the run fails."""
-
     def put_at_the_back(self: BlockPool, block: int, left: int) -> int:
         self.set_refs(block, self.refs(block) - 1)
         if self.refs(block) == 0:
@@ -157,7 +152,6 @@ def test_a_contract_without_a_case_or_with_too_many_is_not_confirmed(
 
 
 def test_what_is_unexpected_is_printed_and_fails(capsys: pytest.CaptureFixture[str]) -> None:
-    """Print only those mistakes that no contract sees."""
     good = Answer("good", None, Outcome.CONFIRMED, Outcome.CONFIRMED, True, 3, "")
     seen = replace(good, mistake="seen", outcome=Outcome.REFUTED, expected=Outcome.REFUTED)
     missed = replace(good, mistake="missed", expected=Outcome.REFUTED)
@@ -173,6 +167,5 @@ def test_what_is_unexpected_is_printed_and_fails(capsys: pytest.CaptureFixture[s
 
 
 def test_the_version_is_the_one_of_the_extra_for_developers() -> None:
-    """Make `pip install -e '.[dev]'` enough."""
     text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     assert f'"crosshair-tool=={_runner.CROSSHAIR}"' in text

@@ -36,7 +36,6 @@ class FakeAttention:
 
 
 def reference_hit(world: tuple[worlds.Group, ...]) -> int:
-    """Return the hit of kvref's search."""
     coordinator = object.__new__(HybridCoordinator)
     coordinator.alignment = 1
     fakes: Any = [FakeAttention(number, group) for number, group in enumerate(world)]
@@ -50,7 +49,6 @@ def reference_hit(world: tuple[worlds.Group, ...]) -> int:
 
 @pytest.mark.rule("KV-COORD-5", "KV-COORD-7", "KV-COORD-8", "KV-COORD-10")
 def test_both_implementations_search_alike_in_small_worlds() -> None:
-    """Compare every 23rd world, also where several groups drop."""
     for number, world in enumerate(worlds.all_worlds()):
         if number % 23 == 0:
             request = cast(FastRequest, None)

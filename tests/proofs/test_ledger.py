@@ -28,7 +28,6 @@ def test_a_false_statement_fails_and_is_named(capsys: pytest.CaptureFixture[str]
 
 
 def test_a_range_written_out_says_the_same_as_one_with_a_quantifier() -> None:
-    """Use few values, and claims about all of them or one."""
     f, n = function("f"), z3.Int("n")
     for values in (None, range(4)):
         numbers = Range(0, n, values)
@@ -42,7 +41,6 @@ def test_a_range_written_out_says_the_same_as_one_with_a_quantifier() -> None:
 
 
 def test_code_that_branches_on_what_is_open_is_refused() -> None:
-    """Branch only where the assumptions decide."""
     x = z3.Int("x")
     assert Number(x, (x > 2,)) > 1
     assert Number(x, (x > 2,)) != 0
@@ -51,7 +49,6 @@ def test_code_that_branches_on_what_is_open_is_refused() -> None:
 
 
 def test_a_mistake_whose_line_is_gone_fails(capsys: pytest.CaptureFixture[str]) -> None:
-    """Report it beside the statements, instead of ending the run."""
     ledger = Ledger("gone")
     gone = Planted("KV-SW-2", (Shape, "run_length", "a line of long ago", "another"))
     check_planted(ledger, [(lambda twin: (), gone)])

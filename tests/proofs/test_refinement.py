@@ -18,7 +18,6 @@ def test_the_page_is_current() -> None:
 
 
 def test_an_assumption_that_is_not_discharged_is_found() -> None:
-    """Remove the invariants, which guarantee an assumption about the queue."""
     less = [each for each in sources() if each.path != "spec/kvspec/invariants.py"]
     lost = "proofs/code/free_queue.py: not discharged: a block that is put into the queue is not"
     assert any(problem.startswith(lost) for problem in problems(less))

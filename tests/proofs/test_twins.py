@@ -20,8 +20,6 @@ def _no_patience(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_search_that_keeps_its_marks_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fail the claims on marks, but not those on lengths."""
-
     def ask(self: Lookup, a: int, request: FastRequest, length: int, max_tokens: int) -> int:
         size = self.block_size_of(a)
         if self.is_full(a) and self.found_blocks[a] >= 0:
@@ -47,7 +45,6 @@ def test_a_search_that_keeps_its_marks_is_named(monkeypatch: pytest.MonkeyPatch)
 def test_a_plan_that_counts_too_little_is_named(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Count one block less for every type of layer."""
     max_blocks = pages.max_blocks
 
     def one_less(spec: LayerSpec, config: PlanningConfig) -> int:

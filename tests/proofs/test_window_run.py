@@ -24,7 +24,6 @@ EXAMPLE = "KV-SW-2: one token less needs one block"
 
 
 def mistaken(twin: str) -> OffByOne:
-    """Return W in place of W - 1 in the length of a run."""
     module, old = PLACES[twin]
     before, found, _ = source_of(module).encode().partition(old.encode())
     assert found, "the code is another one"
@@ -35,7 +34,6 @@ def mistaken(twin: str) -> OffByOne:
 @pytest.mark.rule("KV-SW-2")
 @pytest.mark.parametrize("twin", PLACES)
 def test_the_example_notices_it(twin: str) -> None:
-    """Compare with the written result, whatever the other twin does."""
     made = unaudited(copied(twin, mistaken(twin).sources()))
     assert example_violation(find_example(EXAMPLE), made, Policy()) is not None
 

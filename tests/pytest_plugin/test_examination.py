@@ -22,7 +22,6 @@ REFERENCE = kvref.implementation()
 
 
 def examine(subject: Implementation, seed: int = 0) -> Examination:
-    """Examine with short random programs, at level safety."""
     options = Options(Level.SAFETY, Budget(0.0, 8), ("KV-POOL-*",), seed)
     return Examination(subject, REFERENCE, options, "fast")
 
@@ -47,7 +46,6 @@ def configs_of(number: int, *, seed: int = 0) -> list[ManagerConfig]:
 
 
 def test_a_random_test_tries_the_same_programs_wherever_it_runs() -> None:
-    """Try others under other numbers and seeds."""
     first = configs_of(3)
     assert len(first) > 50
     assert configs_of(3) == first
@@ -56,7 +54,6 @@ def test_a_random_test_tries_the_same_programs_wherever_it_runs() -> None:
 
 
 def test_a_random_test_repeats_nothing_that_the_test_of_a_rule_shows() -> None:
-    """Report only that it was seen."""
     found = examine(mistaken("LeaksUnhashedBlocks", audits=True))
     violation, _ = found.random_violation(0, ())
     assert violation is not None
@@ -66,14 +63,12 @@ def test_a_random_test_repeats_nothing_that_the_test_of_a_rule_shows() -> None:
 
 @contextmanager
 def patience(seconds: float) -> Iterator[None]:
-    """Limit the time of all failing programs together."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(watchdog, "PATIENCE_SECONDS", seconds)
         yield
 
 
 def test_when_programs_failed_for_too_long_the_others_are_not_run() -> None:
-    """Count none of these as finished."""
     with patience(-1.0):
         found = examine(mistaken("LeaksUnhashedBlocks", audits=True))
         assert found.report.gave_up
@@ -82,7 +77,6 @@ def test_when_programs_failed_for_too_long_the_others_are_not_run() -> None:
 
 
 def test_a_rule_passes_only_if_something_about_it_came_to_its_end() -> None:
-    """Pass neither when everything was cut short nor when nothing is about it."""
     right = examine(REFERENCE).outcomes
     assert right["KV-POOL-1"].verdict == UNBROKEN
     assert right["KV-POOL-15"].verdict == UNBROKEN  # checked in every program

@@ -41,13 +41,11 @@ def wrong_window():
 
 @pytest.fixture
 def project(pytester: pytest.Pytester) -> pytest.Pytester:
-    """A project with broken implementations and one ordinary test."""
     pytester.makepyfile(twins=TWINS, test_own="def test_own():\n    pass\n")
     return pytester
 
 
 def outcomes(pytester: pytest.Pytester, *args: str) -> dict[str, str]:
-    """Run the tests and return the outcome of each: passed, failure, error or skipped."""
     pytester.runpytest_subprocess(*args, "--junitxml=junit.xml", "-p", "no:cacheprovider")
     found = {}
     for case in ET.parse(pytester.path / "junit.xml").getroot().iter("testcase"):
@@ -91,7 +89,6 @@ def test_without_the_option_nothing_is_imported_and_nothing_collected(
 def test_what_conforms_passes_every_test_and_xdist_changes_nothing(
     project: pytest.Pytester,
 ) -> None:
-    """Run one test per rule; workers get the same outcomes."""
     options = ("--kv-impl", "kvfast", "--kv-budget", "directed", "--kv-rules", "KV-PO*")
     alone = outcomes(project, *options)
     assert named(alone, "failure") == set()
@@ -112,14 +109,12 @@ def test_what_conforms_passes_every_test_and_xdist_changes_nothing(
 def test_a_broken_twin_fails_the_tests_of_the_rules_it_breaks(
     project: pytest.Pytester, factory: str, rules: list[str]
 ) -> None:
-    """Fail no other; rules whose programs were cut short are skipped."""
     options = ("--kv-budget", "directed", "--kv-rules", "KV-POOL-*", "--kv-rules", "KV-STAT-*")
     found = outcomes(project, "--kv-impl", f"twins:{factory}", *options)
     assert named(found, "failure") == {f"kvspec::{rule}" for rule in rules}
 
 
 def test_a_failure_is_the_report_and_no_traceback(project: pytest.Pytester) -> None:
-    """Show the rule and its sentence, the calls, and a test to paste."""
     done = project.runpytest_subprocess(
         "--kv-impl",
         "twins:implementation",
@@ -145,7 +140,6 @@ def test_a_failure_is_the_report_and_no_traceback(project: pytest.Pytester) -> N
 
 
 def test_a_rule_tested_alone_shows_what_cut_its_program_short(project: pytest.Pytester) -> None:
-    """Fail it: a skip would hide that the implementation is broken."""
     options = (
         "--kv-impl",
         "twins:implementation",
@@ -163,7 +157,6 @@ def test_a_rule_tested_alone_shows_what_cut_its_program_short(project: pytest.Py
 def test_a_level_and_capabilities_leave_rules_out_with_the_reason(
     project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Test no windows on a server of one block type, and no order at level safety."""
     serve = f"{sys.executable} -m kvcheck.cli serve twins:one_type"
     more = """
 
@@ -228,7 +221,6 @@ def test_a_server_that_hangs_or_dies_fails_a_test_in_time(
 def test_what_cannot_be_checked_is_one_line_and_exit_code_4(
     pytester: pytest.Pytester, args: tuple[str, ...], says: str
 ) -> None:
-    """Treat these as pytest treats wrong options, also with workers."""
     done = pytester.runpytest_subprocess(*args, "-n", "2")
     assert done.ret == pytest.ExitCode.USAGE_ERROR
     done.stderr.fnmatch_lines([f"*{says}*"])
@@ -245,7 +237,6 @@ def test_a_run_that_only_skips_is_no_success(pytester: pytest.Pytester) -> None:
 
 
 def test_without_paths_the_contract_is_all_there_is(project: pytest.Pytester) -> None:
-    """Run a path's tests too if one is given; in addopts, run them beside the project's."""
     options = ("--kv-impl", "kvref", "--kv-budget", "directed", "--kv-rules", "KV-POOL-4")
     assert set(outcomes(project, *options)) == {"kvspec::KV-POOL-4"}
     both = {"kvspec::KV-POOL-4", "test_own::test_own"}
@@ -255,7 +246,6 @@ def test_without_paths_the_contract_is_all_there_is(project: pytest.Pytester) ->
 
 
 def test_the_options_are_those_of_the_command(project: pytest.Pytester) -> None:
-    """Keep one list of names for levels and one for budgets."""
     from kvcheck import pytest_plugin
     from kvcheck.judge.options import BUDGETS
     from kvcheck.play.verdicts import Level

@@ -31,7 +31,6 @@ TAPE = Tape.read(SMALL)
 
 @pytest.mark.parametrize("name", sorted({op.name for op in TAPE.operations}))
 def test_every_alteration_of_a_record_is_found(name: str, tmp_path: Path) -> None:
-    """Or refused as it is read; the others are found as they are, at the operation."""
     path, found = tmp_path / "altered.jsonl", set[str]()
     altered: dict[str, list[Operation]] = {}
     for op in TAPE.operations:

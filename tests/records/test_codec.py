@@ -148,7 +148,6 @@ DECODE: dict[str, Callable[[Any, Where], object]] = {
 
 @pytest.mark.parametrize("case", cases(__file__, "malformed.txt"), ids=str)
 def test_what_is_malformed_is_refused_by_name(case: Case) -> None:
-    """Name the file and the line as well."""
     kind, _, _ = case.name.partition(":")
     with pytest.raises(FormatError) as caught:
         DECODE[kind](json.loads(case.given[0]), HERE)
@@ -156,7 +155,6 @@ def test_what_is_malformed_is_refused_by_name(case: Case) -> None:
 
 
 def test_a_layer_given_twice_is_refused() -> None:
-    """Refuse a second layer of one name: they would share a tensor by accident."""
     spec = {**FULL, "dtype": "int8"}
     with pytest.raises(FormatError, match="layer 'a' is given twice"):
         codec.decode_layers([["a", spec], ["a", spec]], HERE)

@@ -24,7 +24,6 @@ SMALL = shipped_records() / "life_of_blocks.jsonl"
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """The files that `golden.txt` expects."""
     tape = Tape.read(SMALL)
     records = tmp_path / "records"
     (records / "deeper").mkdir(parents=True)
@@ -71,7 +70,6 @@ def test_what_is_printed_of_records(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Replay through the reference with a nonsense planner or none, and with fewer types."""
     planner = None if case.name == "who has no planner" else NoSpecs()
     monkeypatch.setattr(ReferenceImplementation, "planner", planner)
     if "lacking" in case.name:

@@ -43,7 +43,6 @@ def refused(path: Path) -> FormatError:
 
 @pytest.mark.rule("KV-POL-1")
 def test_the_shipped_profiles_are_the_policies_of_the_package() -> None:
-    """Compare `default` with the rules, and `vllm-0.24` with `Policy.vllm_0_24()`."""
     assert shipped_profiles() == ("default", "vllm-0.24", "vllm-0.33")
     assert find_profile("default").policy == Policy()
     assert find_profile(RECORDS_PROFILE).policy == Policy.vllm_0_24()
@@ -110,7 +109,6 @@ def played_with(policy: Policy, folder: Path) -> Path:
 
 
 def golden(*arguments: object) -> int:
-    """Return the exit code of `kvspec golden … --impl kvref`."""
     return main(["golden", *map(str, arguments), "--impl", "kvref"])
 
 

@@ -36,7 +36,6 @@ def test_what_is_recorded_replays(policy: Policy, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("call", ["take_block_copies", "withdraw"])
 def test_calls_of_later_versions_are_recorded(call: str, tmp_path: Path) -> None:
-    """Start from a state that lacks the two fields of version 3."""
     recorder = Recorder(ReferenceImplementation(), CONFIG)
     recorder.play("new_request", "r", prompt_token_ids=[1, 2, 3])
     assert recorder.admit("r", 3) == [[1, 2]]
@@ -63,7 +62,6 @@ def test_errors_are_recorded_by_the_class_a_caller_catches(tmp_path: Path) -> No
 
 
 def test_a_defect_is_not_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Raise to the caller an error that is not of the contract."""
     recorder = Recorder(ReferenceImplementation(), CONFIG)
 
     def crash(self: Any, block_ids: Any) -> None:

@@ -141,7 +141,6 @@ def test_a_subject_fails_it_where_it_failed_the_record(num_blocks: int, tmp_path
 
 
 def test_a_wrong_hash_stays_wrong(tmp_path: Path) -> None:
-    """Keep it equal wherever it was; mending it would hide the defect."""
     path = recorded(tmp_path / "record.jsonl")
     header, operations = lines(path)
     first = operations[0]
@@ -192,7 +191,6 @@ def test_seed_first_parent_hash_and_quirks_are_replaced(tmp_path: Path) -> None:
 
 
 def test_each_run_makes_other_hashes(tmp_path: Path) -> None:
-    """Draw a new key, so that guessed content cannot be compared."""
     path = recorded(tmp_path / "record.jsonl")
     runs = []
     for key in (None, None, b"k" * 32, b"k" * 32):

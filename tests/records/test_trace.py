@@ -55,7 +55,6 @@ def test_every_value_of_a_difference_is_cut_where_it_is_long() -> None:
 def test_what_is_asked_after_each_operation_is_foreseen(
     shows: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Read only how much is in use where the record has no states."""
     tape, path = Tape.read(SMALL), SMALL
     if not shows:
         path = tmp_path / "stateless.jsonl"
@@ -125,7 +124,6 @@ def test_a_trace_of_a_feature_that_is_lacking_is_left_out(feature: Feature) -> N
 
 
 def test_questions_that_are_lacking_are_not_asked() -> None:
-    """Compare the rest: nothing depends on them."""
     asked = {operation.name for operation in Tape.read(SMALL).operations} & QUESTIONS
     assert asked
     lost = {FEATURE_OF_OPERATION[name] for name in asked}

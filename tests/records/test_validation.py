@@ -94,7 +94,6 @@ def test_a_record_of_the_monitor_is_accepted(name: str, history: int, tmp_path: 
 def test_a_monitor_writes_what_it_saw_also_when_it_watches_no_more(
     num_blocks: int, tmp_path: Path
 ) -> None:
-    """Drop what was called after the monitor was closed, the state included."""
     options = ReplayOptions(num_blocks=num_blocks, block_size=4, max_tokens_per_step=64)
     monitor = kvcheck.monitor(REFERENCE.create(options.manager_config()))
     request = REFERENCE.make_request(monitor, RequestInput("a", range(9)))

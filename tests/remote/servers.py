@@ -51,7 +51,6 @@ def until(op):
 
 
 def serve(name: str, *, options: str = "") -> str:
-    """Serve the reference, or another Python implementation, through `kvspec serve`."""
     return f"cmd{options}:{shlex.join((*SERVE, name))}"
 
 

@@ -125,7 +125,6 @@ def test_what_is_no_message_is_a_format_error(framing: str, body: bytes, said: s
 def test_a_stream_that_ends_inside_a_message_is_an_error(
     data: bytes, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also refuse a message that is too long; one with the longest body is legal."""
     monkeypatch.setattr(codec, "MAX_MESSAGE_BYTES", 101)
     with pytest.raises(FormatError) as caught:
         MessageStream(io.BytesIO(data)).next()

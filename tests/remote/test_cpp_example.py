@@ -51,7 +51,6 @@ SERVED = {FullAttentionSpec, MLAAttentionSpec, SlidingWindowSpec, SlidingWindowM
 
 
 def build(folder: Path, source: Path) -> Path:
-    """Compile the server; skip without a compiler."""
     compiler = shutil.which("g++") or shutil.which("clang++")
     if compiler is None:
         pytest.skip("no C++ compiler")

@@ -45,7 +45,6 @@ def call(remote: RemoteImplementation, manager: KVCacheManager, code: str) -> No
 
 @pytest.mark.parametrize("case", cases(__file__, "faults.txt"), ids=str)
 def test_a_fault_is_one_clear_error_in_time(tmp_path: Path, case: Case) -> None:
-    """Name the command and the call; the child is reaped at once; later calls say the same."""
     code = "\n".join(case.given)
     remote = connect(tmp_path, f"{code}\ntime.sleep(60)\n")
     process_id = remote.connection.process_id

@@ -183,7 +183,6 @@ def test_an_invariant_that_is_violated_there_is_violated_here(
 
 
 def test_what_nobody_uses_any_more_is_dropped_there() -> None:
-    """Drop it there: a long run would keep every request it ever made."""
     remote = find_implementation(serve("kvref"))
     assert isinstance(remote, RemoteImplementation)
     manager = remote.create(config())

@@ -35,7 +35,6 @@ MISTAKES = (
 
 
 def build(folder: Path, source: Path) -> Path:
-    """Compile the server; skip without a compiler."""
     compiler = shutil.which("rustc")
     if compiler is None:
         pytest.skip("no Rust compiler")
@@ -46,7 +45,6 @@ def build(folder: Path, source: Path) -> Path:
 
 
 def broken_rules(program: Path, rules: tuple[str, ...] = ("*",)) -> tuple[list[str], int]:
-    """Return the rules that directed checks find broken at level identity, and their number."""
     found = find_implementation(f"cmd+json:{program}")
     assert isinstance(found, RemoteImplementation)
     with closing(found):

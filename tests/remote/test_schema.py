@@ -131,7 +131,6 @@ def damaged(value: Any, chance: random.Random) -> Iterator[Any]:
 
 
 def client_takes(message: Mapping[str, Any], result: Any) -> bool:
-    """Check whether the client would accept the result."""
     check = MESSAGES[message["op"]].result
     if message["op"] == "hello":
         check = check_hello

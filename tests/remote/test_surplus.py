@@ -80,7 +80,6 @@ def test_an_answer_too_many_is_found_at_the_next_message(
 
 
 def test_an_answer_too_many_is_found_at_the_end(tmp_path: Path) -> None:
-    """Find it also when the server writes it only because its input ended."""
     code = SURPLUS.format(pipelining=False, then="sys.stdin.read()")
     remote = connect(tmp_path, code)
     assert remote.create(config()).num_free_blocks == 3

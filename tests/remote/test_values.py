@@ -230,7 +230,6 @@ def test_capabilities_come_back_without_what_only_code_can_carry(framing: str) -
 
 
 def test_a_server_that_names_no_form_of_extra_keys_has_the_plain_one() -> None:
-    """Treat it as older than tags (KV-POL-10); ignore unknown names."""
     said = encode_capabilities(implementation().capabilities)
     assert decode_capabilities(said).extra_key_forms == {"tagged", "plain"}
     assert decode_capabilities({**said, "extra_keys": ["plain", "new"]}).extra_key_forms == {

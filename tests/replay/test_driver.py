@@ -61,7 +61,6 @@ def test_what_the_driver_asks_and_counts(case: Case) -> None:
     [({"refuse_all": True}, "nothing runs"), ({"overlong_hit": True}, "the last is never a hit")],
 )
 def test_a_flaw_ends_the_replay(flaw: dict[str, bool], problem: str) -> None:
-    """Here everything is refused, or the last token is a hit."""
     with pytest.raises(ReplayError, match=problem) as caught:
         replay([record(1, [0], 10)], ReplayOptions(8, 16), Noted(**flaw))
     assert (caught.value.step, caught.value.line) == (0, 1)

@@ -11,7 +11,6 @@ from tests.replay.records import record
 
 @pytest.mark.parametrize("case", cases(__file__, "explain.txt"), ids=str)
 def test_what_became_of_repeated_tokens_is_explained(case: Case) -> None:
-    """A request registers all its tokens, or the first ones; with `by`, in pieces of so many."""
     (_, block_size), _ = words(case.given[0])
     explainer, total = Explainer(block_size), 0
     for number, line in enumerate(case.given[1:], 1):

@@ -20,7 +20,6 @@ CHUNK_BYTES = (1, 7, 1_000)
 
 @pytest.mark.parametrize("case", cases(__file__, "written.txt"), ids=str)
 def test_requests_are_read_as_they_were_written(case: Case) -> None:
-    """With what is not exact, and how the file is recognised, if it is as another format."""
     form, _, _ = case.name.partition(":")
     data = "\n".join(case.given).encode("utf-8", errors="surrogatepass")
     found = []

@@ -54,7 +54,6 @@ def test_the_keys_are_those_of_the_documentation(
 
 @pytest.mark.parametrize("case", cases(__file__, "report.txt"), ids=str)
 def test_a_report_is_as_it_was_read(case: Case) -> None:
-    """Without the version and the seconds. Several traces stand beside each other."""
     traces = [[record(1, [0], 10)] if n == "one" else [*SynthTrace(n)] for n in case.given]
     contents = [replay(trace, name=name)[1] for name, trace in zip(case.given, traces, strict=True)]
     text = report_text(contents[0]) if len(contents) == 1 else beside.text(contents)

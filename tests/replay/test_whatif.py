@@ -97,7 +97,6 @@ def test_the_curve_is_that_of_replays(
 
 @pytest.mark.parametrize("max_running", [2, 256])
 def test_many_at_once_hit_the_same_where_nothing_is_evicted(max_running: int) -> None:
-    """A turn waits for the answer that it repeats."""
     for seed in range(3):
         trace = chats(seed, 40)
         hits = replayed(kvfast.implementation(), trace, 9_000, 16, max_running)

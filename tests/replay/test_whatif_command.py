@@ -30,7 +30,6 @@ def test_several_traces_and_block_sizes_stand_side_by_side(tmp_path: Path) -> No
 
 @pytest.fixture
 def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two requests that share nothing, in `alone.jsonl` here."""
     line = '{"timestamp": 0, "input_length": 512, "output_length": 1, "hash_ids": [%s]}\n'
     (tmp_path / "alone.jsonl").write_text("".join(line % number for number in (1, 2)))
     monkeypatch.chdir(tmp_path)

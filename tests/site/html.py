@@ -27,7 +27,6 @@ class Page(HTMLParser):
         self.feed(self.path.read_text(encoding="utf-8"))
 
     def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
-        """Note what the tag names."""
         given = {name: value or "" for name, value in attributes}
         self.ids |= {given[name] for name in ("id", "name") if name in given}
         if tag == "a" and "href" in given:
@@ -53,12 +52,10 @@ def problems(folder: Path) -> Iterator[str]:
 
 
 def is_elsewhere(address: str) -> bool:
-    """Check whether it names a host."""
     return bool(urlsplit(address).netloc)
 
 
 def leads_somewhere(path: Path, address: str, pages: dict[Path, Page]) -> bool:
-    """Check that the file exists, and the anchor in its page."""
     parts = urlsplit(address)
     if parts.scheme in ("data", "mailto"):
         return True

@@ -20,14 +20,12 @@ pytest.importorskip("furo", reason="needs the extra docs")
 
 
 def sphinx(*arguments: object) -> subprocess.CompletedProcess[str]:
-    """Run `python -m sphinx`, with warnings as errors."""
     command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", *map(str, arguments)]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
 
 
 @pytest.fixture
 def plots(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The site's module that draws the benchmarks."""
     monkeypatch.syspath_prepend(ROOT / "docs" / "site")
     return importlib.import_module("kvsite.plots")
 

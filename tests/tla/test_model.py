@@ -55,7 +55,6 @@ def test_next_of_the_module_reaches_the_states_that_its_moves_reach() -> None:
 
 
 def test_kvspec_explore_counts_the_same() -> None:
-    """Compare states, and edges of each kind of move, with all names kept apart."""
     bounds = ManagerSide(replace(SMALL_MANAGER, max_prompt=1))
     graph = _search.explore(bounds)
     actions = [label.partition("_")[0] for _, label, _ in graph.edges]

@@ -88,7 +88,6 @@ QUICK = "AnswersAnotherHit"
     "name", [pytest.param(name, marks=[pytest.mark.deep] * (name != QUICK)) for name in MISTAKES]
 )
 def test_a_run_of_a_broken_implementation_is_rejected(name: str, tmp_path: Path) -> None:
-    """Reverse a release, hit a block that is not registered, give a block two owners."""
     recorder = story(find(name).make(), FULL)
     operations = takewhile(_can_be_written, recorder.operations)
     write_trace(tmp_path / "broken.jsonl", recorder.header, operations, {})

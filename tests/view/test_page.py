@@ -40,7 +40,6 @@ def moved(queue: list[int], change: dict[str, list[int]]) -> list[int]:
 
 @pytest.mark.parametrize("case", cases(__file__, "content.txt"), ids=str)
 def test_the_content_of_a_page_is_as_it_was_read(case: Case) -> None:
-    """The whole of it, a line for each frame and for each other member."""
     shown = content(load(shipped_records() / f"{case.given[0]}.jsonl", KVREF))
     frames = shown.pop("frames")
     case.expect(json.dumps(each) for each in (*({k: v} for k, v in shown.items()), *frames))
