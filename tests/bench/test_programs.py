@@ -1,18 +1,58 @@
-"""`python -m bench.hashing`, `.saved`, `.whatif`: that they run and measure the right thing."""
+"""Other contestants: bare calls, replays, and projects that are called directly."""
 
 from __future__ import annotations
 
 import hashlib
 import shutil
 import sys
+import warnings
+from collections import Counter
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 
 import kvfast
+import kvref
 from bench import saved, whatif
+from kvcheck.adapters import nanovllm, sglang, vllm
+from kvcheck.tools.bench.calls import (
+    ADMIT,
+    APPEND,
+    CHUNK,
+    DECODE,
+    FREE,
+    HASH,
+    LOOK_UP,
+    MANAGER,
+    REPLAY_ADMIT,
+    REPLAY_APPEND,
+    REPLAY_FREE,
+    REPLAY_HASH,
+    REPLAY_RUN,
+    Calls,
+    UnequalWorkError,
+)
+from kvcheck.tools.bench.measure import Measured, contestants, measure
+from kvcheck.tools.bench.replay import recorded
+from kvcheck.tools.bench.script import Act, Case, Do
+from kvcheck.tools.replay.driver import Driver
+from kvcheck.tools.replay.options import ReplayOptions
+from kvcheck.tools.replay.trace import TraceRecord
 from kvfast import _build, _native
+from kvspec.interface import Implementation, KVCacheManager
 from kvspec.saved import save
+from tests.adapters.nano_stand_in import write_package
+from tests.bench.toy import (
+    BATCHED_COSTS_NS,
+    COSTS_NS,
+    PLAN,
+    FakeClock,
+    Toy,
+    measured,
+    other_blocks,
+    other_rows,
+)
 
 
 @pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
@@ -76,3 +116,136 @@ def test_answers_that_do_not_fit_each_other_end_it(
     monkeypatch.setattr(sys, "argv", ["whatif", "sample:mooncake", "--rounds", "1"])
     with pytest.raises(AssertionError, match=problem):
         whatif.main()
+
+
+def beside_kvref(name: str, peer: Implementation) -> Measured:
+    both = (name, peer), ("kvref", kvref.implementation())
+    return measure(PLAN, [way for each in both for way in contestants(*each)])
+
+
+def phases(found: Measured, name: str) -> set[str]:
+    return {each.phase for each in found.measurements if name in each.rounds_ns}
+
+
+def test_vllm_called_directly_answers_as_the_reference() -> None:
+    try:
+        peer = vllm.implementation()
+    except vllm.VLLMUnavailableError as error:
+        pytest.skip(str(error))
+    found = beside_kvref("vllm", peer)
+    assert found.includes["vllm"].startswith("vLLM's own Request and KVCacheManager")
+    assert phases(found, "vllm") == phases(found, "kvref")
+
+
+def test_sglang_called_directly_finds_and_releases_as_much() -> None:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # importing it warns of what a CPU lacks
+            peer = sglang.implementation()
+    except sglang.SGLangUnavailableError as error:
+        pytest.skip(str(error))
+    found = beside_kvref("sglang", peer)
+    assert found.includes["sglang"].startswith("SGLang's own Req and radix tree")
+    assert {HASH, LOOK_UP, FREE} <= phases(found, "sglang")
+    assert not {ADMIT, CHUNK, APPEND, DECODE} & phases(found, "sglang")
+
+
+@pytest.fixture
+def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> nanovllm.NanoImplementation:
+    write_package(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    return nanovllm.implementation()
+
+
+def test_nano_vllm_called_directly_gets_as_many_blocks(
+    stand_in: nanovllm.NanoImplementation,
+) -> None:
+    """Compare lengths, but not chunks: it takes a whole prompt at once."""
+    found = beside_kvref("nano-vllm", stand_in)
+    assert phases(found, "kvref") - phases(found, "nano-vllm") == {CHUNK}
+
+
+def test_a_nano_vllm_that_gets_fewer_blocks_is_not_compared(
+    stand_in: nanovllm.NanoImplementation,
+) -> None:
+    class Fewer(nanovllm.NanoImplementation):
+        def bench_calls(self, manager: KVCacheManager) -> Calls:
+            calls = super().bench_calls(manager)
+            return replace(calls, read_blocks=lambda answer: answer[:-1])
+
+    with pytest.raises(UnequalWorkError):
+        beside_kvref("nano-vllm", Fewer(stand_in.library))
+
+
+def test_nano_vllm_itself() -> None:
+    try:
+        peer = nanovllm.implementation()
+    except nanovllm.NanoUnavailableError as error:
+        pytest.skip(str(error))
+    assert LOOK_UP in phases(beside_kvref("nano-vllm", peer), "nano-vllm")
+
+
+TRACE = tuple(
+    TraceRecord(line, 0, input_length=600 + 40 * line, output_length=20, hash_ids=(line % 2, line))
+    for line in range(1, 8)
+)
+ROOMY = ReplayOptions(400, 16, max_tokens_per_step=1000, max_running=4)
+TIGHT = ReplayOptions(100, 16, max_tokens_per_step=1000, max_running=4)
+
+
+def script(options: ReplayOptions) -> tuple[Case, list[Do]]:
+    case = recorded(kvref.implementation(), options, TRACE, trace_name="trace")
+    _, steps = case.rounds(1)
+    return case, [do for step in steps for do in step]
+
+
+@pytest.mark.parametrize("options", [ROOMY, TIGHT], ids=["roomy", "tight"])
+def test_a_script_is_what_the_driver_did_by_single_and_by_batched_calls(
+    options: ReplayOptions,
+) -> None:
+    counts = Driver(kvref.implementation(), options, TRACE, trace_name="trace").run().counts
+    case, acts = script(options)
+    num = Counter[Act]()
+    for do in acts:
+        num[do.act] += len(do.requests)
+    admitted = sum(want is not None for do in acts if do.act is Act.ADMIT for want in do.wants)
+    assert admitted == counts.requests + counts.preempted_requests
+    assert num[Act.MAKE] == num[Act.FREE] == counts.requests == len(TRACE)
+    assert (num[Act.PREEMPT], num[Act.APPEND]) == (counts.preemptions, counts.tokens_generated)
+    refused = [do.act for do in acts if None in do.wants]
+    assert (num[Act.PREEMPT] > 0) is (Act.RUN in refused) is (options is TIGHT)
+    assert (Act.ADMIT in refused) is (options is TIGHT)
+    assert case.facts["options"] == asdict(options)
+    assert [len(given) for do in acts if do.act is Act.MAKE for given in do.given] == [
+        each.input_length for each in TRACE
+    ]
+    found = measured(case, toy=Toy(FakeClock())).measurements
+    spent = {(each.phase, name): ns[0] for each in found for name, ns in each.rounds_ns.items()}
+    assert spent[REPLAY_HASH, "toy"] == COSTS_NS["make_request"] * len(TRACE)
+    admit_ns = COSTS_NS["look_up"] + COSTS_NS["allocate_with_hit"]
+    assert spent[REPLAY_ADMIT, "toy"] == admit_ns * num[Act.ADMIT]
+    assert spent[REPLAY_APPEND, "toy"] == COSTS_NS["append_tokens"] * num[Act.APPEND]
+    frees = num[Act.FREE] + num[Act.PREEMPT]
+    assert spent[REPLAY_FREE, "toy"] == COSTS_NS["free"] * frees
+    assert spent[REPLAY_RUN, "toy"] == COSTS_NS["allocate"] * num[Act.RUN]
+    calls = Counter(do.act for do in acts)
+    batched = {
+        REPLAY_ADMIT: BATCHED_COSTS_NS["admit"] * calls[Act.ADMIT],
+        REPLAY_RUN: BATCHED_COSTS_NS["decode"] * calls[Act.RUN],
+        REPLAY_FREE: BATCHED_COSTS_NS["free"] * (calls[Act.FREE] + calls[Act.PREEMPT])
+        + BATCHED_COSTS_NS["unregister"] * calls[Act.FREE],
+    }
+    assert {phase: spent[phase, "toy, batched"] for phase in batched} == batched
+    for name in ("toy", "toy, batched"):
+        assert spent[MANAGER, name] == sum(spent[phase, name] for phase in batched)
+
+
+@pytest.mark.parametrize("options", [ROOMY, TIGHT], ids=["roomy", "tight"])
+def test_a_replay_with_other_blocks_is_not_compared(options: ReplayOptions) -> None:
+    case, _ = script(options)
+    clock = FakeClock()
+    with pytest.raises(UnequalWorkError):
+        measured(case, toy=Toy(clock), other=Toy(clock, change=other_blocks))
+    with pytest.raises(UnequalWorkError) as caught:
+        measured(case, toy=Toy(clock, change_batched=other_rows))
+    assert "toy, batched" in (caught.value.first, caught.value.other)

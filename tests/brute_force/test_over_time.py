@@ -1,4 +1,4 @@
-"""Small schedules, operation by operation, against what their history says."""
+"""Answers and states over time are what the history says, also where both twins are wrong."""
 
 from __future__ import annotations
 
@@ -7,15 +7,21 @@ from itertools import islice
 import pytest
 
 from kvcheck.discovery import find_implementation
+from kvcheck.mistakes import Mistake
 from kvspec.interface import Implementation
 from tests.brute_force.stories import (
+    agree,
     first_stories,
     follow,
     history_finds,
     in_flight_stories,
     stories,
+    story_named,
 )
-from tests.mistakes import mistaken
+from tests.cases import every_second
+from tests.kills import matrix
+from tests.kills.directed import directed_checks, finds
+from tests.mistakes import in_both, mistaken
 
 NUM_STORIES = 30
 NUM_IN_FLIGHT = 12
@@ -55,3 +61,27 @@ def test_the_history_finds_that_what_they_read_is_released() -> None:
 def test_answers_and_states_are_what_the_history_says_of_thousands(twin: Implementation) -> None:
     for story in islice(stories(seed=1), NUM_DEEP):
         follow(story, twin)
+
+
+CELLS = matrix.read()
+UNSAID = {"PreemptedByStatusInBoth"}
+"""The history says nothing of statistics, events, samples and the bytes of hashes."""
+SAID = [pair for pair in in_both() if pair[0].id not in UNSAID]
+
+
+@pytest.mark.parametrize("pair", every_second(SAID), ids=lambda pair: str(pair[0].id))
+def test_a_mistake_in_both_is_seen_in_each_and_by_no_comparison(
+    pair: tuple[Mistake, Mistake],
+) -> None:
+    story = story_named(CELLS[pair[0].id, "history"].by)
+    one, other = (mistake.make() for mistake in pair)
+    assert history_finds(story, one) is not None
+    assert history_finds(story, other) is not None
+    assert agree(story, one, other)
+
+
+@pytest.mark.parametrize("pair", in_both(), ids=lambda pair: str(pair[0].id))
+def test_a_mistake_in_both_is_seen_in_each_by_an_example(pair: tuple[Mistake, Mistake]) -> None:
+    about = [c for c in directed_checks("both") if set(c.rules) & set(pair[0].rules)]
+    for subject in (mistake.make() for mistake in pair):
+        assert any(finds(check, subject, subject) for check in about)

@@ -1,16 +1,18 @@
-"""Parts that commands share: extras, consoles, and files written whole or not at all."""
+"""Streams, files and colours of commands, and `kvspec doctor`."""
 
 from __future__ import annotations
 
 import json
 import os
 import stat
+import subprocess
 import sys
+from importlib.metadata import EntryPoint, version
 from pathlib import Path
 
 import pytest
 
-from kvcheck.cli import _support
+from kvcheck.cli import _support, doctor, main
 from kvcheck.cli._support import CommandError
 
 
@@ -108,3 +110,114 @@ def test_nothing_is_coloured_where_there_is_no_terminal(
     out, err = capsys.readouterr()
     assert (out + err) == "text\n"
     assert bool(err) is (console is _support.progress_console)
+
+
+KVSPEC = (sys.executable, "-m", "kvcheck.cli")
+ASCII = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+
+
+def shell(line: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["sh", "-c", line.replace("kvspec", f"{sys.executable} -m kvcheck.cli", 1)],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+        stdin=subprocess.DEVNULL,
+    )
+
+
+@pytest.mark.parametrize("command", ["doctor", "--version", "plan --list", "serve kvref"])
+def test_a_closed_standard_output_is_one_line(command: str) -> None:
+    done = shell(f"kvspec {command} >&-")
+    said = "kvspec: error: standard output is closed; send it to a file, or to /dev/null\n"
+    assert (done.returncode, done.stderr) == (2, said)
+
+
+@pytest.mark.parametrize("closed", ["<&-", "2>&-", "<&- 2>&-"])
+def test_other_closed_streams_are_nobodys_concern(closed: str) -> None:
+    done = shell(f"kvspec --version {closed}")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("kvspec ")
+    assert shell(f"kvspec serve kvref {closed}").returncode == 0
+    assert shell(f"kvspec replay - --impl kvref {closed}").returncode in (0, 2)
+
+
+@pytest.mark.parametrize(
+    "command", ["plan llama-3.1-8b", "golden nothing-ü --impl kvref", "check --help"]
+)
+def test_a_locale_without_a_character_shows_it_otherwise(command: str) -> None:
+    done = shell(f"kvspec {command}", **ASCII)
+    assert done.returncode in (0, 2)
+    assert "Traceback" not in done.stderr
+    assert "internal error" not in done.stderr
+    assert done.stdout.isascii()
+
+
+def test_a_file_name_that_is_no_text_is_named(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [*KVSPEC, "golden", b"nothing-\xff", "--impl", "kvref"], capture_output=True, check=False
+    )
+    assert done.returncode == 2
+    assert done.stderr == b"kvspec: error: nothing-\\udcff: no such file\n"
+
+
+def test_an_interrupt_while_modules_are_imported_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "click.py").write_text("raise KeyboardInterrupt\n")
+    done = shell("kvspec doctor", PYTHONPATH=str(tmp_path))
+    assert (done.returncode, done.stderr) == (130, "kvspec: error: interrupted\n")
+
+
+def test_it_shows_versions_builds_extras_and_implementations(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["doctor"]) == 0
+    rows = dict(line.split("  ", 1) for line in capsys.readouterr().out.splitlines())
+    assert rows["kvspec"].strip() == version("kvspec")
+    for label in ("python", "platform", "kvfast: build", "kvfast: torch", "kvfast: Triton"):
+        assert rows[label].strip()
+    assert rows["extra cli"].strip() == "installed"
+    assert "implementation kvref" in rows
+
+
+def test_json_says_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "--json", "-"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["kvspec"] == version("kvspec")
+    assert found["extras"]["cli"]["packages"]["click"] == version("click")
+    assert set(found["implementations"]["kvref"]) == {"version", "features"}
+    assert set(found) == {
+        *("kvspec", "python", "platform", "extras", "implementations", "diagnostics")
+    }
+
+
+def test_a_missing_extra_is_named_with_the_line_that_installs_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    installed = doctor._version_or_none
+    monkeypatch.setattr(
+        doctor, "_version_or_none", lambda name: None if name == "xxhash" else installed(name)
+    )
+    assert main(["doctor"]) == 0
+    rows = dict(line.split("  ", 1) for line in capsys.readouterr().out.splitlines())
+    assert rows["extra xxhash"].strip() == "missing xxhash; pip install 'kvspec[xxhash]'"
+    assert rows["extra dev"].strip() == "missing xxhash; pip install 'kvspec[dev]'"
+
+
+def test_an_extra_of_extras_is_spelled_out() -> None:
+    packages = doctor._packages_of("dev")
+    assert {"click", "rich", "matplotlib", "hypothesis", "pytest", "mypy"} <= set(packages)
+    assert "kvspec" not in packages
+
+
+@pytest.mark.parametrize(
+    ("value", "error"),
+    [("kvspec:no_such_thing", "AttributeError"), ("no_such_module:facts", "ModuleNotFoundError")],
+)
+def test_broken_diagnostics_are_shown_as_such(value: str, error: str) -> None:
+    entry = EntryPoint(name="x", value=value, group=doctor.DIAGNOSTICS_GROUP)
+    assert doctor._diagnostics(entry)["error"].startswith(error)
+
+
+def test_an_implementation_that_does_not_load_is_shown_as_such() -> None:
+    assert "not of the form" in doctor._implementation("a b:c")["error"]

@@ -1,4 +1,4 @@
-"""A check that is divided: the same report with any workers, in any order, and when some die."""
+"""Checks, curves and replays that are divided: equal results in any order of answers."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from kvcheck.cli import main
+from kvcheck.cli.whatif import curves_of
 from kvcheck.discovery import find_implementation
 from kvcheck.judge.options import BUDGETS, Options
 from kvcheck.judge.outcome import Reached
@@ -20,6 +21,9 @@ from kvcheck.judge.suite import Suite
 from kvcheck.play.verdicts import Level
 from kvcheck.processes import Processes
 from kvcheck.tasks import Workers
+from kvcheck.tools.replay.source import open_trace
+from kvcheck.tools.replay.trace import select
+from kvcheck.tools.replay.units import units_of
 from tests.cluster.workers import Counting, Shuffling, kill_one_at_work, on_nodes
 
 DEEP = dict(BUDGETS)["deep"]
@@ -131,3 +135,44 @@ def test_when_a_node_dies_no_program_is_lost_and_none_counts_twice(nodes: Any, a
     assert len(told) > 20
     assert any(workers.lost)  # and was made again
     assert found == alone
+
+
+TRACES = ("synth:chat?requests=30&seed=1", "synth:chat?requests=20&seed=2", "demo")
+
+
+def asked(number: int) -> tuple[list[Any], list[list[int]]]:
+    found = []
+    for seed in range(number):
+        with open_trace(f"synth:chat?requests=60&seed={seed}") as source:
+            found.append((str(seed), units_of(select(source), None)))
+    return found, [[2 * units.smallest_pool + more for more in range(3)] for _, units in found]
+
+
+def test_curves_are_the_same_in_any_order_of_answers() -> None:
+    wanted = asked(8)
+    alone = curves_of(*wanted, None)
+    assert len({each.infinite for each in alone}) > 1
+    assert curves_of(*wanted, Shuffling(5, losing=0.3)) == alone
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("whatif", *TRACES, "--sizes", "3"),
+        ("replay", *TRACES, "--impl", "kvref", "--num-blocks", "900", "--no-check", "--limit", "9"),
+        ("replay", "demo", "--impl", "kvref", "--engines", "2", "--no-check", "--limit", "9"),
+    ],
+)
+def test_processes_write_what_one_writes(command: tuple[str, ...], tmp_path: Path) -> None:
+    found = []
+    for jobs in ("1", "2"):
+        file = tmp_path / jobs
+        assert main([*command, "--json", str(file), "--jobs", jobs]) == 0
+        found.append(without_seconds(json.loads(file.read_text("utf-8"))))
+    assert found[0] == found[1]
+
+
+def without_seconds(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: without_seconds(each) for key, each in value.items() if key != "seconds"}
+    return [without_seconds(each) for each in value] if isinstance(value, list) else value

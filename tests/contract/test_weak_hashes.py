@@ -1,13 +1,21 @@
-"""KV-HASH-11, KV-HASH-12: functions for tenants who trust one another, and why."""
+"""Hash functions: prompts that collide, tagged hashes of a later engine, custom specs."""
 
 from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
 
 import cbor2
 import pytest
 
 from kvcheck.rules.bench import Bench
-from kvspec.config import KVCacheConfig, ManagerConfig
+from kvcheck.rules.custom_specs import RingSpec
+from kvcheck.rules.specs import full, sliding
+from kvspec.config import CustomSpec, KVCacheConfig, ManagerConfig, SpecRegistry
 from kvspec.errors import ConfigError
+from kvspec.request import LoRA, MultimodalItem, RequestInput
+from kvspec.specs import LayerSpec
 
 SECRET = bytes.fromhex("b8fe6c3923a44bbe 7c01812cf721ad1c ded46de9839097db")
 """The first three words of the secret that XXH3 has in its specification."""
@@ -76,3 +84,44 @@ def test_a_weak_function_is_chosen_for_trusted_tenants_only(function: str) -> No
     ManagerConfig(KVCacheConfig(2, ()), 8, trusted_tenants=True)
     with pytest.raises(ConfigError, match="trusted_tenants"):
         ManagerConfig(KVCacheConfig(2, ()), 8, trusted_tenants=1)  # type: ignore[arg-type]  # the point
+
+
+@pytest.mark.rule("KV-HASH-7", "KV-HASH-8", "KV-HASH-10")
+@pytest.mark.shared
+def test_tagged_hashes_are_those_of_a_later_engine(bench: Bench, shared: Path) -> None:
+    """Compare with the hashes of vLLM 0.33 for prompts with adapters, items and salts."""
+    compared = 0
+    for name in ("events-330051", "extra_keys-330029"):
+        with gzip.open(shared / f"golden-0.33/{name}.jsonl.gz", "rt", encoding="utf-8") as file:
+            header, *operations = map(json.loads, file)
+        manager = bench.manager(6, header["config"]["hash_block_size"])
+        assert manager.none_hash.hex() == header["none_hash"]
+        for operation in operations:
+            args = operation.get("args", {})
+            if operation.get("op") != "new_request" or "result" not in operation:
+                continue
+            lora = args.get("lora")
+            given = RequestInput(
+                "r",
+                args["prompt_token_ids"],
+                cache_salt=args.get("cache_salt"),
+                lora=None if lora is None else LoRA(**lora),
+                multimodal=tuple(MultimodalItem(**item) for item in args.get("mm_features") or ()),
+            )
+            found = manager.make_request(given).block_hashes
+            assert [block_hash.hex() for block_hash in found] == operation["result"]["block_hashes"]
+            compared += lora is not None or given.cache_salt is not None
+    assert compared >= 5
+
+
+@pytest.mark.rule("KV-CFG-9")
+def test_the_function_is_asked_once_per_group(bench: Bench) -> None:
+    asked: list[LayerSpec] = []
+
+    def managed(spec: LayerSpec) -> LayerSpec:
+        asked.append(spec)
+        return full(spec.block_size) if len(asked) < 2 else sliding(spec.block_size, 6)
+
+    registry = SpecRegistry((CustomSpec(RingSpec, managed),))
+    bench.subject.create(bench.config(20, RingSpec(4), RingSpec(4), registry=registry))
+    assert asked == [RingSpec(4), RingSpec(4)]

@@ -1,4 +1,4 @@
-"""With torch and without Triton everything runs; without torch: tests/kvfast/test_device_absent.py.
+"""With torch and without Triton everything runs; without torch: tests/kvfast/test_build.py.
 
 Each case is a Python of its own in which the finders of modules don't find Triton.
 """

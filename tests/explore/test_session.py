@@ -1,16 +1,24 @@
-"""Runs: in one process or several, cut short, interrupted."""
+"""`kvspec explore`: its output, several processes, recorded counts, interrupted runs."""
 
 from __future__ import annotations
 
+import json
+import subprocess
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+import pytest
+
 import kvref
+from kvcheck.cli.explore import exit_code
 from kvcheck.discovery import find_implementation
+from kvcheck.explore.configurations import configurations
 from kvcheck.explore.search import Exploration, Pair
-from kvcheck.explore.session import Report, run
+from kvcheck.explore.session import Report, Result, recorded_counts, run
 from kvcheck.processes import Processes
 from kvspec.interface import Feature
+from tests.commands import LEAKS, kvspec
 from tests.explore.exploring import configuration, explored
 from tests.stand_ins import Lacks
 
@@ -89,3 +97,102 @@ def test_what_a_subject_lacks_leaves_configurations_out() -> None:
     report = run(pair, (*chosen[:2], replace(SMALL, prompts=((0,),))))
     assert report.left_out == {"eagle": ("drafting",), "hybrid": ("multiple_groups",)}
     assert [result.configuration.name for result in report.results] == ["small"]
+
+
+def explore(folder: Path, *args: str) -> subprocess.CompletedProcess[str]:
+    return kvspec(folder, "explore", *args)
+
+
+@pytest.mark.parametrize("jobs", ["1", "2"])
+def test_a_broken_rule_is_told_in_words_in_json_and_as_a_record(tmp_path: Path, jobs: str) -> None:
+    (tmp_path / "leaking.py").write_text(LEAKS, encoding="utf-8")
+    chosen = ("--impl", "leaking:implementation", "--config", "pool", "--jobs", jobs)
+    done = explore(tmp_path, *chosen, "--records", "records", "--json", "-")
+    assert done.returncode == 1, done.stderr
+    document = json.loads(done.stdout)
+    (violation,) = document["violations"]
+    assert violation["rule"] == "KV-POOL-15"
+    assert violation["num_moves"] == 2
+    assert violation["operations"][-1]["op"] == "free"
+    assert "leaked" in done.stderr
+    (record,) = (tmp_path / "records").iterdir()
+    assert f"kvspec golden records/{record.name} --impl leaking:implementation" in done.stderr
+    for name, code in (("leaking:implementation", 1), ("kvref", 0)):
+        again = kvspec(tmp_path, "golden", f"records/{record.name}", "--impl", name)
+        assert again.returncode == code, again.stdout
+
+
+def test_a_run_stops_after_some_edges_or_counts_what_is_recorded(tmp_path: Path) -> None:
+    first = explore(tmp_path, "--config", "ring", "--max-edges", "400")
+    assert first.returncode == 0, first.stderr
+    assert "incomplete" in first.stdout
+    second = explore(tmp_path, "--config", "ring", "--json", "out.json")
+    assert second.returncode == 0, second.stderr
+    assert "no rule broken" in second.stdout
+    assert "as recorded" not in second.stdout
+    (result,) = json.loads((tmp_path / "out.json").read_text(encoding="utf-8"))["results"]
+    assert result["as_recorded"] is True
+    assert result["edges"] == recorded_counts()["ring"].edges
+
+
+def test_names_of_blocks_can_be_told_apart(tmp_path: Path) -> None:
+    chosen = ("--config", "retention", "--max-edges", "1200", "--json", "-")
+    renamed, whole = (
+        json.loads(explore(tmp_path, *chosen, *more).stdout)["results"][0]
+        for more in ((), ("--whole",))
+    )
+    assert (renamed["up_to_names"], whole["up_to_names"]) == (True, False)
+    assert renamed["depth"] > whole["depth"]
+
+
+def test_the_list_names_every_configuration(tmp_path: Path) -> None:
+    done = explore(tmp_path, "--list")
+    assert [line.partition(":")[0] for line in done.stdout.splitlines()] == [
+        each.name for each in configurations()
+    ]
+
+
+FAST_EDGES, DEEP_EDGES = 3_000, 200_000
+"""Counts of explorations of a second, and of half a minute; `.ci/run` has more of the first."""
+
+RECORDED = recorded_counts()
+
+
+def test_every_configuration_of_the_default_run_has_counts_and_all_counts_have_one() -> None:
+    usual = {each.name for each in configurations() if not each.is_deep}
+    assert usual <= set(RECORDED) <= {each.name for each in configurations()}
+
+
+def test_the_default_run_has_more_than_a_million_edges() -> None:
+    usual = (RECORDED[each.name].edges for each in configurations() if not each.is_deep)
+    assert sum(usual) > 1_000_000
+
+
+def test_other_counts_than_recorded_end_the_command_with_code_1() -> None:
+    what = configuration("retention")
+    for counts, code in ((RECORDED["retention"], 0), (replace(RECORDED["retention"], edges=1), 1)):
+        report = Report([Result(what, counts, 1.0, is_complete=True)])
+        assert exit_code(report) == code
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=() if counts.edges < FAST_EDGES else pytest.mark.deep)
+        for name, counts in RECORDED.items()
+        if counts.edges < DEEP_EDGES
+    ],
+)
+def test_a_configuration_has_the_states_and_edges_that_are_recorded(name: str) -> None:
+    exploration = explored(configuration(name))
+    assert exploration.is_complete
+    assert exploration.violation is None
+    assert exploration.counts == RECORDED[name]
+
+
+def test_every_move_and_refusal_comes_up_somewhere() -> None:
+    from kvcheck.explore.play import PLAYS
+
+    seen = {move for counts in RECORDED.values() for move, number in counts.by_move if number}
+    assert seen == set(PLAYS)
+    assert sum(counts.refused for counts in RECORDED.values()) > 0

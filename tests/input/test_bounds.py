@@ -1,19 +1,25 @@
-"""Small files that ask for much, and numbers that no double holds: one error, bounded work."""
+"""Damaged and hostile input and options: each is read, or refused within bounds."""
 
 from __future__ import annotations
 
 import copy
 import gzip
+import importlib
 import io
 import json
-from collections.abc import Callable
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import cbor2
+import click
 import pytest
 import zstandard
 
+from kvcheck.cli import main
+from kvcheck.cli._commands import COMMANDS
 from kvcheck.records.select import shipped_records
 from kvcheck.remote import codec
 from kvcheck.tools.plans.document import decode_plan_file, read_plan_file
@@ -30,7 +36,11 @@ from kvspec.errors import (
 from kvspec.profile import read_profile
 from kvspec.record_file import MOST_BYTES, read_header, read_trace, read_whole_trace
 from kvspec.record_lines import MOST_BLOCKS
+from tests.cases import every_second
+from tests.input.fuzz import HOLES
+from tests.input.readers import READERS
 from tests.plans.files import SMALL
+from tests.source import ROOT
 
 HERE = Where("here")
 DIGITS = b"9" * 5_000
@@ -250,3 +260,89 @@ def test_a_cbor_message_that_doubles_what_it_shares_is_given_up() -> None:
     assert len(body) < 400
     with pytest.raises(FormatError, match="hold one another"):
         codec.decode(body, "cbor")
+
+
+def run(reader: str, *more: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "tests.input.fuzz", reader, *more]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_damaged_input_is_read_or_refused(reader: str, request: pytest.FixtureRequest) -> None:
+    number = 20_000 if request.config.getoption("--deep") else 150
+    done = run(reader, "--inputs", str(number))
+    assert done.returncode == 0, done.stdout + done.stderr[-2_000:]
+
+
+@pytest.mark.parametrize("hole", every_second(HOLES))
+def test_a_planted_hole_is_found(hole: str) -> None:
+    done = run(HOLES[hole][0], "--inputs", "150", "--hole", hole)
+    assert done.returncode != 0, "not found"
+    assert ": error:" not in done.stderr, "the fuzzer itself was called wrongly"
+
+
+VALUES = (
+    *("9" * 5_000, "1000000000000000", "-1", "0", "1e400", "-inf", "nan", "", "²", "x"),
+    *("x" * 5_000, "\udcff", "cmd:", "a:b", ".", "nothing/at/all", "?seed=9", "-"),
+)
+
+RECORD_OF_OPTIONS = str(shipped_records() / "identities.jsonl")
+HISTORY = str(ROOT / "examples/hazards/vllm-52360.jsonl")
+QUICK: Mapping[str, Sequence[str]] = {
+    "bench": ["--impl", "nowhere"],
+    "check": ["kvref", "--budget", "static", "--level", "safety"],
+    "doctor": [],
+    "examples": ["kvref", "--rules", "KV-SW-1"],
+    "explore": ["--list"],
+    "golden": [RECORD_OF_OPTIONS, "--impl", "kvref"],
+    "hazards": [HISTORY],
+    "plan": ["llama-3.1-8b"],
+    "probe": ["nowhere"],
+    "prompts": ["demo", "--limit", "1"],
+    "redact": [RECORD_OF_OPTIONS, "-o", "out"],
+    "replay": ["demo", "--impl", "kvref", "--limit", "1", "--quiet"],
+    "rule": ["KV-SW-1"],
+    "serve": ["nowhere"],
+    "shrink": [RECORD_OF_OPTIONS, "--impl", "kvref", "-o", "out"],
+    "vectors": ["--set", "rswa", "-o", "out"],
+    "view": [RECORD_OF_OPTIONS, "-o", "out"],
+    "whatif": ["demo", "--limit", "1", "--sizes", "2"],
+}
+"""Arguments with which a command is soon done."""
+
+LONG = ("--limit",)
+"""What takes long with a value that is right, as any folder or large number of requests is."""
+
+
+def calls(name: str) -> Iterator[list[str]]:
+    """Yield the command with each of its options and arguments in turn."""
+    command = importlib.import_module(f"kvcheck.cli.{name}").command
+    base = [name, *QUICK[name]]
+    for parameter in command.params:
+        if parameter.opts[0] in LONG:
+            continue
+        for value in VALUES:
+            if isinstance(parameter, click.Option) and not parameter.is_flag:
+                yield [*base, parameter.opts[0], value]
+            elif isinstance(parameter, click.Argument) and QUICK[name]:
+                yield [name, value, *QUICK[name][1:]]
+
+
+@pytest.mark.parametrize("name", [entry.name for entry in COMMANDS])
+def test_an_option_with_nonsense_is_one_line(
+    name: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    wrong = []
+    for arguments in calls(name):
+        code = main(arguments)
+        said = capsys.readouterr().err
+        shown = [argument[:30] for argument in arguments]
+        if code not in (0, 1, 2) or "Traceback" in said:
+            wrong.append((shown, code, said[-300:]))
+        elif code == 2 and not said.startswith("kvspec: error: "):
+            wrong.append((shown, code, said[:300]))
+    assert not wrong

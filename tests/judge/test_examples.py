@@ -1,4 +1,4 @@
-"""Directed programs and examples: every rule has one, and the reference passes them all."""
+"""Directed checks: every rule has one, and the reference passes them; steps see mistakes."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ import kvref
 from kvcheck.judge.unobservable import UNOBSERVABLE
 from kvcheck.rulebook import rule_sentences
 from kvcheck.rules.directed import EXAMPLES, Example, example_violation, find_example
+from kvcheck.rules.managers import random_steps_are_their_single_calls
 from kvspec.policy import Policy
 from kvspec.profile import find_profile
 from tests.cases import every_second
+from tests.mistakes import mistaken, of_random_steps
 
 REFERENCE = kvref.implementation()
 POLICIES = (
@@ -44,3 +46,10 @@ def test_the_reference_is_as_the_example_says(example: Example) -> None:
             getattr(policy, choice) == getattr(Policy(), choice) for choice in example.choices
         ):
             assert example_violation(example, REFERENCE, policy) is None
+
+
+@pytest.mark.parametrize("mistake", every_second(of_random_steps()))
+def test_random_steps_see_a_mistake(mistake: str) -> None:
+    found = example_violation(random_steps_are_their_single_calls, mistaken(mistake), Policy())
+    assert found is not None
+    assert found.rule.startswith("KV-BATCH-")

@@ -1,4 +1,4 @@
-"""Programs leave out features that a subject lacks, and judge those that it has."""
+"""Programs leave out what a subject lacks, or declares or refuses, and judge what it has."""
 
 from __future__ import annotations
 
@@ -11,20 +11,30 @@ import pytest
 
 import kvref
 from examples.own_manager.final import MyManager
+from kvcheck.discovery import find_implementation
+from kvcheck.judge.applying import rule_outcomes
 from kvcheck.judge.options import Budget, Options
-from kvcheck.judge.outcome import Report
+from kvcheck.judge.outcome import BROKEN, NOT_APPLICABLE, Report
 from kvcheck.judge.suite import Suite
 from kvcheck.play.fit import needs, random_program
 from kvcheck.play.steps import Admit, Arrive, Break, Evict, NewStep, Program, Release, Run
 from kvcheck.play.verdicts import Level
+from kvcheck.remote.client import RemoteImplementation
+from kvref.implementation import ReferenceImplementation
 from kvspec.base import BaseRequest
 from kvspec.blocks import KVCacheBlocks, PrefixHit
 from kvspec.config import KVCacheConfig, KVCacheGroup, ManagerConfig
-from kvspec.interface import Capabilities, Feature
+from kvspec.errors import UnsupportedError
+from kvspec.interface import Capabilities, Feature, KVCacheManager
 from kvspec.policy import Policy
+from kvspec.request import RequestInput
+from kvspec.requirements import LIMITS, VALUES
 from kvspec.specs import FullAttentionSpec, MambaSpec, RSWASpec
+from tests.judge.declared import Declared
 from tests.judge.minimal import minimal
 from tests.programs import SCENARIOS
+from tests.remote.configs import config
+from tests.remote.servers import serve
 
 REFERENCE = kvref.implementation()
 ALL = REFERENCE.capabilities
@@ -169,3 +179,96 @@ def test_what_the_oracle_lacks_once_it_is_cut_is_drawn_anew() -> None:
     asked = (Program(config, (NewStep(),)), aligned, Policy(hits_inside_blocks=True))
     assert random_program(*asked, hashes_matter=True, oracle=None) is not None
     assert random_program(*asked, hashes_matter=True, oracle=REFERENCE) is None
+
+
+WHY = "states of Mamba layers in this build"
+
+
+class Refusing(Declared):
+    def create(self, config: ManagerConfig, **options: Any) -> KVCacheManager:
+        if isinstance(config, ManagerConfig) and any(
+            group.spec.is_state for group in config.kv_cache.groups
+        ):
+            raise UnsupportedError(WHY, self.capabilities.name)
+        return super().create(config, **options)
+
+
+@pytest.mark.parametrize(
+    ("level", "budget"),
+    [
+        (Level.SAFETY, Budget(0.5, 20)),
+        (Level.IDENTITY, Budget(0.5, 20)),
+    ],
+)
+def test_a_refusal_leaves_out_and_breaks_nothing(level: Level, budget: Budget) -> None:
+    rules = ("KV-MAMBA-*", "KV-SW-*", "KV-COORD-*", "KV-RET-*")
+    report = Suite(Refusing(ALL), kvref.implementation(), Options(level, budget, rules)).run()
+    assert [(found.rule, found.detail) for found in report.violations] == []
+    assert any(WHY in lacks for lacks in report.left_out.values())
+    outcomes = rule_outcomes(report)
+    assert not any(found.verdict == BROKEN for found in outcomes.values())
+    if level is not Level.SAFETY:
+        assert outcomes["KV-MAMBA-4"].verdict == NOT_APPLICABLE
+        assert outcomes["KV-MAMBA-4"].reason == f"needs {WHY}"
+
+
+def test_names_of_values_and_limits_are_those_of_the_protocol() -> None:
+    with open("spec/protocol.md", encoding="utf-8") as file:
+        text = file.read()
+    section = text[text.index("### Values and limits") : text.index("## Handles")]
+    assert all(f"`{name}`" in section for name in (*VALUES, *LIMITS))
+
+
+class Plain(ReferenceImplementation):
+    def create(self, config: ManagerConfig, **options: Any) -> KVCacheManager:
+        plain = replace(config, policy=replace(config.policy, extra_keys="plain"))
+        return super().create(plain, **options)
+
+
+class DeclaredPlain(Plain):
+    @property
+    def capabilities(self) -> Capabilities:
+        return replace(super().capabilities, extra_key_forms=frozenset({"plain"}))
+
+
+def broken(subject: ReferenceImplementation, level: Level) -> set[str]:
+    rules = ("KV-HASH-7", "KV-HASH-8", "KV-HASH-9", "KV-HASH-10", "KV-POL-10", "KV-EVT-8")
+    options = Options(level, Budget(0.0, 0), rules)
+    report = Suite(subject, kvref.implementation(), options).run()
+    assert report.directed > 0
+    return {violation.rule for violation in report.violations}
+
+
+def test_who_has_only_plain_keys_is_judged_under_plain() -> None:
+    assert broken(DeclaredPlain(), Level.IDENTITY) == set()
+    assert broken(DeclaredPlain(), Level.SAFETY) == set()
+
+
+def test_who_names_tags_and_hashes_none_is_found() -> None:
+    assert broken(Plain(), Level.IDENTITY) >= {"KV-HASH-7", "KV-HASH-8", "KV-HASH-9", "KV-HASH-10"}
+    assert broken(Plain(), Level.SAFETY) == {"KV-HASH-10"}
+
+
+def test_an_old_server_is_sent_no_extra_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    remote = find_implementation(serve("kvref"))
+    assert isinstance(remote, RemoteImplementation)
+    connection = remote.connection
+    old = replace(connection.capabilities, extra_key_forms=frozenset({"plain"}))
+    monkeypatch.setattr(connection, "capabilities", old)
+    sent = []
+    call = connection.call
+
+    def noted(op: str, **how: object) -> object:
+        sent.append(how.get("args"))
+        return call(op, **how)  # type: ignore[arg-type]  # as they came
+
+    monkeypatch.setattr(connection, "call", noted)
+    manager = remote.create(config())
+    assert "extra_keys" not in sent[-1]["config"]["policy"]  # type: ignore[index]  # a message
+    remote.make_request(manager, RequestInput("a", [1, 2, 3, 4]))
+    with pytest.raises(UnsupportedError, match="extra keys tagged"):
+        remote.make_request(manager, RequestInput("b", [1, 2, 3, 4], cache_salt="s"))
+    plain = remote.create(config(policy=Policy(extra_keys="plain")))
+    salted = remote.make_request(plain, RequestInput("b", [1, 2, 3, 4], cache_salt="x"))
+    assert salted.block_hashes[0].hex().startswith("7cd63c0c509703c9")
+    remote.close()

@@ -1,9 +1,11 @@
-"""Programs, levels and shrinking: what each level sees of a bug, and that nothing else is seen."""
+"""Random programs and models: what they reach, and what they find in broken subjects alone."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
+from itertools import chain
 from random import Random
 
 import pytest
@@ -11,20 +13,26 @@ import pytest
 import kvfast
 import kvref
 from kvcheck.play import steps as st
+from kvcheck.play.illegal_operations import ILLEGAL_OPERATIONS
+from kvcheck.play.left_out import LeftOut
 from kvcheck.play.performing import perform
 from kvcheck.play.random_configs import random_config
 from kvcheck.play.random_programs import LAST, Draw, random_programs, shared_loads
 from kvcheck.play.runner import Runner
 from kvcheck.play.shrink import shrink
+from kvcheck.play.situations import SITUATIONS, missed
 from kvcheck.play.steps import Admit, Arrive, FailLoad, NewStep, Program, Release, Step
 from kvcheck.play.verdicts import Level, first_violation
-from kvcheck.rules.directed import EXAMPLES, example_violation
+from kvcheck.rules.directed import EXAMPLES, example_violation, find_example
+from kvcheck.rules.random_plans import RULES, random_plan
 from kvref.block_pool import BlockPool
 from kvref.implementation import ReferenceImplementation
 from kvspec.interface import HitRateWindow, Implementation
 from kvspec.policy import Policy
+from kvspec.profile import find_profile
 from tests.mistakes import POOLS, in_both, mistaken, of_kvfast
-from tests.programs import SCENARIOS
+from tests.plans.test_properties import FOUND_BY
+from tests.programs import SCENARIOS, configured, steps_of
 
 REFERENCE = kvref.implementation()
 
@@ -38,7 +46,7 @@ UNSEEN: dict[Level, set[str]] = {
     },
     Level.BEHAVIOUR: {"UnhashedRunReversed"},
 }
-"""At identity `test_evidence.py` has each of them."""
+"""At identity `test_blame.py` has each of them."""
 
 
 @pytest.mark.parametrize("program", SCENARIOS, ids=lambda program: str(program.name))
@@ -148,3 +156,105 @@ def test_a_subject_that_quits_in_an_example_is_a_verdict() -> None:
     found = example_violation(example, Quits(), Policy())
     assert found is not None
     assert "SystemExit" in found.detail
+
+
+def test_random_programs_reach_every_situation() -> None:
+    counts: Counter[str] = Counter()
+    for batch in range(12):
+        for program in random_programs(0, batch, 30):
+            first_violation(program, REFERENCE, Level.SAFETY, None, counts)
+        if not missed(counts):
+            break
+    assert missed(counts) == ()
+
+
+def test_random_programs_are_the_same_for_equal_seeds() -> None:
+    first = list(random_programs(3, 4, 20))
+    assert first == list(random_programs(3, 4, 20))
+    assert first != list(random_programs(3, 5, 20))
+    assert first != list(random_programs(4, 4, 20))
+
+
+def test_a_situation_that_never_came_up_is_named() -> None:
+    counts = Counter(dict.fromkeys(SITUATIONS, 1))
+    assert missed(counts) == ()
+    del counts["align move"]
+    assert missed(counts) == ("align move",)
+
+
+@pytest.mark.parametrize("mistake", ["OneRound", "OneRoundForAnyTwo"])
+def test_random_programs_need_every_round_of_a_search(mistake: str) -> None:
+    subject = mistaken(mistake)
+    drawn = chain.from_iterable(random_programs(0, batch, 30) for batch in range(12))
+    found = (first_violation(each, subject, Level.IDENTITY, REFERENCE) for each in drawn)
+    assert any(violation is not None for violation in found)
+
+
+GROUPS = (
+    "full of 1",
+    # Null is a legal hit in these two: the next token reads nothing of the first block.
+    "window 1 of 1",
+    "chunk 2 of 2",
+    "window 3 of 2",
+    "mamba all of 1",
+)
+STORY = (
+    "arrive 0 0 1; break call=(N); admit; run; break call=(N)",
+    "arrive 0 0 1 1; break who=1 call=(N); release; break call=(N)",
+)
+
+
+@pytest.mark.parametrize("group", GROUPS)
+@pytest.mark.parametrize("number", range(len(ILLEGAL_OPERATIONS)))
+def test_the_reference_refuses_every_illegal_operation(group: str, number: int) -> None:
+    steps = tuple(steps_of(*(line.replace("N", str(number)) for line in STORY)))
+    config = configured(f"pool 12; {group}")
+    for policy in (config.policy, find_profile("vllm-0.33").policy):
+        program = Program(replace(config, policy=policy), steps)
+        assert first_violation(program, kvref.implementation(), Level.SAFETY) is None
+
+
+NUM_MODELS = 600
+
+
+def broken_rule(subject: Implementation, oracle: Implementation | None) -> str | None:
+    for number in range(NUM_MODELS):
+        try:
+            found = example_violation(random_plan(0, number), subject, Policy(), oracle)
+        except LeftOut:
+            continue
+        if found is not None:
+            return found.rule
+    return None
+
+
+@pytest.mark.parametrize("policy", [Policy(), Policy.vllm_0_24()])
+def test_nothing_is_found_in_the_reference(policy: Policy) -> None:
+    for number in range(100):
+        for oracle in (None, REFERENCE):
+            assert example_violation(random_plan(7, number), REFERENCE, policy, oracle) is None
+
+
+@pytest.mark.parametrize("mistake", FOUND_BY)
+def test_a_mistake_is_found(mistake: str) -> None:
+    assert broken_rule(mistaken(mistake), REFERENCE) is not None
+
+
+@pytest.mark.parametrize(
+    ("mistake", "rule"),
+    [
+        ("ForgetsTheNullBlock", "KV-PLAN-20"),
+        ("LeavesEveryWorkerItsOwnNumberOfBlocks", "KV-PLAN-15"),
+        ("RoundsTheNumberOfBlocksUp", "KV-PLAN-12"),
+        ("AnswersDifferentlyTheSecondTime", "KV-PLAN-19"),
+    ],
+)
+def test_what_always_holds_needs_no_oracle(mistake: str, rule: str) -> None:
+    assert broken_rule(mistaken(mistake), None) == rule
+
+
+def test_a_model_is_found_again_by_its_name() -> None:
+    example = random_plan(3, 14)
+    assert example.rules == RULES
+    assert find_example(example.name).name == example.name
+    assert find_example(example.name) != random_plan(3, 15)

@@ -1,4 +1,4 @@
-"""From what a call came to, to a verdict: who owes what, what is compared, and how it is named."""
+"""From the result of a call, plain or compared, to a verdict: what it says, and how it is named."""
 
 from __future__ import annotations
 
@@ -9,18 +9,31 @@ from typing import Any
 import pytest
 
 import kvref
-from kvcheck.play.agreement import AS_THE_REFERENCE
-from kvcheck.play.difference import WrongAnswer
+from kvcheck.play.agreement import AS_THE_REFERENCE, require_same_outcome
+from kvcheck.play.calls import (
+    ANSWERS,
+    DECODED,
+    decoded,
+    plain,
+)
+from kvcheck.play.difference import WrongAnswer, first_difference
 from kvcheck.play.left_out import LeftOut
 from kvcheck.play.outside import look_from_outside
 from kvcheck.play.performing import perform_step
+from kvcheck.play.player import Outcome
 from kvcheck.play.runner import Runner, raise_as_violation
 from kvcheck.play.scheduler import RUNNING, WAITING
 from kvcheck.play.steps import Admit, Arrive, Program, Run
 from kvcheck.play.verdicts import SENTENCES, Violation, made_smaller, violation_of
 from kvcheck.play.watchdog import Hang
+from kvspec._json import Where
+from kvspec.blocks import GroupHits, KVCacheBlocks, PrefixHit
 from kvspec.errors import InvariantViolation, KVSpecError, RemoteError
+from kvspec.events import AllBlocksCleared, BlockRemoved
+from kvspec.inside import BlockCopies
 from kvspec.interface import Feature
+from kvspec.snapshot import RequestState
+from kvspec.stats import PrefixCacheStats
 from tests.cases import Case, cases
 from tests.programs import CFG, A
 from tests.stand_ins import Lacks
@@ -148,3 +161,105 @@ def test_a_request_is_picked_among_those_in_these_phases() -> None:
     assert (runner.pick(0, WAITING), runner.pick(2, "loading")) == (first, None)
     assert first.caching_arguments == {}
     assert replace(first, junction_tokens=4).caching_arguments == {"junction_tokens": 4}
+
+
+def one() -> RequestState:
+    steps = (Arrive(A), Admit())
+    runner = Runner(Program(CFG, steps), kvref.implementation())
+    for step in steps:
+        perform_step(runner, step)
+    return runner.view.snapshot.requests["r0"]
+
+
+ONE = one()
+
+
+@pytest.mark.parametrize("case", cases(__file__, "agreement.txt"), ids=str)
+def test_where_two_answers_part_is_said(case: Case) -> None:
+    what, *values = case.given
+    expected, *others = (eval(value, {"ONE": ONE, "replace": replace}) for value in values)
+    if len(others) > 1:
+        same, other = others
+        require_same_outcome(what, Outcome(expected), Outcome(same), exact_ids=False)
+        case.expect([part(what, expected, other, exact_ids=False), part(what, expected, same)])
+        return
+    wrong = WrongAnswer("name", "KV-POOL-6", what, expected, others[0])
+    assert (wrong.invariant, wrong.rule) == ("name", "KV-POOL-6")
+    assert wrong.detail == f"expected {wrong.expected}, got {wrong.observed}"
+    case.expect([wrong.expected, wrong.observed, wrong.first_at or "-", wrong.place])
+    assert first_difference(expected, expected) is None
+
+
+def part(name: str, one: Any, other: Any, **how: bool) -> str:
+    try:
+        require_same_outcome(name, Outcome(one), Outcome(other), **how)
+    except WrongAnswer as error:
+        return str(error.detail)
+    return "the same"
+
+
+HERE = Where("an answer")
+
+
+BLOCKS = KVCacheBlocks(((1, 0), (2,)))
+LISTS = [[1, 0], [2]]
+ROUND: dict[str, tuple[Any, Any]] = {
+    "get_computed_blocks": (
+        PrefixHit(BLOCKS, 4, 2),
+        {"blocks": LISTS, "num_computed_tokens": 4, "num_uncached_common_prefix_tokens": 2},
+    ),
+    "find_longest_cache_hit_per_group": (
+        GroupHits(BLOCKS, (4, 2)), {"blocks": LISTS, "hit_lengths": [4, 2]},
+    ),
+    "allocate_slots": (BLOCKS, LISTS),
+    "pop_blocks_for_free": ((3, 1), [3, 1]),
+    "cache_partial_block": (True, True),
+    "withdraw": (("a", "b"), ["a", "b"]),
+    "reset_prefix_cache": (False, False),
+    "get_num_common_prefix_blocks": ((2, 0), [2, 0]),
+    "get_num_blocks_to_allocate": (3, 3),
+    "take_new_block_ids": ((3, 1), [3, 1]),
+    "take_block_copies": (
+        BlockCopies(((3, 1),), (3, 1)),
+        {"pairs": [[3, 1]], "retained": [3, 1]},
+    ),
+    "make_prefix_cache_stats": (
+        PrefixCacheStats(requests=1, queries_tokens=5, hits_tokens=4),
+        None,
+    ),
+    "take_events": ((BlockRemoved((b"h",), "GPU", 1), AllBlocksCleared()), None),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_an_answer_in_plain_values_is_the_same_answer(name: str) -> None:
+    answer, expected = ROUND[name]
+    said = plain(name, answer)
+    assert expected is None or said == expected
+    assert decoded(name, said, HERE, int_hashes=False) == answer
+    assert decoded(name, None, HERE, int_hashes=False) is None
+
+
+def test_what_is_answered_of_lists_of_a_request_and_of_samples() -> None:
+    assert set(DECODED) - set(ANSWERS) == {
+        "get_blocks", "get_unhashed_block_ids", "take_residency_samples",
+    }  # fmt: skip
+    assert decoded("get_blocks", {"blocks": LISTS}, HERE, int_hashes=False) == BLOCKS
+    unhashed = decoded("get_unhashed_block_ids", {"unhashed": LISTS}, HERE, int_hashes=False)
+    assert unhashed == ((1, 0), (2,))
+    assert decoded("take_residency_samples", [1, 2], HERE, int_hashes=False) == (1, 2)
+
+
+def test_a_call_without_an_answer_has_none_whatever_came() -> None:
+    assert plain("free", "thanks") is None
+    assert plain("allocate_slots", None) is None
+    assert plain("make_prefix_cache_stats", None) is None
+    hit = PrefixHit(BLOCKS, 0, None)
+    assert plain("get_computed_blocks", hit)["num_uncached_common_prefix_tokens"] is None
+
+
+def test_a_number_that_is_none_is_no_answer() -> None:
+    with pytest.raises(TypeError):
+        plain("get_num_blocks_to_allocate", "3")
+    with pytest.raises(TypeError):
+        plain("get_computed_blocks", PrefixHit(BLOCKS, 1.5, None))  # type: ignore[arg-type]

@@ -37,7 +37,7 @@ from tests.lockstep.test_batched import play
 from tests.lockstep.test_lockstep import run, small_programs
 from tests.plans.cases import CASES, Case
 from tests.plans.properties import CHECKS
-from tests.plans.test_broken import SEARCH, fails
+from tests.plans.test_properties import SEARCH, fails
 
 NUM_RANDOM = 300
 """Random programs, or models to plan for."""

@@ -1,17 +1,23 @@
-"""Results of `batched` for managers that are wrapped."""
+"""Whole steps of kvfast, audited and monitored, and its metrics."""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
 
 import kvcheck
+import kvfast
+from kvcheck.tools.replay.metrics import COUNTERS, GAUGES
 from kvfast._core.batch import FastBatch
 from kvfast._implementation import FastImplementation
+from kvfast.metrics import FAMILIES, ManagerMetrics
 from kvspec.batched import BatchedManager
-from kvspec.errors import InvariantViolation
+from kvspec.errors import InvalidArgumentError, InvariantViolation
 from kvspec.interface import KVCacheManager
 from kvspec.request import RequestInput
 from kvspec.sequential import SequentialManager
@@ -58,3 +64,78 @@ def test_a_monitor_sees_the_calls_of_a_step(
     inner.core.pool.set_refs(1, 7)
     with pytest.raises(InvariantViolation):
         batch.decode([0])
+
+
+NAME = 'a "model"\nwith a \\'
+
+
+def manager_of_metrics(*, log_stats: bool = True) -> KVCacheManager:
+    return kvfast.implementation().create(make_config(11, log_stats=log_stats))
+
+
+def look_up(made: KVCacheManager, name: str, *, preempted: bool = False) -> None:
+    """Serve a prompt of nine tokens, whose second request hits eight."""
+    request = kvfast.implementation().make_request(made, RequestInput(name, range(1, 10)))
+    request.num_preemptions = int(preempted)
+    hit = made.get_computed_blocks(request)
+    made.allocate_slots(
+        request,
+        9 - hit.hit_length_tokens,
+        num_new_computed_tokens=hit.hit_length_tokens,
+        new_computed_blocks=hit.blocks,
+    )
+    made.record_prefix_cache_stats(request, hit.hit_length_tokens)
+    made.free(request)
+
+
+def samples(text: str) -> dict[str, float]:
+    found = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            assert sample.labels == {"model_name": NAME, "engine": "3"}
+            found[sample.name] = sample.value
+    return found
+
+
+def test_sums_are_those_of_the_manager_and_only_grow() -> None:
+    made = manager_of_metrics()
+    metrics = ManagerMetrics(made, model_name=NAME, engine="3")
+    for name in ("a", "b"):
+        look_up(made, name)
+        assert metrics.observe().queries_tokens == 9
+    look_up(made, "c", preempted=True)
+    assert made.reset_prefix_cache()
+    held = kvfast.implementation().make_request(made, RequestInput("d", range(20)))
+    made.allocate_slots(held, 20)
+    assert samples(metrics.text())["kvspec:preempted_queries_total"] == 0, "not before it observes"
+    assert metrics.observe().reset
+    expected = {
+        "vllm:kv_cache_usage_perc": 0.5,
+        "vllm:prefix_cache_queries_total": 18,
+        "vllm:prefix_cache_hits_total": 8,
+        "kvspec:preempted_queries_total": 9,
+        "kvspec:preempted_hits_total": 8,
+        "kvspec:prefix_cache_resets_total": 1,
+    }
+    assert samples(metrics.text()) == expected
+    metrics.observe()
+    assert samples(metrics.text()) == expected
+    registry = CollectorRegistry()
+    registry.register(metrics)
+    assert generate_latest(registry).decode() == metrics.text()
+
+
+def test_the_text_needs_no_other_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "prometheus_client", None)
+    assert "kv_cache_usage_perc" in ManagerMetrics(manager_of_metrics(), model_name="m").text()
+
+
+def test_a_replay_tells_the_same_names() -> None:
+    theirs = {each.name for each in FAMILIES if each.name.startswith("vllm:")}
+    assert theirs <= GAUGES.keys() | COUNTERS.keys()
+    assert all((each.name in COUNTERS) == each.is_counter for each in FAMILIES[:3])
+
+
+def test_a_manager_that_counts_nothing_is_refused() -> None:
+    with pytest.raises(InvalidArgumentError, match="log_stats"):
+        ManagerMetrics(manager_of_metrics(log_stats=False), model_name="m")

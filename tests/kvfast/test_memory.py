@@ -1,20 +1,35 @@
-"""Memory of a block: a record, slots of the table, an entry of a list; no Python object."""
+"""The core: memory per block, sizes of objects, corners, and what was not made."""
 
 from __future__ import annotations
 
+import ast
 import gc
+import mmap
 import tracemalloc
+from collections.abc import Callable
+from enum import IntEnum
 from typing import Any
 
 import pytest
 
+import kvref
+from kvcheck.rules.specs import chunked
+from kvfast._core.arrays import LARGE_BYTES, grown, zeroed
+from kvfast._core.hashing import Hasher
+from kvfast._core.key_map import KeyMap
 from kvfast._core.pool import BlockPool
+from kvfast._core.request import make_request
 from kvfast._implementation import FastImplementation
+from kvspec.batched import StepPlan
 from kvspec.config import ManagerConfig
+from kvspec.errors import InvalidArgumentError
 from kvspec.interface import Implementation
+from kvspec.policy import Policy
 from kvspec.request import RequestInput
-from tests.contract.builders import make_config
+from kvspec.sequential import batched_of
+from tests.contract.builders import admit, make_config, new_request
 from tests.lockstep.test_lockstep import fast
+from tests.source import ROOT
 
 __all__ = ["fast"]  # the fixture
 
@@ -87,3 +102,142 @@ def test_a_block_costs_at_most_120_bytes(num_blocks: int) -> None:
     )
     total = pool.keys.facts.nbytes + pool.keys.slots.nbytes
     assert total / num_blocks <= 120 - 8
+
+
+def test_large_uncompiled_arrays_are_zeros_where_no_map_is_private(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delattr(mmap, "MAP_PRIVATE", raising=False)
+    length = LARGE_BYTES // 4 + 1
+    zeros = zeroed("i", length)
+    assert (len(zeros), zeros.format, any(zeros)) == (length, "i", False)
+    zeros[0], zeros[length - 1] = 7, 9
+    more = grown("i", zeros, length + 2)
+    assert (more[0], more[length - 1], more[length], more[length + 1]) == (7, 9, 0, 0)
+
+
+def test_eight_blocks_in_a_row_share_a_cache_line() -> None:
+    keys = KeyMap(1 << 12, 4)
+    request = make_request(RequestInput("r", range(16)), Hasher("sha256_cbor", "0"), 1)
+    homes = [keys.home_of(request, number, 0) & keys.slot_mask for number in range(16)]
+    assert len({home // 8 for home in homes[:8]}) == 1
+    assert len(set(homes[:8])) == 8
+    assert homes[8] // 8 != homes[0] // 8
+
+
+MAX_LINES = 400
+
+
+def classes() -> dict[str, ast.ClassDef]:
+    return {
+        node.name: node
+        for path in sorted((ROOT / "kvfast" / "_core").glob("*.py"))
+        for node in ast.parse(path.read_text(encoding="utf-8")).body
+        if isinstance(node, ast.ClassDef)
+    }
+
+
+def lines_of(name: str, known: dict[str, ast.ClassDef]) -> int:
+    if name not in known:
+        return 0
+    node = known[name]
+    bases = (ast.unparse(base).partition("[")[0] for base in node.bases)
+    return (node.end_lineno or 0) - node.lineno + 1 + sum(lines_of(base, known) for base in bases)
+
+
+def test_an_object_is_at_most_400_lines() -> None:
+    known = classes()
+    assert len(known) > 20
+    assert [name for name in known if lines_of(name, known) > MAX_LINES] == []
+
+
+def test_bases_count() -> None:
+    module = ast.parse("class A:\n    a = 1\n\nclass B(A):\n    b = 1\n    c = 1\n")
+    known = {node.name: node for node in module.body if isinstance(node, ast.ClassDef)}
+    assert lines_of("B", known) == 5
+
+
+class Number(IntEnum):
+    ZERO = 0
+    ONE = 1
+
+
+@pytest.mark.rule("KV-BATCH-3")
+def test_numbers_of_a_subclass_of_int_are_handles_and_counts(fast: Implementation) -> None:
+    manager = fast.create(make_config(40))
+    batched = batched_of(fast, manager)
+    for name in ("a", "b"):
+        batched.register(fast.make_request(manager, RequestInput(name, range(6))))
+    batched.step(StepPlan(new=[Number.ZERO, Number.ONE], max_new_tokens=[5, Number.ONE]))
+    granted = batched.decode([Number.ONE, Number.ZERO], [2, Number.ONE])
+    assert list(granted.num_scheduled_tokens) == [2, 1]
+
+
+@pytest.mark.rule("KV-CHUNK-2", "KV-CHUNK-7")
+def test_earlier_chunks_are_null_whatever_was_found_before(fast: Implementation) -> None:
+    """Look up beginnings of one text in turn, long ones after those that end in the first chunk."""
+    found, policy = [], Policy(chunk_must_align=False)
+    config = make_config(20, specs=[chunked(2, 5)], policy=policy)
+    for implementation in (kvref.implementation(), fast):
+        manager = implementation.create(config)
+        for length in (5, 9, 13):
+            admit(manager, new_request(implementation, manager, f"r{length}", range(length)))
+        asked = (new_request(implementation, manager, f"{n}", range(n)) for n in (5, 9, 5, 13))
+        found.append([manager.get_computed_blocks(request).blocks.to_lists() for request in asked])
+    assert found[0] == found[1]
+    assert found[0][0] == [[1, 2]]
+    assert found[0][1][0][:2] == [0, 0]
+
+
+def made(implementation: Implementation) -> tuple[Any, Any, Any]:
+    manager = implementation.create(make_config(40), check_invariants=False)
+    request = implementation.make_request(manager, RequestInput("r", range(9)))
+    return manager, implementation.batched(manager), request  # type: ignore[attr-defined]  # kvfast
+
+
+def bare_of(thing: Any) -> Any:
+    kind: Any = type(thing)
+    return kind.__new__(kind)
+
+
+@pytest.mark.rule("KV-ERR-2")
+def test_what_was_not_made_is_refused(fast: Implementation) -> None:
+    manager, batch, request = made(fast)
+    bare, bare_batch = bare_of(manager), bare_of(batch)
+    calls: tuple[Callable[[], object], ...] = (
+        lambda: bare.num_free_blocks,
+        lambda: bare.usage,
+        lambda: bare.none_hash,
+        lambda: bare.get_computed_blocks(request),
+        lambda: bare.allocate_slots(request, 9),
+        lambda: bare.evict_blocks([1]),
+        lambda: bare.clone(),
+        lambda: bare.snapshot(),
+        lambda: bare.columns(),
+        lambda: fast.append_tokens(bare, request, [1]),
+        lambda: bare_batch.register(request),
+        lambda: bare_batch.decode([0]),
+        lambda: bare_batch.num_pending_deltas(),
+        lambda: type(batch)(bare, fast.capabilities, bare).register(request),
+    )
+    for call in calls:
+        with pytest.raises(InvalidArgumentError):
+            call()
+
+
+@pytest.mark.rule("KV-ERR-2")
+def test_nothing_is_made_twice(fast: Implementation) -> None:
+    manager, batch, request = made(fast)
+    manager.allocate_slots(request, 9)
+    before = manager.snapshot()
+    calls: tuple[Callable[[], object], ...] = (
+        lambda: manager.__init__(manager.plan, None),
+        lambda: batch.__init__(manager, fast.capabilities, manager),
+        lambda: request.__init__(request.input, manager.hasher, 4),
+        lambda: manager.hasher.__init__("sha256", None),
+        lambda: manager.__init__(manager.plan, None, manager.columns()),
+    )
+    for call in calls:
+        with pytest.raises(InvalidArgumentError):
+            call()
+    assert manager.snapshot() == before

@@ -1,17 +1,38 @@
-"""Parts of the reference by themselves, where the rest of it hides what they do."""
+"""What is only true of the reference: its own checks, and refusals of what it lacks."""
 
 from __future__ import annotations
 
 import inspect
+import sys
+from dataclasses import dataclass, replace
 from importlib.metadata import version
+from typing import Any
+
+import pytest
 
 import kvref
+from kvcheck.play.verdicts import Level, first_violation
 from kvcheck.rules.specs import cross, full, mamba
+from kvref.block_pool import BlockPool
+from kvref.events import EventLog
 from kvref.implementation import ReferenceImplementation
 from kvref.manager import ReferenceManager
-from kvspec.config import HASH_FUNCTIONS
+from kvspec.blocks import KVCacheBlocks
+from kvspec.config import HASH_FUNCTIONS, CustomSpec, SpecRegistry
+from kvspec.errors import (
+    ConfigError,
+    InvalidArgumentError,
+    InvariantViolation,
+    KVSpecError,
+    UnsupportedError,
+)
 from kvspec.interface import Feature, Implementation, KVCacheManager
-from tests.contract.builders import make_config, new_request
+from kvspec.policy import Policy
+from kvspec.request import RequestInput
+from kvspec.specs import SPEC_TYPES, LayerSpec, UniformTypeKVCacheSpecs
+from tests.contract.builders import admit, everything, make_config, new_manager, new_request
+from tests.mistakes import mistaken
+from tests.programs import SCENARIOS
 
 
 class Clock:
@@ -62,3 +83,192 @@ def test_the_reference_says_what_it_can() -> None:
     assert found.hash_functions == frozenset(HASH_FUNCTIONS)
     assert found.features == frozenset(Feature)
     assert {type(full(4)), type(mamba(4)), type(cross(4))} < found.spec_types
+
+
+KVREF = kvref.implementation()
+
+
+@pytest.mark.parametrize("stranger", [None, "kvref", object()])
+def test_a_foreign_manager_is_refused(stranger: KVCacheManager) -> None:
+    request = new_request(KVREF, new_manager(KVREF), "r", [1])
+    for call in (
+        lambda: KVREF.make_request(stranger, RequestInput("r", [1])),
+        lambda: KVREF.append_tokens(stranger, request, [1]),
+        lambda: KVREF.clone(stranger),
+    ):
+        with pytest.raises(InvalidArgumentError) as caught:
+            call()
+        assert caught.value.field == "manager"
+    assert list(request.token_ids) == [1]
+
+
+OTHER_HASHES: tuple[dict[str, Any], ...] = (
+    {"block_size": 8},
+    {"block_size": 2},
+    {"hash_seed": "1"},
+    {"hash_seed": None},
+    {"hash_function": "xxhash_cbor", "trusted_tenants": True},
+    {"hash_function": "sha256_cbor_64bit", "trusted_tenants": True},
+    {"policy": Policy(extra_keys="plain")},
+    {"enable_caching": False},
+)
+
+
+@pytest.mark.rule("KV-REQ-1", "KV-HASH-5")
+@pytest.mark.parametrize("config", OTHER_HASHES)
+def test_a_request_hashed_for_another_manager_is_refused(config: dict[str, Any]) -> None:
+    manager = new_manager(KVREF, 6, enable_events=True, log_stats=True)
+    other = new_manager(KVREF, 6, **config)
+    request = new_request(KVREF, other, "r", range(20))
+    before = everything(manager)
+    for call in (
+        lambda: manager.get_computed_blocks(request),
+        lambda: manager.allocate_slots(request, 20),
+        lambda: manager.cache_blocks(request, 0),
+        lambda: KVREF.append_tokens(manager, request, [1]),
+    ):
+        with pytest.raises(InvalidArgumentError) as caught:
+            call()
+        assert caught.value.field == "request"
+    assert everything(manager) == before
+    assert request.num_tokens == 20
+
+
+def test_managers_with_the_same_hashes_share_requests() -> None:
+    request = new_request(KVREF, new_manager(KVREF), "r", range(9))
+    specs = [full(4), full(8)]
+    for manager in (
+        new_manager(KVREF, 9, watermark=0.1),
+        new_manager(KVREF, 9, block_size=2, dcp_world_size=2),
+        new_manager(KVREF, 9, specs=specs),
+        new_manager(KVREF, 9, enable_caching=False),
+    ):
+        assert admit(manager, request) is not None
+        request.num_computed_tokens = 0
+
+
+@pytest.mark.rule("KV-HASH-12", "KV-ERR-5")
+def test_without_the_package_xxhash_its_function_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "xxhash", None)
+    for seed in ("0", None):
+        with pytest.raises(UnsupportedError) as caught:
+            KVREF.create(
+                make_config(hash_function="xxhash_cbor", trusted_tenants=True, hash_seed=seed)
+            )
+        assert "pip install 'kvspec[xxhash]'" in str(caught.value)
+        assert caught.value.implementation == "kvref"
+    KVREF.create(make_config(hash_function="sha256_cbor_64bit", trusted_tenants=True))
+
+
+@pytest.mark.rule("KV-POOL-18")
+def test_a_full_block_is_not_registered_twice() -> None:
+    """Let a key for 8 tokens replace one for 4, not the reverse, and not twice."""
+    pool = BlockPool(3, events=EventLog(enabled=False, int_hashes=False))
+    (block,) = pool.allocate(1)
+    pool.register(block, b"partial", 4)
+    pool.register(block, b"full", 8)
+    assert pool.keys[block] == [b"full"]
+    for num_tokens in (4, 8):
+        with pytest.raises(InvariantViolation) as caught:
+            pool.register(block, b"again", num_tokens)
+        assert caught.value.rule == "KV-POOL-18"
+        assert caught.value.invariant == "blocks_are_registered_once"
+    assert pool.keys[block] == [b"full"]
+    assert pool.cached == {b"full": [block]}
+
+
+@pytest.mark.rule("KV-PART-2", "KV-PART-3")
+def test_only_a_longer_prefix_takes_the_place_of_the_primary_key() -> None:
+    pool = BlockPool(3, events=EventLog(enabled=False, int_hashes=False))
+    (block,) = pool.allocate(1)
+    for key, num_tokens in ((b"primary", 8), (b"as long", 8), (b"shorter", 4)):
+        assert pool.register_partial(block, key, num_tokens)
+    assert pool.keys[block] == [b"primary", b"as long", b"shorter"]
+    assert pool.register_partial(block, b"longer", 12)
+    assert pool.keys[block] == [b"longer"]
+
+
+@pytest.mark.parametrize(
+    "offer",
+    [
+        {"num_new_computed_tokens": 4},
+        {"new_computed_blocks": KVCacheBlocks(((1,),))},
+        {"num_new_computed_tokens": 4, "new_computed_blocks": KVCacheBlocks(((1,),))},
+    ],
+    ids=["tokens", "blocks", "both"],
+)
+def test_hits_of_a_running_request_are_refused_as_a_whole(offer: dict[str, Any]) -> None:
+    implementation = kvref.implementation()
+    manager = new_manager(implementation)
+    request = new_request(implementation, manager, "r", range(9))
+    manager.allocate_slots(request, 4)
+    with pytest.raises(InvalidArgumentError, match="already holds blocks") as caught:
+        manager.allocate_slots(request, 1, **offer)
+    assert caught.value.field == "new_computed_blocks"
+
+
+@dataclass(frozen=True)
+class RingSpec(LayerSpec):
+    """A ring of `ring_tokens` tokens."""
+
+    ring_tokens: int = 8
+
+
+@pytest.mark.parametrize(
+    ("found", "error"), [(None, ConfigError), (7, ConfigError), (RingSpec(4), UnsupportedError)]
+)
+def test_a_registry_returns_built_in_specs(found: LayerSpec, error: type[KVSpecError]) -> None:
+    registry = SpecRegistry((CustomSpec(RingSpec, lambda spec: found),))
+    with pytest.raises(error):
+        KVREF.create(make_config(specs=[RingSpec(4)], registry=registry))
+
+
+@pytest.mark.parametrize("custom", [None, [CustomSpec(RingSpec, lambda spec: full())], (RingSpec,)])
+def test_a_registry_lists_custom_specs(custom: tuple[CustomSpec, ...]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        SpecRegistry(custom)
+    assert caught.value.field == "custom"
+
+
+def test_the_capabilities_name_every_spec_that_a_group_may_have() -> None:
+    assert KVREF.capabilities.name == "kvref"
+    assert KVREF.capabilities.spec_types == set(SPEC_TYPES) - {UniformTypeKVCacheSpecs}
+    with pytest.raises(UnsupportedError):
+        KVREF.create(make_config(specs=[UniformTypeKVCacheSpecs(4, (("layer", full(4)),))]))
+
+
+@pytest.mark.rule("KV-POL-7")
+def test_a_manager_with_ids_of_its_own_conforms_at_behaviour_only() -> None:
+    subject = mistaken("UnhashedRunReversed", audits=True)
+
+    def breaks(level: Level) -> bool:
+        return any(first_violation(program, subject, level, KVREF) for program in SCENARIOS)
+
+    assert not breaks(Level.BEHAVIOUR)
+    assert breaks(Level.IDENTITY)
+
+
+POLICIES = (
+    Policy(),
+    Policy.vllm_0_24(),
+    Policy(unhashed_freed_to="back"),
+    Policy(removed_event_per="last_copy"),
+    Policy(chunked_null_prefix_is_hit=False),
+)
+
+
+@pytest.mark.rule("KV-POL-9")
+@pytest.mark.parametrize("policy", POLICIES)
+def test_no_policy_touches_safety(policy: Policy) -> None:
+    """Check shadow memory, conservation and refusals under every choice, in every directed story.
+
+    Removed events for the last copy fold as a set (KV-POL-3), which the check of the stream as a
+    multiset would call wrong, so events are off there.
+    """
+    told_once = policy.removed_event_per == "last_copy"
+    for program in SCENARIOS:
+        events = program.config.enable_events and not told_once
+        config = replace(program.config, policy=policy, enable_events=events)
+        assert first_violation(replace(program, config=config), KVREF, Level.SAFETY) is None

@@ -1,7 +1,8 @@
-"""Runs of kvfast are runs of the model: the reference accepts its records, in order."""
+"""Records of the recorder, of kvfast and of monitors: the reference accepts them."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 import kvcheck
 from kvcheck.cli import main
+from kvcheck.play.recorder import Recorder
 from kvcheck.play.steps import Program
 from kvcheck.play.verdicts import Level, first_violation
 from kvcheck.records.trace import TraceResult, replay_trace
@@ -21,13 +23,15 @@ from kvcheck.watch.writing import UnrecordableError
 from kvref import ReferenceImplementation
 from kvspec.batched import StepPlan
 from kvspec.config import ManagerConfig
-from kvspec.errors import UnsupportedError
+from kvspec.errors import FormatError, InvalidArgumentError, UnsupportedError
 from kvspec.interface import Implementation, KVCacheManager
+from kvspec.policy import Policy
 from kvspec.record import Header
 from kvspec.record_file import read_header
 from kvspec.request import PromptEmbeddings, Request, RequestInput
 from kvspec.sequential import batched_of
 from tests.cases import every_second
+from tests.contract.builders import make_config
 from tests.lockstep.test_lockstep import build
 from tests.programs import SCENARIOS
 from tests.records.fast_records import (
@@ -207,3 +211,76 @@ def test_whole_steps_are_recorded_as_their_single_calls(
     assert names.count("allocate_slots") == 4
     assert names.count("append_tokens") == names.count("free") == 2
     assert accepted(path).compared == len(names)
+
+
+CONFIG = make_config(block_size=2, max_model_len_tokens=16)
+
+
+@pytest.mark.parametrize("policy", [Policy(), Policy.vllm_0_24()])
+def test_what_is_recorded_replays(policy: Policy, tmp_path: Path) -> None:
+    recorder = Recorder(ReferenceImplementation(), replace(CONFIG, policy=policy))
+    recorder.play("new_request", "r", prompt_token_ids=[1, 2, 3])
+    assert recorder.play(
+        "allocate_slots", "r", num_computed_tokens=0, status="WAITING", num_new_tokens=3
+    ) == [[1, 2]]
+    recorder.play("free", "r")
+    path = tmp_path / "mine.jsonl"
+    footer = recorder.write(path)
+    assert footer.coverage == {"op:allocate_slots": 1, "op:free": 1, "op:new_request": 1}
+    result = replay_trace(path, ReferenceImplementation())
+    assert (result.passed, result.compared) == (True, 3)
+    assert result.header.config.policy == policy
+
+
+@pytest.mark.parametrize("call", ["take_block_copies", "withdraw"])
+def test_calls_of_later_versions_are_recorded(call: str, tmp_path: Path) -> None:
+    recorder = Recorder(ReferenceImplementation(), CONFIG)
+    recorder.play("new_request", "r", prompt_token_ids=[1, 2, 3])
+    assert recorder.admit("r", 3) == [[1, 2]]
+    if call == "withdraw":
+        assert recorder.play(call, "r", num_computed_tokens=2) == []
+    else:
+        recorder.play(call)
+    path = tmp_path / "later.jsonl"
+    recorder.write(path)
+    result = replay_trace(path, ReferenceImplementation())
+    assert (result.passed, result.header.version) == (True, 4)
+
+
+def test_errors_are_recorded_by_the_class_a_caller_catches(tmp_path: Path) -> None:
+    recorder = Recorder(ReferenceImplementation(), CONFIG)
+    recorder.play("free_blocks", block_ids=[3])
+    recorder.play("free_blocks", block_ids=[99])
+    recorder.play("new_request", "r", prompt_token_ids=[-1])
+    raised = [operation.raises for operation in recorder.operations]
+    assert raised == ["ValueError", "KeyError", "ValueError"]
+    path = tmp_path / "mine.jsonl"
+    recorder.write(path)
+    assert replay_trace(path, ReferenceImplementation()).passed
+
+
+def test_a_defect_is_not_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    recorder = Recorder(ReferenceImplementation(), CONFIG)
+
+    def crash(self: Any, block_ids: Any) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("kvref.manager.ReferenceManager.evict_blocks", crash)
+    with pytest.raises(ZeroDivisionError):
+        recorder.play("evict_blocks", block_ids=[1])
+    assert recorder.operations == []
+
+
+def test_only_what_a_record_can_hold_is_played() -> None:
+    recorder = Recorder(ReferenceImplementation(), CONFIG)
+    with pytest.raises(FormatError, match="'blocks': unknown"):
+        recorder.play("evict_blocks", block_ids=[], blocks=[])
+    with pytest.raises(InvalidArgumentError, match="op = 'evict'"):
+        recorder.play("evict")
+    with pytest.raises(InvalidArgumentError, match="req = 'ghost'"):
+        recorder.play("free", "ghost")
+    with pytest.raises(InvalidArgumentError, match="req = None"):
+        recorder.play("free")
+    with pytest.raises(InvalidArgumentError, match="req = 'r'"):
+        recorder.play("new_step_starts", "r")
+    assert recorder.operations == []

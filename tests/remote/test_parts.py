@@ -1,4 +1,4 @@
-"""Parts that no trace covers: windows, planning, copies, samples, partial entries, embeddings."""
+"""kvref through the protocol: the same answers, states and errors, and what no trace covers."""
 
 from __future__ import annotations
 
@@ -11,23 +11,30 @@ import pytest
 
 from kvcheck.discovery import find_implementation
 from kvcheck.play.elsewhere import foresee
+from kvcheck.play.fit import random_program
+from kvcheck.play.random_programs import random_programs
+from kvcheck.play.steps import Program
+from kvcheck.play.verdicts import Level, first_violation
 from kvcheck.records.planning import replay_planning
 from kvcheck.remote.client import RemoteImplementation
 from kvcheck.remote.connection import DROP_AT_ONCE
 from kvcheck.remote.manager import RemoteRequest
 from kvcheck.remote.values import NOT_SPOKEN
 from kvref import implementation
+from kvspec.blocks import KVCacheBlocks
 from kvspec.config import CustomSpec, SpecRegistry
 from kvspec.errors import (
     ConfigError,
     InvalidArgumentError,
     InvariantViolation,
+    KVSpecError,
     RemoteError,
     UnknownBlockError,
     UnsupportedError,
 )
-from kvspec.interface import HitRateWindow, Implementation, KVCacheManager
+from kvspec.interface import Capabilities, HitRateWindow, Implementation, KVCacheManager
 from kvspec.planning import Planner
+from kvspec.policy import Policy
 from kvspec.request import Request
 from kvspec.specs import FullAttentionSpec
 from tests.remote.configs import FULL, WINDOW, config, request_input
@@ -197,3 +204,87 @@ def test_what_nobody_uses_any_more_is_dropped_there() -> None:
     with pytest.raises(RemoteError, match="unknown_handle"):
         connection.call("free", manager=1, request=handle)
     assert manager.num_free_blocks == 11
+
+
+def drawn(can: Capabilities) -> Iterator[Program]:
+    for program in random_programs(0, 0, 12):
+        fitting = random_program(program, can, Policy(), hashes_matter=True, oracle=KVREF)
+        if fitting is not None:
+            yield fitting
+
+
+def test_random_programs_have_the_same_answers_and_states(remote: RemoteImplementation) -> None:
+    programs = list(drawn(remote.capabilities))
+    assert len(programs) > 20
+    for program in programs:
+        assert first_violation(program, remote, Level.IDENTITY, KVREF) is None
+
+
+def test_a_server_that_answers_otherwise_would_be_noticed() -> None:
+    wrong = find_implementation(serve("mistake:HitsOneBlockLess"))
+    programs = drawn(wrong.capabilities)
+    assert any(first_violation(each, wrong, Level.IDENTITY, KVREF) for each in programs)
+
+
+NO_IDS: Any = ({},)
+
+WRONG_ALLOCATIONS: tuple[dict[str, Any], ...] = (
+    {"num_new_tokens": "four"},
+    {"num_new_tokens": True},
+    {"num_new_tokens": 1.0},
+    {"num_new_tokens": 2**70},
+    {"num_new_tokens": None},
+    {"num_new_tokens": 4, "num_lookahead_tokens": -1},
+    {"num_new_tokens": 4, "delay_cache_blocks": 1},
+    {"num_new_tokens": 4, "new_computed_blocks": [[1]]},
+    {"num_new_tokens": 4, "new_computed_blocks": KVCacheBlocks(((1,), (2,)))},
+    {"num_new_tokens": 4, "new_computed_blocks": KVCacheBlocks(((99,),))},
+    {"num_new_tokens": 4, "new_computed_blocks": KVCacheBlocks(((2**70,),))},
+    {"num_new_tokens": 4, "new_computed_blocks": KVCacheBlocks((NO_IDS,))},
+    {
+        "num_new_tokens": 4,
+        "new_computed_blocks": KVCacheBlocks(((1,),)),
+        "num_new_computed_tokens": 4,
+    },
+)
+
+
+@pytest.mark.parametrize("wrong", WRONG_ALLOCATIONS, ids=repr)
+def test_wrong_arguments_are_the_same_errors(
+    remote: RemoteImplementation, wrong: dict[str, Any]
+) -> None:
+    raised = []
+    for impl in (KVREF, remote):
+        manager = impl.create(config())
+        request = impl.make_request(manager, request_input())
+        with pytest.raises(KVSpecError) as caught:
+            manager.allocate_slots(request, **wrong)
+        raised.append(type(caught.value))
+        assert manager.num_free_blocks == 11
+    assert raised[0] is raised[1]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("num_computed_tokens", -1),
+        ("num_computed_tokens", True),
+        ("status", "IDLE"),
+        ("num_preemptions", "x"),
+    ],
+)
+def test_wrong_attributes_are_the_same_errors_and_can_be_put_right(
+    remote: RemoteImplementation, name: str, value: object
+) -> None:
+    messages = []
+    for impl in (KVREF, remote):
+        manager = impl.create(config())
+        request = impl.make_request(manager, request_input())
+        before = getattr(request, name)
+        setattr(request, name, value)
+        with pytest.raises(ValueError, match=name) as caught:
+            manager.allocate_slots(request, 5)
+        messages.append(str(caught.value))
+        setattr(request, name, before)
+        assert manager.allocate_slots(request, 5) == KVCacheBlocks(((1, 2),))
+    assert messages[0] == messages[1]

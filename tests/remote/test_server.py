@@ -1,24 +1,34 @@
-"""The server's side: its replies to invalid messages, and what it keeps off stdout."""
+"""The server's side: replies to invalid messages, stdout, names of servers, verdicts on them."""
 
 from __future__ import annotations
 
 import io
 import json
 import re
+import shlex
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from kvcheck.cli import main
+from kvcheck.discovery import find_implementation
+from kvcheck.play.verdicts import Level, first_violation
+from kvcheck.remote import server
+from kvcheck.remote.client import parse_name
 from kvcheck.remote.codec import encode
+from kvcheck.remote.manager import ALLOCATE_DEFAULTS, RemoteManager
 from kvcheck.remote.operations import MESSAGES
-from kvcheck.remote.server import serve
 from kvref import implementation
-from kvspec.codec import encode_manager_config
+from kvspec.codec import encode_manager_config, field_of_member
+from kvspec.errors import RemoteError, UnknownImplementationError
+from kvspec.interface import Implementation, KVCacheManager
 from tests.cases import Case, cases
+from tests.programs import SCENARIOS
 from tests.remote.configs import config
-from tests.remote.servers import SERVE
+from tests.remote.servers import SERVE, connect, serve
 from tests.source import ROOT
 
 HELLO = {"id": 0, "op": "hello", "args": {"protocol": [1], "client": "test"}}
@@ -37,7 +47,7 @@ PROTOCOL = (ROOT / "spec/protocol.md").read_text(encoding="utf-8")
 def talk(*messages: dict[str, Any], tail: bytes = b"") -> tuple[int, list[dict[str, Any]]]:
     data = b"".join(encode(message, "json") for message in messages) + tail
     answers = io.BytesIO()
-    code = serve(implementation(), io.BytesIO(data), answers)
+    code = server.serve(implementation(), io.BytesIO(data), answers)
     return code, [json.loads(line) for line in answers.getvalue().splitlines()]
 
 
@@ -149,3 +159,99 @@ def test_the_protocol_describes_every_message() -> None:
         for op in re.findall(r"`(\w+)`", line.split("|")[1])
     } - {"op", "clone", "restore", "statistics", "planning"}
     assert described == set(MESSAGES)
+
+
+@pytest.mark.parametrize("case", cases(__file__, "names.txt"), ids=str)
+def test_a_name_is_a_command_and_its_options_or_says_why_not(case: Case) -> None:
+    try:
+        options = parse_name(case.name)
+    except UnknownImplementationError as error:
+        case.expect([error.reason])
+        with pytest.raises(UnknownImplementationError):
+            find_implementation(case.name)
+    else:
+        case.expect(
+            [" ".join(map(repr, options.command)), f"{options.framing} {options.timeout_s}"]
+        )
+
+
+def test_a_program_that_is_not_there_or_no_program_is_named(tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("no program")
+    for path, words in ((tmp_path / "nowhere", "No such file"), (tmp_path / "text", "Permission")):
+        with pytest.raises(RemoteError, match=f"can't be started: {words}"):
+            find_implementation(f"cmd:{shlex.quote(str(path))}")
+
+
+def test_an_implementation_that_serve_does_not_find_is_told_with_its_words() -> None:
+    with pytest.raises(RemoteError, match=r"exit status 2.*unknown implementation 'nowhere'"):
+        find_implementation(serve("nowhere"))
+
+
+def test_golden_passes_over_either_framing(capsys: pytest.CaptureFixture[str]) -> None:
+    for options in ("", "+json"):
+        assert main(["golden", "--impl", serve("kvref", options=options)]) == 0
+        assert "0 failed" in capsys.readouterr().out
+
+
+def test_a_server_that_dies_in_a_replay_is_a_failed_trace_and_no_traceback(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    broken = tmp_path / "broken.py"
+    broken.write_text(
+        "import os\n"
+        "from kvref.manager import ReferenceManager\n"
+        "from kvcheck.cli import main\n"
+        "ReferenceManager.free = lambda *_: os._exit(7)\n"
+        "raise SystemExit(main(['serve', 'kvref']))\n"
+    )
+    name = f"cmd:{shlex.join((sys.executable, str(broken)))}"
+    assert main(["golden", "--impl", name]) == 1
+    shown = capsys.readouterr()
+    assert "ended with exit status 7" in shown.out.replace("\n", " ")
+    assert "Traceback" not in shown.out + shown.err
+
+
+USAGE = 'RIGHT["get_usage"] = {"num_free_blocks": %s, "usage": 0.0}\n'
+LISTS = 'RIGHT["get_block_ids"] = {"blocks": [[]], "unhashed": [[]]}\n'
+
+
+@pytest.mark.parametrize(
+    "answers",
+    [USAGE % "5.0", USAGE % "5" + LISTS + 'RIGHT["make_request"] = {}\n'],
+    ids=["a float for an int", "a member that is missing"],
+)
+def test_what_is_no_answer_breaks_no_rule(tmp_path: Path, answers: str) -> None:
+    server: Implementation = connect(tmp_path, answers + 'until("nothing")')
+    violation = first_violation(SCENARIOS[0], server, Level.SAFETY)
+    assert violation is not None
+    assert (violation.rule, violation.name) == ("protocol", "speaks_the_protocol")
+    assert violation.expected == "a message as spec/protocol.md has it"
+    assert "answered nonsense" in violation.observed
+
+
+@pytest.mark.parametrize(
+    ("member", "field"),
+    [
+        ("groups", "kv_cache.groups"),
+        ("kv_cache.groups", "kv_cache.groups"),
+        ("num_blocks", "kv_cache.num_blocks"),
+        ("scheduler_block_size", "scheduler_block_size_tokens"),
+        ("watermark", "watermark"),
+    ],
+)
+def test_an_error_may_name_the_member_or_the_field(member: str, field: str) -> None:
+    assert field_of_member(member) == field
+
+
+def test_each_default_is_left_out_in_one_call_and_sent_in_the_next() -> None:
+    manager = object.__new__(RemoteManager)  # type: ignore[type-abstract]  # made of the interface
+    manager._num_allocations = 0  # without a server
+    first, second = (manager._some_left_out(ALLOCATE_DEFAULTS) for _ in range(2))
+    assert set(first) | set(second) == set(ALLOCATE_DEFAULTS)
+    assert not set(first) & set(second)
+    other = {**dict.fromkeys(ALLOCATE_DEFAULTS, 1), "has_scheduled_reqs": False}
+    assert manager._some_left_out(other) == manager._some_left_out(other) == other
+
+
+def test_the_defaults_are_those_of_the_interface() -> None:
+    assert KVCacheManager.allocate_slots.__kwdefaults__ == dict(ALLOCATE_DEFAULTS)

@@ -1,20 +1,27 @@
-"""Reading traces: every compression, and one clear error for every kind of bad line."""
+"""Records of traces: reading them in every compression, generating them, and their tokens."""
 
 from __future__ import annotations
 
 import gzip
+import hashlib
 import io
 import json
 import os
 import sys
 import threading
+from collections.abc import Iterator
+from dataclasses import astuple
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import pytest
 import zstandard
 
+from kvcheck.tools.replay.arrivals import Arrivals
 from kvcheck.tools.replay.file import TraceFile
+from kvcheck.tools.replay.synth import SynthTrace
+from kvcheck.tools.replay.tokens import prompt_tokens, run_tokens
 from kvcheck.tools.replay.trace import TraceError, TraceRecord, select
 from kvspec import _stream as stream
 from kvspec.errors import InvalidArgumentError
@@ -207,3 +214,123 @@ def test_the_limit_counts_kept_records_and_stops_reading() -> None:
 def test_what_is_no_share_and_no_limit_is_an_error(options: dict[str, Any]) -> None:
     with pytest.raises(InvalidArgumentError, match=next(iter(options))):
         select(NUMBERED, **options)
+
+
+def record(line: int, timestamp: int) -> TraceRecord:
+    return TraceRecord(line, timestamp, 10, 1, (line,))
+
+
+TRACE = [record(line, 10 * line) for line in range(1, 8)]
+
+
+def test_who_looks_ahead_gets_the_same_records() -> None:
+    arrivals = Arrivals(TRACE)
+    found: list[TraceRecord] = []
+    for clock in range(0, 100, 7):
+        arrivals.num_due(clock)
+        found += [next(arrivals)] if len(found) < len(TRACE) else []
+    assert found == TRACE == list(Arrivals(TRACE))
+
+
+def test_those_up_to_the_clock_are_due_and_no_more_than_one_beyond_is_read() -> None:
+    read: list[int] = []
+
+    def source() -> Iterator[TraceRecord]:
+        for each in TRACE:
+            read.append(each.line)
+            yield each
+
+    arrivals = Arrivals(source())
+    assert [arrivals.num_due(clock) for clock in (0, 10, 29, 30)] == [0, 1, 2, 3]
+    assert read == [1, 2, 3, 4]
+    assert next(arrivals) == TRACE[0]
+    assert arrivals.num_due(30) == 2
+    assert arrivals.num_due(10**6) == 6
+    assert [each.line for each in arrivals] == [2, 3, 4, 5, 6, 7]
+    assert arrivals.num_due(10**6) == 0
+
+
+def test_a_bad_record_is_raised_when_it_is_its_turn() -> None:
+    def source() -> Iterator[TraceRecord]:
+        yield TRACE[0]
+        raise TraceError("t", 2, None, "is not JSON")
+
+    arrivals = Arrivals(source())
+    assert arrivals.num_due(10**6) == 1
+    assert next(arrivals) == TRACE[0]
+    with pytest.raises(TraceError, match="is not JSON"):
+        next(arrivals)
+
+
+KINDS = ["chat", "agent", "rag"]
+
+
+def some(kind: str, requests: int = 500, *, seed: int = 1) -> list[TraceRecord]:
+    return list(SynthTrace(f"synth:{kind}?requests={requests}&seed={seed}"))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_seed_names_one_trace(kind: str) -> None:
+    assert some(kind) == some(kind)
+    assert some(kind) != some(kind, seed=2)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_longer_trace_begins_with_the_shorter_one(kind: str) -> None:
+    assert some(kind, 50) == some(kind, 200)[:50]
+    endless = SynthTrace(f"synth:{kind}", seed=1, endless=True)
+    assert list(islice(endless, 50)) == some(kind, 50)
+    assert (endless.total, endless.position) == (None, 50)
+
+
+def test_the_traces_never_change() -> None:
+    assert some("chat", 2) == [
+        TraceRecord(1, 67, 1721, 114, (3, 4, 5, 10)),
+        TraceRecord(2, 114, 1792, 55, (3, 4, 5, 11)),
+    ]
+    digests = {
+        kind: hashlib.sha256(
+            repr([astuple(each)[:5] for each in some(kind, 1_000)]).encode()
+        ).hexdigest()[:16]
+        for kind in KINDS
+    }
+    assert digests == {
+        "chat": "667591eb82d33a2a",
+        "agent": "ab8b6c67d9b229f1",
+        "rag": "74ff68667372060f",
+    }
+
+
+def test_the_name_in_the_report_says_everything() -> None:
+    assert SynthTrace("synth:rag").name == "synth:rag?seed=0&requests=1000"
+    assert SynthTrace("synth:rag", seed=5).name == "synth:rag?seed=5&requests=1000"
+    assert SynthTrace("synth:rag", endless=True).name == "synth:rag?seed=0"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("synth:unknown", "synth:", "synth:chat?colour=red", "synth:chat?requests=-1"),
+        *("synth:chat?requests=x", "synth:chat?requests", "synth:chat?requests=1&requests=2"),
+        "synth:chat?seed=²",
+    ],
+)
+def test_a_wrong_name_is_an_error(name: str) -> None:
+    with pytest.raises(InvalidArgumentError):
+        SynthTrace(name)
+
+
+def test_a_seed_given_twice_is_an_error() -> None:
+    with pytest.raises(InvalidArgumentError, match="given once"):
+        SynthTrace("synth:chat?seed=1", seed=2)
+
+
+def test_a_run_is_shake_128_of_the_id_in_decimal() -> None:
+    digest = hashlib.shake_128(b"kvspec-run:12345").digest(1024)
+    expected = [digest[2 * j] + 256 * digest[2 * j + 1] for j in range(512)]
+    assert list(run_tokens(12345)) == expected
+
+
+def test_the_last_run_is_cut_to_the_input_length() -> None:
+    tokens = prompt_tokens(record(1, [7, 8], 515))
+    assert tokens == [*run_tokens(7), *run_tokens(8)[:3]]
