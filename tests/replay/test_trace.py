@@ -216,11 +216,11 @@ def test_what_is_no_share_and_no_limit_is_an_error(options: dict[str, Any]) -> N
         select(NUMBERED, **options)
 
 
-def record(line: int, timestamp: int) -> TraceRecord:
+def timed(line: int, timestamp: int) -> TraceRecord:
     return TraceRecord(line, timestamp, 10, 1, (line,))
 
 
-TRACE = [record(line, 10 * line) for line in range(1, 8)]
+TRACE = [timed(line, 10 * line) for line in range(1, 8)]
 
 
 def test_who_looks_ahead_gets_the_same_records() -> None:
