@@ -18,10 +18,9 @@ from kvspec.config import KVCacheConfig, ManagerConfig
 from kvspec.snapshot import Snapshot
 from kvspec.specs import FullAttentionSpec, LayerSpec
 from tests.brute_force.agreement import Cache, agreed_hit, own_hits
-from tests.brute_force.allocating import allocate
+from tests.brute_force.allocating import allocate, need_now
 from tests.brute_force.blocks_over_time import Name
 from tests.brute_force.history import History
-from tests.brute_force.needs import need_now
 from tests.brute_force.texts import Text
 
 

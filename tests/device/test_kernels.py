@@ -20,7 +20,7 @@ from kvfast.device.tables.state import DeviceState, new_state
 from kvspec.config import KVCacheConfig, KVCacheGroup, ManagerConfig
 from kvspec.specs import FullAttentionSpec, LayerSpec, MambaSpec, SlidingWindowSpec
 from tests.device.tables import kernel_device
-from tests.device.test_prefix_table import hits, random_hashes, table_of
+from tests.device.test_prefix_index import hits, random_hashes, table_of
 
 pytest.importorskip("triton", reason="Triton is not installed")
 

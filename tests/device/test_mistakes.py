@@ -19,11 +19,10 @@ from tests.device import (
     test_hashing,
     test_operations,
     test_pools,
-    test_prefix_table,
+    test_prefix_index,
     test_resident,
     test_swap,
     test_tables,
-    test_waiting,
 )
 from tests.device.contents import WrongContentError
 from tests.device.contents_cases import ARRANGED, CASES, Case
@@ -60,7 +59,7 @@ def pages() -> Iterator[Check]:
 def prompts() -> Iterator[Check]:
     yield test_hashing.some_hashes
     for seed in range(6):
-        yield partial(test_prefix_table.check_table, "torch", Random(seed), 30, 3)
+        yield partial(test_prefix_index.check_table, "torch", Random(seed), 30, 3)
     for seed in range(4):
         yield partial(play_prompts, seed, ["torch"], 6, use_eagle=bool(seed % 2))
 
@@ -92,8 +91,8 @@ CHECKS: Mapping[str, Callable[[], Iterator[Check]]] = {
     "tables": lambda: iter([partial(test_tables.schedules, range(60))]),
     "waiting": lambda: iter(
         [
-            test_waiting.test_a_buffer_is_not_written_while_a_copy_reads_it,
-            test_waiting.test_a_step_never_waits_for_the_device,
+            test_tables.test_a_buffer_is_not_written_while_a_copy_reads_it,
+            test_tables.test_a_step_never_waits_for_the_device,
         ]
     ),
     "resident": lambda: iter(

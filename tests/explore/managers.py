@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import kvref
+from kvcheck.explore.bounds import Configuration
+from kvcheck.explore.configurations import configurations
+from kvcheck.explore.search import Exploration, Pair, explore
 from kvref.manager import ReferenceManager
 from kvspec.errors import KVSpecError
+from kvspec.interface import Implementation
 from kvspec.request import Request
 
 
@@ -49,3 +54,19 @@ class RemembersErrors(ReferenceManager):
             self.is_offended = False
             return None
         return super().allocate_slots(request, num_new_tokens, **how)
+
+
+def configuration(name: str) -> Configuration:
+    return next(each for each in configurations() if each.name == name)
+
+
+def explored(
+    what: Configuration,
+    subject: Implementation | None = None,
+    *,
+    oracle: Implementation | None = None,
+    max_edges: int | None = None,
+) -> Exploration:
+    name = None if subject is None else "subject"
+    pair = Pair(oracle or kvref.implementation(), subject, "kvref", name)
+    return explore(Exploration(what), pair, max_edges=max_edges)

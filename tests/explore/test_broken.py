@@ -24,7 +24,7 @@ from kvspec.request import Request
 from kvspec.sequential import SequentialManager
 from kvspec.snapshot import Snapshot
 from tests.cases import Case, cases
-from tests.explore.exploring import configuration, explored
+from tests.explore.managers import configuration, explored
 from tests.mistakes import mistaken, mistakes, of_kvfast
 from tests.stand_ins import Lacks, WithManager
 

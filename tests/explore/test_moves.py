@@ -19,7 +19,7 @@ from kvcheck.play.scheduler import EMPTY, LOADING, PREEMPTED, RUNNING, WAITING, 
 from kvspec.config import ManagerConfig
 from kvspec.snapshot import RequestState
 from tests.cases import Case, cases, words
-from tests.explore.exploring import configuration
+from tests.explore.managers import configuration
 from tests.judge.test_performing import arguments_of
 
 EVERYTHING = Admission(

@@ -21,8 +21,7 @@ from kvspec.errors import KVSpecError
 from kvspec.request import RequestInput
 from kvspec.snapshot import MambaState, RequestState, Snapshot
 from kvspec.transitions import PURE_CALLS, Transition, check_transition
-from tests.explore.exploring import configuration, explored
-from tests.explore.managers import IsNoCopy, NeverPickled, RemembersErrors
+from tests.explore.managers import IsNoCopy, NeverPickled, RemembersErrors, configuration, explored
 from tests.stand_ins import WithManager
 
 SMALL = replace(configuration("pool"), prompts=((0, 1),), calls=frozenset({Call.POP, Call.EVICT}))

@@ -19,7 +19,7 @@ from kvcheck.explore.session import Report, Result, recorded_counts, run
 from kvcheck.processes import Processes
 from kvspec.interface import Feature
 from tests.commands import LEAKS, kvspec
-from tests.explore.exploring import configuration, explored
+from tests.explore.managers import configuration, explored
 from tests.stand_ins import Lacks
 
 SMALL = replace(configuration("pool"), name="small", prompts=((0, 1),))

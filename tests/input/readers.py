@@ -30,7 +30,7 @@ from kvspec.profile import RECORDS_PROFILE, read_profile
 from kvspec.record_file import read_header, read_trace
 from tests.plans.files import EXPLICIT, SMALL
 from tests.records.planning_records import PATH as PLANNING
-from tests.remote.configs import config, request_input
+from tests.remote.servers import config, request_input
 
 REFERENCE = kvref.implementation()
 

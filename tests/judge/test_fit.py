@@ -33,8 +33,7 @@ from kvspec.specs import FullAttentionSpec, MambaSpec, RSWASpec
 from tests.judge.declared import Declared
 from tests.judge.minimal import minimal
 from tests.programs import SCENARIOS
-from tests.remote.configs import config
-from tests.remote.servers import serve
+from tests.remote.servers import config, serve
 
 REFERENCE = kvref.implementation()
 ALL = REFERENCE.capabilities

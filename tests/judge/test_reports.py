@@ -50,7 +50,6 @@ from kvcheck.view.model import Recording
 from kvcheck.view.page import content
 from kvref import ReferenceImplementation
 from kvref.block_pool import BlockPool
-from kvref.implementation import ReferenceImplementation
 from kvspec.errors import UnsupportedError
 from kvspec.interface import Feature, Implementation
 from kvspec.policy import Policy

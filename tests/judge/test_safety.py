@@ -11,19 +11,30 @@ import pytest
 from examples.own_manager.final import MyManager
 from kvcheck.play.left_out import LeftOut
 from kvcheck.play.random_programs import random_programs
+from kvcheck.play.shadow.content import Content
+from kvcheck.play.shadow.content_check import ContentCheck
 from kvcheck.play.steps import Admit, Arrive, Program, Release, Reset, Run, Step
 from kvcheck.play.verdicts import Level, Violation, first_violation
 from kvcheck.rules.directed import EXAMPLES
 from kvcheck.rules.example import Example, example_violation
+from kvcheck.rules.notation.setting import SMALL, spec_of
+from kvcheck.rules.notation.values import Reader
 from kvspec.base import BaseRequest
 from kvspec.blocks import KVCacheBlocks
 from kvspec.config import KVCacheConfig, KVCacheGroup, ManagerConfig
+from kvspec.errors import InvariantViolation
 from kvspec.interface import Feature, Implementation
 from kvspec.policy import Policy
-from kvspec.specs import FullAttentionSpec
+from kvspec.specs import (
+    CrossAttentionSpec,
+    FullAttentionSpec,
+    LayerSpec,
+    MambaSpec,
+)
+from tests.cases import Case, cases, words
 from tests.judge.minimal import minimal
 from tests.mistakes import mistaken
-from tests.programs import CFG, SCENARIOS, A
+from tests.programs import CFG, SCENARIOS, A, configure
 
 TWINS: tuple[tuple[str, Implementation], ...] = (
     ("eviction keeps the key", mistaken("KeepsKeysOfTakenBlocks", audits=True)),
@@ -188,3 +199,78 @@ def test_a_block_with_other_content_is_found_all_the_same() -> None:
     found = verdict(SharesAnything)
     assert found is not None
     assert found.rule in ("KV-HASH-1", "KV-POOL-17")
+
+
+TEXT = Content(b"r", range(100, 109))
+OTHER = Content(b"r", (100, 101, 102, 203, 204, 205))
+LONGER, LONGEST = (Content(b"r", range(100, end)) for end in (110, 111))
+OTHERWISE = Content(b"r", (*range(100, 108), 1, 2, 3))
+CONTENTS = {"other": OTHER, "longer": LONGER, "longest": LONGEST, "otherwise": OTHERWISE}
+
+
+def states(mode: str = "none", drafts: int = 0) -> MambaSpec:
+    return MambaSpec(3, ((2,),), ("float32",), mamba_cache_mode=mode, num_speculative_blocks=drafts)
+
+
+class Told(ContentCheck):
+    def __init__(self, spec: LayerSpec) -> None:
+        caching = not isinstance(spec, CrossAttentionSpec)
+        super().__init__(configure(30, spec, max_model_len_tokens=12, enable_caching=caching))
+
+    def wrote(
+        self,
+        blocks: list[int],
+        new: int,
+        start: int = 0,
+        content: Content = TEXT,
+        *,
+        load: int = 0,
+        encoder: int = 0,
+        hits: list[int] | None = None,
+    ) -> None:
+        begins = None if hits is None else [hits]
+        self.write_granted(
+            "r", content, [blocks], start=start, num_external=load, num_new=new,
+            num_encoder=encoder, hits=begins,
+        )  # fmt: skip
+
+    def hit(self, blocks: list[int], length: int, content: Content = TEXT) -> None:
+        self.read_hit("q", content, [blocks], length)
+
+    def held(self, blocks: list[int], length: int, content: Content = TEXT) -> None:
+        self.read_held("r", "held", content, [blocks], length, "KV-HASH-1")
+
+    def accept(self, blocks: list[int], start: int, end: int, content: Content = LONGEST) -> None:
+        self.accept_drafts(content, [blocks], start, end)
+
+    def step(self) -> None:
+        self.new_step_starts()
+
+    def lose(self, blocks: list[int]) -> None:
+        self.shadow.lose(blocks)
+
+    def forget(self, blocks: list[int]) -> None:
+        self.shadow.forget(blocks)
+
+    def early(self, *blocks: int) -> None:
+        self.shadow.copied_early.update(blocks)
+
+
+def listed(value: Any) -> Any:
+    return CONTENTS.get(value, value) if isinstance(value, str) else value
+
+
+@pytest.mark.parametrize("case", cases(__file__, "contents.txt"), ids=str)
+def test_what_is_said_of_a_story(case: Case) -> None:
+    group, *calls = case.name.split("; ")
+    spec, _ = spec_of(Reader(group).values(), SMALL)
+    told = Told(spec)
+    found = "nothing"
+    for number, call in enumerate(calls, 1):
+        (verb, *given), named = words(call)
+        try:
+            getattr(told, verb)(*map(listed, given), **named)
+        except InvariantViolation as error:
+            found = str(error)
+            assert number == len(calls)
+    case.expect([found])

@@ -30,13 +30,11 @@ from kvspec.record import Header
 from kvspec.record_file import read_header
 from tests.brute_force.enumeration import Vectors, enumeration_finds, make_vectors
 from tests.brute_force.stories import NUM_NAMED, first_stories, history_finds
-from tests.explore.exploring import explored
+from tests.explore.managers import explored
 from tests.kills.directed import directed_checks, finds, interrupted, plan_checks
 from tests.lockstep.production import finds_difference
-from tests.lockstep.test_batched import play
-from tests.lockstep.test_lockstep import run, small_programs
-from tests.plans.cases import CASES, Case
-from tests.plans.properties import CHECKS
+from tests.lockstep.test_lockstep import play, run, small_programs
+from tests.plans.properties import CASES, CHECKS, Case
 from tests.plans.test_properties import SEARCH, fails
 
 NUM_RANDOM = 300

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import fields, replace
 from itertools import islice
 from random import Random
@@ -12,23 +13,27 @@ from typing import Any, cast
 import pytest
 
 import kvref
+from kvcheck.mistakes import find
 from kvcheck.play import steps as st
 from kvcheck.play.checks import CompareCheck, EventCheck
 from kvcheck.play.performing import perform
-from kvcheck.play.random_programs import random_programs
-from kvcheck.play.runner import Check, Runner
+from kvcheck.play.random_configs import random_config
+from kvcheck.play.random_programs import Draw, program_of_steps, random_programs
+from kvcheck.play.runner import Check, Performed, Runner
 from kvcheck.play.steps import Program
 from kvcheck.play.verdicts import Level, first_violation
 from kvfast._implementation import FastImplementation
 from kvspec.config import GIVEN_HASHES, ManagerConfig
-from kvspec.errors import InvariantViolation
+from kvspec.errors import InvariantViolation, KVSpecError
 from kvspec.interface import Implementation, KVCacheManager
 from kvspec.policy import Policy
 from kvspec.profile import find_profile
 from tests.lockstep.choices import OTHERS, under_choices
+from tests.lockstep.inside import find_difference, steps_inside
+from tests.lockstep.inside import run as run_inside
 from tests.lockstep.production import is_plain
 from tests.lockstep.tally import Tally
-from tests.mistakes import mistaken
+from tests.mistakes import mistaken, mistakes, of_kvfast
 
 MAX_STEPS = 60
 NUM_DEEP_OPERATIONS = 1_000_000
@@ -165,3 +170,138 @@ def test_a_difference_in_order_alone_is_seen() -> None:
     twin = LastInFirstOut("uncompiled")
     with pytest.raises(InvariantViolation, match="KV-POOL-6"):
         sum(run(program, twin) for program in small_programs())
+
+
+NUM_PROGRAMS = 60
+NUM_ROUNDS = 20
+NUM_DEEP_PROGRAMS = 4000
+
+
+class Counted(Check):
+    """Counts what steps granted and refused, and illegal plans; a check that never fails."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+
+    def after_operation(self, runner: Runner, done: Performed) -> None:
+        if done.name == "batched_step":
+            for granted in done.outcome.result.get("scheduled", ()):
+                self.counts["granted" if granted else "refused"] += 1
+
+
+def program(seed: int) -> Program:
+    """Whole steps and single calls on a random configuration, every fifth a hybrid.
+
+    Every third is told the hashes, every fourth has the later choices, and another fourth counts
+    look-ups when they are made.
+    """
+    random = Random(seed)
+    config = random_config(random, hybrid=seed % 5 == 0)
+    if seed % 3 == 1:
+        config = replace(config, hash_function=random.choice(list(GIVEN_HASHES)))
+    if seed % 4 == 2:
+        config = replace(config, policy=find_profile("vllm-0.33").policy)
+    if seed % 4 == 3:
+        config = replace(config, policy=replace(config.policy, lookups_counted="asked"))
+    return program_of_steps(Draw(random, config), NUM_ROUNDS)
+
+
+def play(subject: Implementation, seeds: Sequence[int] = range(NUM_PROGRAMS)) -> Counter[str]:
+    counted = Counted()
+    for seed in seeds:
+        one = program(seed)
+        runner = Runner(one, subject, kvref.implementation())
+        runner.checks = [CompareCheck(exact_ids=True), EventCheck(), counted]
+        perform(runner, one.steps)
+        counted.counts["operations"] += len(runner.operations)
+    return counted.counts
+
+
+def test_random_steps_are_those_of_the_loop(fast: Implementation) -> None:
+    counts = play(fast)
+    assert counts["granted"] > 1200
+    assert counts["refused"] > 1500
+    assert counts["operations"] > 10_000
+
+
+@pytest.mark.deep
+def test_many_random_steps_are_those_of_the_loop(fast: Implementation) -> None:
+    for seed in range(NUM_DEEP_PROGRAMS):
+        play(fast, [1_000_000 + seed])
+
+
+@pytest.mark.parametrize("mistake", [each.id for each in mistakes() if each.kind == "steps"])
+def test_a_mistake_in_whole_steps_is_seen(mistake: str) -> None:
+    with pytest.raises((KVSpecError, IndexError)):
+        play(mistaken(mistake))
+
+
+@pytest.mark.parametrize(
+    "mistake",
+    ["GivenHashesAreTurned", "HashesOutliveTheirTokens", "PromptsAreForgotten",
+     "MissingHashesAreForgiven", "CountsBeforeHashes", "AppendingCountsOnly",
+     "RangesHaveNoBlocks", "HeldBlocksStayInTheQueue", "HoldsBeforeItChecks", "HoldingIsNoTouch",
+     "FactsHaveTheWholeKey"],
+)  # fmt: skip
+def test_what_is_done_between_steps_shows_mistakes(mistake: str) -> None:
+    with pytest.raises(KVSpecError):
+        play(mistaken(mistake))
+
+
+def test_a_table_that_is_not_told_of_a_block_is_seen() -> None:
+    subject = mistaken("LeavesOutTheRest")
+
+    def alone() -> None:
+        for one in map(program, range(NUM_PROGRAMS)):
+            perform(Runner(one, subject), one.steps)
+
+    with pytest.raises(InvariantViolation, match="KV-BATCH-10"):
+        alone()
+
+
+NUM_DEEP_CALLS = 300_000
+FOUND_BY = {
+    "EndsOfRunsBeginAtTheNext": 4,
+    "ShorterEndsAreCutToBlocks": 5,
+    "CopiesAreFullAtOnce": 6,
+    "EndsAreNotOwed": 2,
+    "CopiesAreKeyedWhole": 3,
+    "InnerStatesHaveNoBlock": 11,
+    "MovedKeysCoverNothing": 2,
+}
+"""Of each mistake a seed whose first programs find it."""
+DIRECTED = (
+    *("MovedKeysLeaveTheirLikes", "StatesReturnOnlyAtTheirEnd", "InnerStateAfterGeneration"),
+    "FullLooksAWholeBlockFurther",
+)
+"""No program meets them: directed checks do, `copies come one behind the other` the first."""
+
+
+def broken(mistake: str) -> Implementation:
+    made: Implementation = find(mistake, of_kvfast()).make()
+    return made
+
+
+def test_every_mistake_is_among_these() -> None:
+    about = {each.id for each in of_kvfast() if each.rules[0].startswith("KV-INSIDE")}
+    assert about == {*FOUND_BY, *DIRECTED}
+
+
+def test_random_programs_inside_blocks_leave_both_in_the_same_state(fast: Implementation) -> None:
+    assert find_difference(fast, 5, 600, 40) >= 600
+
+
+def test_whole_steps_are_those_of_the_loop(fast: Implementation) -> None:
+    programs = [steps_inside(Random(seed), 20) for seed in range(3)]
+    assert sum(run_inside(program, fast, is_careful=False) for program in programs) > 500
+
+
+@pytest.mark.deep
+def test_many_random_programs_leave_both_in_the_same_state(fast: Implementation) -> None:
+    assert find_difference(fast, 6, NUM_DEEP_CALLS, 60) >= NUM_DEEP_CALLS
+
+
+@pytest.mark.parametrize("mistake", FOUND_BY)
+def test_random_programs_find_mistakes(mistake: str) -> None:
+    with pytest.raises(InvariantViolation):
+        find_difference(broken(mistake), FOUND_BY[mistake], 150, 30)

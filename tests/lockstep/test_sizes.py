@@ -37,7 +37,7 @@ CELLS = matrix.read()
 SEEN = [
     mistake
     for mistake in of_kvfast()
-    if mistake.id not in NOT_YET and not mistake.rules[0].startswith("KV-INSIDE")  # test_inside
+    if mistake.id not in NOT_YET and not mistake.rules[0].startswith("KV-INSIDE")  # test_lockstep
 ]
 
 

@@ -30,7 +30,7 @@ from kvspec.request import LoRA, MultimodalItem, PromptEmbeddings, Request, Requ
 from kvspec.snapshot import Snapshot
 from kvspec.specs import SlidingWindowSpec
 from tests.mistakes import mistaken
-from tests.monitor.twins import Engine, config
+from tests.monitor.test_twins import Engine, config
 from tests.stand_ins import WithManager
 
 REFERENCE = ReferenceImplementation()

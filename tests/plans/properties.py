@@ -5,13 +5,38 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from math import prod
 
+from hypothesis import strategies as st
+
+from kvcheck.rules.random_plans import Case, random_case
 from kvspec.config import KVCacheConfig, ManagerConfig
 from kvspec.errors import CacheMemoryError, ConfigError
 from kvspec.interface import Implementation, KVCacheManager
 from kvspec.planning import AUTO_FIT, Plan, Planner, PlanningConfig
+from kvspec.policy import Policy
 from kvspec.request import RequestInput
-from tests.plans.cases import Case, page_of
+from kvspec.specs import AttentionSpec, LayerSpec, MambaSpec, MLAAttentionSpec
+
+__all__ = ["CASES", "Case", "page_of"]
+
+CASES = st.randoms(use_true_random=True).map(lambda random: random_case(random, Policy()))
+
+BYTES = {"float16": 2, "float32": 4}
+
+
+def page_of(spec: LayerSpec) -> int:
+    if isinstance(spec, MambaSpec):
+        real = sum(
+            prod(shape) * BYTES[dtype]
+            for shape, dtype in zip(spec.shapes, spec.dtypes, strict=True)
+        )
+        return spec.page_size_padded or real
+    assert isinstance(spec, AttentionSpec)
+    vectors = 1 if isinstance(spec, MLAAttentionSpec) else 2
+    real = vectors * spec.block_size * spec.num_kv_heads * spec.head_size * BYTES[spec.dtype]
+    return spec.page_size_padded or real
+
 
 Check = Callable[[Implementation, Planner, Case], None]
 

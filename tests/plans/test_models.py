@@ -23,9 +23,9 @@ from kvspec.specs import (
     SlidingWindowSpec,
 )
 from tests.cases import Case, cases
-from tests.plans.cases import Case as Planned
 from tests.plans.files import FULL, SMALL, Run, altered, written
 from tests.plans.properties import CHECKS
+from tests.plans.properties import Case as Planned
 
 
 def document(name: str) -> dict[str, Any]:

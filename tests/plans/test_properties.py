@@ -15,8 +15,7 @@ from kvspec.interface import Implementation
 from kvspec.planning import Planner
 from tests.cases import every_second
 from tests.mistakes import mistaken
-from tests.plans.cases import CASES, Case
-from tests.plans.properties import CHECKS
+from tests.plans.properties import CASES, CHECKS, Case
 
 IMPLEMENTATIONS = ("kvref",)
 

@@ -28,7 +28,7 @@ from kvspec.specs import (
     SlidingWindowMLASpec,
     SlidingWindowSpec,
 )
-from tests.remote.configs import FULL, MAMBA, WINDOW, config, request_input
+from tests.remote.servers import FULL, MAMBA, WINDOW, config, request_input
 from tests.source import ROOT
 
 SOURCE = ROOT / "examples/cpp/server.cpp"

@@ -16,8 +16,15 @@ from kvcheck.remote.client import RemoteImplementation
 from kvspec.errors import KVSpecError, RemoteError
 from kvspec.interface import KVCacheManager
 from tests.cases import Case, cases
-from tests.remote.configs import config, request_input
-from tests.remote.servers import connect, count_waits, ends, is_running, script
+from tests.remote.servers import (
+    config,
+    connect,
+    count_waits,
+    ends,
+    is_running,
+    request_input,
+    script,
+)
 
 TIMEOUT_S = 0.5
 """For servers that hang; the others get more, a busy machine must not look like a hang."""

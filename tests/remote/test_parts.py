@@ -37,8 +37,7 @@ from kvspec.planning import Planner
 from kvspec.policy import Policy
 from kvspec.request import Request
 from kvspec.specs import FullAttentionSpec
-from tests.remote.configs import FULL, WINDOW, config, request_input
-from tests.remote.servers import count_waits, serve
+from tests.remote.servers import FULL, WINDOW, config, count_waits, request_input, serve
 
 KVREF = implementation()
 

@@ -23,9 +23,8 @@ from kvcheck.remote.operations import MESSAGES, check_hello
 from kvspec._json import Where
 from kvspec.errors import FormatError
 from kvspec.planning_functions import FUNCTIONS
-from tests.remote.configs import config
 from tests.remote.schema import PATH
-from tests.remote.servers import serve
+from tests.remote.servers import config, serve
 from tests.source import ROOT
 
 jsonschema = pytest.importorskip("jsonschema", reason="the package jsonschema is not installed")

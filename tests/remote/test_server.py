@@ -27,8 +27,7 @@ from kvspec.errors import RemoteError, UnknownImplementationError
 from kvspec.interface import Implementation, KVCacheManager
 from tests.cases import Case, cases
 from tests.programs import SCENARIOS
-from tests.remote.configs import config
-from tests.remote.servers import SERVE, connect, serve
+from tests.remote.servers import SERVE, config, connect, serve
 from tests.source import ROOT
 
 HELLO = {"id": 0, "op": "hello", "args": {"protocol": [1], "client": "test"}}

@@ -20,7 +20,7 @@ from kvcheck.tools.replay.formats.input import json_objects
 from kvcheck.tools.replay.source import open_trace
 from kvcheck.tools.replay.trace import TraceError, TraceRecord
 from tests.cases import Case, cases
-from tests.replay.reading import error_of, lines_of, read
+from tests.replay.records import error_of, lines_of, read
 from tests.source import ROOT
 
 FOLDER = ROOT / "kvcheck" / "data" / "traces"
