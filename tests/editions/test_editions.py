@@ -26,7 +26,7 @@ from kvspec.editions import EDITIONS, edition_of_rules, has_come
 from kvspec.interface import Capabilities, Feature, Implementation
 from kvspec.policy import Policy
 from tests.mistakes import mistaken
-from tests.remote.test_cpp_example import build
+from tests.remote.test_example_servers import CPP
 
 FROZEN = Path(__file__).with_name("cpp-0.1.tar.gz")
 """The example in C++ as commit 4fe46e09 had it: full attention and windows, by edition 0.1."""
@@ -37,7 +37,7 @@ def frozen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RemoteImplement
     folder = tmp_path_factory.mktemp("frozen")
     # Not by tarfile: Python 3.11.3 and earlier have no `filter`, and 3.12 warns without.
     subprocess.run(["tar", "-xzf", FROZEN, "-C", folder], check=True)
-    with closing(connect(f"cmd:{build(folder, folder)}")) as server:
+    with closing(connect(f"cmd:{CPP.build(folder, folder)}")) as server:
         yield server
 
 

@@ -23,7 +23,7 @@ from kvcheck.pytest_plugin.examination import Examination
 from kvspec.interface import Implementation
 from tests.cases import every_second
 from tests.examples.window import rows, versions
-from tests.remote.test_rust_example import SOURCE
+from tests.remote.test_example_servers import RUST
 from tests.source import ROOT
 from tests.test_readme import matches
 
@@ -167,6 +167,6 @@ def test_the_rows_about_a_window_are_what_is_found() -> None:
 
 def test_the_last_row_about_a_window_is_the_example_itself() -> None:
     added, text = versions()[-1]
-    assert text == (SOURCE / "manager.rs").read_text(encoding="utf-8")
+    assert text == (RUST.source / "manager.rs").read_text(encoding="utf-8")
     assert f"| {added} | none |" in PAGE
     assert len({text for _, text in versions()}) == len(versions())

@@ -17,7 +17,7 @@ from kvcheck.remote.calls import Session
 from kvcheck.remote.server import answer
 from kvcheck.tools.archive import files, set_names
 from kvref import implementation
-from tests.remote.test_rust_example import MISTAKES
+from tests.remote.test_example_servers import RUST
 from tests.source import ROOT
 
 SETS = ("groups", "long", "pool", "sliding_window")
@@ -125,7 +125,7 @@ def test_the_vectors_alone_find_mistakes_of_one_line(tmp_path: Path) -> None:
     assert main(["vectors", "-o", str(whole)]) == 0
     shutil.copytree(READERS, tmp_path / "examples/vectors")
     missed = []
-    for number, (file, there, wrong, rule) in enumerate(MISTAKES):
+    for number, (file, there, wrong, rule) in enumerate(RUST.mistakes):
         project = tmp_path / f"examples/rust{number}"
         shutil.copytree(ROOT / "examples/rust", project)
         text = (project / "src" / file).read_text(encoding="utf-8")

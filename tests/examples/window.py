@@ -10,7 +10,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from tests.remote.test_rust_example import SOURCE, broken_rules, build
+from tests.remote.test_example_servers import RUST, broken_rules
 from tests.source import ROOT, write_behind
 
 PAGE = ROOT / "docs/implement-your-own.md"
@@ -51,7 +51,7 @@ SHOWN = 4
 
 def versions() -> list[tuple[str, str]]:
     """Return what each version adds, and its manager.rs; the first lacks windows."""
-    whole = (SOURCE / "manager.rs").read_text(encoding="utf-8")
+    whole = (RUST.source / "manager.rs").read_text(encoding="utf-8")
     found = []
     for number in range(len(STEPS) + 1):
         text = whole
@@ -71,9 +71,9 @@ def rows() -> list[str]:
     lines = ["| what is added | rules that break, as the report has them |", "|---|---|"]
     for added, text in versions():
         with tempfile.TemporaryDirectory() as folder:
-            source = Path(shutil.copytree(SOURCE, Path(folder) / "src"))
+            source = Path(shutil.copytree(RUST.source, Path(folder) / "src"))
             (source / "manager.rs").write_text(text, encoding="utf-8")
-            broken, _ = broken_rules(build(Path(folder), source))
+            broken, _ = broken_rules(RUST.build(Path(folder), source))
         more = f", and {len(broken) - SHOWN} more" if len(broken) > SHOWN else ""
         lines.append(f"| {added} | {', '.join(broken[:SHOWN]) or 'none'}{more} |")
     return lines

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
 import kvref
 from kvcheck.judge import suite as suites
-from kvcheck.judge.coverage import exercised
-from kvcheck.judge.faults import known_of
 from kvcheck.judge.options import ENDLESS, Budget, Options
-from kvcheck.judge.outcome import Reached, Report
-from kvcheck.judge.outcomes import neighbours
+from kvcheck.judge.outcome import Reached
 from kvcheck.judge.parts import Answer, answer
 from kvcheck.judge.report import text_lines
 from kvcheck.judge.suite import UNSEEN, Suite
@@ -29,56 +25,11 @@ from tests.mistakes import mistaken
 from tests.programs import SCENARIOS
 
 REFERENCE = kvref.implementation()
-CAN = REFERENCE.capabilities
 RULE = "KV-POOL-11"
 NO_TIME = Budget(0.0, 7)
 ASKED = Options(Level.BEHAVIOUR, NO_TIME, (RULE,), seed=3, name="mine")
-CHOSEN = [example for example in EXAMPLES if RULE in example.rules]
 PROGRAM = SCENARIOS[0]
 VIOLATION = Violation(RULE, "a_check", "wrong", PROGRAM, (("free", "r0", {}),), place="free")
-
-
-def test_every_member_of_a_report_is_what_the_run_found() -> None:
-    suite = Suite(REFERENCE, REFERENCE, ASKED)
-    report = suite.run()
-    about = {rule for each in CHOSEN for rule in each.rules}
-    assert report == Report(
-        CAN.name, ASKED, (), len(suite.found.evidence), 0, {}, suite.situations, report.seconds,
-        exercised=exercised(about, ASKED.level, CAN, by_programs=False),
-        looked_at=frozenset({"directed"}), version=CAN.version,
-    )  # fmt: skip
-    assert 0.0 < report.seconds < 60.0
-    every = [each for each in CHOSEN if each.binds_at(ASKED.level)]
-    told = [(each.check, each.rules) for each in suite.found.evidence]
-    assert told == [(each.name, tuple(each.rules)) for each in every]
-
-
-def test_a_report_of_a_broken_subject_says_which_rule_and_what_shows_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    asked: list[Any] = []
-
-    def likenesses(*given: Any) -> tuple[()]:
-        asked.append(given)
-        return ()
-
-    monkeypatch.setattr(suites, "likenesses", likenesses)
-    heard: list[Reached] = []
-    options = replace(ASKED, budget=Budget(0.0, 7, 0.2))
-    suite = Suite(mistaken("SaysItReset"), REFERENCE, options, heard.append)
-    report = suite.run()
-    evidence = suite.found.evidence
-    among = known_of("kvref")
-    assert asked == [(suite.found.listed, neighbours(evidence), among, REFERENCE, suite.options)]
-    assert heard[-1] == Reached("looking up", None, "known mistakes that behave so")
-    assert RULE in {violation.rule for violation in report.violations}
-    assert {each.kind for each in evidence if each.kind} == set(suite.found.violations)
-    assert report.suspects == suite.found.ranked
-    assert report.in_doubt == suite.found.in_doubt
-    assert RULE in report.in_doubt
-    assert report.shown_by == suite.found.shown_by
-    assert report.shown_by
-    assert (report.interrupted, report.gave_up) == (False, False)
 
 
 def test_what_nobody_sees_without_a_snapshot_is_said() -> None:
@@ -135,14 +86,6 @@ def test_a_run_without_an_end_knows_no_share() -> None:
     assert heard == [Reached("random", None, "1,234 programs, 1 rules broken")]
     assert (report.interrupted, report.gave_up) == (True, False)
     assert any(line.startswith("interrupted ") for line in text_lines(report))
-
-
-def test_who_gives_up_says_so() -> None:
-    def slow(reached: Reached) -> None:
-        raise OutOfPatienceError
-
-    report = Suite(REFERENCE, REFERENCE, ASKED, slow).run()
-    assert (report.interrupted, report.gave_up) == (False, True)
 
 
 @pytest.mark.parametrize(

@@ -27,13 +27,10 @@ from kvcheck.play.steps import Admit, Arrive, Program, Run
 from kvcheck.play.verdicts import SENTENCES, Violation, made_smaller, violation_of
 from kvcheck.play.watchdog import Hang
 from kvspec._json import Where
-from kvspec.blocks import GroupHits, KVCacheBlocks, PrefixHit
+from kvspec.blocks import KVCacheBlocks, PrefixHit
 from kvspec.errors import InvariantViolation, KVSpecError, RemoteError
-from kvspec.events import AllBlocksCleared, BlockRemoved
-from kvspec.inside import BlockCopies
 from kvspec.interface import Feature
 from kvspec.snapshot import RequestState
-from kvspec.stats import PrefixCacheStats
 from tests.cases import Case, cases
 from tests.programs import CFG, A
 from tests.stand_ins import Lacks
@@ -203,41 +200,6 @@ HERE = Where("an answer")
 
 BLOCKS = KVCacheBlocks(((1, 0), (2,)))
 LISTS = [[1, 0], [2]]
-ROUND: dict[str, tuple[Any, Any]] = {
-    "get_computed_blocks": (
-        PrefixHit(BLOCKS, 4, 2),
-        {"blocks": LISTS, "num_computed_tokens": 4, "num_uncached_common_prefix_tokens": 2},
-    ),
-    "find_longest_cache_hit_per_group": (
-        GroupHits(BLOCKS, (4, 2)), {"blocks": LISTS, "hit_lengths": [4, 2]},
-    ),
-    "allocate_slots": (BLOCKS, LISTS),
-    "pop_blocks_for_free": ((3, 1), [3, 1]),
-    "cache_partial_block": (True, True),
-    "withdraw": (("a", "b"), ["a", "b"]),
-    "reset_prefix_cache": (False, False),
-    "get_num_common_prefix_blocks": ((2, 0), [2, 0]),
-    "get_num_blocks_to_allocate": (3, 3),
-    "take_new_block_ids": ((3, 1), [3, 1]),
-    "take_block_copies": (
-        BlockCopies(((3, 1),), (3, 1)),
-        {"pairs": [[3, 1]], "retained": [3, 1]},
-    ),
-    "make_prefix_cache_stats": (
-        PrefixCacheStats(requests=1, queries_tokens=5, hits_tokens=4),
-        None,
-    ),
-    "take_events": ((BlockRemoved((b"h",), "GPU", 1), AllBlocksCleared()), None),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", ANSWERS)
-def test_an_answer_in_plain_values_is_the_same_answer(name: str) -> None:
-    answer, expected = ROUND[name]
-    said = plain(name, answer)
-    assert expected is None or said == expected
-    assert decoded(name, said, HERE, int_hashes=False) == answer
-    assert decoded(name, None, HERE, int_hashes=False) is None
 
 
 def test_what_is_answered_of_lists_of_a_request_and_of_samples() -> None:

@@ -21,6 +21,7 @@ from tests.kills import matrix
 from tests.kills.directed import directed_checks, finds
 from tests.kills.layers import LAYERS
 from tests.kills.matrix import KILLED
+from tests.kills.page import everybody
 from tests.mistakes import in_both, mistaken, mistakes, of_kvfast
 from tests.source import ROOT
 
@@ -31,10 +32,9 @@ REAL = [mistake for mistake in mistakes() if not mistake.equivalent]
 
 
 def test_each_has_an_id_of_its_own_and_breaks_rules_that_there_are() -> None:
-    everybody = (*mistakes(), *of_kvfast(), *COMMON)
-    assert len({mistake.id for mistake in everybody}) == len(everybody)
+    assert len({mistake.id for mistake in everybody()}) == len(everybody())
     rules = set(json.loads(RULES.read_text(encoding="utf-8")))
-    for mistake in everybody:
+    for mistake in everybody():
         assert set(mistake.rules) <= rules, mistake.id
         assert mistake.about.endswith((".", "…")), mistake.id
 
@@ -51,9 +51,12 @@ def killers_first(mistake: Mistake) -> Sequence[Example]:
     return sorted(checks, key=order)
 
 
-@pytest.mark.parametrize(
+EIGHTHS = pytest.mark.parametrize(
     "start", [pytest.param(n, marks=pytest.mark.deep if n else ()) for n in range(8)]
 )
+
+
+@EIGHTHS
 def test_the_directed_suite_finds_each_that_no_other_layer_has_to_find(start: int) -> None:
     """Run an eighth at a time, the known killer first; one eighth without --deep."""
     unseen = {m for (m, of), c in CELLS.items() if of == "directed" and c.outcome != KILLED}
@@ -64,6 +67,15 @@ def test_the_directed_suite_finds_each_that_no_other_layer_has_to_find(start: in
         and not any(finds(check, mistake.make()) for check in killers_first(mistake))
     ]
     assert not survived
+
+
+@EIGHTHS
+@pytest.mark.parametrize("layer", sorted(LAYERS.keys() - {"directed", "production"}))
+def test_another_layer_finds_again_what_it_found(layer: str, start: int) -> None:
+    LAYERS[layer].prepare()
+    named = {mistake.id: mistake for mistake in everybody()}
+    found = [name for (name, of), cell in CELLS.items() if (of, cell.outcome) == (layer, KILLED)]
+    assert not [name for name in found[start::8] if LAYERS[layer].find(named[name]) is None]
 
 
 def test_each_is_killed_by_some_layer() -> None:
@@ -209,8 +221,7 @@ def test_the_change_of_one_that_nobody_sees_is_run(mistake: Mistake) -> None:
 
 def test_the_matrix_knows_only_layers_and_mistakes_that_there_are() -> None:
     assert {layer for _, layer in CELLS} <= LAYERS.keys()
-    everybody = (*mistakes(), *of_kvfast(), *COMMON)
-    assert {mistake for mistake, _ in CELLS} <= {mistake.id for mistake in everybody}
+    assert {mistake for mistake, _ in CELLS} <= {mistake.id for mistake in everybody()}
 
 
 def test_a_mistake_whose_lines_are_gone_is_no_kill() -> None:
@@ -222,6 +233,6 @@ def test_a_mistake_whose_lines_are_gone_is_no_kill() -> None:
 
 
 def test_a_layer_is_shown_what_it_is_about() -> None:
-    about = {mistake.id: mistake for mistake in (*mistakes(), *of_kvfast(), *COMMON)}
+    about = {mistake.id: mistake for mistake in everybody()}
     for mistake, layer in CELLS:
         assert LAYERS[layer].is_about(about[mistake]), f"{mistake}, {layer}"
