@@ -14,6 +14,7 @@ import traceback
 from importlib.metadata import EntryPoint, entry_points
 
 from kvcheck.installed import GROUP, installed_implementations
+from kvcheck.offload.alone import OffloadAlone
 from kvspec.errors import UnknownImplementationError
 from kvspec.fleet import FleetImplementation
 from kvspec.interface import Implementation
@@ -38,18 +39,32 @@ def find_implementation(name: str) -> Implementation:
         return connect(name)
     if name.startswith("mistake:"):
         return _mistaken(name)
-    made = _made(name)
+    return _checked(name, _made(name))
+
+
+def _checked(name: str, made: object) -> Implementation:
     if not isinstance(made, Implementation):
         raise _unknown(name, f"the factory returned {type(made).__name__}, not an Implementation")
     return made
 
 
+def find_served(name: str) -> Implementation:
+    """Return the implementation of that name, or one that only makes offload managers."""
+    if name.startswith(("cmd:", "cmd+", "mistake:")):
+        return find_implementation(name)
+    made = _made(name)
+    if isinstance(made, OffloadImplementation) and not isinstance(made, Implementation):
+        return OffloadAlone(made)
+    return _checked(name, made)
+
+
 def find_offload(name: str) -> OffloadImplementation:
     """Return what makes offload managers: an implementation that does, or an object that does.
 
-    Names and errors as those of `find_implementation`, without programs.
+    Names and errors as those of `find_implementation`.
     """
-    made = _mistaken(name) if name.startswith("mistake:") else _made(name)
+    is_plain = not name.startswith(("cmd:", "cmd+", "mistake:"))
+    made = _made(name) if is_plain else find_implementation(name)
     lacks = [each for each in ("make_offload", "offload_capabilities") if not hasattr(made, each)]
     if not isinstance(made, OffloadImplementation):
         kind = type(made).__name__

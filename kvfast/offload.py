@@ -1,15 +1,13 @@
-"""A first tier of chunks (KV-TIER-9 …): chunks by key, idle ones in a heap by their last use.
-
-A heap entry counts while its chunk is idle and was not used since: chunks are pushed when they
-become idle or are used, and entries that no longer count are dropped when they come up.
-"""
+"""A first tier of chunks (KV-TIER-9 …): chunks by key, idle ones in heaps by their rank."""
 
 from __future__ import annotations
 
 import heapq
+from collections import Counter, OrderedDict
 from collections.abc import Collection, Iterable, Sequence
 
-from kvspec._offload_checks import check_keys, check_made, check_name, check_number
+from kvfast.eviction import Ages, Chunk, Idle
+from kvspec._offload_checks import check_begun, check_keys, check_made, check_name, check_number
 from kvspec.errors import InvalidArgumentError
 from kvspec.offload import (
     Found,
@@ -20,28 +18,18 @@ from kvspec.offload import (
     TierTransfer,
 )
 
-
-class _Chunk:
-    """`writer`: the request whose store it is, 0 for a promotion, None once ready.
-
-    `pins`: copies that read it. `awaited`: requests that were told of it and wait for an answer.
-    """
-
-    __slots__ = ("awaited", "key", "last_use", "pins", "place", "writer")
-
-    def __init__(self, key: bytes, place: int, writer: str | int) -> None:
-        self.key, self.place = key, place
-        self.writer: str | int | None = writer
-        self.last_use = self.pins = self.awaited = 0
+MOST_OFFERS = 64_000
+"""Keys whose offers are counted."""
 
 
 class _Asking:
     """A request: chunks that await its answer, copies under way, and how its step went."""
 
-    __slots__ = ("awaits", "is_late", "loads", "num_stores")
+    __slots__ = ("awaits", "is_late", "loads", "num_stores", "priority", "tenant")
 
     def __init__(self) -> None:
-        self.awaits: set[_Chunk] = set()
+        self.tenant, self.priority = "", 0
+        self.awaits: set[Chunk] = set()
         self.loads: dict[bytes, int] = {}
         self.num_stores = 0
         self.is_late = False
@@ -52,29 +40,37 @@ class FastOffload:
 
     def __init__(self, config: OffloadConfig) -> None:
         check_made(config)
-        self._num_chunks, self._lower = config.num_chunks, config.lower
+        self._num_chunks, self._lower, self._order = config.num_chunks, config.lower, config.order
+        self._store_after, self._quotas = config.store_after, dict(config.quotas)
+        self._write_back = config.write_back and bool(config.lower)
+        self._offers: OrderedDict[bytes, int] = OrderedDict()
+        self._ttl_steps = config.ttl_steps
         self._requests: dict[str, _Asking] = {}
         self._ended: dict[str, _Asking] = {}
-        self._clock = self._next_number = 0
+        self._next_number = 0
         self._clear()
 
     def _clear(self) -> None:
-        self._chunks: dict[bytes, _Chunk] = {}
+        self._chunks: dict[bytes, Chunk] = {}
         self._free = list(range(self._num_chunks))
-        self._idle: list[tuple[int, bytes]] = []
+        self._idle = Idle(self._order, self._chunks, self._num_chunks, frozenset(self._quotas))
+        self._ages = Ages(self._ttl_steps)
+        self._owned: Counter[str] = Counter()
         self._num_pinned = self._num_pending = 0
         self._asked: set[str] = set()
-        self._promoted: dict[tuple[int, str], list[_Chunk]] = {}
-        self._stored: list[tuple[int, list[_Chunk]]] = []
-        self._moving: dict[int, tuple[bool, list[_Chunk]]] = {}
+        self._promoted: dict[tuple[int, str], list[Chunk]] = {}
+        self._stored: list[tuple[int, list[Chunk]]] = []
+        self._short: dict[str | None, int] = {}
+        self._moving: dict[int, tuple[bool, list[Chunk]]] = {}
         self._events: list[OffloadEvent] = []
 
-    def new_request(self, request_id: str) -> None:
-        check_name(request_id)
+    def new_request(self, request_id: str, *, tenant: str = "", priority: int = 0) -> None:
+        check_begun(request_id, tenant, priority)
         if request_id in self._requests:
             raise InvalidArgumentError("request_id", request_id, "a new one")
         ended = self._ended.pop(request_id, None)
-        self._requests[request_id] = _Asking() if ended is None else ended
+        self._requests[request_id] = request = _Asking() if ended is None else ended
+        request.tenant, request.priority = tenant, priority
 
     def finish_request(self, request_id: str) -> None:
         """Keep of it only the copies that are still to be completed."""
@@ -104,15 +100,16 @@ class FastOffload:
             chunk.awaited += 1
         return found
 
-    def _promote(self, key: bytes, request_id: str) -> tuple[Found, _Chunk | None]:
+    def _promote(self, key: bytes, request_id: str) -> tuple[Found, Chunk | None]:
         result = Found.MISS
         for tier, lower in enumerate(self._lower):
             below = lower.lookup(key)
             if below == Found.HIT:
-                made = self._place((key,), (), 0)
+                made = self._place((key,), (), request_id, 0)
                 if made is None:
                     return Found.MISS, None
                 (chunk,) = made[0]
+                self._use((chunk,), self._requests[request_id])
                 self._promoted.setdefault((tier, request_id), []).append(chunk)
                 return Found.PENDING, chunk
             if below == Found.RETRY:
@@ -131,7 +128,7 @@ class FastOffload:
         for chunk in chunks:
             self._pin(chunk)
             request.loads[chunk.key] = request.loads.get(chunk.key, 0) + 1
-        self._use(chunks)
+        self._use(chunks, request)
         self._forget(request)
         return tuple([chunk.place for chunk in chunks])
 
@@ -157,13 +154,23 @@ class FastOffload:
         keys = check_keys(keys)
         request = self._request(request_id)
         missing = [key for key in dict.fromkeys(keys) if key not in self._chunks]
-        made = self._place(missing, set(keys), request_id)
+        if self._store_after > 1:
+            self._offer(set(keys))
+            missing = [key for key in missing if self._offers[key] >= self._store_after]
+        made = self._place(missing, set(keys), request_id, request_id)
         if made is None:
             return None
         chunks, evicted = made
         request.num_stores += len(chunks)
-        self._use([self._chunks[key] for key in keys])
+        self._use([self._chunks[key] for key in keys if key in self._chunks], request)
         return PreparedStore(tuple(missing), tuple([each.place for each in chunks]), evicted)
+
+    def _offer(self, keys: set[bytes]) -> None:
+        """Count the keys; those that were not offered for longest may be forgotten (KV-TIER-25)."""
+        for key in keys:
+            self._offers[key] = self._offers.pop(key, 0) + 1
+        while len(self._offers) > max(MOST_OFFERS, len(keys)):
+            self._offers.popitem(last=False)
 
     def complete_store(
         self, keys: Sequence[bytes], request_id: str, *, success: bool = True
@@ -180,25 +187,19 @@ class FastOffload:
         if not success:
             self._drop(chunks)
             return
+        for chunk in chunks:
+            chunk.is_dirty = self._write_back
         self._become_ready(chunks)
-        for tier in range(len(self._lower) if keys else 0):
-            for chunk in chunks:
-                self._pin(chunk)
-            self._stored.append((tier, chunks))
+        if not self._write_back:
+            self._copy_down(chunks)
 
     def touch(self, keys: Sequence[bytes], request_id: str) -> None:
         """Make those that are here the most recently used (KV-TIER-16)."""
-        self._request(request_id)
-        self._use([self._chunks[key] for key in check_keys(keys) if key in self._chunks])
+        request = self._request(request_id)
+        self._use([self._chunks[key] for key in check_keys(keys) if key in self._chunks], request)
 
     def end_step(self) -> tuple[TierTransfer, ...]:
         """Begin the promotions of this step, then what was stored since the last (KV-TIER-19)."""
-        began = []
-        for (tier, _), chunks in self._promoted.items():
-            began.append(self._begin(tier, chunks, is_promotion=True))
-        for tier, chunks in self._stored:
-            began.append(self._begin(tier, chunks, is_promotion=False))
-        self._promoted, self._stored = {}, []
         for request_id in self._asked:
             request = self._requests.get(request_id)
             if request is not None:
@@ -206,9 +207,20 @@ class FastOffload:
                     self._forget(request)
                 request.is_late = False
         self._asked.clear()
+        self._make_clean()
+        began = []
+        for (tier, _), chunks in self._promoted.items():
+            began.append(self._begin(tier, chunks, is_promotion=True))
+        for tier, chunks in self._stored:
+            began.append(self._begin(tier, chunks, is_promotion=False))
+        self._promoted, self._stored = {}, []
+        old = self._ages.end_step(self._chunks)
+        self._evict(old)
+        for chunk in old:
+            heapq.heappush(self._free, chunk.place)
         return tuple(began)
 
-    def _begin(self, tier: int, chunks: list[_Chunk], *, is_promotion: bool) -> TierTransfer:
+    def _begin(self, tier: int, chunks: list[Chunk], *, is_promotion: bool) -> TierTransfer:
         number, self._next_number = self._next_number, self._next_number + 1
         self._moving[number] = (is_promotion, chunks)
         keys, places = [each.key for each in chunks], [each.place for each in chunks]
@@ -247,7 +259,8 @@ class FastOffload:
     def counts(self) -> OffloadCounts:
         """Count the places by their use (KV-TIER-15)."""
         idle = len(self._chunks) - self._num_pinned - self._num_pending
-        return OffloadCounts(len(self._free), idle, self._num_pinned, self._num_pending)
+        tenants = tuple((name, self._owned[name]) for name in sorted(self._quotas))
+        return OffloadCounts(len(self._free), idle, self._num_pinned, self._num_pending, tenants)
 
     # Chunks and their uses.
 
@@ -270,91 +283,110 @@ class FastOffload:
         """Let the chunks that it was told of be evicted again."""
         for chunk in request.awaits:
             chunk.awaited -= 1
-            self._push(chunk)
+            self._idle.push(chunk)
         request.awaits.clear()
 
     def _place(
-        self, keys: Sequence[bytes], kept: Collection[bytes], writer: str | int
-    ) -> tuple[list[_Chunk], tuple[bytes, ...]] | None:
+        self, keys: Sequence[bytes], kept: Collection[bytes], request_id: str, writer: str | int
+    ) -> tuple[list[Chunk], tuple[bytes, ...]] | None:
         """Make pending chunks, evicting as many as there is no free place for, or none."""
-        leaving = self._leaving(max(0, len(keys) - len(self._free)), kept)
+        tenant = self._requests[request_id].tenant
+        leaving = self._leaving(len(keys), kept, tenant)
         if leaving is None:
             return None
-        num_free = len(keys) - len(leaving)
-        places = [heapq.heappop(self._free) for _ in range(num_free)]
-        places += [chunk.place for chunk in leaving]
-        evicted = tuple([chunk.key for chunk in leaving])
-        for key in evicted:
-            del self._chunks[key]
-        if evicted:
-            self._events.append(OffloadEvent(evicted, is_removed=True))
-        made = [_Chunk(key, place, writer) for key, place in zip(keys, places, strict=True)]
+        uses = [self._idle.arrives(key) for key in keys]
+        if any(uses):  # ARC has learnt, and others may go first
+            for chunk in leaving:
+                self._idle.push(chunk)
+            leaving = self._leaving(len(keys), kept, tenant) or []
+        self._idle.num_once += sum(uses)
+        places = [heapq.heappop(self._free) for _ in range(min(len(keys), len(self._free)))]
+        for chunk in leaving:
+            if len(places) < len(keys):
+                places.append(chunk.place)
+            else:
+                heapq.heappush(self._free, chunk.place)
+        evicted = self._evict(leaving)
+        made = list(map(Chunk, keys, places, [writer] * len(keys), [tenant] * len(keys), uses))
         for chunk in made:
-            self._clock += 1
-            chunk.last_use = self._clock
             self._chunks[chunk.key] = chunk
+        self._owned[tenant] += len(made)
         self._num_pending += len(made)
         return made, evicted
 
-    def _leaving(self, number: int, kept: Collection[bytes]) -> list[_Chunk] | None:
-        """Take so many idle chunks off the heap, the least recently used first; or none."""
-        found: list[_Chunk] = []
-        passed: list[tuple[int, bytes]] = []
-        while len(found) < number and self._idle:
-            entry = heapq.heappop(self._idle)
-            chunk = self._chunks.get(entry[1])
-            if chunk is None or chunk.last_use != entry[0] or not _may_leave(chunk):
-                continue
-            if chunk in found[-1:]:  # pushed twice with one use
-                continue
-            if chunk.key in kept:
-                passed.append(entry)
-            else:
-                found.append(chunk)
-        is_enough = len(found) == number
-        for entry in passed + ([] if is_enough else [(c.last_use, c.key) for c in found]):
-            heapq.heappush(self._idle, entry)
-        return found if is_enough else None
+    def _leaving(self, number: int, kept: Collection[bytes], tenant: str) -> list[Chunk] | None:
+        """Take the chunks off the heaps that give way to so many, or none."""
+        over = 0
+        if tenant in self._quotas:
+            over = max(0, self._owned[tenant] + number - self._quotas[tenant])
+        own = self._idle.take(over, kept, tenant) if over else []
+        more = max(0, number - len(self._free) - len(own))
+        others = self._idle.take(more, {*kept, *(chunk.key for chunk in own)})
+        if len(own) == over and len(others) == more:
+            return own + others
+        for chunk in own + others:
+            self._idle.push(chunk)
+        whose, short = (tenant, over - len(own)) if len(own) < over else (None, more - len(others))
+        self._short[whose] = max(short, self._short.get(whose, 0))
+        return None
 
-    def _push(self, chunk: _Chunk) -> None:
-        if _may_leave(chunk):
-            heapq.heappush(self._idle, (chunk.last_use, chunk.key))
-            if len(self._idle) > 64 + 2 * len(self._chunks):
-                self._idle = [(c.last_use, c.key) for c in self._chunks.values() if _may_leave(c)]
-                heapq.heapify(self._idle)
+    def _make_clean(self) -> None:
+        """Copy dirty chunks down, so that they may leave later (KV-TIER-27)."""
+        tenants = sorted(each for each in self._short if each is not None)
+        for tenant in (*tenants, None) if self._write_back else ():
+            chosen = self._idle.take(self._short.get(tenant, 0), (), tenant, dirty=True)
+            for chunk in chosen:
+                chunk.is_dirty = False
+            self._copy_down(chosen)
+        self._short.clear()
 
-    def _use(self, chunks: Sequence[_Chunk]) -> None:
+    def _copy_down(self, chunks: list[Chunk]) -> None:
+        for tier in range(len(self._lower) if chunks else 0):
+            for chunk in chunks:
+                self._pin(chunk)
+            self._stored.append((tier, chunks))
+
+    def _evict(self, chunks: Iterable[Chunk]) -> tuple[bytes, ...]:
+        """Forget them, but not their places."""
+        evicted = []
+        for chunk in chunks:
+            del self._chunks[chunk.key]
+            self._owned[chunk.tenant] -= 1
+            self._idle.leaves(chunk, is_evicted=True)
+            evicted.append(chunk.key)
+        if evicted:
+            self._events.append(OffloadEvent(tuple(evicted), is_removed=True))
+        return tuple(evicted)
+
+    def _use(self, chunks: Sequence[Chunk], request: _Asking) -> None:
         for chunk in reversed(chunks):
-            self._clock += 1
-            chunk.last_use = self._clock
-            self._push(chunk)
+            self._idle.use(chunk, request.priority)
+            self._ages.used(chunk)
 
-    def _pin(self, chunk: _Chunk) -> None:
+    def _pin(self, chunk: Chunk) -> None:
         self._num_pinned += not chunk.pins
         chunk.pins += 1
 
-    def _unpin(self, chunk: _Chunk) -> None:
+    def _unpin(self, chunk: Chunk) -> None:
         chunk.pins -= 1
         if not chunk.pins:
             self._num_pinned -= 1
-            self._push(chunk)
+            self._idle.push(chunk)
 
-    def _become_ready(self, chunks: Iterable[_Chunk]) -> None:
+    def _become_ready(self, chunks: Iterable[Chunk]) -> None:
         keys = []
         for chunk in chunks:
             chunk.writer = None
             self._num_pending -= 1
             keys.append(chunk.key)
-            self._push(chunk)
+            self._idle.push(chunk)
         if keys:
             self._events.append(OffloadEvent(tuple(keys), is_removed=False))
 
-    def _drop(self, chunks: Iterable[_Chunk]) -> None:
+    def _drop(self, chunks: Iterable[Chunk]) -> None:
         for chunk in chunks:
             del self._chunks[chunk.key]
+            self._owned[chunk.tenant] -= 1
+            self._idle.leaves(chunk, is_evicted=False)
             self._num_pending -= 1
             heapq.heappush(self._free, chunk.place)
-
-
-def _may_leave(chunk: _Chunk) -> bool:
-    return chunk.writer is None and not chunk.pins and not chunk.awaited

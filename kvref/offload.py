@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 
-from kvspec._offload_checks import check_keys, check_made, check_name, check_number
+from kvref.eviction import Chunk, Order
+from kvspec._offload_checks import check_begun, check_keys, check_made, check_name, check_number
 from kvspec.errors import InvalidArgumentError
 from kvspec.offload import (
     Found,
@@ -19,18 +20,11 @@ from kvspec.offload import (
 
 
 @dataclass
-class Chunk:
-    """A chunk of the first tier; `storing`: the request that writes it, 0 for a promotion."""
-
-    key: bytes
-    place: int
-    storing: str | int | None
-    pins: int = 0
-
-
-@dataclass
 class Asking:
     """A request: what its look-ups found since it was last answered, and what it has begun."""
+
+    tenant: str = ""
+    priority: int = 0
 
     found: list[bytes] = field(default_factory=list)
     is_finished: bool = False
@@ -40,27 +34,36 @@ class Asking:
 
 
 class ReferenceOffload:
-    """`chunks`: the least recently used first. `begun`: promotions of this step, not yet moving."""
+    """`chunks`: the least recently used first. `begun`: promotions of this step, not yet moving.
+
+    `offers`: how many stores named a key. `short`: how many more chunks, of a tenant or of any,
+    would have had to leave in this step.
+    """
 
     def __init__(self, config: OffloadConfig) -> None:
         check_made(config)
         self.config = config
         self.requests: dict[str, Asking] = {}
-        self.next_number = 0
+        self.next_number = self.step = 0
+        self.offers: Counter[bytes] = Counter()
+        self.order = Order(config.order, config.num_chunks)
         self.events: list[OffloadEvent] = []
         self.drop_all()
 
     def drop_all(self) -> None:
         self.chunks: list[Chunk] = []
+        self.order.clear()
         self.begun: list[tuple[int, str, Chunk]] = []
         self.stored: list[TierTransfer] = []
+        self.short: dict[str | None, int] = {}
         self.moving: list[TierTransfer] = []
 
-    def new_request(self, request_id: str) -> None:
-        check_name(request_id)
+    def new_request(self, request_id: str, *, tenant: str = "", priority: int = 0) -> None:
+        check_begun(request_id, tenant, priority)
         if request_id in self.requests and not self.requests[request_id].is_finished:
             raise InvalidArgumentError("request_id", request_id, "a new one")
-        self.requests.setdefault(request_id, Asking()).is_finished = False
+        request = self.requests.setdefault(request_id, Asking())
+        request.is_finished, request.tenant, request.priority = False, tenant, priority
 
     def finish_request(self, request_id: str) -> None:
         """Forget what it looked up; its copies under way go on."""
@@ -87,14 +90,10 @@ class ReferenceOffload:
         for tier, lower in enumerate(self.config.lower):
             below = lower.lookup(key)
             if below == Found.HIT:
-                room = self._room(1, [key])
-                if room is None:
+                if self._added([key], [key], request_id, storing=0) is None:
                     return Found.MISS
-                (place,), evicted = room
-                self._evict(evicted)
-                chunk = Chunk(key, place, storing=0)
-                self.chunks.append(chunk)
-                self.begun.append((tier, request_id, chunk))
+                self._use([key], request_id)
+                self.begun.append((tier, request_id, self._here(key)))
                 return Found.PENDING
             if below == Found.RETRY:
                 result = Found.RETRY
@@ -114,7 +113,7 @@ class ReferenceOffload:
                 places.append(chunk.place)
         request.loads.update(keys)
         request.found = []
-        self._use(keys)
+        self._use(keys, request_id)
         return tuple(places)
 
     def complete_load(self, keys: Sequence[bytes], request_id: str) -> None:
@@ -128,21 +127,20 @@ class ReferenceOffload:
             self._here(key).pins -= 1
 
     def prepare_store(self, keys: Sequence[bytes], request_id: str) -> PreparedStore | None:
-        """Give the missing keys places (KV-TIER-12, KV-TIER-13)."""
+        """Give the missing keys places (KV-TIER-12, KV-TIER-13, KV-TIER-25)."""
         keys = check_keys(keys)
         self._request(request_id)
+        self.offers.update(set(keys))
         missing: list[bytes] = []
         for key in keys:
-            if self._chunk(key) is None and key not in missing:
+            is_seen = self.offers[key] >= self.config.store_after
+            if self._chunk(key) is None and key not in missing and is_seen:
                 missing.append(key)
-        room = self._room(len(missing), keys)
-        if room is None:
+        added = self._added(missing, keys, request_id, storing=request_id)
+        if added is None:
             return None
-        places, evicted = room
-        self._evict(evicted)
-        for key, place in zip(missing, places, strict=True):
-            self.chunks.append(Chunk(key, place, storing=request_id))
-        self._use(keys)
+        places, evicted = added
+        self._use(keys, request_id)
         return PreparedStore(tuple(missing), tuple(places), tuple(each.key for each in evicted))
 
     def complete_store(
@@ -160,16 +158,16 @@ class ReferenceOffload:
             self._drop(chunks)
             return
         self._become_ready(chunks)
-        for tier in range(len(self.config.lower) if keys else 0):
+        if self.config.write_back:
             for chunk in chunks:
-                chunk.pins += 1
-            places = tuple(each.place for each in chunks)
-            self.stored.append(TierTransfer(0, tier, False, keys, places))
+                chunk.is_dirty = bool(self.config.lower)
+        else:
+            self._copy_down(chunks)
 
     def touch(self, keys: Sequence[bytes], request_id: str) -> None:
         """Make those that are here the most recently used (KV-TIER-16)."""
         self._request(request_id)
-        self._use(check_keys(keys))
+        self._use(check_keys(keys), request_id)
 
     def end_step(self) -> tuple[TierTransfer, ...]:
         """Begin the promotions of this step, then what was stored since the last (KV-TIER-19)."""
@@ -180,17 +178,27 @@ class ReferenceOffload:
         for (tier, _), chunks in groups.items():
             keys, places = tuple(each.key for each in chunks), tuple(each.place for each in chunks)
             began.append(TierTransfer(0, tier, True, keys, places))
+        for request in self.requests.values():
+            if request.has_asked and not request.must_wait:
+                request.found = []
+            request.has_asked = request.must_wait = False
+        self._make_clean()
         transfers = []
         for transfer in began + self.stored:
             transfers.append(replace(transfer, number=self.next_number))
             self.next_number += 1
         self.moving += transfers
         self.begun, self.stored = [], []
-        for request in self.requests.values():
-            if request.has_asked and not request.must_wait:
-                request.found = []
-            request.has_asked = request.must_wait = False
+        self._expire()
         return tuple(transfers)
+
+    def _expire(self) -> None:
+        """Evict what was not used for so many whole steps (KV-TIER-28)."""
+        ttl = self.config.ttl_steps
+        if ttl:
+            old = [each for each in self.chunks if self.step - each.last_step >= ttl]
+            self._evict([each for each in old if self._may_leave(each, [])])
+        self.step += 1
 
     def finish_transfer(self, number: int, failed: Collection[bytes] = ()) -> None:
         """Make what was promoted ready, or drop it; unpin what was copied down (KV-TIER-21)."""
@@ -231,7 +239,9 @@ class ReferenceOffload:
         pinned = sum(each.storing is None and each.pins > 0 for each in self.chunks)
         evictable = len(self.chunks) - pending - pinned
         free = self.config.num_chunks - len(self.chunks)
-        return OffloadCounts(free, evictable, pinned, pending)
+        owners = Counter(each.tenant for each in self.chunks)
+        tenants = tuple((name, owners[name]) for name in sorted(self.config.quotas))
+        return OffloadCounts(free, evictable, pinned, pending, tenants)
 
     # Parts of the rules.
 
@@ -251,27 +261,88 @@ class ReferenceOffload:
     def _here(self, key: bytes) -> Chunk:
         return next(each for each in self.chunks if each.key == key)
 
-    def _use(self, keys: Sequence[bytes]) -> None:
+    def _use(self, keys: Sequence[bytes], request_id: str) -> None:
         """Make them the most recently used, the first of them the last to go (KV-TIER-16)."""
         for key in reversed(keys):
             chunk = self._chunk(key)
             if chunk is not None:
                 self.chunks.remove(chunk)
                 self.chunks.append(chunk)
+                chunk.uses += 1
+                chunk.priority = self.requests[request_id].priority
+                chunk.last_step = self.step
 
-    def _room(self, number: int, kept: Sequence[bytes]) -> tuple[list[int], list[Chunk]] | None:
-        """Return places for so many chunks, and those to evict for them (KV-TIER-13)."""
-        taken = [each.place for each in self.chunks]
-        free = [place for place in range(self.config.num_chunks) if place not in taken]
+    def _added(
+        self, keys: Sequence[bytes], kept: Sequence[bytes], request_id: str, *, storing: str | int
+    ) -> tuple[list[int], list[Chunk]] | None:
+        """Add chunks for these keys, if there is room; return their places and who gave way."""
+        tenant = self.requests[request_id].tenant
+        free = self._free_places()
+        may_leave = [each for each in self.chunks if self._may_leave(each, kept)]
+        own = [each for each in may_leave if each.tenant == tenant]
+        num_over = self._num_over(len(keys), tenant)
+        if num_over > len(own) or len(keys) > len(free) + len(may_leave):
+            whose = tenant if num_over > len(own) else None
+            short = (
+                num_over - len(own) if whose == tenant else len(keys) - len(free) - len(may_leave)
+            )
+            self.short[whose] = max(short, self.short.get(whose, 0))
+            return None
+        uses = [self.order.arrives(key) for key in keys]
         evicted: list[Chunk] = []
-        for chunk in self.chunks:
-            if len(free) + len(evicted) < number and self._may_leave(chunk, kept):
-                evicted.append(chunk)
-        places = free + [each.place for each in evicted]
-        return (places[:number], evicted) if len(places) >= number else None
+        while len(evicted) < num_over:
+            evicted.append(self._next(own, evicted))
+        while len(free) + len(evicted) < len(keys):
+            evicted.append(self._next(may_leave, evicted))
+        places = (free + [each.place for each in evicted])[: len(keys)]
+        self._evict(evicted)
+        for key, place, number in zip(keys, places, uses, strict=True):
+            self.chunks.append(Chunk(key, place, storing, tenant=tenant, uses=number))
+        return places, evicted
 
-    def _may_leave(self, chunk: Chunk, kept: Sequence[bytes]) -> bool:
+    def _free_places(self) -> list[int]:
+        taken = [each.place for each in self.chunks]
+        return [place for place in range(self.config.num_chunks) if place not in taken]
+
+    def _next(self, among: Sequence[Chunk], gone: Sequence[Chunk]) -> Chunk:
+        """Return the first to go of some chunks, when others are gone already."""
+        staying = [each for each in self.chunks if each not in gone]
+        return self.order.first([each for each in among if each not in gone], staying)
+
+    def _num_over(self, number: int, tenant: str) -> int:
+        """Return by how many chunks the tenant would be over its quota (KV-TIER-26)."""
+        if tenant not in self.config.quotas:
+            return 0
+        held = sum(each.tenant == tenant for each in self.chunks)
+        return max(0, held + number - self.config.quotas[tenant])
+
+    def _make_clean(self) -> None:
+        """Copy down as many chunks as stores and promotions were short of (KV-TIER-27)."""
+        whose = [tenant for tenant in self.short if tenant is not None]
+        for tenant in [*sorted(whose), None]:
+            dirty = [each for each in self.chunks if self._may_leave(each, [], is_dirty=True)]
+            if tenant is not None:
+                dirty = [each for each in dirty if each.tenant == tenant]
+            chosen: list[Chunk] = []
+            while len(chosen) < min(self.short.get(tenant, 0), len(dirty)):
+                chosen.append(self._next(dirty, chosen))
+            for chunk in chosen:
+                chunk.is_dirty = False
+            self._copy_down(chosen)
+        self.short = {}
+
+    def _copy_down(self, chunks: Sequence[Chunk]) -> None:
+        """Let each lower tier be given these, from the end of the step on (KV-TIER-19)."""
+        for tier in range(len(self.config.lower) if chunks else 0):
+            for chunk in chunks:
+                chunk.pins += 1
+            keys, places = tuple(each.key for each in chunks), tuple(each.place for each in chunks)
+            self.stored.append(TierTransfer(0, tier, False, keys, places))
+
+    def _may_leave(self, chunk: Chunk, kept: Sequence[bytes], *, is_dirty: bool = False) -> bool:
         """Check that no copy uses it, nor a request that waits for an answer (KV-TIER-22)."""
+        if chunk.is_dirty != is_dirty:
+            return False
         asked = [key for request in self.requests.values() for key in request.found]
         is_awaited = bool(self.config.lower) and chunk.key in asked
         is_idle = chunk.storing is None and not chunk.pins
@@ -279,6 +350,8 @@ class ReferenceOffload:
 
     def _evict(self, chunks: Sequence[Chunk]) -> None:
         self.chunks = [each for each in self.chunks if each not in chunks]
+        for chunk in chunks:
+            self.order.leaves(chunk)
         if chunks:
             self.events.append(OffloadEvent(tuple(each.key for each in chunks), is_removed=True))
 

@@ -22,8 +22,8 @@ from kvspec.offload import (
 
 class MyTier:
     def __init__(self, config: OffloadConfig) -> None:
-        if config.num_chunks < 1 or config.order != "lru":
-            raise InvalidArgumentError("config", config, "at least one chunk, in the order lru")
+        require(config.num_chunks >= 1, "num_chunks", config.num_chunks)
+        require(config.order == "lru", "order", config.order)
         self.free = list(range(config.num_chunks))
         self.held: dict[bytes, int] = {}
         self.writers: dict[bytes, str] = {}
@@ -119,7 +119,7 @@ class MyTier:
 
 
 class MyImplementation:
-    offload_capabilities = OffloadCapabilities(has_lower_tiers=False)
+    offload_capabilities = OffloadCapabilities(has_lower_tiers=False, has_lowest_places=True)
 
     def make_offload(self, config: OffloadConfig) -> MyTier:
         return MyTier(config)

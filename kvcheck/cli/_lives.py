@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from textwrap import wrap
 from types import MappingProxyType
@@ -11,10 +11,17 @@ from typing import Any
 from kvcheck.cli._support import fail, output_console, say, write_json
 from kvcheck.discovery import find_index, find_offload, find_tree
 from kvcheck.fleet.suite import game_of as index_game
+from kvcheck.offload.alone import OffloadAlone
+from kvcheck.offload.suite import RULES
 from kvcheck.offload.suite import game_of as offload_game
 from kvcheck.play.lives import Finding, Game, LivesReport, judged
 from kvcheck.rulebook import rule_sentences, titled
+from kvcheck.rules.notation.running import Outcome, outcomes_of
+from kvcheck.rules.notation.shipped import shipped_stories
 from kvcheck.tree.suite import game_of as tree_game
+from kvspec.interface import Implementation
+from kvspec.offload import OffloadImplementation
+from kvspec.policy import Policy
 
 INDENTED: Mapping[str, Any] = MappingProxyType({"initial_indent": "  ", "subsequent_indent": "  "})
 MOST_LINES = 24
@@ -31,51 +38,86 @@ def check_lives(
     json_path: Path | None,
     **others: Any,
 ) -> int:
-    """Play lives on the subject and show each broken rule; `asked`: how many, seed, fail_fast.
+    """Play lives, and a tier's examples, and show each broken rule.
 
-    `kind` is "tier", "index" or "tree". Returns the exit code: 1 if a rule is broken. `given` and
-    `others`: options and outputs that only a check of a KV-cache manager has.
+    `asked`: how many lives, seed, fail_fast. `kind` is "tier", "index" or "tree". Returns the exit
+    code: 1 if a rule is broken. `given` and `others`: options and outputs that only a check of a
+    KV-cache manager has.
     """
     if any(given) or any(isinstance(each, Path) for each in others.values()):
         fail(f"--{kind} goes with --programs, --seed, -x, -v and --json alone")
     num_lives, seed, fail_fast = asked
-    game = _game(kind, name)
+    examples: tuple[Outcome, ...] = ()
+    if kind == "tier":
+        subject = find_offload(name)
+        game: Game[Any] = offload_game(subject)
+        examples = tuple(examples_on(subject))
+    else:
+        game = _game(kind, name)
     report = judged(game, num_lives=num_lives, seed=seed, fail_fast=fail_fast)
     console = output_console(json_path)
-    say(*text_lines(name, report, is_long=verbose), console=console)
+    say(*text_lines(name, report, examples, is_long=verbose), console=console)
     if json_path is not None:
-        write_json(document(name, report), json_path)
-    return int(bool(report.findings))
+        write_json(document(name, report, examples), json_path)
+    return int(bool(report.findings) or any(each.violation for each in examples))
 
 
 def _game(kind: str, name: str) -> Game[Any]:
     if kind == "index":
         return index_game(find_index(name))
-    if name.startswith(("cmd:", "cmd+")) and kind == "tree":
-        fail("a tree is judged in Python; kvspec.tree says what a factory makes")
-    if kind == "tree":
-        return tree_game(find_tree(name))
     if name.startswith(("cmd:", "cmd+")):
-        fail("an offload manager is judged in Python; kvspec.offload says what a factory makes")
-    return offload_game(find_offload(name))
+        fail("a tree is judged in Python; kvspec.tree says what a factory makes")
+    return tree_game(find_tree(name))
 
 
-def text_lines(name: str, report: LivesReport, *, is_long: bool) -> Iterator[str]:
+def examples_on(subject: OffloadImplementation) -> Iterator[Outcome]:
+    """Play the examples of the rules that lives of a tier judge."""
+    stories = [each for each in shipped_stories() if set(each.rules) & set(RULES)]
+    whole = subject if isinstance(subject, Implementation) else OffloadAlone(subject)
+    yield from outcomes_of(stories, whole, Policy())
+
+
+def text_lines(
+    name: str, report: LivesReport, examples: Sequence[Outcome] = (), *, is_long: bool
+) -> Iterator[str]:
     """Yield the verdict, each finding with its calls, and what was tried."""
-    tried = [rule for rule in report.rules if report.tried[rule]]
-    verdict = f"{len(report.findings)} of {len({*tried, *report.findings})} rules broken"
-    if not report.findings:
-        verdict = f"all {len(tried)} rules that lives judge hold"
-    yield f"{name}: {verdict}"
+    failed = {each.story.rules[0]: each for each in examples if each.violation}
+    others = {rule: each for rule, each in failed.items() if rule not in report.findings}
+    played = {each.story.rules[0] for each in examples if not each.left_out}
+    tried = [rule for rule in report.rules if report.tried[rule] or rule in played]
+    num_broken = len(report.findings) + len(others)
+    verdict = f"{num_broken} of {len({*tried, *report.findings})} rules broken"
+    yield f"{name}: {verdict if num_broken else f'all {len(tried)} rules that were tried hold'}"
     for found in report.findings.values():
         yield from ("", *_finding_lines(found, is_long=is_long))
+    for rule, each in others.items() if is_long or not report.findings else ():
+        yield from ("", *_example_lines(rule, each))
     yield ""
+    if report.findings and others and not is_long:
+        yield from _wrapped(f"failing examples besides: {', '.join(others)}; -v shows them")
     if is_long:
         yield from (f"  {rule:<11} tried {report.tried[rule]:,} times" for rule in report.rules)
     idle = [rule for rule in report.rules if rule not in tried]
     if idle:
-        yield from wrap(f"not tried: {', '.join(idle)}", 78, break_on_hyphens=False)
-    yield f"{report.num_lives:,} lives in {report.seconds:.1f} s"
+        yield from _wrapped(f"not tried: {', '.join(idle)}")
+    lacks = sorted({each.left_out for each in examples if each.left_out})
+    done = f"{report.num_lives:,} lives in {report.seconds:.1f} s"
+    if examples:
+        done += f", {sum(not each.left_out for each in examples)} examples"
+    yield from _wrapped(done + (f"; left out without: {'; '.join(lacks)}" if lacks else ""))
+
+
+def _wrapped(text: str) -> list[str]:
+    return wrap(text, 78, break_on_hyphens=False)
+
+
+def _example_lines(rule: str, found: Outcome) -> Iterator[str]:
+    yield titled(rule)
+    yield from wrap(rule_sentences().get(rule, ""), 76, **INDENTED)
+    if found.violation is not None:
+        yield from wrap(f"the example, {found.place or found.story.path}", 76, **INDENTED)
+        yield from wrap(f"expected  {found.violation.expected}", 76, **INDENTED)
+        yield from wrap(f"got       {found.violation.observed}", 76, **INDENTED)
 
 
 def _finding_lines(found: Finding, *, is_long: bool) -> Iterator[str]:
@@ -84,7 +126,7 @@ def _finding_lines(found: Finding, *, is_long: bool) -> Iterator[str]:
     yield from wrap(found.problem, 76, **INDENTED)
     yield from (f"  or else: {titled(rule)}" for rule in found.others)
     setting = ", ".join(f"{name} {value}" for name, value in found.setting.items())
-    yield f"  {setting}; the calls and their results:"
+    yield from wrap(f"{setting}; the calls and their results:", 76, **INDENTED)
     lines = list(found.lines)
     if len(lines) > MOST_LINES and not is_long:
         half = MOST_LINES // 2
@@ -93,8 +135,9 @@ def _finding_lines(found: Finding, *, is_long: bool) -> Iterator[str]:
     yield from (f"    {line}" for line in lines)
 
 
-def document(name: str, report: LivesReport) -> dict[str, Any]:
+def document(name: str, report: LivesReport, examples: Sequence[Outcome] = ()) -> dict[str, Any]:
     """Return the report as JSON."""
+    failed = [each for each in examples if each.violation is not None]
     return {
         "subject": name,
         "num_lives": report.num_lives,
@@ -110,4 +153,9 @@ def document(name: str, report: LivesReport) -> dict[str, Any]:
             }
             for each in report.findings.values()
         ],
+        "examples": {
+            "num_passed": sum(not (each.violation or each.left_out) for each in examples),
+            "failed": [{"rule": each.story.rules[0], "place": each.place} for each in failed],
+            "left_out": {e.story.rules[0]: e.left_out for e in examples if e.left_out},
+        },
     }

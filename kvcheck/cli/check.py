@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     "--tier",
     "lives",
     flag_value="tier",
-    help="Judge IMPL's offload manager instead (KV-TIER-9 to 24), by 400 lives of an engine, or as"
+    help="Judge IMPL's offload manager instead (KV-TIER-9 to 31), by 400 lives of an engine, or as"
     " many as --programs says.",
 )
 @click.option(

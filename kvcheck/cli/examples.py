@@ -21,7 +21,7 @@ from kvcheck.cli._options import (
     verbose_option,
 )
 from kvcheck.cli._support import fail, output_console, say, write_json
-from kvcheck.discovery import find_implementation
+from kvcheck.discovery import find_implementation, find_served
 from kvcheck.play.verdicts import Violation
 from kvcheck.rulebook import stated
 from kvcheck.rules.judging import NotationError
@@ -68,7 +68,7 @@ def command(
 
     Exit code 0: all examples that ran passed, 1: some failed, 2: could not run.
     """
-    subject = find_implementation(name)
+    subject = find_served(name)
     if bless:
         if folder is None:
             fail("--bless needs --folder")

@@ -91,7 +91,10 @@ def _text(message: Mapping[str, Any], limit: int | None) -> str:
 def _last_line(exchanges: list[Exchange], wrong: list[Exchange], name: str) -> str:
     right = f"{len(exchanges) - len(wrong)} of {len(exchanges)} replies are right"
     if not wrong:
-        return f"{right}; next: kvspec check '{name}'"
+        hello = exchanges[0].answer or {}
+        offered = hello["result"]
+        option = "--tier " if "offload" in offered and not offered["spec_types"] else ""
+        return f"{right}; next: kvspec check {option}'{name}'"
     counts = Counter(each.verdict for each in wrong)
     why = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
     first = wrong[0].message

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from kvcheck.discovery import find_implementation
+from kvcheck.discovery import find_served
 from kvcheck.remote.server import serve_stdio
 
 
@@ -19,4 +19,4 @@ def command(name: str) -> int:
 
     Exit code 0: the client closed standard input. 2: the input was not in the protocol.
     """
-    return serve_stdio(lambda: find_implementation(name))
+    return serve_stdio(lambda: find_served(name))

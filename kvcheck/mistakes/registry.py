@@ -51,6 +51,7 @@ KINDS = MappingProxyType(
         "sequential": "steps",
         "tier": "tier",
         "offload": "tier",
+        "eviction": "tier",
         "tree": "tree",
     }
 )

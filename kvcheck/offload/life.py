@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from random import Random
+from typing import Any
 
 from kvcheck.offload.shadow import Shadow
 from kvcheck.play.lives import BrokenRuleError
@@ -16,6 +16,9 @@ from kvspec.offload import (
     OffloadImplementation,
     TierTransfer,
 )
+
+TENANTS, PRIORITIES = ("x", "y", ""), (1, 0, 2)
+"""Those of requests r0, r1, …, where there are quotas, or the order is that of priorities."""
 
 
 @dataclass(frozen=True)
@@ -36,11 +39,20 @@ class Move:
 
 @dataclass(frozen=True)
 class Life:
-    """A tier of `num_chunks` places in front of `num_lower` others, and the moves."""
+    """A tier of `num_chunks` places in front of `num_lower` others, and the moves.
+
+    `options`: further members of `OffloadConfig`.
+    """
 
     num_chunks: int
     num_lower: int
     moves: tuple[Move, ...]
+    options: tuple[tuple[str, Any], ...] = ()
+
+    @property
+    def terms(self) -> dict[str, Any]:
+        """Its options: members of `OffloadConfig`."""
+        return dict(self.options)
 
 
 @dataclass
@@ -73,8 +85,9 @@ class Player:
     def __init__(self, subject: OffloadImplementation, life: Life) -> None:
         self.life = life
         self.lower = tuple(Lower() for _ in range(life.num_lower))
-        self.shadow = Shadow(life.num_chunks, subject.offload_capabilities, life.num_lower)
-        self.manager = subject.make_offload(OffloadConfig(life.num_chunks, self.lower))
+        config = OffloadConfig(life.num_chunks, self.lower, **life.terms)
+        self.shadow = Shadow(config, subject.offload_capabilities)
+        self.manager = subject.make_offload(config)
         self.prompts: dict[str, Prompt] = {}
         self.moving: list[TierTransfer] = []
         self.asked: set[str] = set()
@@ -97,8 +110,15 @@ class Player:
     def arrive(self, move: Move) -> None:
         if move.who not in self.prompts:
             self.prompts[move.who] = Prompt(move.keys)
-            self.manager.new_request(move.who)
-            self.note(f"new_request {move.who}")
+            number, given = int(move.who.removeprefix("r")), dict[str, Any]()
+            if self.life.terms.get("quotas"):
+                given["tenant"] = TENANTS[number % len(TENANTS)]
+            if self.life.terms.get("order") == "priority":
+                given["priority"] = PRIORITIES[number % len(PRIORITIES)]
+            self.manager.new_request(move.who, **given)
+            self.shadow.begins_request(move.who, **given)
+            shown = "".join(f" {name}={value}" for name, value in given.items())
+            self.note(f"new_request {move.who}{shown}")
 
     def ask(self, move: Move) -> None:
         """Look up a waiting request's keys up to the first miss; load them unless one is late.
@@ -136,7 +156,7 @@ class Player:
         self.note(f"prepare_load {_words(keys)} {who}", list(places))
         prompt.loads.append(keys)
         self.shadow.awaited.pop(who, None)
-        self.shadow.loads(keys, places)
+        self.shadow.loads(keys, places, who)
         self.after("KV-TIER-11")
 
     def loaded(self, move: Move) -> None:
@@ -156,7 +176,7 @@ class Player:
         store = self.manager.prepare_store(move.keys, move.who)
         result = store and f"{_words(store.keys)} {list(store.places)} -{_words(store.evicted)}"
         self.note(f"prepare_store {_words(move.keys)} {move.who}", result)
-        self.shadow.stores(move.keys, store)
+        self.shadow.stores(move.keys, store, move.who)
         if store is not None and store.keys:
             prompt.stores.append(store.keys)
         self.after(told=() if store is None else store.evicted)
@@ -175,21 +195,24 @@ class Player:
         if move.who in self.prompts and not self.prompts[move.who].is_finished:
             self.manager.touch(move.keys, move.who)
             self.note(f"touch {_words(move.keys)} {move.who}")
-            self.shadow.use(move.keys)
+            self.shadow.use(move.keys, move.who)
             self.after()
 
     def end_step(self, move: Move) -> None:
         transfers = self.manager.end_step()
         self.note("end_step", [str(_shown(each)) for each in transfers])
-        self.shadow.begins(transfers)
-        self.moving += transfers
         for who in self.answered:
             self.shadow.awaited.pop(who, None)
+        self.shadow.begins(transfers)
+        self.moving += transfers
         self.answered.clear()
         self.asked.clear()
         for lower in self.lower:
             lower.late.clear()
-        self.after()
+        self.after(
+            "KV-TIER-28" if self.life.terms.get("ttl_steps") else "KV-TIER-15",
+            told=self.shadow.expired(),
+        )
 
     def moved(self, move: Move) -> None:
         """End a transfer under way; one that fails loses its last keys, `number` of them or all."""
@@ -245,10 +268,7 @@ class Player:
             self.manager.take_events()
             self.note("reset")
             self.shadow.tried["KV-TIER-18"] += 1
-            self.shadow.ready.clear()
-            self.shadow.awaited.clear()
-            self.shadow.used.clear()
-            self.shadow.reason.clear()
+            self.shadow.clear()
             self.after("KV-TIER-18")
 
     def wrong(self, move: Move) -> None:
@@ -293,7 +313,7 @@ class Player:
     ) -> None:
         """Judge what the manager says of itself after a call that `rule` is about."""
         events = self.manager.take_events()
-        self.shadow.removed(events, told=told)
+        self.shadow.removed(events, told=told, rule=rule)
         self.shadow.counted(self.manager, rule)
         self.shadow.told(events, due)
 
@@ -340,48 +360,6 @@ MOVES: Mapping[str, Callable[[Player, Move], None]] = {
     "reset": Player.reset,
     "wrong": Player.wrong,
 }
-
-WEIGHTS: Mapping[str, int] = {
-    **{"ask": 24, "store": 16, "stored": 16, "end_step": 12, "moved": 16, "loaded": 10},
-    **{
-        "arrive": 10,
-        "finish": 8,
-        "touch": 3,
-        "gain": 4,
-        "lose": 1,
-        "late": 1,
-        "reset": 1,
-        "wrong": 6,
-    },
-}
-
-TEXTS = (b"abcdef", b"abxyz", b"mnop")
-"""Prompts are beginnings of these, a key for each letter."""
-
-
-def drawn(seed: int, *, with_lower: bool, num_moves: int = 100) -> Life:
-    """Draw a life; equal seeds draw equal lives."""
-    random = Random(f"offload {seed}")
-    moves = tuple(_moves(random, num_moves))
-    return Life(random.randint(1, 5), random.randint(0, 2) if with_lower else 0, moves)
-
-
-def _moves(random: Random, number: int) -> Iterator[Move]:
-    names = [f"r{n}" for n in range(random.randint(1, 4))]
-    words = ["arrive"] * len(names)
-    words += random.choices(list(WEIGHTS), list(WEIGHTS.values()), k=number)
-    prompts: dict[str, bytes] = {}
-    for word in words:
-        who, text = random.choice(names), random.choice(TEXTS)
-        text = text[: random.randint(1, len(text))]
-        if word == "arrive":
-            prompts[who] = text
-        elif word in ("store", "gain", "late") and random.random() < 0.8:  # of its own prompt
-            text = prompts.get(who, text)
-        if word in ("store", "touch", "gain", "lose", "late"):
-            text = text[random.randrange(len(text)) if random.random() < 0.5 else 0 :]
-        keys = tuple(bytes([letter]) for letter in text)
-        yield Move(word, who, keys, random.randrange(12), random.random() < 0.8)
 
 
 def _word(key: bytes) -> str:

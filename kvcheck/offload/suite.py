@@ -5,25 +5,31 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from kvcheck.offload.life import Life, Player, drawn
+from kvcheck.offload.drawing import drawn
+from kvcheck.offload.life import Life, Player
 from kvcheck.play.lives import Game
 from kvcheck.play.shrink import without_runs
 from kvspec.offload import OffloadImplementation
 
-RULES = tuple(f"KV-TIER-{number}" for number in range(9, 25))
+RULES = tuple(f"KV-TIER-{number}" for number in range(9, 32))
 """Rules that lives judge."""
 
 
 def game_of(subject: OffloadImplementation) -> Game[Life]:
     """Return the lives of the subject's managers; every other one has no lower tiers."""
-    has_lower = subject.offload_capabilities.has_lower_tiers
+    offered = subject.offload_capabilities
+
+    def drawn_for(seed: int) -> Life:
+        with_lower = offered.has_lower_tiers and seed % 2 == 1
+        return drawn(seed, with_lower=with_lower, offered=offered)
+
     return Game(
         RULES,
         "KV-TIER-24",
-        lambda seed: drawn(seed, with_lower=has_lower and seed % 2 == 1),
+        drawn_for,
         lambda life: Player(subject, life),
         _smaller,
-        lambda life: {"num_chunks": life.num_chunks, "num_lower": life.num_lower},
+        lambda life: {"num_chunks": life.num_chunks, "num_lower": life.num_lower, **life.terms},
     )
 
 
@@ -41,3 +47,5 @@ def _smaller(life: Life) -> Iterator[Life]:
         yield replace(life, num_chunks=life.num_chunks - 1)
     if life.num_lower > 1:
         yield replace(life, num_lower=life.num_lower - 1)
+    for option in life.options:
+        yield replace(life, options=tuple(each for each in life.options if each != option))

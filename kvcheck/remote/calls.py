@@ -40,6 +40,7 @@ class Session:
     requests: dict[int, Request] = field(default_factory=dict)
     windows: dict[int, HitRateWindow] = field(default_factory=dict)
     indexes: dict[int, PrefixIndex] = field(default_factory=dict)
+    offloads: dict[int, Any] = field(default_factory=dict)
 
 
 def known(table: dict[int, T], kind: str, handle: Any) -> T:
@@ -137,6 +138,7 @@ def _append_tokens(call: Call) -> Any:
 def _drop(call: Call) -> None:
     for kind, table in (
         ("managers", call.session.managers),
+        ("managers", call.session.offloads),
         ("requests", call.session.requests),
         ("windows", call.session.windows),
         ("indexes", call.session.indexes),

@@ -15,9 +15,11 @@ from typing import Any, cast
 
 from kvcheck.installed import installed_implementations
 from kvcheck.play.elsewhere import ElsewhereImplementation
+from kvcheck.remote.chunks import decode_offload
 from kvcheck.remote.connection import Connection, Heard, Options
 from kvcheck.remote.index import RemoteIndex, decode_index_capabilities
 from kvcheck.remote.manager import RemoteManager, RemoteRequest, manager_handle, own, sent_ids
+from kvcheck.remote.offload import made_offload
 from kvcheck.remote.values import carried, encode_request
 from kvspec._json import (
     Where,
@@ -37,6 +39,7 @@ from kvspec.errors import (
 from kvspec.event_codec import encode_stats
 from kvspec.fleet import MOST_WAITING, IndexCapabilities, PrefixIndex
 from kvspec.interface import Capabilities, Feature, HitRateWindow, KVCacheManager
+from kvspec.offload import OffloadCapabilities, OffloadConfig, OffloadManager
 from kvspec.planning import Planner
 from kvspec.planning_functions import FUNCTIONS, PlanningFunction
 from kvspec.request import Request, RequestInput, has_extra_keys, token_list
@@ -53,7 +56,10 @@ def connect(name: str) -> RemoteImplementation:
     `+timeout=SECONDS` the time for each reply. Raises UnknownImplementationError for a malformed
     name and RemoteError if the program doesn't reply to the handshake.
     """
-    return RemoteImplementation(parse_name(name))
+    options = parse_name(name)
+    connection = Connection(options)
+    kind = RemoteImplementation if connection.offload is None else RemoteOffloads
+    return kind(options, connection=connection)
 
 
 def parse_name(name: str) -> Options:
@@ -99,9 +105,15 @@ class RemoteImplementation(ElsewhereImplementation):
     RemoteError; the next `create`, `restore`, look at the planner or new window starts another.
     """
 
-    def __init__(self, options: Options, heard: Heard | None = None) -> None:
+    def __init__(
+        self,
+        options: Options,
+        heard: Heard | None = None,
+        *,
+        connection: Connection | None = None,
+    ) -> None:
         self._heard = heard
-        self._connection = Connection(options, heard)
+        self._connection = Connection(options, heard) if connection is None else connection
         self.options = self._connection.options  # with the framing that was found
 
     @property
@@ -235,6 +247,21 @@ class RemoteImplementation(ElsewhereImplementation):
     def _needs(self, feature: Feature) -> None:
         if feature not in self.capabilities.features:
             raise UnsupportedError(feature.value, self.capabilities.name)
+
+
+class RemoteOffloads(RemoteImplementation):
+    """A program whose handshake offers offload managers."""
+
+    @property
+    def offload_capabilities(self) -> OffloadCapabilities:
+        """What the handshake says of them."""
+        try:
+            return decode_offload(self._connection.offload, Where("answer", field="offload"))
+        except FormatError as error:
+            raise self._connection.nonsense(str(error)) from None
+
+    def make_offload(self, config: OffloadConfig) -> OffloadManager:
+        return made_offload(self.connection, config)
 
 
 class RemoteWindow:

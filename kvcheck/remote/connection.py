@@ -135,6 +135,7 @@ class Connection:
             raise self._fail(f"answered nonsense: {error}") from None
         self._pipelining = found.get("pipelining", False)
         self.index: Mapping[str, Any] | None = found.get("index")
+        self.offload: Mapping[str, Any] | None = found.get("offload")
         return decode_capabilities(found)
 
     def _greet_otherwise(self, failure: RemoteError) -> Any:

@@ -30,6 +30,7 @@ from kvspec._json import (
 )
 from kvspec.codec import decode_manager_config
 from kvspec.event_codec import decode_stats
+from kvspec.offload import Found
 from kvspec.operations import OPERATIONS
 from kvspec.snapshot_codec import decode_snapshot
 
@@ -87,6 +88,7 @@ HELLO_MORE: Mapping[str, Check[Any]] = {
     "limits": object_of(count),
     "edition": shown_text,
     "index": object_of(anything),
+    "offload": object_of(anything),
 }
 
 
@@ -99,6 +101,14 @@ def check_hello(answer: Any, where: Where) -> dict[str, Any]:
     if found["protocol"] != PROTOCOL_VERSION:
         raise where.member("protocol").error(f"{found['protocol']} was not offered")
     return found
+
+
+def found_word(value: object, where: Where) -> str:
+    """Check the result of a look-up in a tier."""
+    word = text(value, where)
+    if word not in tuple(Found):
+        raise where.error(f"{word!r} is not one of {', '.join(Found)}")
+    return word
 
 
 _CREATED = structure(
@@ -128,6 +138,61 @@ QUESTIONS = frozenset({"get_usage", "snapshot"})
 """Messages about a manager alone that change nothing."""
 
 _HANDLES = list_of(integer)
+_KEYS = list_of(hex_bytes)
+_PLACES = list_of(count)
+_OF_KEYS: Mapping[str, Check[Any]] = {"keys": _KEYS, "request_id": text}
+
+
+def _of_offload(
+    result: Check[Any], required: Mapping[str, Check[Any]], **more: Check[Any]
+) -> MessageShape:
+    return MessageShape(_MANAGER, result, required, more)
+
+
+OFFLOAD_MESSAGES: Mapping[str, MessageShape] = {
+    "make_offload": _of_offload(
+        null,
+        {"num_chunks": count, "num_lower": count, "order": text},
+        store_after=count,
+        quotas=object_of(count),
+        write_back=boolean,
+        ttl_steps=count,
+    ),
+    "offload_new_request": _of_offload(null, {"request_id": text}, tenant=text, priority=integer),
+    "offload_lookup": _of_offload(
+        found_word, {"key": hex_bytes, "request_id": text, "below": list_of(found_word)}
+    ),
+    "offload_prepare_load": _of_offload(_PLACES, _OF_KEYS),
+    "offload_complete_load": _of_offload(null, _OF_KEYS),
+    "offload_prepare_store": _of_offload(
+        optional(structure({"keys": _KEYS, "places": _PLACES, "evicted": _KEYS})), _OF_KEYS
+    ),
+    "offload_complete_store": _of_offload(null, _OF_KEYS, success=boolean),
+    "offload_touch": _of_offload(null, _OF_KEYS),
+    "offload_end_step": _of_offload(
+        list_of(
+            structure(
+                {"number": count, "tier": count, "is_promotion": boolean}
+                | {"keys": _KEYS, "places": _PLACES}
+            )
+        ),
+        {},
+    ),
+    "offload_finish_transfer": _of_offload(null, {"number": count, "failed": _KEYS}),
+    "offload_finish_request": _of_offload(null, {"request_id": text}),
+    "offload_reset": _of_offload(null, {}),
+    "offload_take_events": _of_offload(
+        list_of(structure({"keys": _KEYS, "is_removed": boolean})), {}
+    ),
+    "offload_counts": _of_offload(
+        structure(
+            {"num_free": count, "num_evictable": count, "num_pinned": count, "num_pending": count},
+            {"tenants": list_of(list_of(anything))},
+        ),
+        {},
+    ),
+}
+"""Messages of an offload manager, whose handle is their `manager`."""
 
 MESSAGES: Mapping[str, MessageShape] = {
     "hello": _shape((), anything, protocol=_HANDLES, client=text),
@@ -165,4 +230,5 @@ MESSAGES: Mapping[str, MessageShape] = {
     "make_index": _shape((), null, index=count, removed_event_per=text, max_waiting=integer),
     "index": _shape((), anything, index=count, fn=text, input=object_of(anything)),
     "plan": _shape((), anything, fn=text, input=object_of(anything)),
+    **OFFLOAD_MESSAGES,
 }

@@ -10,6 +10,7 @@ from io import BufferedIOBase
 from typing import Any, BinaryIO
 
 from kvcheck.remote.calls import CALLS, Call, ProtocolViolation, Session
+from kvcheck.remote.chunks import OFFLOAD_CALLS, encode_offload
 from kvcheck.remote.codec import MessageStream, decode, encode
 from kvcheck.remote.index import encode_index_capabilities
 from kvcheck.remote.operations import (
@@ -33,6 +34,7 @@ from kvspec._json import (
 from kvspec.errors import FormatError
 from kvspec.fleet import FleetImplementation, IndexCapabilities
 from kvspec.interface import Implementation
+from kvspec.offload import OffloadImplementation
 from kvspec.request import Request, RequestStatus
 
 
@@ -124,7 +126,7 @@ def _perform(session: Session, message: dict[str, Any]) -> Any:
         call = _resolved(session, found, MESSAGES[name], where)
     except FormatError as error:
         raise ProtocolViolation("bad_message", str(error)) from None
-    result = CALLS[name](call)
+    result = (CALLS.get(name) or OFFLOAD_CALLS[name])(call)
     if MESSAGES[name].result is null and result is not None:
         raise TypeError(f"{name} answered {shown(result)} where nothing is due")
     return result
@@ -145,6 +147,8 @@ def hello(session: Session, args: Mapping[str, Any], where: Where) -> dict[str, 
     if isinstance(made, FleetImplementation):
         can: IndexCapabilities = getattr(made, "index_capabilities", IndexCapabilities())
         answer["index"] = encode_index_capabilities(can)
+    if isinstance(made, OffloadImplementation):
+        answer["offload"] = encode_offload(made.offload_capabilities)
     return {**answer, "pipelining": True}
 
 

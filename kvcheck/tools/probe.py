@@ -17,6 +17,7 @@ from kvcheck.play.agreement import without_ids
 from kvcheck.play.compare import compare_values
 from kvcheck.remote.calls import Session
 from kvcheck.remote.child import Child, ChildFailure
+from kvcheck.remote.chunks import decode_offload
 from kvcheck.remote.codec import FRAMINGS, decode, encode
 from kvcheck.remote.connection import Options, hello_args
 from kvcheck.remote.operations import MESSAGES, check_hello
@@ -37,8 +38,8 @@ PLAIN = MappingProxyType(
     }
 )
 """Content of a request that has none, as the client of `kvspec check` sends it."""
-MANAGER, FIRST, SECOND = 1, 2, 3
-"""Handles of the manager and of the two requests."""
+MANAGER, FIRST, SECOND, TIER = 1, 2, 3, 4
+"""Handles of the manager, of the two requests, and of the offload manager."""
 
 
 class Verdict(StrEnum):
@@ -133,7 +134,7 @@ class _Conversation:
         self.left_out = () if offered["hash_functions"] else HASHES
         if Feature.UNHASHED_BLOCKS not in offered["features"]:
             self.left_out += ("unhashed",)
-        for line in story(offered):
+        for line in (*(story(offered) if offered["spec_types"] else ()), *tier_story(offered)):
             if line.feature is not None and line.feature not in offered["features"]:
                 continue
             done = self._exchange(line)
@@ -201,9 +202,11 @@ def judged(
     if line.op == "hello":
         return Verdict.RIGHT, ""
     ours, theirs = (_without(side["result"], left_out) for side in (expected, got))
+    plain: Callable[[Any], object] = partial(without_ids, line.op)
+    if line.op.startswith("offload_") or line.op == "snapshot":
+        plain = _without_ids if line.op == "snapshot" else _without_places
     for difference in compare_values("result", ours, theirs):
         detail = " ".join(text.strip() for text in list(difference.lines(None))[-1:])
-        plain = _without_ids if line.op == "snapshot" else partial(without_ids, line.op)
         if plain(ours) == plain(theirs):
             return Verdict.OTHER_BLOCKS, detail
         return Verdict.WRONG, detail
@@ -224,6 +227,13 @@ def _without_ids(snapshot: Mapping[str, Any]) -> object:
     }
     counts, keys = sorted(snapshot["ref_counts"]), sorted(snapshot.get("lookup_order", ()))
     return counts, keys, len(snapshot["free_queue"]), requests
+
+
+def _without_places(result: Any) -> Any:
+    """Reduce the result of an offload manager to what does not depend on the choice of places."""
+    if isinstance(result, list):
+        return sorted(map(str, map(_without_places, result)))
+    return _without(result, ("places",))
 
 
 def _judged_error(expected: Mapping[str, Any], error: Mapping[str, Any]) -> tuple[Verdict, str]:
@@ -301,3 +311,41 @@ def story(offered: Mapping[str, Any]) -> Iterator[Line]:
     yield Line("free", second)
     yield from look
     yield Line("drop", {}, lambda given: {"managers": [1], "requests": [2, 3], "windows": []})
+
+
+def tier_story(offered: Mapping[str, Any]) -> Iterator[Line]:
+    """Yield a program for an offload manager, if one is offered: chunks a and b of a request."""
+    if "offload" not in offered:
+        return
+    able = decode_offload(offered["offload"], Where("answer", field="offload"))
+    manager, (a, b) = {"manager": TIER}, ("61", "62")
+    below = ["miss"] * able.has_lower_tiers
+
+    def line(op: str, **args: Any) -> Line:
+        return Line(op, manager, lambda given: args)
+
+    def of(op: str, *keys: str, **more: Any) -> Line:
+        return line(f"offload_{op}", keys=list(keys), request_id="r", **more)
+
+    yield line("make_offload", num_chunks=3, num_lower=len(below), order="lru")
+    yield line("offload_new_request", request_id="r")
+    yield line("offload_lookup", key=a, request_id="r", below=below)
+    yield of("prepare_store", a, b)
+    yield line("offload_lookup", key=a, request_id="r", below=below)
+    yield of("complete_store", a)
+    yield of("complete_store", b, success=False)
+    yield line("offload_lookup", key=a, request_id="r", below=below)
+    yield of("prepare_load", a)
+    if able.checks_calls:
+        yield of("complete_load", b)
+    if able.has_counts:
+        yield line("offload_counts")
+    yield of("complete_load", a)
+    yield of("touch", a)
+    yield line("offload_end_step")
+    if below:
+        yield line("offload_finish_transfer", number=0, failed=[])
+    yield line("offload_take_events")
+    yield line("offload_finish_request", request_id="r")
+    yield line("offload_reset")
+    yield Line("drop", {}, lambda given: {"managers": [TIER], "requests": [], "windows": []})

@@ -8,10 +8,16 @@ stay where they are. Engines call it from their scheduler, step by step.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol, runtime_checkable
+
+ORDERS = ("lru", "lfu", "priority", "arc")
+"""Orders of eviction that have a rule (KV-TIER-16, KV-TIER-29 to KV-TIER-31)."""
+
+OPTIONS = ("store_after", "quotas", "write_back", "ttl_steps")
+"""Members of `OffloadConfig` that a manager may do without."""
 
 
 class Found(StrEnum):
@@ -32,11 +38,22 @@ class LowerTier(Protocol):
 
 @dataclass(frozen=True)
 class OffloadConfig:
-    """`num_chunks` places of the first tier, numbered from 0, in front of these lower tiers."""
+    """`num_chunks` places of the first tier, numbered from 0, in front of these lower tiers.
+
+    - `order`: the order of eviction, one of `ORDERS`.
+    - `store_after`: a key is stored from this many offers on (KV-TIER-25).
+    - `quotas`: the most chunks of a tenant; others have no limit (KV-TIER-26).
+    - `write_back`: chunks are copied down when their places are needed (KV-TIER-27).
+    - `ttl_steps`: chunks that were not used for so many steps are evicted; 0: never (KV-TIER-28).
+    """
 
     num_chunks: int
     lower: tuple[LowerTier, ...] = ()
     order: str = "lru"
+    store_after: int = 1
+    quotas: Mapping[str, int] = field(default_factory=dict)
+    write_back: bool = False
+    ttl_steps: int = 0
 
 
 @dataclass(frozen=True)
@@ -78,19 +95,24 @@ class OffloadCounts:
     - `num_evictable`: with a ready chunk that no copy uses.
     - `num_pinned`: with a ready chunk that is being copied elsewhere.
     - `num_pending`: with a chunk whose content is on its way.
+    - `tenants`: how many chunks each tenant has, in the order of their names (KV-TIER-26).
     """
 
     num_free: int
     num_evictable: int
     num_pinned: int
     num_pending: int
+    tenants: tuple[tuple[str, int], ...] = ()
 
 
 class OffloadManager(Protocol):
     """Calls of a scheduler; errors leave the state as it was (KV-TIER-24)."""
 
-    def new_request(self, request_id: str) -> None:
-        """Begin a request; its id is in every later call for it."""
+    def new_request(self, request_id: str, *, tenant: str = "", priority: int = 0) -> None:
+        """Begin a request; its id is in every later call for it.
+
+        `tenant` and `priority` are given only where quotas and the order `priority` are declared.
+        """
 
     def lookup(self, key: bytes, request_id: str) -> Found:
         """Look for a chunk; may begin a promotion from a lower tier (KV-TIER-9, KV-TIER-20)."""
@@ -135,14 +157,18 @@ class OffloadManager(Protocol):
 class OffloadCapabilities:
     """The parts of an `OffloadManager` that a subject has, and the choices it declares.
 
-    `orders`: the orders of eviction by name that it promises; without "lru" none is judged.
-    `checks_calls`: illegal calls are InvalidArgumentErrors (KV-TIER-24); else none is made.
+    `orders`: the orders of eviction by name that it promises; a manager is made in one of them, or
+    in "lru", which is then not judged. `options`: the `OPTIONS` that it has. `checks_calls`:
+    illegal calls are InvalidArgumentErrors (KV-TIER-24); else none is made. `has_lowest_places`:
+    free places are given the lowest first (KV-TIER-12); else any will do.
     """
 
     has_lower_tiers: bool = True
     has_counts: bool = True
     checks_calls: bool = True
-    orders: frozenset[str] = field(default=frozenset({"lru"}))
+    has_lowest_places: bool = False
+    orders: frozenset[str] = frozenset({"lru"})
+    options: frozenset[str] = frozenset()
 
 
 @runtime_checkable

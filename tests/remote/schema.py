@@ -18,6 +18,7 @@ from unittest.mock import patch
 from kvcheck.remote import operations, values
 from kvspec import _json, codec, event_codec, events, planning_functions, snapshot_codec, specs
 from kvspec import operations as recorded
+from kvspec.offload import Found
 from kvspec.planning_functions import FUNCTIONS
 from kvspec.request import RequestStatus
 
@@ -41,6 +42,7 @@ LEAVES: Mapping[Any, Schema] = {
     _json.null: {"type": "null"},
     _json.boolean: {"type": "boolean"},
     _json.text: {"type": "string"},
+    operations.found_word: {"enum": [str(each) for each in Found]},
     operations.shown_text: {"type": "string"},  # of printable characters
     _json.integer: INTEGER,
     _json.count: {"$ref": "#/$defs/count"},

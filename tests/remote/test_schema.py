@@ -155,6 +155,7 @@ def exchanges() -> Iterator[list[Exchange]]:
             "STAT-*",
             "PART-*",
             "FLEET-*",
+            "TIER-*",
         )
         yield conversation(patch, [f"KV-{rules}" for rules in some])
 

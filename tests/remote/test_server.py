@@ -99,7 +99,7 @@ def test_bytes_that_are_no_message_end_the_conversation(
 def test_an_answer_that_is_too_long_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     create = {**CREATE, "args": {**CREATE["args"], "config": encode_manager_config(LARGE)}}
     snapshot = {"id": 2, "op": "snapshot", "manager": 1}
-    monkeypatch.setattr("kvcheck.remote.codec.MAX_MESSAGE_BYTES", 1200)
+    monkeypatch.setattr("kvcheck.remote.codec.MAX_MESSAGE_BYTES", 1400)
     code, answers = talk(HELLO, create, snapshot, {**HELLO, "id": 3})
     assert code == 0
     assert answers[2]["error"]["fields"] == {"reason": "too_large"}

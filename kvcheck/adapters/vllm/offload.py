@@ -88,7 +88,7 @@ class VLLMChunks:
         self.cpu = inner if cpu is None else cpu
         self.contexts: dict[str, Any] = {}
 
-    def new_request(self, request_id: str) -> None:
+    def new_request(self, request_id: str, *, tenant: str = "", priority: int = 0) -> None:
         context = self.library.base.ReqContext(request_id)
         self.contexts[request_id] = context
         with self._alone():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,6 +12,8 @@ from kvcheck.rules.bench import Bench
 from kvcheck.rules.judging import NotationError
 from kvcheck.rules.notation.values import Name
 from kvspec.offload import (
+    ORDERS,
+    OffloadCapabilities,
     OffloadConfig,
     OffloadEvent,
     OffloadImplementation,
@@ -29,14 +32,23 @@ class Chunks:
         self.lower: tuple[Lower, ...] = ()
         self.begun: set[str] = set()
 
-    def do_chunks(self, num_chunks: Any, *, lower: int = 0, order: Name | None = None) -> None:
+    def do_chunks(self, num_chunks: Any, *, lower: int = 0, **members: Any) -> None:
         """Make a first tier of so many places, in front of `lower` others."""
         subject: Any = self.bench.subject
         if not isinstance(subject, OffloadImplementation):
             raise LeftOut("an offload manager")
+        offered = subject.offload_capabilities
+        given: dict[str, Any] = {name: _word(value) for name, value in members.items()}
+        order = given.get("order", "lru")
+        lacks = [name for name in given if name != "order" and name not in offered.options]
+        lacks += ["lower tiers"] if lower and not offered.has_lower_tiers else []
+        lacks += [order] if order in ORDERS[1:] and order not in offered.orders else []
+        if lacks:
+            raise LeftOut(", ".join(lacks))
+        if "quotas" in given:
+            given["quotas"] = {name.word: number for name, number in given["quotas"]}
         self.lower, self.begun = tuple(Lower() for _ in range(lower)), set()
-        word = "lru" if order is None else order.word
-        self.manager = subject.make_offload(OffloadConfig(num_chunks, self.lower, word))
+        self.manager = subject.make_offload(OffloadConfig(num_chunks, self.lower, **given))
 
     def do_below(self, keys: Sequence[Name], *, late: Sequence[Name] = (), tier: int = 0) -> None:
         """Let a lower tier have exactly these keys; of `late` ones it does not know yet."""
@@ -51,15 +63,36 @@ class Chunks:
             given = {name: _keys(value) for name, value in members.items()}
             return _shown(getattr(self.manager, call.word)(*values, **given))
         request, *keys = values
+        members = {name: _word(value) for name, value in members.items()}
         if request.word not in self.begun and call.word != "new_request":
             self.manager.new_request(request.word)
-            self.begun.add(request.word)
+        self.begun.add(request.word)
         found = [_keys(each) if isinstance(each, list) else _key(each) for each in keys]
         return _shown(getattr(self.manager, call.word)(*found, request.word, **members))
 
     def visible(self) -> object:
         """Return what a refused call may not change."""
         return None if self.manager is None else self.manager.counts()
+
+
+def undecided(lines: Sequence[str], offered: OffloadCapabilities) -> str:
+    """Return a choice that an example about chunks depends on, and that is not offered; or ""."""
+    text = "\n".join(line for line in lines if line.startswith(("chunk ", "chunks ")))
+    if not offered.checks_calls and "InvalidArgumentError" in text:
+        return "refusals of illegal calls"
+    if not offered.has_counts and "chunk counts" in text:
+        return "counts"
+    if not offered.has_lowest_places and PLACES.search(text):
+        return "the lowest place first"
+    is_usual = "order=" not in text
+    return "lru" if is_usual and "lru" not in offered.orders and "evicted=[" in text else ""
+
+
+PLACES = re.compile(r"places=\[\d|^chunk (?:prepare_load|end_step)\b.*-> \[\S", re.MULTILINE)
+
+
+def _word(value: Any) -> Any:
+    return value.word if isinstance(value, Name) else value
 
 
 def _key(value: Any) -> Any:

@@ -12,10 +12,12 @@ from kvcheck.play.verdicts import Violation
 from kvcheck.rules.bench import Bench
 from kvcheck.rules.example import example_violation
 from kvcheck.rules.judging import NotationError
+from kvcheck.rules.notation.chunks import undecided
 from kvcheck.rules.notation.playing import Play, state_before
 from kvcheck.rules.notation.shipped import example_of
 from kvcheck.rules.notation.story import Line, Story, stories_of
 from kvspec.interface import Implementation
+from kvspec.offload import OffloadImplementation
 from kvspec.policy import Policy
 
 OPEN_ANSWER = "-> ?"
@@ -41,7 +43,12 @@ def outcomes_of(
     stories: Iterable[Story], subject: Implementation, policy: Policy
 ) -> Iterator[Outcome]:
     """Play each example under the choices that the subject declares."""
+    offered = subject.offload_capabilities if isinstance(subject, OffloadImplementation) else None
     for story in stories:
+        lack = offered and undecided([line.text for line in story.lines], offered)
+        if lack:
+            yield Outcome(story, left_out=lack)
+            continue
         parts: list[LeftOut] = []
         try:
             violation = example_violation(example_of(story, parts.append), subject, policy)
