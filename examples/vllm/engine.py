@@ -10,6 +10,7 @@ from pathlib import Path
 from tempfile import mkdtemp
 from types import MappingProxyType, SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 from zlib import crc32
 
 import torch
@@ -68,6 +69,8 @@ PEER = MappingProxyType(
     }
 )
 """Another engine, of which only names are needed."""
+SECOND_RUNNER = "VLLM_USE_V2_MODEL_RUNNER"
+"""1 for the model runner that 0.33 has on devices by default."""
 RETENTION = "VLLM_PREFIX_CACHE_RETENTION_INTERVAL"
 """vLLM 0.24 has no other switch for sparse retention."""
 DENSE = -1
@@ -162,32 +165,35 @@ def vllm_config(setup: Setup, model: str) -> Any:
             drafts.method = "eagle"
         if setup.drops_blocks:
             drafts.disable_lookahead_block_hashes = True
-    made = VllmConfig(
-        model_config=model_config,
-        scheduler_config=SchedulerConfig(
-            max_num_seqs=setup.max_num_seqs,
-            max_num_batched_tokens=setup.max_num_batched_tokens,
-            max_model_len=setup.max_model_len,
-            enable_chunked_prefill=setup.is_chunked,
-            async_scheduling=setup.is_async,
-            is_encoder_decoder=False,
-            watermark=setup.watermark,
-            policy=setup.policy,
-            long_prefill_token_threshold=setup.most_of_prompt,
-            **({"long_prefill_token_threshold_adaptive": True} if setup.is_adaptive else {}),
-        ),
-        cache_config=cache,
-        parallel_config=ParallelConfig(),
-        speculative_config=drafts,
-        kv_transfer_config=connector_config(setup) if setup.loads else None,
-        lora_config=LoRAConfig(max_loras=setup.max_adapters) if setup.max_adapters else None,
-        observability_config=ObservabilityConfig(
-            kv_cache_metrics=setup.follows_lives, kv_cache_metrics_sample=1.0
-        ),
-        kv_events_config=KVEventsConfig(enable_kv_cache_events=True, publisher="null")
-        if setup.has_events
-        else None,
-    )
+    with patch.dict(os.environ):
+        if not is_since(33):  # its second runner needs Triton, which no scheduler does
+            os.environ.pop(SECOND_RUNNER, None)
+        made = VllmConfig(
+            model_config=model_config,
+            scheduler_config=SchedulerConfig(
+                max_num_seqs=setup.max_num_seqs,
+                max_num_batched_tokens=setup.max_num_batched_tokens,
+                max_model_len=setup.max_model_len,
+                enable_chunked_prefill=setup.is_chunked,
+                async_scheduling=setup.is_async,
+                is_encoder_decoder=False,
+                watermark=setup.watermark,
+                policy=setup.policy,
+                long_prefill_token_threshold=setup.most_of_prompt,
+                **({"long_prefill_token_threshold_adaptive": True} if setup.is_adaptive else {}),
+            ),
+            cache_config=cache,
+            parallel_config=ParallelConfig(),
+            speculative_config=drafts,
+            kv_transfer_config=connector_config(setup) if setup.loads else None,
+            lora_config=LoRAConfig(max_loras=setup.max_adapters) if setup.max_adapters else None,
+            observability_config=ObservabilityConfig(
+                kv_cache_metrics=setup.follows_lives, kv_cache_metrics_sample=1.0
+            ),
+            kv_events_config=KVEventsConfig(enable_kv_cache_events=True, publisher="null")
+            if setup.has_events
+            else None,
+        )
     made.scheduler_config.async_scheduling = setup.is_async  # the CPU platform turns it off
     if setup.has_modules and made.speculative_config is not None:  # and again no model
         layers = SimpleNamespace(num_nextn_predict_layers=setup.num_drafts)

@@ -17,8 +17,6 @@ from kvspec.errors import KVSpecError
 def test_both_schedulers_do_the_same(
     pair: Any, setups: Any, monkeypatch: pytest.MonkeyPatch, runner: str
 ) -> None:
-    if runner == "1" and not is_since(33):
-        pytest.skip("vLLM 0.24 has the second runner with Triton alone")
     monkeypatch.setenv("VLLM_USE_V2_MODEL_RUNNER", runner)  # 1: on devices 0.33's default
     for name, setup in setups.items():
         both = pair(setup)
