@@ -26,17 +26,10 @@ def hazards(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 def no_flush(monkeypatch: pytest.MonkeyPatch) -> None:
     """The worker does not await stores whose blocks have gone to others."""
-    from vllm.distributed.kv_transfer.kv_connector.v1.offloading import scheduler
+    from examples.vllm.planted import Connector, without_flush
 
-    connector = scheduler.OffloadingConnectorScheduler
-    build = connector._build_connector_meta
-
-    def built(self: Any, plan: Any) -> Any:
-        meta = build(self, plan)
-        meta.jobs_to_flush = set()
-        return meta
-
-    monkeypatch.setattr(connector, "_build_connector_meta", built)
+    build = "_build_connector_meta"
+    monkeypatch.setattr(Connector, build, without_flush(getattr(Connector, build)))
 
 
 def no_hold(monkeypatch: pytest.MonkeyPatch) -> None:

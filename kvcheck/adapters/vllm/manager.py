@@ -165,33 +165,19 @@ class VLLMManager:
         )
 
     def get_num_blocks_to_allocate(
-        self,
-        request: Request,
-        *,
-        num_tokens: int,
-        total_computed_tokens: int,
-        num_tokens_main_model: int,
-        num_encoder_tokens: int = 0,
-        apply_admission_cap: bool = False,
+        self, request: Request, *, total_computed_tokens: int, **counts: Any
     ) -> int:
+        """The blocks that an allocation would take. The counts have the same names there."""
         own = own_request(request)
-        later = {
-            "num_local_computed_tokens": total_computed_tokens,
-            "prefill_end": max(own.num_prompt_tokens, own.num_tokens - 1),
-        }
+        if self.library.is_later:
+            counts["num_local_computed_tokens"] = total_computed_tokens
+            counts["prefill_end"] = max(own.num_prompt_tokens, own.num_tokens - 1)
+        needed = self.inner.coordinator.get_num_blocks_to_allocate
+        counts = {"num_encoder_tokens": 0, "apply_admission_cap": False, **counts}
         with self._calling("get_num_blocks_to_allocate"):
-            return int(
-                self.inner.coordinator.get_num_blocks_to_allocate(
-                    request_id=own.request_id,
-                    num_tokens=num_tokens,
-                    new_computed_blocks=self.inner.empty_kv_cache_blocks.blocks,
-                    num_encoder_tokens=num_encoder_tokens,
-                    total_computed_tokens=total_computed_tokens,
-                    num_tokens_main_model=num_tokens_main_model,
-                    apply_admission_cap=apply_admission_cap,
-                    **(later if self.library.is_later else {}),
-                )
-            )
+            hits = self.inner.empty_kv_cache_blocks.blocks
+            counts |= {"new_computed_blocks": hits, "total_computed_tokens": total_computed_tokens}
+            return int(needed(request_id=own.request_id, **counts))
 
     # Caching.
 
