@@ -53,79 +53,65 @@ def test_a_shadow_finds_a_planted_difference(
     assert list(records.glob("kvspec-shadow-*.jsonl"))
 
 
-@pytest.mark.parametrize(
-    ("setup", "call", "answer"),
-    [
-        ("full and states", "take_kv_cache_block_copies", ([], [])),
-        ("full", "record_prefix_cache_stats", None),
-        ("full, events", "take_events", []),
-        ("two formats, zeroed", "take_new_block_ids", []),
-    ],
-)
-def test_each_call_of_033_is_compared(
-    shadowed: Any,
-    monkeypatch: pytest.MonkeyPatch,
-    scheduler: Any,
-    setup: str,
-    call: str,
-    answer: object,
-) -> None:
-    monkeypatch.setattr(scheduler.KVCacheManager, call, lambda *_: answer)
-    both = shadowed(setup)
-    both.run(100)
-    assert call.removeprefix("record_") in str(both.mirror.difference).replace("make_", "")
-
-
-def test_a_mistake_of_the_scheduler_is_found(
-    shadowed: Any, monkeypatch: pytest.MonkeyPatch, scheduler: Any
-) -> None:
+def counted_twice(update: Callable[..., Any]) -> Callable[..., Any]:
     """Count one token too many in flight after vLLM's own update, before the shadow looks."""
-    own = scheduler.Scheduler.update_from_output
 
     def mistaken(made: Any, plan: Any, output: Any) -> Any:
-        answer = own(made, plan, output)
+        answer = update(made, plan, output)
         for one in map(made.requests.get, plan.num_scheduled_tokens):
             if one is not None:
                 one.num_in_flight_tokens += 1
         return answer
 
-    monkeypatch.setattr(scheduler.Scheduler, "update_from_output", mistaken)
-    both = shadowed("full")
-    both.run(100)
-    assert "update_from_output of r" in str(both.mirror.difference)
+    return mistaken
 
 
-def unreserved(_: Any, __: Any, ___: Any, count: int) -> int:
+def unreserved(_: Any) -> Callable[..., int]:
     """Leave a drafter fewer tokens of a prompt than it reads."""
-    return count
+    return lambda scheduler, request, computed, count: count
 
 
-def unsplit(_: Any, __: Any, count: int, *___: Any, **____: Any) -> int:
+def unsplit(_: Any) -> Callable[..., int]:
     """End a chunk where no state can be kept."""
-    return count
+    return lambda scheduler, request, count, *others, **named: count
+
+
+def always(answer: object) -> Callable[[Any], Callable[..., object]]:
+    """Return this, and do nothing."""
+    return lambda _: lambda *_: answer
 
 
 @pytest.mark.parametrize(
-    ("setup", "call", "answer", "said"),
+    ("setup", "member", "wrong", "said"),
     [
-        ("full and states", "_free_cow_retained_blocks", lambda *_: None, "that are held for"),
-        ("full and states", "_mamba_block_aligned_split", unsplit, "block"),
-        ("modules", "_reserve_prefill_lookahead", unreserved, "of which a drafter"),
-        ("unfollowed", "_reserve_prefill_lookahead", unreserved, "of which a drafter"),
+        ("full", "KVCacheManager.record_prefix_cache_stats", always(None), "prefix_cache_stats"),
+        ("full, events", "KVCacheManager.take_events", always([]), "take_events"),
+        ("two formats, zeroed", "KVCacheManager.take_new_block_ids", always([]), "new_block_ids"),
+        (
+            *("full and states", "KVCacheManager.take_kv_cache_block_copies"),
+            *(always(([], [])), "take_kv_cache_block_copies"),
+        ),
+        ("full", "Scheduler.update_from_output", counted_twice, "update_from_output of r"),
+        ("full and states", "Scheduler._free_cow_retained_blocks", always(None), "are held for"),
+        ("full and states", "Scheduler._mamba_block_aligned_split", unsplit, "block"),
+        ("modules", "Scheduler._reserve_prefill_lookahead", unreserved, "of which a drafter"),
+        ("unfollowed", "Scheduler._reserve_prefill_lookahead", unreserved, "of which a drafter"),
     ],
 )
-def test_a_part_of_the_scheduler_that_does_nothing_is_found(
+def test_a_mistake_in_033_is_found(
     shadowed: Any,
     setups: Any,
     engine: Any,
     monkeypatch: pytest.MonkeyPatch,
     scheduler: Any,
     setup: str,
-    call: str,
-    answer: Callable[..., object],
+    member: str,
+    wrong: Callable[[Any], object],
     said: str,
 ) -> None:
-    monkeypatch.setattr(scheduler.Scheduler, call, answer)
+    of, call = member.split(".")
+    owner = getattr(scheduler, of)
+    monkeypatch.setattr(owner, call, wrong(getattr(owner, call)))
     full, wide = (engine.attention("FullAttentionSpec", size) for size in (4, 8))
     drafted = {"num_drafts": 3, "use_eagle": True, "has_modules": True}
     made = {
@@ -135,8 +121,9 @@ def test_a_part_of_the_scheduler_that_does_nothing_is_found(
     }
     both = shadowed(made[setup])
     both.run(200)
-    assert said in str(both.mirror.difference)
-    assert "the scheduler asks for" in str(both.mirror.difference)
+    found = str(both.mirror.difference)
+    assert said in found
+    assert ("the scheduler asks for" in found) is (of == "Scheduler")
     assert (both.mirror.num_calls > 0) is (setup != "unfollowed")
 
 
