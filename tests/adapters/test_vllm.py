@@ -51,6 +51,7 @@ from kvspec.specs import (
 from kvspec.stats import PrefixCacheStats
 from tests.programs import INSIDE_SCENARIOS, SCENARIOS
 
+pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")  # on import
 TRACES = """admission-00024 bad_config-00036 chunked_full-00003 context_parallel-00015
 cross_full-00011 deferred_free-00026 events-00019 external-00022 extra_keys-00029
 full_sw_mamba-00009 kitchen_sink-00034"""
