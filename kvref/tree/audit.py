@@ -5,14 +5,26 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import wraps
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import Any, Protocol, TypeVar, cast
 
+from kvref.tree.nodes import Node
+from kvref.tree.pools import Pool
+from kvref.tree.requests import TreeRequest
 from kvspec.errors import InvariantViolation
-from kvspec.tree import Part
+from kvspec.tree import Part, TreeConfig, TreeCounts
 
-if TYPE_CHECKING:
-    from kvref.tree.nodes import Node
-    from kvref.tree.tree import ReferenceTree
+
+class Audited(Protocol):
+    """The parts of a tree that are audited."""
+
+    config: TreeConfig
+    page_size: int
+    pools: dict[Part, Pool]
+    roots: dict[str, Node]
+    requests: dict[str, TreeRequest]
+
+    def counts(self, part: Part) -> TreeCounts: ...
+
 
 CallT = TypeVar("CallT", bound=Callable[..., Any])
 
@@ -21,7 +33,7 @@ def audited(call: CallT) -> CallT:
     """Audit the tree after a call of it, if its configuration says so."""
 
     @wraps(call)
-    def called(tree: ReferenceTree, *args: Any, **kwargs: Any) -> Any:
+    def called(tree: Audited, *args: Any, **kwargs: Any) -> Any:
         result = call(tree, *args, **kwargs)
         if tree.config.check_invariants:
             audit(tree)
@@ -30,7 +42,7 @@ def audited(call: CallT) -> CallT:
     return cast("CallT", called)
 
 
-def audit(tree: ReferenceTree) -> None:
+def audit(tree: Audited) -> None:
     """Raise InvariantViolation for the first rule that does not hold."""
     for root in tree.roots.values():
         for node in root.below():
@@ -56,13 +68,13 @@ def _require(rule: str, holds: bool, detail: str) -> None:
         raise InvariantViolation("tree", rule, detail)
 
 
-def is_whole(tree: ReferenceTree, node: Node) -> bool:
+def is_whole(tree: Audited, node: Node) -> bool:
     """Check that the node has slots of every part."""
     has_window = not tree.config.window_tokens or node.window_slots is not None
     return has_window and (not tree.config.num_states or node.state is not None)
 
 
-def _owned_pages(tree: ReferenceTree, part: Part) -> list[int]:
+def _owned_pages(tree: Audited, part: Part) -> list[int]:
     """Return the pages of a pool, once for each place that owns them."""
     pool = tree.pools[part]
     owners: list[Sequence[int | None]] = [[page * pool.page_size] for page in pool.free]
