@@ -6,6 +6,7 @@ import importlib.util
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -22,6 +23,7 @@ from kvcheck.play.verdicts import Level
 from kvcheck.pytest_plugin.examination import Examination
 from kvspec.interface import Implementation
 from tests.cases import every_second
+from tests.commands import kvspec
 from tests.examples.window import rows, versions
 from tests.remote.test_example_servers import RUST
 from tests.source import ROOT
@@ -31,6 +33,10 @@ PAGE = (ROOT / "docs/implement-your-own.md").read_text(encoding="utf-8")
 FOLDER = ROOT / "examples/own_manager"
 FIRST = (FOLDER / "first.py").read_text(encoding="utf-8")
 FINAL = (FOLDER / "final.py").read_text(encoding="utf-8")
+
+
+OTHERS = (("javascript", "node server.mjs"), ("java", "java Server.java"))
+"""Other languages of the first server, and how each is run."""
 
 
 @dataclass(frozen=True)
@@ -68,11 +74,12 @@ def runs() -> Iterator[Run]:
             server = changed(server, block)
         elif language == "diff":
             manager = changed(manager, block)
-        else:
-            assert language == "console"
+        elif language == "console":
             command, *output = block.splitlines()
             assert command.startswith("$ kvspec ")
             yield Run(tuple(shlex.split(command)[2:]), tuple(output), manager, server)
+        else:
+            assert language in dict(OTHERS)
 
 
 RUNS = tuple(runs())
@@ -125,6 +132,20 @@ def made(run: Run, folder: Path) -> subprocess.CompletedProcess[str]:
 def test_a_probe_shows_what_the_page_says(run: Run, tmp_path: Path) -> None:
     done = made(run, tmp_path)
     assert matches(run.output, done.stdout), done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(("language", "command"), OTHERS)
+def test_a_first_server_in_another_language_answers_the_same(
+    language: str, command: str, tmp_path: Path
+) -> None:
+    program, _, file = command.partition(" ")
+    if shutil.which(program) is None:
+        pytest.skip(f"needs {program}")
+    assert f"<code>cmd:{command}</code>" in PAGE
+    (text,) = re.findall(rf"^```{language}\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+    (tmp_path / file).write_text(text, encoding="utf-8")
+    done = kvspec(tmp_path, "probe", f"cmd:{command}")
+    assert matches(PROBES[0].output, done.stdout), done.stdout + done.stderr
 
 
 @pytest.mark.parametrize(
