@@ -143,6 +143,11 @@ class Fields:
         return tuple(ids)
 
 
+def cut_note(count: int) -> str:
+    """Return a note on prompts whose last run has no id, which then shares nothing."""
+    return f"prompts whose last run is cut and has no id: {count:,}; none shares it"
+
+
 def _fitting(input_length: int, num_ids: int) -> int | None:
     """Return the power of two, from 1 to 2^16, that cuts the input into `num_ids` runs."""
     lengths = (1 << bits for bits in range(17))

@@ -12,7 +12,7 @@ from array import array
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from kvcheck.tools.replay.formats.input import Fields, json_lines
+from kvcheck.tools.replay.formats.input import Fields, cut_note, json_lines
 from kvcheck.tools.replay.formats.text import Prompt, hashed, tokens_of
 from kvcheck.tools.replay.tokens import OUTPUT_TOKEN_BASE, run_tokens
 from kvcheck.tools.replay.trace import NO_OUTPUTS, RUN_LENGTH_TOKENS, TraceRecord
@@ -59,9 +59,7 @@ class MooncakeReader:
                 " turn before it, and a session after what stands before it in the file"
             )
         if self._without_id:
-            found.append(
-                f"prompts whose last run is cut and has no id: {self._without_id:,}; none shares it"
-            )
+            found.append(cut_note(self._without_id))
         return tuple(found)
 
     def records(self, chunks: Iterable[bytes], file: str) -> Iterator[TraceRecord]:

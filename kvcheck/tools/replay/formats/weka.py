@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from kvcheck.tools.replay.formats.input import Fields, json_objects
+from kvcheck.tools.replay.formats.input import Fields, cut_note, json_objects
 from kvcheck.tools.replay.formats.text import hashed
 from kvcheck.tools.replay.trace import NO_OUTPUTS, TraceRecord
 
@@ -36,8 +36,7 @@ class WekaReader:
 
     def __init__(self) -> None:
         self._sessions = 0
-
-        self._unknown = 0
+        self._unknown = self._cut = 0
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -48,6 +47,8 @@ class WekaReader:
                 f"the {self._sessions:,} sessions follow each other: the data has no times between"
                 " them, and at once they would share the pool",
             )
+        if self._cut:
+            found += (cut_note(self._cut),)
         if self._unknown:
             found += (f"requests without hash_ids, which share no prefix: {self._unknown:,}",)
         return found
@@ -71,8 +72,12 @@ class WekaReader:
     def _ids(self, fields: Fields, input_length: int, run_length: int) -> Iterator[int]:
         """Yield the ids of one request, different from those of all other sessions."""
         if fields.value.get("hash_ids"):
-            for run_id in fields.run_ids(input_length, run_length):
+            ids = fields.run_ids(input_length, run_length, last_may_lack=True)
+            for run_id in ids:
                 yield hashed(b"%d:%d" % (self._sessions, run_id))
+            if len(ids) * run_length < input_length:
+                self._cut += 1
+                yield hashed(b"%d.cut:%d" % (self._sessions, self._cut))
             return
         self._unknown += 1
         for run in range(-(-input_length // run_length)):
