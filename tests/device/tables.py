@@ -153,8 +153,15 @@ class TableCheck(Check):
         assert step.places.tolist() == places
         positions = chain(*(range(e - n, e) for e, n in zip(ends, counts, strict=True)))
         assert step.positions.tolist() == list(positions)
+        behind, unused = len(granted), len(places)  # nobody is there
+        padded = self.tables.padded
+        assert {*padded.rows[behind:].tolist(), *padded.places[unused:].tolist()} <= {-1}
+        assert {*padded.query_start[behind:].tolist()} == {unused}
+        assert {*padded.seq_lens[behind:].tolist(), *padded.positions[unused:].tolist()} <= {0}
         for group, theirs in enumerate(slots or ()):
             mine = step.slots[group]
+            every = padded.slots[group]
+            assert every is None or {*every[unused:].tolist()} <= {-1}
             if theirs is not None:
                 assert mine is not None
                 assert mine.tolist() == theirs[: len(mine)].tolist()

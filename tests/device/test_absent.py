@@ -66,14 +66,3 @@ def test_the_page_prints_the_same_without_triton() -> None:
     code = "".join(re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL))
     expected = re.findall(r"^ *print\(.*\)  # (.*)$", code, re.MULTILINE)
     assert printed(code, "triton").splitlines() == expected
-
-
-def test_a_hidden_package_is_not_found_though_it_is_there() -> None:
-    code = (
-        "from importlib.util import find_spec\n"
-        "print(find_spec('json'))\n"
-        "try:\n    import json.decoder\n"
-        "except ModuleNotFoundError as error:\n    print(error)\n"
-        "import kvspec\nprint(kvspec.__name__)\n"
-    )
-    assert printed(code, "json") == "None\nNo module named 'json'\nkvspec\n"

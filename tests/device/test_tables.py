@@ -30,38 +30,6 @@ from tests.device.tables import (
 )
 
 
-@pytest.mark.rule("KV-DEV-10", "KV-DEV-11", "KV-DEV-12")
-def test_the_device_knows_positions_slots_and_lengths_of_a_step(backend: Any) -> None:
-    tables = tables_of(FULL, backend=backend)
-    tables.set_lengths([0], [9])
-    deltas = rows_of((0, 0, 0, 1), (0, 0, 1, 2), (0, 0, 2, 3), (1, 0, 0, 5))
-    step = tables.update([0, 1], [2, 2], deltas)
-    assert step.slots[0] is not None
-    assert step.slots[0].tolist() == [13, 14, 20, 21]
-    assert step.positions.tolist() == [9, 10, 0, 1]
-    assert step.seq_lens.tolist() == [11, 2]
-    assert step.query_start.tolist() == [0, 2, 4]
-    assert step.rows.tolist() == [0, 1]
-    assert step.places.tolist() == [0, 0, 1, 1]
-    assert (step.max_query_tokens, step.max_seq_tokens) == (2, 11)
-    assert tables.block_tables(0)[:, :3].tolist() == [[1, 2, 3], [5, 0, 0]]
-
-
-@pytest.mark.rule("KV-DEV-11")
-def test_behind_the_step_nobody_is_there(backend: Any) -> None:
-    tables = tables_of(FULL, backend=backend, max_requests=4)
-    tables.update([3, 1, 2], [2, 1, 5])
-    tables.update([2, 0, 1], [1, 0, 2], rows_of((2, 0, 1, 3), (1, 0, 0, 7)))
-    padded = tables.padded
-    assert padded.rows.tolist() == [2, 1, -1, -1]
-    assert padded.query_start.tolist() == [0, 1, 3, 3, 3]
-    assert padded.seq_lens.tolist() == [6, 3, 0, 0]
-    assert padded.places.tolist() == [0, 1, 1] + 13 * [-1]
-    assert padded.positions.tolist() == [5, 1, 2] + 13 * [0]
-    assert padded.slots[0] is not None
-    assert padded.slots[0].tolist() == [13, 29, 30] + 13 * [-1]
-
-
 @pytest.mark.rule("KV-DEV-11")
 def test_a_token_behind_the_row_has_no_slot(backend: Any) -> None:
     tables = tables_of(FULL, backend=backend, widths=[1])
@@ -166,26 +134,6 @@ def test_of_a_list_whose_blocks_move_only_what_changed_is_told(backend: Any) -> 
 
 
 # Rows: used again, more of them.
-
-
-@pytest.mark.rule("KV-DEV-9")
-def test_a_handle_beyond_the_rows_doubles_them_and_all_else_stays(backend: Any) -> None:
-    tables = tables_of(FULL, MAMBA, backend=backend)
-    tables.set_row(1, 1, [0, 3])
-    tables.update([0, 1], [2, 3], rows_of((0, 0, 0, 1), (1, 0, 0, 2)))
-    tables.set_lengths([6], [4])
-    assert tables.max_requests == 8
-    step = tables.update([0, 1], [2, 3])
-    assert tables.staged_bytes == 32 + 8
-    assert step.slots[0] is not None
-    assert step.slots[0].tolist() == [6, 7, 11, -1, -1]
-    assert tables.num_computed.tolist() == [4, 6, 0, 0, 0, 0, 4, 0]
-    assert tables.table(1)[1, :2].tolist() == [0, 3]
-    assert tables.padded.rows.tolist() == [0, 1] + 6 * [-1]
-    tables.set_row(1, 1, [0, 0, 3])
-    tables.update([0, 1], [2, 3])
-    assert tables.table(1)[1, :3].tolist() == [0, 0, 3]
-    assert tables.staged_bytes == 32 + 2 * 8
 
 
 def test_steps_of_the_same_size_write_to_the_same_memory(backend: Any) -> None:

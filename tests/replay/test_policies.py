@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from array import array
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -172,31 +171,6 @@ def test_without_anything_to_tell_blocks_apart_each_is_lru(units: Units, more: i
     for name in ("ttl:999", "quota:100", "pin:999"):
         assert hits(name, units, num_blocks) == lru
     assert hits("ttl:1", units, num_blocks) <= lru
-
-
-def asked(unit: int, *, priority: int = 0, tenant: str = "a") -> Asked:
-    return Asked(array("q", [unit]), 1, 1, 0, 0, tenant, priority)
-
-
-def of(requests: Iterable[Asked]) -> Units:
-    return Units(1, list(requests), array("q", [1] * 50), 100)
-
-
-@pytest.mark.parametrize(
-    ("name", "others"),
-    [
-        ("lfu", range(1, 9)),
-        ("priority", range(1, 9)),
-        ("pin:2", range(1, 9)),
-        ("quota:50", range(1, 9)),
-        ("arc", range(1, 9)),
-    ],
-)
-def test_what_a_policy_keeps_survives_a_scan_that_lru_loses_it_to(name: str, others: range) -> None:
-    mine = asked(0, priority=1, tenant="b")
-    trace = of([mine, mine, *(asked(unit) for unit in others), mine])
-    assert lru_hits(look_up(trace), 5) == 1
-    assert hits(name, trace, 5) == 2
 
 
 def test_a_count_that_is_off_by_one_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
