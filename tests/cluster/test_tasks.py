@@ -37,7 +37,7 @@ from kvspec.errors import InvalidArgumentError
 from kvspec.interface import Implementation
 from tests.cluster.workers import Shuffling, on_nodes
 from tests.commands import python
-from tests.judge.test_hangs import NeverTouches
+from tests.judge.test_suite import NeverTouches
 
 
 @pytest.mark.parametrize("number", [0, 1, 6, 7, 8, 500])

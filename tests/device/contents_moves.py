@@ -26,8 +26,7 @@ from kvspec.sequential import batched_of
 from kvspec.tier import TieredImplementation
 from tests.device.contents import Contents, fingerprints
 from tests.device.contents_cases import Case
-from tests.device.late import LateStreams
-from tests.device.models import DEVICE, filled
+from tests.device.models import DEVICE, LateStreams, filled
 
 LONGEST = 30
 NUM_SWAP_BLOCKS = 40

@@ -15,7 +15,7 @@ from kvspec.config import ManagerConfig
 from kvspec.interface import Implementation
 from kvspec.request import RequestInput
 from kvspec.sequential import batched_of
-from tests.device.prompts import config_of, flat
+from tests.device.models import config_of, flat
 from tests.device.tables import kernel_device
 
 

@@ -24,7 +24,7 @@ from kvfast.device.tier.offload import Offload
 from kvspec.batched import StepPlan
 from kvspec.request import RequestInput
 from tests.device.models import DEVICE, cache, contents, filled, full
-from tests.device.prompts import config_of as one_group
+from tests.device.models import config_of as one_group
 from tests.device.tables import FULL, MAMBA, config_of, rows_of
 from tests.device.test_resident import Decoding
 

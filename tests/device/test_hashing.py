@@ -18,7 +18,7 @@ from kvfast.device import Backend, BlockHashes, hash_blocks
 from kvfast.device.base.backend import BACKENDS
 from kvfast.device.hashing import plain as _hashing_torch
 from kvfast.device.hashing.prompts import Prompts, hash_words, prompts_on
-from tests.device.prompts import (
+from tests.device.models import (
     NONE_HASH,
     config_of,
     flat,

@@ -21,8 +21,8 @@ from kvspec.config import KVCacheConfig, KVCacheGroup
 from kvspec.errors import InvalidArgumentError, UnsupportedError
 from kvspec.policy import Policy
 from kvspec.specs import FullAttentionSpec, LayerSpec, SlidingWindowSpec
+from tests.device.models import NONE_HASH, config_of, flat, quick_interpreter
 from tests.device.prefixes import Side, play
-from tests.device.prompts import NONE_HASH, config_of, flat, quick_interpreter
 from tests.device.tables import kernel_device
 
 Hashes = list[bytes]

@@ -18,8 +18,7 @@ from kvfast.device.tier.offload import Offload
 from kvfast.device.tier.streams import CudaStreams
 from kvspec.config import KVCacheConfig
 from kvspec.errors import InvalidArgumentError
-from tests.device.late import LateStreams
-from tests.device.models import DEVICE, cache, contents, filled, full, mamba
+from tests.device.models import DEVICE, LateStreams, cache, contents, filled, full, mamba
 
 CONFIG = cache(full(), mamba())
 

@@ -12,7 +12,7 @@ from kvcheck.records.trace import replay_trace
 from kvref import ReferenceImplementation
 from tests.differences.vectors import REFUSED, folder, refused_again
 from tests.mistakes import mistaken
-from tests.records.tape import Tape, assert_is_made_again
+from tests.records.changed import Tape, assert_is_made_again
 
 TWINS: dict[str, tuple[str, int | None]] = {
     "eagle_mamba": ("MambaLooksFurther", 5),

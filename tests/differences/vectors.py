@@ -14,7 +14,7 @@ from kvcheck.records.select import shipped_records
 from kvspec.errors import ConfigError
 from kvspec.record import Header
 from kvspec.record_file import write_trace
-from tests.records.tape import Tape, made_again
+from tests.records.changed import Tape, made_again
 
 REFUSED = "chunk_inside_block.jsonl"
 """The one without operations: a chunk of 6 tokens in blocks of 4 must be refused."""

@@ -33,7 +33,7 @@ from kvspec.invariants import check_snapshot
 from kvspec.request import RequestInput, RequestStatus
 from kvspec.tier import Tier
 from tests.contract import hostile as no
-from tests.fuzz.tamper import tamper
+from tests.fuzz.drawing import tamper
 
 SMALL = (0, 1, 1, 2, 3, 4, 5, 6, 8, 9, 12, 16, 17, 32, 48, 64)
 HUGE = (2**20, 2**31 - 1, 2**31, 2**32 + 1, 2**40, 2**53 - 1, 2**62, 2**64 + 3, 10**30, -(2**70))

@@ -33,7 +33,7 @@ from kvfast._implementation import FastImplementation
 from kvspec.errors import InvariantViolation
 from tests.device.mistakes import planted
 from tests.fuzz.burst import Burst, Finding, described
-from tests.fuzz.configs import draw_config
+from tests.fuzz.drawing import draw_config
 
 MEMORY_BYTES = 8 << 30
 PLANTED = {one.id: one for one in planted(Path(__file__).with_name("planted.diff"))}

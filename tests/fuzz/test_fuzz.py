@@ -11,8 +11,8 @@ import pytest
 
 from kvcheck.play.steps import Program
 from kvfast._build import is_compiled
-from tests.fuzz.configs import draw_config
 from tests.fuzz.core import PLANTED, program_of
+from tests.fuzz.drawing import draw_config
 from tests.lockstep.choices import OTHERS
 from tests.lockstep.tally import Tally
 

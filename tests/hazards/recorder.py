@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 import kvcheck
+from examples.embed.engine import Engine
+from examples.embed.workers import Batch, Store, Workers
 from kvcheck.hazards.checker import Hazard, HazardChecker
-from kvcheck.hazards.lines import Given, Line, Place, Pools
+from kvcheck.hazards.lines import Ended, Given, Line, Place, Pools, Run
 from kvcheck.watch.monitor import Monitor
 from kvspec.config import ManagerConfig
 from kvspec.interface import Implementation, KVCacheManager
@@ -81,3 +85,180 @@ def watched(implementation: Implementation) -> Implementation:
 
     implementation.create = made  # type: ignore[method-assign]
     return implementation
+
+
+MAIN, COPIES = "main", "h2d"
+
+
+class Recorded(Engine):
+    """Issues a line for what its workers and its store do; `recorder` has the hazards.
+
+    A step reads all slots of the requests that sample, and writes those of its batch.
+    """
+
+    waits_for_zeroing = True
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.size = self.workers.block_size
+        self.recorder = Recorder(self.size, "gpu")
+        if isinstance(self.manager, Monitor):
+            self.recorder = Live(self.size, self.manager)
+        self.num_steps = 0
+        self.started: list[Run] = []
+        self.names: dict[int, str] = {}
+        self.last_step = ""
+        self._watch(self.workers, self.store)
+
+    def _watch(self, workers: Workers, store: Store) -> None:
+        run, start, take_ended, pass_step = workers.run, store.start, store.take_ended, store.run
+
+        def watched_run(batch: Batch) -> None:
+            self.owners(batch.zeroed)
+            if not self.waits_for_zeroing:
+                self.issue_loads()
+            self.num_steps += 1
+            self.last_step = f"step-{self.num_steps}"
+            if batch.zeroed:
+                places = self.recorder.places(batch.zeroed)
+                zero = Run(f"zero-{self.num_steps}", MAIN, writes=places, is_zeroing=True)
+                self.recorder.issue(zero)
+            run(batch)
+            reads = [place for one in self.running for place in self.slots_read(one)]
+            writes = self.places(batch.slots.tolist())
+            self.recorder.issue(Run(self.last_step, MAIN, tuple(reads), writes))
+
+        def watched_start(
+            number: int, token_ids: Sequence[int], blocks: Sequence[int], begin: int
+        ) -> None:
+            start(number, token_ids, blocks, begin)
+            slots = store.loads[-1][1].tolist()
+            request = next(one.request.request_id for one in self.loading if one.number == number)
+            name = f"load-{number}-{self.num_steps}"
+            self.started.append(Run(name, COPIES, (), self.places(slots), request))
+            self.names[number] = name
+
+        def watched_pass() -> None:
+            self.issue_loads()
+            pass_step()
+
+        def watched_ended() -> list[tuple[int, bool]]:
+            ended = take_ended()
+            for number, is_loaded in ended:
+                self.recorder.issue(Ended(self.names[number], is_loaded))
+            return ended
+
+        workers.run, store.start = watched_run, watched_start  # type: ignore[method-assign]
+        store.run, store.take_ended = watched_pass, watched_ended  # type: ignore[method-assign]
+
+    def issue_loads(self) -> None:
+        """Start the loads, behind the step that zeroes their blocks."""
+        for run in self.started:
+            after = (self.last_step,) if self.waits_for_zeroing else ()
+            self.recorder.issue(Run(run.id, run.stream, (), run.writes, run.request, after))
+        self.started = []
+
+    def slots_read(self, one: Any) -> Iterable[Place]:
+        blocks = self.manager.get_blocks(one.request).groups[0]
+        for index in range(-(-one.request.num_computed_tokens // self.size)):
+            end = min(one.request.num_computed_tokens - index * self.size, self.size)
+            done = min(max(self.before.get(one.number, 0) - index * self.size, 0), end)
+            if done:
+                yield Place("gpu", blocks[index], 0, done)
+
+    def places(self, slots: Iterable[int]) -> tuple[Place, ...]:
+        by_block: dict[int, list[int]] = {}
+        for slot in slots:
+            by_block.setdefault(slot // self.size, []).append(slot % self.size)
+        return tuple(
+            Place("gpu", block, min(offsets), max(offsets) + 1)
+            for block, offsets in by_block.items()
+        )
+
+    def owners(self, new: Iterable[int]) -> None:
+        """Issue what changed hands since the step before."""
+        holding = {
+            one.request.request_id: set(self.manager.get_blocks(one.request).groups[0])
+            for one in self.running + self.loading
+        }
+        self.recorder.owners(holding, new)
+
+    def batch(self, granted: list[Any], result: Any) -> Batch:
+        """Note how many tokens each had computed before this step."""
+        nums = [num for num in result.num_scheduled_tokens if num]
+        self.before = {
+            one.number: one.request.num_computed_tokens - num
+            for one, num in zip(granted, nums, strict=True)
+        }
+        return super().batch(granted, result)
+
+
+class LoadsBeforeZeroing(Recorded):
+    """A load begins at once, and its blocks are zeroed beside it."""
+
+    waits_for_zeroing = False
+
+
+class FreesWhatLoads(Recorded):
+    """An aborted request gives its blocks back while its load is under way."""
+
+    def abort(self, request: Any) -> None:
+        for one in [one for one in self.loading if one.request is request]:
+            self.loading.remove(one)
+            one.length_tokens = 0
+            self.running.append(one)
+        super().abort(request)
+
+    def end_loads(self) -> None:
+        numbers = {one.number for one in self.loading}
+        ended = self.store.take_ended
+        self.store.take_ended = lambda: [e for e in ended() if e[0] in numbers]  # type: ignore[method-assign]
+        super().end_loads()
+        self.store.take_ended = ended  # type: ignore[method-assign]
+
+
+class TrustsFailedLoads(Recorded):
+    """A load that failed counts as one that succeeded."""
+
+    def end_loads(self) -> None:
+        ended = self.store.take_ended
+        self.store.take_ended = lambda: [(number, True) for number, _ in ended()]  # type: ignore[method-assign]
+        super().end_loads()
+        self.store.take_ended = ended  # type: ignore[method-assign]
+
+
+class RunsBeforeTheLoad(Recorded):
+    """A request runs in the step after its load began, whether it has ended or not."""
+
+    def end_loads(self) -> None:
+        for one in list(self.loading):
+            self.loading.remove(one)
+            self.manager.cache_blocks(one.request, one.request.num_computed_tokens)
+            most = one.request.num_tokens - 1
+            one.request.num_computed_tokens = min(one.request.num_computed_tokens, most)
+            self.running.append(one)
+        self.store.take_ended()
+
+
+class ForgetsToZero(Recorded):
+    """New blocks are zeroed one step late."""
+
+    late: tuple[int, ...] = ()
+
+    def batch(self, granted: list[Any], result: Any) -> Batch:
+        batch = super().batch(granted, result)
+        zeroed, self.late = self.late, batch.zeroed
+        self.fresh = batch.zeroed
+        return Batch(batch.deltas, zeroed, batch.tokens, batch.slots)
+
+    def owners(self, new: Iterable[int]) -> None:
+        super().owners(self.fresh)
+
+
+class WritesOneSlotOn(Recorded):
+    """Every token is written one slot behind its own."""
+
+    def batch(self, granted: list[Any], result: Any) -> Batch:
+        batch = super().batch(granted, result)
+        moved = (batch.slots + 1) % len(self.workers.memory)
+        return Batch(batch.deltas, batch.zeroed, batch.tokens, np.asarray(moved))

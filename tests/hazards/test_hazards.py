@@ -22,7 +22,7 @@ from kvspec.interface import Implementation
 from kvspec.policy import Policy
 from tests.commands import python, said_by
 from tests.examples.test_embed_lives import Life
-from tests.hazards.recorded import (
+from tests.hazards.recorder import (
     ForgetsToZero,
     FreesWhatLoads,
     LoadsBeforeZeroing,
@@ -30,8 +30,8 @@ from tests.hazards.recorded import (
     RunsBeforeTheLoad,
     TrustsFailedLoads,
     WritesOneSlotOn,
+    watched,
 )
-from tests.hazards.recorder import watched
 from tests.source import ROOT
 
 FOLDER = ROOT / "examples/hazards"

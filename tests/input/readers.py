@@ -29,7 +29,7 @@ from kvcheck.tools.view import NotShownError, load
 from kvspec.profile import RECORDS_PROFILE, read_profile
 from kvspec.record_file import read_header, read_trace
 from tests.plans.files import EXPLICIT, SMALL
-from tests.records.planning_records import PATH as PLANNING
+from tests.records.changed import PATH as PLANNING
 from tests.remote.servers import config, request_input
 
 REFERENCE = kvref.implementation()

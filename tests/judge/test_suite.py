@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import itertools
+import signal
+import time
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 
 import kvref
 from kvcheck.judge import suite as suites
-from kvcheck.judge.options import ENDLESS, Budget, Options
+from kvcheck.judge.options import BUDGETS, ENDLESS, Budget, Options
 from kvcheck.judge.outcome import Reached
 from kvcheck.judge.parts import Answer, answer
 from kvcheck.judge.report import text_lines
 from kvcheck.judge.suite import UNSEEN, Suite
+from kvcheck.play import watchdog
 from kvcheck.play.steps import Program
-from kvcheck.play.verdicts import PROTOCOL, Level, Violation
+from kvcheck.play.verdicts import PROTOCOL, Level, Violation, first_violation
 from kvcheck.play.watchdog import OutOfPatienceError
 from kvcheck.rules.directed import EXAMPLES
+from kvref.block_pool import BlockPool
+from kvref.implementation import ReferenceImplementation
 from kvspec.errors import UnsupportedError
 from kvspec.interface import Implementation
 from tests.judge.minimal import minimal
@@ -149,3 +155,58 @@ def test_seconds_are_lost_by_failures_that_take_long(
     suite.lost_seconds = 60.0
     with pytest.raises(OutOfPatienceError):
         suite._tell("directed", None, "no more")
+
+
+class NeverTouches(BlockPool):
+    """Waits for ever when a hit is taken, and lets no Exception out."""
+
+    def touch(self, blocks: Sequence[int]) -> None:
+        while True:
+            try:
+                time.sleep(60)
+            except Exception:
+                continue
+
+
+@pytest.fixture
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watchdog, "PROGRAM_SECONDS", 0.2)
+    monkeypatch.setattr(watchdog, "PATIENCE_SECONDS", 0.5)
+    monkeypatch.setattr("kvcheck.judge.parts.SLOW_SECONDS", 0.1)
+
+
+def test_a_program_that_hangs_is_a_violation(soon: None) -> None:
+    (program,) = [p for p in SCENARIOS if p.name == "a freed prefix is revived"]
+    violation = first_violation(program, ReferenceImplementation(NeverTouches), Level.SAFETY)
+    assert violation is not None
+    assert (violation.rule, violation.name) == ("KV-ERR-1", "calls_answer")
+    assert "no answer within 0.2 s" in violation.observed
+    assert violation.operations[-1][0] == "allocate_slots", "the call that hangs"
+
+
+def test_the_suite_gives_up_and_says_so(soon: None) -> None:
+    subject = ReferenceImplementation(NeverTouches)
+    begin = time.monotonic()
+    report = Suite(subject, None, Options(Level.SAFETY, dict(BUDGETS)["directed"])).run()
+    assert time.monotonic() - begin < 20
+    assert report.gave_up
+    assert not report.conforms
+    text = "\n".join(text_lines(report))
+    assert "stopped early" in text
+    assert "no answer within" in text
+
+
+def test_whoever_answers_is_not_disturbed() -> None:
+    handler = signal.getsignal(signal.SIGALRM)
+    assert first_violation(SCENARIOS[0], kvref.implementation(), Level.SAFETY) is None
+    assert signal.getitimer(signal.ITIMER_REAL)[0] == 0
+    assert signal.getsignal(signal.SIGALRM) is handler
+
+
+def test_a_timer_of_somebody_else_is_left_alone() -> None:
+    signal.setitimer(signal.ITIMER_REAL, 1000)
+    try:
+        assert first_violation(SCENARIOS[0], kvref.implementation(), Level.SAFETY) is None
+        assert signal.getitimer(signal.ITIMER_REAL)[0] > 900
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)

@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import inspect
+import re
 import sys
 from dataclasses import dataclass, replace
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import kvref
 from kvcheck.play.verdicts import Level, first_violation
+from kvcheck.records.planning import replay_planning
 from kvcheck.rules.specs import cross, full, mamba
 from kvref.block_pool import BlockPool
 from kvref.events import EventLog
 from kvref.implementation import ReferenceImplementation
 from kvref.manager import ReferenceManager
+from kvspec._json import Where
 from kvspec.blocks import KVCacheBlocks
+from kvspec.codec import decode_layers, decode_planning_config
 from kvspec.config import HASH_FUNCTIONS, CustomSpec, SpecRegistry
 from kvspec.errors import (
+    CacheMemoryError,
     ConfigError,
     InvalidArgumentError,
     InvariantViolation,
@@ -28,6 +34,8 @@ from kvspec.errors import (
 )
 from kvspec.interface import Feature, Implementation, KVCacheManager
 from kvspec.policy import Policy
+from kvspec.record import PlanningRecord
+from kvspec.record_file import read_planning
 from kvspec.request import RequestInput
 from kvspec.specs import SPEC_TYPES, LayerSpec, UniformTypeKVCacheSpecs
 from tests.contract.builders import admit, everything, make_config, new_manager, new_request
@@ -272,3 +280,66 @@ def test_no_policy_touches_safety(policy: Policy) -> None:
         events = program.config.enable_events and not told_once
         config = replace(program.config, policy=policy, enable_events=events)
         assert first_violation(replace(program, config=config), KVREF, Level.SAFETY) is None
+
+
+def records(shared: Path, name: str) -> Path:
+    path = shared / "golden" / name
+    if not path.is_file():
+        pytest.skip(f"{path} is not here")
+    return path
+
+
+@pytest.mark.shared
+def test_all_usual_records_pass(shared: Path) -> None:
+    found = replay_planning(records(shared, "planning.jsonl.gz"), ReferenceImplementation())
+    assert (found.passed, found.failed, found.num_quirky) == (890, 0, 11)
+
+
+@pytest.mark.shared
+def test_all_exotic_records_pass(shared: Path) -> None:
+    found = replay_planning(records(shared, "planning_exotic.jsonl.gz"), ReferenceImplementation())
+    assert (found.passed, found.failed, found.num_quirky) == (249, 0, 0)
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize("name", ["planning.jsonl.gz", "planning_exotic.jsonl.gz"])
+def test_refusals_name_the_recorded_numbers(name: str, shared: Path) -> None:
+    compared = 0
+    for record in read_planning(records(shared, name)):
+        if not isinstance(record, PlanningRecord) or " GiB KV cache" not in (record.message or ""):
+            continue
+        with pytest.raises(CacheMemoryError) as caught:
+            ask(record)
+        assert numbers_of(caught.value) == recorded_numbers(str(record.message)), record.id
+        compared += 1
+    assert compared > 10
+
+
+def ask(record: PlanningRecord) -> None:
+    planner = ReferenceImplementation().planner
+    assert planner is not None
+    here = Where("record")
+    given = record.input
+    config = decode_planning_config(given["config"], here)
+    memory = given["available_memory"]
+    if "workers" in given:
+        workers = tuple(decode_layers(layers, here) for layers in given["workers"])
+        planner.plan(workers, config, tuple(memory))
+    else:
+        planner.check_enough_memory(decode_layers(given["layers"], here), config, memory)
+
+
+def numbers_of(error: CacheMemoryError) -> tuple[float, float, int]:
+    gib = 2**30
+    return (
+        round(error.needed_bytes / gib, 2),
+        round(error.available_bytes / gib, 2),
+        error.longest_tokens,
+    )
+
+
+def recorded_numbers(message: str) -> tuple[float, float, int]:
+    sizes = re.search(r"\(([\d.]+) GiB KV cache.*memory \(([\d.]+) GiB\)", message)
+    longest = re.search(r"maximum model length is (\d+)", message)
+    assert sizes is not None
+    return float(sizes[1]), float(sizes[2]), int(longest[1]) if longest else 0

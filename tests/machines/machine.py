@@ -16,7 +16,7 @@ from dataclasses import replace
 from random import Random
 from typing import ClassVar, TypeAlias
 
-from hypothesis import event, note
+from hypothesis import HealthCheck, Phase, event, note, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
@@ -203,3 +203,16 @@ def twin_machine(
     members = {"subject": subject, "oracle": oracle, "draw_of": staticmethod(draw_of)}
     name = f"MachineFor{subject.capabilities.name}"
     return type(name, (Machine,), {**members, "audit": audit})
+
+
+def planted(max_examples: int, *, steps: int = 40) -> settings:
+    return settings(
+        max_examples=max_examples,
+        stateful_step_count=steps,
+        deadline=None,
+        database=None,
+        derandomize=True,
+        report_multiple_bugs=False,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )

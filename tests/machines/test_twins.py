@@ -16,8 +16,7 @@ from kvcheck.play.steps import Admit, Arrive, Break, Program
 from kvspec.errors import InvariantViolation, SpoiltError
 from kvspec.interface import Implementation
 from tests.lockstep.test_lockstep import fast
-from tests.machines.machine import inside, production, small, twin_machine
-from tests.machines.planted import planted
+from tests.machines.machine import inside, planted, production, small, twin_machine
 from tests.mistakes import POOLS, mistaken, of_kvfast
 from tests.programs import SCENARIOS, configure, full
 

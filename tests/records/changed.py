@@ -1,16 +1,60 @@
-"""Changes that several tests of records make, and how they read the findings."""
+"""Records of the tests: read, with one thing changed, made again."""
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
+from kvcheck.discovery import find_implementation
 from kvcheck.play.compare import Mismatch
+from kvcheck.play.recorder import Recorder
 from kvcheck.records.select import shipped_records
 from kvref.block_pool import BlockPool
-from kvspec.record import Operation
+from kvspec.record import Header, Operation
+from kvspec.record_file import read_trace
+
+
+@dataclass(frozen=True)
+class Tape:
+    header: Header
+    operations: tuple[Operation, ...]
+
+    @classmethod
+    def read(cls, path: Path) -> Tape:
+        lines = list(read_trace(path))
+        header = lines[0]
+        assert isinstance(header, Header)
+        return cls(header, tuple(line for line in lines if isinstance(line, Operation)))
+
+    def altered(self, index: int, change: Callable[[Operation], Operation]) -> Tape:
+        operations = list(self.operations)
+        operations[index] = change(operations[index])
+        return replace(self, operations=tuple(operations))
+
+
+def made_again(path: Path) -> Recorder:
+    tape = Tape.read(path)
+    again = Recorder(
+        find_implementation("kvref"),
+        tape.header.config,
+        scenario=tape.header.scenario,
+        seed=tape.header.seed,
+    )
+    for operation in tape.operations:
+        again.play(operation.name, operation.request_id, **operation.arguments)
+    return again
+
+
+def assert_is_made_again(path: Path) -> None:
+    """Make the record again, and compare all but the version that made it."""
+    again, tape = made_again(path), Tape.read(path)
+    assert replace(again.header, source="") == replace(tape.header, source="")
+    assert again.operations == [replace(operation, line=0) for operation in tape.operations]
+
 
 SMALL = shipped_records() / "life_of_blocks.jsonl"
 LARGE = shipped_records() / "identities.jsonl"
@@ -69,3 +113,20 @@ def alterations(op: Operation) -> Iterator[tuple[str, Operation]]:
         yield from (
             (f"state.{name}", observed(op, state={**seen.state, name: other})) for other in others
         )
+
+
+PATH = Path(__file__).with_name("planning.jsonl")
+HEADER, *RECORDS = [json.loads(line) for line in PATH.read_text("utf-8").splitlines()]
+INPUTS: dict[str, Any] = {record["fn"]: record["input"] for record in RECORDS}
+"""By function; the last record's, which may be one that fails."""
+
+SPEC, _ = INPUTS["merge"]["specs"]
+MEMORY = INPUTS["estimate_max_model_len"]
+CONFIG = MEMORY["config"]
+CACHE = INPUTS["get_kv_cache_capacity"]["kv_cache_config"]
+
+
+def written(path: Path, *records: dict[str, Any]) -> Path:
+    numbered = [{**record, "id": position} for position, record in enumerate(records)]
+    path.write_text("".join(json.dumps(line) + "\n" for line in [HEADER, *numbered]))
+    return path

@@ -17,8 +17,7 @@ from kvcheck.records.planning import replay_planning
 from kvspec._json import Where
 from kvspec.errors import ConfigError, FormatError, InvalidArgumentError, UnsupportedError
 from kvspec.planning_functions import FUNCTIONS
-from tests.records.changed import otherwise
-from tests.records.planning_records import CACHE, PATH, RECORDS, SPEC, written
+from tests.records.changed import CACHE, PATH, RECORDS, SPEC, otherwise, written
 
 REFERENCE = kvref.implementation()
 

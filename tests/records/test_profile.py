@@ -28,8 +28,7 @@ from kvspec.specs import FullAttentionSpec
 from tests.cases import Case, cases
 from tests.commands import said_by
 from tests.contract.builders import make_config
-from tests.records.planning_records import CONFIG, MEMORY, written
-from tests.records.tape import Tape
+from tests.records.changed import CONFIG, MEMORY, Tape, written
 from tests.records.test_planning import with_planner
 
 HEAD = 'name = "mine"\nversion = "2"\ndescription = ""\n'

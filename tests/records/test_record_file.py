@@ -24,7 +24,7 @@ from kvspec.record import Footer, Header, Observed, Operation, PlanningHeader, P
 from kvspec.record_file import read_header, read_planning, read_trace, write_trace
 from tests.cases import Case, cases
 from tests.contract.builders import make_config
-from tests.records.tape import Tape
+from tests.records.changed import Tape
 
 SMALL = shipped_records() / "life_of_blocks.jsonl"
 LARGE = shipped_records() / "identities.jsonl"

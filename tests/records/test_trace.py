@@ -28,8 +28,15 @@ from kvspec.request import Request
 from kvspec.snapshot import Snapshot
 from kvspec.specs import FullAttentionSpec
 from tests.judge.declared import Declared
-from tests.records.changed import LARGE, SMALL, alterations, fields, observed
-from tests.records.tape import Tape, assert_is_made_again
+from tests.records.changed import (
+    LARGE,
+    SMALL,
+    Tape,
+    alterations,
+    assert_is_made_again,
+    fields,
+    observed,
+)
 from tests.stand_ins import WithManager
 
 REFERENCE = ReferenceImplementation()

@@ -19,6 +19,7 @@ import pytest
 import zstandard
 
 from kvcheck.tools.replay.arrivals import Arrivals
+from kvcheck.tools.replay.explain import Explainer, Reason
 from kvcheck.tools.replay.file import TraceFile
 from kvcheck.tools.replay.synth import SynthTrace
 from kvcheck.tools.replay.tokens import prompt_tokens, run_tokens
@@ -334,3 +335,25 @@ def test_a_run_is_shake_128_of_the_id_in_decimal() -> None:
 def test_the_last_run_is_cut_to_the_input_length() -> None:
     tokens = prompt_tokens(record(1, [7, 8], 515))
     assert tokens == [*run_tokens(7), *run_tokens(8)[:3]]
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize(
+    ("name", "requests", "tokens", "repeat_rate"),
+    [
+        ("mooncake_conversation", 12_031, 144_793_823, 0.366),
+        ("mooncake_synthetic", 3_993, 61_194_628, 0.640),
+    ],
+)
+def test_a_real_trace_repeats_as_its_authors_say(
+    shared: Path, name: str, requests: int, tokens: int, repeat_rate: float
+) -> None:
+    explainer = Explainer(512)
+    with TraceFile(str(shared / "traces" / f"{name}.jsonl.gz"), ordered=True) as trace:
+        records = list(trace)
+    for each in records:
+        explainer.admitted(each, 0)
+    waterfall = explainer.waterfall(0)
+    assert (len(records), waterfall.tokens) == (requests, tokens)
+    assert float(waterfall.repeat_rate) == pytest.approx(repeat_rate, abs=0.0005)
+    assert waterfall.changes[Reason.OTHER_PREFIX] == 0

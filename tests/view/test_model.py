@@ -25,7 +25,7 @@ from kvspec.operations import OPERATIONS
 from kvspec.policy import Policy
 from kvspec.record import Operation
 from tests.cases import Case, cases
-from tests.records.tape import Tape
+from tests.records.changed import Tape
 from tests.records.test_profile import HEAD, played_with, profile_file
 from tests.view.records import LARGE, SMALL, renamed, rewritten, with_wrong_answer
 

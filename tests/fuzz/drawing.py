@@ -1,4 +1,4 @@
-"""Random configurations: all block types, all options, sizes that nobody would choose."""
+"""Small configurations and snapshots, with options and members drawn anew."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ from kvcheck.play.random_configs import random_config
 from kvfast import uncompiled
 from kvspec.config import HASH_FUNCTIONS, KVCacheGroup, ManagerConfig
 from kvspec.errors import KVSpecError
+from kvspec.snapshot import Snapshot
 from kvspec.specs import (
     FullAttentionSpec,
     LayerSpec,
     SinkFullAttentionSpec,
 )
+from tests.contract.hostile import Liar
 from tests.lockstep.choices import OTHERS, with_policy
 
 LARGE = (2**20, 2**31 - 1, 2**31, 2**40, 2**53 - 1)
@@ -83,3 +85,43 @@ def _other_spec(random: Random, group: KVCacheGroup) -> KVCacheGroup:
     elif type(spec) is FullAttentionSpec and random.random() < 0.1:
         new["block_size"] = random.choice(LARGE)
     return replace(group, spec=replace(spec, **new), is_eagle_group=random.random() < 0.3)
+
+
+ODD: tuple[Any, ...] = (-1, 0, 1, 2, 7, 2**31, 2**40, 2**70, None, True, "x", b"x", Liar(1))
+
+
+def tamper(snapshot: Snapshot, member: str, seed: int) -> Snapshot:
+    return replace(
+        snapshot, **{member: _changed_of_tamper(getattr(snapshot, member), Random(seed))}
+    )
+
+
+def _changed_of_tamper(value: Any, random: Random) -> Any:
+    if isinstance(value, dict) or hasattr(value, "items"):
+        items = list(value.items())
+        if not items or random.random() < 0.3:
+            return {**dict(items), random.choice(("r", b"k" * 36, b"", 3)): random.choice(ODD)}
+        at = random.randrange(len(items))
+        if random.random() < 0.3:
+            return dict(items[:at] + items[at + 1 :])
+        items[at] = (items[at][0], _changed_of_tamper(items[at][1], random))
+        return dict(items)
+    if isinstance(value, tuple | frozenset):
+        listed = sorted(value) if isinstance(value, frozenset) else list(value)
+        way = random.randrange(5)
+        if way == 0 or not listed:
+            listed.insert(random.randint(0, len(listed)), random.choice(ODD))
+        elif way == 1:
+            del listed[random.randrange(len(listed))]
+        elif way == 2:
+            listed.append(random.choice(listed))
+        else:
+            at = random.randrange(len(listed))
+            listed[at] = _changed_of_tamper(listed[at], random)
+        return type(value)(listed)
+    if isinstance(value, bytes):
+        return random.choice((value[:-1], value + b"x", b"", bytes(len(value)), value[::-1]))
+    if hasattr(value, "__dataclass_fields__"):
+        member = random.choice(sorted(value.__dataclass_fields__))
+        return replace(value, **{member: _changed_of_tamper(getattr(value, member), random)})
+    return random.choice(ODD)
