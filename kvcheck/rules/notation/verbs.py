@@ -163,7 +163,8 @@ class Verbs:
 
     def tokens(self, words: Sequence[Any]) -> list[Any]:
         """Return the tokens of `"ab."`, by the blocks of group 0."""
-        return tokens_of(_flat(words), self.on.config.kv_cache.groups[0].spec.block_size)
+        groups = self.on.config.kv_cache.groups
+        return tokens_of(_flat(words), groups[0].spec.block_size if groups else 1)
 
     def do_new(self, name: Name, *tokens: Any, **content: Any) -> None:
         """Make a request of these prompt tokens.
