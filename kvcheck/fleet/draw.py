@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from random import Random
 from types import MappingProxyType
 
-from kvcheck.fleet.engine import TEXTS, Engine
+from kvcheck.fleet.engine import TEXTS, Engine, letter_of
 from kvcheck.fleet.life import Life, Move
 from kvspec.fleet import MOST_WAITING, IndexCapabilities
 
@@ -66,8 +66,7 @@ def _event(random: Random, engine: Engine) -> str:
     if draw < 0.5 and there:
         medium, group, block_hash = random.choice(there)
         where = f"/{group}" * (group != 0) + f"@{medium}" * (medium != "GPU")
-        letter = bytes([block_hash]) if isinstance(block_hash, int) else block_hash
-        return f"-{letter.decode()}{where}"
+        return f"-{letter_of(block_hash)}{where}"
     if random.random() < 0.3:  # what follows a prefix that is hit
         text = text[random.randrange(len(text)) :]
     return f"+{text}{place}"

@@ -70,6 +70,10 @@ def tokens_of(letter: str) -> Sequence[int]:
     return range(TOKENS_PER_BLOCK * ord(letter), TOKENS_PER_BLOCK * (ord(letter) + 1))
 
 
+def letter_of(block_hash: EventHash) -> str:
+    return chr(block_hash) if isinstance(block_hash, int) else block_hash.decode()
+
+
 def start_of(time_s: float) -> int:
     """Return which of an engine's starts a batch is of, from its time."""
     return int(time_s // START_S)
@@ -80,6 +84,8 @@ class Engine:
 
     `is_set`: it reports only the removal of the last copy (KV-POL-3). `old`: batches of earlier
     starts that may still be under way. `texts`: the events of each batch, by its number and time.
+    `holes`: blocks of this start that were stored without the one before, or removed before those
+    behind them.
     """
 
     def __init__(self, *, is_set: bool, hashed: Callable[[str], EventHash] = str.encode) -> None:
@@ -90,6 +96,7 @@ class Engine:
         self.texts: dict[tuple[int, float], str] = {}
         self.truth: list[dict[FleetKey, int]] = []
         self.keys: Counter[FleetKey] = Counter()
+        self.holes: set[str] = set()
 
     def restart(self) -> None:
         """Begin anew, empty, with batch number 0 next."""
@@ -97,6 +104,7 @@ class Engine:
         self.time_s = START_S * (start_of(self.time_s) + 1)
         self.batches, self.truth = [], []
         self.keys.clear()
+        self.holes.clear()
 
     def step(self, text: str, later_s: float) -> Batch:
         """Make a batch of those events of the text that are possible now."""
@@ -122,6 +130,8 @@ class Engine:
             return
         sign, letters, group, medium, cleared = match.groups()
         if not sign:
+            if not cleared:
+                self.holes.clear()
             left = {k: n for k, n in self.keys.items() if cleared and k[0] != cleared}
             self.keys = Counter(left)
             yield word
@@ -138,6 +148,11 @@ class Engine:
                 if self.keys[key] and self.is_set:
                     continue
             kept += letter
+            there = {letter_of(each[2]) for each, number in self.keys.items() if number}
+            if sign == "-" and any(PARENTS.get(each) == letter for each in there):
+                self.holes.add(letter)
+            if sign == "+" and letter in PARENTS and PARENTS[letter] not in there:
+                self.holes.add(letter)
         self.keys += Counter()  # drops what is 0
         if kept:
             yield word.replace(letters, kept, 1)

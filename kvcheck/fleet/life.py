@@ -27,7 +27,7 @@ LATER_S = (1.0, 0.0, 2.0)
 
 @dataclass(frozen=True)
 class Move:
-    """One move, by its word in `MOVES`; what does not apply is passed over.
+    """One move, by the name of its method in `Player`; what does not apply is passed over.
 
     `text`: events, or the prompt that is asked about. `number`: which batch, or which question.
     """
@@ -84,7 +84,7 @@ class Player:
         for move in self.life.moves:
             if move.who not in self.engines:
                 self.engines[move.who] = Engine(is_set=self.life.is_set, hashed=self.hashed)
-            MOVES[move.word](self, move)
+            getattr(self, move.word)(move)
         self.look(*self.engines)
         for text in TEXTS:
             self.prefixes(text, ("GPU", 0))
@@ -140,7 +140,7 @@ class Player:
     def hear(self, who: str, batch: Batch) -> None:
         wanted, named = self.shadow.hear(who, batch)
         got = self.index.hear(who, batch)
-        self.note(f"hear {_word(who)} {self.shown(who, batch)}", str(got))
+        self.note(f"hear {word(who)} {self.shown(who, batch)}", str(got))
         if self.can.orders_batches:
             self.shadow.judge(named, got == wanted, f"this batch of {who} was {got}, not {wanted}")
         self.look(who)
@@ -160,14 +160,14 @@ class Player:
         time_s, keys = state.time_s, state.keys
         wanted, got = self.shadow.restore(move.who, state), self.index.restore(move.who, state)
         shown = f'{number} "{_copies(keys)}" time_s={time_s:g}'
-        self.note(f"hand_over {_word(move.who)} {shown}", str(got).lower())
+        self.note(f"hand_over {word(move.who)} {shown}", str(got).lower())
         self.shadow.judge(rules(6), got is wanted, f"the state was to be taken: {wanted}")
         self.look(move.who)
 
     def skip(self, move: Move) -> None:
         if "skip" in self.can.calls and move.who in self.shadow.lines:
             wanted, got = self.shadow.skip(move.who), self.index.skip(move.who)
-            self.note(f"skip {_word(move.who)}", str(got).lower())
+            self.note(f"skip {word(move.who)}", str(got).lower())
             self.shadow.judge(rules(7), got is wanted, f"skip was to return {wanted}")
             self.look(move.who)
 
@@ -179,7 +179,7 @@ class Player:
         if "forget" in self.can.calls and who in self.shadow.lines:
             del self.shadow.lines[who]
             self.index.forget(who)
-            self.note(f"forget {_word(who)}")
+            self.note(f"forget {word(who)}")
             self.look(who)
 
     def ask(self, move: Move) -> None:
@@ -206,7 +206,8 @@ class Player:
         found = self.index.prefixes(self.hashes(text), group=group, medium=medium)
         more = f" group={group}" * (group != 0) + f' medium="{medium}"' * (medium != "GPU")
         self.note(f'prefixes "{text}"{more}', _pairs(found))
-        self.shadow.saw_prefixes(self.hashes(text), place, found)
+        holes = {who: engine.holes for who, engine in self.engines.items()}
+        self.shadow.saw_prefixes(self.hashes(text), place, found, holes)
 
     def hashes(self, text: str) -> Sequence[EventHash]:
         return [self.hashed(letter) for letter in text]
@@ -261,7 +262,7 @@ def _last(last: int | None) -> str:
     return "" if last is None else f" {last}"
 
 
-def _word(who: str) -> str:
+def word(who: str) -> str:
     return who if who.isidentifier() else json.dumps(who)
 
 
@@ -272,18 +273,3 @@ def _pairs(found: Mapping[str, int]) -> str:
 def _copies(keys: Mapping[FleetKey, int]) -> str:
     """Return keys as events that store them: `+a +b/1 +b/1`."""
     return " ".join(f"+{key_text(key)}" for key, n in keys.items() for _ in range(n))
-
-
-MOVES: Mapping[str, Callable[[Player, Move], None]] = {
-    "step": Player.step,
-    "lost": Player.lost,
-    "again": Player.again,
-    "left_over": Player.left_over,
-    "replay": Player.replay,
-    "restart": Player.restart,
-    "hand_over": Player.hand_over,
-    "skip": Player.skip,
-    "forget": Player.forget,
-    "ask": Player.ask,
-    "wrong": Player.wrong,
-}

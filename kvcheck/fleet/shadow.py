@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from kvcheck.fleet.engine import PARENTS, start_of
+from kvcheck.fleet.engine import letter_of, start_of
 from kvcheck.play.lives import BrokenRuleError
 from kvspec.events import AllBlocksCleared, BlockRemoved, BlockStored, EventHash
 from kvspec.fleet import (
@@ -30,7 +30,6 @@ def rules(*numbers: int) -> Rules:
 class Line:
     """One engine, as the batches received show it.
 
-    `holes`: letters of blocks that were removed from, or stored into, the middle of a chain.
     `reason`: the rules that the last call follows from, the likeliest first. `why`: the rule by
     which a key is there or not; that of others is `origin`. `starts`: those of the engine that its
     keys are of; several, if an engine restarts and no batch says so.
@@ -41,7 +40,6 @@ class Line:
     is_whole: bool = True
     keys: Counter[FleetKey] = field(default_factory=Counter)
     waiting: dict[int, Batch] = field(default_factory=dict)
-    holes: set[str] = field(default_factory=set)
     reason: Rules = ("KV-FLEET-4",)
     why: dict[FleetKey, str] = field(default_factory=dict)
     origin: str = "KV-FLEET-4"
@@ -143,7 +141,6 @@ class Shadow:
             if isinstance(event, AllBlocksCleared):
                 line.begin("KV-FLEET-4")
                 line.starts.add(start_of(batch.time_s))
-                line.holes.clear()
                 line.is_whole = True
             elif isinstance(event, MediumCleared):
                 self.tried["KV-FLEET-12"] += 1
@@ -163,8 +160,6 @@ class Shadow:
             line.keys[key] = max(1, has)
         else:
             line.keys[key] = has + 1
-        if not self.capabilities.is_exact:
-            _note_hole(line, _letter(key[2]), is_stored=isinstance(event, BlockStored))
 
     def is_true(self, who: str, truth: Mapping[FleetKey, int]) -> None:
         """Judge the rules themselves: what follows from the batches is what the engine had."""
@@ -196,24 +191,29 @@ class Shadow:
         self.judge((*rules(3), *line.reason), missing == wanted, problem)
 
     def saw_prefixes(
-        self, hashes: Sequence[EventHash], place: tuple[str, int], found: Mapping[str, int]
+        self,
+        hashes: Sequence[EventHash],
+        place: tuple[str, int],
+        found: Mapping[str, int],
+        holes: Mapping[str, set[str]],
     ) -> None:
-        """Judge prefixes of a text; `place`: medium and group."""
-        text = "".join(map(_letter, hashes))
+        """Judge prefixes of a text; `place`: medium and group, `holes`: of each engine."""
+        text = "".join(map(letter_of, hashes))
         for who in sorted({*self.lines, *found}):
             line = self.lines.get(who, Line())
             length = 0
             while length < len(hashes) and line.keys[*place, hashes[length]]:
                 length += 1
             said = found.get(who, 0)
-            may_be_less = not self.capabilities.is_exact and bool(line.holes & set(text))
+            may_be_less = not self.capabilities.is_exact and bool(holes.get(who, set()) & set(text))
             is_so = said <= length if may_be_less else said == length
             most = "at most " if may_be_less else ""
             problem = f"{who} has {most}{length} blocks of {text}, and {said} were said"
             end = hashes[min(said, length, len(hashes) - 1)]
-            named = (line.why.get((*place, end), line.origin),)
+            named: Rules = (line.why.get((*place, end), line.origin),)
             seen = "state" in self.capabilities.calls
-            self.judge((*rules(8), *named) if seen else (*named, *rules(8)), is_so, problem)
+            named = (*rules(8), *named) if seen else (*named, *line.reason, *rules(8))
+            self.judge(named, is_so, problem)
             is_so = (who in found) == bool(said)
             self.judge(rules(8), is_so, f"{who} has none of {text}, and was not left out")
 
@@ -240,24 +240,10 @@ def _able(line: Line, one: GroupPrefix, medium: str, length: int) -> bool:
     return not rest and all(line.keys[medium, one.group, each] for each in needed)
 
 
-def _letter(block_hash: EventHash) -> str:
-    return chr(block_hash) if isinstance(block_hash, int) else block_hash.decode()
-
-
-def _note_hole(line: Line, letter: str, *, is_stored: bool) -> None:
-    """Note a block that is stored without the one before, or removed before those behind it."""
-    there = {_letter(key[2]) for key, number in line.keys.items() if number}
-    parent = PARENTS.get(letter)
-    if is_stored and parent is not None and parent not in there:
-        line.holes.add(letter)
-    if not is_stored and any(PARENTS.get(each) == letter for each in there):
-        line.holes.add(letter)
-
-
 def key_text(key: FleetKey) -> str:
     """Return a key as events have it: `a`, or `a/1@CPU` of group 1 on the CPU."""
     medium, group, block_hash = key
-    return _letter(block_hash) + f"/{group}" * (group != 0) + f"@{medium}" * (medium != "GPU")
+    return letter_of(block_hash) + f"/{group}" * (group != 0) + f"@{medium}" * (medium != "GPU")
 
 
 def shown(keys: Mapping[FleetKey, int]) -> str:

@@ -8,24 +8,29 @@ from dataclasses import replace
 from kvcheck.fleet.draw import drawn
 from kvcheck.fleet.life import Life, Move, Player, capabilities_of
 from kvcheck.fleet.shadow import rules
+from kvcheck.fleet.stream import StreamPlayer
 from kvcheck.play.lives import Game
 from kvcheck.play.shrink import with_plainer, without_runs
 from kvspec.fleet import FleetImplementation
 
 RULES = rules(1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 17)
-"""Rules that lives judge."""
+"""Rules that lives judge by calls."""
+OF_STREAMS = rules(2, 4, 5, 8, 11, 13, 14)
+"""Rules that lives judge of an index that reads what engines publish."""
 
 
 def game_of(subject: FleetImplementation) -> Game[Life]:
     """Return the lives of the subject's index."""
     can = capabilities_of(subject)
+    player = StreamPlayer if can.is_stream else Player
     return Game(
-        RULES,
+        OF_STREAMS if can.is_stream else RULES,
         "KV-FLEET-9",
-        lambda seed: drawn(seed, can),
-        lambda life: Player(subject, life),
+        lambda seed: drawn(seed, can, num_moves=30 if can.is_stream else 60),
+        lambda life: player(subject, life),
         _smaller,
         lambda life: {"hashes": "ints" if life.is_int else "bytes"},
+        100.0 if can.is_stream else 20.0,
     )
 
 

@@ -39,7 +39,8 @@ class Game(Generic[L]):
     """A kind of lives. `rules`: those that they judge, `fallback` for a legal call that raises.
 
     `drawn` returns the life of a seed, `begun` a player of it on a new subject, `smaller` lives
-    that are a little smaller, and `setting` what stands beside the moves.
+    that are a little smaller, and `setting` what stands beside the moves. `seconds`: the longest
+    search for a shorter life.
     """
 
     rules: tuple[str, ...]
@@ -48,6 +49,7 @@ class Game(Generic[L]):
     begun: Callable[[L], Player]
     smaller: Callable[[L], Iterable[L]]
     setting: Callable[[L], Mapping[str, object]]
+    seconds: float = 20.0
 
 
 @dataclass(frozen=True)
@@ -107,7 +109,7 @@ def shortest(game: Game[L], life: L, rule: str) -> Finding:
         broken = broken_by(game, game.begun(candidate))
         return candidate if broken is not None and broken.rule == rule else None
 
-    life = smallest(life, game.smaller, tried, seconds=20.0, attempts=3000)
+    life = smallest(life, game.smaller, tried, seconds=game.seconds, attempts=3000)
     player = game.begun(life)
     broken = broken_by(game, player) or BrokenRuleError(rule, "not when the life is played again")
     return Finding(

@@ -42,14 +42,14 @@ from kvspec.fleet import (
 def encode_index_capabilities(can: IndexCapabilities) -> dict[str, Any]:
     """Encode what differs from a whole index; a stream's engines are in the checker's process."""
     values = {each.name: getattr(can, each.name) for each in fields(can)}
-    whole = IndexCapabilities(is_stream=can.is_stream)
+    whole = IndexCapabilities(is_stream=can.is_stream, has_replays=can.has_replays)
     less = {name: each for name, each in values.items() if each != getattr(whole, name)}
     return {name: sorted(v) if isinstance(v, frozenset) else v for name, v in less.items()}
 
 
 def decode_index_capabilities(value: Mapping[str, Any]) -> IndexCapabilities:
     """Decode the member `index` of hello's reply; unknown members are ignored."""
-    known = {each.name for each in fields(IndexCapabilities)} - {"is_stream"}
+    known = {each.name for each in fields(IndexCapabilities)} - {"is_stream", "has_replays"}
     given: dict[str, Any] = {
         name: frozenset(each) if isinstance(each, list) else each
         for name, each in value.items()

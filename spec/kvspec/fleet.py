@@ -148,19 +148,24 @@ class FleetImplementation(Protocol):
 
 
 class StreamIndex(Protocol):
-    """An index that reads what engines publish, and asks them for what it lacks (KV-FLEET-11)."""
+    """An index that reads what engines publish, and asks them for what it lacks (KV-FLEET-11).
 
-    def published(self, engine: str, batch: Batch, *, is_lost: bool, num_unknown: int) -> None:
-        """Publish a batch, or keep it for replays alone if it is lost.
+    `num_unknown`: events of unknown types behind those of a batch (KV-FLEET-13).
+    """
 
-        `num_unknown`: events of unknown types behind those of the batch (KV-FLEET-13). Number 0
-        comes from a new start of the engine, which keeps nothing of the one before.
-        """
+    def keep(self, engine: str, batch: Batch, num_unknown: int) -> None:
+        """Keep a batch that the engine has made, for replays; at number 0 it keeps no other."""
+
+    def publish(self, engine: str, batch: Batch, num_unknown: int) -> None:
+        """Send a batch to the index; again, or late, if it was sent or made before."""
 
     def prefixes(
         self, hashes: Sequence[EventHash], *, group: int = 0, medium: str = MEDIUM_GPU
     ) -> Mapping[str, int]:
         """As those of `PrefixIndex`, of the batches that it has read so far."""
+
+    def close(self) -> None:
+        """End the engines and the index."""
 
 
 ALL_CALLS = frozenset({"restore", "skip", "forget", "missing", "last", "state", "hits"})
@@ -171,7 +176,8 @@ class IndexCapabilities:
     """What an index has beside `hear` and `prefixes`, and the choices it declares.
 
     `calls`: its other calls. `orders_batches`: it takes batches as a network brings them; without,
-    each comes once and in order, and a restart is a `forget`. `is_stream`: it is a `StreamIndex`.
+    each comes once and in order, and a restart is a `forget`. `is_stream`: it is a `StreamIndex`,
+    and `has_replays`: its engines keep what they publish; without, it may say less after a loss.
     `has_groups`, `has_media`: it keeps keys of other groups than 0, of other media than the GPU.
     `removed_event_per`: the policies that it serves (KV-POL-3). `is_exact`: without, it may answer
     less than there is, never more, of chains in which a block is missing or was. `checks_calls`:
@@ -181,6 +187,7 @@ class IndexCapabilities:
     calls: frozenset[str] = ALL_CALLS
     orders_batches: bool = True
     is_stream: bool = False
+    has_replays: bool = True
     has_groups: bool = True
     has_media: bool = True
     removed_event_per: frozenset[str] = field(default=frozenset({"copy", "last_copy"}))
