@@ -44,7 +44,7 @@ ALLOWED: tuple[tuple[str, frozenset[str]], ...] = (
 WHOLLY_EXTRA = (
     *("kvcheck.cli", "kvcheck.pytest_plugin."),
     *("kvfast.device", "kvfast.engines.vllm.", "kvcheck.adapters.vllm.shadow"),
-    *("kvfast.fleet.publisher", "kvfast.fleet.view", "kvfast.fleet.wire"),
+    *("kvfast.fleet.publisher", "kvfast.fleet.sockets", "kvfast.fleet.view", "kvfast.fleet.wire"),
 )
 ALWAYS_INSTALLED = OURS | {"cbor2"}
 

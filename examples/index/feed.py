@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import zmq
 
+from kvfast.fleet.sockets import end, received
 from kvfast.fleet.wire import END, encode_batch
 from kvspec.fleet import Batch
 
@@ -88,7 +89,10 @@ class Feed:
             self.stopped.wait(POLL_MS / 1000)
 
     def _reply(self, router: Any, source: str) -> None:
-        who, _, wanted = router.recv_multipart()
+        frames = received(router)
+        if len(frames) != 3:
+            return
+        who, _, wanted = frames
         with self.lock:
             kept = list(self.kept[source])
         for _engine, number, payload in kept:
@@ -98,5 +102,5 @@ class Feed:
 
     def close(self) -> None:
         self.stopped.set()
-        self.thread.join()
-        self.context.destroy(linger=0)
+        sockets = [socket for pair in self.sockets.values() for socket in pair]
+        end(self.context, sockets, server=self.thread)

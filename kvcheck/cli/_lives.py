@@ -100,6 +100,8 @@ def text_lines(
     idle = [rule for rule in report.rules if rule not in tried]
     if idle:
         yield from _wrapped(f"not tried: {', '.join(idle)}")
+    if report.num_unsteady:
+        yield f"broke a rule once, and not when played again: {report.num_unsteady} lives"
     lacks = sorted({each.left_out for each in examples if each.left_out})
     done = f"{report.num_lives:,} lives in {report.seconds:.1f} s"
     if examples:
@@ -141,6 +143,7 @@ def document(name: str, report: LivesReport, examples: Sequence[Outcome] = ()) -
     return {
         "subject": name,
         "num_lives": report.num_lives,
+        "num_unsteady": report.num_unsteady,
         "seconds": round(report.seconds, 3),
         "tried": {rule: report.tried[rule] for rule in report.rules},
         "findings": [

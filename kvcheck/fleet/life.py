@@ -206,7 +206,8 @@ class Player:
         found = self.index.prefixes(self.hashes(text), group=group, medium=medium)
         more = f" group={group}" * (group != 0) + f' medium="{medium}"' * (medium != "GPU")
         self.note(f'prefixes "{text}"{more}', _pairs(found))
-        holes = {who: engine.holes for who, engine in self.engines.items()}
+        is_less = not (self.can.is_exact and self.can.has_replays)
+        holes = {who: engine.holes for who, engine in self.engines.items() if is_less}
         self.shadow.saw_prefixes(self.hashes(text), place, found, holes)
 
     def hashes(self, text: str) -> Sequence[EventHash]:

@@ -197,7 +197,7 @@ class Shadow:
         found: Mapping[str, int],
         holes: Mapping[str, set[str]],
     ) -> None:
-        """Judge prefixes of a text; `place`: medium and group, `holes`: of each engine."""
+        """Judge prefixes of a text; `place`: medium and group, `holes`: if it may say less."""
         text = "".join(map(letter_of, hashes))
         for who in sorted({*self.lines, *found}):
             line = self.lines.get(who, Line())
@@ -205,7 +205,7 @@ class Shadow:
             while length < len(hashes) and line.keys[*place, hashes[length]]:
                 length += 1
             said = found.get(who, 0)
-            may_be_less = not self.capabilities.is_exact and bool(holes.get(who, set()) & set(text))
+            may_be_less = bool(holes.get(who, set()) & set(text))
             is_so = said <= length if may_be_less else said == length
             most = "at most " if may_be_less else ""
             problem = f"{who} has {most}{length} blocks of {text}, and {said} were said"

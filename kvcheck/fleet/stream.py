@@ -14,7 +14,7 @@ from kvspec.fleet import Batch, FleetImplementation, StreamIndex
 MARKS = "YZ"
 """Blocks that say that all before them was read: engines store one and remove the other."""
 
-PATIENCE_S = 1.0
+PATIENCE_S = 2.0
 """Seconds until an index has read what engines publish, on the same machine."""
 
 

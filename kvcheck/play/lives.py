@@ -68,10 +68,14 @@ class Finding:
 
 @dataclass
 class LivesReport:
-    """Lives played, how often each rule was put to the test, and what was found."""
+    """Lives played, how often each rule was put to the test, and what was found.
+
+    `num_unsteady`: lives that broke a rule, but did not when they were played again.
+    """
 
     rules: tuple[str, ...] = ()
     num_lives: int = 0
+    num_unsteady: int = 0
     seconds: float = 0.0
     tried: Counter[str] = field(default_factory=Counter)
     findings: dict[str, Finding] = field(default_factory=dict)
@@ -93,7 +97,11 @@ def judged(
         report.num_lives += 1
         report.tried += player.tried
         if broken is not None and broken.rule not in report.findings:
-            report.findings[broken.rule] = shortest(game, life, broken.rule)
+            found = shortest(game, life, broken.rule)
+            if found is None:
+                report.num_unsteady += 1
+                continue
+            report.findings[broken.rule] = found
             if fail_fast:
                 break
     ordered = sorted(report.findings.values(), key=lambda each: len(each.lines))
@@ -102,19 +110,23 @@ def judged(
     return report
 
 
-def shortest(game: Game[L], life: L, rule: str) -> Finding:
-    """Return the shortest life found that breaks the rule."""
+def shortest(game: Game[L], life: L, rule: str) -> Finding | None:
+    """Return the shortest life found that breaks the rule; None if it does not do so again."""
+    seen: list[tuple[L, BrokenRuleError, list[str]]] = []
 
     def tried(candidate: L) -> L | None:
-        broken = broken_by(game, game.begun(candidate))
-        return candidate if broken is not None and broken.rule == rule else None
+        player = game.begun(candidate)
+        broken = broken_by(game, player)
+        if broken is None or broken.rule != rule:
+            return None
+        seen.append((candidate, broken, player.lines))
+        return candidate
 
-    life = smallest(life, game.smaller, tried, seconds=game.seconds, attempts=3000)
-    player = game.begun(life)
-    broken = broken_by(game, player) or BrokenRuleError(rule, "not when the life is played again")
-    return Finding(
-        rule, broken.others, broken.problem, dict(game.setting(life)), tuple(player.lines)
-    )
+    if tried(life) is None:
+        return None
+    smallest(life, game.smaller, tried, seconds=game.seconds, attempts=3000)
+    life, broken, lines = seen[-1]
+    return Finding(rule, broken.others, broken.problem, dict(game.setting(life)), tuple(lines))
 
 
 def broken_by(game: Game[L], player: Player) -> BrokenRuleError | None:

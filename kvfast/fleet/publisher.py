@@ -14,6 +14,7 @@ from typing import Any
 import zmq
 
 from kvfast.fleet.index import FastIndex
+from kvfast.fleet.sockets import end, received
 from kvfast.fleet.wire import END, STATE, encode_batch, state_as_batch
 from kvspec._check import count
 from kvspec.events import Event
@@ -81,7 +82,7 @@ class Publisher:
                 self._server = threading.Thread(target=self._serve, args=(router,), daemon=True)
                 self._server.start()
         except BaseException:
-            self._leave(linger_ms=0)
+            end(self._context, self._sockets)
             raise
 
     def publish(self, events: Sequence[Event]) -> int | None:
@@ -107,9 +108,7 @@ class Publisher:
         if self._closed.is_set():
             return
         self._closed.set()
-        if self._server is not None:
-            self._server.join()
-        self._leave(linger_ms=1000)
+        end(self._context, self._sockets, linger_ms=1000, server=self._server)
 
     def __enter__(self) -> Publisher:
         return self
@@ -124,16 +123,11 @@ class Publisher:
         socket.bind(address)
         return socket
 
-    def _leave(self, linger_ms: int) -> None:
-        for socket in self._sockets:
-            socket.close(linger=linger_ms)
-        self._context.term()
-
     def _serve(self, router: Any) -> None:
         """Reply to requests until the publisher is closed."""
         while not self._closed.is_set():
             if router.poll(int(_SECONDS_BETWEEN_LOOKS * 1000)):
-                frames = router.recv_multipart()
+                frames = received(router)
                 if len(frames) == 3:  # otherwise the request is meaningless
                     for number, payload in self._answer(frames[2]):
                         router.send_multipart((frames[0], b"", self._topic, number, payload))

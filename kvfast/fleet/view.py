@@ -10,6 +10,7 @@ from typing import Any
 import zmq
 
 from kvfast.fleet.index import FastIndex
+from kvfast.fleet.sockets import end, received
 from kvfast.fleet.wire import END, STATE, batch_as_state, decode_message
 from kvspec._check import count
 from kvspec.errors import InvalidArgumentError
@@ -129,10 +130,11 @@ class FleetView:
         read = 0
         for socket, _ in self._poller.poll(int(timeout_s * 1000)):
             for _ in range(self.limits.poll_messages):
-                if not socket.poll(0):
+                frames = received(socket)
+                if not frames:
                     break
                 read += 1
-                self._read(self._names[socket], socket.recv_multipart())
+                self._read(self._names[socket], frames)
         for name in self.index.engines:
             if self.index.missing(name) is not None:
                 self.counts.gaps += 1
@@ -153,9 +155,7 @@ class FleetView:
 
     def close(self) -> None:
         """Disconnect from all engines."""
-        for socket in self._names:
-            socket.close(linger=0)
-        self._context.term()
+        end(self._context, self._names)
 
     def __enter__(self) -> FleetView:
         return self
@@ -276,7 +276,9 @@ class FleetView:
         for _ in range(self.limits.answer_messages + 1):
             if self._clock_s() >= end_s or not dealer.poll(self._answer_timeout_ms):
                 return None
-            frames = dealer.recv_multipart()
+            frames = received(dealer)
+            if not frames:
+                return None
             number, payload = frames[-2:][0], frames[-1]
             if number == END:
                 return batches

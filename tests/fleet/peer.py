@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import zmq
 
+from kvfast.fleet.sockets import end, received
 from kvfast.fleet.view import FleetView, Limits, Source
 from kvfast.fleet.wire import END, encode_batch
 from kvspec.errors import InvalidArgumentError
@@ -61,7 +62,10 @@ class Peer:
         while not self.stopped.is_set():
             if not self.router.poll(20):
                 continue
-            who, _, wanted = self.router.recv_multipart()
+            request = received(self.router)
+            if len(request) != 3:
+                continue
+            who, _, wanted = request
             kept = [one for one in self.kept if len(wanted) == 8 and one[0] >= wanted]
             for frames in kept:
                 self.router.send_multipart((who, b"", b"", *frames))
@@ -73,9 +77,8 @@ class Peer:
     def close(self) -> None:
         """Stop serving, and close all sockets."""
         self.stopped.set()
-        self.thread.join()
         self.view.close()
-        self.context.destroy(linger=0)
+        end(self.context, (self.pub, self.router), server=self.thread)
 
     def heard(self, name: str) -> set[object]:
         """Return the hashes that an engine has after all that was sent."""

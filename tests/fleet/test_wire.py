@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -21,8 +22,9 @@ from tests.device.mistakes import planted
 from tests.fleet.traffic import BadNetwork, Traffic, cached, index_of, removed, stored
 
 msgspec = pytest.importorskip("msgspec", reason="needs the extra fleet (msgspec, pyzmq)")
-pytest.importorskip("zmq", reason="needs the extra fleet (msgspec, pyzmq)")
+zmq = pytest.importorskip("zmq", reason="needs the extra fleet (msgspec, pyzmq)")
 
+from kvfast.fleet import sockets  # noqa: E402 (the same)
 from kvfast.fleet.publisher import Publisher, PublisherOptions  # noqa: E402 (after the check above)
 from kvfast.fleet.view import FleetView, Source  # noqa: E402 (the same)
 from kvfast.fleet.wire import (  # noqa: E402 (the same)
@@ -170,6 +172,23 @@ def events_are_arrays() -> None:
     first = BlockStored((1,), None, (1, 2), 2, None, None, "GPU", None, 0, "", None)
     middle = (first, removed(b"a", medium="CPU"), AllBlocksCleared())
     assert batch.events == (removed(b"a"), *middle, removed(b"a"))
+
+
+@pytest.mark.rule("KV-FLEET-15")
+def test_to_close_takes_no_longer_than_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave a socket open, for which a context waits for ever, and a reply that never ends."""
+    monkeypatch.setattr(sockets, "MOST_SECONDS_TO_END", 0.1)
+    view = FleetView({"e": Source("inproc://nobody")})
+    left = view._context.socket(zmq.SUB)
+    view.close()
+    left.close()
+    going_on = threading.Event()
+    server = threading.Thread(target=going_on.wait, daemon=True)
+    server.start()
+    with zmq.Context() as context, context.socket(zmq.PULL) as empty:
+        assert sockets.received(empty) == []
+        assert not sockets.end(context, (), server=server)
+    going_on.set()
 
 
 @pytest.mark.rule("KV-FLEET-14")

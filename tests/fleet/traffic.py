@@ -9,6 +9,7 @@ from typing import Any
 import zmq
 
 from kvcheck.play.scheduler import admitted
+from kvfast.fleet.sockets import end, received
 from kvspec.config import KVCacheConfig, KVCacheGroup, ManagerConfig
 from kvspec.events import BlockRemoved, BlockStored, Event, EventHash
 from kvspec.fleet import FleetImplementation, FleetKey, PrefixIndex
@@ -141,7 +142,9 @@ class BadNetwork:
         """Forward waiting messages: some lost, some late, some twice."""
         wait = int(timeout_s * 1000)
         while self._heard.poll(wait):
-            message, wait = self._heard.recv_multipart(), 0
+            message, wait = received(self._heard), 0
+            if not message:
+                return
             fate = self.random.random() / self.bad if self.bad else 1.0
             if fate < 0.25:
                 self.counts["lost"] += 1
@@ -168,6 +171,4 @@ class BadNetwork:
 
     def close(self) -> None:
         """Close both ends."""
-        self._heard.close(linger=0)
-        self._told.close(linger=0)
-        self._context.term()
+        end(self._context, (self._heard, self._told))

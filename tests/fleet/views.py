@@ -1,0 +1,49 @@
+"""Views of kvfast beside engines that publish: a subject of `kvspec check --index`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from examples.index.feed import Feed
+from kvfast.fleet.index import FastIndex
+from kvfast.fleet.view import FleetView, Source
+from kvspec.events import MEDIUM_GPU, EventHash
+from kvspec.fleet import IndexCapabilities, PrefixIndex
+
+
+class Views:
+    """See `kvspec.fleet.FleetImplementation`. `max_kept`: batches that an engine keeps."""
+
+    def __init__(self, max_kept: int = 10_000) -> None:
+        self.max_kept = max_kept
+        self.index_capabilities = IndexCapabilities(
+            calls=frozenset(), is_stream=True, has_replays=max_kept > 99, checks_calls=False
+        )
+
+    def make_prefix_index(self, *, removed_event_per: str, **_: object) -> PrefixIndex:
+        made: Any = View(self.max_kept, removed_event_per)
+        return made  # type: ignore[no-any-return]  # a StreamIndex, as it declares
+
+
+class View:
+    """See `kvspec.fleet.StreamIndex`: a view of the sources e and f."""
+
+    def __init__(self, max_kept: int, removed_event_per: str) -> None:
+        self.feed = Feed(max_kept=max_kept)
+        sources = {name: Source(*self.feed.addresses(name)) for name in ("e", "f")}
+        index = FastIndex(removed_event_per=removed_event_per)
+        self.view = FleetView(sources, index=index, pause_s=0.0)
+        for name in sources:
+            self.feed.await_reader(name)
+        self.keep, self.publish = self.feed.keep, self.feed.publish
+
+    def prefixes(
+        self, hashes: Sequence[EventHash], *, group: int = 0, medium: str = MEDIUM_GPU
+    ) -> Mapping[str, int]:
+        self.view.poll(0.01)
+        return self.view.index.prefixes(hashes, group=group, medium=medium)
+
+    def close(self) -> None:
+        self.view.close()
+        self.feed.close()
