@@ -25,7 +25,7 @@ from typing import Any
 from examples.index.feed import Feed
 from kvcheck.adapters.dynamo.tree import number_of
 from kvspec.events import MEDIUM_GPU, BlockRemoved, BlockStored, EventHash
-from kvspec.fleet import Batch, IndexCapabilities, PrefixIndex
+from kvspec.fleet import MOST_WAITING, Batch, IndexCapabilities, PrefixIndex
 
 MODEL, NO_TOKEN = "model", 10**6
 START_S = 20.0
@@ -81,7 +81,9 @@ class Indexes:
         )
         self.service: Service | None = None
 
-    def make_prefix_index(self, **_: object) -> PrefixIndex:
+    def make_prefix_index(
+        self, *, removed_event_per: str = "last_copy", max_waiting: int = MOST_WAITING
+    ) -> PrefixIndex:
         self.service = self.service or Service()
         self.count += 1
         made: Any = ServiceIndex(self.service, f"{MODEL}{self.count}", self.max_kept)

@@ -162,11 +162,13 @@ class Shadow:
             line.keys[key] = has + 1
 
     def is_true(self, who: str, truth: Mapping[FleetKey, int]) -> None:
-        """Judge the rules themselves: what follows from the batches is what the engine had."""
+        """Judge the rules, not the index: what follows from the batches is what the engine had."""
         line = self.lines[who]
         is_so = all(number <= truth.get(key, 0) for key, number in line.keys.items())
         is_so &= not line.is_whole or line.keys == truth
-        self.judge(rules(7, 4), is_so, f"{who} has {shown(truth)}: more follows from its batches")
+        if not is_so:
+            problem = f"{who} has {shown(truth)}: more follows from its batches"
+            raise BrokenRuleError(*rules(7), problem, *rules(4))
 
     # What the index says of itself.
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from kvcheck.adapters import nanovllm, sglang, vllm
+from kvcheck.adapters import dynamo, nanovllm, sglang, vllm
 from kvcheck.discovery import find_implementation
 from kvspec.errors import KVSpecError, UnknownImplementationError
 
@@ -15,6 +15,7 @@ HINTS = {
     "vllm": f"pip install vllm=={vllm.SUPPORTED_VERSIONS[-1]}",
     "sglang": r"pip install sglang==0\.5\.23",
     "nanovllm": "GeeeekExplorer/nano-vllm",
+    "dynamo": r"pip install ai-dynamo-runtime==1\.6\.1",
 }
 
 
@@ -37,6 +38,7 @@ def nothing_installed(monkeypatch: pytest.MonkeyPatch) -> None:
         sglang.python_core,
         sglang.plain_radix_cache,
         nanovllm.implementation,
+        dynamo.tree,
     ],
 )
 def test_it_is_named_with_the_line_that_installs_it(factory: Callable[[], object]) -> None:

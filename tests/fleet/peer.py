@@ -87,28 +87,6 @@ class Peer:
         return {key[2] for key in self.view.index.state(name).keys}
 
 
-def ranks_are_engines() -> None:
-    """Number the batches of two ranks separately; lose and replay messages of each."""
-    with closing(Peer()) as peer:
-        peer.connect()
-        for number in range(4):
-            for rank in (0, 1):
-                batch = Batch(number, 1.0 + number + rank / 10, (stored(100 * rank + number),))
-                peer.send(batch, rank=rank)
-        assert peer.heard("pod") == {0, 1, 2, 3}
-        assert peer.heard("pod#1") == {100, 101, 102, 103}
-        assert peer.view.counts.restarts == 0
-        peer.view.index.forget("pod#1")
-        assert peer.view.catch_up("pod#1")
-        assert peer.heard("pod#1") == {100, 101, 102, 103}
-        peer.pub.send_multipart([b"", bytes(8), encode_batch(Batch(0, 1.0, ()), rank=1024)])
-        before = peer.view.counts.damaged
-        assert peer.view.poll(5.0) == 1
-        assert peer.view.counts.damaged == before + 1
-    with pytest.raises(InvalidArgumentError, match="a#1"):
-        FleetView({"a": Source("inproc://a"), "a#1": Source("inproc://b")})
-
-
 def no_peer_holds_a_view() -> None:
     """Send five messages at once, then replies without an end: by number, bytes and time."""
     clock = iter(count(0.0, 0.25))
@@ -137,6 +115,16 @@ def no_peer_holds_a_view() -> None:
             gives_up.cancel()
             assert not peer.stopped.is_set(), bound
             assert peer.view.counts.unanswered > before
+    limits = Limits(ranks=2)
+    with closing(Peer(limits=limits)) as peer:
+        peer.connect()
+        before = peer.view.counts.damaged
+        for rank in (1, 2):
+            peer.send(Batch(0, 1.0, ()), rank=rank)
+        assert peer.heard("pod#1") == set()
+        assert peer.view.counts.damaged == before + 1
+    with pytest.raises(InvalidArgumentError, match="a#1"):
+        FleetView({"a": Source("inproc://a"), "a#1": Source("inproc://b")})
     for wrong in ({"ranks": 0}, {"answer_s": 0.0}, {"poll_messages": True}):
         with pytest.raises(InvalidArgumentError, match=next(iter(wrong))):
             Limits(**wrong)

@@ -140,7 +140,7 @@ def test_the_command_shows_the_calls_of_a_broken_rule(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert main(["check", "--index", "kvref", "--programs", "20"]) == 0
-    assert "rules that lives judge hold" in capsys.readouterr().out
+    assert "rules that were tried hold" in capsys.readouterr().out
     right = FastIndex.missing
     monkeypatch.setattr(
         FastIndex, "missing", lambda *given: (found := right(*given)) and (found[0], found[1] + 1)

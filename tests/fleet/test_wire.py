@@ -13,7 +13,9 @@ import pytest
 
 import kvfast
 import kvref
+from kvcheck.fleet.suite import game_of
 from kvcheck.mistakes import Mistake
+from kvcheck.play.lives import broken_by
 from kvspec.errors import InvalidArgumentError
 from kvspec.events import AllBlocksCleared, BlockRemoved, BlockStored
 from kvspec.fleet import Batch, MediumCleared, WireError
@@ -38,8 +40,8 @@ from tests.fleet.peer import (  # noqa: E402 (the same)
     PATIENCE_S,
     a_clock_is_set_back,
     no_peer_holds_a_view,
-    ranks_are_engines,
 )
+from tests.fleet.views import Views  # noqa: E402 (the same)
 
 HERE = "tcp://127.0.0.1:*"
 
@@ -191,9 +193,17 @@ def test_to_close_takes_no_longer_than_its_limit(monkeypatch: pytest.MonkeyPatch
     going_on.set()
 
 
-@pytest.mark.rule("KV-FLEET-14")
-def test_ranks_behind_one_source_are_engines_of_their_own() -> None:
-    ranks_are_engines()
+@pytest.mark.rule("KV-FLEET-11", "KV-FLEET-13", "KV-FLEET-14")
+@pytest.mark.parametrize("max_kept", [10_000, 1])
+def test_a_view_knows_what_engines_have_that_restart_and_lose_batches(max_kept: int) -> None:
+    views_are_right(30, max_kept=max_kept)
+
+
+def views_are_right(num_lives: int, *, max_kept: int = 10_000) -> None:
+    """Play the lives of `kvspec check --index`, two ranks behind one source among the engines."""
+    game = game_of(Views(max_kept))
+    for seed in range(num_lives):
+        assert broken_by(game, game.begun(game.drawn(seed))) is None
 
 
 @pytest.mark.rule("KV-FLEET-15")
@@ -374,7 +384,7 @@ def everything_that_can_happen() -> None:
     test_an_event_of_an_unknown_type_is_passed_over()
     events_are_arrays()
     test_a_state_goes_out_as_a_batch()
-    ranks_are_engines()
+    views_are_right(12)
     no_peer_holds_a_view()
     a_clock_is_set_back()
     heard_over_a_bad_network(3_000, 15, bad=0.2, kept=10_000)

@@ -9,7 +9,7 @@ from examples.index.feed import Feed
 from kvfast.fleet.index import FastIndex
 from kvfast.fleet.view import FleetView, Source
 from kvspec.events import MEDIUM_GPU, EventHash
-from kvspec.fleet import IndexCapabilities, PrefixIndex
+from kvspec.fleet import MOST_WAITING, IndexCapabilities, PrefixIndex
 
 
 class Views:
@@ -21,7 +21,9 @@ class Views:
             calls=frozenset(), is_stream=True, has_replays=max_kept > 99, checks_calls=False
         )
 
-    def make_prefix_index(self, *, removed_event_per: str, **_: object) -> PrefixIndex:
+    def make_prefix_index(
+        self, *, removed_event_per: str = "copy", max_waiting: int = MOST_WAITING
+    ) -> PrefixIndex:
         made: Any = View(self.max_kept, removed_event_per)
         return made  # type: ignore[no-any-return]  # a StreamIndex, as it declares
 
