@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import click
 
 from kvcheck.cli._support import STDOUT, fail, say, set_globally, write_json
+from kvcheck.cli._traces import opened
 from kvcheck.cli._watch import Shown, watching
 from kvcheck.cli._workers import workers_for
 from kvcheck.discovery import find_implementation
@@ -18,7 +19,6 @@ from kvcheck.tools.replay.driver import ReplayError
 from kvcheck.tools.replay.file import STDIN
 from kvcheck.tools.replay.fleet import ALONE, ROUTES, Fleet, fleet_report, fleet_text, fleet_verdict
 from kvcheck.tools.replay.options import ReplayOptions
-from kvcheck.tools.replay.source import open_trace
 from kvcheck.tools.replay.trace import select
 from kvspec.errors import InvariantViolation
 from kvspec.fleet import FleetImplementation, PrefixIndex
@@ -87,8 +87,7 @@ def replay_fleet(
         sample=given["sample"],
         limit=given["limit"],
     )
-    if given["json_path"] is not None:
-        write_json(content, given["json_path"])
+    write_json(content, given["json_path"])
     if str(given["json_path"]) != STDOUT:
         quiet = bool(set_globally("quiet"))
         say(*(fleet_verdict(content) if quiet else fleet_text(content).splitlines()))
@@ -104,16 +103,8 @@ def _replay(
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Replay one route; returns its report, and the notes on what is inexact in the trace."""
     implementation = find_implementation(impl)
-    timed, limit = given["arrival"] == "timestamp", given["limit"]
-    with open_trace(
-        trace,
-        ordered=timed,
-        seed=given["seed"],
-        endless=limit is not None,
-        form=given["form"],
-        tokenizer=given["tokenizer"],
-        run_length=given["run_length"],
-    ) as source:
+    limit = given["limit"]
+    with opened(trace, given, ordered=given["arrival"] == "timestamp") as source:
         engines = f"{given['engines']:,} engines of {implementation.capabilities.name}"
         title = f"{Path(source.name).name} through {engines} by {route}"
         records = select(source, sample=given["sample"], limit=limit)

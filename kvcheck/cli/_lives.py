@@ -57,8 +57,7 @@ def check_lives(
     report = judged(game, num_lives=num_lives, seed=seed, fail_fast=fail_fast)
     console = output_console(json_path)
     say(*text_lines(name, report, examples, is_long=verbose), console=console)
-    if json_path is not None:
-        write_json(document(name, report, examples), json_path)
+    write_json(document(name, report, examples), json_path)
     return int(bool(report.findings) or any(each.violation for each in examples))
 
 

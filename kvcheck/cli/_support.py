@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import difflib
 import importlib
 import json
 import os
 import sys
-import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import ModuleType
@@ -25,6 +23,8 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 from rich.table import Table
+
+from kvspec._replacing import replacing
 
 DONE, FAILED, NOT_RUN, INTERRUPTED, READER_GONE = 0, 1, 2, 130, 141
 EXIT_CODES = """\b
@@ -148,13 +148,15 @@ def progress_bars(*, counts: bool = False, **options: Any) -> Progress:
     return Progress(*columns, console=console, transient=True, disable=hidden, **options)
 
 
-def write_json(document: Any, path: Path | None = None) -> None:
-    """Write a document as JSON: to stdout if the path is None or `-`, else to the file.
+def write_json(document: Any, path: Path | None) -> None:
+    """Write a document as JSON to the file, to stdout for `-`; nowhere if no `--json` was given.
 
     Every `--json` uses this function: keys keep their order and floats all their digits.
     """
+    if path is None:
+        return
     text = json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-    if path is None or str(path) == STDOUT:
+    if str(path) == STDOUT:
         sys.stdout.write(text)
     else:
         write_whole(path, text.encode())
@@ -165,29 +167,5 @@ def write_whole(path: Path, content: bytes) -> None:
 
     Raises OSError, which names `path`.
     """
-    if path.exists() and not path.is_file():
-        path.write_bytes(content)  # write to a device such as /dev/null, do not replace it
-        return
-    target = path.resolve()  # behind a link
-    temporary = None
-    try:
-        # In the same folder, because a rename is atomic only within one file system.
-        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-        os.chmod(temporary, target.stat().st_mode if target.exists() else 0o666 & ~_umask())
-        os.replace(temporary, target)
-    except BaseException as error:
-        if temporary is not None:
-            with contextlib.suppress(OSError):
-                os.unlink(temporary)
-        if isinstance(error, OSError):
-            raise OSError(error.errno, error.strerror, str(path)) from error
-        raise
-
-
-def _umask() -> int:
-    # mkstemp makes private files; the mask can only be read by setting it.
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+    with replacing(path) as file:
+        file.write(content)

@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
 import click
 
 from kvcheck.tools.replay.formats.choice import FORMATS
+from kvcheck.tools.replay.source import open_trace
+from kvcheck.tools.replay.trace import TraceSource
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+def opened(
+    trace: str, given: Mapping[str, Any], *, ordered: bool
+) -> AbstractContextManager[TraceSource]:
+    """Open a trace as the options of a replay say."""
+    names = ("seed", "form", "tokenizer", "run_length")
+    options = {name: given[name] for name in names}
+    return open_trace(trace, ordered=ordered, endless=given["limit"] is not None, **options)
 
 
 def with_trace_options(command: _Command) -> _Command:

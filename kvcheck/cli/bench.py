@@ -115,8 +115,7 @@ def command(
         measured = measure(plan, playing, on_case=on_next)
     typed = shlex.join(["kvspec", "bench", *_typed(click.get_current_context())])
     found = document(playing, measured, plan.num_rounds, typed, started)
-    if json_path is not None:
-        write_json(found, json_path)
+    write_json(found, json_path)
     show(found, output_console(json_path))
 
 

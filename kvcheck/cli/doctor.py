@@ -34,8 +34,7 @@ def command(json_path: Path | None) -> None:
     Exit code 0, whatever is missing.
     """
     found = examine()
-    if json_path is not None:
-        write_json(found, json_path)
+    write_json(found, json_path)
     if str(json_path) != STDOUT:
         _print(found)
 

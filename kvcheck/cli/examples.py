@@ -91,8 +91,7 @@ def command(
                     break
     except NotationError as error:
         fail(str(error))
-    if json_path is not None:
-        write_json([_row(outcome) for outcome in found], json_path)
+    write_json([_row(outcome) for outcome in found], json_path)
     _summary(subject.capabilities.name, found, console)
     return int(any(outcome.violation for outcome in found))
 

@@ -106,8 +106,7 @@ def command(
     if not report.results and not report.interrupted:
         lacking = sorted({lack for lacks in report.left_out.values() for lack in lacks})
         fail(f"nothing in {name} could be explored, because it lacks {', '.join(lacking)}")
-    if json_path is not None:
-        write_json(to_json(report, pair, chosen), json_path)
+    write_json(to_json(report, pair, chosen), json_path)
     show(report, pair, output_console(json_path))
     if records_path is not None:
         write_records(report, pair, records_path, progress_console())

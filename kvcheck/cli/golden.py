@@ -91,8 +91,7 @@ def command(
         len(chosen) - len(results),
         profile=chosen_profile.name,
     )
-    if json_path is not None:
-        write_json(report.to_json(), json_path)
+    write_json(report.to_json(), json_path)
     say(*report.closing_lines(), console=console)
     if not report.passed + report.failed:
         fail(

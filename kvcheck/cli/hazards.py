@@ -50,8 +50,7 @@ def command(record: Path, json_path: Path | None, verbose: bool) -> int:
     num_found = f"{len(found):,} hazard{'' if len(found) == 1 else 's'}"
     shown.append(f"{num_lines:,} lines, {num_found}{counts and ': '}{counts}")
     say(*(each.rstrip() for each in shown), console=output_console(json_path))
-    if json_path is not None:
-        keys = ("rule", "place", "what", "lines")
-        rows = [(h.rule, str(h.place), h.what, list(h.lines)) for h in found]
-        write_json([dict(zip(keys, row, strict=True)) for row in rows], json_path)
+    keys = ("rule", "place", "what", "lines")
+    rows = [(h.rule, str(h.place), h.what, list(h.lines)) for h in found]
+    write_json([dict(zip(keys, row, strict=True)) for row in rows], json_path)
     return 1 if found else 0

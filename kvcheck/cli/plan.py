@@ -82,8 +82,7 @@ def command(
         return _too_little(file, error)
     except ConfigError as error:
         fail(str(file.explain(error)))
-    if json_path is not None:
-        write_json(report.to_json(), json_path)
+    write_json(report.to_json(), json_path)
     if str(json_path) != STDOUT:
         _show(report)
     return 0

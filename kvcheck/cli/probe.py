@@ -50,17 +50,16 @@ def command(name: str, oracle: str, verbose: bool, json_path: Path | None) -> in
     except OSError as error:
         fail(f"{options.name} can't be started: {error.strerror or error}")
     wrong = [each for each in exchanges if each.verdict not in OF_NO_CONCERN]
-    if json_path is not None:
-        found = [
-            {
-                "message": dict(each.message),
-                "answer": None if each.answer is None else dict(each.answer),
-                "verdict": each.verdict.name.lower(),
-                "detail": each.detail,
-            }
-            for each in exchanges
-        ]
-        write_json(found, json_path)
+    found = [
+        {
+            "message": dict(each.message),
+            "answer": None if each.answer is None else dict(each.answer),
+            "verdict": each.verdict.name.lower(),
+            "detail": each.detail,
+        }
+        for each in exchanges
+    ]
+    write_json(found, json_path)
     say(_last_line(exchanges, wrong, name), console=output)
     return 1 if wrong else 0
 

@@ -82,8 +82,7 @@ def command(
     with progress_bars() as bar:
         task = bar.add_task(trace, total=top)
         found = partings(prompts, size, num_blocks, top, lambda: bar.advance(task))
-    if json_path is not None:
-        write_json({"trace": trace, "notes": source.notes, **asdict(found)}, json_path)
+    write_json({"trace": trace, "notes": source.notes, **asdict(found)}, json_path)
     if str(json_path) != STDOUT:
         _show(trace, found, source.notes, verbose=verbose)
 

@@ -33,7 +33,7 @@ from kvcheck.cli._support import (
     write_json,
     write_whole,
 )
-from kvcheck.cli._traces import with_trace_options
+from kvcheck.cli._traces import opened, with_trace_options
 from kvcheck.cli._watch import MetricsOutput, Shown, watching
 from kvcheck.cli._workers import workers_for, workers_options
 from kvcheck.discovery import find_implementation
@@ -53,7 +53,6 @@ from kvcheck.tools.replay.report import (
     verdict,
 )
 from kvcheck.tools.replay.result import ReplayResult
-from kvcheck.tools.replay.source import open_trace
 from kvcheck.tools.replay.trace import TraceRecord, TraceSource, select
 from kvcheck.watch.recording import RecordedImplementation
 from kvcheck.watch.writing import UnrecordableError
@@ -253,15 +252,7 @@ def _replayed(
     shown: Shown,
 ) -> tuple[ReplayResult, dict[str, Any]]:
     implementation = find_implementation(impl)
-    with open_trace(
-        trace,
-        ordered=options.arrival == "timestamp",
-        seed=given["seed"],
-        endless=given["limit"] is not None,
-        form=given["form"],
-        tokenizer=given["tokenizer"],
-        run_length=given["run_length"],
-    ) as source:
+    with opened(trace, given, ordered=options.arrival == "timestamp") as source:
         context = ReplayContext(
             trace=source.name,
             implementation=implementation.capabilities,
@@ -368,9 +359,7 @@ def _write(replays: Sequence[tuple[ReplayResult, dict[str, Any]]], given: dict[s
     for path, data in files.items():
         write_whole(path, data)
     is_one = len(contents) == 1
-    if given["json_path"] is not None:
-        document = contents[0] if is_one else beside.reports(contents)
-        write_json(document, given["json_path"])
+    write_json(contents[0] if is_one else beside.reports(contents), given["json_path"])
     if str(given["json_path"]) == STDOUT:
         return
     if set_globally("quiet"):

@@ -65,8 +65,7 @@ def command(
     except NotFailingError as error:
         fail(str(error), exit_code=1)
     result.write(target)
-    if json_path is not None:
-        write_json(_to_json(result, target), json_path)
+    write_json(_to_json(result, target), json_path)
     sizes = f"{_size(result.after)}, of {_size(result.before)}"
     line = f"{target}: {sizes}; {result.kind.field} differs after {result.kind.call}"
     say(line, console=output_console(json_path))

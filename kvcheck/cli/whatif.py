@@ -143,9 +143,8 @@ def command(
         curves = curves_of(asked, pools, workers, dict.fromkeys(policies))
     if html_path is not None:
         write_whole(html_path, whatif_page(curves, cached).encode())
-    if json_path is not None:
-        named = {} if cached is None else {"model": asdict(cached)}
-        write_json({"curves": [asdict(each) for each in curves], **named}, json_path)
+    named = {} if cached is None else {"model": asdict(cached)}
+    write_json({"curves": [asdict(each) for each in curves], **named}, json_path)
     if str(json_path) != STDOUT:
         _show(curves, cached)
 

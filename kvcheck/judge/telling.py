@@ -143,28 +143,22 @@ class Heard:
     raised: Operations = ()
     unheard: str = ""
 
-    def perform(
-        self,
-        name: str,
-        make_call: Callable[[], Any],
-        arguments: Mapping[str, Any],
-        request: Request | None,
-    ) -> Any:
-        call, self.unheard = Call.of(name, request, arguments), ""
+    def perform(self, call: Call, make: Callable[[], Any]) -> Any:
+        name, self.unheard = call.name, ""
         if name in ARGUMENTS:
             self.note(
                 "get_block_ids" if name in LISTS else name,
-                getattr(request, "request_id", None),
+                getattr(call.request, "request_id", None),
                 lambda: ARGUMENTS[name](call),
             )
             self.is_whole &= not call.is_about_no_request
         if not self.is_whole:
-            given = dict(arguments)
+            given = dict(call.arguments)
             if call.is_about_no_request:
-                is_text = isinstance(request, str)
-                given = {"request": request if is_text else type(request).__name__, **given}
+                is_text = isinstance(call.about, str)
+                given = {"request": call.about if is_text else type(call.about).__name__, **given}
             self.unheard = operation_text(name, getattr(call.request, "request_id", None), given)
-        return make_call()
+        return make()
 
     def note(self, name: str, request: str | None, given: Callable[[], dict[str, Any]]) -> None:
         """Note one more operation, if its arguments can be encoded."""

@@ -26,7 +26,7 @@ from kvspec.inside import BlockCopies, CopyingManager
 from kvspec.interface import KVCacheManager
 from kvspec.operations import OPERATIONS
 from kvspec.request import LoRA, MultimodalItem, PromptEmbeddings, Request, RequestInput
-from kvspec.snapshot_codec import ints
+from kvspec.snapshot_codec import hexes, ints
 
 DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     name: MappingProxyType(dict(getattr(KVCacheManager, name).__kwdefaults__))
@@ -90,6 +90,29 @@ def make(
     first = [given.pop(argument) for argument in POSITIONAL.get(name, ())]
     about = [request] if OPERATIONS[name].on_request else []
     return getattr(manager, name)(*about, *first, **given)
+
+
+def made_answer(request: Request) -> dict[str, Any]:
+    """Return the result of `new_request` in plain values."""
+    return {"num_tokens": index(request.num_tokens), "block_hashes": hexes(request.block_hashes)}
+
+
+def grown_answer(request: Request, num_hashes: int) -> dict[str, Any]:
+    """Return the result of `append_tokens`, before which there were so many hashes."""
+    hashes = request.block_hashes
+    return {
+        "num_tokens": index(request.num_tokens),
+        "num_block_hashes": len(hashes),
+        "new_block_hashes": hexes(hashes[num_hashes:]),
+    }
+
+
+def lists_of(manager: KVCacheManager, request: Request, *, has_unhashed: bool) -> dict[str, Any]:
+    """Return the result of `get_block_ids`; the unhashed lists are empty where there are none."""
+    asked = manager.get_unhashed_block_ids(request) if has_unhashed else None
+    blocks = manager.get_blocks(request).to_lists()
+    unhashed = [[] for _ in blocks] if asked is None else [ints(ids) for ids in asked]
+    return {"blocks": blocks, "unhashed": unhashed}
 
 
 def sequence(value: Any) -> Any:

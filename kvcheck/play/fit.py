@@ -9,7 +9,7 @@ dropped one by one.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any, TypeAlias
 
 from kvcheck.play import steps as st
@@ -32,7 +32,7 @@ FEATURES_OF_STEP: Mapping[type[st.Step], tuple[Feature, ...]] = {
     st.CachePartial: (Feature.PARTIAL_BLOCKS,),
     st.Skip: (Feature.SKIPPED_REMOVAL,),
     st.ReturnPopped: (Feature.DEFERRED_FREE,),
-    st.Evict: (Feature.EVICTION_BY_ID,),
+    st.Evict: (Feature.SNAPSHOT, Feature.EVICTION_BY_ID),  # it reads which block is evicted
     st.EvictIds: (Feature.EVICTION_BY_ID,),
     st.Hold: (Feature.HOLDING,),
     st.Copy: (Feature.CLONE, Feature.RESTORE),
@@ -95,69 +95,17 @@ def _accepts(oracle: Implementation, config: ManagerConfig) -> bool:
 
 def needs(step: st.Step) -> Needs:
     """Yield what a step needs beyond the base."""
-    if isinstance(step, st.Arrive):
-        yield from _needs_of_arrival(step)
-    elif isinstance(step, st.Admit):
-        yield from _needs_of_admission(step)
-    elif isinstance(step, st.Run):
-        yield from _needs_of_running(step)
-    elif isinstance(step, st.Release) and step.later:
-        yield Feature.DEFERRED_FREE, replace(step, later=False)
-    elif isinstance(step, st.Batch):
-        if step.lookahead_tokens or step.drafts:
-            yield Feature.DRAFTING, replace(step, lookahead_tokens=0, drafts=())
-        if step.reserved_blocks or step.must_fit:
-            yield Feature.ADMISSION, replace(step, reserved_blocks=0, must_fit=False)
-    elif isinstance(step, st.Evict):
-        yield Feature.SNAPSHOT, None  # the step reads there which block is evicted
-    elif isinstance(step, st.Break):
+    for member in fields(step):
+        if getattr(step, member.name) != member.default:
+            for feature in member.metadata.get("needs", ()):
+                yield feature, replace(step, **{member.name: member.default})
+    if isinstance(step, st.Break):
         illegal = ILLEGAL_OPERATIONS[step.call % len(ILLEGAL_OPERATIONS)]
         feature = illegal.feature or FEATURE_OF_OPERATION.get(illegal.operation)
         if feature is not None:
             yield feature, None
     for feature in FEATURES_OF_STEP.get(type(step), ()):
         yield feature, None
-
-
-def _needs_of_arrival(step: st.Arrive) -> Needs:
-    if step.salt is not None:
-        yield Feature.CACHE_SALT, replace(step, salt=None)
-    if step.lora is not None:
-        yield Feature.LORA, replace(step, lora=None)
-    if step.items:
-        yield Feature.MULTIMODAL, replace(step, items=())
-    if step.embedded is not None:
-        yield Feature.PROMPT_EMBEDDINGS, replace(step, embedded=None)
-    if step.skip_reading:
-        yield Feature.SKIP_READING, replace(step, skip_reading=False)
-    if step.reports_hits:
-        yield Feature.HIT_REPORTS, replace(step, reports_hits=False)
-
-
-def _needs_of_admission(step: st.Admit) -> Needs:
-    if step.external_tokens:
-        yield Feature.EXTERNAL_TOKENS, replace(step, external_tokens=0, load_later=False)
-    if step.own_hits:
-        for feature in (Feature.UNEQUAL_HITS, Feature.HITS_PER_GROUP, Feature.DELAYED_CACHING):
-            yield feature, replace(step, own_hits=False)
-    if step.external_tokens and step.load_later:
-        yield Feature.DELAYED_CACHING, replace(step, load_later=False)
-    if step.lookahead_tokens:
-        yield Feature.DRAFTING, replace(step, lookahead_tokens=0)
-    if step.reserved_blocks or step.must_fit:
-        yield Feature.ADMISSION, replace(step, reserved_blocks=0, must_fit=False)
-
-
-def _needs_of_running(step: st.Run) -> Needs:
-    if step.drafts or step.lookahead_tokens or step.ahead:
-        plain = replace(step, drafts=(), accepted=0, lookahead_tokens=0, ahead=False)
-        yield Feature.DRAFTING, plain
-    if step.in_flight_tokens:
-        yield Feature.IN_FLIGHT, replace(step, in_flight_tokens=0)
-    if step.external_tokens:
-        yield Feature.EXTERNAL_TOKENS, replace(step, external_tokens=0)
-    if step.delayed:
-        yield Feature.DELAYED_CACHING, replace(step, delayed=False)
 
 
 def _cut_steps(steps: Iterable[st.Step], can: Capabilities) -> Iterator[st.Step]:

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Any, TypeAlias, cast
 
 from kvcheck.play.batch_calls import PLAYS
-from kvcheck.play.calls import input_of, make, plain
+from kvcheck.play.calls import grown_answer, input_of, lists_of, made_answer, make, plain
 from kvcheck.play.keeping import Kept
 from kvspec.batched import BatchedManager
 from kvspec.errors import InvalidArgumentError
@@ -22,7 +22,7 @@ from kvspec.interface import Feature, HitRateWindow, Implementation, KVCacheMana
 from kvspec.operations import OPERATIONS
 from kvspec.request import PromptEmbeddings, Request, RequestInput, RequestStatus
 from kvspec.sequential import SequentialManager, batched_of
-from kvspec.snapshot_codec import hexes, ints
+from kvspec.snapshot_codec import hexes
 
 OWNED: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
@@ -93,10 +93,7 @@ class Player:
         rows = args.get("prompt_embeddings")
         embeddings = None if rows is None else PromptEmbeddings(bytes(rows), 1)
         request = self.requests[name] = self._made(input_of(name, args, embeddings))
-        return {
-            "num_tokens": index(request.num_tokens),
-            "block_hashes": hexes(request.block_hashes),
-        }
+        return made_answer(request)
 
     def _made(self, given: RequestInput) -> Request:
         """Make a request, a followed one if the manager's hashes are given (KV-REQ-6)."""
@@ -130,12 +127,7 @@ class Player:
         else:
             new = kept.extend(tokens)
             self._engine.follow(self.manager, request, len(kept.tokens), new)
-        hashes = request.block_hashes
-        return {
-            "num_tokens": index(request.num_tokens),
-            "num_block_hashes": len(hashes),
-            "new_block_hashes": hexes(hashes[before:]),
-        }
+        return grown_answer(request, before)
 
     def _call(self, name: str, request_id: str, args: Mapping[str, Any]) -> Any:
         """Call the manager after setting what its scheduler owns of the request."""
@@ -152,12 +144,8 @@ class Player:
         return plain(name, make(self.manager, name, request, given))
 
     def _get_block_ids(self, name: str, args: Mapping[str, Any]) -> Any:
-        request = self.requests[name]
         has_unhashed = Feature.UNHASHED_BLOCKS in self.implementation.capabilities.features
-        asked = self.manager.get_unhashed_block_ids(request) if has_unhashed else None
-        blocks = self.manager.get_blocks(request).to_lists()
-        unhashed = [[] for _ in blocks] if asked is None else [ints(ids) for ids in asked]
-        return {"blocks": blocks, "unhashed": unhashed}
+        return lists_of(self.manager, self.requests[name], has_unhashed=has_unhashed)
 
     def _hold_blocks(self, name: str, args: Mapping[str, Any]) -> Any:
         """Hold blocks; return the facts of each before and after (KV-POOL-19, KV-POOL-20)."""

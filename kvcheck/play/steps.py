@@ -8,14 +8,25 @@ implementation turns it into operations of a record (`kvcheck.play.performing`).
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Any
 
 from kvspec._check import COUNT_MAX
 from kvspec.config import ManagerConfig
+from kvspec.interface import Feature
+
+
+def needing(default: Any, *features: Feature) -> Any:
+    """Declare a member that needs these features of a manager, unless it has its default."""
+    return field(default=default, metadata={"needs": features})
 
 
 @dataclass(frozen=True)
-class Arrive:
+class Step:
+    """One step; the classes below are all that there are."""
+
+
+@dataclass(frozen=True)
+class Arrive(Step):
     """A new request starts to wait.
 
     `items`: (identifier, offset, length) of multimodal items. `embedded`: one byte of embeddings
@@ -23,16 +34,16 @@ class Arrive:
     """
 
     prompt: tuple[int, ...]
-    salt: str | None = None
-    lora: str | None = None
-    items: tuple[tuple[str, int, int], ...] = ()
-    skip_reading: bool = False
-    embedded: tuple[int, ...] | None = None
-    reports_hits: bool = False
+    salt: str | None = needing(None, Feature.CACHE_SALT)
+    lora: str | None = needing(None, Feature.LORA)
+    items: tuple[tuple[str, int, int], ...] = needing((), Feature.MULTIMODAL)
+    skip_reading: bool = needing(False, Feature.SKIP_READING)
+    embedded: tuple[int, ...] | None = needing(None, Feature.PROMPT_EMBEDDINGS)
+    reports_hits: bool = needing(False, Feature.HIT_REPORTS)
 
 
 @dataclass(frozen=True)
-class Admit:
+class Admit(Step):
     """A waiting request asks for its first slots.
 
     `look_up`: with a look-up before, and its hit. `own_hits`: with each group's own hit, if another
@@ -44,18 +55,20 @@ class Admit:
     who: int = 0
     look_up: bool = True
     chunk_tokens: int | None = None
-    external_tokens: int = 0
-    load_later: bool = False
-    lookahead_tokens: int = 0
-    reserved_blocks: int = 0
-    must_fit: bool = False
+    external_tokens: int = needing(0, Feature.EXTERNAL_TOKENS)
+    load_later: bool = needing(False, Feature.EXTERNAL_TOKENS, Feature.DELAYED_CACHING)
+    lookahead_tokens: int = needing(0, Feature.DRAFTING)
+    reserved_blocks: int = needing(0, Feature.ADMISSION)
+    must_fit: bool = needing(False, Feature.ADMISSION)
     others_scheduled: bool = False
     encoder_tokens: int = 3
-    own_hits: bool = False
+    own_hits: bool = needing(
+        False, Feature.UNEQUAL_HITS, Feature.HITS_PER_GROUP, Feature.DELAYED_CACHING
+    )
 
 
 @dataclass(frozen=True)
-class Run:
+class Run(Step):
     """A running request computes: what is pending, or one new token `token`, and `drafts`.
 
     `accepted` of the drafts become tokens. `ahead`: the slots are asked for before the previous
@@ -67,25 +80,25 @@ class Run:
     who: int = 0
     chunk_tokens: int | None = None
     token: int = 0
-    drafts: tuple[int, ...] = ()
-    accepted: int = 0
-    lookahead_tokens: int = 0
-    external_tokens: int = 0
+    drafts: tuple[int, ...] = needing((), Feature.DRAFTING)
+    accepted: int = needing(0, Feature.DRAFTING)
+    lookahead_tokens: int = needing(0, Feature.DRAFTING)
+    external_tokens: int = needing(0, Feature.EXTERNAL_TOKENS)
     encoder_tokens: int = 0
-    delayed: bool = False
-    ahead: bool = False
-    in_flight_tokens: int = 0
+    delayed: bool = needing(False, Feature.DELAYED_CACHING)
+    ahead: bool = needing(False, Feature.DRAFTING)
+    in_flight_tokens: int = needing(0, Feature.IN_FLIGHT)
 
 
 @dataclass(frozen=True)
-class FinishLoad:
+class FinishLoad(Step):
     """External tokens arrive: register their blocks and run the request."""
 
     who: int = 0
 
 
 @dataclass(frozen=True)
-class FailLoad:
+class FailLoad(Step):
     """External tokens, just admitted, turn out void from block `index` of the load on.
 
     Their blocks are evicted by id; if other requests share them, all are withdrawn (KV-MGR-24), and
@@ -98,7 +111,7 @@ class FailLoad:
 
 
 @dataclass(frozen=True)
-class Withdraw:
+class Withdraw(Step):
     """The part of a request in the step that is being planned does not run (KV-MGR-23).
 
     All requests that hit what it planned are withdrawn with it, and preempted. The request
@@ -116,7 +129,7 @@ class Withdraw:
 
 
 @dataclass(frozen=True)
-class CachePartial:
+class CachePartial(Step):
     """Make a boundary inside a block reachable: number `index` of those that are computed."""
 
     who: int = 0
@@ -125,37 +138,37 @@ class CachePartial:
 
 
 @dataclass(frozen=True)
-class Skip:
+class Skip(Step):
     """Release at once what the request no longer needs."""
 
     who: int = 0
 
 
 @dataclass(frozen=True)
-class Release:
+class Release(Step):
     """A request that holds blocks ends, or is preempted (`again`); `later`: through popping."""
 
     who: int = 0
     again: bool = False
-    later: bool = False
+    later: bool = needing(False, Feature.DEFERRED_FREE)
 
 
 @dataclass(frozen=True)
-class GiveUp:
+class GiveUp(Step):
     """A waiting request is dropped before it got anything."""
 
     who: int = 0
 
 
 @dataclass(frozen=True)
-class ReturnPopped:
+class ReturnPopped(Step):
     """Return the last `count` popped references, the last popped first."""
 
     count: int = 1
 
 
 @dataclass(frozen=True)
-class Evict:
+class Evict(Step):
     """Drop the identity of what is cached for block `index` of a request, in one group.
 
     `count` blocks in one call, the null block before them if it is more than one. `held`: the
@@ -170,7 +183,7 @@ class Evict:
 
 
 @dataclass(frozen=True)
-class EvictIds:
+class EvictIds(Step):
     """Drop the identity of blocks by number, whatever they hold, modulo the size of the pool.
 
     Does nothing beside an oracle, whose ids may differ.
@@ -180,7 +193,7 @@ class EvictIds:
 
 
 @dataclass(frozen=True)
-class Hold:
+class Hold(Step):
     """An engine holds blocks, named as by Evict, and releases them like popped ones.
 
     `free`: `count` blocks of the free queue from place `index` on. Of three or more the first is
@@ -196,7 +209,7 @@ class Hold:
 
 
 @dataclass(frozen=True)
-class Retell:
+class Retell(Step):
     """Take back `fewer` tokens of a followed request, as far as they are not computed yet.
 
     Then append `tokens`. `is_prompt`: all of them count as its prompt. `together`: of every request
@@ -211,7 +224,7 @@ class Retell:
 
 
 @dataclass(frozen=True)
-class Copy:
+class Copy(Step):
     """Continue on a copy: a clone, or one that a snapshot, or with `saved` a file, restores."""
 
     restored: bool = False
@@ -219,17 +232,17 @@ class Copy:
 
 
 @dataclass(frozen=True)
-class Reset:
+class Reset(Step):
     """Try to reset the prefix cache."""
 
 
 @dataclass(frozen=True)
-class NewStep:
+class NewStep(Step):
     """Begin a scheduling step."""
 
 
 @dataclass(frozen=True)
-class Take:
+class Take(Step):
     """Take what queues up: the statistics, the blocks to be zeroed, the residency samples.
 
     `window`: observe the statistics with a window over that many requests, the first one drawn.
@@ -239,7 +252,7 @@ class Take:
 
 
 @dataclass(frozen=True)
-class Ask:
+class Ask(Step):
     """Make queries that change nothing: common prefix, blocks, hits per group, need.
 
     `num_tokens`: the number of slots and the length of a hit to ask about (None: the request's).
@@ -250,7 +263,7 @@ class Ask:
 
 
 @dataclass(frozen=True)
-class Break:
+class Break(Step):
     """Make the illegal call number `call` of `kvcheck.play.illegal_operations`."""
 
     who: int = 0
@@ -262,7 +275,7 @@ ENDS, PREEMPTED = -1, -2
 
 
 @dataclass(frozen=True)
-class Batch:
+class Batch(Step):
     """Make a whole step (KV-BATCH-1) of all requests, which are registered before.
 
     `parts`: for the requests under way in turn, again from the start where there are more: how many
@@ -280,12 +293,12 @@ class Batch:
     turn: int = 0
     token: int = 0
     answer: int = 0
-    drafts: tuple[int, ...] = ()
+    drafts: tuple[int, ...] = needing((), Feature.DRAFTING)
     accepted: int = 0
     token_budget: int = COUNT_MAX
-    lookahead_tokens: int = 0
-    reserved_blocks: int = 0
-    must_fit: bool = False
+    lookahead_tokens: int = needing(0, Feature.DRAFTING)
+    reserved_blocks: int = needing(0, Feature.ADMISSION)
+    must_fit: bool = needing(False, Feature.ADMISSION)
     stops_at_refusal: bool = False
     starts_step: bool = True
     rows: int = 400
@@ -295,55 +308,26 @@ class Batch:
 
 
 @dataclass(frozen=True)
-class TakeDeltas:
+class TakeDeltas(Step):
     """Take up to `rows` rows of block lists that were not reported yet."""
 
     rows: int = 1000
 
 
 @dataclass(frozen=True)
-class LookUps:
+class LookUps(Step):
     """Look up every second waiting request in one call, and ask the other queries of steps."""
 
     after: int = 0
 
 
 @dataclass(frozen=True)
-class Try:
+class Try(Step):
     """Make call number `call` about a request with this number, legal or not, on both sides."""
 
     who: int = 0
     call: int = 0
     number: int = 0
-
-
-Step: TypeAlias = (
-    Arrive
-    | Admit
-    | Run
-    | FinishLoad
-    | FailLoad
-    | Withdraw
-    | CachePartial
-    | Skip
-    | Release
-    | GiveUp
-    | ReturnPopped
-    | Evict
-    | EvictIds
-    | Hold
-    | Retell
-    | Copy
-    | Reset
-    | NewStep
-    | Take
-    | Ask
-    | Break
-    | Batch
-    | TakeDeltas
-    | LookUps
-    | Try
-)
 
 
 @dataclass(frozen=True)

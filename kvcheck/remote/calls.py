@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from operator import index
 from typing import Any, TypeAlias, TypeVar
 
-from kvcheck.play.calls import make, plain, sequence
+from kvcheck.play.calls import grown_answer, lists_of, made_answer, make, plain, sequence
 from kvcheck.remote.index import RESULTS, perform, read
 from kvcheck.remote.values import decode_request, encode_sample
-from kvspec._json import Where, checked_members, integer, list_of
+from kvspec._json import Where, boolean, checked_members, integer, list_of
 from kvspec.codec import decode_manager_config
 from kvspec.errors import FormatError, UnsupportedError
 from kvspec.event_codec import decode_stats
@@ -19,7 +19,7 @@ from kvspec.interface import Feature, HitRateWindow, Implementation, KVCacheMana
 from kvspec.operations import OPERATIONS
 from kvspec.planning_functions import FUNCTIONS
 from kvspec.request import Request
-from kvspec.snapshot_codec import decode_snapshot, encode_snapshot, hexes, ints
+from kvspec.snapshot_codec import decode_snapshot, encode_snapshot
 
 T = TypeVar("T")
 
@@ -84,7 +84,7 @@ class Call:
 def _create_manager(call: Call) -> Any:
     handle = unused(call.session.managers, "manager", call.manager_handle)
     config = _decoded(decode_manager_config, call.args["config"], "config")
-    check = _decoded(_boolean, call.args["check_invariants"], "check_invariants")
+    check = _decoded(boolean, call.args["check_invariants"], "check_invariants")
     manager = call.session.implementation.create(config, check_invariants=check)
     return _created(call, handle, manager)
 
@@ -117,7 +117,7 @@ def _make_request(call: Call) -> Any:
     handle = unused(call.session.requests, "request", call.request_handle)
     request_input = _decoded(decode_request, dict(call.args), "")
     request = call.session.implementation.make_request(call.manager, request_input)
-    shown = {"num_tokens": index(request.num_tokens), "block_hashes": hexes(request.block_hashes)}
+    shown = made_answer(request)
     call.session.requests[handle] = request
     return shown
 
@@ -127,12 +127,7 @@ def _append_tokens(call: Call) -> Any:
     before = len(request.block_hashes)
     tokens = sequence(call.args["token_ids"])
     call.session.implementation.append_tokens(call.manager, request, tokens)
-    hashes = request.block_hashes
-    return {
-        "num_tokens": index(request.num_tokens),
-        "num_block_hashes": len(hashes),
-        "new_block_hashes": hexes(hashes[before:]),
-    }
+    return grown_answer(request, before)
 
 
 def _drop(call: Call) -> None:
@@ -161,12 +156,9 @@ def _true_or_false(call: Call) -> Any:
 
 
 def _get_block_ids(call: Call) -> Any:
-    """Return block lists; without Feature.UNHASHED_BLOCKS the unhashed ones are empty."""
-    blocks = call.manager.get_blocks(call.request).to_lists()
-    unhashed: list[list[int]] = [[] for _ in blocks]
-    if Feature.UNHASHED_BLOCKS in call.session.implementation.capabilities.features:
-        unhashed = [ints(ids) for ids in call.manager.get_unhashed_block_ids(call.request)]
-    return {"blocks": blocks, "unhashed": unhashed}
+    features = call.session.implementation.capabilities.features
+    has_unhashed = Feature.UNHASHED_BLOCKS in features
+    return lists_of(call.manager, call.request, has_unhashed=has_unhashed)
 
 
 def _get_usage(call: Call) -> Any:
@@ -226,12 +218,6 @@ def _decoded(decode: Callable[[Any, Where], Any], value: object, name: str) -> A
         return decode(value, _ARGS.member(name) if name else _ARGS)
     except FormatError as error:
         raise ProtocolViolation("bad_message", str(error)) from None
-
-
-def _boolean(value: object, where: Where) -> bool:
-    if not isinstance(value, bool):
-        raise where.error(f"{value!r} is not true or false")
-    return value
 
 
 Make: TypeAlias = Callable[[Call], Any]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from operator import index
 from typing import Any
 
 from kvcheck.play.calls import content_of, input_of
@@ -26,6 +25,7 @@ from kvspec._json import (
     structure,
     text,
 )
+from kvspec._shapes import Shape
 from kvspec.editions import FIRST
 from kvspec.errors import (
     BlockReleaseError,
@@ -45,7 +45,6 @@ from kvspec.interface import Capabilities, Feature
 from kvspec.policy import EXTRA_KEY_FORMS
 from kvspec.request import PromptEmbeddings, RequestInput, token_list
 from kvspec.requirements import LIMITS, VALUES
-from kvspec.snapshot_codec import ints
 from kvspec.specs import SPEC_TYPES
 from kvspec.stats import ResidencySample
 
@@ -292,22 +291,5 @@ def decode_request(value: object, where: Where) -> RequestInput:
     return input_of(found["request_id"], found, embeddings)
 
 
-# Samples.
-
-
-def encode_sample(sample: ResidencySample) -> dict[str, Any]:
-    return {
-        "lifetime_ns": index(sample.lifetime_ns),
-        "idle_ns": index(sample.idle_ns),
-        "reuse_gaps_ns": ints(sample.reuse_gaps_ns),
-    }
-
-
-def decode_sample(value: object, where: Where) -> ResidencySample:
-    found = checked_members(
-        value,
-        where,
-        {"lifetime_ns": integer, "idle_ns": integer, "reuse_gaps_ns": list_of(integer)},
-        {},
-    )
-    return ResidencySample(found["lifetime_ns"], found["idle_ns"], tuple(found["reuse_gaps_ns"]))
+_SAMPLE = Shape(ResidencySample)
+encode_sample, decode_sample = _SAMPLE.write, _SAMPLE.read

@@ -6,7 +6,7 @@ safety nothing else is judged.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from kvcheck.watch.calls import Call
@@ -15,7 +15,6 @@ from kvcheck.watch.requests import Describe
 from kvcheck.watch.watch import Watch
 from kvspec.errors import InvariantViolation
 from kvspec.interface import KVCacheManager
-from kvspec.request import Request
 from kvspec.snapshot import Snapshot
 
 
@@ -33,28 +32,17 @@ class Guard(Forwarding):
     def _state(self) -> Snapshot | None:
         return self.inner.snapshot() if self.shows_state else None
 
-    def _checked(
-        self,
-        name: str,
-        make: Callable[[], Any],
-        arguments: Mapping[str, Any],
-        request: Request | None,
-    ) -> Any:
-        call, before = Call.of(name, request, arguments), self._state()
+    def _checked(self, call: Call, make: Callable[[], Any]) -> Any:
+        before = self._state()
         self.watch.before(call)
-        try:
-            call.result = make()
-        except InvariantViolation:
-            raise  # it found its own fault
-        except Exception as error:  # of any kind: it must have changed nothing
-            call.error = error
-        call.num_free_blocks, call.usage = self.inner.num_free_blocks, self.inner.usage
+        call.make(make)
+        if isinstance(call.error, InvariantViolation):
+            raise call.error  # it found its own fault
+        call.look(self.inner)
         after = self._state()
         if after is not None:
             self.watch.state(call, before, after)
         self.watch.after(call)
         if after is not None:
-            self.watch.agreement(name, after)
-        if call.error is not None:
-            raise call.error
-        return call.result
+            self.watch.agreement(call.name, after)
+        return call.told()

@@ -25,7 +25,8 @@ class Call:
     """A call of the manager. `arguments` are those of the interface, by name, with defaults.
 
     The scheduler's attributes are as they were at the call: a request changes later. `result` and
-    `error` are its outcome; `num_free_blocks` and `usage` are those afterwards.
+    `error` are its outcome; `num_free_blocks` and `usage` are those afterwards. `about`: what was
+    given in place of a request.
     """
 
     name: str
@@ -42,6 +43,7 @@ class Call:
     num_free_blocks: int = 0
     usage: float = 0.0
     is_about_no_request: bool = False
+    about: object = None
 
     @classmethod
     def of(cls, name: str, request: Request | None, arguments: Mapping[str, Any]) -> Call:
@@ -52,7 +54,24 @@ class Call:
             told: dict[str, Any] = {each: getattr(request, each, 0) for each in TOLD}
             return cls(name, request, arguments, request.num_tokens, *owned, **told)
         except AttributeError:  # no request; the manager will say so
-            return cls(name, None, arguments, is_about_no_request=True)
+            return cls(name, None, arguments, is_about_no_request=True, about=request)
+
+    def make(self, make: Callable[[], Any]) -> None:
+        """Make the call, and keep what it returned or raised."""
+        try:
+            self.result = make()
+        except Exception as error:  # of any kind: it must have changed nothing
+            self.error = error
+
+    def look(self, manager: KVCacheManager) -> None:
+        """Keep the manager's figures after the call."""
+        self.num_free_blocks, self.usage = manager.num_free_blocks, manager.usage
+
+    def told(self) -> Any:
+        """Return what the call returned, or raise what it raised."""
+        if self.error is not None:
+            raise self.error
+        return self.result
 
     @property
     def is_refused(self) -> bool:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 from kvcheck.play.calls import Delegating
+from kvcheck.watch.calls import Call
 from kvspec.audit import Wrapper, unwrapped
 from kvspec.interface import Implementation, KVCacheManager
 from kvspec.request import Request, RequestInput
 
-Perform: TypeAlias = Callable[[str, Callable[[], Any], Mapping[str, Any], "Request | None"], Any]
-"""Makes a call: its name, how to make it, its arguments by name with defaults, its request."""
+Perform: TypeAlias = Callable[[Call, Callable[[], Any]], Any]
+"""Makes a call: what it is, and how to make it."""
 
 
 class Forwarding(Delegating, Wrapper):
@@ -34,10 +35,9 @@ class Forwarding(Delegating, Wrapper):
         return copy.deepcopy(self.inner, memo)
 
     def _made(self, name: str, request: Request | None, given: dict[str, Any]) -> Any:
-        call = getattr(self.inner, name)
-        if request is None:
-            return self._perform(name, lambda: call(**given), given, None)
-        return self._perform(name, lambda: call(request, **given), given, request)
+        make = getattr(self.inner, name)
+        about = () if request is None else (request,)
+        return self._perform(Call.of(name, request, given), lambda: make(*about, **given))
 
 
 class ForwardingImplementation:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -148,20 +148,10 @@ class _Recording:
     def extended(self, request: Request, num_before: int) -> None:
         self.add(self.writer.append_tokens(request, num_before, request.num_tokens))
 
-    def perform(
-        self,
-        name: str,
-        make_call: Callable[[], Any],
-        arguments: Mapping[str, Any],
-        request: Request | None,
-    ) -> Any:
+    def perform(self, call: Call, make: Callable[[], Any]) -> Any:
         """Make a call and record it. Raises UnrecordableError for a malformed result."""
-        call = Call.of(name, request, arguments)
-        try:
-            call.result = make_call()
-        except Exception as error:
-            call.error = error
-        call.num_free_blocks, call.usage = self.manager.num_free_blocks, self.manager.usage
+        call.make(make)
+        call.look(self.manager)
         try:
             noted = note(with_lists(call, self.manager))
             if noted is not None:
@@ -173,8 +163,6 @@ class _Recording:
                 )
         except (AttributeError, TypeError, ValueError) as error:
             if call.error is None:
-                problem = f"records cannot say what {name} answered: {error!r}"
+                problem = f"records cannot say what {call.name} answered: {error!r}"
                 raise UnrecordableError(problem) from error
-        if call.error is not None:
-            raise call.error
-        return call.result
+        return call.told()

@@ -73,27 +73,17 @@ class Session:
         self.history = History(manager, describe, view, length=history)
         self._checking_seconds += perf_counter() - started
 
-    def perform(
-        self,
-        name: str,
-        call_manager: Callable[[], Any],
-        arguments: Mapping[str, Any],
-        request: Request | None,
-    ) -> Any:
+    def perform(self, call: Call, call_manager: Callable[[], Any]) -> Any:
         """Make one call of the manager and check what it did."""
         if not self.is_watching:
             return call_manager()
         began = perf_counter()
-        call = Call.of(name, request, arguments)
-        is_due = self._is_due(name)
+        is_due = self._is_due(call.name)
         before = (self._last or self._snapshot()) if is_due else None
         self._last = None
         self._checked(lambda: self.watch.before(call), call)
         asked = perf_counter()
-        try:
-            call.result = call_manager()
-        except Exception as error:
-            call.error = error
+        call.make(call_manager)
         answered = perf_counter()
         try:
             self._checked(lambda: self._look(call, before, is_due=is_due), call)
@@ -101,9 +91,7 @@ class Session:
             self._operations += 1
             self._manager_seconds += answered - asked
             self._checking_seconds += perf_counter() - began - (answered - asked)
-        if call.error is not None:
-            raise call.error
-        return call.result
+        return call.told()
 
     def follow_copies(self, sizes_tokens: Mapping[str, int]) -> None:
         owned = self.watch.ownership
@@ -234,7 +222,7 @@ class Session:
     def _note_lists(self, request: Request) -> None:
         """Ask for the lists of the request, as the checks did, in the way of records."""
         call = Call.of("get_blocks", request, {})
-        call.num_free_blocks, call.usage = self.manager.num_free_blocks, self.manager.usage
+        call.look(self.manager)
         self.history.add(note(with_lists(call, self.manager)), None)
 
     def _path(self, rule: str) -> Path:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 import re
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from kvspec._json import Where, check_plain
+from kvspec._replacing import replacing
 from kvspec._stream import (
     MAX_LINE_BYTES,
     DamagedStreamError,
@@ -139,26 +139,16 @@ def _check_texts(value: Any, where: Where) -> None:
 def object_writer(path: Path) -> Iterator[Callable[[Any], None]]:
     """Write one value per line, gzip when the name ends in `.gz`.
 
-    The file appears under its name when the `with` block ends, and never if it ends with an error.
-    Equal values give equal bytes (gzip's time stamp is left out). A device such as /dev/null is
-    written to, not replaced.
+    The file appears under its name when the `with` block ends, and never if it ends with an error
+    (`replacing`). Equal values give equal bytes (gzip's time stamp is left out).
     """
-    is_device = path.exists() and not path.is_file()
-    temporary = path if is_device else path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        with temporary.open("wb") as raw:
-            packed = path.name.endswith(".gz")
-            target = gzip.GzipFile("", "wb", 9, raw, mtime=0) if packed else raw
+    with replacing(path) as raw:
+        packed = path.name.endswith(".gz")
+        target = gzip.GzipFile("", "wb", 9, raw, mtime=0) if packed else raw
 
-            def write(value: Any) -> None:
-                target.write(json.dumps(value, separators=(",", ":")).encode("ascii") + b"\n")
+        def write(value: Any) -> None:
+            target.write(json.dumps(value, separators=(",", ":")).encode("ascii") + b"\n")
 
-            yield write
-            if packed:
-                target.close()
-        if not is_device:
-            os.replace(temporary, path)
-    except BaseException:
-        if not is_device:
-            temporary.unlink(missing_ok=True)
-        raise
+        yield write
+        if packed:
+            target.close()

@@ -87,17 +87,17 @@ def test_a_link_stays_a_link_and_a_device_a_device(tmp_path: Path) -> None:
     assert not Path(os.devnull).is_file()
 
 
-def test_json_goes_to_stdout_without_a_path_or_with_a_dash(
+def test_json_goes_to_stdout_with_a_dash_and_nowhere_without_a_path(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    _support.write_json({"a": "é"})
+    _support.write_json({"a": "é"}, None)
     _support.write_json({"a": "é"}, Path("-"))
-    assert capsys.readouterr().out == '{\n  "a": "é"\n}\n' * 2
+    assert capsys.readouterr().out == '{\n  "a": "é"\n}\n'
 
 
 def test_a_number_that_json_lacks_is_refused() -> None:
     with pytest.raises(ValueError, match="JSON"):
-        _support.write_json({"a": float("nan")})
+        _support.write_json({"a": float("nan")}, Path("-"))
 
 
 @pytest.mark.parametrize("console", [_support.output_console, _support.progress_console])

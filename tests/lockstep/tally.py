@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, Field, fields
 from types import MappingProxyType
-from typing import Any, get_args
+from typing import Any
 
 from kvcheck.play import steps as st
 from kvcheck.play.steps import Program
@@ -87,7 +87,7 @@ def _every_option() -> Iterator[str]:
 
 
 def _every_step() -> Iterator[str]:
-    for cls in get_args(st.Step):
+    for cls in st.Step.__subclasses__():
         yield cls.__name__
         yield from (f"{cls.__name__}.{name}" for name in _optional(cls))
 

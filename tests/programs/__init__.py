@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any, get_args
+from typing import Any
 
 import kvref
 from kvcheck.play.illegal_operations import ILLEGAL_OPERATIONS
@@ -24,7 +24,7 @@ from kvspec.specs import FullAttentionSpec, LayerSpec
 from tests.cases import Case, cases, frozen
 
 STEPS: Mapping[str, type[Step]] = {
-    re.sub(r"(?<!^)(?=[A-Z])", "_", step.__name__).lower(): step for step in get_args(Step)
+    re.sub(r"(?<!^)(?=[A-Z])", "_", step.__name__).lower(): step for step in Step.__subclasses__()
 }
 
 

@@ -229,7 +229,7 @@ def test_a_session_that_does_not_end_is_not_read_into_memory(
 def test_requests_wait_for_their_outputs_but_not_without_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("kvcheck.tools.replay.formats.vllm_log._MOST_WAITING", 2)
+    monkeypatch.setattr("kvcheck.tools.replay.formats.vllm_log.MOST_WAITING", 2)
     lines = [
         f"{LOGGED.replace('Request r', f'Request r{n}')}[{n}], prompt_embeds\n" for n in range(9)
     ]

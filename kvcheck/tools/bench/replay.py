@@ -18,6 +18,7 @@ from kvcheck.tools.bench.script import ROOM, Act, Case, Do, Step
 from kvcheck.tools.replay.driver import Driver
 from kvcheck.tools.replay.options import ReplayOptions
 from kvcheck.tools.replay.trace import TraceRecord
+from kvcheck.watch.calls import Call
 from kvcheck.watch.forwarding import Forwarding, ForwardingImplementation
 from kvspec.config import ManagerConfig
 from kvspec.interface import Implementation, KVCacheManager
@@ -96,15 +97,9 @@ class _Recorder(ForwardingImplementation):
         self._note(Act.APPEND, request, token_ids[0])
         super().append_tokens(manager, request, token_ids)
 
-    def perform(
-        self,
-        name: str,
-        make_call: Callable[[], Any],
-        arguments: Mapping[str, Any],
-        request: Request | None,
-    ) -> Any:
+    def perform(self, call: Call, make: Callable[[], Any]) -> Any:
         """Make a call of the driver and record it; an admission has a hit, which may be empty."""
-        answer = make_call()
+        answer, name, request, arguments = make(), call.name, call.request, call.arguments
         if name == "new_step_starts":
             self.done.append([])
         elif name == "allocate_slots" and request is not None:

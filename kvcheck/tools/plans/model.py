@@ -9,6 +9,7 @@ from typing import Any
 from kvspec._json import (
     Check,
     Where,
+    anything,
     checked_members,
     integer,
     list_of,
@@ -254,8 +255,8 @@ def decode_model(value: object, where: Where) -> Model:
             "max_model_len": _positive,
             "dtype": element_type,
             "num_layers": _positive,
-            "kinds": object_of(_anything),
-            "pattern": list_of(_anything),
+            "kinds": object_of(anything),
+            "pattern": list_of(anything),
         },
         {"max_encoder_tokens": _positive},
     )
@@ -378,7 +379,3 @@ def _positive(value: object, where: Where) -> int:
     if number < 1:
         raise where.error(f"{number}: must be an int of at least 1")
     return number
-
-
-def _anything(value: object, where: Where) -> Any:
-    return value

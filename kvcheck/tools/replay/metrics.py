@@ -114,16 +114,12 @@ class ReplayMetrics:
             for name, engines in replays.items()
             for engine, moment in enumerate(engines)
         }
-        for name, (meaning, value) in GAUGES.items():
-            gauge = GaugeMetricFamily(name, meaning, labels=LABELS)
-            for labels, moment in moments.items():
-                gauge.add_metric(labels, value(moment))
-            yield gauge
-        for name, (meaning, value) in COUNTERS.items():
-            counter = CounterMetricFamily(name, meaning, labels=LABELS)
-            for labels, moment in moments.items():
-                counter.add_metric(labels, value(moment))
-            yield counter
+        for family, table in ((GaugeMetricFamily, GAUGES), (CounterMetricFamily, COUNTERS)):
+            for name, (meaning, value) in table.items():
+                metric = family(name, meaning, labels=LABELS)
+                for labels, moment in moments.items():
+                    metric.add_metric(labels, value(moment))
+                yield metric
         ended = CounterMetricFamily(
             "vllm:request_success",
             "Requests that got all their tokens.",

@@ -92,15 +92,7 @@ class PhaseSeconds:
     @property
     def total(self) -> float:
         """Wall time of the whole replay."""
-        return (
-            self.hash
-            + self.lookup
-            + self.allocate
-            + self.decode
-            + self.free
-            + self.events
-            + self.driver
-        )
+        return float(sum(getattr(self, field.name) for field in fields(self)))
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from array import array
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -110,6 +111,20 @@ class Fields:
                 problem = f"must be an integer of at least 0, not {shown(item)}"
                 raise self.error(f"{name}[{index}]", problem)
         return value
+
+    def tokens(self, name: str) -> array[int]:
+        """Return a list of tokens as an engine logs them, each below 2^32."""
+        try:
+            return array("I", self.naturals(name))
+        except OverflowError:
+            raise self.error(name, "has a token of 2^32 or more") from None
+
+    def inner(self, name: str) -> Fields:
+        """Return a member that is an object."""
+        value = self.get(name)
+        if not isinstance(value, dict):
+            raise self.error(name, "must be an object")
+        return Fields(value, self.file, self.line, self.form, f"{name}.")
 
     def labelled(self, record: TraceRecord, tenant: str, sign: int) -> TraceRecord:
         """Return the record with the tenant and the priority of the line, if it has them.

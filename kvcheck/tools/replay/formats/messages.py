@@ -26,7 +26,7 @@ from kvcheck.tools.replay.formats.conversation import (
 )
 from kvcheck.tools.replay.formats.input import Fields, json_objects
 from kvcheck.tools.replay.formats.prompts import prompt_of
-from kvcheck.tools.replay.formats.text import Prompt, Tokenizer
+from kvcheck.tools.replay.formats.text import MOST_WAITING, Prompt, Tokenizer
 from kvcheck.tools.replay.trace import TraceRecord
 
 _FORM = (
@@ -47,8 +47,6 @@ _OF_REQUESTS = frozenset(
 """Members that only a request has; a data set has only messages, or other names."""
 _MAX_OPEN = 2**20
 """Most remembered prompts without an answer, 100 bytes each."""
-_MOST_WAITING = 4_096
-"""Most requests that wait for a line that repeats their answer; then the first is yielded."""
 
 
 @dataclass(slots=True, eq=False)
@@ -95,7 +93,7 @@ class MessagesReader(TextReader):
         waiting = deque[TraceRecord | _Asked]()
         for fields in json_objects(chunks, file, _FORM):
             waiting.extend(self._read(fields))
-            yield from self._ready(waiting, _MOST_WAITING)
+            yield from self._ready(waiting, MOST_WAITING)
         yield from self._ready(waiting, 0)
 
     def _ready(self, waiting: deque[TraceRecord | _Asked], most: int) -> Iterator[TraceRecord]:
@@ -220,12 +218,9 @@ class MessagesReader(TextReader):
 def _body(fields: Fields) -> Fields:
     """Return the request inside of the line, or the line."""
     for name in _BODIES:
-        value = fields.value.get(name)
-        if isinstance(value, dict):
-            return Fields(value, fields.file, fields.line, fields.form, f"{name}.")
-    if "body" in fields.value:
-        raise fields.error("body", "must be an object")
-    return fields
+        if isinstance(fields.value.get(name), dict):
+            return fields.inner(name)
+    return fields.inner("body") if "body" in fields.value else fields
 
 
 def _generated(fields: Fields) -> tuple[str | None, int | None, bool, dict[str, Any]]:

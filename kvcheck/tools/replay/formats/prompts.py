@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from kvcheck.tools.replay.formats.conversation import Places, TextNotes, TextReader
 from kvcheck.tools.replay.formats.input import Fields, json_lines
-from kvcheck.tools.replay.formats.text import Prompt, tokens_of
+from kvcheck.tools.replay.formats.text import Prompt
 from kvcheck.tools.replay.trace import TraceRecord
 
 _FORM = "a line of prompts has prompt, a text or a list of tokens, and may have output_tokens"
@@ -33,10 +33,7 @@ def prompt_of(fields: Fields, notes: TextNotes) -> Prompt:
     if isinstance(fields.get("prompt"), str):
         prompt.add(notes.encode(fields.text("prompt")))
     else:
-        try:
-            prompt.add(tokens_of(fields.naturals("prompt")))
-        except OverflowError:
-            raise fields.error("prompt", "has a token of 2^32 or more") from None
+        prompt.add(fields.tokens("prompt"))
     if not prompt.length:
         raise fields.error("prompt", "must not be empty")
     return prompt

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from datetime import datetime
 
 from kvcheck.tools.replay.formats.conversation import TextReader
 from kvcheck.tools.replay.formats.input import Fields, parsed, text_lines
-from kvcheck.tools.replay.formats.text import Prompt, tokens_of
+from kvcheck.tools.replay.formats.text import MOST_WAITING, Waiting
 from kvcheck.tools.replay.trace import TraceRecord
 
 RECEIVED, FINISHED = "request.received", "request.finished"
@@ -21,19 +20,6 @@ _FORM = (
     "sglang-log is what SGLang's server logs with --log-requests --log-requests-level 3"
     " --log-requests-format json"
 )
-_MOST_WAITING = 4_096
-"""Most requests that wait for their outputs; beyond it the first one is yielded without."""
-
-
-@dataclass(slots=True)
-class _Waiting:
-    """A request whose output may still follow: then its tokens, or their number."""
-
-    line: int
-    at_ms: int
-    prompt: Prompt
-    most: int | None
-    generated: int | array[int] | None = None
 
 
 class SGLangLogReader(TextReader):
@@ -54,7 +40,7 @@ class SGLangLogReader(TextReader):
 
     def records(self, chunks: Iterable[bytes], file: str) -> Iterator[TraceRecord]:
         """Yield requests in order of arrival; lines that are no JSON are not theirs."""
-        waiting: dict[str, _Waiting] = {}
+        waiting: dict[str, Waiting] = {}
         for line, text in text_lines(chunks, file):
             if not text.lstrip().startswith(b"{"):
                 continue
@@ -65,27 +51,24 @@ class SGLangLogReader(TextReader):
             elif event == RECEIVED:
                 waiting[str(name)] = self._received(fields)
             elif event == FINISHED and isinstance(name, str) and name in waiting:
-                waiting[name].generated = _generated(_inner(fields, "out"))
-            yield from self._ready(waiting, _MOST_WAITING)
+                waiting[name].generated = _generated(fields.inner("out"))
+            yield from self._ready(waiting, MOST_WAITING)
         yield from self._ready(waiting, 0)
 
-    def _received(self, fields: Fields) -> _Waiting:
+    def _received(self, fields: Fields) -> Waiting:
         """Return a request with its tokens."""
-        asked = _inner(fields, "obj")
+        asked = fields.inner("obj")
         prompt = self._notes.prompt()
         if asked.value.get("input_ids") is None:
             prompt.add(self._notes.encode(asked.text("text")))
         else:
-            try:
-                prompt.add(tokens_of(asked.naturals("input_ids")))
-            except OverflowError:
-                raise asked.error("input_ids", "has a token of 2^32 or more") from None
+            prompt.add(asked.tokens("input_ids"))
         if not prompt.length:
             raise asked.error("input_ids", "must not be empty")
         limits = asked.value.get("sampling_params")
         most = limits.get("max_new_tokens") if isinstance(limits, dict) else None
         at_ms = self._milliseconds(fields)
-        return _Waiting(fields.line, at_ms, prompt, most if type(most) is int else None)
+        return Waiting(fields.line, at_ms, prompt, most if type(most) is int else None)
 
     def _milliseconds(self, fields: Fields) -> int:
         """Return the time since the first request; one before an earlier one counts as that."""
@@ -98,29 +81,19 @@ class SGLangLogReader(TextReader):
         self._last_ms = max(self._last_ms, passed)
         return self._last_ms
 
-    def _ready(self, waiting: dict[str, _Waiting], most: int) -> Iterator[TraceRecord]:
+    def _ready(self, waiting: dict[str, Waiting], most: int) -> Iterator[TraceRecord]:
         while waiting and (
             len(waiting) > most or next(iter(waiting.values())).generated is not None
         ):
             asked = waiting.pop(next(iter(waiting)))
             output = self._notes.output(asked.generated, most=asked.most)
-            yield asked.prompt.record(asked.line, 0, output, timestamp_ms=asked.at_ms)
-
-
-def _inner(fields: Fields, name: str) -> Fields:
-    value = fields.get(name)
-    if not isinstance(value, dict):
-        raise fields.error(name, "must be an object")
-    return Fields(value, fields.file, fields.line, fields.form, f"{name}.")
+            yield asked.record(output)
 
 
 def _generated(out: Fields) -> int | array[int] | None:
     """Return the tokens of an output, or else their number, if it is logged."""
-    try:
-        if out.value.get("output_ids"):
-            return tokens_of(out.naturals("output_ids"))
-    except OverflowError:
-        raise out.error("output_ids", "has a token of 2^32 or more") from None
+    if out.value.get("output_ids"):
+        return out.tokens("output_ids")
     about = out.value.get("meta_info")
     found = about.get("completion_tokens") if isinstance(about, dict) else None
     return found if type(found) is int and found >= 0 else None

@@ -11,6 +11,7 @@ import re
 import sys
 from array import array
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, TypeAlias
 
@@ -22,6 +23,9 @@ RUN_LENGTH = 16
 
 ASSUMED_OUTPUT_TOKENS = 256
 """Length of an output of which nothing is known; `vllm bench serve` assumes the same."""
+
+MOST_WAITING = 4_096
+"""Most requests that wait for their outputs; beyond it the first one is yielded without."""
 
 Tokenizer: TypeAlias = Callable[[str], "array[int]"]
 
@@ -161,6 +165,23 @@ class Prompt:
             part,
             output_ids=None if known is None else tuple(last[open_runs:]),
         )
+
+
+@dataclass(slots=True)
+class Waiting:
+    """A request of a log, whose output may follow: its tokens, or their number.
+
+    `most`: the longest output that it allows, if that is known.
+    """
+
+    line: int
+    at_ms: int
+    prompt: Prompt
+    most: int | None = None
+    generated: int | array[int] | None = None
+
+    def record(self, output: int | array[int]) -> TraceRecord:
+        return self.prompt.record(self.line, 0, output, timestamp_ms=self.at_ms)
 
 
 def _run_id(tokens: array[int]) -> int:

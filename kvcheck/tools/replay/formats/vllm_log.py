@@ -13,7 +13,13 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from kvcheck.tools.replay.formats.input import Fields, text_lines
-from kvcheck.tools.replay.formats.text import ASSUMED_OUTPUT_TOKENS, Prompt, tokens_of
+from kvcheck.tools.replay.formats.text import (
+    ASSUMED_OUTPUT_TOKENS,
+    MOST_WAITING,
+    Prompt,
+    Waiting,
+    tokens_of,
+)
 from kvcheck.tools.replay.trace import TraceError, TraceRecord
 
 LINE = re.compile(rb"(?:DEBUG|INFO|WARNING|ERROR) (\d\d-\d\d \d\d:\d\d:\d\d) \[[^\]]*:\d+\] ")
@@ -31,9 +37,6 @@ _TOKENS = re.compile(
 )
 _MAX_TOKENS = re.compile(rb"\bmax_tokens=(\d+)")
 _FORM = "vllm-log is what vllm serve logs with --enable-log-requests and VLLM_LOGGING_LEVEL=DEBUG"
-_MOST_WAITING = 4_096
-"""Most requests that wait for their outputs; beyond it the first one is yielded without."""
-
 
 _LEAP_YEAR = 2000
 _HALF_A_YEAR = timedelta(days=180)
@@ -53,17 +56,6 @@ class _Line:
         return Fields({}, self.file, self.number, _FORM).error("", problem)
 
 
-@dataclass(slots=True)
-class _Waiting:
-    """A request whose output may still follow. What is not logged yet is None."""
-
-    line: int
-    timestamp_ms: int
-    prompt: Prompt
-    most: int | None = None
-    generated: array[int] | None = None
-
-
 class VLLMLogReader:
     """Times are to a second."""
 
@@ -72,7 +64,7 @@ class VLLMLogReader:
 
     def __init__(self, run_length: int | None = None) -> None:
         self._run_length = run_length
-        self._waiting: dict[bytes, _Waiting] = {}
+        self._waiting: dict[bytes, Waiting] = {}
         self._assumed = self._without = 0
         self._clock = _Clock()
 
@@ -106,7 +98,7 @@ class VLLMLogReader:
                 num_prompts += self._received(received.group(1), line)
             elif (generated := _GENERATED.match(line.text)) is not None:
                 self._generated(*generated.groups())
-            yield from self._ready(_MOST_WAITING)
+            yield from self._ready(MOST_WAITING)
         if num_received and not num_prompts:
             problem = "ends without the tokens of a request: the log was not made at level DEBUG"
             raise _Line(file, last, b"", b"").error(problem)
@@ -126,7 +118,7 @@ class VLLMLogReader:
             prompt.add(_numbers(found[-1]))
         except (OverflowError, ValueError) as error:
             raise line.error(f"has prompt_token_ids that are no tokens: {error}") from None
-        self._waiting[name] = _Waiting(line.number, at_ms, prompt)
+        self._waiting[name] = Waiting(line.number, at_ms, prompt)
         return 1
 
     def _received(self, name: bytes, line: _Line) -> int:
@@ -143,16 +135,17 @@ class VLLMLogReader:
         """Add the tokens of an output, all of them or the next ones."""
         asked = self._waiting.get(name)
         if asked is not None:
-            asked.generated = (asked.generated or tokens_of(())) + _numbers(numbers)
+            known = asked.generated if isinstance(asked.generated, array) else tokens_of(())
+            asked.generated = known + _numbers(numbers)
 
     def _ready(self, most_waiting: int) -> Iterator[TraceRecord]:
         while len(self._waiting) > most_waiting:
             asked = self._waiting.pop(next(iter(self._waiting)))
-            output: int | array[int] | None = asked.generated
+            output = asked.generated
             if output is None:
                 self._assumed += 1
                 output = min(ASSUMED_OUTPUT_TOKENS, asked.most or ASSUMED_OUTPUT_TOKENS)
-            yield asked.prompt.record(asked.line, 0, output, timestamp_ms=asked.timestamp_ms)
+            yield asked.record(output)
 
 
 class _Clock:

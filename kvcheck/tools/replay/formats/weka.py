@@ -35,8 +35,7 @@ class WekaReader:
     has_times = True
 
     def __init__(self) -> None:
-        self._sessions = 0
-        self._unknown = self._cut = 0
+        self._sessions = self._unknown = self._cut = 0
 
     @property
     def notes(self) -> tuple[str, ...]:
