@@ -12,14 +12,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
 
-from kvspec._json import Where, checked_members, text
+from kvspec._json import Where, text
 from kvspec._jsonlines import read_bounded
+from kvspec._shapes import FORMS, Form, Shape, as_it_is
 from kvspec._toml import parse_toml
-from kvspec.codec import decode_policy
+from kvspec.codec import decode_policy, encode_policy
 from kvspec.errors import FormatError
 from kvspec.policy import Policy
 
@@ -37,7 +38,7 @@ class Profile:
     name: str
     version: str
     description: str
-    policy: Policy
+    policy: Policy = field(default_factory=Policy)
 
 
 def read_profile(path: Path) -> Profile:
@@ -49,18 +50,7 @@ def read_profile(path: Path) -> Profile:
     """
     where = Where(str(path))
     document = parse_toml(read_bounded(path, most_bytes=MOST_BYTES), where)
-    found = checked_members(
-        document,
-        where,
-        {"name": _not_empty, "version": _not_empty, "description": text},
-        {"policy": decode_policy},
-    )
-    return Profile(
-        name=found["name"],
-        version=found["version"],
-        description=found["description"],
-        policy=found.get("policy", Policy()),
-    )
+    return _PROFILE.read(document, where)
 
 
 def shipped_profiles() -> tuple[str, ...]:
@@ -94,3 +84,10 @@ def _not_empty(value: object, where: Where) -> str:
     if not found:
         raise where.error("is empty")
     return found
+
+
+_NAME = Form(_not_empty, as_it_is)
+_PROFILE = Shape(
+    Profile,
+    forms={**FORMS, "name": _NAME, "version": _NAME, Policy: Form(decode_policy, encode_policy)},
+)

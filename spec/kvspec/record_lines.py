@@ -27,6 +27,7 @@ from kvspec._json import (
     structure,
     text,
 )
+from kvspec._shapes import Form, Shape, as_it_is
 from kvspec.codec import decode_manager_config, encode_manager_config
 from kvspec.event_codec import decode_event
 from kvspec.operations import OPERATIONS, check_arguments
@@ -223,14 +224,7 @@ def _decode_observed(
         required["state_sha256"] = hex_text
         possible = {"state_parts": structure({}, dict.fromkeys(header.state_fields, hex_text))}
     found = checked_members(dict(value), where, required, possible)
-    return Observed(
-        num_free_blocks=found["num_free_blocks"],
-        usage=found["usage"],
-        state=found.get("state", {}),
-        dup_order=found.get("dup_order"),
-        state_sha256=found.get("state_sha256"),
-        state_parts=found.get("state_parts", {}),
-    )
+    return _OBSERVED.made(found, where)
 
 
 def _duplicates(value: object, where: Where) -> list[int]:
@@ -255,16 +249,8 @@ def decode_planning_record(value: object, where: Where) -> PlanningRecord:
     """Decode a planning line; the caller of the function checks its input."""
     required: dict[str, Check[Any]] = {"id": integer, "fn": text, "input": object_of(anything)}
     found = _with_outcome(value, where, required, {"output": anything}, PLANNING_ERRORS)
-    return PlanningRecord(
-        id=found["id"],
-        function=found["fn"],
-        input=found["input"],
-        output=found.get("output"),
-        raises=found.get("raises"),
-        message=found.get("message"),
-        quirks=tuple(found.get("quirks", ())),
-        line=where.line or 0,
-    )
+    found["quirks"] = tuple(found.get("quirks", ()))
+    return PlanningRecord(function=found.pop("fn"), line=where.line or 0, **found)
 
 
 def _with_outcome(
@@ -303,7 +289,7 @@ def encode_header(header: Header) -> dict[str, Any]:
         "seed": header.seed,
         "config": encode_manager_config(header.config),
         "none_hash": header.none_hash.hex(),
-        "initial": None if header.initial is None else _encode_observed(header.initial),
+        "initial": None if header.initial is None else _OBSERVED.write(header.initial),
         "quirks": list(header.quirks),
     }
     if header.start is not None:
@@ -319,7 +305,7 @@ def encode_operation(operation: Operation) -> dict[str, Any]:
     if operation.raises is None:
         line["result"] = operation.result
     line.update(_encode_error(operation.raises, operation.message))
-    line.update(_encode_observed(operation.observed))
+    line.update(_OBSERVED.write(operation.observed))
     if operation.uncompared:
         line["uncompared"] = list(operation.uncompared)
     if operation.finding is not None:
@@ -335,18 +321,15 @@ def _encode_error(raises: str | None, message: str | None) -> dict[str, Any]:
     return {name: value for name, value in pairs.items() if value is not None}
 
 
-def _encode_observed(observed: Observed) -> dict[str, Any]:
-    """Encode the members that show the manager's state."""
-    line: dict[str, Any] = {
-        "num_free_blocks": observed.num_free_blocks,
-        "usage": float(observed.usage),
-    }
-    if observed.state:
-        line["state"] = dict(observed.state)
-    if observed.dup_order is not None:
-        line["dup_order"] = dict(observed.dup_order)
-    if observed.state_sha256 is not None:
-        line["state_sha256"] = observed.state_sha256
-    if observed.state_parts:
-        line["state_parts"] = dict(observed.state_parts)
-    return line
+_PLAIN = Form(anything, dict)
+_OBSERVED = Shape(
+    Observed,
+    forms={
+        int: Form(count, as_it_is),
+        float: Form(real, float),
+        str | None: Form(hex_text, as_it_is),
+        **dict.fromkeys(("state", "dup_order", "state_parts"), _PLAIN),
+    },
+    sometimes=("state", "dup_order", "state_sha256", "state_parts"),
+)
+"""The members that show the manager's state."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from kvcheck.tools.replay.names import short_names
 from kvcheck.tools.replay.report import WIDTH, how, number_rows, seconds_rows, wrapped
+from kvcheck.tools.replay.trace import short_names
 
 FORMAT = "kvspec-replays"
 FORMAT_VERSION = 1

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 from kvspec.errors import FormatError, InvalidArgumentError
@@ -139,3 +140,12 @@ def _lot(place: str) -> int:
     """Return the number in 0 … 2^64 - 1 that decides whether a request is sampled."""
     digest = hashlib.sha256(b"kvspec-sample:" + place.encode()).digest()
     return int.from_bytes(digest[:8], "big")
+
+
+def short_names(traces: Sequence[str]) -> list[str]:
+    """Return each trace's file name, or its whole path if another has the same name."""
+    names = [Path(trace).name for trace in traces]
+    return [
+        trace if any(name == Path(other).name and trace != other for other in traces) else name
+        for trace, name in zip(traces, names, strict=True)
+    ]

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from kvcheck.tools.plans.document import GIB
-from kvcheck.tools.replay.names import short_names
+from kvcheck.tools.replay.trace import short_names
 from kvcheck.tools.replay.whatif import ENOUGH_PERCENT, Curve
 
 NO_ROOM = "–"

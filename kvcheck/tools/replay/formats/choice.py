@@ -3,32 +3,33 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Mapping
 
-from kvcheck.tools.replay.formats.bailian import BailianReader
 from kvcheck.tools.replay.formats.input import Reader
 from kvcheck.tools.replay.formats.messages import MessagesReader
-from kvcheck.tools.replay.formats.mooncake import MooncakeReader
-from kvcheck.tools.replay.formats.prompts import PromptsReader
+from kvcheck.tools.replay.formats.mooncake import BailianReader, MooncakeReader
+from kvcheck.tools.replay.formats.prompts import PromptsReader, ShareGPTReader
 from kvcheck.tools.replay.formats.sglang_log import SGLangLogReader
-from kvcheck.tools.replay.formats.sharegpt import ShareGPTReader
 from kvcheck.tools.replay.formats.tables import AZURE, BURSTGPT, TableReader
 from kvcheck.tools.replay.formats.text import Tokenizer
 from kvcheck.tools.replay.formats.vllm_log import COLOUR, LINE, VLLMLogReader
 from kvcheck.tools.replay.formats.weka import WekaReader
 
-FORMATS: tuple[str, ...] = (
-    "mooncake",
-    "bailian",
-    "weka",
-    "sharegpt",
-    "messages",
-    "prompts",
-    "vllm-log",
-    "sglang-log",
-    "burstgpt",
-    "azure",
-)
+READERS: Mapping[str, Callable[[Tokenizer | None, int | None], Reader]] = {
+    "mooncake": lambda _, run_length: MooncakeReader(run_length),
+    "bailian": lambda *_: BailianReader(),
+    "weka": lambda *_: WekaReader(),
+    "sharegpt": ShareGPTReader,
+    "messages": MessagesReader,
+    "prompts": PromptsReader,
+    "vllm-log": lambda _, run_length: VLLMLogReader(run_length),
+    "sglang-log": SGLangLogReader,
+    "burstgpt": lambda *_: TableReader(BURSTGPT),
+    "azure": lambda *_: TableReader(AZURE),
+}
 """In the order of spec/replay.md."""
+
+FORMATS = tuple(READERS)
 
 TEXT_FORMATS: tuple[str, ...] = ("sharegpt", "messages", "prompts", "sglang-log")
 """Those that a tokenizer is for."""
@@ -55,28 +56,7 @@ def reader_of(
     """
     if run_length == FINEST:
         run_length = 1 if name in TOKEN_FORMATS else None
-    match name:
-        case "mooncake":
-            return MooncakeReader(run_length)
-        case "bailian":
-            return BailianReader()
-        case "weka":
-            return WekaReader()
-        case "sharegpt":
-            return ShareGPTReader(tokenizer, run_length)
-        case "messages":
-            return MessagesReader(tokenizer, run_length)
-        case "prompts":
-            return PromptsReader(tokenizer, run_length)
-        case "vllm-log":
-            return VLLMLogReader(run_length)
-        case "sglang-log":
-            return SGLangLogReader(tokenizer, run_length)
-        case "burstgpt":
-            return TableReader(BURSTGPT)
-        case "azure":
-            return TableReader(AZURE)
-    raise ValueError(name)
+    return READERS[name](tokenizer, run_length)
 
 
 def recognised(start: bytes) -> str | None:

@@ -1,4 +1,5 @@
-"""Mooncake's traces: one JSON object a line, with an id for every 512 input tokens.
+"""Mooncake's traces: one JSON object a line, with an id for every 512 input tokens; and Alibaba's
+of Qwen on Bailian, with seconds and an id for 16 tokens.
 
 Other tools write this format with other run lengths, with fractions of milliseconds, without an id
 for a last run that is cut, and in sessions: there a line has the tokens of one turn, after a prompt
@@ -115,6 +116,32 @@ class MooncakeReader:
             self._without_id += 1
             ids = (*ids, hashed(b"cut:%d" % fields.line))
         return input_length, output_length, ids
+
+
+_BAILIAN_RUN = 16
+_BAILIAN_FORM = (
+    "a line of bailian has chat_id, timestamp (seconds), input_length, output_length,"
+    " hash_ids (16 tokens)"
+)
+
+
+class BailianReader:
+    """Every line is a whole request, earlier turns included; what links turns isn't needed."""
+
+    name = "bailian"
+    has_times = True
+    notes: tuple[str, ...] = (NO_OUTPUTS,)
+
+    def records(self, chunks: Iterable[bytes], file: str) -> Iterator[TraceRecord]:
+        """Yield a record for every line."""
+        for fields in json_lines(chunks, file, _BAILIAN_FORM):
+            timestamp = fields.milliseconds("timestamp")
+            input_length = fields.count("input_length", 1)
+            output_length = fields.count("output_length", 0)
+            ids = fields.run_ids(input_length, _BAILIAN_RUN)
+            yield TraceRecord(
+                fields.line, timestamp, input_length, output_length, ids, _BAILIAN_RUN
+            )
 
 
 def record_line(record: TraceRecord) -> str:
