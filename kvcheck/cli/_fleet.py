@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
+from kvcheck.cli._options import together
 from kvcheck.cli._support import STDOUT, fail, say, set_globally, write_json
 from kvcheck.cli._traces import opened
 from kvcheck.cli._watch import Shown, watching
@@ -23,26 +24,26 @@ from kvcheck.tools.replay.trace import select
 from kvspec.errors import InvariantViolation
 from kvspec.fleet import FleetImplementation, PrefixIndex
 
-_Command = TypeVar("_Command", bound=Callable[..., Any])
 _ONE_POOL = ("plot_path", "html_path", "record_path")
 _INDEX = "kvfast"
 """The router uses this implementation's prefix index, whatever the engines run."""
 
 
-def with_fleet_options(command: _Command) -> _Command:
-    routes = click.option(
+with_fleet_options = together(
+    click.option(
+        "--engines",
+        type=click.IntRange(1, 10_000),
+        metavar="N",
+        help="Replay through N engines, each with its own pool of --num-blocks.",
+    ),
+    click.option(
         "--route",
         "routes",
         type=click.Choice(ROUTES),
         multiple=True,
         help="With --engines: how requests are routed. May be repeated.  [default: all routes]",
-    )
-    return click.option(
-        "--engines",
-        type=click.IntRange(1, 10_000),
-        metavar="N",
-        help="Replay through N engines, each with its own pool of --num-blocks.",
-    )(routes(command))
+    ),
+)
 
 
 def replay_fleet(

@@ -30,6 +30,17 @@ def _a_file(context: click.Context, option: click.Parameter, given: Path | None)
     return given
 
 
+def together(*options: Callable[[Command], Command]) -> Callable[[Command], Command]:
+    """Return these options as one, for commands that have all of them."""
+
+    def add(command: Command) -> Command:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return add
+
+
 impl_argument = click.argument("name", metavar="IMPL")
 record_argument = click.argument("record", metavar="RECORD", type=PATH)
 records_option = click.option(

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
+from kvcheck.cli._options import together
 from kvcheck.cli._support import MOST_BLOCKS, fail
 from kvcheck.discovery import find_implementation
 from kvcheck.installed import installed_implementations
@@ -19,8 +20,6 @@ from kvcheck.tools.replay.whatif_text import Memory
 from kvspec.errors import CacheMemoryError, ConfigError, UnknownImplementationError
 from kvspec.interface import Implementation
 from kvspec.planning import Planner
-
-_Command = TypeVar("_Command", bound=Callable[..., Any])
 
 MOST_GIB = 1 << 20
 
@@ -45,27 +44,27 @@ class CachedModel(Memory):
         return blocks
 
 
-def with_model_options(command: _Command) -> _Command:
-    model = click.option(
+with_model_options = together(
+    click.option(
         "--model",
         metavar="MODEL",
         help="Show memory for this model: a name that kvspec plan --list shows, or a plan file.",
-    )
-    memory = click.option(
+    ),
+    click.option(
         "--memory-gib",
         "memories_gib",
         type=click.FloatRange(min=0, min_open=True),
         multiple=True,
         metavar="GIB",
         help="With --model: GiB for the cache on each worker, in place of --num-blocks.",
-    )
-    tensor = click.option(
+    ),
+    click.option(
         "--tensor",
         type=click.IntRange(min=1),
         metavar="N",
         help="With --model: tensor-parallel ranks.",
-    )
-    return model(memory(tensor(command)))
+    ),
+)
 
 
 @dataclass(frozen=True)

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
+from kvcheck.cli._options import together
 from kvcheck.tools.replay.formats.choice import FORMATS
 from kvcheck.tools.replay.source import open_trace
 from kvcheck.tools.replay.trace import TraceSource
-
-_Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
 def opened(
@@ -24,22 +23,23 @@ def opened(
     return open_trace(trace, ordered=ordered, endless=given["limit"] is not None, **options)
 
 
-def with_trace_options(command: _Command) -> _Command:
-    run_length = click.option(
-        "--run-length",
-        type=click.IntRange(min=1),
-        metavar="N",
-        help="Tokens per id of a trace in Mooncake's format.  [default: 512]",
-    )
-    tokenizer = click.option(
-        "--tokenizer",
-        metavar="F",
-        help="A tokenizer.json, to count the tokens of texts exactly; needs the extra tokenizer.",
-    )
-    return click.option(
+with_trace_options = together(
+    click.option(
         "--format",
         "form",
         type=click.Choice(FORMATS),
         metavar="FORMAT",
         help=f"Format of TRACE: {', '.join(FORMATS)}.  [default: recognised by its content]",
-    )(run_length(tokenizer(command)))
+    ),
+    click.option(
+        "--run-length",
+        type=click.IntRange(min=1),
+        metavar="N",
+        help="Tokens per id of a trace in Mooncake's format.  [default: 512]",
+    ),
+    click.option(
+        "--tokenizer",
+        metavar="F",
+        help="A tokenizer.json, to count the tokens of texts exactly; needs the extra tokenizer.",
+    ),
+)

@@ -2,34 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, TypeVar
 
 import click
 
+from kvcheck.cli._options import together
 from kvcheck.processes import Processes
 from kvcheck.tasks import Cluster, Workers
 
 MOST_JOBS = 1000
 
-Command = TypeVar("Command", bound=Callable[..., Any])
 
-
-def workers_options(command: Command) -> Command:
-    jobs = click.option(
+workers_options = together(
+    click.option(
         "--jobs",
         type=click.IntRange(1, MOST_JOBS),
         default=1,
         help="Processes to use.",
-    )
-    cluster = click.option(
+    ),
+    click.option(
         "--cluster",
         metavar="ADDRESS",
         help="Use a Ray cluster instead of processes; 'local' starts one on this machine. Needs"
         " the extra cluster.",
-    )
-    return jobs(cluster(command))
+    ),
+)
 
 
 def workers_for(

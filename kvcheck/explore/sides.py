@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from kvcheck.explore.bounds import Configuration
 from kvcheck.explore.play import play
 from kvcheck.explore.state import BATCHED_STEP, Move, State, World, start
-from kvcheck.play.outputs import WITHOUT_SLOTS, Outputs
+from kvcheck.play.outputs import Outputs
 from kvcheck.play.player import Outcome, Player
 from kvcheck.play.scheduler import EMPTY, PREEMPTED, Seat
 from kvspec.audit import unwrapped
@@ -259,9 +259,7 @@ def batched_step(
 def outputs(config: ManagerConfig, num_requests: int) -> Outputs:
     num_tokens = num_requests * config.max_model_len_tokens
     num_rows = num_requests * len(config.managed_specs) * (config.max_model_len_tokens + ROOM)
-    lengths = [
-        None if isinstance(spec, WITHOUT_SLOTS) else num_tokens for spec in config.managed_specs
-    ]
+    lengths = [num_tokens if spec.has_slots else None for spec in config.managed_specs]
     return Outputs(num_rows, lengths)
 
 

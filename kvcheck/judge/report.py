@@ -30,7 +30,6 @@ from kvcheck.play.verdicts import Violation
 from kvcheck.rulebook import rule_names, rule_sentences, stated, titled
 from kvcheck.view.text import config_words
 from kvspec.editions import edition_of_rules, has_come
-from kvspec.specs import CrossAttentionSpec
 
 WIDTH = 80
 
@@ -282,7 +281,7 @@ def configuration(violation: Violation) -> str | None:
 def calls(violation: Violation) -> Iterator[str]:
     """Yield the operations of the program without arguments that its configuration ignores."""
     specs = violation.program.config.managed_specs
-    hidden = set() if any(isinstance(s, CrossAttentionSpec) for s in specs) else ENCODER
+    hidden = set() if any(spec.reads_encoder for spec in specs) else ENCODER
     for name, request, arguments in violation.operations:
         given = {key: value for key, value in arguments.items() if key not in hidden}
         if not any(given.get("new_computed_blocks") or ()):

@@ -15,7 +15,6 @@ from typing import Any, TypeAlias
 from kvcheck.play import steps as st
 from kvcheck.play.agreement import require_same, rule_of
 from kvcheck.play.broken_batches import broken_follows, broken_plans
-from kvcheck.play.outputs import WITHOUT_SLOTS
 from kvcheck.play.player import Outcome
 from kvcheck.play.runner import Runner, Tracked
 from kvcheck.play.scheduler import PREEMPTED, RUNNING, WAITING
@@ -172,9 +171,7 @@ def _lengths(runner: Runner, step: st.Batch, entries: Entries) -> list[int | Non
     wanted = sum(min(most, len(each.seat.tokens)) for each, most in entries.new)
     length = certain + min(wanted, max(0, step.token_budget - certain))
     return [
-        None
-        if isinstance(spec, WITHOUT_SLOTS) or (group + step.turn) % 4 == 3
-        else length + step.more_slots
+        None if not spec.has_slots or (group + step.turn) % 4 == 3 else length + step.more_slots
         for group, spec in enumerate(runner.specs)
     ]
 

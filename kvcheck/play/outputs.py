@@ -1,4 +1,4 @@
-"""The memory that a whole step writes to, and groups that get no slots."""
+"""The memory that a whole step writes to."""
 
 from __future__ import annotations
 
@@ -6,9 +6,6 @@ from array import array
 from collections.abc import Sequence
 
 from kvspec.batched import StepOutput
-from kvspec.specs import CircularBufferSpec, CrossAttentionSpec, EncoderOnlyAttentionSpec, MambaSpec
-
-WITHOUT_SLOTS = (MambaSpec, CrossAttentionSpec, EncoderOnlyAttentionSpec, CircularBufferSpec)
 
 UNTOUCHED = -7
 """Content of outputs before a step; slots that are not written keep it."""

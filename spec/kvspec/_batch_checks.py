@@ -18,17 +18,8 @@ from kvspec.following import checked_counts, checked_hashes
 from kvspec.interface import Capabilities, Feature, Implementation, KVCacheManager
 from kvspec.request import Request, RequestStatus, is_status
 from kvspec.specs import (
-    CircularBufferSpec,
-    CrossAttentionSpec,
-    EncoderOnlyAttentionSpec,
     LayerSpec,
-    MambaSpec,
 )
-
-_ELSEWHERE = (CrossAttentionSpec, EncoderOnlyAttentionSpec, CircularBufferSpec)
-"""Their blocks do not hold all tokens of the sequence (KV-REQ-3)."""
-_WITHOUT_SLOTS = (MambaSpec, *_ELSEWHERE)
-"""Their blocks do not hold one slot per token of the sequence (KV-BATCH-9)."""
 
 
 class Batched(Protocol):
@@ -206,7 +197,7 @@ def _check_running(batched: Batched, field: str, place: int, handle: int, num_to
         raise InvalidArgumentError(where, handle, "under way; start it as a new one")
     for group, spec in enumerate(manager.config.managed_specs):
         slots = len(blocks.groups[group]) * span_tokens(manager.config, group)
-        if computed > slots and not isinstance(spec, _ELSEWHERE):
+        if computed > slots and (spec.has_slots or spec.is_state):
             allowed = f"at most the {slots} slots it holds"
             raise InvalidArgumentError(f"{where}.num_computed_tokens", computed, allowed)
         first = _first_read_token(spec, request)
@@ -352,7 +343,7 @@ def mappings(config: ManagerConfig, given: object) -> list[memoryview | None]:
     views: list[memoryview | None] = []
     for group, (slots, spec) in enumerate(zip(given, specs, strict=True)):
         field = f"slot_mappings[{group}]"
-        if slots is not None and isinstance(spec, _WITHOUT_SLOTS):
+        if slots is not None and not spec.has_slots:
             raise InvalidArgumentError(field, slots, f"None: a group of {type(spec).__name__}")
         views.append(None if slots is None else slot_array(field, slots))
     return views

@@ -255,6 +255,7 @@ class CrossAttentionSpec(AttentionSpec):
     """Attention over the encoder's tokens; allocated once, never cached."""
 
     kind: ClassVar[str] = "cross_attention"
+    reads_encoder: ClassVar[bool] = True
     keeps_all_blocks: ClassVar[bool] = True
 
 
@@ -263,6 +264,7 @@ class CircularBufferSpec(AttentionSpec):
     """A ring of `block_size` slots: one block per request, written over and over, never cached."""
 
     kind: ClassVar[str] = "circular_buffer"
+    is_ring: ClassVar[bool] = True
     keeps_all_blocks: ClassVar[bool] = True
     prefix_cacheable: ClassVar[bool] = False
 
@@ -272,6 +274,7 @@ class EncoderOnlyAttentionSpec(AttentionSpec):
     """Attention that keeps nothing: needs no block at all."""
 
     kind: ClassVar[str] = "encoder_only_attention"
+    needs_blocks: ClassVar[bool] = False
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,15 @@ class Traits:
     is_state: ClassVar[bool] = False
     """Whether a block holds a state, and not the slots of its tokens."""
 
+    reads_encoder: ClassVar[bool] = False
+    """Whether its tokens are those of the encoder."""
+
+    is_ring: ClassVar[bool] = False
+    """Whether a request writes its one block over and over."""
+
+    needs_blocks: ClassVar[bool] = True
+    """Whether a request has blocks at all."""
+
     is_latent: ClassVar[bool] = False
     """Whether a token has one latent vector in place of keys and values."""
 
@@ -36,6 +45,11 @@ class Traits:
     def reads_whole_prefix(self) -> bool:
         """Whether each token reads all tokens before it."""
         return self.is_full_attention and self.keeps_all_blocks
+
+    @property
+    def has_slots(self) -> bool:
+        """Whether each token of the sequence has a slot of a block (KV-BATCH-9)."""
+        return self.needs_blocks and not (self.is_state or self.reads_encoder or self.is_ring)
 
     @property
     def window_tokens(self) -> int:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 import kvfast
-from kvcheck.play.outputs import WITHOUT_SLOTS, Outputs
+from kvcheck.play.outputs import Outputs
 from kvcheck.play.performing import perform
 from kvcheck.play.random_configs import random_config
 from kvcheck.play.random_programs import Draw, program_of_steps
@@ -165,7 +165,7 @@ class TableCheck(Check):
             if theirs is not None:
                 assert mine is not None
                 assert mine.tolist() == theirs[: len(mine)].tolist()
-            elif isinstance(self.config.managed_specs[group], WITHOUT_SLOTS):
+            elif not self.config.managed_specs[group].has_slots:
                 assert mine is None
         assert self.tables.difference(self.batched) is None
         for g, spec in enumerate(self.config.managed_specs):

@@ -14,7 +14,7 @@ from kvcheck.play.shadow.states import States
 from kvspec.blocks import NULL_BLOCK
 from kvspec.config import ManagerConfig
 from kvspec.errors import InvariantViolation
-from kvspec.specs import CircularBufferSpec, CrossAttentionSpec, EncoderOnlyAttentionSpec, LayerSpec
+from kvspec.specs import LayerSpec
 
 Lists = Sequence[Sequence[int]]
 """Block ids, one list per group."""
@@ -85,11 +85,11 @@ class ContentCheck:
                 self.states[number] = States(
                     self.shadow, number, spec, size, chosen, drafts_hold=holds
                 )
-            elif isinstance(spec, CrossAttentionSpec):
+            elif spec.reads_encoder:
                 self.encoders[number] = size
-            elif isinstance(spec, CircularBufferSpec):
+            elif spec.is_ring:
                 self.rings[number] = size
-            elif not isinstance(spec, EncoderOnlyAttentionSpec):
+            elif spec.needs_blocks:
                 self.groups[number] = (spec, size)
 
     def new_step_starts(self) -> None:

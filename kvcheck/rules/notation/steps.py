@@ -15,13 +15,6 @@ from kvcheck.rules.steps import UNTOUCHED, rows_of, slots_of
 from kvspec.batched import StepOutput, StepPlan
 from kvspec.interface import Feature
 from kvspec.sequential import batched_of
-from kvspec.specs import (
-    AttentionSpec,
-    CircularBufferSpec,
-    CrossAttentionSpec,
-    EncoderOnlyAttentionSpec,
-    LayerSpec,
-)
 
 ROOM = 64
 """Number of rows and slots allocated for outputs."""
@@ -77,11 +70,9 @@ class Steps:
             return self.batched.step(plan)
         room = members.get("room", ROOM)
         rows = rows_of(room)
-        groups = self.manager.config.kv_cache.groups
-        # No slots for blocks without tokens, such as states.
         slots = [
-            slots_of(ROOM) if "slots" in asked and _has_slots(group.spec) else None
-            for group in groups
+            slots_of(ROOM) if "slots" in asked and spec.has_slots else None
+            for spec in self.manager.config.managed_specs
         ]
         result = self.batched.step(plan, StepOutput(rows, slots))
         return _WithOutput(result, self._rows(rows, result.num_deltas), _written(slots))
@@ -105,13 +96,6 @@ class _WithOutput:
         self.num_deltas_left = result.num_deltas_left
         self.num_scheduled_tokens = result.num_scheduled_tokens
         self.hit_tokens = result.hit_tokens
-
-
-def _has_slots(spec: LayerSpec) -> bool:
-    """Check that each token has a slot in a block (KV-BATCH-9)."""
-    return isinstance(spec, AttentionSpec) and not isinstance(
-        spec, CrossAttentionSpec | EncoderOnlyAttentionSpec | CircularBufferSpec
-    )
 
 
 def _written(slots: Sequence[array[int] | None]) -> list[list[int] | None]:
