@@ -1,8 +1,8 @@
 """All calls of a manager by name, in one table for players, servers, monitors and recorders.
 
-Records and the protocol write a call as plain values (spec/records.md). `make` makes a call of
-them, `ANSWERS` and `decoded` convert results to plain values and back. A proxy of a manager is a
-`Delegating`, which receives all calls in one method.
+Records and the protocol write a call as plain values (spec/records.md, `kvspec.operations`). `make`
+makes a call of them, `plain` converts its result. A proxy of a manager is a `Delegating`, which
+receives all calls in one method.
 """
 
 # The type of a result follows from the call's name, which a type checker cannot know:
@@ -10,7 +10,7 @@ them, `ANSWERS` and `decoded` convert results to plain values and back. A proxy 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from functools import wraps
 from inspect import signature
@@ -18,11 +18,9 @@ from operator import index
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from kvspec._json import Where
-from kvspec.blocks import GroupHits, KVCacheBlocks, PrefixHit
+from kvspec.blocks import KVCacheBlocks
 from kvspec.errors import UnsupportedError
-from kvspec.event_codec import decode_event, decode_stats, encode_event, encode_stats
-from kvspec.inside import BlockCopies, CopyingManager
+from kvspec.inside import CopyingManager
 from kvspec.interface import KVCacheManager
 from kvspec.operations import OPERATIONS
 from kvspec.request import LoRA, MultimodalItem, PromptEmbeddings, Request, RequestInput
@@ -120,89 +118,9 @@ def sequence(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
-def _count(value: Any) -> int | None:
-    return None if value is None else index(value)
-
-
-def _lists(blocks: KVCacheBlocks | None) -> list[list[int]] | None:
-    return None if blocks is None else blocks.to_lists()
-
-
-def _as_it_is(answer: Any) -> Any:
-    return answer
-
-
-ANSWERS: Mapping[str, Callable[[Any], Any]] = {
-    "get_computed_blocks": lambda hit: {
-        "blocks": hit.blocks.to_lists(),
-        "num_computed_tokens": index(hit.hit_length_tokens),
-        "num_uncached_common_prefix_tokens": _count(hit.uncached_common_prefix_tokens),
-    },
-    "find_longest_cache_hit_per_group": lambda hits: {
-        "blocks": hits.blocks.to_lists(),
-        "hit_lengths": ints(hits.hit_lengths_tokens),
-    },
-    "allocate_slots": _lists,
-    "pop_blocks_for_free": ints,
-    "cache_partial_block": _as_it_is,
-    "withdraw": list,
-    "reset_prefix_cache": _as_it_is,
-    "get_num_common_prefix_blocks": ints,
-    "get_num_blocks_to_allocate": index,
-    "take_new_block_ids": ints,
-    "take_block_copies": lambda copies: {
-        "pairs": [ints(pair) for pair in copies.pairs],
-        "retained": ints(copies.retained),
-    },
-    "make_prefix_cache_stats": lambda stats: None if stats is None else encode_stats(stats),
-    "take_events": lambda events: [encode_event(event) for event in events],
-}
-"""The encoder of each call's result, for calls that have one."""
-
-
 def plain(name: str, answer: Any) -> Any:
     """Encode a result in plain values; None for a call without one, whatever it returned."""
-    return ANSWERS[name](answer) if name in ANSWERS else None
-
-
-def _blocks(lists: Sequence[Sequence[int]]) -> KVCacheBlocks:
-    return KVCacheBlocks(tuple(map(tuple, lists)))
-
-
-def decoded(name: str, answer: Any, where: Where, *, int_hashes: bool) -> Any:
-    """Decode a result. Raises FormatError if it is not a valid event or statistics."""
-    if answer is None:
-        return None
-    if name == "take_events":
-        return tuple(
-            decode_event(event, where.item(position), int_hashes=int_hashes)
-            for position, event in enumerate(answer)
-        )
-    if name == "make_prefix_cache_stats":
-        return decode_stats(answer, where)
-    return DECODED.get(name, _as_it_is)(answer)
-
-
-DECODED: Mapping[str, Callable[[Any], Any]] = {
-    "get_computed_blocks": lambda hit: PrefixHit(
-        _blocks(hit["blocks"]), hit["num_computed_tokens"], hit["num_uncached_common_prefix_tokens"]
-    ),
-    "find_longest_cache_hit_per_group": lambda hits: GroupHits(
-        _blocks(hits["blocks"]), tuple(hits["hit_lengths"])
-    ),
-    "allocate_slots": _blocks,
-    "pop_blocks_for_free": tuple,
-    "get_num_common_prefix_blocks": tuple,
-    "get_blocks": lambda lists: _blocks(lists["blocks"]),
-    "get_unhashed_block_ids": lambda lists: tuple(map(tuple, lists["unhashed"])),
-    "take_new_block_ids": tuple,
-    "withdraw": tuple,
-    "take_block_copies": lambda copies: BlockCopies(
-        tuple((source, destination) for source, destination in copies["pairs"]),
-        tuple(copies["retained"]),
-    ),
-    "take_residency_samples": tuple,
-}
+    return OPERATIONS[name].answer.write(answer)
 
 
 class Proxy:

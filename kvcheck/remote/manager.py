@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from kvcheck.play.calls import DEFAULTS, Delegating, decoded
+from kvcheck.play.calls import DEFAULTS, Delegating
 from kvcheck.play.elsewhere import ElsewhereManager
 from kvcheck.remote.connection import Connection
 from kvcheck.remote.values import carried
@@ -21,7 +21,10 @@ from kvspec.errors import (
     RemoteError,
     UnknownBlockError,
 )
+from kvspec.event_codec import decode_event
+from kvspec.events import Event
 from kvspec.interface import KVCacheManager
+from kvspec.operations import LOOK_UPS
 from kvspec.request import Request, RequestStatus
 from kvspec.snapshot import Snapshot
 
@@ -29,8 +32,6 @@ ALLOCATE_DEFAULTS: Mapping[str, object] = DEFAULTS["allocate_slots"]
 
 LISTS = ("get_blocks", "get_unhashed_block_ids")
 """Calls that are one message, `get_block_ids`."""
-
-WITH_BLOCKS = ("get_computed_blocks", "find_longest_cache_hit_per_group", *LISTS)
 
 
 class RemoteManager(Delegating, ElsewhereManager):
@@ -87,12 +88,22 @@ class RemoteManager(Delegating, ElsewhereManager):
         else:
             sent = {argument: carried(argument, value) for argument, value in args.items()}
             answer = own(request, self.connection).call(op, self.handle, sent)
-        lists = answer["blocks"] if name in WITH_BLOCKS else answer
-        if name in (*WITH_BLOCKS, "allocate_slots") and lists is not None:
-            self._check_lists(lists)
+        if name in LOOK_UPS:
+            self._check_lists(answer.blocks)
+        elif name == "allocate_slots" and answer is not None:
+            self._check_lists(answer)
+        elif name in LISTS:
+            self._check_lists(answer["blocks"])
+            return answer["blocks" if name == "get_blocks" else "unhashed"]
+        return self._events(answer) if name == "take_events" else answer
+
+    def _events(self, answer: list[Any]) -> tuple[Event, ...]:
         where, int_hashes = Where("answer", field="result"), self.config.int_event_hashes
         try:
-            return decoded(name, answer, where, int_hashes=int_hashes)
+            return tuple(
+                decode_event(event, where.item(place), int_hashes=int_hashes)
+                for place, event in enumerate(answer)
+            )
         except FormatError as error:
             raise self.connection.nonsense(str(error)) from None
 
@@ -128,9 +139,10 @@ class RemoteManager(Delegating, ElsewhereManager):
         found: Snapshot = self._call("snapshot")
         return found
 
-    def _check_lists(self, groups: Sequence[object]) -> None:
-        if len(groups) != len(self.config.kv_cache.groups):
-            raise self.connection.nonsense(f"{len(groups)} lists of blocks, not one per group")
+    def _check_lists(self, blocks: KVCacheBlocks) -> None:
+        if len(blocks.groups) != len(self.config.kv_cache.groups):
+            problem = f"{len(blocks.groups)} lists of blocks, not one per group"
+            raise self.connection.nonsense(problem)
 
     def _sent_hits(self, hit: KVCacheBlocks) -> list[Any]:
         return [

@@ -28,6 +28,7 @@ from kvspec._json import (
     structure,
     text,
 )
+from kvspec._shapes import tuple_of
 from kvspec.codec import decode_manager_config
 from kvspec.event_codec import decode_stats
 from kvspec.offload import Found
@@ -217,7 +218,7 @@ MESSAGES: Mapping[str, MessageShape] = {
     ),
     **{name: _of_record(name) for name in sorted(_TAKEN_FROM_RECORDS)},
     "cache_partial_block": _shape(_REQUEST, boolean, group=integer, num_tokens=integer),
-    "take_residency_samples": _shape(_MANAGER, list_of(decode_sample)),
+    "take_residency_samples": _shape(_MANAGER, tuple_of(decode_sample)),
     "get_usage": _shape(_MANAGER, structure({"num_free_blocks": integer, "usage": real})),
     "snapshot": _shape(_MANAGER, decode_snapshot),
     "make_window": _shape((), null, window=count, max_requests=integer),

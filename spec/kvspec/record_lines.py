@@ -173,7 +173,7 @@ def decode_operation(value: object, where: Where, header: Header, index: int) ->
     found = _with_outcome(rest, where, required, {"result": shape.result}, TRACE_ERRORS)
     if found["i"] != index:
         raise where.member("i").error(f"{found['i']} where {index} is due")
-    result = found.get("result")
+    result = value.get("result")  # as it is written
     if name == "take_events" and result is not None:
         for position, event in enumerate(result):
             decode_event(

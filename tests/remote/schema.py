@@ -58,7 +58,6 @@ LEAVES: Mapping[Any, Schema] = {
         | {"prefixItems": [{"type": "string"}, {"$ref": "#/$defs/spec"}]},
     },
     values._carried_back: True,
-    recorded.stats: {"$ref": "#/$defs/stats"},
     planning_functions._uniform_type: {
         "allOf": [
             {"$ref": "#/$defs/spec"},

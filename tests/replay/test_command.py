@@ -18,8 +18,8 @@ from rich.console import Console
 from kvcheck.cli import _watch, main
 from kvcheck.cli._live import LiveView
 from kvcheck.tools.replay.formats.mooncake import record_line
-from kvcheck.tools.replay.trace import short_names
 from kvcheck.tools.replay.synth import SynthTrace
+from kvcheck.tools.replay.trace import short_names
 from tests.cases import Case, cases
 from tests.commands import said_by
 from tests.replay.records import line
