@@ -193,15 +193,8 @@ class Listener(ForwardingImplementation):
             heard.is_whole = False
         return cast(BatchedImplementation, self.inner).batched(unwrapped(manager))
 
-    def create(
-        self,
-        config: ManagerConfig,
-        *,
-        check_invariants: bool = True,
-        clock: Callable[[], int] | None = None,
-    ) -> KVCacheManager:
-        manager = self.inner.create(config, check_invariants=check_invariants, clock=clock)
-        return self._listened(config, manager, is_whole=True)
+    def create(self, config: ManagerConfig, **options: Any) -> KVCacheManager:
+        return self._listened(config, self.inner.create(config, **options), is_whole=True)
 
     def restore(self, config: ManagerConfig, snapshot: Snapshot) -> KVCacheManager:
         """Restore a manager; the calls that led to its state are unknown."""

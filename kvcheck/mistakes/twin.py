@@ -10,7 +10,7 @@ import importlib
 import importlib.util
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from importlib.machinery import ModuleSpec, SourceFileLoader
@@ -41,14 +41,8 @@ def unaudited(implementation: Implementation) -> Implementation:
     kind: Any = type(implementation)
 
     class Unaudited(kind):  # type: ignore[misc]  # any class
-        def create(
-            self,
-            config: ManagerConfig,
-            *,
-            check_invariants: bool = True,
-            clock: Callable[[], int] | None = None,
-        ) -> KVCacheManager:
-            made: KVCacheManager = super().create(config, check_invariants=False, clock=clock)
+        def create(self, config: ManagerConfig, **options: Any) -> KVCacheManager:
+            made: KVCacheManager = super().create(config, **{**options, "check_invariants": False})
             return made
 
         def restore(self, config: ManagerConfig, snapshot: Snapshot) -> KVCacheManager:

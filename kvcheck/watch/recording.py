@@ -84,20 +84,14 @@ class RecordedImplementation(ForwardingImplementation):
         has = self.inner.capabilities
         return replace(has, features=has.features - NOT_RECORDED)
 
-    def create(
-        self,
-        config: ManagerConfig,
-        *,
-        check_invariants: bool = True,
-        clock: Callable[[], int] | None = None,
-    ) -> KVCacheManager:
+    def create(self, config: ManagerConfig, **options: Any) -> KVCacheManager:
         """Make a manager that is recorded.
 
         Raises UnsupportedError for a second one, or for one that does not show its state.
         """
         if self._recording is not None:
             raise UnsupportedError("a second manager", "a record")
-        manager = self.inner.create(config, check_invariants=check_invariants, clock=clock)
+        manager = self.inner.create(config, **options)
         has = self.inner.capabilities
         source = f"{has.name} {has.version}"
         header = Header(

@@ -5,11 +5,13 @@ from __future__ import annotations
 import hashlib
 import sys
 from array import array
-from collections.abc import Callable, Mapping
-from itertools import islice
+from collections.abc import Mapping
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from kvspec._json import Where, anything, checked_members
+from kvspec._shapes import Form, Shape, as_it_is
 from kvspec.columns import CODES, Columns
 from kvspec.errors import SavedStateError
 from kvspec.snapshot import MambaState, RequestState, Snapshot
@@ -41,7 +43,7 @@ def write_state(file: BinaryIO, config: Mapping[str, Any], columns: Columns) -> 
 
     head = {"format": FORMAT, "version": VERSION, "config": dict(config)}
     put(_MAGIC + cbor2.dumps(head))
-    put(cbor2.dumps(["rest", _encoded_rest(columns.rest)]))
+    put(cbor2.dumps(["rest", _REST.write(columns.rest)]))
     requests = iter(columns.rest.requests.items())
     while rows := dict(islice(requests, REQUESTS_PER_FRAME)):
         put(cbor2.dumps(["requests", {name: _encoded(row) for name, row in rows.items()}]))
@@ -140,7 +142,7 @@ class StateFile:
                 if name == "requests":
                     requests.update({each: _decoded_row(row) for each, row in value.items()})
                 elif name == "rest":
-                    rest = _decoded_rest(value)
+                    rest = checked_members(value, Where("rest"), _REST.required, {})
                 else:
                     raise ValueError(f"an unknown frame {name!r}")
             except (TypeError, KeyError, AttributeError) as error:
@@ -151,7 +153,8 @@ class StateFile:
             raise ValueError(f"a column that ends in the middle of a number: {error}") from error
         if not rest:
             raise ValueError("the frame rest is missing")
-        return Columns(rest=Snapshot(requests=requests, **rest), **arrays)
+        made = _REST.made(rest, Where("rest"), requests=requests, **_POOL)
+        return Columns(rest=made, **arrays)
 
 
 def _filled(stream: Any, room: memoryview[int]) -> memoryview[int]:
@@ -217,36 +220,31 @@ def _decoded_row(value: Any) -> RequestState:
     return RequestState(tuple(map(_unpacked, lists)), tuple(counts), mamba)
 
 
-def _encoded_rest(rest: Snapshot) -> dict[str, Any]:
-    return {
-        "num_blocks": rest.num_blocks,
-        "none_hash": rest.none_hash,
-        "popped_blocks": _packed(rest.popped_blocks),
-        "new_block_ids": [_packed(ids) for ids in rest.new_block_ids],
-        "step_keys": [sorted(keys) for keys in rest.step_keys],
-        "reserved_blocks": _packed(rest.reserved_blocks),
-        "pending_copies": [
-            _packed([block for pair in pairs for block in pair]) for pairs in rest.pending_copies
-        ],
-        "written_from": _packed([n for pair in rest.written_from.items() for n in pair], "q"),
-    }
-
-
 def _pairs(content: bytes, code: str = "i") -> tuple[tuple[int, int], ...]:
     flat = _unpacked(content, code)
     return tuple(zip(flat[::2], flat[1::2], strict=True))
 
 
-def _decoded_rest(value: Any) -> dict[str, Any]:
-    each: dict[str, Callable[[Any], Any]] = {
-        "num_blocks": int,
-        "none_hash": bytes,
-        "popped_blocks": _unpacked,
-        "new_block_ids": lambda groups: tuple(map(_unpacked, groups)),
-        "step_keys": lambda groups: tuple(map(frozenset, groups)),
-        "reserved_blocks": _unpacked,
-        "pending_copies": lambda groups: tuple(map(_pairs, groups)),
-        "written_from": lambda content: dict(_pairs(content, "q")),
-    }
-    pool = {"free_queue": (), "ref_counts": (), "block_keys": (), "covered_tokens": ()}
-    return {name: read(value[name]) for name, read in each.items()} | pool | {"lookup_order": {}}
+_POOL: Mapping[str, Any] = {
+    **{"free_queue": (), "ref_counts": (), "block_keys": (), "covered_tokens": ()},
+    "lookup_order": {},
+}
+"""What the columns have."""
+
+_REST = Shape(
+    Snapshot,
+    forms={
+        int: Form(anything, as_it_is),
+        bytes: Form(anything, as_it_is),
+        tuple[int, ...]: Form(lambda content, _: _unpacked(content), _packed),
+        tuple[tuple[int, int], ...]: Form(
+            lambda content, _: _pairs(content), lambda pairs: _packed(chain.from_iterable(pairs))
+        ),
+        Mapping[int, int]: Form(
+            lambda content, _: dict(_pairs(content, "q")),
+            lambda found: _packed(chain.from_iterable(found.items()), "q"),
+        ),
+    },
+    sometimes=(),
+    elsewhere=(*_POOL, "requests"),
+)

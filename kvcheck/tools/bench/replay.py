@@ -82,10 +82,10 @@ class _Recorder(ForwardingImplementation):
         self._numbers: dict[str, int] = {}
         self._released: dict[int, tuple[list[Do], int]] = {}
 
-    def create(self, config: ManagerConfig, *, check_invariants: bool) -> KVCacheManager:
+    def create(self, config: ManagerConfig, **options: Any) -> KVCacheManager:
         """Make a manager without events and statistics, which are not read here."""
         plain = replace(config, enable_events=False, log_stats=False)
-        inner = self.inner.create(plain, check_invariants=check_invariants)
+        inner = self.inner.create(plain, **options)
         return Forwarding(inner, self.perform)  # type: ignore[abstract]  # made of the interface
 
     def make_request(self, manager: Any, given: RequestInput) -> Request:
