@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
+from examples.own_manager.final import MyImplementation, MyManager
 from kvref.implementation import ReferenceImplementation
 from kvref.manager import ReferenceManager
 from kvspec.audit import unwrapped
 from kvspec.config import ManagerConfig
-from kvspec.interface import Capabilities, Feature, KVCacheManager
+from kvspec.interface import Capabilities, Feature, Implementation, KVCacheManager
 from kvspec.snapshot import Snapshot
 
 
@@ -40,3 +41,15 @@ class WithManager(ReferenceImplementation):
         manager = unwrapped(super().restore(config, snapshot))
         manager.__class__ = self.manager_class  # the state is that of the class it was made as
         return manager
+
+
+def minimal(
+    manager_class: type[MyManager] = MyManager, features: frozenset[Feature] = frozenset()
+) -> Implementation:
+    """An implementation with this class of manager; `features`: what it promises besides."""
+    named = {
+        "name": "minimal",
+        "manager_class": manager_class,
+        "features": MyImplementation.features | features,
+    }
+    return cast(Implementation, type("Minimal", (MyImplementation,), named)())

@@ -19,7 +19,7 @@ from kvspec.interface import Feature, Implementation, KVCacheManager
 from kvspec.request import LoRA, RequestInput
 from kvspec.sequential import SequentialManager, batched_of
 from kvspec.specs import FullAttentionSpec, SlidingWindowSpec
-from tests.judge.minimal import minimal
+from tests.stand_ins import minimal
 
 SPEC = FullAttentionSpec(2, 1, 8, "float16")
 CONFIG = ManagerConfig(KVCacheConfig(5, (KVCacheGroup(("layer.0",), SPEC),)), 64)

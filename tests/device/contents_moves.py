@@ -24,8 +24,7 @@ from kvspec.interface import Implementation
 from kvspec.request import Request, RequestStatus
 from kvspec.sequential import batched_of
 from kvspec.tier import TieredImplementation
-from tests.device.contents import Contents, fingerprints
-from tests.device.contents_cases import Case
+from tests.device.contents import Case, Contents, fingerprints
 from tests.device.models import DEVICE, LateStreams, filled
 
 LONGEST = 30

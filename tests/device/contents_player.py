@@ -17,8 +17,7 @@ from kvspec.batched import StepOutput, StepPlan
 from kvspec.interface import Implementation
 from kvspec.request import RequestInput
 from kvspec.specs import LayerSpec, MambaSpec
-from tests.device.contents import WrongContentError, fingerprints
-from tests.device.contents_cases import Case, first_read
+from tests.device.contents import Case, WrongContentError, fingerprints, first_read
 from tests.device.contents_moves import LONGEST, Moves, One
 
 

@@ -15,7 +15,7 @@ import kvfast
 import kvref
 from kvfast.device import Backend
 from kvspec.interface import Implementation
-from tests.device.contents_cases import ARRANGED, CASES, Case
+from tests.device.contents import ARRANGED, CASES, Case
 from tests.device.contents_player import Player
 from tests.device.models import DEVICE
 

@@ -24,8 +24,7 @@ from tests.device import (
     test_swap,
     test_tables,
 )
-from tests.device.contents import WrongContentError
-from tests.device.contents_cases import ARRANGED, CASES, Case
+from tests.device.contents import ARRANGED, CASES, Case, WrongContentError
 from tests.device.mistakes import TEXTS
 from tests.device.models import DEVICE, full, mamba
 from tests.device.prefixes import play as play_prompts

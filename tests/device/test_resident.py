@@ -22,8 +22,15 @@ from kvspec.config import ManagerConfig
 from kvspec.errors import InvalidArgumentError, UnsupportedError
 from kvspec.request import RequestInput
 from kvspec.specs import CircularBufferSpec, LayerSpec, RSWASpec, SlidingWindowSpec
-from tests.device.resident import ResidentCheck, resident_engines
-from tests.device.tables import FULL, MAMBA, config_of, kernel_device, rows_of
+from tests.device.tables import (
+    FULL,
+    MAMBA,
+    ResidentCheck,
+    config_of,
+    kernel_device,
+    resident_engines,
+    rows_of,
+)
 
 WINDOW = SlidingWindowSpec(4, 1, 8, "float16", sliding_window=5)
 

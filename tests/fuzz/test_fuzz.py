@@ -13,8 +13,7 @@ from kvcheck.play.steps import Program
 from kvfast._build import is_compiled
 from tests.fuzz.core import PLANTED, program_of
 from tests.fuzz.drawing import draw_config
-from tests.lockstep.choices import OTHERS
-from tests.lockstep.tally import Tally
+from tests.lockstep.choices import OTHERS, Tally
 
 
 def fuzz(root: Path, *given: str) -> subprocess.CompletedProcess[str]:

@@ -44,9 +44,9 @@ from kvspec.interface import Implementation
 from kvspec.policy import Policy
 from kvspec.record import Operation
 from kvspec.record_file import read_trace
-from tests.judge.minimal import minimal
 from tests.mistakes import POOLS, mistaken
 from tests.programs import SCENARIOS
+from tests.stand_ins import minimal
 
 DIRECTED = dict(BUDGETS)["directed"]
 KIND = ("KV-POOL-6", "answers_as_the_reference")

@@ -31,9 +31,9 @@ from kvspec.request import RequestInput
 from kvspec.requirements import LIMITS, VALUES
 from kvspec.specs import FullAttentionSpec, MambaSpec, RSWASpec
 from tests.judge.declared import Declared
-from tests.judge.minimal import minimal
 from tests.programs import SCENARIOS
 from tests.remote.servers import config, serve
+from tests.stand_ins import minimal
 
 REFERENCE = kvref.implementation()
 ALL = REFERENCE.capabilities

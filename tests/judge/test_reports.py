@@ -54,9 +54,9 @@ from kvspec.errors import UnsupportedError
 from kvspec.interface import Feature, Implementation
 from kvspec.policy import Policy
 from tests.cases import Case, cases
-from tests.judge.minimal import minimal
 from tests.mistakes import mistaken
 from tests.programs import SCENARIOS
+from tests.stand_ins import minimal
 
 REFERENCE = kvref.implementation()
 DIRECTED = dict(BUDGETS)["directed"]

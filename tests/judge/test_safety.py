@@ -30,9 +30,9 @@ from kvspec.specs import (
     LayerSpec,
 )
 from tests.cases import Case, cases, words
-from tests.judge.minimal import minimal
 from tests.mistakes import mistaken
 from tests.programs import CFG, SCENARIOS, A, configure
+from tests.stand_ins import minimal
 
 TWINS: tuple[tuple[str, Implementation], ...] = (
     ("eviction keeps the key", mistaken("KeepsKeysOfTakenBlocks", audits=True)),

@@ -26,9 +26,9 @@ from kvref.block_pool import BlockPool
 from kvref.implementation import ReferenceImplementation
 from kvspec.errors import UnsupportedError
 from kvspec.interface import Implementation
-from tests.judge.minimal import minimal
 from tests.mistakes import mistaken
 from tests.programs import SCENARIOS
+from tests.stand_ins import minimal
 
 REFERENCE = kvref.implementation()
 RULE = "KV-POOL-11"

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import importlib.util
 import itertools
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import fields, replace
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import MISSING, Field, fields, replace
 from math import lcm
 from random import Random
 from types import MappingProxyType
@@ -20,8 +21,9 @@ from kvcheck.judge.production import production_program
 from kvcheck.play import steps as st
 from kvcheck.play.steps import Program
 from kvspec.config import HASH_FUNCTIONS, ManagerConfig
+from kvspec.inside import hits_end_inside, leaves_states_inside
 from kvspec.policy import Policy
-from kvspec.specs import ChunkedLocalAttentionSpec
+from kvspec.specs import SPEC_TYPES, ChunkedLocalAttentionSpec, UniformTypeKVCacheSpecs
 
 OTHERS: Mapping[str, object] = MappingProxyType(
     {
@@ -130,3 +132,108 @@ def chosen_programs(seed: int, max_steps: int) -> Iterator[Program]:
     random = Random(seed)
     programs = (production_program(random, max_steps) for _ in itertools.count())
     return under_choices(programs, Random(seed))
+
+
+def _default(member: Field[Any]) -> Any:
+    return member.default if member.default_factory is MISSING else member.default_factory()
+
+
+def _optional(cls: Any) -> list[str]:
+    return [member.name for member in fields(cls) if _default(member) is not MISSING]
+
+
+def _other(value: Any) -> list[str]:
+    """Return the members of a dataclass that are not as they are by default."""
+    usual = {member.name: _default(member) for member in fields(value)}
+    return [name for name in _optional(value) if getattr(value, name) != usual[name]]
+
+
+def _sizes(config: ManagerConfig) -> set[int]:
+    return {spec.block_size for spec in config.managed_specs}
+
+
+TOGGLES = ("enable_events", "log_stats", "residency_sample_rate")
+"""Members of a configuration that are left as they are now and then, too: `usual log_stats`."""
+OF_SPECS = ("extra_retained_tokens", "num_speculative_blocks", "mamba_cache_mode")
+LARGE: Mapping[str, Callable[[ManagerConfig], object]] = MappingProxyType(
+    {
+        "hits inside a block": hits_end_inside,
+        "states inside chunks, no finer hashes": leaves_states_inside,
+        "given hashes": lambda config: config.given_hash_bytes,
+        "blocks of 256 tokens": lambda config: 256 in _sizes(config),
+        "pool of 100,000 blocks": lambda config: config.kv_cache.num_blocks >= 100_000,
+    }
+)
+"""Of configurations: production sizes, and what a subject makes or `chosen` draws."""
+OF_LARGE = {"hash_block_size_tokens", "policy", "xxhash_cbor"}
+"""What no small configuration has otherwise than usual."""
+OF_CONFIG: Mapping[str, Callable[[ManagerConfig], object]] = MappingProxyType(
+    {
+        "retention": lambda config: config.retention_interval_tokens,
+        "three groups": lambda config: len(config.managed_specs) >= 3,
+        "blocks of 1 token": lambda config: 1 in _sizes(config),
+        "blocks of unequal sizes": lambda config: len(_sizes(config)) > 1,
+        "pool of 40 blocks or fewer": lambda config: config.kv_cache.num_blocks <= 40,
+        "another hash seed": lambda config: config.hash_seed != "0",
+    }
+)
+
+
+def _configured(config: ManagerConfig) -> Iterator[str]:
+    """Yield the options of a configuration: members that are set, kinds of groups, conditions."""
+    other = _other(config)
+    yield from other
+    yield from (f"usual {name}" for name in TOGGLES if name not in other)
+    for spec in config.managed_specs:
+        yield type(spec).__name__
+        yield from (name for name in _other(spec) if name in OF_SPECS)
+    yield config.hash_function
+    yield from (f"choice of {n}" for n, c in OTHERS.items() if getattr(config.policy, n) == c)
+    yield from (name for name, holds in {**OF_CONFIG, **LARGE}.items() if holds(config))
+
+
+NEVER = {"Run.encoder_tokens", "EvictIds", "EvictIds.blocks", "pcp_world_size", "registry"}
+"""Of other programs: a running request has its encoder's blocks, explorations evict by id, whole
+requests are split over ranks by an engine, and code is no option."""
+
+
+def _every_option() -> Iterator[str]:
+    yield from _optional(ManagerConfig)
+    yield from (f"usual {name}" for name in TOGGLES)
+    yield from (each.__name__ for each in SPEC_TYPES if each is not UniformTypeKVCacheSpecs)
+    yield from (*OF_SPECS, *OF_CONFIG, *functions())
+
+
+def _every_step() -> Iterator[str]:
+    for cls in st.Step.__subclasses__():
+        yield cls.__name__
+        yield from (f"{cls.__name__}.{name}" for name in _optional(cls))
+
+
+class Tally:
+    """Operations and their options, which are counted once for each operation under them."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+        self.num_operations = 0
+
+    def add_program(self, program: Program, num_operations: int = 1) -> None:
+        self.num_operations += num_operations
+        self.counts.update(dict.fromkeys(_configured(program.config), num_operations))
+        for step in program.steps:
+            cls = type(step).__name__
+            self.counts.update([cls, *(f"{cls}.{name}" for name in _other(step))])
+
+    def never_drawn(self) -> list[str]:
+        names = (
+            *_every_option(),
+            *LARGE,
+            *(f"choice of {name}" for name in OTHERS),
+            *_every_step(),
+        )
+        return [name for name in names if not self.counts[name] and name not in NEVER]
+
+    def never_drawn_small(self) -> list[str]:
+        """Return those of small configurations that no program had."""
+        left_out = {*NEVER, *OF_LARGE}
+        return [name for name in _every_option() if not self.counts[name] and name not in left_out]

@@ -50,7 +50,7 @@ from kvspec.specs import (
     RSWASpec,
     SlidingWindowSpec,
 )
-from tests.lockstep.choices import OTHERS, chosen, chosen_programs, in_flight
+from tests.lockstep.choices import OTHERS, Tally, chosen, chosen_programs, in_flight
 from tests.lockstep.inside import (
     CARELESS,
     Careless,
@@ -58,7 +58,6 @@ from tests.lockstep.inside import (
     large_steps_inside,
     perform_careless,
 )
-from tests.lockstep.tally import Tally
 
 MAX_STEPS = 40
 STEPS = 12

@@ -27,11 +27,10 @@ from kvspec.errors import InvariantViolation, KVSpecError
 from kvspec.interface import Implementation
 from kvspec.policy import Policy
 from kvspec.profile import find_profile
-from tests.lockstep.choices import OTHERS, under_choices
+from tests.lockstep.choices import OTHERS, Tally, under_choices
 from tests.lockstep.inside import find_difference, steps_inside
 from tests.lockstep.inside import run as run_inside
 from tests.lockstep.production import is_plain
-from tests.lockstep.tally import Tally
 from tests.mistakes import mistaken, of_kvfast
 
 MAX_STEPS = 60

@@ -9,9 +9,8 @@ import pytest
 
 from kvcheck.play.steps import Program
 from kvspec.interface import Implementation
-from tests.lockstep.choices import chosen_programs
+from tests.lockstep.choices import TOGGLES, Tally, chosen_programs
 from tests.lockstep.production import MAX_STEPS, SEED, compared, stories
-from tests.lockstep.tally import TOGGLES, Tally
 from tests.lockstep.test_lockstep import build
 
 NUM_STORIES = 136

@@ -2,23 +2,228 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
+from random import Random
+from typing import ClassVar, TypeAlias
 
 import pytest
-from hypothesis import HealthCheck, settings
-from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
+from hypothesis import HealthCheck, Phase, event, note, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 import kvref
+from kvcheck.judge.inside_programs import InsideDraw, inside_config
+from kvcheck.judge.production import LongDraw, production_config
+from kvcheck.play import steps
+from kvcheck.play.checks import CompareCheck, EventCheck
 from kvcheck.play.illegal_operations import ILLEGAL_OPERATIONS
-from kvcheck.play.performing import perform
+from kvcheck.play.performing import finish, perform, perform_step
+from kvcheck.play.random_configs import random_config
+from kvcheck.play.random_programs import LAST, Draw
 from kvcheck.play.runner import Runner
+from kvcheck.play.scheduler import LOADING, PREEMPTED, RUNNING, WAITING
+from kvcheck.play.situations import SituationCounter
 from kvcheck.play.steps import Admit, Arrive, Break, Program
+from kvspec.config import ManagerConfig
 from kvspec.errors import InvariantViolation, SpoiltError
-from kvspec.interface import Implementation
+from kvspec.interface import Feature, Implementation
+from tests.lockstep.choices import OTHERS, with_policy
 from tests.lockstep.test_lockstep import fast
-from tests.machines.machine import inside, planted, production, small, twin_machine
 from tests.mistakes import POOLS, mistaken, of_kvfast
 from tests.programs import SCENARIOS, configure, full
+
+RANDOMS = st.randoms(use_true_random=True)
+"""Seeds that Hypothesis chooses: were each number its own, rare options would be frequent."""
+
+MAX_REQUESTS = 6
+FEW_BLOCKS = 256
+"""Pools up to this size allow a hundred compared calls within tenths of a second."""
+
+DrawOf: TypeAlias = Callable[[Random], Draw]
+"""Draws a configuration, and makes what the steps under it are drawn from."""
+
+
+def small(random: Random) -> Draw:
+    """Draw small pools, where everything happens often, with groups of any types."""
+    return Draw(random, random_config(random, hybrid=random.random() < 0.2, is_mixed=True))
+
+
+def inside(random: Random) -> Draw:
+    """Draw states beside others, with hits that end inside a block."""
+    return InsideDraw(random, inside_config(random), long_texts=True)
+
+
+def production(random: Random, *, is_quick: bool = True) -> Draw:
+    """Draw pools and texts of thousands; `is_quick`: few pools are large."""
+    return LongDraw(random, production_config(random, is_quick=is_quick))
+
+
+def as_set(random: Random, config: ManagerConfig) -> ManagerConfig:
+    """Set options as engines do, and sometimes a policy that is not the rules' default."""
+    choice = random.choice((None, None, None, *OTHERS))
+    return replace(
+        with_policy(config, [choice] if choice else []),
+        enable_events=random.random() < 0.5,
+        log_stats=random.random() < 0.5,
+        residency_sample_rate=random.choice((0.0, 0.0, 0.5)),
+        hash_function=random.choice(("sha256_cbor", "sha256_cbor", "given_8", "given_32")),
+    )
+
+
+class Machine(RuleBasedStateMachine):
+    """Rules draw steps; the attributes are set by `twin_machine`."""
+
+    subject: ClassVar[Implementation]
+    oracle: ClassVar[Implementation]
+    draw_of: ClassVar[DrawOf]
+    audit: ClassVar[bool]
+
+    @initialize(random=RANDOMS)
+    def create(self, random: Random) -> None:
+        self.draw = type(self).draw_of(random)
+        if type(self.draw) is not LongDraw:  # which is set as it is
+            self.draw.config = as_set(random, self.draw.config)
+        self.performed: list[steps.Step] = []
+        self.runner = Runner(self.story, self.subject, self.oracle, audit=self.audit)
+        self.situations: Counter[str] = Counter()
+        checks = (CompareCheck(exact_ids=True), EventCheck(), SituationCounter(self.situations))
+        self.runner.checks = checks
+
+    @property
+    def story(self) -> steps.Program:
+        return steps.Program(self.draw.config, tuple(self.performed))
+
+    def num_in(self, *phases: str) -> int:
+        return sum(request.seat.phase in phases for request in self.runner.requests)
+
+    def do(self, *more: steps.Step) -> None:
+        for step in more:
+            self.performed.append(step)
+            with self.noted():
+                perform_step(self.runner, step)
+
+    @contextmanager
+    def noted(self) -> Iterator[None]:
+        """Note the program if it fails here, and do no more with what may be spoilt."""
+        try:
+            yield
+        except Exception:
+            note(f"# {self.story}")
+            del self.runner
+            raise
+
+    @rule()
+    def arrive(self) -> None:
+        if len(self.runner.requests) >= MAX_REQUESTS:
+            if not self.num_in(WAITING, PREEMPTED):
+                return
+            self.do(steps.GiveUp())
+        arrival = self.draw.arrival()
+        if self.draw.chance(0.5):  # alike, so that some share, return and evict
+            arrival = steps.Arrive(arrival.prompt)
+        if Feature.HIT_REPORTS in self.subject.capabilities.features:
+            arrival = replace(arrival, reports_hits=self.draw.chance(0.5))
+        admission = steps.Admit() if self.draw.chance(0.5) else self.draw.admission()
+        self.do(arrival, replace(admission, who=LAST))
+
+    @precondition(lambda self: self.num_in(WAITING, PREEMPTED) > 0)
+    @rule()
+    def retry(self) -> None:
+        """Let a refused or preempted request ask again."""
+        self.do(self.draw.admission())
+
+    @precondition(lambda self: self.num_in(RUNNING) > 0)
+    @rule()
+    def run_on(self) -> None:
+        """Compute a chunk, or a decode step with drafts of which some are accepted."""
+        in_flight = self.draw.random.choice((0, 0, 0, 1, 2, 5))
+        self.do(replace(self.draw.run(), in_flight_tokens=in_flight))
+
+    @precondition(lambda self: self.num_in(LOADING) > 0)
+    @rule()
+    def finish_load(self) -> None:
+        self.do(steps.FinishLoad(self.draw.who()))
+
+    @precondition(lambda self: self.num_in(RUNNING, LOADING) > 0)
+    @rule()
+    def release(self) -> None:
+        """Finish or preempt a request and return its blocks at once or later."""
+        self.do(self.draw.release())
+
+    @rule()
+    def maintain(self) -> None:
+        draw, ids = self.draw, range(self.draw.config.kv_cache.num_blocks)
+        blocks = draw.random.choices(ids, k=draw.random.randrange(4))
+        by_id = steps.EvictIds(tuple(blocks))  # nothing beside an oracle
+        self.do(draw.random.choice((draw.rest(), draw.rest(), draw.rest(), draw.eviction(), by_id)))
+
+    @precondition(lambda self: bool(self.runner.requests))
+    @rule()
+    def break_rules(self) -> None:
+        """Make an illegal call, which must raise a typed error and change nothing."""
+        call = self.draw.random.randrange(len(ILLEGAL_OPERATIONS))
+        self.do(steps.Break(self.draw.who(), call))
+
+    @precondition(lambda self: self.num_in(RUNNING) > 0)
+    @rule()
+    def withdraw(self) -> None:
+        self.do(steps.Withdraw(self.draw.who(), self.draw.chance(0.25)))
+
+    @rule()
+    def keep(self) -> None:
+        """Hold blocks, return them, continue on a copy, or take tokens back."""
+        self.do(self.draw.keeping())
+
+    @rule()
+    def make_whole_steps(self) -> None:
+        self.do(*self.draw.round(room=MAX_REQUESTS - len(self.runner.requests)))
+
+    @precondition(lambda self: self.draw.config.kv_cache.num_blocks <= FEW_BLOCKS)
+    @rule()
+    def habit(self) -> None:
+        self.do(*self.draw.habit())
+
+    def teardown(self) -> None:
+        """Release everything and check that the pool is whole; report situations to Hypothesis."""
+        if hasattr(self, "runner"):
+            for situation in self.situations:
+                event(situation)
+            self.do(steps.Take())
+            with self.noted():
+                finish(self.runner)
+
+
+def twin_machine(
+    subject: Implementation, oracle: Implementation, draw_of: DrawOf, *, audit: bool = False
+) -> type[Machine]:
+    """Return the machine of two; `oracle` is right. `audit`: the subject checks itself."""
+    members = {"subject": subject, "oracle": oracle, "draw_of": staticmethod(draw_of)}
+    name = f"MachineFor{subject.capabilities.name}"
+    return type(name, (Machine,), {**members, "audit": audit})
+
+
+def planted(max_examples: int, *, steps: int = 40) -> settings:
+    return settings(
+        max_examples=max_examples,
+        stateful_step_count=steps,
+        deadline=None,
+        database=None,
+        derandomize=True,
+        report_multiple_bugs=False,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+
 
 __all__ = ["fast"]  # the fixture
 
