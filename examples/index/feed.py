@@ -61,18 +61,19 @@ class Feed:
 
     def keep(self, engine: str, batch: Batch, num_unknown: int) -> None:
         source = self.source_of(engine)
-        frames = self._frames(engine, batch, num_unknown)
+        frames = self.frames(engine, batch, num_unknown)
         with self.lock:
             if batch.number == 0:
                 self.kept[source] = [each for each in self.kept[source] if each[0] != engine]
             self.kept[source] = [*self.kept[source], (engine, *frames)][-self.max_kept :]
 
     def publish(self, engine: str, batch: Batch, num_unknown: int) -> None:
-        self.sockets[self.source_of(engine)][0].send_multipart(
-            (b"", *self._frames(engine, batch, num_unknown))
-        )
+        self.send(engine, *self.frames(engine, batch, num_unknown))
 
-    def _frames(self, engine: str, batch: Batch, num_unknown: int) -> tuple[bytes, bytes]:
+    def send(self, engine: str, number: bytes, payload: bytes) -> None:
+        self.sockets[self.source_of(engine)][0].send_multipart((b"", number, payload))
+
+    def frames(self, engine: str, batch: Batch, num_unknown: int) -> tuple[bytes, bytes]:
         payload = encode_batch(batch, rank=int(engine.partition("#")[2] or 0))
         if num_unknown:
             time_s, events, rank = msgspec.msgpack.decode(payload)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from random import Random
 
 from kvcheck.fleet.engine import TEXTS, Engine, start_of
-from kvcheck.fleet.illegal import ILLEGAL
+from kvcheck.fleet.illegal import ILLEGAL, OF_TYPES
 from kvcheck.fleet.shadow import Shadow, key_text, rules
 from kvspec.errors import InvalidArgumentError
 from kvspec.events import EventHash
@@ -217,9 +217,11 @@ class Player:
         """Make an illegal call, if the subject says that it checks them: `number` says which."""
         if not self.can.checks_calls:
             return
-        calls = [call for call in ILLEGAL if call[0] in {"hear", "prefixes", *self.can.calls}]
+        known = {"hear", "prefixes", *self.can.calls}
+        listed = (*ILLEGAL, *(OF_TYPES if self.can.checks_types else ()))
+        calls = [call for call in listed if call[0] in known]
         call, what, act = calls[move.number % len(calls)]
-        name = f"{call}, {what},"
+        name = f"{call}, {what}"
         before = len(self.lines)
         try:
             act(self.index, move.who)

@@ -38,24 +38,26 @@ from kvspec.fleet import (
     PrefixIndex,
 )
 
+_LOCAL = frozenset({"is_stream", "has_replays", "checks_types"})
+"""Members of capabilities about what no message carries."""
+
 
 def encode_index_capabilities(can: IndexCapabilities) -> dict[str, Any]:
-    """Encode what differs from a whole index; a stream's engines are in the checker's process."""
-    values = {each.name: getattr(can, each.name) for each in fields(can)}
-    whole = IndexCapabilities(is_stream=can.is_stream, has_replays=can.has_replays)
-    less = {name: each for name, each in values.items() if each != getattr(whole, name)}
+    """Encode what differs from a whole index."""
+    values = {each.name: getattr(can, each.name) for each in fields(can) if each.name not in _LOCAL}
+    less = {n: each for n, each in values.items() if each != getattr(IndexCapabilities(), n)}
     return {name: sorted(v) if isinstance(v, frozenset) else v for name, v in less.items()}
 
 
 def decode_index_capabilities(value: Mapping[str, Any]) -> IndexCapabilities:
     """Decode the member `index` of hello's reply; unknown members are ignored."""
-    known = {each.name for each in fields(IndexCapabilities)} - {"is_stream", "has_replays"}
+    known = {each.name for each in fields(IndexCapabilities)} - _LOCAL
     given: dict[str, Any] = {
         name: frozenset(each) if isinstance(each, list) else each
         for name, each in value.items()
         if name in known
     }
-    return IndexCapabilities(**given)
+    return IndexCapabilities(**given, checks_types=False)
 
 
 # Values, in both directions. A hash is hexadecimal text, or an int.

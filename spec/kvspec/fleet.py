@@ -181,7 +181,8 @@ class IndexCapabilities:
     `has_groups`, `has_media`: it keeps keys of other groups than 0, of other media than the GPU.
     `removed_event_per`: the policies that it serves (KV-POL-3). `is_exact`: without, it may answer
     less than there is, never more, of chains in which a block is missing or was. `checks_calls`:
-    illegal calls are InvalidArgumentErrors (KV-FLEET-9); without, none is made.
+    illegal calls are InvalidArgumentErrors (KV-FLEET-9); without, none is made. `checks_types`: the
+    same of values of wrong types; no message carries such.
     """
 
     calls: frozenset[str] = ALL_CALLS
@@ -193,3 +194,4 @@ class IndexCapabilities:
     removed_event_per: frozenset[str] = field(default=frozenset({"copy", "last_copy"}))
     is_exact: bool = True
     checks_calls: bool = True
+    checks_types: bool = True

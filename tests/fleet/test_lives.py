@@ -14,6 +14,7 @@ import kvfast
 from kvcheck.cli import main
 from kvcheck.discovery import find_index
 from kvcheck.fleet.draw import WEIGHTS, drawn
+from kvcheck.fleet.illegal import ILLEGAL, OF_TYPES
 from kvcheck.fleet.suite import RULES, game_of
 from kvcheck.mistakes import Mistake
 from kvcheck.play.lives import broken_by, judged
@@ -55,14 +56,21 @@ def test_a_program_without_an_index_says_so(capsys: pytest.CaptureFixture[str]) 
     assert "an index of engines" in capsys.readouterr().err
 
 
-def test_lives_draw_every_move_and_see_every_outcome() -> None:
-    game = game_of(find_index("kvfast"))
-    lives = [game.drawn(seed) for seed in range(60)]
+@pytest.mark.rule("KV-FLEET-9", "KV-FLEET-17")
+@pytest.mark.parametrize("name", ["kvref", "kvfast"])
+def test_lives_draw_every_move_and_see_every_outcome(name: str) -> None:
+    game = game_of(find_index(name))
+    lives = [game.drawn(seed) for seed in range(120)]
     assert {move.word for life in lives for move in life.moves} == set(WEIGHTS)
     players = [game.begun(life) for life in lives]
     assert {broken_by(game, player) for player in players} == {None}
     results = {line.rpartition("-> ")[2] for player in players for line in player.lines}
     assert {*Heard, "true", "false", "[]"} <= results
+    wrong = [line for player in players for line in player.lines if "InvalidArgument" in line]
+    assert len({line.partition(" -> ")[0] for line in wrong}) == len(ILLEGAL) + len(OF_TYPES)
+    for line in wrong:
+        member = line.partition(", ")[2].partition(":")[0]
+        assert line.endswith(f'-> InvalidArgumentError field="{member}"')
 
 
 @pytest.mark.rule(*FLEET)

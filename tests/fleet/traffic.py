@@ -1,15 +1,11 @@
-"""A manager under random traffic, and a network between it and its listeners that can be bad."""
+"""A manager under random traffic, its keys, and events of a few words."""
 
 from __future__ import annotations
 
 from collections import Counter, deque
 from random import Random
-from typing import Any
-
-import zmq
 
 from kvcheck.play.scheduler import admitted
-from kvfast.fleet.sockets import end, received
 from kvspec.config import KVCacheConfig, KVCacheGroup, ManagerConfig
 from kvspec.events import BlockRemoved, BlockStored, Event, EventHash
 from kvspec.fleet import FleetImplementation, FleetKey, PrefixIndex
@@ -119,56 +115,3 @@ def cached(snapshot: Snapshot) -> dict[FleetKey, int]:
         for key in keys:
             counts["GPU", int.from_bytes(key[-4:], "big"), key[:-4]] += 1
     return dict(counts)
-
-
-class BadNetwork:
-    """Between a publisher and its listeners: of the messages some are lost, doubled, late."""
-
-    def __init__(self, endpoint: str, random: Random, *, bad: float) -> None:
-        self.random, self.bad = random, bad
-        self.counts: Counter[str] = Counter()
-        self._late: list[list[bytes]] = []
-        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self._heard: Any = self._context.socket(zmq.SUB)
-        self._heard.setsockopt(zmq.RCVHWM, 0)
-        self._heard.setsockopt(zmq.SUBSCRIBE, b"")
-        self._heard.connect(endpoint)
-        self._told: Any = self._context.socket(zmq.PUB)
-        self._told.setsockopt(zmq.SNDHWM, 0)
-        self._told.bind("tcp://127.0.0.1:*")
-        self.endpoint = str(self._told.getsockopt_string(zmq.LAST_ENDPOINT))
-
-    def carry(self, timeout_s: float = 0.0) -> None:
-        """Forward waiting messages: some lost, some late, some twice."""
-        wait = int(timeout_s * 1000)
-        while self._heard.poll(wait):
-            message, wait = received(self._heard), 0
-            if not message:
-                return
-            fate = self.random.random() / self.bad if self.bad else 1.0
-            if fate < 0.25:
-                self.counts["lost"] += 1
-            elif fate < 0.5:
-                self.counts["late"] += 1
-                self._late.append(message)
-            elif fate < 0.75:
-                self.counts["doubled"] += 1
-                self._told.send_multipart(message)
-                self._told.send_multipart(message)
-            elif fate < 1.0:
-                self.counts["damaged"] += 1
-                self._told.send_multipart([*message[:2], self._damaged(message[2])])
-            else:
-                self._told.send_multipart(message)
-            if self._late and self.random.random() < 0.3:
-                self._told.send_multipart(self._late.pop(0))
-
-    def _damaged(self, payload: bytes) -> bytes:
-        """Return the first half, or, every second time, text that is not UTF-8."""
-        if self.counts["damaged"] % 2:
-            return payload[: len(payload) // 2]
-        return payload.replace(b"Block", b"\xfflock")
-
-    def close(self) -> None:
-        """Close both ends."""
-        end(self._context, (self._heard, self._told))

@@ -9,7 +9,7 @@ from examples.index.feed import Feed
 from kvfast.fleet.index import FastIndex
 from kvfast.fleet.view import FleetView, Source
 from kvspec.events import MEDIUM_GPU, EventHash
-from kvspec.fleet import MOST_WAITING, IndexCapabilities, PrefixIndex
+from kvspec.fleet import MOST_WAITING, Batch, IndexCapabilities, PrefixIndex
 
 
 class Views:
@@ -38,7 +38,14 @@ class View:
         self.view = FleetView(sources, index=index, pause_s=0.0)
         for name in sources:
             self.feed.await_reader(name)
-        self.keep, self.publish = self.feed.keep, self.feed.publish
+        self.keep = self.feed.keep
+
+    def publish(self, engine: str, batch: Batch, num_unknown: int) -> None:
+        """Send it behind a damaged copy: a half, or text that is not UTF-8."""
+        number, payload = self.feed.frames(engine, batch, num_unknown)
+        halves = payload[: len(payload) // 2], payload.replace(b"Block", b"\xfflock") + b"\xc1"
+        for each in (halves[batch.number % 2], payload):
+            self.feed.send(engine, number, each)
 
     def prefixes(
         self, hashes: Sequence[EventHash], *, group: int = 0, medium: str = MEDIUM_GPU
