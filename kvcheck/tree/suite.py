@@ -7,7 +7,8 @@ from dataclasses import replace
 
 from kvcheck.play.lives import Game
 from kvcheck.play.shrink import without_runs
-from kvcheck.tree.life import Life, Player, drawn, smaller
+from kvcheck.tree.draw import drawn, smaller
+from kvcheck.tree.life import Life, Player
 from kvspec.tree import TreeImplementation
 
 RULES = tuple(f"KV-TREE-{number}" for number in range(1, 37))

@@ -13,7 +13,8 @@ from kvcheck.mistakes import Mistake
 from kvcheck.play.lives import broken_by, judged
 from kvcheck.rules.notation.running import outcomes_of
 from kvcheck.rules.notation.shipped import shipped_stories
-from kvcheck.tree.life import WEIGHTS, Life, Player
+from kvcheck.tree.draw import WEIGHTS
+from kvcheck.tree.life import Life, Player
 from kvcheck.tree.suite import RULES, game_of
 from kvspec.errors import InvalidArgumentError, UnknownImplementationError
 from kvspec.policy import Policy

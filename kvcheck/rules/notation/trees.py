@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 from kvcheck.play.left_out import LeftOut
@@ -11,12 +12,14 @@ from kvcheck.rules.judging import NotationError, wrong
 from kvcheck.rules.notation.values import Name, text_of, tokens_of
 from kvspec.tree import Part, PrefixTree, TreeConfig, TreeImplementation, TreeNode
 
-MEMBERS = {
-    "page": "page_size_tokens",
-    "window": "window_tokens",
-    "window_slots": "num_window_slots",
-    "states": "num_states",
-}
+MEMBERS = MappingProxyType(
+    {
+        "page": "page_size_tokens",
+        "window": "window_tokens",
+        "window_slots": "num_window_slots",
+        "states": "num_states",
+    }
+)
 
 
 class Trees:

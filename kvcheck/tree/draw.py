@@ -1,0 +1,78 @@
+"""Draw lives of an engine with a tree, and make them smaller."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from random import Random
+from types import MappingProxyType
+
+from kvcheck.tree.life import Life, Move
+from kvspec.tree import Part, TreeCapabilities, TreeConfig
+
+WEIGHTS: Mapping[str, float] = MappingProxyType(
+    {
+        **{"arrive": 14, "serve": 14, "match": 6, "admit": 20, "extend": 14, "run": 16},
+        **{"checkpoint": 10, "finish": 8, "abort": 3, "retract": 3, "evict": 3, "wrong": 1},
+        "reset": 0.3,
+    }
+)
+
+TEXTS = (
+    (1, 2, 3, 4, 5, 6, 7, 8, 9, 1, 2, 3),
+    (1, 2, 3, 4, 8, 8, 1, 2, 1, 1),
+    (1, 2, 2, 1, 2, 2),
+    (5,) * 9,
+)
+"""Prompts are beginnings of these."""
+
+
+def drawn(seed: int, can: TreeCapabilities, *, num_moves: int = 100) -> Life:
+    """Draw a life; equal seeds draw equal lives."""
+    random = Random(f"tree {seed}")
+    return Life(_config(random, can), tuple(_moves(random, num_moves)))
+
+
+def _config(random: Random, can: TreeCapabilities) -> TreeConfig:
+    page = random.choice(can.page_sizes or (1, 1, 2, 2, 3))
+    has_window = Part.WINDOW in can.parts and random.random() < 0.5
+    has_state = Part.STATE in can.parts and random.random() < 0.5
+    window_slots = page * random.randint(3, 14) if has_window else 0
+    order = random.choice(sorted(can.orders)) if can.orders else "lru"
+    return TreeConfig(
+        page * random.randint(4, 16),
+        page,
+        random.randint(1, 5) if has_window else 0,
+        window_slots,
+        can.states_per_request * random.randint(2, 8) if has_state else 0,
+        order,
+        check_invariants=False,
+    )
+
+
+def _moves(random: Random, number: int) -> Iterator[Move]:
+    names = [f"r{n}" for n in range(random.randint(2, 4))]
+    words = ["arrive"] * len(names)
+    words += random.choices(list(WEIGHTS), list(WEIGHTS.values()), k=number)
+    for word in words:
+        text = random.choice(TEXTS)
+        numbers = (random.choice([1, 2, 3, 4, 12, 12]), random.randint(0, 3), random.randint(0, 1))
+        if word == "evict":
+            numbers = (random.choice([0, 1, 2, 3, 5]), *numbers[1:])
+        salt = random.choice(["", "", "", "s"])
+        length = random.choice([2, 4, 6, 6, 7, 12, random.randint(1, len(text))])
+        yield Move(word, random.choice(names), text[:length], numbers, salt)
+
+
+def smaller(life: Life) -> Iterator[Life]:
+    """Yield lives with shorter prompts, or fewer tokens allocated at a time."""
+    for number, move in enumerate(life.moves):
+        for changed in _plainer(move):
+            yield replace(life, moves=(*life.moves[:number], changed, *life.moves[number + 1 :]))
+
+
+def _plainer(move: Move) -> Iterator[Move]:
+    if move.word == "arrive" and len(move.tokens) > 1:
+        yield replace(move, tokens=move.tokens[:-1])
+    if move.salt:
+        yield replace(move, salt="")
