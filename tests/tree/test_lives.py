@@ -125,7 +125,7 @@ def test_what_a_subject_lacks_is_not_judged() -> None:
 
 def test_the_command_shows_the_calls_of_a_broken_rule(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", "--tree", "kvref", "--programs", "20"]) == 0
-    assert "rules that lives judge hold" in capsys.readouterr().out
+    assert "rules that were tried hold" in capsys.readouterr().out
     assert main(["check", "--tree", "mistake:EvictsOneLess", "--programs", "20"]) == 1
     said = capsys.readouterr().out
     assert "KV-TREE-14 (evict enough)" in said
