@@ -136,15 +136,22 @@ class Player:
             problem = f"{move.who} was refused, and needs {_shown(needed)} of {_room(before)}"
             is_so = not (has_room and self.can.admits_any_that_fit)
             self.shadow.judge("KV-TREE-22", is_so, problem)
+            self.shadow.has_sure_ages &= self.can.admits_any_that_fit
             return
         request.is_running, request.has_run, request.num_computed = True, False, num_cached
         request.num_allocated = min(num_cached + number, len(request.tokens))
         if self.can.has_rows:
             request.row = self.tree.row(move.who)
+            request.num_allocated = self.cut(request)
         self.shadow.matched(request, num_cached, before.nodes, is_admitted=True)
         self.shadow.admitted(move.who, num_cached)
         self.after("KV-TREE-16", move.who)
         self.shadow.used(request, num_cached, is_hit=True)
+
+    def cut(self, request: Running) -> int:
+        """Return where an admitted part of a prompt ends: an engine may take a shorter one."""
+        length = len(request.row.slots)
+        return length if request.num_computed < length else request.num_allocated
 
     def needed(self, length: int, new_length: int, *, is_new: bool = False) -> dict[Part, int]:
         """Return the free slots that a row of `length` tokens needs for `new_length`."""
@@ -188,6 +195,7 @@ class Player:
         self.after("KV-TREE-36" if not has_room else "KV-TREE-31", move.who)
         self.shadow.extended(move.who)
         is_so = has_room or any(number > before.room(part) for part, number in needed.items())
+        is_so |= not self.can.admits_any_that_fit
         problem = f"{move.who} may not grow, and needs {_shown(needed)} of {_room(before)}"
         self.shadow.judge("KV-TREE-36", is_so, problem)
 

@@ -52,12 +52,14 @@ class Row:
 
     - `window_slots`: the same for layers with a window; None for tokens that were given up.
     - `num_protected`: of its tokens that many are in the tree, and locked there.
+    - `spare_states`: slots of states that it has beside the one it works on.
     """
 
     slots: tuple[int, ...]
     window_slots: tuple[int | None, ...] = ()
     state: int | None = None
     num_protected: int = 0
+    spare_states: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -182,8 +184,10 @@ class TreeCapabilities:
     - `states_per_request`: the most states that a request takes while it runs.
     - `has_rows`, `has_nodes`: without both only accounts are judged, with rows the content, too.
     - `orders`: orders of eviction that it keeps (KV-TREE-30).
-    - `admits_any_that_fit`: a request is refused only for want of room (KV-TREE-22).
+    - `admits_any_that_fit`: a request, or its growth, is refused only for want of room
+      (KV-TREE-22, KV-TREE-36).
     - `checks_calls`: illegal calls are InvalidArgumentErrors (KV-TREE-33); else none is made.
+    - `has_whole_leaves`: a leaf that lacks a part is deleted (KV-TREE-25).
     """
 
     parts: frozenset[Part] = frozenset(Part)
@@ -195,6 +199,7 @@ class TreeCapabilities:
     orders: frozenset[str] = field(default=frozenset(ORDERS))
     admits_any_that_fit: bool = True
     checks_calls: bool = True
+    has_whole_leaves: bool = True
 
 
 @runtime_checkable

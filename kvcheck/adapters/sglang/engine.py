@@ -76,8 +76,9 @@ class Engine:
     def __init__(self, config: TreeConfig, options: Options) -> None:
         self.m = load_modules()
         self.config, self.options = config, options
+        has_buffer = self.has_buffer = options.has_extra_buffer and config.num_states > 0
         self.page = config.page_size_tokens
-        self.grid = self.page
+        self.grid = max(2, self.page)  # a model's kernels have one of 64 tokens or more
         arguments = self.m.server_args.ServerArgs(
             model_path="dummy",
             device="cpu",
@@ -85,7 +86,7 @@ class Engine:
             page_size=self.page,
             pp_max_micro_batch_size=64,
             disable_overlap_schedule=True,
-            mamba_radix_cache_strategy="extra_buffer" if options.has_extra_buffer else "no_buffer",
+            mamba_radix_cache_strategy="extra_buffer" if has_buffer else "no_buffer",
             mamba_track_interval=self.grid,
         )
         arguments._mamba_cache_chunk_size = self.grid
@@ -126,7 +127,7 @@ class Engine:
             mamba_spec_state_size=size,
             cache_params=mamba.Mamba2CacheParams(shape=shape, layers=[0]),
             mamba_layer_ids=[0],
-            enable_mamba_extra_buffer=self.options.has_extra_buffer,
+            enable_mamba_extra_buffer=self.has_buffer,
             enable_overlap_schedule=False,
             **common,
         )
@@ -165,7 +166,7 @@ class Engine:
             page_size=self.page,
             tree_components=tuple(parts),
             sliding_window_size=config.window_tokens or None,
-            enable_mamba_extra_buffer=bool(config.num_states) and self.options.has_extra_buffer,
+            enable_mamba_extra_buffer=self.has_buffer,
             eviction_policy=config.order,
             tree_core_backend=None if is_plain else self.options.core,
         )

@@ -117,6 +117,7 @@ class SGLangTree:
         """Allocate a further chunk of a prompt, or a generated token."""
         held = self._running(request_id)
         with self.engine.active():
+            held.is_stored = True  # a chunk is stored before the next step, or with a later one
             if held.is_decoding:
                 if num_tokens != 1:
                     raise UnsupportedError("decode steps of several tokens", "sglang")
@@ -130,17 +131,17 @@ class SGLangTree:
         return batch is not None
 
     def _has_room(self, req: Any, num_tokens: int) -> bool:
-        """Whether a chunk fits; SGLang takes it for granted, as it counted the whole prompt."""
-        page, end = self.engine.page, min(len(req.full_untruncated_fill_ids), req.prefix_len)
+        """Whether a whole chunk fits; SGLang would take a shorter one, or let it wait."""
+        page, start = self.engine.page, req.prefix_len
         budget = self.engine.slots.create_prefill_budget(self.engine.tree)
-        new = -(-(end + num_tokens) // page) * page - -(-end // page) * page
+        new = -(-(start + num_tokens) // page) * page - -(-start // page) * page
         return bool(
-            budget.can_allocate_prefill(
-                paged_input=new + page,
-                extend_input_len=num_tokens,
-                max_new_tokens=0,
-                chunk_limit=num_tokens,
+            new <= budget.remaining_total
+            and budget.available_chunk_tokens(num_tokens) == num_tokens
+            and budget.fit_chunk(
+                extend_input_len=num_tokens, max_new_tokens=0, chunk_limit=num_tokens
             )
+            == num_tokens
         )
 
     def _decode(self, held: Held) -> bool:
@@ -163,7 +164,7 @@ class SGLangTree:
             if held.req.kv.holds_kv and held.req is not chunked
         ]
         for req in running:
-            req.sampling_params.max_new_tokens = len(req.output_ids) + 1
+            req.sampling_params.max_new_tokens = len(req.output_ids)
         scheduler.waiting_queue = list(waiting)
         scheduler.chunked_req, scheduler.chunked_prefill_size = chunked, budget
         adder = m.policy.PrefillAdder
@@ -203,7 +204,7 @@ class SGLangTree:
     def _take_result(self, held: Held) -> None:
         req, batch = held.req, held.batch
         req.inflight_middle_chunks = 0
-        if self.engine.options.has_extra_buffer and self.engine.config.num_states:
+        if self.engine.has_buffer:
             self._leave_state(held)
         if batch.forward_mode.is_decode():
             self.engine.results._handle_finish_state_updated_req(req, batch, None, 0, None)
@@ -272,7 +273,9 @@ class SGLangTree:
         slots = self.engine.rows.req_to_token[kv.req_pool_idx, : kv.kv_allocated_len].tolist()
         window = tuple(self._peers(slots)) if self.engine.config.window_tokens else ()
         state = int(kv.mamba_pool_idx) if kv.holds_mamba else None
-        return Row(tuple(slots), window, state, kv.cache_protected_len)
+        buffer = [] if kv.mamba_ping_pong_track_buffer is None else kv.mamba_ping_pong_track_buffer
+        spare = tuple(int(each) for each in buffer if each > 0)
+        return Row(tuple(slots), window, state, kv.cache_protected_len, spare)
 
     def _peers(self, slots: Sequence[int]) -> list[int | None]:
         mapping = self.engine.slots.full_to_swa_index_mapping[list(slots)].tolist()

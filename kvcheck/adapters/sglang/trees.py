@@ -5,6 +5,8 @@ kvspec check --tree kvcheck.adapters.sglang.trees:rust_core
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from kvcheck.adapters.sglang.engine import Options, load_modules
 from kvcheck.adapters.sglang.tree import SGLangTree
 from kvspec.errors import InvalidArgumentError
@@ -12,24 +14,39 @@ from kvspec.tree import ORDERS, Part, TreeCapabilities, TreeConfig
 
 
 class SGLangTrees:
-    """See `kvspec.tree.TreeImplementation` for what each call promises."""
+    """See `kvspec.tree.TreeImplementation` for what each call promises.
+
+    - `has_states`: models with recurrent layers; without an extra buffer, pages are of one token.
+    - `orders`: of eviction; those by age differ from the rules in one point (`all_orders`).
+    """
 
     name = "sglang"
 
-    def __init__(self, options: Options) -> None:
+    def __init__(
+        self,
+        options: Options,
+        *,
+        has_states: bool = False,
+        orders: Collection[str] = ("fifo", "filo"),
+    ) -> None:
         self.version = str(load_modules().version)
         self.options = options
+        self.has_states = has_states
+        self.orders = frozenset(orders)
 
     @property
     def tree_capabilities(self) -> TreeCapabilities:
         """What the tree and its server's options have; a plain tree has one pool."""
-        is_plain = self.options.core == "plain"
+        parts = set() if self.options.core == "plain" else {Part.WINDOW}
         return TreeCapabilities(
-            parts=frozenset() if is_plain else frozenset({Part.WINDOW, Part.STATE}),
+            parts=frozenset(parts | {Part.STATE} if self.has_states else parts),
+            page_sizes=(1,) if self.has_states and not self.options.has_extra_buffer else (),
+            states_per_request=self.options.states_per_request,
             has_nodes=self.options.core != "rust",
-            orders=frozenset(ORDERS),
+            orders=self.orders,
             admits_any_that_fit=False,
             checks_calls=False,
+            has_whole_leaves=False,
         )
 
     def make_tree(self, config: TreeConfig) -> SGLangTree:
@@ -45,8 +62,13 @@ class SGLangTrees:
 
 
 def python_core() -> SGLangTrees:
-    """Return `UnifiedRadixCache` with its tree in Python."""
+    """Return `UnifiedRadixCache` with its tree in Python, for models without states."""
     return SGLangTrees(Options())
+
+
+def all_orders() -> SGLangTrees:
+    """Return the same with all orders of eviction."""
+    return SGLangTrees(Options(), orders=ORDERS)
 
 
 def rust_core() -> SGLangTrees:
@@ -54,16 +76,26 @@ def rust_core() -> SGLangTrees:
     return SGLangTrees(Options("rust"))
 
 
+def plain_radix_cache() -> SGLangTrees:
+    """Return the older `RadixCache`; a split makes the first part anew, against `fifo`."""
+    return SGLangTrees(Options("plain"), orders=())
+
+
+def states() -> SGLangTrees:
+    """Return the tree in Python for models with states, which are copied."""
+    return SGLangTrees(Options(), has_states=True)
+
+
+def rust_states() -> SGLangTrees:
+    """Return the same in Rust."""
+    return SGLangTrees(Options("rust"), has_states=True)
+
+
 def extra_buffer() -> SGLangTrees:
-    """Return the same in Python, with states left at a grid of positions."""
-    return SGLangTrees(Options(has_extra_buffer=True))
+    """Return the tree in Python, with states left at a grid of positions."""
+    return SGLangTrees(Options(has_extra_buffer=True), has_states=True)
 
 
 def in_session() -> SGLangTrees:
-    """Return the same in Python, with requests that are each one of a session."""
-    return SGLangTrees(Options(in_session=True))
-
-
-def plain_radix_cache() -> SGLangTrees:
-    """Return the older `RadixCache`."""
-    return SGLangTrees(Options("plain"))
+    """Return the tree in Python for models with states; each request is one of a session."""
+    return SGLangTrees(Options(in_session=True), has_states=True)
