@@ -106,12 +106,17 @@ def _event(event: Event | MediumCleared) -> dict[str, Any]:
 
 
 _HASHES = list_of(_to_hash)
-_REMOVED = {"block_hashes": _HASHES, "medium": text, "group_idx": integer}
-_STORED = {"parent_block_hash": optional(_to_hash), "token_ids": list_of(integer)}
+_REMOVED: Mapping[str, Check[Any]] = {"block_hashes": _HASHES, "medium": text, "group_idx": integer}
 EVENTS: Mapping[str, Mapping[str, Check[Any]]] = {
     "AllBlocksCleared": {"medium": optional(text)},
     "BlockRemoved": _REMOVED,
-    "BlockStored": {**_REMOVED, **_STORED, "block_size": integer, "is_report": boolean},
+    "BlockStored": {
+        **_REMOVED,
+        "parent_block_hash": optional(_to_hash),
+        "token_ids": list_of(integer),
+        "block_size": integer,
+        "is_report": boolean,
+    },
 }
 
 

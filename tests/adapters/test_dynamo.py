@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,7 +19,7 @@ from tests.adapters.findings import FOLDER
 class StandIn:
     """`blocks`: of each worker and rank, hash -> parent and hash of the tokens."""
 
-    forgets_ranks = False
+    forgets_ranks = keeps_removed = False
 
     def __init__(self) -> None:
         self.blocks: dict[tuple[int, int], dict[int, tuple[int | None, int]]] = {}
@@ -36,7 +37,7 @@ class StandIn:
             for each in data["stored"]["blocks"]:
                 blocks[each["block_hash"]] = parent, each["tokens_hash"]
                 parent = each["block_hash"]
-        else:
+        elif not self.keeps_removed:
             gone = set(data["removed"]["block_hashes"])
             while gone:
                 for each in gone:
@@ -60,9 +61,23 @@ class OneRank(StandIn):
     forgets_ranks = True
 
 
-def test_the_adapter_of_a_tree_keeps_the_rules_and_a_tree_without_ranks_does_not() -> None:
+class Greedy(StandIn):
+    keeps_removed = True
+
+
+def test_the_adapter_of_a_tree_keeps_the_rules() -> None:
     assert judged(game_of(DynamoTrees(StandIn)), num_lives=150).findings == {}
-    assert judged(game_of(DynamoTrees(OneRank)), num_lives=30, fail_fast=True).findings
+
+
+@pytest.mark.parametrize("wrong", [OneRank, Greedy])
+def test_a_tree_that_says_more_than_there_is_is_found(wrong: type[StandIn]) -> None:
+    assert judged(game_of(DynamoTrees(wrong)), num_lives=60, fail_fast=True).findings
+
+
+def test_less_is_wrong_unless_it_is_declared(monkeypatch: pytest.MonkeyPatch) -> None:
+    exact = replace(DynamoTrees.index_capabilities, is_exact=True)
+    monkeypatch.setattr(DynamoTrees, "index_capabilities", exact)
+    assert judged(game_of(DynamoTrees(StandIn)), num_lives=60, fail_fast=True).findings
 
 
 def test_dynamo_s_own_tree_keeps_the_rules() -> None:

@@ -83,45 +83,6 @@ def test_examples_and_lives_find_a_mistake_and_name_its_rule_among_three(mistake
     assert min(len(each.lines) for each in report.findings.values()) <= 8
 
 
-class OfATree:
-    """An index that ends a prefix where a block was ever removed, and promises no more."""
-
-    def __init__(self, *, is_exact: bool, adds: int = 0) -> None:
-        calls = frozenset({"forget"})
-        self.index_capabilities = IndexCapabilities(
-            calls, orders_batches=False, is_exact=is_exact, has_media=False, has_groups=False
-        )
-        self.adds = adds
-
-    def make_prefix_index(self, **options: Any) -> FastIndex:
-        adds = self.adds
-
-        class Tree(FastIndex):
-            def __init__(self) -> None:
-                super().__init__(**options)
-                self.gone: dict[str, set[Any]] = {}
-
-            def hear(self, engine: str, batch: Any) -> Heard:
-                for event in batch.events:
-                    if type(event).__name__ == "BlockRemoved":
-                        self.gone.setdefault(engine, set()).update(event.block_hashes)
-                return super().hear(engine, batch)
-
-            def prefixes(self, hashes: Any, **more: Any) -> dict[str, int]:
-                found = {}
-                for who, length in super().prefixes(hashes, **more).items():
-                    gone = self.gone.get(who, set()) & set(hashes[: length - 1])
-                    found[who] = length - 1 + adds if gone else length
-                return {who: length for who, length in found.items() if length}
-
-        return Tree()
-
-
-def test_a_tree_may_say_less_if_it_declares_that_and_never_more() -> None:
-    assert judged(game_of(OfATree(is_exact=True)), num_lives=100).findings
-    assert list(judged(game_of(OfATree(is_exact=False, adds=2)), num_lives=100).findings)
-
-
 def test_an_index_without_order_is_given_each_batch_once_and_in_order() -> None:
     can = IndexCapabilities(frozenset(), orders_batches=False, checks_calls=False)
     subject = find_index("kvfast")
