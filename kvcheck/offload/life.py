@@ -9,11 +9,12 @@ from typing import Any
 
 from kvcheck.offload.shadow import Shadow
 from kvcheck.play.lives import BrokenRuleError
-from kvspec.errors import InvalidArgumentError
+from kvspec.errors import InvalidArgumentError, UnsupportedError
 from kvspec.offload import (
     Found,
     OffloadConfig,
     OffloadImplementation,
+    OffloadManager,
     TierTransfer,
 )
 
@@ -85,9 +86,10 @@ class Player:
     def __init__(self, subject: OffloadImplementation, life: Life) -> None:
         self.life = life
         self.lower = tuple(Lower() for _ in range(life.num_lower))
-        config = OffloadConfig(life.num_chunks, self.lower, **life.terms)
-        self.shadow = Shadow(config, subject.offload_capabilities)
-        self.manager = subject.make_offload(config)
+        self.subject = subject
+        self.config = OffloadConfig(life.num_chunks, self.lower, **life.terms)
+        self.shadow = Shadow(self.config, subject.offload_capabilities)
+        self.manager: OffloadManager
         self.prompts: dict[str, Prompt] = {}
         self.moving: list[TierTransfer] = []
         self.asked: set[str] = set()
@@ -95,7 +97,16 @@ class Player:
         self.lines: list[str] = []
 
     def play(self) -> None:
-        """Make all moves, then let everything end. Raises BrokenRuleError."""
+        """Make all moves, then let everything end. Raises BrokenRuleError.
+
+        Options that the subject does not support together are left out.
+        """
+        try:
+            self.manager = self.subject.make_offload(self.config)
+        except UnsupportedError:
+            self.config = OffloadConfig(self.life.num_chunks, self.lower)
+            self.shadow = Shadow(self.config, self.subject.offload_capabilities)
+            self.manager = self.subject.make_offload(self.config)
         for move in self.life.moves:
             MOVES[move.word](self, move)
         self.calm()
@@ -111,9 +122,9 @@ class Player:
         if move.who not in self.prompts:
             self.prompts[move.who] = Prompt(move.keys)
             number, given = int(move.who.removeprefix("r")), dict[str, Any]()
-            if self.life.terms.get("quotas"):
+            if self.config.quotas:
                 given["tenant"] = TENANTS[number % len(TENANTS)]
-            if self.life.terms.get("order") == "priority":
+            if self.config.order == "priority":
                 given["priority"] = PRIORITIES[number % len(PRIORITIES)]
             self.manager.new_request(move.who, **given)
             self.shadow.begins_request(move.who, **given)
@@ -210,7 +221,7 @@ class Player:
         for lower in self.lower:
             lower.late.clear()
         self.after(
-            "KV-TIER-28" if self.life.terms.get("ttl_steps") else "KV-TIER-15",
+            "KV-TIER-28" if self.config.ttl_steps else "KV-TIER-15",
             told=self.shadow.expired(),
         )
 

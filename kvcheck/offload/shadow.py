@@ -316,6 +316,8 @@ class Shadow:
         self.used.remove(key)
         self.owner.pop(key)
         self.dirty.discard(key)
+        for told in self.awaited.values():
+            told.discard(key)
         self.expected.went(key, is_evicted=is_evicted)
 
     # What the manager says of itself, after each call.

@@ -15,7 +15,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from kvcheck.adapters.vllm.library import load_library
-from kvspec.errors import InvalidArgumentError
+from kvspec.errors import InvalidArgumentError, UnsupportedError
 from kvspec.offload import (
     Found,
     LowerTier,
@@ -68,16 +68,19 @@ class VLLMOffload:
     @property
     def offload_capabilities(self) -> OffloadCapabilities:
         """All but an order, as vLLM ranks what a request used when it finishes, and checks."""
-        return OffloadCapabilities(checks_calls=False, orders=frozenset())
+        return OffloadCapabilities(
+            checks_calls=False, orders=frozenset(), options=frozenset({"store_after"})
+        )
 
     def make_offload(self, config: OffloadConfig) -> OffloadManager:
         """Make vLLM's manager of the CPU, behind the tiering one if there are lower tiers."""
         if config.lower:
+            if config.store_after > 1:
+                raise UnsupportedError("store thresholds in front of other tiers", self.name)
             return VLLMTiers(self.library, config, self.order)
         made = self.library.cpu.CPUOffloadingManager
-        return VLLMChunks(
-            self.library, made(config.num_chunks, cache_policy=self.order, enable_events=True)
-        )
+        options = {"cache_policy": self.order, "store_threshold": config.store_after}
+        return VLLMChunks(self.library, made(config.num_chunks, enable_events=True, **options))
 
 
 class VLLMChunks:
