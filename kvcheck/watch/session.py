@@ -139,8 +139,7 @@ class Session:
 
     def _look(self, call: Call, before: Snapshot | None, *, is_due: bool) -> None:
         """Make all checks after a call, and note it for the record."""
-        manager = self.manager
-        call.num_free_blocks, call.usage = manager.num_free_blocks, manager.usage
+        call.look(self.manager)
         after = self._snapshot() if is_due else None
         view = None
         if after is not None and self.history.is_small:

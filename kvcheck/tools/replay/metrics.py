@@ -6,8 +6,9 @@ imported when it is used. spec/replay.md defines each name.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from kvcheck.tools.replay.options import ReplayOptions
@@ -17,46 +18,28 @@ from kvspec.metrics import HITS, LABELS, QUERIES, USAGE
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry, Metric
 
-GAUGES: Mapping[str, tuple[str, Callable[[Moment], float]]] = {
-    USAGE.name: (USAGE.meaning, lambda moment: moment.usage),
-    "vllm:num_requests_running": (
-        "Requests that run.",
-        lambda moment: moment.num_running,
-    ),
+GAUGES: Mapping[str, tuple[str, str]] = {
+    USAGE.name: (USAGE.meaning, "usage"),
+    "vllm:num_requests_running": ("Requests that run.", "num_running"),
     "vllm:num_requests_waiting": (
         "Requests that wait: preempted, or due by their timestamp.",
-        lambda moment: moment.num_waiting,
+        "num_waiting",
     ),
 }
-"""By name: what it says, and its value."""
+"""By name: what it says, and the member of `Moment` with its value."""
 
-COUNTERS: Mapping[str, tuple[str, Callable[[Moment], float]]] = {
-    QUERIES.name: (QUERIES.meaning, lambda moment: moment.counts.tokens_queried),
-    HITS.name: (HITS.meaning, lambda moment: moment.counts.tokens_hit),
-    "vllm:num_preemptions": (
-        "Preemptions.",
-        lambda moment: moment.counts.preemptions,
-    ),
+COUNTERS: Mapping[str, tuple[str, str]] = {
+    QUERIES.name: (QUERIES.meaning, "counts.tokens_queried"),
+    HITS.name: (HITS.meaning, "counts.tokens_hit"),
+    "vllm:num_preemptions": ("Preemptions.", "counts.preemptions"),
     "vllm:prompt_tokens": (
         "Prompt tokens of admitted requests, hit ones included.",
-        lambda moment: moment.counts.tokens_queried,
+        "counts.tokens_queried",
     ),
-    "vllm:prompt_tokens_cached": (
-        "Prompt tokens that needed no computing.",
-        lambda moment: moment.counts.tokens_hit,
-    ),
-    "vllm:generation_tokens": (
-        "Tokens generated.",
-        lambda moment: moment.counts.tokens_generated,
-    ),
-    "kvspec:evictions": (
-        "Keys that left the cache.",
-        lambda moment: moment.counts.evictions,
-    ),
-    "kvspec:steps": (
-        "Steps of the scheduler.",
-        lambda moment: moment.counts.steps,
-    ),
+    "vllm:prompt_tokens_cached": ("Prompt tokens that needed no computing.", "counts.tokens_hit"),
+    "vllm:generation_tokens": ("Tokens generated.", "counts.tokens_generated"),
+    "kvspec:evictions": ("Keys that left the cache.", "counts.evictions"),
+    "kvspec:steps": ("Steps of the scheduler.", "counts.steps"),
 }
 """The same; in the text each name ends with `_total`."""
 
@@ -115,10 +98,10 @@ class ReplayMetrics:
             for engine, moment in enumerate(engines)
         }
         for family, table in ((GaugeMetricFamily, GAUGES), (CounterMetricFamily, COUNTERS)):
-            for name, (meaning, value) in table.items():
+            for name, (meaning, member) in table.items():
                 metric = family(name, meaning, labels=LABELS)
                 for labels, moment in moments.items():
-                    metric.add_metric(labels, value(moment))
+                    metric.add_metric(labels, attrgetter(member)(moment))
                 yield metric
         ended = CounterMetricFamily(
             "vllm:request_success",

@@ -89,13 +89,7 @@ def report(result: ReplayResult, context: ReplayContext) -> dict[str, Any]:
             "repeated_ids": waterfall.repeated_ids,
             "repeated_tokens": waterfall.repeated_tokens,
             "items": [
-                {
-                    "name": item.name,
-                    "meaning": item.meaning,
-                    "tokens": item.tokens,
-                    "rate_change": float(item.rate_change),
-                }
-                for item in waterfall.items
+                {**asdict(item), "rate_change": float(item.rate_change)} for item in waterfall.items
             ],
             "residual": float(waterfall.residual),
         },

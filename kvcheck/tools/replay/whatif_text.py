@@ -86,30 +86,17 @@ def costs_line(found: Curve) -> str:
 
 def rows(found: Curve) -> Iterator[tuple[str, ...]]:
     """Yield the rows below `headings` for one curve: each pool, then the endless one."""
-    if found.costs:
-        for point in found.points:
-            rates = (point.lru, *point.policies.values(), point.optimal)
-            sizes = (f"{point.num_blocks:,}", f"{found.tokens(point.num_blocks):,}")
-            yield (*sizes, *(f"{rate:.2%}" for rate in rates))
-        yield (
-            "endless",
-            "",
-            f"{found.infinite:.2%}",
-            *[""] * len(found.costs),
-            f"{found.infinite:.2%}",
-        )
-        return
     for point in found.points:
+        rates = (point.lru, *point.policies.values(), point.optimal)
         share = found.share(point)
         yield (
-            f"{point.num_blocks:,}",
-            f"{found.tokens(point.num_blocks):,}",
-            f"{point.lru:.2%}",
-            f"{point.optimal:.2%}",
-            OF_NOTHING if share is None else f"{share:.1%}",
+            *(f"{size:,}" for size in (point.num_blocks, found.tokens(point.num_blocks))),
+            *(f"{rate:.2%}" for rate in rates),
+            *([] if found.costs else [OF_NOTHING if share is None else f"{share:.1%}"]),
         )
-    of_itself = "100.0%" if found.infinite else OF_NOTHING
-    yield ("endless", "", f"{found.infinite:.2%}", f"{found.infinite:.2%}", of_itself)
+    most = f"{found.infinite:.2%}"
+    of_itself = [] if found.costs else ["100.0%" if found.infinite else OF_NOTHING]
+    yield ("endless", "", most, *[""] * len(found.costs), most, *of_itself)
 
 
 def names(curves: Sequence[Curve]) -> list[str]:
