@@ -205,6 +205,22 @@ def test_a_session_that_continued_in_steps_of_the_stock_path_has_a_new_seat(
 
 
 @pytest.mark.usefixtures("later")
+def test_a_session_that_reads_no_cache_is_hashed_again(lockstep: Any, pair: Any) -> None:
+    """Preempt it: the hash over a token that was discarded is another one from then on."""
+    both = pair("full and window, sessions, retention, eagle")
+    for tokens, most, num_steps in ((tuple(range(1, 15)), 3, 4), ((15,), 9, 2)):
+        both.add(lockstep.Prompt("s", tokens, most, skips_cache=True, is_session=True))
+        assert [both.step() for _ in range(num_steps)] == [None] * num_steps
+    for side in both.sides:
+        assert side.scheduler.reset_prefix_cache(reset_running_requests=True)
+    assert both.step() is None
+
+
+def test_a_session_that_ends_while_it_is_preempted_waits_for_its_user(pair: Any) -> None:
+    assert pair("full, async, sessions", seed=104).run(95) is None
+
+
+@pytest.mark.usefixtures("later")
 def test_an_aborted_replay_leaves_the_keys_of_its_hit(
     lockstep: Any, pair: Any, setups: Any
 ) -> None:

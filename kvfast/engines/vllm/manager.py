@@ -99,12 +99,12 @@ class KvfastManager:
     def get_computed_blocks(self, request: Any, max_cache_hit_length: int | None = None) -> Any:
         """Return the longest cached prefix, its tokens, and from 0.26 on the junction or 0."""
         is_later = self.requests.is_later
+        if request.resumable and self.requests.ahead:  # vLLM has hashed it again
+            request.__dict__.pop(NAME, None)
         if not self.prefix_cache_lookup_enabled(request):
             return self.empty_kv_cache_blocks, 0, *((0,) * is_later)
         if max_cache_hit_length not in (None, request.num_tokens - 1):
             raise UnsupportedError(f"a hit of at most {max_cache_hit_length} tokens", "kvfast")
-        if request.resumable and self.requests.ahead:  # vLLM has hashed it again
-            request.__dict__.pop(NAME, None)
         if self.enable_kv_cache_events:  # a hit may be reported
             self.requests.told[request.request_id] = request
         hit = self.fast.get_computed_blocks(self.requests.current(request))

@@ -115,10 +115,12 @@ class Update:
     def remove_stopped(self) -> None:
         """Take those that ended out of the queues."""
         self.remove_running()
-        for queue in QUEUES if self.stopped_waiting else ():
+        release = self.scheduler.batched_steps.release
+        # Before 0.27 a session that ended stays among the skipped, where it waits for its user.
+        for queue in (QUEUES if release >= 27 else QUEUES[:1]) if self.stopped_waiting else ():
             if hasattr(self.scheduler, queue):
                 getattr(self.scheduler, queue).remove_requests(self.stopped_waiting)
-        if self.stopped_waiting and self.scheduler.batched_steps.release >= 31:
+        if self.stopped_waiting and release >= 31:
             self.scheduler.deferred_waiting.difference_update(self.stopped_waiting)
         for request in self.going_on:
             self.scheduler._enqueue_waiting_request(request)
