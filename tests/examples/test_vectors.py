@@ -90,21 +90,16 @@ def test_a_set_that_is_not_there_is_named(capsys: pytest.CaptureFixture[str]) ->
     assert f"no chapter 'none'; known: {', '.join(set_names())}" in capsys.readouterr().err
 
 
-def test_the_example_in_rust_follows_them(archive: Path) -> None:
-    done = run(archive, ROOT / "examples/rust", "cargo", "test", "--offline", "--", "--nocapture")
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "conversations followed" in done.stdout
-
-
-def test_a_manager_in_go_follows_them_and_a_mistake_is_found(archive: Path) -> None:
-    done = run(archive, READERS / "go", "go", "test", "-v", "./...")
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "conversations followed" in done.stdout
-    assert "long/" in done.stdout
-
-
-def test_a_manager_in_javascript_follows_them_and_a_mistake_is_found(archive: Path) -> None:
-    done = run(archive, READERS / "node", "node", "--test")
+@pytest.mark.parametrize(
+    ("folder", "command"),
+    [
+        ("rust", "cargo test --offline -- --nocapture"),
+        ("vectors/go", "go test -v ./..."),
+        ("vectors/node", "node --test"),
+    ],
+)
+def test_readers_follow_them_and_find_a_mistake(archive: Path, folder: str, command: str) -> None:
+    done = run(archive, ROOT / "examples" / folder, *command.split())
     assert done.returncode == 0, done.stdout + done.stderr
     assert "conversations followed" in done.stdout
 

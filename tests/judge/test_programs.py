@@ -30,7 +30,6 @@ from kvspec.interface import HitRateWindow, Implementation
 from kvspec.policy import Policy
 from kvspec.profile import find_profile
 from tests.mistakes import POOLS, in_both, mistaken, of_kvfast
-from tests.plans.test_properties import FOUND_BY
 from tests.programs import SCENARIOS, configured, steps_of
 
 REFERENCE = kvref.implementation()
@@ -224,11 +223,6 @@ def test_nothing_is_found_in_the_reference(policy: Policy) -> None:
     for number in range(100):
         for oracle in (None, REFERENCE):
             assert example_violation(random_plan(7, number), REFERENCE, policy, oracle) is None
-
-
-@pytest.mark.parametrize("mistake", FOUND_BY)
-def test_a_mistake_is_found(mistake: str) -> None:
-    assert broken_rule(mistaken(mistake), REFERENCE) is not None
 
 
 @pytest.mark.parametrize(
