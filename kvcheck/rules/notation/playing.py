@@ -228,7 +228,7 @@ def state_before(story: Story, bench: Bench, place: str) -> str:
         try:
             for line in lines:
                 if place_of(story, line, row) == place:
-                    return "" if play.manager is None else play.drawn()
+                    return play.drawn()
                 play.line(line.text)
         except (LeftOut, KVSpecError):
             continue

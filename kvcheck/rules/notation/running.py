@@ -112,8 +112,8 @@ def drawn_story(story: Story, subject: Implementation) -> Iterator[str]:
         play = Play(Bench(subject, Policy()))
         for line in lines:
             yield from _drawn_line(play, line)
-            state = "" if play.manager is None else play.drawn()
-            if state != shown:
+            state = play.drawn()
+            if state not in ("", shown):
                 yield from (f"    {each}" for each in state.split("\n"))
             shown = state
         if row:

@@ -23,7 +23,11 @@ MEMBERS = MappingProxyType(
 
 
 class Trees:
-    """A tree of prefixes; a letter is a page of tokens. `num_cached`: prompts that `cache` made."""
+    """A tree of prefixes; a letter is a page of tokens.
+
+    `num_cached`: prompts that `cache` made. `left`: letters that `lost` has returned. `running`:
+    requests with a row.
+    """
 
     def __init__(self, bench: Bench) -> None:
         self.bench = bench
@@ -31,6 +35,7 @@ class Trees:
         self.config = TreeConfig(1)
         self.num_cached = 0
         self.left: list[str] = []
+        self.running: set[str] = set()
 
     def do_tree(self, first: Any, *values: Any, **members: Any) -> Any:
         """Make a tree of `first` slots, or make a call of the current one by its name."""
@@ -40,6 +45,8 @@ class Trees:
             raise NotationError("no tree: it is made by `tree 8`")
         given = [value.word if isinstance(value, Name) else value for value in values]
         named = {name: getattr(value, "word", value) for name, value in members.items()}
+        if first.word in ("finish", "abort", "retract"):
+            return self._ended(first.word, self.tree, *given)
         call = getattr(self, f"_{first.word}", None)
         if call is not None:
             return call(self.tree, *given, **named)
@@ -63,7 +70,8 @@ class Trees:
                 raise LeftOut(f"a tree with a part {part}")
         if config.order not in {"lru", *able.orders} and order is not None:
             raise LeftOut(f"a tree of order {config.order}")
-        self.config, self.tree, self.left = config, subject.make_tree(config), []
+        self.config, self.tree = config, subject.make_tree(config)
+        self.left, self.running = [], set()
 
     def _arrive(self, tree: PrefixTree, name: str, *tokens: Any, **members: Any) -> None:
         tree.arrive(name, tokens_of(tokens, self.config.page_size_tokens), **members)
@@ -72,12 +80,18 @@ class Trees:
         tree.append(name, tokens_of(tokens, self.config.page_size_tokens))
 
     def _admit(self, tree: PrefixTree, name: str, num_new_tokens: int = 10**6) -> int | None:
-        return tree.admit(name, num_new_tokens)
+        num_cached = tree.admit(name, num_new_tokens)
+        self.running |= set() if num_cached is None else {name}
+        return num_cached
+
+    def _ended(self, call: str, tree: PrefixTree, name: str) -> None:
+        getattr(tree, call)(name)
+        self.running.discard(name)
 
     def _start(self, tree: PrefixTree, name: str, *tokens: Any, **members: Any) -> None:
         """Let a request arrive, be admitted whole, and run."""
         self._arrive(tree, name, *tokens, **members)
-        if tree.admit(name, 10**6) is None:
+        if self._admit(tree, name) is None:
             raise wrong("the answer", "a row", None)
         tree.run()
 
@@ -86,7 +100,7 @@ class Trees:
         self.num_cached += 1
         name = f"prompt {self.num_cached}"
         self._start(tree, name, *tokens, **members)
-        tree.finish(name)
+        self._ended("finish", tree, name)
 
     def _decode(self, tree: PrefixTree, name: str, *tokens: Any) -> bool:
         """Append tokens, allocate them, and run."""
@@ -127,6 +141,26 @@ class Trees:
     def _parts(self) -> list[Part]:
         has = {Part.WINDOW: self.config.window_tokens, Part.STATE: self.config.num_states}
         return [part for part in Part if has.get(part, True)]
+
+    def drawn(self) -> str:
+        """Return the nodes, those below a node indented behind it, and the rows."""
+        if self.tree is None:
+            return ""
+        page = self.config.page_size_tokens
+        lines = []
+        for node in self.tree.nodes():
+            start = text_of(node.tokens[: len(node.tokens) - len(node.slots)], page)
+            text = text_of(node.tokens, page)[len(start) :]
+            slots = " ".join(map(str, node.slots))
+            window = f"  window {list(node.window_slots)}" if node.window_slots else ""
+            state = "" if node.state is None else f"  state {node.state}"
+            lines.append(f"{' ' * len(start)}{text:<6} [{slots}]{window}{state}")
+        for name in sorted(self.running):
+            row = self.tree.row(name)
+            slots = " ".join(map(str, row.slots))
+            lines.append(f"row of {name}: [{slots}], {row.num_protected} protected")
+        counts = (f"{part} {self.tree.counts(part).num_free}" for part in self._parts)
+        return "\n".join([*lines, f"free: {', '.join(counts)}"])
 
     def visible(self) -> object:
         """Return what a refused call may not change."""

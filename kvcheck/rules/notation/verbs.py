@@ -65,7 +65,8 @@ class Verbs:
         return self.manager
 
     def drawn(self) -> str:
-        return drawn(self.on, self.requests)
+        """Return the state in a few lines; "" before there is any."""
+        return self.trees.drawn() if self.manager is None else drawn(self.on, self.requests)
 
     def begin(self, reader: Reader) -> None:
         """Make a manager; with a name, `pool other 6`, in addition to the existing ones."""
