@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Iterator, Sequence
-from functools import cache
+from functools import cache, partial
 from itertools import combinations
 from random import Random
 from typing import Any
@@ -18,7 +18,7 @@ from kvcheck.tools.replay.driver import Driver
 from kvcheck.tools.replay.formats.text import Prompt
 from kvcheck.tools.replay.options import ReplayOptions
 from kvcheck.tools.replay.trace import TraceRecord
-from kvcheck.tools.replay.units import Asked, Units, units_of
+from kvcheck.tools.replay.units import Asked, Units, joined, units_of
 from kvcheck.tools.replay.whatif import (
     curve,
     endless_hits,
@@ -93,6 +93,32 @@ def test_the_curve_is_that_of_replays(
         hits = [lru_hits(looked_up, size) for size in sizes]
         assert hits == [replayed(make(), trace, size, block_size) for size in sizes]
         assert hits[-1] == endless_hits(looked_up)
+
+
+def test_units_that_are_joined_count_the_same() -> None:
+    whole_blocks = partial(records, aligned=True)
+    for draw, size in ((records, 64), (chats, 16), (records, 512), (whole_blocks, 128)):
+        for seed in range(5):
+            units = units_of(draw(seed, 40), size)
+            one = joined(units)
+            assert sum(one.weights) == sum(units.weights)
+            assert joined(one) == one
+            looked_up, again = look_up(units), look_up(one)
+            assert endless_hits(again) == endless_hits(looked_up)
+            for pool in sizes_between([units], 6)[0]:
+                assert lru_hits(again, pool) == lru_hits(looked_up, pool)
+                assert optimal_hits(one, pool) == optimal_hits(units, pool)
+
+
+def test_each_turn_of_a_growing_prompt_is_one_unit() -> None:
+    lengths = (1_000, 1_700, 3_001)
+    trace = [
+        TraceRecord(line, 0, length, 0, tuple(range(length // 16 + 1)), 16)
+        for line, length in enumerate(lengths, 1)
+    ]
+    units = joined(units_of(trace, 16))
+    assert list(units.weights) == [62, 44, 81]
+    assert [list(each.units) for each in units.requests] == [[0], [0, 1], [0, 1, 2]]
 
 
 @pytest.mark.parametrize("max_running", [2, 256])

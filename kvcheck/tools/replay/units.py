@@ -9,10 +9,13 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kvcheck.tools.replay.trace import TraceRecord
 from kvspec.errors import InvalidArgumentError
+
+_UNSEEN, _APART = -1, -2
+"""In place of the unit that follows one: none was seen, or not all requests go on with it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +99,40 @@ def units_of(records: Iterable[TraceRecord], block_size: int | None) -> Units:
             units.extend(range(first[node], first[node] + 1 + ends[node].index(count)))
         requests.append(_asked(record, units, size))
     return Units(size, requests, weights, sum(record.input_length for record, *_ in paths))
+
+
+def joined(units: Units) -> Units:
+    """Join units that all requests ask for together, also across ids.
+
+    The prompts of a coding agent grow by few units a turn then, and not by a unit for each id.
+    """
+    weights, follower = units.weights, array("q", [_UNSEEN]) * len(units.weights)
+    for asked in units.requests:
+        before, last = 0, _APART
+        for unit in asked.units:
+            if last != _APART:
+                follower[last] = unit if follower[last] in (_UNSEEN, unit) else _APART
+            before += weights[unit]
+            if before == asked.most_hits:
+                follower[unit] = _APART
+            last = unit
+        if last != _APART:
+            follower[last] = _APART
+    is_joined, place, found = bytearray(len(weights)), array("q", follower), array("q")
+    for unit, weight in enumerate(weights):  # those before a unit have lower numbers
+        if is_joined[unit]:
+            found[place[unit]] += weight
+        else:
+            place[unit] = len(found)
+            found.append(weight)
+        if follower[unit] >= 0:
+            is_joined[follower[unit]] = 1
+            place[follower[unit]] = place[unit]
+    requests = [
+        replace(asked, units=array("q", [place[u] for u in asked.units if not is_joined[u]]))
+        for asked in units.requests
+    ]
+    return replace(units, requests=requests, weights=found)
 
 
 def checked_block_size(block_size: int | None, run_length: int) -> int:

@@ -19,7 +19,7 @@ from math import lcm
 from time import perf_counter
 
 from kvcheck.tools.replay.policies import LRU, policy_hits, policy_of
-from kvcheck.tools.replay.units import Asked, Units
+from kvcheck.tools.replay.units import Asked, Units, joined
 
 NEVER = 1 << 60
 ENOUGH_PERCENT = 90
@@ -82,6 +82,7 @@ def curve(
     makes |= {name: policy_of(name) for name in policies}
     seconds = dict.fromkeys(makes, 0.0)
     per_token = units.block_size / units.tokens
+    whole, units = units, joined(units)
     looked_up = look_up(units)
     infinite = endless_hits(looked_up)
     on_step()
@@ -92,7 +93,7 @@ def curve(
         others = {}
         for name, make in makes.items() if policies else ():
             began = perf_counter()
-            others[name] = policy_hits(units, num_blocks, make).total() * per_token
+            others[name] = policy_hits(whole, num_blocks, make).total() * per_token
             seconds[name] += perf_counter() - began
         others.pop("", None)  # only its time counts here
         points.append(Point(num_blocks, hits * per_token, best * per_token, others))

@@ -36,6 +36,7 @@ class WekaReader:
 
     def __init__(self) -> None:
         self._sessions = self._unknown = self._cut = 0
+        self._hashed: dict[int, int] = {}  # ids of this session
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -57,6 +58,7 @@ class WekaReader:
         began_ms, line, part, run_length = 0, 0, 0, 0
         for session in json_objects(chunks, file, _FORM):
             self._sessions += 1
+            self._hashed.clear()
             run_length = _run_length(session, run_length)
             end_ms = began_ms
             for call in sorted(_calls(session), key=lambda each: each.at_ms):
@@ -73,7 +75,9 @@ class WekaReader:
         if fields.value.get("hash_ids"):
             ids = fields.run_ids(input_length, run_length, last_may_lack=True)
             for run_id in ids:
-                yield hashed(b"%d:%d" % (self._sessions, run_id))
+                if run_id not in self._hashed:
+                    self._hashed[run_id] = hashed(b"%d:%d" % (self._sessions, run_id))
+                yield self._hashed[run_id]
             if len(ids) * run_length < input_length:
                 self._cut += 1
                 yield hashed(b"%d.cut:%d" % (self._sessions, self._cut))
