@@ -7,11 +7,13 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
+from unittest.mock import patch
 
 import pytest
 
 import kvfast
 import kvref
+from kvcheck.fleet import stream
 from kvcheck.fleet.suite import game_of
 from kvcheck.mistakes import Mistake
 from kvcheck.play.lives import broken_by
@@ -201,8 +203,9 @@ def test_a_view_knows_what_engines_have_that_restart_and_lose_batches(max_kept: 
 def views_are_right(num_lives: int, *, max_kept: int = 10_000) -> None:
     """Play the lives of `kvspec check --index`, two ranks behind one source among the engines."""
     game = game_of(Views(max_kept))
-    for seed in range(num_lives):
-        assert broken_by(game, game.begun(game.drawn(seed))) is None
+    with patch.object(stream, "PATIENCE_S", PATIENCE_S / 2):  # of a machine that others use, too
+        for seed in range(num_lives):
+            assert broken_by(game, game.begun(game.drawn(seed))) is None
 
 
 @pytest.mark.rule("KV-FLEET-15")
