@@ -28,7 +28,7 @@ from kvcheck.rules.notation.values import OPEN, Name, Reader, parted
 from kvcheck.rules.notation.verbs import ANSWERS_WITH_BLOCKS, QUESTIONS, Verbs
 from kvspec.errors import KVSpecError, RemoteError, UnsupportedError
 
-PLAIN = re.compile(r"(?:new|append|hit|free) \w+(?: [^=]*)?")
+PLAIN = re.compile(r"(?:new|append|free) \w+(?: [^=]*)?")
 """A line about a request of tokens alone that needs no feature."""
 
 
