@@ -97,19 +97,20 @@ class Player:
         self.lines: list[str] = []
 
     def play(self) -> None:
-        """Make all moves, then let everything end. Raises BrokenRuleError.
+        """Make all moves, then let everything end. Raises BrokenRuleError."""
+        self.begin()
+        for move in self.life.moves:
+            MOVES[move.word](self, move)
+        self.calm()
 
-        Options that the subject does not support together are left out.
-        """
+    def begin(self) -> None:
+        """Make the manager; options that the subject does not support together are left out."""
         try:
             self.manager = self.subject.make_offload(self.config)
         except UnsupportedError:
             self.config = OffloadConfig(self.life.num_chunks, self.lower)
             self.shadow = Shadow(self.config, self.subject.offload_capabilities)
             self.manager = self.subject.make_offload(self.config)
-        for move in self.life.moves:
-            MOVES[move.word](self, move)
-        self.calm()
 
     @property
     def tried(self) -> Counter[str]:
