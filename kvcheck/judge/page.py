@@ -23,11 +23,10 @@ from kvcheck.judge.outcome import (
 )
 from kvcheck.judge.report import (
     calls,
-    configuration,
     expected_rows,
+    facts,
     known_as,
     more_ways,
-    said,
     test_of,
     verdict_of,
     way_of,
@@ -161,19 +160,9 @@ def _violation(
     notes = [f"{number} of {ways}"] * (ways > 1) + [more] * (bool(more) and number == ways)
     noted = f' <span class="dim">({", ".join(notes)})</span>' if notes else ""
     yield f"{_link(violation.rule)} {escape(sentence)}{noted}</summary><div>"
-    expected, observed = said(violation)
-    like = violation.like and f"the reference with this mistake: {violation.like}"
-    rows = [
-        ("shown by", violation.program.name),
-        ("with", configuration(violation) or ""),
-        ("expected", expected),
-        ("observed", observed),
-        ("first at", violation.first_at),
-        ("just as", like),
-        ("record", remark),
-    ]
+    rows = facts(violation, remark)
     rows += [("known", known.reason or "no reason given")] if known else []
-    cells = (f"<dt>{name}</dt><dd>{escape(text)}</dd>" for name, text in rows if text)
+    cells = (f"<dt>{name}</dt><dd>{escape(text)}</dd>" for name, text in rows)
     yield f"<dl>{''.join(cells)}</dl>"
     told = list(calls(violation))
     if told:
@@ -263,16 +252,14 @@ def _count(count: int) -> str:
 
 
 def _left_out(report: Report) -> Iterator[str]:
-    kinds = (("examples", report.left_out),)
-    if any(left_out for _, left_out in kinds):
-        yield "<h2>Left out</h2>"
-    for kind, left_out in kinds:
-        if not left_out:
-            continue
-        rows = (
-            f"<tr><td>{escape(name)}</td><td>{escape(', '.join(lacks))}</td></tr>"
-            for name, lacks in left_out.items()
-        )
-        summary = f"{len(left_out)} {kind} need features that the implementation does not declare"
-        yield f"<details><summary>{summary}</summary><div><table>{''.join(rows)}"
-        yield "</table></div></details>"
+    if not report.left_out:
+        return
+    yield "<h2>Left out</h2>"
+    rows = (
+        f"<tr><td>{escape(name)}</td><td>{escape(', '.join(lacks))}</td></tr>"
+        for name, lacks in report.left_out.items()
+    )
+    number = len(report.left_out)
+    summary = f"{number} examples need features that the implementation does not declare"
+    yield f"<details><summary>{summary}</summary><div><table>{''.join(rows)}"
+    yield "</table></div></details>"

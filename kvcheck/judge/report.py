@@ -248,28 +248,37 @@ def violation_lines(options: Options, violation: Violation) -> Iterator[str]:
 def _story_lines(
     options: Options, violation: Violation, remark: str, *, with_test: bool
 ) -> Iterator[str]:
-    operations = violation.operations
-    yield from _wrapped("  shown by  ", violation.program.name)
-    if (words := configuration(violation)) is not None:
-        yield from _wrapped("  with      ", words)
-    for number, call in enumerate(calls(violation), 1):
-        mark = ">" if number == len(operations) else " "
-        yield from _wrapped(f"  {mark} {number:>3}  ", call, " " * 12)
-    expected, observed = said(violation)
-    yield from _wrapped("  expected  ", expected)
-    yield from _wrapped("  observed  ", observed)
-    if violation.first_at:
-        yield from _wrapped("  first at  ", violation.first_at)
-    if violation.like:
-        yield from _wrapped("  just as   ", f"the reference with this mistake: {violation.like}")
-    if remark:
-        yield f"  record    {remark}"
+    for label, text in facts(violation, remark):
+        if label == "expected":
+            for number, call in enumerate(calls(violation), 1):
+                mark = ">" if number == len(violation.operations) else " "
+                yield from _wrapped(f"  {mark} {number:>3}  ", call, " " * 12)
+        line = f"  {label:<10}"
+        yield from [line + text] if label == "record" else _wrapped(line, text)
     if with_test and violation.messages:
         yield "  as messages of spec/protocol.md, with the last reply:"
         yield from (f"    {line}" for line in violation.messages)
     elif with_test:
         yield "  as a test:"
         yield from (f"    {line}".rstrip() for line in test_of(options, violation).splitlines())
+
+
+def facts(violation: Violation, remark: str) -> list[tuple[str, str]]:
+    """Return what there is to say about a violation besides its calls, with labels.
+
+    The calls come before what was expected, which is always there.
+    """
+    expected, observed = said(violation)
+    rows = (
+        ("shown by", violation.program.name),
+        ("with", configuration(violation) or ""),
+        ("expected", expected),
+        ("observed", observed),
+        ("first at", violation.first_at),
+        ("just as", violation.like and f"the reference with this mistake: {violation.like}"),
+        ("record", remark),
+    )
+    return [(label, text) for label, text in rows if text or label in ("expected", "observed")]
 
 
 def configuration(violation: Violation) -> str | None:

@@ -7,7 +7,6 @@ from operator import ne
 
 from kvcheck.play.shadow.content import Content
 from kvcheck.play.shadow.content_check import ContentCheck
-from kvspec.errors import InvariantViolation
 from kvspec.snapshot import Snapshot
 
 GROUP_BYTES = 4
@@ -47,13 +46,12 @@ class Claims:
         found = self.check.offence_at(block, group, content, num_tokens)
         if found is not None:
             check, rule = "nobody_writes_what_a_key_names", "KV-INSIDE-3"
-            if block in self.check.shadow.copied_early:
-                check, rule = "copies_read_what_was_there", "KV-INSIDE-6"
-            elif is_new:
+            if is_new:
                 check, rule = "keys_claim_what_is_there", "KV-INSIDE-2"
-            raise InvariantViolation(
+            raise self.check.shadow.violation(
                 check,
                 rule,
+                block,
                 f"after {after}: a key of group {group} says that block {block} holds the first"
                 f" {num_tokens} tokens; it holds {found}",
             )

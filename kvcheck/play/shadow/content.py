@@ -121,6 +121,12 @@ class ShadowMemory:
         if read != self._held.get(source):
             self.copied_early.add(destination)
 
+    def violation(self, check: str, rule: str, block: int, detail: str) -> InvariantViolation:
+        """Return the violation that a block shows; where a copy was early, that is the reason."""
+        if block in self.copied_early:
+            check, rule = "copies_read_what_was_there", "KV-INSIDE-6"
+        return InvariantViolation(check, rule, detail)
+
     def _changes(self, block: int) -> None:
         """Keep for copies what the block held when the step began, before it changes."""
         self._written.add(block)

@@ -190,12 +190,10 @@ class ContentCheck:
         offence = self.shadow.first_offence(block, group, size, index, n, content)
         if offence is not None:
             slot, found = offence
-            check = "content_is_where_it_is_claimed"
-            if block in self.shadow.copied_early:
-                check, rule = "copies_read_what_was_there", "KV-INSIDE-6"
-            raise InvariantViolation(
-                check,
+            raise self.shadow.violation(
+                "content_is_where_it_is_claimed",
                 rule,
+                block,
                 f"{what} in group {group}: token {index * size + slot} should be in slot {slot} of"
                 f" block {block}, which holds {found}",
             )

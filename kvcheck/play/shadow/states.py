@@ -279,14 +279,10 @@ class States:
         after = content.after(position, self.size)
         found = self.shadow.state_offence(block, self.group, after)
         if found is not None:
-            check = "content_is_where_it_is_claimed"
-            if found == PASSED:
-                rule = "KV-MAMBA-9"
-            if block in self.shadow.copied_early:
-                check, rule = "copies_read_what_was_there", "KV-INSIDE-6"
-            raise InvariantViolation(
-                check,
-                rule,
+            raise self.shadow.violation(
+                "content_is_where_it_is_claimed",
+                "KV-MAMBA-9" if found == PASSED else rule,
+                block,
                 f"{what} in group {self.group}: the state after {position} tokens should be in"
                 f" block {block}, which holds {found}",
             )
