@@ -216,8 +216,19 @@ def test_a_session_that_reads_no_cache_is_hashed_again(lockstep: Any, pair: Any)
     assert both.step() is None
 
 
-def test_a_session_that_ends_while_it_is_preempted_waits_for_its_user(pair: Any) -> None:
-    assert pair("full, async, sessions", seed=104).run(95) is None
+@pytest.mark.parametrize(
+    ("setup", "seed", "num_steps"),
+    [
+        ("full, async, sessions", 104, 95),  # one ends while it is preempted, and waits
+        ("two formats, zeroed, loads", 103, 220),  # a load behind a hit that is new in its step
+    ],
+)
+def test_what_lock_step_has_found_stays_mended(
+    pair: Any, setups: Any, setup: str, seed: int, num_steps: int
+) -> None:
+    if setup not in setups:
+        pytest.skip("not of this version")
+    assert pair(setup, seed=seed).run(num_steps) is None
 
 
 @pytest.mark.usefixtures("later")

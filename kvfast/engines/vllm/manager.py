@@ -161,8 +161,10 @@ class KvfastManager:
         if self.enable_kv_cache_events:
             self.requests.told[request.request_id] = request
         if loaded:
-            ids = self.get_block_ids(request.request_id)
-            self.loaded.update(*(ids[group] for group in loaded))  # all that is new is for it
+            ids, hits = self.get_block_ids(request.request_id), _ids_of(new_computed_blocks)
+            for group in loaded:  # all that is new is for it; a hit may be new in this step, too
+                hit = () if hits is None else hits.groups[group]
+                self.loaded.update(block for block in ids[group] if block not in hit)
         return self._shown(granted)
 
     def free(self, request: Any) -> None:

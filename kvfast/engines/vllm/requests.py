@@ -46,7 +46,7 @@ class Requests:
             num_tokens = len(request._all_token_ids)
             # A continued session may have as many tokens as before, with more of them in its
             # prompt.
-            if num_tokens != mine.num_tokens or request.num_prompt_tokens != mine.num_prompt_tokens:
+            if num_tokens != mine.num_tokens or _prompt_of(request) != mine.num_prompt_tokens:
                 self._follow(mine, request, num_tokens)
         mine.num_computed_tokens = request.num_computed_tokens
         mine.num_preemptions = request.num_preemptions
@@ -67,7 +67,7 @@ class Requests:
         return self._followed(
             request.request_id,
             len(request._all_token_ids),
-            request.num_prompt_tokens,
+            _prompt_of(request),
             request.block_hashes,
             bool(request.skip_reading_prefix_cache),
             getattr(request, "kv_cache_report_mode", "") == "full",
@@ -88,20 +88,28 @@ class Requests:
 
         From 0.26 on a session that continues has lost its last token, and the hashes over it.
         """
-        if self.is_later and request.num_prompt_tokens != mine.num_prompt_tokens:
+        prompt = _prompt_of(request)
+        if self.is_later and prompt != mine.num_prompt_tokens:
             self._cut(mine)
         size, new = self.hash_block_size, ()
         if size and self.num_hashes(num_tokens) > mine.num_hashes:
             new = request.block_hashes[mine.num_hashes : self.num_hashes(num_tokens)]
-        self.implementation.follow(
-            self.manager, mine, num_tokens, new, num_prompt_tokens=request.num_prompt_tokens
-        )
+        self.implementation.follow(self.manager, mine, num_tokens, new, num_prompt_tokens=prompt)
 
     def _cut(self, mine: Any) -> None:
         if mine.num_tokens > 1:
             kept = mine.num_tokens - 1
             prompt = min(mine.num_prompt_tokens, kept)
             self.implementation.follow(self.manager, mine, kept, num_prompt_tokens=prompt)
+
+
+def _prompt_of(request: Any) -> int:
+    """Count its prompt: no more than its tokens.
+
+    Before 0.33, of a session that ended while it was preempted vLLM keeps the next input alone, and
+    counts all that it has said before.
+    """
+    return min(int(request.num_prompt_tokens), len(request._all_token_ids))
 
 
 def _status_of(status: Any) -> Status:
