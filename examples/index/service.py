@@ -10,6 +10,7 @@ first is passed over. `without_replays`: engines keep their last batch alone.
 
 from __future__ import annotations
 
+import atexit
 import http.client
 import json
 import os
@@ -41,6 +42,7 @@ class Service:
         command = (sys.executable, "-m", "dynamo.indexer", "--port", str(self.port))
         quiet = {**os.environ, "DYN_LOG": "off"}
         self.process = subprocess.Popen(command, env=quiet, stdout=subprocess.DEVNULL)
+        atexit.register(self.process.kill)  # it would outlive this process
         end = time.monotonic() + START_S
         while not self.is_up():
             if self.process.poll() is not None or time.monotonic() > end:
