@@ -31,6 +31,7 @@ ALLOWED: tuple[tuple[str, frozenset[str]], ...] = (
     # An adapter names the project that it adapts, in its factory.
     ("kvcheck.adapters.vllm", frozenset({"vllm"})),
     ("kvcheck.adapters.sglang", frozenset({"sglang"})),
+    ("kvcheck.adapters.dynamo", frozenset({"dynamo"})),
     ("kvref", frozenset({"cbor2", "xxhash"})),
     ("kvfast", frozenset({"cbor2", "torch", "xxhash"})),
     ("kvfast.device", frozenset({"torch", "triton"})),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
+from types import MappingProxyType
 
 from kvcheck.offload.orders import Expected
 from kvcheck.play.lives import BrokenRuleError
@@ -17,12 +18,14 @@ from kvspec.offload import (
     TierTransfer,
 )
 
-ORDER_RULES = {
-    "lru": "KV-TIER-16",
-    "lfu": "KV-TIER-29",
-    "priority": "KV-TIER-30",
-    "arc": "KV-TIER-31",
-}
+ORDER_RULES = MappingProxyType(
+    {
+        "lru": "KV-TIER-16",
+        "lfu": "KV-TIER-29",
+        "priority": "KV-TIER-30",
+        "arc": "KV-TIER-31",
+    }
+)
 
 
 class Shadow:
