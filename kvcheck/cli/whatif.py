@@ -33,6 +33,7 @@ from kvcheck.cli._support import (
 from kvcheck.cli._traces import with_trace_options
 from kvcheck.cli._workers import workers_for, workers_options
 from kvcheck.tasks import Call, Workers, in_order
+from kvcheck.tools.plans.document import GIB
 from kvcheck.tools.replay.policies import FORMS, lacks, policy_of
 from kvcheck.tools.replay.report import wrapped
 from kvcheck.tools.replay.source import open_trace
@@ -41,12 +42,14 @@ from kvcheck.tools.replay.units import Units, units_of
 from kvcheck.tools.replay.whatif import Curve, curve, sizes_between
 from kvcheck.tools.replay.whatif_page import whatif_page
 from kvcheck.tools.replay.whatif_text import (
+    Speed,
     costs_line,
     enough_line,
     heading,
     headings,
     rows,
     side_by_side,
+    with_host,
     with_memory,
 )
 
@@ -82,6 +85,32 @@ from kvcheck.tools.replay.whatif_text import (
     metavar="NAME",
     help=f"Also try another order of eviction: {FORMS}. May be repeated.",
 )
+@click.option(
+    "--host-blocks",
+    type=POSITIVE,
+    metavar="N",
+    help="Add a tier in host memory: N blocks that hold what the pool evicted last.",
+)
+@click.option(
+    "--host-gib",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="GIB",
+    help="With --model: GiB of host memory on each worker, in place of --host-blocks.",
+)
+@click.option(
+    "--load-rate",
+    type=click.FloatRange(min=0, min_open=True),
+    default=20.0,
+    metavar="GIB",
+    help="GiB that a worker loads from the host in a second, to show how long loads take."
+    "  [default: 20]",
+)
+@click.option(
+    "--prefill-rate",
+    type=POSITIVE,
+    metavar="N",
+    help="Prompt tokens that an engine computes in a second, to compare loads with recomputing.",
+)
 @click.option("--limit", type=POSITIVE, metavar="N", help="Use only the first N requests.")
 @json_option()
 @html_option
@@ -94,6 +123,10 @@ def command(
     sizes: int,
     chosen: tuple[int, ...],
     policies: tuple[str, ...],
+    host_blocks: int | None,
+    host_gib: float | None,
+    load_rate: float,
+    prefill_rate: int | None,
     limit: int | None,
     json_path: Path | None,
     html_path: Path | None,
@@ -121,16 +154,23 @@ def command(
 
     --jobs and --cluster divide the curves, so there must be several; the results are the same.
 
+    --host-gib, or --host-blocks, shows what a tier in host memory would hit in addition, how long
+    its loads take, and with --prefill-rate how long recomputing them would.
+
     --html F writes a page with the curves: point at one, or move the slider from pool to pool.
     """
     check_outputs(json_path, html_path)
     cached = cached_model(model, memories_gib, tensor)
     if chosen and memories_gib:
         fail("--num-blocks and --memory-gib both choose the pools; leave out one")
+    if (host_blocks or host_gib) and (policies or len(traces) * max(1, len(block_sizes)) > 1):
+        fail("a tier in host memory is shown of one trace, one block size and the rules' order")
     opened = partial(open_trace, endless=limit is not None, **reading)
     for name in policies:
         policy_of(name)
     if isinstance(cached, HybridModel):
+        if host_blocks or host_gib:
+            fail("a tier in host memory is shown of models whose layers keep every token")
         return show_hybrid(traces, cached, opened, click.get_current_context().params)
     wanted = block_sizes or (None if cached is None else cached.block_size,)
     asked = [_read(trace, size, limit, opened) for trace in traces for size in wanted]
@@ -139,14 +179,26 @@ def command(
         pools = [_pools_of(units, memories_gib, cached) for _, units in asked]
     else:
         pools = _pools(asked, sizes, sorted(set(chosen)))
+    host = _host_of(host_blocks, host_gib, cached, asked[0][1])
     with workers_for(jobs, cluster, num_calls=len(asked)) as workers:
-        curves = curves_of(asked, pools, workers, dict.fromkeys(policies))
+        curves = curves_of(asked, pools, workers, dict.fromkeys(policies), num_host_blocks=host)
     if html_path is not None:
         write_whole(html_path, whatif_page(curves, cached).encode())
     named = {} if cached is None else {"model": asdict(cached)}
     write_json({"curves": [asdict(each) for each in curves], **named}, json_path)
     if str(json_path) != STDOUT:
-        _show(curves, cached)
+        _show(curves, cached, Speed(load_rate, prefill_rate))
+
+
+def _host_of(
+    num_blocks: int | None, gib: float | None, cached: CachedModel | None, units: Units
+) -> int:
+    """Return the blocks of the host tier, 0 for none."""
+    if gib is None:
+        return num_blocks or 0
+    if cached is None or num_blocks:
+        fail("--host-gib goes with --model, and in place of --host-blocks")
+    return int(gib * GIB) // (units.block_size * cached.bytes_per_token)
 
 
 def _possible(policies: Sequence[str], asked: Sequence[tuple[str, Units]]) -> tuple[str, ...]:
@@ -206,6 +258,8 @@ def curves_of(
     pools: Sequence[Sequence[int]],
     workers: Workers | None,
     policies: Iterable[str] = (),
+    *,
+    num_host_blocks: int = 0,
 ) -> list[Curve]:
     """Compute the curve of each trace and block size, with progress bars."""
     curves: list[Curve] = []
@@ -216,7 +270,10 @@ def curves_of(
                 task = bar.add_task(f"{trace}, {units.block_size}", total=len(sizes) + 1)
                 tasks.append(task)
                 here = partial(curve, on_step=partial(bar.advance, task))
-                yield here if workers is None else curve, (trace, units, sizes, tuple(policies))
+                yield (
+                    here if workers is None else curve,
+                    (trace, units, sizes, tuple(policies), num_host_blocks),
+                )
 
         tasks: list[TaskID] = []
         for found in in_order(workers, calls()):
@@ -225,7 +282,7 @@ def curves_of(
     return curves
 
 
-def _show(curves: Sequence[Curve], cached: CachedModel | None) -> None:
+def _show(curves: Sequence[Curve], cached: CachedModel | None, speed: Speed) -> None:
     """Print a table of each curve, or one of several side by side, referred to by number."""
     console = output_console()
     if cached is not None and not set_globally("quiet"):
@@ -240,7 +297,12 @@ def _show(curves: Sequence[Curve], cached: CachedModel | None) -> None:
         head = wrapped([f"{named}{heading(found, found.trace)}", *notes], console.width)
         say(*head, console=console)
         if is_single:
-            console.print(right_table(*with_memory(headings(found), rows(found), cached)))
+            lines: Iterable[Sequence[str]] = rows(found)
+            names: Sequence[str] = headings(found)
+            if found.num_host_blocks:
+                say(f"  on the host: {found.num_host_blocks:,} blocks", console=console)
+                names, lines = with_host(names, found, cached, speed)
+            console.print(right_table(*with_memory(names, lines, cached)))
             costs = [costs_line(found)] if found.costs else []
             say(*wrapped([enough_line(found, cached), *costs], console.width), console=console)
     if not is_single:

@@ -95,6 +95,37 @@ def test_the_curve_is_that_of_replays(
         assert hits[-1] == endless_hits(looked_up)
 
 
+def of_two_lists(units: Units, num_blocks: int, num_host_blocks: int) -> tuple[int, int]:
+    """Return the blocks hit in a pool, and those loaded from a tier below it; lowest last."""
+    pool: list[object] = []
+    host: list[object] = []
+    hits = loaded = 0
+    for number, asked in enumerate(units.requests):
+        blocks = [(unit, at) for unit in asked.units for at in range(units.weights[unit])]
+        there = [block in pool for block in blocks] + [False]
+        either = [block in pool or block in host for block in blocks] + [False]
+        hits += min(there.index(False), asked.most_hits)
+        loaded += min(either.index(False), asked.most_hits)
+        rest = [block for block in pool if block not in blocks]
+        outputs = [(number, "output", at) for at in range(asked.full - len(blocks))]
+        pool = [*blocks, *outputs, *rest][: num_blocks - 1 - asked.partial]
+        gone = [block for block in rest if block not in pool]
+        host = [*gone, *(each for each in host if each not in pool)][:num_host_blocks]
+    return hits, loaded - hits
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_host_tier_gives_back_what_two_lists_would(seed: int) -> None:
+    units = units_of(records(seed, 60), 64)
+    for num_blocks in (units.smallest_pool, units.smallest_pool + 7):
+        for num_host_blocks in (1, 8, 40):
+            found = curve("test", units, [num_blocks], (), num_host_blocks)
+            (point,) = found.points
+            hits, loaded = of_two_lists(units, num_blocks, num_host_blocks)
+            assert round(point.lru * units.tokens) == hits * units.block_size
+            assert point.num_loaded_tokens == loaded * units.block_size
+
+
 def test_units_that_are_joined_count_the_same() -> None:
     whole_blocks = partial(records, aligned=True)
     for draw, size in ((records, 64), (chats, 16), (records, 512), (whole_blocks, 128)):

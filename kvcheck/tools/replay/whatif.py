@@ -29,13 +29,15 @@ ENOUGH_PERCENT = 90
 class Point:
     """Hit rates, in tokens per prompt token, of one size of the pool (null block included).
 
-    `policies`: by name, of other orders of eviction (`policies.py`).
+    `policies`: by name, of other orders of eviction (`policies.py`). `num_loaded_tokens`: what a
+    host tier gives back in addition to the hits of `lru`.
     """
 
     num_blocks: int
     lru: float
     optimal: float
     policies: dict[str, float] = field(default_factory=dict)
+    num_loaded_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +46,8 @@ class Curve:
 
     `enough_blocks`: the smallest pool that reaches `ENOUGH_PERCENT` of that; `is_least`: a smaller
     one does not hold the largest request. `notes`: what is inexact in the trace. `costs`: the time
-    that each policy's bookkeeping took, over LRU's.
+    that each policy's bookkeeping took, over LRU's. `num_tokens`: of all prompts.
+    `num_host_blocks`: of a tier that holds what the pool evicted last; 0 for none.
     """
 
     trace: str
@@ -56,6 +59,8 @@ class Curve:
     notes: tuple[str, ...] = ()
     costs: dict[str, float] = field(default_factory=dict)
     is_least: bool = False
+    num_tokens: int = 0
+    num_host_blocks: int = 0
 
     def tokens(self, num_blocks: int) -> int:
         """Return the tokens that a pool of `num_blocks` blocks holds, without the null block."""
@@ -71,12 +76,14 @@ def curve(
     units: Units,
     sizes: Sequence[int],
     policies: Sequence[str] = (),
+    num_host_blocks: int = 0,
     *,
     on_step: Callable[[], None] = lambda: None,
 ) -> Curve:
     """Compute the curve. Each size holds the largest request; `on_step` after each part.
 
-    `policies`: other orders of eviction, as `policy_of` reads them.
+    `policies`: other orders of eviction, as `policy_of` reads them. A host tier is the part of the
+    stack below the pool's: what is loaded from it is on top afterwards.
     """
     makes: dict[str, Callable[[int], LRU]] = {"": partial(LRU, amount=0)}
     makes |= {name: policy_of(name) for name in policies}
@@ -96,7 +103,9 @@ def curve(
             others[name] = policy_hits(whole, num_blocks, make).total() * per_token
             seconds[name] += perf_counter() - began
         others.pop("", None)  # only its time counts here
-        points.append(Point(num_blocks, hits * per_token, best * per_token, others))
+        both = lru_hits(looked_up, num_blocks + num_host_blocks)
+        loaded = (both - hits) * units.block_size
+        points.append(Point(num_blocks, hits * per_token, best * per_token, others, loaded))
         on_step()
     costs = {name: seconds[name] / seconds[""] for name in policies if points}
     enough = _blocks_for(units, looked_up, -(-ENOUGH_PERCENT * infinite // 100))
@@ -111,6 +120,8 @@ def curve(
         notes=units.notes,
         costs=costs,
         is_least=enough == units.smallest_pool,
+        num_tokens=units.tokens,
+        num_host_blocks=num_host_blocks,
     )
 
 

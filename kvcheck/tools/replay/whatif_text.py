@@ -78,6 +78,40 @@ def headings(found: Curve) -> tuple[str, ...]:
     return ("blocks", "tokens", "hit rate", "best possible", "of an endless pool's hits")
 
 
+@dataclass(frozen=True)
+class Speed:
+    """How fast a host tier's tokens are loaded, and prompts computed; None if not known."""
+
+    load_gib_per_s: float
+    prefill_tokens_per_s: float | None = None
+
+    def load_s(self, num_tokens: int, memory: Memory) -> float:
+        return num_tokens * memory.bytes_per_token / GIB / self.load_gib_per_s
+
+    def compute_s(self, num_tokens: int) -> float | None:
+        rate = self.prefill_tokens_per_s
+        return None if rate is None else num_tokens / rate
+
+
+def with_host(
+    names: Sequence[str], found: Curve, memory: Memory | None, speed: Speed
+) -> tuple[Sequence[str], list[Sequence[str]]]:
+    """Return the table of a curve with a host tier: hit rates, and the time of its loads."""
+    added = ["with host", "loaded"]
+    if memory is not None:
+        added += ["load s"] + ["recompute s"] * (speed.prefill_tokens_per_s is not None)
+    lines: list[Sequence[str]] = []
+    for point, line in zip(found.points, rows(found), strict=False):
+        loaded = point.num_loaded_tokens
+        cells = [f"{point.lru + loaded / found.num_tokens:.2%}", f"{loaded:,}"]
+        if memory is not None:
+            cells.append(f"{speed.load_s(loaded, memory):,.1f}")
+        if len(added) > len(cells):
+            cells.append(f"{speed.compute_s(loaded):,.1f}")
+        lines.append((*line[:3], *cells))
+    return (*names[:3], *added), lines
+
+
 def costs_line(found: Curve) -> str:
     """Return a sentence with the time of each policy's bookkeeping."""
     costs = ", ".join(f"{name} {cost:.1f}" for name, cost in found.costs.items())
