@@ -279,7 +279,7 @@ class Shadow:
                 used |= self._own_pages(part, request)
             wanted = self.sizes[part] - len(used) * page
             problem = f"{each.num_free} of {part} are free, and {wanted} are in no place"
-            others = ("KV-TREE-24", rule, "KV-TREE-12")
+            others = ("KV-TREE-24", "KV-TREE-29", rule, "KV-TREE-12")
             is_less = each.num_free < wanted
             doubt = "KV-TREE-26" if self.has_recovered else "KV-TREE-12"
             rules = (first, *others) if is_less else ("KV-TREE-5", rule, doubt)
