@@ -10,9 +10,10 @@ from kvspec.policy import Policy
 from tests.contract.conftest import IMPLEMENTATIONS
 
 
-def only_plans(check: Example) -> bool:
-    """Check whether it calls the planner, which kvfast lacks."""
-    return any(rule.startswith("KV-PLAN-") or rule == "KV-POL-5" for rule in check.rules)
+def only_kvref(check: Example) -> bool:
+    """Check whether it needs a planner or a tree, which kvfast lacks."""
+    lacked = ("KV-PLAN-", "KV-TREE-")
+    return any(rule.startswith(lacked) or rule == "KV-POL-5" for rule in check.rules)
 
 
 @pytest.mark.parametrize(
@@ -20,7 +21,7 @@ def only_plans(check: Example) -> bool:
     [
         pytest.param(check, implementation, id=f"{check.name}-{implementation}".replace(" ", "_"))
         for check in EXAMPLES
-        for implementation in IMPLEMENTATIONS[: 1 if only_plans(check) else 3]
+        for implementation in IMPLEMENTATIONS[: 1 if only_kvref(check) else 3]
     ],
 )
 def test_the_contract(check: Example, name: str) -> None:
@@ -29,4 +30,4 @@ def test_the_contract(check: Example, name: str) -> None:
 
 
 def test_nearly_all_checks_are_shown_to_each() -> None:
-    assert sum(not only_plans(check) for check in EXAMPLES) > 700
+    assert sum(not only_kvref(check) for check in EXAMPLES) > 700
