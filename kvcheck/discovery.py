@@ -15,6 +15,7 @@ from importlib.metadata import EntryPoint, entry_points
 
 from kvcheck.installed import GROUP, installed_implementations
 from kvcheck.offload.alone import OffloadAlone
+from kvcheck.tree.blocks import BlockTrees
 from kvspec.errors import UnknownImplementationError
 from kvspec.fleet import FleetImplementation
 from kvspec.interface import Implementation
@@ -73,11 +74,18 @@ def find_offload(name: str) -> OffloadImplementation:
 
 
 def find_tree(name: str) -> TreeImplementation:
-    """Return what makes trees of prefixes; names and errors as those of `find_offload`."""
+    """Return what makes trees of prefixes: an object that does, or one over blocks for a manager.
+
+    Names and errors as those of `find_implementation`.
+    """
+    if name.startswith(("cmd:", "cmd+")):
+        return BlockTrees(find_implementation(name))
     made = _mistaken(name) if name.startswith("mistake:") else _made(name)
-    if not isinstance(made, TreeImplementation):
-        raise _unknown(name, f"{type(made).__name__} makes no trees: no make_tree")
-    return made
+    if isinstance(made, TreeImplementation):
+        return made
+    if isinstance(made, Implementation):
+        return BlockTrees(made)
+    raise _unknown(name, f"{type(made).__name__} makes neither trees nor managers")
 
 
 def find_index(name: str) -> FleetImplementation:

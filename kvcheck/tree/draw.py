@@ -30,7 +30,7 @@ TEXTS = (
 def drawn(seed: int, can: TreeCapabilities, *, num_moves: int = 100) -> Life:
     """Draw a life; equal seeds draw equal lives."""
     random = Random(f"tree {seed}")
-    return Life(_config(random, can), tuple(_moves(random, num_moves)))
+    return Life(_config(random, can), tuple(_moves(random, num_moves, can)))
 
 
 def _config(random: Random, can: TreeCapabilities) -> TreeConfig:
@@ -50,7 +50,7 @@ def _config(random: Random, can: TreeCapabilities) -> TreeConfig:
     )
 
 
-def _moves(random: Random, number: int) -> Iterator[Move]:
+def _moves(random: Random, number: int, can: TreeCapabilities) -> Iterator[Move]:
     names = [f"r{n}" for n in range(random.randint(2, 4))]
     words = ["arrive"] * len(names)
     words += random.choices(list(WEIGHTS), list(WEIGHTS.values()), k=number)
@@ -59,7 +59,7 @@ def _moves(random: Random, number: int) -> Iterator[Move]:
         numbers = (random.choice([1, 2, 3, 4, 12, 12]), random.randint(0, 3), random.randint(0, 1))
         if word == "evict":
             numbers = (random.choice([0, 1, 2, 3, 5]), *numbers[1:])
-        salt = random.choice(["", "", "", "s"])
+        salt = random.choice(["", "", "", "s" if can.has_salts else ""])
         length = random.choice([2, 4, 6, 6, 7, 12, random.randint(1, len(text))])
         yield Move(word, random.choice(names), text[:length], numbers, salt)
 

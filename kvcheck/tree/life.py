@@ -266,7 +266,8 @@ class Player:
         self.shadow.in_order(left, self.before.nodes)
 
     def reset(self, move: Move) -> None:
-        if any(request.is_running for request in self.requests.values()):
+        is_idle = not any(request.is_running for request in self.requests.values())
+        if not (self.can.has_reset and is_idle):
             return
         self.tree.reset()
         self.note("reset")

@@ -182,6 +182,7 @@ class TreeCapabilities:
     - `parts`: pools beside that of full attention that it can have.
     - `page_sizes`: tokens per page that it takes; empty for any.
     - `states_per_request`: the most states that a request takes while it runs.
+    - `has_salts`: requests may have one. `has_evict`, `has_reset`: it has these calls.
     - `has_rows`, `has_nodes`: without both only accounts are judged, with rows the content, too.
     - `orders`: orders of eviction that it keeps (KV-TREE-30).
     - `admits_any_that_fit`: a request, or its growth, is refused only for want of room
@@ -193,9 +194,11 @@ class TreeCapabilities:
     parts: frozenset[Part] = frozenset(Part)
     page_sizes: tuple[int, ...] = ()
     states_per_request: int = 1
+    has_salts: bool = True
     has_rows: bool = True
     has_nodes: bool = True
     has_evict: bool = True
+    has_reset: bool = True
     orders: frozenset[str] = field(default=frozenset(ORDERS))
     admits_any_that_fit: bool = True
     checks_calls: bool = True

@@ -13,12 +13,14 @@ from kvcheck.mistakes import Mistake
 from kvcheck.play.lives import broken_by, judged
 from kvcheck.rules.notation.running import outcomes_of
 from kvcheck.rules.notation.shipped import shipped_stories
+from kvcheck.tree.blocks import BlockTrees
 from kvcheck.tree.draw import WEIGHTS
 from kvcheck.tree.life import Life, Player
 from kvcheck.tree.suite import RULES, game_of
 from kvspec.errors import InvalidArgumentError, UnknownImplementationError
 from kvspec.policy import Policy
 from kvspec.tree import ORDERS, Part, TreeConfig
+from tests.remote.servers import serve
 from tests.tree.table import PLANTED
 
 LIVES = 150
@@ -123,6 +125,32 @@ def test_what_a_subject_lacks_is_not_judged() -> None:
     assert report.tried["KV-TREE-11"] == 0
 
 
+@pytest.mark.parametrize(
+    "name", ["kvref", "kvfast", "examples.own_manager.final:implementation", serve("kvref")]
+)
+def test_the_accounts_of_a_manager_of_blocks_are_right(name: str) -> None:
+    subject = find_implementation(name)
+    report = judged(game_of(BlockTrees(subject)), num_lives=6 if name.startswith("cmd") else 40)
+    assert report.findings == {}
+    assert {"KV-TREE-12", "KV-TREE-13", "KV-TREE-20"} <= set(report.tried)
+
+
+@pytest.mark.parametrize(
+    ("mistake", "rule"),
+    [
+        ("RefusalTakesABlock", "KV-TREE-21"),
+        ("LastTokenMayHit", "KV-TREE-19"),
+        ("SharedHitsAreNotCounted", "KV-TREE-12"),
+        ("TouchLeavesTheBlockFree", "KV-TREE-12"),
+    ],
+)
+def test_accounts_find_what_a_manager_of_blocks_loses(mistake: str, rule: str) -> None:
+    subject = BlockTrees(find_implementation(f"mistake:{mistake}"))
+    report = judged(game_of(subject), num_lives=40, fail_fast=True)
+    (found,) = report.findings.values()
+    assert rule in (found.rule, *found.others)
+
+
 def test_the_command_shows_the_calls_of_a_broken_rule(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", "--tree", "kvref", "--programs", "20"]) == 0
     assert "rules that were tried hold" in capsys.readouterr().out
@@ -131,6 +159,5 @@ def test_the_command_shows_the_calls_of_a_broken_rule(capsys: pytest.CaptureFixt
     assert "KV-TREE-14 (evict enough)" in said
     assert "evict [" in said
     assert max(map(len, said.splitlines())) <= 80
-    assert main(["check", "--tree", "cmd:true"]) == 2
-    with pytest.raises(UnknownImplementationError, match="makes no trees"):
+    with pytest.raises(UnknownImplementationError, match="neither trees nor managers"):
         find_tree("builtins:dict")
