@@ -123,10 +123,6 @@ def command(
     sizes: int,
     chosen: tuple[int, ...],
     policies: tuple[str, ...],
-    host_blocks: int | None,
-    host_gib: float | None,
-    load_rate: float,
-    prefill_rate: int | None,
     limit: int | None,
     json_path: Path | None,
     html_path: Path | None,
@@ -153,7 +149,6 @@ def command(
     LRU's: `--policy arc --policy lfu --policy ttl:300`. The rules keep LRU.
 
     --jobs and --cluster divide the curves, so there must be several; the results are the same.
-
     --host-gib, or --host-blocks, shows what a tier in host memory would hit in addition, how long
     its loads take, and with --prefill-rate how long recomputing them would.
 
@@ -163,31 +158,50 @@ def command(
     cached = cached_model(model, memories_gib, tensor)
     if chosen and memories_gib:
         fail("--num-blocks and --memory-gib both choose the pools; leave out one")
-    if (host_blocks or host_gib) and (policies or len(traces) * max(1, len(block_sizes)) > 1):
-        fail("a tier in host memory is shown of one trace, one block size and the rules' order")
+    host, speed = _host(reading)
+    if any(host):
+        _check_host(cached, policies, len(traces) * max(1, len(block_sizes)))
     opened = partial(open_trace, endless=limit is not None, **reading)
     for name in policies:
         policy_of(name)
     if isinstance(cached, HybridModel):
-        if host_blocks or host_gib:
-            fail("a tier in host memory is shown of models whose layers keep every token")
         return show_hybrid(traces, cached, opened, click.get_current_context().params)
     wanted = block_sizes or (None if cached is None else cached.block_size,)
     asked = [_read(trace, size, limit, opened) for trace in traces for size in wanted]
     policies = _possible(policies, asked)
-    if cached is not None and memories_gib:
-        pools = [_pools_of(units, memories_gib, cached) for _, units in asked]
-    else:
-        pools = _pools(asked, sizes, sorted(set(chosen)))
-    host = _host_of(host_blocks, host_gib, cached, asked[0][1])
+    pools = _pools_for(asked, sizes, sorted(set(chosen)), memories_gib, cached)
+    num_host_blocks = _host_of(*host, cached, asked[0][1])
     with workers_for(jobs, cluster, num_calls=len(asked)) as workers:
-        curves = curves_of(asked, pools, workers, dict.fromkeys(policies), num_host_blocks=host)
+        policies = tuple(dict.fromkeys(policies))
+        curves = curves_of(asked, pools, workers, policies, num_host_blocks=num_host_blocks)
+    _write(curves, cached, html_path, json_path)
+    if str(json_path) != STDOUT:
+        _show(curves, cached, speed)
+
+
+def _write(
+    curves: Sequence[Curve],
+    cached: CachedModel | None,
+    html_path: Path | None,
+    json_path: Path | None,
+) -> None:
     if html_path is not None:
         write_whole(html_path, whatif_page(curves, cached).encode())
     named = {} if cached is None else {"model": asdict(cached)}
     write_json({"curves": [asdict(each) for each in curves], **named}, json_path)
-    if str(json_path) != STDOUT:
-        _show(curves, cached, Speed(load_rate, prefill_rate))
+
+
+def _host(options: dict[str, Any]) -> tuple[tuple[int | None, float | None], Speed]:
+    """Take the options of a host tier: blocks and GiB, and how fast it is."""
+    size = options.pop("host_blocks"), options.pop("host_gib")
+    return size, Speed(options.pop("load_rate"), options.pop("prefill_rate"))
+
+
+def _check_host(cached: object, policies: Sequence[str], num_curves: int) -> None:
+    if policies or num_curves > 1:
+        fail("a tier in host memory is shown of one trace, one block size and the rules' order")
+    if isinstance(cached, HybridModel):
+        fail("a tier in host memory is shown of models whose layers keep every token")
 
 
 def _host_of(
@@ -242,6 +256,19 @@ def _pools(
     if chosen:
         return [chosen] * len(asked)
     return [*sizes_between([units for _, units in asked], count)]
+
+
+def _pools_for(
+    asked: Sequence[tuple[str, Units]],
+    count: int,
+    chosen: Sequence[int],
+    memories_gib: Sequence[float],
+    cached: CachedModel | None,
+) -> list[Sequence[int]]:
+    """Return the pools that were chosen by memory or by blocks, or `count` of them."""
+    if cached is not None and memories_gib:
+        return [_pools_of(units, memories_gib, cached) for _, units in asked]
+    return _pools(asked, count, chosen)
 
 
 def _pools_of(units: Units, memories_gib: Sequence[float], cached: CachedModel) -> Sequence[int]:

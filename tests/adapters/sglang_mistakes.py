@@ -1,8 +1,9 @@
-"""Mistakes planted into SGLang's trees, and upstream's own fixes taken back: are they found?
+"""Judge SGLang's trees, and then with mistakes planted and upstream's own fixes taken back.
 
-    python -m tests.adapters.sglang_mistakes            # prints the table of docs/FINDINGS.md
+    python -m tests.adapters.sglang_mistakes            # writes the tables of docs/FINDINGS.md
 
-Each changes an installed SGLang in memory, plays lives until a rule is broken, and restores it.
+Each mistake changes an installed SGLang in memory, until a rule is broken in a life. nano-vllm,
+whose accounts are judged beside SGLang's, is looked for on the path.
 """
 
 from __future__ import annotations
@@ -18,12 +19,33 @@ from time import perf_counter
 from types import MappingProxyType
 from typing import Any
 
+from kvcheck.adapters.nanovllm.library import NanoUnavailableError
 from kvcheck.adapters.sglang import trees
 from kvcheck.adapters.sglang.engine import load_modules
-from kvcheck.play.lives import broken_by
+from kvcheck.discovery import find_tree
+from kvcheck.play.lives import broken_by, judged
 from kvcheck.tree.suite import game_of
+from tests.source import ROOT, write_behind
 
 LIVES = 150
+RUNS = "| subject | rules tried | broken | seconds |\n|---|---:|---|---:|\n"
+TABLE = "| | what is changed | rules named | lives | seconds |\n|---|---|---|---|---|\n"
+
+SUBJECTS: Mapping[str, str] = MappingProxyType(
+    {
+        "sglang.trees:python_core": "full attention and windows",
+        "sglang.trees:rust_core": "the same; its nodes cannot be seen",
+        "sglang.trees:all_orders": "every order of eviction",
+        "sglang.trees:plain_radix_cache": "the older tree",
+        "sglang.trees:states": "recurrent states as well, which are copied",
+        "sglang.trees:rust_states": "the same; its nodes cannot be seen",
+        "sglang.trees:extra_buffer": "states are left at a grid of positions",
+        "sglang.trees:in_session": "as `states`, each request is one of a session",
+        "sglang:implementation": "the accounts alone, by the calls of a manager of blocks",
+        "nanovllm:implementation": "the accounts of nano-vllm's manager",
+    }
+)
+"""Subjects by their factories in `kvcheck.adapters`."""
 
 
 @dataclass(frozen=True)
@@ -230,25 +252,36 @@ def found(change: Change) -> tuple[list[str], int, float, str]:
     return [], LIVES, perf_counter() - begun, "nothing"
 
 
-def main() -> int:
-    """Print the table. Returns how many are not found under a right rule."""
-    logging.disable(logging.CRITICAL)
-    load_modules()
-    missed = 0
-    print("| | what is changed | rules named | lives | seconds |\n|---|---|---|---|---|")
+def runs() -> Iterator[str]:
+    """Judge each subject, and yield a row for it."""
+    for name, about in SUBJECTS.items():
+        begun = perf_counter()
+        try:
+            subject = find_tree(f"kvcheck.adapters.{name}")
+        except NanoUnavailableError as error:
+            sys.exit(str(error))
+        report = judged(game_of(subject), num_lives=LIVES)
+        tried = len([rule for rule in report.rules if report.tried[rule]])
+        broken = ", ".join(sorted(report.findings)) or "none"
+        seconds = perf_counter() - begun
+        yield f"| `{name}`: {about} | {tried} | {broken} | {seconds:.1f} |"
+
+
+def mistakes() -> Iterator[str]:
+    """Plant each mistake, and yield a row for it."""
     for title, changes in (("taken back", FIXES), ("planted", MISTAKES)):
         for name, change in changes.items():
-            if not set(sys.argv[1:]) <= {name}:
-                continue
             rules, lives, seconds, _ = found(change)
             is_right = bool(set(rules) & set(change.rules))
-            missed += not is_right
             label = f"[#{name}](https://github.com/sgl-project/sglang/pull/{name})"
             label = label if title == "taken back" else name
-            named = ", ".join(rules) + ("" if is_right else " (not the right one)")
-            print(f"| {label} | {change.about} | {named} | {lives} | {seconds:.1f} |", flush=True)
-    return missed
+            named = ", ".join(rules) or "none"
+            named += "" if is_right or not rules else " (not the right one)"
+            yield f"| {label} | {change.about} | {named} | {lives} | {seconds:.1f} |"
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    logging.disable(logging.CRITICAL)
+    load_modules()
+    write_behind(ROOT / "docs/FINDINGS.md", RUNS, runs())
+    write_behind(ROOT / "docs/FINDINGS.md", TABLE, mistakes())
