@@ -19,7 +19,6 @@ from time import perf_counter
 from types import MappingProxyType
 from typing import Any
 
-from kvcheck.adapters.nanovllm.library import NanoUnavailableError
 from kvcheck.adapters.sglang import trees
 from kvcheck.adapters.sglang.engine import load_modules
 from kvcheck.discovery import find_tree
@@ -254,13 +253,10 @@ def found(change: Change) -> tuple[list[str], int, float, str]:
 
 def runs() -> Iterator[str]:
     """Judge each subject, and yield a row for it."""
+    subjects = {name: find_tree(f"kvcheck.adapters.{name}") for name in SUBJECTS}
     for name, about in SUBJECTS.items():
         begun = perf_counter()
-        try:
-            subject = find_tree(f"kvcheck.adapters.{name}")
-        except NanoUnavailableError as error:
-            sys.exit(str(error))
-        report = judged(game_of(subject), num_lives=LIVES)
+        report = judged(game_of(subjects[name]), num_lives=LIVES)
         tried = len([rule for rule in report.rules if report.tried[rule]])
         broken = ", ".join(sorted(report.findings)) or "none"
         seconds = perf_counter() - begun
