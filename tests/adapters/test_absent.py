@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from kvcheck.adapters import dynamo, nanovllm, sglang, vllm
+from kvcheck.adapters import dynamo, minisglang, nanovllm, sglang, vllm
 from kvcheck.discovery import find_implementation
 from kvspec.errors import KVSpecError, UnknownImplementationError
 
@@ -15,6 +15,7 @@ HINTS = {
     "vllm": f"pip install vllm=={vllm.SUPPORTED_VERSIONS[-1]}",
     "sglang": r"pip install sglang==0\.5\.23",
     "nanovllm": "GeeeekExplorer/nano-vllm",
+    "minisglang": "PYTHONPATH",
     "dynamo": r"pip install ai-dynamo-runtime==1\.6\.1",
 }
 
@@ -22,7 +23,7 @@ HINTS = {
 @pytest.fixture(autouse=True)
 def nothing_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever is installed or imported of the projects, it cannot be imported now."""
-    for name in [name for name in sys.modules if name.split(".")[0] in HINTS]:
+    for name in [name for name in sys.modules if name.split(".")[0] in {*HINTS, "minisgl"}]:
         monkeypatch.delitem(sys.modules, name)
     for name in ("vllm", "sglang"):
         monkeypatch.setitem(sys.modules, name, None)
@@ -39,6 +40,7 @@ def nothing_installed(monkeypatch: pytest.MonkeyPatch) -> None:
         sglang.plain_radix_cache,
         nanovllm.implementation,
         dynamo.tree,
+        minisglang.trees,
     ],
 )
 def test_it_is_named_with_the_line_that_installs_it(factory: Callable[[], object]) -> None:
