@@ -107,7 +107,7 @@ def trees() -> MiniTrees:
 
 
 class MiniTree:
-    """`waiting`: tokens by request. `running`: `Req`s, `lengths` those of their prompts."""
+    """`tokens`: of each request. `running`: their `Req`s. `unstored`: those not stored yet."""
 
     def __init__(self, library: Library, config: TreeConfig) -> None:
         self.library, self.page_size = library, config.page_size_tokens
@@ -193,7 +193,7 @@ class MiniTree:
                 self.cache._free(unused)
                 self.rows.append(request.table_idx)
                 self.cache.cache_req(request, finished=True)
-        self.tokens.pop(request_id) if request_id in self.tokens else None
+        self.tokens.pop(request_id, None)
         self.unstored.discard(request_id)
 
     def retract(self, request_id: str) -> None:
