@@ -97,7 +97,9 @@ class Shadow:
             return
         part, at = stale
         slots = request.row.slots if part == Part.FULL else request.row.window_slots
-        held = (self.device.full if part == Part.FULL else self.device.window).get(slots[at] or -1)
+        contents = self.device.full if part == Part.FULL else self.device.window
+        slot = slots[at]
+        held = None if slot is None else contents.get(slot)
         is_salted = held is not None and held[0] != request.salt
         rule = "KV-TREE-17" if part == Part.WINDOW else "KV-TREE-2" if is_salted else "KV-TREE-1"
         self.judge(rule, False, f"token {at} of {name} is a hit on {_content(held)}")
@@ -188,7 +190,7 @@ class Shadow:
         """Judge what a call has done to pages that were stored before it, and are still."""
         was, now = Stored(self.config, before), Stored(self.config, nodes)
         kept = was.slots.keys() & now.slots.keys()
-        self.is_gone = kept != was.slots.keys() or was.states != now.states
+        self.is_gone = kept != was.slots.keys() or bool(was.states - now.states)
         ends = {(node.salt, node.tokens) for node in before}
         is_split = any((node.salt, node.tokens) in kept - ends for node in nodes)
         lost, found = (was.live - now.live) & kept, (now.live - was.live) & kept

@@ -12,7 +12,7 @@ from kvcheck.tree.life import Life, Player
 from kvspec.tree import TreeImplementation
 
 RULES = tuple(f"KV-TREE-{number}" for number in range(1, 37))
-"""Rules that lives judge; KV-TREE-23 and KV-TREE-24 by what is read."""
+"""Rules that lives judge."""
 
 
 def game_of(subject: TreeImplementation) -> Game[Life]:
