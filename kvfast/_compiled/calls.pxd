@@ -3,7 +3,7 @@ cimport cython
 from kvfast._compiled cimport following, reports
 from kvfast._compiled.checks cimport Checks
 from kvfast._compiled.core cimport Core
-from kvfast._compiled.demand cimport Demand
+from kvfast._compiled.demand cimport Asked, Demand
 from kvfast._compiled.pool cimport BlockPool
 from kvfast._compiled.request cimport FastRequest
 from kvfast._compiled.turn cimport Turn
@@ -23,12 +23,12 @@ cdef class Calls:
     cdef object look_up(self, FastRequest request)
     @cython.locals(core=Core)
     cdef object look_up_per_group(self, FastRequest request, long long length)
-    @cython.locals(checks=Checks)
+    @cython.locals(checks=Checks, asked=Asked, mine=FastRequest, offered=list, num_hit="long long", caches=bint)
     cdef object allocate(self, request, hits, new, new_computed, lookahead, external, encoder, reserved, delays, whole_must_fit, is_beside_others)
     @cython.locals(core=Core, checks=Checks, tokens="long long", computed="long long", main="long long", encoder="long long", capped=bint, mine=FastRequest, row=int, demand=Demand, g=int, needs=list)
     cdef object need(self, request, num_tokens, computed_tokens, main_tokens, encoder_tokens, is_capped)
-    @cython.locals(core=Core, checks=Checks, computed="long long", row=int, num_hits="long long", local="long long", most="long long", skip_at="long long", watermark="long long", verified="long long")
-    cdef object grant(self, FastRequest request, list hits, long long new, long long new_computed, long long lookahead, long long external, long long encoder, long long reserved, bint caches, bint whole_must_fit, bint is_beside_others)
+    @cython.locals(core=Core, checks=Checks, asked=Asked, new="long long", external="long long", computed="long long", row=int, num_hits="long long", local="long long", most="long long", skip_at="long long", verified="long long")
+    cdef object grant(self, FastRequest request, list hits, long long new_computed, bint caches, bint is_beside_others)
     @cython.locals(mine=FastRequest)
     cdef object follow(self, request, num_tokens, hashes, num_prompt)
     @cython.locals(core=Core, row=int, limit="long long", g=int, held="long long")

@@ -2,7 +2,7 @@
 cimport cython
 from kvfast._compiled cimport reports
 from kvfast._compiled.allocator cimport Allocator
-from kvfast._compiled.demand cimport Demand
+from kvfast._compiled.demand cimport Asked, Demand
 from kvfast._compiled.event_log cimport EventLog
 from kvfast._compiled.hashing cimport Hasher
 from kvfast._compiled.inside cimport Inside
@@ -35,6 +35,7 @@ cdef class Core:
     cdef Allocator allocator
     cdef Inside inside
     cdef InsideLookup inside_lookup
+    cdef Asked asked
     cdef Demand demand
     cdef LookUpStats stats
     cdef bint log_stats, reports_asked, reports_admitted, counts_admitted, cuts_caching, shows_leading_nulls, counts_common
@@ -50,8 +51,8 @@ cdef class Core:
     cdef object hit_found(self, long long tokens)
     cdef int forget_step(self) except -1
     cdef Py_ssize_t watermark_for(self, FastRequest request) except -1
-    @cython.locals(total="long long", main="long long", slots="long long", is_running=bint, free="long long", whole="long long", at="long long", needed="long long", demand=Demand, takes_hits=bint)
-    cdef int place(self, int row, FastRequest request, long long new, long long lookahead, long long local, long long external, long long skip_at, long long encoder, bint has_hits, bint whole_must_fit, long long reserved, long long watermark) except -2
+    @cython.locals(local="long long", external="long long", skip_at="long long", total="long long", main="long long", slots="long long", is_running=bint, free="long long", whole="long long", at="long long", needed="long long", demand=Demand, takes_hits=bint)
+    cdef int place(self, int row, FastRequest request, Asked asked) except -2
     cdef Py_ssize_t num_needed(self, int row, FastRequest request, Demand demand, bint capped) except -1
     cdef int cache(self, int row, FastRequest request, long long tokens, bint allocates) except -1
     @cython.locals(row=int)

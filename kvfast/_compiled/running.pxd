@@ -6,6 +6,7 @@ from kvfast._compiled cimport probing_fields as probing
 from kvfast._compiled cimport record_fields as record
 from kvfast._compiled.ahead cimport Ahead
 from kvfast._compiled.core cimport Core
+from kvfast._compiled.demand cimport Asked
 from kvfast._compiled.entries cimport Entries
 from kvfast._compiled.registry cimport Registry
 from kvfast._compiled.request cimport FastRequest
@@ -48,7 +49,7 @@ cdef class Running:
     cdef int fill(self, long long row, FastRequest request, long long after, long long home) except -1
     @cython.locals(entries=Entries, ahead=Ahead, k=Py_ssize_t, i=Py_ssize_t, num_tokens="long long", goes_on=bint, granted="long long")
     cdef int continue_each(self) except -1
-    @cython.locals(core=Core, request=FastRequest, row=int, local="long long")
+    @cython.locals(core=Core, request=FastRequest, row=int, local="long long", asked=Asked)
     cdef bint go_on(self, Py_ssize_t i, long long num_tokens) except -1
     @cython.locals(core=Core, row=int, after="long long", size="long long", held="long long", slots="long long", needed="long long")
     cdef bint go_on_plain(self, Py_ssize_t i, long long watermark) except -1

@@ -5,6 +5,7 @@ from kvfast._compiled cimport objects, reports
 from kvfast._compiled cimport probing_fields as probing
 from kvfast._compiled.ahead cimport Ahead
 from kvfast._compiled.core cimport Core
+from kvfast._compiled.demand cimport Asked
 from kvfast._compiled.entries cimport Entries
 from kvfast._compiled.key_map cimport KeyMap
 from kvfast._compiled.objects cimport Results
@@ -45,7 +46,7 @@ cdef class Steps:
     @cython.locals(core=Core, tokens="long long")
     cdef Py_ssize_t find_hit(self, FastRequest request) except -2
     cdef int count_hit(self, FastRequest request, long long tokens) except -1
-    @cython.locals(core=Core, row=int)
+    @cython.locals(core=Core, row=int, asked=Asked)
     cdef bint start(self, Py_ssize_t i, FastRequest request, long long hit, long long num_tokens, bint is_beside_others) except -1
     @cython.locals(entries=Entries, ahead=Ahead, start=Py_ssize_t, i=Py_ssize_t, k=Py_ssize_t)
     cdef int write_granted(self, long long[::1] scheduled) except -1

@@ -101,24 +101,21 @@ class Calls:
         is_beside_others: object,
     ) -> KVCacheBlocks | None:
         """Run `allocate_slots` on unchecked arguments; each must have its type (KV-ERR-6)."""
-        checks = self.checks
+        checks, asked = self.checks, self.core.asked
         self.core.ask_clock()
         checks.check_flag("delay_cache_blocks", delays)
         checks.check_flag("full_sequence_must_fit", whole_must_fit)
         checks.check_flag("has_scheduled_reqs", is_beside_others)
-        return self.grant(
-            self.claim(request),
-            checks.copied_hits(hits),
-            checks.counted("num_new_tokens", new),
-            checks.counted("num_new_computed_tokens", new_computed),
-            checks.counted("num_lookahead_tokens", lookahead),
-            checks.counted("num_external_computed_tokens", external),
-            checks.counted("num_encoder_tokens", encoder),
-            checks.counted("reserved_blocks", reserved),
-            self.core.enable_caching and delays is False,
-            whole_must_fit is True,
-            is_beside_others is True,
-        )
+        mine, offered = self.claim(request), checks.copied_hits(hits)
+        asked.new = checks.counted("num_new_tokens", new)
+        num_hit = checks.counted("num_new_computed_tokens", new_computed)
+        asked.lookahead = checks.counted("num_lookahead_tokens", lookahead)
+        asked.external = checks.counted("num_external_computed_tokens", external)
+        asked.encoder = checks.counted("num_encoder_tokens", encoder)
+        asked.reserved = checks.counted("reserved_blocks", reserved)
+        asked.whole_must_fit = whole_must_fit is True
+        caches = self.core.enable_caching and delays is False
+        return self.grant(mine, offered, num_hit, caches, is_beside_others is True)
 
     def need(
         self,
@@ -153,18 +150,13 @@ class Calls:
         self,
         request: FastRequest,
         hits: list[Any] | None,
-        new: int,
         new_computed: int,
-        lookahead: int,
-        external: int,
-        encoder: int,
-        reserved: int,
         caches: bool,
-        whole_must_fit: bool,
         is_beside_others: bool,
     ) -> KVCacheBlocks | None:
-        """Run the remaining checks of `allocate_slots`, then allocate (KV-MGR-3 … KV-MGR-10)."""
-        core, checks = self.core, self.checks
+        """Check the rest of what `core.asked` has, then allocate (KV-MGR-3 … KV-MGR-10)."""
+        core, checks, asked = self.core, self.checks, self.core.asked
+        new, external = asked.new, asked.external
         if new == 0 and external == 0 and not (core.shape.replays and new_computed > 0):  # KV-SW-10
             raise InvalidArgumentError("num_new_tokens", 0, "at least 1 without external tokens")
         num_hits = checks.offer(hits)
@@ -185,12 +177,10 @@ class Calls:
             checks.check_continues(row, num_hits, new_computed, external)
         if num_hits or new_computed:
             checks.check_hits(request, new_computed, external, skip_at)
-        watermark = core.watermark_for(request) if is_beside_others else 0
+        asked.local, asked.skip_at, asked.has_hits = local, skip_at, num_hits > 0
+        asked.watermark = core.watermark_for(request) if is_beside_others else 0
         self.turn.changes()
-        row = core.place(
-            row, request, new, lookahead, local, external, skip_at, encoder, num_hits > 0,
-            whole_must_fit, reserved, watermark,
-        )  # fmt: skip
+        row = core.place(row, request, asked)
         answer = None
         if row >= 0:
             if caches:  # KV-MGR-10

@@ -17,7 +17,7 @@ from kvspec.policy import NONE_HASH_TEXT
 from . import reports
 from .allocator import Allocator
 from .columns import PoolColumns
-from .demand import Demand
+from .demand import Asked, Demand
 from .event_log import EventLog
 from .hashing import Hasher
 from .inside import Inside
@@ -83,6 +83,7 @@ class Core:
             steps = [group.export_step_tokens for group in plan.groups]
             self.inside = Inside(self.allocator, steps, unit)
             self.inside_lookup = InsideLookup(self.shape, self.pool, self.lookup, unit)
+        self.asked = Asked()
         self.demand = Demand()
         self.stats = LookUpStats()
         self.log_stats = config.log_stats
@@ -159,46 +160,33 @@ class Core:
             return 0
         return 0 if request.state == request.running else self.watermark
 
-    def place(
-        self,
-        row: int,
-        request: FastRequest,
-        new: int,
-        lookahead: int,
-        local: int,
-        external: int,
-        skip_at: int,
-        encoder: int,
-        has_hits: bool,
-        whole_must_fit: bool,
-        reserved: int,
-        watermark: int,
-    ) -> int:
+    def place(self, row: int, request: FastRequest, asked: Asked) -> int:
         """Allocate the request's slots; returns its row, or -1 if there is no room (KV-MGR-4 …)."""
+        local, external, skip_at = asked.local, asked.external, asked.skip_at
         total = min(local + external, self.max_len)
-        main = total + new
-        slots = min(main + lookahead, self.max_len)
+        main = total + asked.new
+        slots = min(main + asked.lookahead, self.max_len)
         is_running = self.allocator.is_running(row)
         if external > 0 and not is_running:
             slots = max(slots, local + external)  # taken beyond the longest sequence too
         free = self.pool.num_free
-        if whole_must_fit:  # KV-MGR-5
+        if asked.whole_must_fit:  # KV-MGR-5
             whole = min(request.num_tokens, self.max_len)
             at = min(skip_at, self.max_len)
-            demand = self.demand.of(whole, whole, local, external, at, encoder)
-            if self.num_needed(row, request, demand, True) + watermark > free:
+            demand = self.demand.of(whole, whole, local, external, at, asked.encoder)
+            if self.num_needed(row, request, demand, True) + asked.watermark > free:
                 return -1
         processed = max(min(total, skip_at) - request.in_flight, 0)  # KV-MGR-21
         self.allocator.remove_skipped(row, processed, request.num_prompt_tokens)  # KV-MGR-6
-        demand = self.demand.of(slots, main, local, external, skip_at, encoder)
+        demand = self.demand.of(slots, main, local, external, skip_at, asked.encoder)
         needed = self.num_needed(row, request, demand, False)
-        if needed + watermark > self.pool.num_free - reserved:  # KV-MGR-7
+        if needed + asked.watermark > self.pool.num_free - asked.reserved:  # KV-MGR-7
             return -1
-        if has_hits and self.reports_admitted:  # KV-EVT-12
+        if asked.has_hits and self.reports_admitted:  # KV-EVT-12
             reports.report_hit(self.events, self.lookup, request, local)
         if row < 0:
             row = self.rows.add(request)
-        takes_hits = (has_hits or external > 0) and not is_running
+        takes_hits = (asked.has_hits or external > 0) and not is_running
         if self.inside is not None:
             self.inside.take(row, request, demand, takes_hits)
             return row

@@ -1,6 +1,27 @@
-"""The demand of an allocation."""
+"""Requirements of an allocation: as a caller states them, and as groups count blocks for them."""
 
 from __future__ import annotations
+
+
+class Asked:
+    """The numbers of one allocation, set by `of` and then one by one; the object is reused.
+
+    - `new`, `lookahead`: tokens. `local`, `external`, `skip_at`, `encoder`: as in `Demand`.
+    - `reserved`, `watermark`: blocks that must stay free (KV-MGR-7, KV-MGR-9).
+    - `has_hits`: blocks were found. `whole_must_fit`: of the whole request (KV-MGR-5).
+    """
+
+    def __init__(self) -> None:
+        self.of(0, 0, 0)
+
+    def of(self, new: int, lookahead: int, local: int) -> Asked:
+        """Set these numbers, and the others to nothing; return the object."""
+        self.new = new
+        self.lookahead = lookahead
+        self.local = self.skip_at = local
+        self.external = self.encoder = self.reserved = self.watermark = 0
+        self.has_hits = self.whole_must_fit = False
+        return self
 
 
 class Demand:

@@ -225,10 +225,9 @@ class Running:
         if self.ahead.is_plain and core.tables.cached[row] > 0:
             return self.go_on_plain(i, core.watermark_for(request))
         core.lookup.clear()
-        row = core.place(
-            row, request, num_tokens, self.ahead.lookahead, local, 0, local, 0, False, False, 0,
-            core.watermark_for(request),
-        )  # fmt: skip
+        asked = core.asked.of(num_tokens, self.ahead.lookahead, local)
+        asked.watermark = core.watermark_for(request)
+        row = core.place(row, request, asked)
         if row < 0:
             return False
         self.entries.row_at[i] = row

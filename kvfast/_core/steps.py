@@ -198,11 +198,11 @@ class Steps:
     ) -> bool:
         """Admit a request with the hit just found; returns False if there is no room."""
         core = self.core
-        row = core.place(
-            self.entries.row_at[i], request, num_tokens, self.ahead.lookahead, hit, 0, hit, 0,
-            hit > 0, self.whole_must_fit, self.reserved,
-            core.watermark_for(request) if is_beside_others else 0,
-        )  # fmt: skip
+        asked = core.asked.of(num_tokens, self.ahead.lookahead, hit)
+        asked.has_hits, asked.whole_must_fit = hit > 0, self.whole_must_fit
+        asked.reserved = self.reserved
+        asked.watermark = core.watermark_for(request) if is_beside_others else 0
+        row = core.place(self.entries.row_at[i], request, asked)
         if row < 0:
             return False
         self.entries.row_at[i] = row

@@ -32,10 +32,6 @@ COUNTS = (
     "in_flight",
 )  # fmt: skip
 FLAGS = ("must_fit", "caches", "beside_others")
-GRANTED_BY = (
-    "new", "hit", "lookahead", "external", "encoder", "reserved", *FLAGS[1::-1], FLAGS[2],
-)  # fmt: skip
-"""The arguments of `grant`, in their order."""
 ILLEGAL, REFUSED_BY_GATE, REFUSED, GRANTED = range(4)
 ASKED = ("slots", "main", "local", "external", "skip_at", "encoder")
 NOTED = (
@@ -262,7 +258,7 @@ class NotingCore(core.Core):
         made.watermark = notes.number("watermark")
         made.pool = PoolOf(notes)
         made.allocator = NotingAllocator(notes)
-        made.demand = demand.Demand()
+        made.asked, made.demand = demand.Asked(), demand.Demand()
         made.inside = None
         made.shape = SimpleNamespace(replays=notes.case.replays)
         made.reports_admitted = False
@@ -297,8 +293,11 @@ def of_fast(case: Case) -> dict[str, Term]:
             in_flight=notes.number("in_flight"),
             num_prompt_tokens=1,
         )
-        numbers = [notes.number(name) for name in GRANTED_BY]
-        return notes.ended(lambda: made.grant(request, None, *numbers))
+        for name in ("new", "lookahead", "external", "encoder", "reserved"):
+            setattr(made.core.asked, name, notes.number(name))
+        must_fit, caches, beside = map(notes.number, FLAGS)
+        made.core.asked.whole_must_fit = must_fit
+        return notes.ended(lambda: made.grant(request, None, notes.number("hit"), caches, beside))
 
     with argument_checks():
         return merged_each(run)
