@@ -28,7 +28,7 @@ def check_blocks(blocks: KVCacheBlocks) -> None:
     if not is_listed or isinstance(blocks.groups, memoryview):
         raise InvalidArgumentError("blocks", blocks, "KVCacheBlocks")
     for group, ids in enumerate(blocks.groups):
-        if not issubclass(type(ids), Sequence):
+        if not issubclass(type(ids), Sequence) or type(ids) is memoryview:
             raise InvalidArgumentError("blocks", f"groups[{group}]", "a sequence of block ids")
 
 

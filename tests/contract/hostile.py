@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from inspect import Parameter, isfunction, signature
 from typing import Any, TypeAlias, overload
 
 import numpy as np
@@ -12,6 +13,15 @@ import numpy as np
 from kvspec.blocks import KVCacheBlocks
 
 Act: TypeAlias = Callable[[], object]
+
+
+def calls_of(owner: type) -> Mapping[str, tuple[Parameter, ...]]:
+    """Return the calls of an interface, and their parameters."""
+    return {
+        name: tuple(signature(call).parameters.values())[1:]
+        for name, call in vars(owner).items()
+        if isfunction(call) and not name.startswith("_") and name != "follow"
+    }
 
 
 class Foreign(Exception):  # noqa: N818 (it says whose it is; nothing of the core erred)

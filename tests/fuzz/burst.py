@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import fields
 from functools import partial
-from inspect import Parameter, isfunction, signature
+from inspect import Parameter
 from random import Random
 from types import MappingProxyType
 from typing import Any
@@ -76,20 +76,11 @@ def described(error: BaseException) -> tuple[str, str]:
     return f"{type(error).__name__}{where}", "".join(traceback.format_exception(error)[-12:])
 
 
-def calls_of(owner: type) -> Mapping[str, tuple[Parameter, ...]]:
-    """Return the calls of an interface, and their parameters."""
-    return {
-        name: tuple(signature(call).parameters.values())[1:]
-        for name, call in vars(owner).items()
-        if isfunction(call) and not name.startswith("_") and name != "follow"
-    }
-
-
 CALLS: Mapping[str, Mapping[str, tuple[Parameter, ...]]] = MappingProxyType(
     {
-        "manager": calls_of(KVCacheManager),
-        "batched": calls_of(BatchedManager),
-        "tier": calls_of(Tier),
+        "manager": no.calls_of(KVCacheManager),
+        "batched": no.calls_of(BatchedManager),
+        "tier": no.calls_of(Tier),
     }
 )
 
