@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from textwrap import wrap
-from types import MappingProxyType
 from typing import Any
 
 from kvcheck.cli._support import fail, output_console, say, write_json
@@ -23,7 +22,7 @@ from kvspec.interface import Implementation
 from kvspec.offload import OffloadImplementation
 from kvspec.policy import Policy
 
-INDENTED: Mapping[str, Any] = MappingProxyType({"initial_indent": "  ", "subsequent_indent": "  "})
+INDENTED: Mapping[str, Any] = {"initial_indent": "  ", "subsequent_indent": "  "}
 MOST_LINES = 24
 """Lines of calls that are shown of a finding without -v: the first and the last of them."""
 

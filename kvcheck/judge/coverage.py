@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from types import MappingProxyType
 
 from kvcheck.play.illegal_operations import ILLEGAL_OPERATIONS
 from kvcheck.play.verdicts import Level
@@ -29,19 +28,15 @@ WHERE_IT_COMES_UP = frozenset(
 """Rules that level safety checks in programs that reach them."""
 
 
-NEEDED: Mapping[str, Callable[[Capabilities], bool]] = MappingProxyType(
-    {
-        "KV-FULL-8": lambda can: SinkFullAttentionSpec in can.spec_types,
-        "KV-MAMBA-9": lambda can: MambaSpec in can.spec_types,
-        "KV-PART-3": lambda can: Feature.PARTIAL_BLOCKS in can.features,
-        "KV-POOL-11": lambda can: Feature.RESET in can.features,
-        "KV-EVT-7": lambda can: Feature.EVENTS in can.features,
-        "KV-CROSS-1": lambda can: CrossAttentionSpec in can.spec_types,
-        **{
-            f"KV-MAMBA-{number}": lambda can: MambaSpec in can.spec_types for number in (1, 2, 4, 5)
-        },
-    }
-)
+NEEDED: Mapping[str, Callable[[Capabilities], bool]] = {
+    "KV-FULL-8": lambda can: SinkFullAttentionSpec in can.spec_types,
+    "KV-MAMBA-9": lambda can: MambaSpec in can.spec_types,
+    "KV-PART-3": lambda can: Feature.PARTIAL_BLOCKS in can.features,
+    "KV-POOL-11": lambda can: Feature.RESET in can.features,
+    "KV-EVT-7": lambda can: Feature.EVENTS in can.features,
+    "KV-CROSS-1": lambda can: CrossAttentionSpec in can.spec_types,
+    **{f"KV-MAMBA-{number}": lambda can: MambaSpec in can.spec_types for number in (1, 2, 4, 5)},
+}
 """Rules that hold trivially of a subject that lacks this."""
 
 

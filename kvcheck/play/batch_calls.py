@@ -7,7 +7,6 @@ the computed tokens, the status and the preemptions of each.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
 from typing import Any, Protocol, cast
 
 from kvcheck.play.keeping import Kept
@@ -203,22 +202,20 @@ def walk(player: Playing, _: str, args: Mapping[str, Any]) -> list[int]:
     return list(player.batched.next_free_blocks(3, after=args["after"]))
 
 
-PLAYS: Mapping[str, Any] = MappingProxyType(
-    {
-        "register": register,
-        "unregister": unregister,
-        "batched_step": step,
-        "rewind": rewind,
-        "batched_append": append,
-        "batched_follow": follow,
-        "wrong_follow": wrong_follow,
-        "wrong_append": wrong_append,
-        "wrong_length": wrong_length,
-        "wrong_hold": wrong_hold,
-        "look_ups": look_ups,
-        "take_deltas": take_deltas,
-        "look_at_batch": look_at,
-        "walk": walk,
-    }
-)
+PLAYS: Mapping[str, Any] = {
+    "register": register,
+    "unregister": unregister,
+    "batched_step": step,
+    "rewind": rewind,
+    "batched_append": append,
+    "batched_follow": follow,
+    "wrong_follow": wrong_follow,
+    "wrong_append": wrong_append,
+    "wrong_length": wrong_length,
+    "wrong_hold": wrong_hold,
+    "look_ups": look_ups,
+    "take_deltas": take_deltas,
+    "look_at_batch": look_at,
+    "walk": walk,
+}
 """Players of whole steps."""

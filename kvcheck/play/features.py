@@ -3,57 +3,50 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from types import MappingProxyType
 from typing import Any
 
 from kvspec.interface import Feature
 from kvspec.record import Operation
 
-FEATURE_OF_OPERATION: Mapping[str, Feature] = MappingProxyType(
-    {
-        "cache_blocks": Feature.DELAYED_CACHING,
-        "cache_partial_block": Feature.PARTIAL_BLOCKS,
-        "evict_blocks": Feature.EVICTION_BY_ID,
-        "find_longest_cache_hit_per_group": Feature.HITS_PER_GROUP,
-        "free_blocks": Feature.DEFERRED_FREE,
-        "get_block_ids": Feature.UNHASHED_BLOCKS,
-        "get_num_blocks_to_allocate": Feature.NEED,
-        "get_num_common_prefix_blocks": Feature.COMMON_PREFIX,
-        "make_prefix_cache_stats": Feature.STATISTICS,
-        "pop_blocks_for_free": Feature.DEFERRED_FREE,
-        "record_prefix_cache_stats": Feature.LATER_CHOICES,
-        "remove_skipped_blocks": Feature.SKIPPED_REMOVAL,
-        "reset_prefix_cache": Feature.RESET,
-        "take_events": Feature.EVENTS,
-        "take_block_copies": Feature.HITS_INSIDE_BLOCKS,
-        "take_new_block_ids": Feature.NEW_BLOCK_IDS,
-        "withdraw": Feature.WITHDRAWAL,
-    }
-)
+FEATURE_OF_OPERATION: Mapping[str, Feature] = {
+    "cache_blocks": Feature.DELAYED_CACHING,
+    "cache_partial_block": Feature.PARTIAL_BLOCKS,
+    "evict_blocks": Feature.EVICTION_BY_ID,
+    "find_longest_cache_hit_per_group": Feature.HITS_PER_GROUP,
+    "free_blocks": Feature.DEFERRED_FREE,
+    "get_block_ids": Feature.UNHASHED_BLOCKS,
+    "get_num_blocks_to_allocate": Feature.NEED,
+    "get_num_common_prefix_blocks": Feature.COMMON_PREFIX,
+    "make_prefix_cache_stats": Feature.STATISTICS,
+    "pop_blocks_for_free": Feature.DEFERRED_FREE,
+    "record_prefix_cache_stats": Feature.LATER_CHOICES,
+    "remove_skipped_blocks": Feature.SKIPPED_REMOVAL,
+    "reset_prefix_cache": Feature.RESET,
+    "take_events": Feature.EVENTS,
+    "take_block_copies": Feature.HITS_INSIDE_BLOCKS,
+    "take_new_block_ids": Feature.NEW_BLOCK_IDS,
+    "withdraw": Feature.WITHDRAWAL,
+}
 """Operations that are not part of the base."""
 
-FEATURE_OF_ARGUMENT: Mapping[str, Feature] = MappingProxyType(
-    {
-        "num_external_computed_tokens": Feature.EXTERNAL_TOKENS,
-        "delay_cache_blocks": Feature.DELAYED_CACHING,
-        "num_lookahead_tokens": Feature.DRAFTING,
-        "full_sequence_must_fit": Feature.ADMISSION,
-        "reserved_blocks": Feature.ADMISSION,
-        "junction_tokens": Feature.JUNCTIONS,
-        "num_in_flight_tokens": Feature.IN_FLIGHT,
-    }
-)
+FEATURE_OF_ARGUMENT: Mapping[str, Feature] = {
+    "num_external_computed_tokens": Feature.EXTERNAL_TOKENS,
+    "delay_cache_blocks": Feature.DELAYED_CACHING,
+    "num_lookahead_tokens": Feature.DRAFTING,
+    "full_sequence_must_fit": Feature.ADMISSION,
+    "reserved_blocks": Feature.ADMISSION,
+    "junction_tokens": Feature.JUNCTIONS,
+    "num_in_flight_tokens": Feature.IN_FLIGHT,
+}
 """Arguments of `allocate_slots` and `cache_blocks` that need a feature if they are set."""
 
-FEATURE_OF_CONTENT: Mapping[str, Feature] = MappingProxyType(
-    {
-        "cache_salt": Feature.CACHE_SALT,
-        "lora": Feature.LORA,
-        "mm_features": Feature.MULTIMODAL,
-        "skip_reading_prefix_cache": Feature.SKIP_READING,
-        "reports_hits": Feature.HIT_REPORTS,
-    }
-)
+FEATURE_OF_CONTENT: Mapping[str, Feature] = {
+    "cache_salt": Feature.CACHE_SALT,
+    "lora": Feature.LORA,
+    "mm_features": Feature.MULTIMODAL,
+    "skip_reading_prefix_cache": Feature.SKIP_READING,
+    "reports_hits": Feature.HIT_REPORTS,
+}
 """Arguments of `new_request` that need a feature if they are set."""
 
 OF_OPERATIONS = frozenset(

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from operator import index
-from types import MappingProxyType
 from typing import Any, TypeAlias, cast
 
 from kvcheck.play.batch_calls import PLAYS
@@ -24,12 +23,10 @@ from kvspec.request import PromptEmbeddings, Request, RequestInput, RequestStatu
 from kvspec.sequential import SequentialManager, batched_of
 from kvspec.snapshot_codec import hexes
 
-OWNED: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {
-        "allocate_slots": ("junction_tokens", "num_in_flight_tokens"),
-        "cache_blocks": ("junction_tokens",),
-    }
-)
+OWNED: Mapping[str, tuple[str, ...]] = {
+    "allocate_slots": ("junction_tokens", "num_in_flight_tokens"),
+    "cache_blocks": ("junction_tokens",),
+}
 """Arguments that are attributes of the request, 0 if left out."""
 
 
@@ -178,18 +175,16 @@ class Player:
 
 Play: TypeAlias = Callable[[Player, str, Mapping[str, Any]], Any]
 
-OWN_PLAYS: Mapping[str, Play] = MappingProxyType(
-    {
-        "new_request": Player._new_request,
-        "append_tokens": Player._append_tokens,
-        "follow": Player._follow,
-        "hold_blocks": Player._hold_blocks,
-        "get_block_ids": Player._get_block_ids,
-        "take_residency_samples": Player._take_residency_samples,
-        "recent_hits": Player._recent_hits,
-        **PLAYS,
-    }
-)
+OWN_PLAYS: Mapping[str, Play] = {
+    "new_request": Player._new_request,
+    "append_tokens": Player._append_tokens,
+    "follow": Player._follow,
+    "hold_blocks": Player._hold_blocks,
+    "get_block_ids": Player._get_block_ids,
+    "take_residency_samples": Player._take_residency_samples,
+    "recent_hits": Player._recent_hits,
+    **PLAYS,
+}
 """Players of operations that are not one call of a manager."""
 
 NAMES = tuple(dict.fromkeys((*OPERATIONS, *OWN_PLAYS)))

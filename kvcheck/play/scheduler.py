@@ -11,7 +11,6 @@ keep their counts in the manager's own requests, and change those by `admitted` 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from kvspec.errors import KVSpecError
@@ -20,15 +19,13 @@ from kvspec.request import Request, RequestStatus
 EMPTY, WAITING, PREEMPTED, RUNNING, LOADING = "empty", "waiting", "preempted", "running", "loading"
 """No request; new; freed and to return; computing; waiting for external tokens."""
 
-STATUS_OF_PHASE: Mapping[str, str] = MappingProxyType(
-    {
-        EMPTY: "WAITING",
-        WAITING: "WAITING",
-        PREEMPTED: "PREEMPTED",
-        RUNNING: "RUNNING",
-        LOADING: "RUNNING",
-    }
-)
+STATUS_OF_PHASE: Mapping[str, str] = {
+    EMPTY: "WAITING",
+    WAITING: "WAITING",
+    PREEMPTED: "PREEMPTED",
+    RUNNING: "RUNNING",
+    LOADING: "RUNNING",
+}
 
 
 class TransitionError(KVSpecError):

@@ -4,52 +4,49 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from types import MappingProxyType
 
 from kvcheck.play.runner import Check, Performed, Runner
 from kvspec.blocks import NULL_BLOCK
 
-SITUATIONS: Mapping[str, str] = MappingProxyType(
-    {
-        "refusal": "an allocation was refused",
-        "gate refusal": "a step would have fitted, but not the whole sequence",
-        "watermark refusal": "an allocation would have fitted but for the watermark",
-        "state too new": "a hit was refused whose state is computed in this step",
-        "removal at refusal": "a refused allocation released what fell out of a window",
-        "pool full": "no block was free",
-        "freed for another": "a refused request was served after another gave way",
-        "hit": "a look-up found something",
-        "shared block": "a hit took a block that another request holds",
-        "revived block": "a hit took a block out of the free queue",
-        "eviction": "an allocation took a block that was cached",
-        "duplicates": "two blocks carried the same key",
-        "several groups": "a hit was common to several groups",
-        "resumed with a hit": "a preempted request found part of its own prefix",
-        "resumed in part": "… and part of it was gone",
-        "null in a hit": "a hit left out blocks that attention does not need",
-        "window passed": "blocks fell out of a window while the request ran",
-        "chunk passed": "a chunk was over while the request ran",
-        "null gap": "null stood behind a block in a list",
-        "align move": "a drafted state moved within its list",
-        "masked block": "a full block was not worth caching",
-        "groups disagreed": "some group's own hit was longer than the common one",
-        "eagle drop": "a look-up gave up what is recomputed for drafting",
-        "external tokens": "tokens came from another store",
-        "load behind a hit": "… after a hit, and before new tokens",
-        "hits of unequal length": "… and filled up what the hit of some group lacked",
-        "late registration": "a load was registered after it arrived",
-        "failed load": "a load turned out void, and its blocks were evicted",
-        "failed load of several": "… and requests that had hit them were withdrawn",
-        "withdrawal": "a planned part of a step did not run",
-        "accepted drafts": "drafts became tokens",
-        "rejected drafts": "drafts were computed and then others in their place",
-        "partial entry": "a boundary inside a block was registered",
-        "deferred free": "blocks were popped and returned later",
-        "evicted by id": "a cached identity was dropped by block id",
-        "reset": "the cache was reset",
-        "reset refused": "a reset found blocks in use",
-    }
-)
+SITUATIONS: Mapping[str, str] = {
+    "refusal": "an allocation was refused",
+    "gate refusal": "a step would have fitted, but not the whole sequence",
+    "watermark refusal": "an allocation would have fitted but for the watermark",
+    "state too new": "a hit was refused whose state is computed in this step",
+    "removal at refusal": "a refused allocation released what fell out of a window",
+    "pool full": "no block was free",
+    "freed for another": "a refused request was served after another gave way",
+    "hit": "a look-up found something",
+    "shared block": "a hit took a block that another request holds",
+    "revived block": "a hit took a block out of the free queue",
+    "eviction": "an allocation took a block that was cached",
+    "duplicates": "two blocks carried the same key",
+    "several groups": "a hit was common to several groups",
+    "resumed with a hit": "a preempted request found part of its own prefix",
+    "resumed in part": "… and part of it was gone",
+    "null in a hit": "a hit left out blocks that attention does not need",
+    "window passed": "blocks fell out of a window while the request ran",
+    "chunk passed": "a chunk was over while the request ran",
+    "null gap": "null stood behind a block in a list",
+    "align move": "a drafted state moved within its list",
+    "masked block": "a full block was not worth caching",
+    "groups disagreed": "some group's own hit was longer than the common one",
+    "eagle drop": "a look-up gave up what is recomputed for drafting",
+    "external tokens": "tokens came from another store",
+    "load behind a hit": "… after a hit, and before new tokens",
+    "hits of unequal length": "… and filled up what the hit of some group lacked",
+    "late registration": "a load was registered after it arrived",
+    "failed load": "a load turned out void, and its blocks were evicted",
+    "failed load of several": "… and requests that had hit them were withdrawn",
+    "withdrawal": "a planned part of a step did not run",
+    "accepted drafts": "drafts became tokens",
+    "rejected drafts": "drafts were computed and then others in their place",
+    "partial entry": "a boundary inside a block was registered",
+    "deferred free": "blocks were popped and returned later",
+    "evicted by id": "a cached identity was dropped by block id",
+    "reset": "the cache was reset",
+    "reset refused": "a reset found blocks in use",
+}
 """Name -> what happened."""
 
 

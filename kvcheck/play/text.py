@@ -8,7 +8,6 @@ import string
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import MISSING, Field, fields, is_dataclass
 from itertools import groupby
-from types import MappingProxyType
 from typing import Any
 
 from kvcheck.play.calls import DEFAULTS
@@ -23,9 +22,11 @@ LONG = 8
 LIMIT = 200
 """Most characters shown of a value."""
 
-DEFAULT_ARGUMENTS: Mapping[str, object] = MappingProxyType(
-    {**DEFAULTS["get_num_blocks_to_allocate"], **DEFAULTS["allocate_slots"], "num_preemptions": 0}
-)
+DEFAULT_ARGUMENTS: Mapping[str, object] = {
+    **DEFAULTS["get_num_blocks_to_allocate"],
+    **DEFAULTS["allocate_slots"],
+    "num_preemptions": 0,
+}
 """Values of arguments that are not shown."""
 
 

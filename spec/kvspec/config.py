@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
-from types import MappingProxyType
 from typing import Annotated, Any
 
 from kvspec._check import Natural, Positive, check_members, int_at_least, is_int, text
@@ -23,7 +22,7 @@ HASH_FUNCTIONS: tuple[str, ...] = ("sha256_cbor", "sha256_cbor_64bit", "xxhash_c
 WEAK_HASHES: tuple[str, ...] = ("sha256_cbor_64bit", "xxhash_cbor")
 """Different prompts with equal hashes can be made on purpose (KV-HASH-11, KV-HASH-12)."""
 
-GIVEN_HASHES: Mapping[str, int] = MappingProxyType({"given_8": 8, "given_16": 16, "given_32": 32})
+GIVEN_HASHES: Mapping[str, int] = {"given_8": 8, "given_16": 16, "given_32": 32}
 """Functions whose hashes the engine gives, with their bytes: it keeps the tokens (KV-HASH-13)."""
 
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import fields
-from types import MappingProxyType
 from typing import Any
 
 from kvspec.config import KVCacheConfig, KVCacheGroup, KVCacheTensor, ManagerConfig
 from kvspec.policy import Policy
 from kvspec.specs import SPEC_TYPES, LayerSpec, ReplayedWindowSpec
 
-TYPE_OF_NAME: Mapping[str, type[LayerSpec]] = MappingProxyType({t.__name__: t for t in SPEC_TYPES})
+TYPE_OF_NAME: Mapping[str, type[LayerSpec]] = {t.__name__: t for t in SPEC_TYPES}
 
 
 def config_of(manager: Any, *, policy: Policy | None = None, **others: Any) -> ManagerConfig:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Any
 
 from kvspec.record import LATER_VERSION, START_VERSION
@@ -32,26 +31,22 @@ NOT_ASKED = frozenset(
 _COPIES = "take_kv_cache_block_copies"
 """`take_block_copies`; asked only where there may be any."""
 
-NEEDED_BY_ARGUMENT: Mapping[str, str] = MappingProxyType(
-    {
-        "skip_zeroing_group_ids": "groups that are not zeroed",
-    }
-)
+NEEDED_BY_ARGUMENT: Mapping[str, str] = {
+    "skip_zeroing_group_ids": "groups that are not zeroed",
+}
 """The feature that an argument other than 0 needs."""
 
-_USUAL: Mapping[str, Any] = MappingProxyType(
-    {
-        "block_stride_alignment": None,
-        "is_draft": False,
-        "is_index_group_leader": False,
-        "max_tp_shards": None,
-        "non_causal_multi_token_decode": False,
-        "num_head_slots": None,
-        "state_content_bytes": None,
-        "topk_buffer_width": None,
-        "tp_replicated": False,
-    }
-)
+_USUAL: Mapping[str, Any] = {
+    "block_stride_alignment": None,
+    "is_draft": False,
+    "is_index_group_leader": False,
+    "max_tp_shards": None,
+    "non_causal_multi_token_decode": False,
+    "num_head_slots": None,
+    "state_content_bytes": None,
+    "topk_buffer_width": None,
+    "tp_replicated": False,
+}
 """Members of specs without effect at this value, which need a feature otherwise."""
 
 _IGNORED = frozenset({"cache_role", "dcp_sharded", "num_heads"})

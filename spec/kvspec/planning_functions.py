@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any, get_type_hints
 
 from kvspec._json import Check, Where, boolean, integer, null, optional, real
@@ -150,7 +149,7 @@ _METHODS: Mapping[str, tuple[str, str]] = {
 }
 """The method of each function, and its arguments as records name them."""
 
-FUNCTIONS: Mapping[str, PlanningFunction] = MappingProxyType(
-    {name: _function(*method) for name, method in _METHODS.items()}
-)
+FUNCTIONS: Mapping[str, PlanningFunction] = {
+    name: _function(*method) for name, method in _METHODS.items()
+}
 """Every planning function of the records, by its name there."""

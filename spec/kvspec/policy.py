@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from types import MappingProxyType
 from typing import Annotated
 
 from kvspec._check import check_members
@@ -27,7 +26,7 @@ LATER: tuple[str, ...] = (
 )
 """Choices that only some implementations have (`Feature.LATER_CHOICES`)."""
 
-OLDER: Mapping[str, str] = MappingProxyType({"extra_keys": "plain", "lookups_counted": "asked"})
+OLDER: Mapping[str, str] = {"extra_keys": "plain", "lookups_counted": "asked"}
 """The meaning of a record or message without the key, if the rules' default was another before."""
 
 

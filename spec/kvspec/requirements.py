@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
 
 from kvspec.config import WEAK_HASHES, ManagerConfig
 from kvspec.editions import has_come
@@ -36,32 +35,28 @@ def _hash_block_size(config: ManagerConfig) -> set[str]:
     return {"smaller" if smaller else "block"}
 
 
-VALUES: Mapping[str, Callable[[ManagerConfig], set[str]]] = MappingProxyType(
-    {
-        "mamba_cache_mode": _mamba_modes,
-        "context_parallel": _context_parallel,
-        "block_sizes": _block_sizes,
-        "hash_block_size": _hash_block_size,
-    }
-)
+VALUES: Mapping[str, Callable[[ManagerConfig], set[str]]] = {
+    "mamba_cache_mode": _mamba_modes,
+    "context_parallel": _context_parallel,
+    "block_sizes": _block_sizes,
+    "hash_block_size": _hash_block_size,
+}
 """The values that a configuration uses, for each member of `Capabilities.values`: the modes of its
 Mamba groups; `decode` and `prefill` context parallelism; block sizes of its groups that are `equal`
 or `different`; a given hash block size that is at least that of some `block`, or `smaller`."""
 
-LIMITS: Mapping[str, Callable[[ManagerConfig], int]] = MappingProxyType(
-    {
-        "groups": lambda config: len(config.kv_cache.groups),
-        "num_blocks": lambda config: config.kv_cache.num_blocks,
-        "block_size": lambda config: max((spec.block_size for spec in _specs(config)), default=0),
-        "max_model_len": lambda config: config.max_model_len_tokens,
-        "num_speculative_blocks": lambda config: max(
-            (s.num_speculative_blocks for s in _specs(config)), default=0
-        ),
-        "extra_retained_tokens": lambda config: max(
-            (s.extra_retained_tokens for s in _specs(config)), default=0
-        ),
-    }
-)
+LIMITS: Mapping[str, Callable[[ManagerConfig], int]] = {
+    "groups": lambda config: len(config.kv_cache.groups),
+    "num_blocks": lambda config: config.kv_cache.num_blocks,
+    "block_size": lambda config: max((spec.block_size for spec in _specs(config)), default=0),
+    "max_model_len": lambda config: config.max_model_len_tokens,
+    "num_speculative_blocks": lambda config: max(
+        (s.num_speculative_blocks for s in _specs(config)), default=0
+    ),
+    "extra_retained_tokens": lambda config: max(
+        (s.extra_retained_tokens for s in _specs(config)), default=0
+    ),
+}
 """The amount that a configuration uses, for each member of `Capabilities.limits`."""
 
 

@@ -7,7 +7,6 @@ circular buffers what it alone writes.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
 
 from kvcheck.play.shadow.content import Content, ShadowMemory
 from kvcheck.play.shadow.states import States
@@ -19,24 +18,22 @@ from kvspec.specs import LayerSpec
 Lists = Sequence[Sequence[int]]
 """Block ids, one list per group."""
 
-SENTENCES: Mapping[str, str] = MappingProxyType(
-    {
-        "the_last_token_is_computed": "A hit leaves at least the last token to be computed.",
-        "what_is_read_is_there": "A token that is still read has a block.",
-        "content_is_where_it_is_claimed": (
-            "A slot that is read holds its token, computed behind the same prefix."
-        ),
-        "granted_tokens_have_slots": "A token that was granted has a slot.",
-        "no_write_to_null": "No token is written to the null block.",
-        "a_state_is_read_after_its_step": "A request starts from states of earlier steps alone.",
-        "encoders_have_no_hit": "What depends on an encoder's tokens is never a hit.",
-        "hits_end_at_hashes": "A hit that ends inside a block ends where a hash does.",
-        "keys_claim_what_is_there": "A key covers no more tokens than what is behind it.",
-        "nobody_writes_what_a_key_names": "What a key names stays as it is while it has the key.",
-        "copies_read_what_was_there": "What is copied was complete before the step began.",
-        "ends_of_copies_are_kept": "Both ends of a copy are kept until its step is over.",
-    }
-)
+SENTENCES: Mapping[str, str] = {
+    "the_last_token_is_computed": "A hit leaves at least the last token to be computed.",
+    "what_is_read_is_there": "A token that is still read has a block.",
+    "content_is_where_it_is_claimed": (
+        "A slot that is read holds its token, computed behind the same prefix."
+    ),
+    "granted_tokens_have_slots": "A token that was granted has a slot.",
+    "no_write_to_null": "No token is written to the null block.",
+    "a_state_is_read_after_its_step": "A request starts from states of earlier steps alone.",
+    "encoders_have_no_hit": "What depends on an encoder's tokens is never a hit.",
+    "hits_end_at_hashes": "A hit that ends inside a block ends where a hash does.",
+    "keys_claim_what_is_there": "A key covers no more tokens than what is behind it.",
+    "nobody_writes_what_a_key_names": "What a key names stays as it is while it has the key.",
+    "copies_read_what_was_there": "What is copied was complete before the step began.",
+    "ends_of_copies_are_kept": "Both ends of a copy are kept until its step is over.",
+}
 """The expectation of each check, by name."""
 
 

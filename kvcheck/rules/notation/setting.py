@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from types import MappingProxyType
 from typing import Any, TypeAlias
 
 from kvcheck.rules.bench import Bench
@@ -38,18 +37,16 @@ V4: Mapping[str, Any] = {
     "model_version": "deepseek_v4",
 }
 
-SMALL: Sizes = MappingProxyType({"": {"num_kv_heads": 1, "head_size": 8, "dtype": "float16"}})
+SMALL: Sizes = {"": {"num_kv_heads": 1, "head_size": 8, "dtype": "float16"}}
 """Sizes of layers in a pool, where they don't matter."""
-PLANNED: Sizes = MappingProxyType(
-    {
-        "": {"num_kv_heads": 8, "head_size": 128, "dtype": "bfloat16"},
-        "latent": {"num_kv_heads": 1, "head_size": 576, "dtype": "bfloat16"},
-        "latent_window": {"num_kv_heads": 1, "head_size": 96, "dtype": "bfloat16"},
-        "hidden": {"num_kv_heads": 1, "head_size": 256, "dtype": "bfloat16"},
-        "v4": {"num_kv_heads": 1, "head_size": 512, "dtype": "uint8", **V4},
-        "v4_window": {"num_kv_heads": 1, "head_size": 512, "dtype": "uint8", **V4},
-    }
-)
+PLANNED: Sizes = {
+    "": {"num_kv_heads": 8, "head_size": 128, "dtype": "bfloat16"},
+    "latent": {"num_kv_heads": 1, "head_size": 576, "dtype": "bfloat16"},
+    "latent_window": {"num_kv_heads": 1, "head_size": 96, "dtype": "bfloat16"},
+    "hidden": {"num_kv_heads": 1, "head_size": 256, "dtype": "bfloat16"},
+    "v4": {"num_kv_heads": 1, "head_size": 512, "dtype": "uint8", **V4},
+    "v4_window": {"num_kv_heads": 1, "head_size": 512, "dtype": "uint8", **V4},
+}
 """Sizes of layers of a plan: a page of full attention with blocks of 16 has 65,536 bytes."""
 
 
