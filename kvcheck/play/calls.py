@@ -131,21 +131,31 @@ class Proxy:
         raise NotImplementedError
 
 
-def _passed_on(name: str) -> Callable[..., Any]:
-    """Return the method of `Delegating` for one call of the interface."""
-    declared = getattr(CopyingManager, name)
+def asking(
+    declared: Callable[..., Any], ask: Callable[[Any, dict[str, Any]], Any]
+) -> Callable[..., Any]:
+    """Return a method declared so that passes its arguments, by name with defaults, to `ask`."""
     takes = signature(declared)
 
     @wraps(declared)
-    def call(self: Proxy, *given: Any, **named: Any) -> Any:
-        if name in NOWHERE:
-            raise UnsupportedError(name, type(self).__name__)
+    def call(self: Any, *given: Any, **named: Any) -> Any:
         bound = takes.bind(self, *given, **named)
         bound.apply_defaults()
-        arguments = {each: bound.arguments[each] for each in takes.parameters if each != "self"}
-        return self._made(name, arguments.pop("request", None), arguments)
+        _, *arguments = bound.arguments.items()
+        return ask(self, dict(arguments))
 
     return call
+
+
+def _passed_on(name: str) -> Callable[..., Any]:
+    """Return the method of `Delegating` for one call of the interface."""
+
+    def pass_on(proxy: Proxy, arguments: dict[str, Any]) -> Any:
+        if name in NOWHERE:
+            raise UnsupportedError(name, type(proxy).__name__)
+        return proxy._made(name, arguments.pop("request", None), arguments)
+
+    return asking(getattr(CopyingManager, name), pass_on)
 
 
 NOWHERE = frozenset({"hold_blocks", "get_block"})

@@ -1,27 +1,30 @@
-"""Messages of offload managers: their shapes, and a server's calls (`kvspec.offload`)."""
+"""An offload manager in another process: its calls as messages, on both sides."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping
+from functools import partial
+from inspect import signature
+from typing import Any, cast
 
+from kvcheck.play.calls import asking
 from kvcheck.remote.calls import Call, ProtocolViolation, known, unused
-from kvcheck.remote.operations import OFFLOAD_MESSAGES
+from kvcheck.remote.connection import Connection
+from kvcheck.remote.operations import MESSAGES, OFFLOAD_RESULTS
+from kvcheck.remote.values import carried
 from kvspec._json import Where, anything, boolean, list_of, members, object_of, text
-from kvspec.errors import UnsupportedError
+from kvspec.errors import InvalidArgumentError, UnsupportedError
 from kvspec.offload import (
+    OPTIONS,
     Found,
     OffloadCapabilities,
     OffloadConfig,
-    OffloadCounts,
-    OffloadEvent,
     OffloadImplementation,
     OffloadManager,
-    PreparedStore,
-    TierTransfer,
 )
 
 BOOLEANS = ("has_lower_tiers", "has_counts", "checks_calls", "has_lowest_places")
+NAMES = list_of(text)
 
 
 def encode_offload(offered: OffloadCapabilities) -> dict[str, Any]:
@@ -41,7 +44,7 @@ def decode_offload(value: object, where: Where) -> OffloadCapabilities:
     return OffloadCapabilities(**{**made, **sets})
 
 
-NAMES = list_of(text)
+# The server.
 
 
 class Told:
@@ -86,28 +89,20 @@ def _make_offload(call: Call) -> None:
     call.session.offloads[handle] = Served(manager, lower)
 
 
-def _made(call: Call) -> Any:
+def _made(name: str, call: Call) -> Any:
     """Make a call of an offload manager: the required arguments in their order, others by name."""
     served: Served = known(call.session.offloads, "offload manager", call.manager_handle)
-    shape = OFFLOAD_MESSAGES[call.name]
     given = {name: _decoded(name, value) for name, value in call.args.items()}
-    ordered = [given.pop(name) for name in shape.required]
-    name = call.name.removeprefix("offload_")
+    ordered = [given.pop(each) for each in MESSAGES[call.name].required]
     made = served.lookup if name == "lookup" else getattr(served.manager, name)
-    return shown_result(made(*ordered, **given))
+    return OFFLOAD_RESULTS[name].write(made(*ordered, **given))
 
 
 def _decoded(name: str, value: Any) -> Any:
     """Decode keys; what is none is left as it is, for the manager to refuse."""
-    if name == "key":
-        return _key(value)
     if name in ("keys", "failed") and isinstance(value, list):
-        return [_key(each) for each in value]
-    return value
-
-
-def _key(value: Any) -> Any:
-    if not isinstance(value, str):
+        return [_decoded("key", each) for each in value]
+    if name != "key" or not isinstance(value, str):
         return value
     try:
         return bytes.fromhex(value)
@@ -115,38 +110,69 @@ def _key(value: Any) -> Any:
         raise ProtocolViolation("bad_message", f"{value!r} is no key in hexadecimal") from None
 
 
-def shown_result(result: Any) -> Any:
-    """Encode the result of an offload manager's call."""
-    match result:
-        case PreparedStore(keys, places, evicted):
-            return {"keys": _hexes(keys), "places": list(places), "evicted": _hexes(evicted)}
-        case TierTransfer():
-            return {
-                "number": result.number,
-                "tier": result.tier,
-                "is_promotion": result.is_promotion,
-                "keys": _hexes(result.keys),
-                "places": list(result.places),
-            }
-        case OffloadEvent(keys, is_removed):
-            return {"keys": _hexes(keys), "is_removed": is_removed}
-        case OffloadCounts():
-            counts = {name: getattr(result, name) for name in COUNTS}
-            tenants = [list(each) for each in result.tenants]
-            return {**counts, "tenants": tenants} if tenants else counts
-        case tuple() | list():
-            return [shown_result(each) for each in result]
-    return str(result) if isinstance(result, Found) else result
-
-
-COUNTS = ("num_free", "num_evictable", "num_pinned", "num_pending")
-
-
-def _hexes(keys: Sequence[bytes]) -> list[str]:
-    return [key.hex() for key in keys]
-
-
 OFFLOAD_CALLS: Mapping[str, Callable[[Call], Any]] = {
-    **dict.fromkeys(OFFLOAD_MESSAGES, _made),
     "make_offload": _make_offload,
+    **{f"offload_{name}": partial(_made, name) for name in OFFLOAD_RESULTS},
 }
+
+
+# The client.
+
+
+def made_offload(connection: Connection, config: OffloadConfig) -> OffloadManager:
+    """Make a manager in the child; the lower tiers stay here."""
+    usual, given = OffloadConfig(1), {name: getattr(config, name) for name in OPTIONS}
+    args: dict[str, Any] = {"num_chunks": config.num_chunks, "num_lower": len(config.lower)}
+    args |= {"order": config.order}
+    args |= {name: each for name, each in given.items() if each != getattr(usual, name)}
+    sent = {n: dict(v) if n == "quotas" else carried(n, v) for n, v in args.items()}
+    return cast(OffloadManager, RemoteOffload(connection, sent, config))
+
+
+class RemoteOffload:
+    """See `kvspec.offload.OffloadManager` for the calls, which are added below.
+
+    A look-up carries what the lower tiers say to it.
+    """
+
+    def __init__(self, connection: Connection, args: dict[str, Any], config: OffloadConfig) -> None:
+        self._connection, self._lower = connection, config.lower
+        self._handle = connection.new_handle()
+        connection.call("make_offload", manager=self._handle, args=args)
+        connection.forget(self, "managers", self._handle)
+
+    def _call(self, name: str, given: Mapping[str, Any]) -> Any:
+        usual = signature(getattr(OffloadManager, name)).parameters
+        required = MESSAGES[f"offload_{name}"].required
+        args = {
+            each: _sent(each, value)
+            for each, value in given.items()
+            if each in required or value != usual[each].default
+        }
+        if name == "lookup":
+            args["below"] = [str(tier.lookup(given["key"])) for tier in self._lower]
+        return self._connection.call(f"offload_{name}", manager=self._handle, args=args)
+
+
+def _sent(name: str, value: Any) -> Any:
+    """Encode an argument. A text is no key, and a value of another type is for the server."""
+    if name == "failed":
+        name, value = "keys", list(value)
+    if name == "keys":
+        if not isinstance(value, list | tuple):
+            raise InvalidArgumentError("keys", value, "a list or tuple of keys")
+        return [_sent("key", key) for key in value]
+    if name != "key":
+        return carried(name, value)
+    if isinstance(value, str):
+        raise InvalidArgumentError("keys", value, "bytes")
+    return value.hex() if isinstance(value, bytes) else carried("keys", value)
+
+
+def _method(name: str) -> Callable[..., Any]:
+    declared = getattr(OffloadManager, name)
+    return asking(declared, lambda self, given: self._call(name, given))
+
+
+for _name in OFFLOAD_RESULTS:
+    setattr(RemoteOffload, _name, _method(_name))

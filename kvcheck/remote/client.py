@@ -9,25 +9,18 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from functools import wraps
-from inspect import signature
 from typing import Any, cast
 
 from kvcheck.installed import installed_implementations
+from kvcheck.play.calls import asking
 from kvcheck.play.elsewhere import ElsewhereImplementation
-from kvcheck.remote.chunks import decode_offload
+from kvcheck.remote.chunks import decode_offload, made_offload
 from kvcheck.remote.connection import Connection, Heard, Options
 from kvcheck.remote.index import RemoteIndex, decode_index_capabilities
 from kvcheck.remote.manager import RemoteManager, RemoteRequest, manager_handle, own, sent_ids
-from kvcheck.remote.offload import made_offload
 from kvcheck.remote.values import carried, encode_request
-from kvspec._json import (
-    Where,
-)
-from kvspec.codec import (
-    encode_manager_config,
-    field_of_member,
-)
+from kvspec._json import Where
+from kvspec.codec import encode_manager_config, field_of_member
 from kvspec.config import ManagerConfig
 from kvspec.errors import (
     ConfigError,
@@ -307,15 +300,10 @@ class RemotePlanner:
 
 
 def _method(name: str, function: PlanningFunction) -> Callable[..., Any]:
-    declared = getattr(Planner, function.method)
-    arguments = signature(declared)
+    def ask(planner: RemotePlanner, given: dict[str, Any]) -> Any:
+        return planner._call(name, dict(zip(function.inputs, given.values(), strict=True)))
 
-    @wraps(declared)
-    def ask(self: RemotePlanner, *given: Any, **named: Any) -> Any:
-        _, *values = arguments.bind(self, *given, **named).arguments.values()
-        return self._call(name, dict(zip(function.inputs, values, strict=True)))
-
-    return ask
+    return asking(getattr(Planner, function.method), ask)
 
 
 for _name, _function in FUNCTIONS.items():

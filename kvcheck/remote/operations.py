@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from inspect import signature
+from operator import index
+from typing import Any, get_type_hints
 
 from kvcheck.remote.values import EMBEDDINGS, decode_sample
 from kvspec._json import (
@@ -28,10 +30,10 @@ from kvspec._json import (
     structure,
     text,
 )
-from kvspec._shapes import tuple_of
+from kvspec._shapes import FORMS, Form, Shape, as_it_is, form_of, tuple_of
 from kvspec.codec import decode_manager_config
 from kvspec.event_codec import decode_stats
-from kvspec.offload import Found
+from kvspec.offload import Found, OffloadCounts, OffloadManager, PreparedStore
 from kvspec.operations import OPERATIONS
 from kvspec.snapshot_codec import decode_snapshot
 
@@ -104,12 +106,12 @@ def check_hello(answer: Any, where: Where) -> dict[str, Any]:
     return found
 
 
-def found_word(value: object, where: Where) -> str:
+def found_word(value: object, where: Where) -> Found:
     """Check the result of a look-up in a tier."""
     word = text(value, where)
     if word not in tuple(Found):
         raise where.error(f"{word!r} is not one of {', '.join(Found)}")
-    return word
+    return Found(word)
 
 
 _CREATED = structure(
@@ -140,60 +142,44 @@ QUESTIONS = frozenset({"get_usage", "snapshot"})
 
 _HANDLES = list_of(integer)
 _KEYS = list_of(hex_bytes)
-_PLACES = list_of(count)
-_OF_KEYS: Mapping[str, Check[Any]] = {"keys": _KEYS, "request_id": text}
-
-
-def _of_offload(
-    result: Check[Any], required: Mapping[str, Check[Any]], **more: Check[Any]
-) -> MessageShape:
-    return MessageShape(_MANAGER, result, required, more)
-
-
-OFFLOAD_MESSAGES: Mapping[str, MessageShape] = {
-    "make_offload": _of_offload(
-        null,
-        {"num_chunks": count, "num_lower": count, "order": text},
-        store_after=count,
-        quotas=object_of(count),
-        write_back=boolean,
-        ttl_steps=count,
-    ),
-    "offload_new_request": _of_offload(null, {"request_id": text}, tenant=text, priority=integer),
-    "offload_lookup": _of_offload(
-        found_word, {"key": hex_bytes, "request_id": text, "below": list_of(found_word)}
-    ),
-    "offload_prepare_load": _of_offload(_PLACES, _OF_KEYS),
-    "offload_complete_load": _of_offload(null, _OF_KEYS),
-    "offload_prepare_store": _of_offload(
-        optional(structure({"keys": _KEYS, "places": _PLACES, "evicted": _KEYS})), _OF_KEYS
-    ),
-    "offload_complete_store": _of_offload(null, _OF_KEYS, success=boolean),
-    "offload_touch": _of_offload(null, _OF_KEYS),
-    "offload_end_step": _of_offload(
-        list_of(
-            structure(
-                {"number": count, "tier": count, "is_promotion": boolean}
-                | {"keys": _KEYS, "places": _PLACES}
-            )
-        ),
-        {},
-    ),
-    "offload_finish_transfer": _of_offload(null, {"number": count, "failed": _KEYS}),
-    "offload_finish_request": _of_offload(null, {"request_id": text}),
-    "offload_reset": _of_offload(null, {}),
-    "offload_take_events": _of_offload(
-        list_of(structure({"keys": _KEYS, "is_removed": boolean})), {}
-    ),
-    "offload_counts": _of_offload(
-        structure(
-            {"num_free": count, "num_evictable": count, "num_pinned": count, "num_pending": count},
-            {"tenants": list_of(list_of(anything))},
-        ),
-        {},
-    ),
+_CHUNKS: Mapping[Any, Form] = {
+    **FORMS,
+    int: Form(count, index),
+    type(None): Form(null, as_it_is),
+    Found: Form(found_word, str),
+    tuple[tuple[str, int], ...]: Form(tuple_of(tuple_of(anything)), lambda v: [*map(list, v)]),
 }
-"""Messages of an offload manager, whose handle is their `manager`."""
+_CHUNK_VALUES: Mapping[Any, Form] = {
+    **_CHUNKS,
+    PreparedStore: Shape(PreparedStore, forms=_CHUNKS, sometimes=()).form,
+    OffloadCounts: Shape(OffloadCounts, forms=_CHUNKS, sometimes=("tenants",)).form,
+}
+OFFLOAD_RESULTS: Mapping[str, Form] = {
+    name: form_of(get_type_hints(call)["return"], _CHUNK_VALUES)
+    for name, call in vars(OffloadManager).items()
+    if not name.startswith("_")
+}
+"""Every call of an offload manager, with the form of its result."""
+
+_OFFLOAD_ARGUMENTS: Mapping[str, Check[Any]] = {
+    **{"key": hex_bytes, "keys": _KEYS, "failed": _KEYS, "below": list_of(found_word)},
+    **{"request_id": text, "tenant": text, "priority": integer},
+    **{"number": count, "success": boolean},
+}
+
+
+def _of_offload(name: str) -> MessageShape:
+    """Return the shape of a call of an offload manager, whose handle is its `manager`.
+
+    A look-up has also what the lower tiers say; keyword arguments may be left out.
+    """
+    _, *declared = signature(getattr(OffloadManager, name)).parameters.values()
+    named = {each.name: _OFFLOAD_ARGUMENTS[each.name] for each in declared}
+    more = {each.name: named.pop(each.name) for each in declared if each.kind is each.KEYWORD_ONLY}
+    if name == "lookup":
+        named["below"] = _OFFLOAD_ARGUMENTS["below"]
+    return MessageShape(_MANAGER, OFFLOAD_RESULTS[name].read, named, more)
+
 
 MESSAGES: Mapping[str, MessageShape] = {
     "hello": _shape((), anything, protocol=_HANDLES, client=text),
@@ -231,5 +217,14 @@ MESSAGES: Mapping[str, MessageShape] = {
     "make_index": _shape((), null, index=count, removed_event_per=text, max_waiting=integer),
     "index": _shape((), anything, index=count, fn=text, input=object_of(anything)),
     "plan": _shape((), anything, fn=text, input=object_of(anything)),
-    **OFFLOAD_MESSAGES,
+    "make_offload": MessageShape(
+        _MANAGER,
+        null,
+        {"num_chunks": count, "num_lower": count, "order": text},
+        {
+            **{"store_after": count, "quotas": object_of(count)},
+            **{"write_back": boolean, "ttl_steps": count},
+        },
+    ),
+    **{f"offload_{name}": _of_offload(name) for name in OFFLOAD_RESULTS},
 }
