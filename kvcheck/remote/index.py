@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import fields
-from functools import wraps
 from inspect import signature
-from typing import Any
+from operator import index
+from typing import Any, get_type_hints
 
+from kvcheck.play.calls import asking
 from kvcheck.remote.connection import Connection
 from kvcheck.remote.values import carried
 from kvspec._json import (
@@ -21,16 +22,17 @@ from kvspec._json import (
     integer,
     list_of,
     null,
-    object_of,
     optional,
     real,
     text,
 )
+from kvspec._shapes import FORMS, Form, Shape, as_it_is, form_of, tuple_of
 from kvspec.errors import FormatError
 from kvspec.events import AllBlocksCleared, BlockRemoved, BlockStored, Event, EventHash
 from kvspec.fleet import (
     Batch,
     EngineState,
+    FleetKey,
     GroupPrefix,
     Heard,
     IndexCapabilities,
@@ -71,10 +73,6 @@ def _to_hash(value: object, where: Where) -> EventHash:
     return integer(value, where) if isinstance(value, int) else hex_bytes(value, where)
 
 
-def _hashes(hashes: Sequence[EventHash]) -> list[str | int]:
-    return [_hash(each) for each in hashes]
-
-
 def _time(value: float) -> float | None:
     """Encode a time; null is minus infinity, the time before the first batch."""
     return None if value == -math.inf else carried("time_s", value)
@@ -88,149 +86,112 @@ def _event(event: Event | MediumCleared) -> dict[str, Any]:
     """Encode an event with the members that an index reads, under their names in messages."""
     if isinstance(event, AllBlocksCleared | MediumCleared):
         return {"type": "AllBlocksCleared", "medium": getattr(event, "medium", None)}
-    found: dict[str, Any] = {
-        "type": type(event).__name__,
-        "block_hashes": _hashes(event.block_hashes),
-        "medium": event.medium,
-        "group_idx": event.group,
-    }
-    if isinstance(event, BlockRemoved):
-        return found
-    parent = event.parent_block_hash
-    return found | {
-        "parent_block_hash": None if parent is None else _hash(parent),
-        "token_ids": list(event.token_ids),
-        "block_size": event.block_size_tokens,
-        "is_report": event.is_report,
-    }
-
-
-_HASHES = list_of(_to_hash)
-_REMOVED: Mapping[str, Check[Any]] = {"block_hashes": _HASHES, "medium": text, "group_idx": integer}
-EVENTS: Mapping[str, Mapping[str, Check[Any]]] = {
-    "AllBlocksCleared": {"medium": optional(text)},
-    "BlockRemoved": _REMOVED,
-    "BlockStored": {
-        **_REMOVED,
-        "parent_block_hash": optional(_to_hash),
-        "token_ids": list_of(integer),
-        "block_size": integer,
-        "is_report": boolean,
-    },
-}
+    kind = type(event).__name__
+    return {"type": kind, **_EVENTS[kind].write(event)}
 
 
 def _to_event(value: Any, where: Where) -> Event | MediumCleared:
     kind = value.get("type") if isinstance(value, dict) else ""
-    if not isinstance(kind, str) or kind not in EVENTS:
-        raise where.member("type").error(f"not one of {', '.join(EVENTS)}")
-    found = checked_members(value, where, {"type": text, **EVENTS[kind]}, {})
+    if not isinstance(kind, str) or kind not in ("AllBlocksCleared", *_EVENTS):
+        raise where.member("type").error(f"not one of AllBlocksCleared, {', '.join(_EVENTS)}")
+    checks = _EVENTS[kind].required if kind in _EVENTS else {"medium": optional(text)}
+    found = checked_members(value, where, {"type": text, **checks}, {})
     if kind == "AllBlocksCleared":
         return AllBlocksCleared() if found["medium"] is None else MediumCleared(found["medium"])
-    hashes, medium, group = tuple(found["block_hashes"]), found["medium"], found["group_idx"]
-    if kind == "BlockRemoved":
-        return BlockRemoved(hashes, medium, group)
-    tokens = tuple(found["token_ids"])
-    parent, size, is_report = (found[n] for n in ("parent_block_hash", "block_size", "is_report"))
-    others = (None, None, medium, None, group, "", None)
-    return BlockStored(hashes, parent, tokens, size, *others, is_report=is_report)
+    event: Event = _EVENTS[kind].made(found, where, **_UNSAID[kind])
+    return event
 
 
-def _batch(batch: Batch) -> dict[str, Any]:
-    events = [_event(each) for each in batch.events]
-    return {"number": batch.number, "time_s": _time(batch.time_s), "events": events}
+def _row(names: str, *checks: Check[Any]) -> Check[list[Any]]:
+    """Return a check of a list of these elements."""
+
+    def inner(value: Any, where: Where) -> list[Any]:
+        if not isinstance(value, list) or len(value) != len(checks):
+            raise where.error(f"not [{names}]")
+        return [check(item, where) for check, item in zip(checks, value, strict=True)]
+
+    return inner
 
 
-def _to_batch(value: object, where: Where) -> Batch:
-    members = {"number": integer, "time_s": _to_time, "events": list_of(_to_event)}
-    found = checked_members(value, where, members, {})
-    return Batch(found["number"], found["time_s"], tuple(found["events"]))
-
-
-def _state(state: EngineState) -> dict[str, Any]:
-    keys = [[*key[:2], _hash(key[2]), copies] for key, copies in state.keys.items()]
-    time_s = _time(state.time_s)
-    return {"number": state.number, "time_s": time_s, "is_whole": state.is_whole, "keys": keys}
-
-
-def _to_state(value: object, where: Where) -> EngineState:
-    members = {"number": integer, "time_s": _to_time, "is_whole": boolean, "keys": list_of(_to_key)}
-    found = checked_members(value, where, members, {})
-    return EngineState(found["number"], found["time_s"], dict(found["keys"]), found["is_whole"])
-
-
-def _to_key(value: object, where: Where) -> tuple[tuple[str, int, EventHash], int]:
-    if not isinstance(value, list) or len(value) != 4:
-        raise where.error("not [medium, group, hash, copies]")
-    key = (text(value[0], where), integer(value[1], where), _to_hash(value[2], where))
-    return key, integer(value[3], where)
-
-
-def _group(group: GroupPrefix) -> list[Any]:
-    return [group.group, _hashes(group.hashes), group.block_size_tokens, group.num_last_blocks]
-
-
-def _to_group(value: object, where: Where) -> GroupPrefix:
-    if not isinstance(value, list) or len(value) != 4:
-        raise where.error("not [group, hashes, block_size, num_last_blocks]")
-    size, last = integer(value[2], where), optional(integer)(value[3], where)
-    return GroupPrefix(integer(value[0], where), _HASHES(value[1], where), size, last)
-
-
-def _pair(value: object, where: Where) -> tuple[Any, Any]:
-    found = list_of(_to_time)(value, where)
-    if len(found) != 2:
-        raise where.error("not two numbers")
-    return found[0], found[1]
-
-
-SENT: Mapping[str, Callable[[Any], Any]] = {
-    "batch": _batch,
-    "state": _state,
-    "hashes": _hashes,
-    "groups": lambda groups: [_group(each) for each in groups],
+_HASHES = Form(list_of(_to_hash), lambda hashes: [*map(_hash, hashes)])
+_KEYS = list_of(_row("medium, group, hash, copies", text, integer, _to_hash, integer))
+_GROUP = _row(
+    "group, hashes, block_size, num_last_blocks",
+    *(integer, _HASHES.read, integer, optional(integer)),
+)
+_VALUES: Mapping[Any, Form] = {
+    **FORMS,
+    int: Form(integer, index),
+    float: Form(_to_time, _time),
+    bool: Form(boolean, as_it_is),
+    type(None): Form(null, as_it_is),
+    EventHash: Form(_to_hash, _hash),
+    Heard: Form(lambda value, where: Heard(text(value, where)), str),
+    tuple[int, float]: Form(
+        lambda value, where: tuple(_row("number, time", integer, _to_time)(value, where)),
+        lambda last: [last[0], _time(last[1])],
+    ),
+    "events": Form(tuple_of(_to_event), lambda events: [*map(_event, events)]),
+    Mapping[FleetKey, int]: Form(
+        lambda value, where: {tuple(key): copies for *key, copies in _KEYS(value, where)},
+        lambda keys: [[*key[:2], _hash(key[2]), copies] for key, copies in keys.items()],
+    ),
+    GroupPrefix: Form(
+        lambda value, where: GroupPrefix(*_GROUP(value, where)),
+        lambda g: [g.group, _HASHES.write(g.hashes), g.block_size_tokens, g.num_last_blocks],
+    ),
 }
-"""Arguments that are encoded, by name; others are sent as they are."""
+_UNSAID: Mapping[str, Mapping[str, Any]] = {
+    "BlockRemoved": {},
+    "BlockStored": {
+        **dict.fromkeys(("lora_id", "lora_name", "extra_keys", "sliding_window_tokens")),
+        "spec_kind": "",
+    },
+}
+"""Members of events that no index reads."""
 
-READ: Mapping[str, Check[Any]] = {
-    "engine": anything,  # for the implementation to judge
-    "batch": _to_batch,
-    "state": _to_state,
+_EVENTS: Mapping[str, Shape[Any]] = {
+    cls.__name__: Shape(
+        cls,
+        {"group": "group_idx", "block_size_tokens": "block_size"},
+        forms=_VALUES,
+        sometimes=(),
+        elsewhere=(*_UNSAID[cls.__name__], "lookahead_token_ids", "source"),
+    )
+    for cls in (BlockRemoved, BlockStored)
+}
+_OF_INDEX: Mapping[Any, Form] = {
+    **_VALUES,
+    EngineState: Shape(EngineState, forms=_VALUES, sometimes=()).form,
+}
+ARGUMENTS: Mapping[str, Form] = {
+    "batch": Shape(Batch, forms=_VALUES, sometimes=()).form,
+    "state": _OF_INDEX[EngineState],
     "hashes": _HASHES,
-    "group": anything,
-    "medium": anything,
-    "groups": list_of(_to_group),
+    "groups": form_of(tuple[GroupPrefix, ...], _VALUES),
 }
-RESULTS: Mapping[str, Check[Any]] = {
-    "hear": lambda value, where: Heard(text(value, where)),
-    "restore": boolean,
-    "skip": boolean,
-    "forget": null,
-    "missing": optional(_pair),
-    "last": _pair,
-    "state": _to_state,
-    "prefixes": object_of(integer),
-    "hits": object_of(integer),
+"""Arguments that are encoded, by name; others are sent as they are, for the index to judge."""
+
+RESULTS: Mapping[str, Form] = {
+    name: form_of(get_type_hints(call)["return"], _OF_INDEX)
+    for name, call in vars(PrefixIndex).items()
+    if not name.startswith("_") and callable(call)
 }
-"""Every call but `engines`, a property, with the check of its result."""
+"""Every call but `engines`, a property, with the form of its result."""
 
 
 def read(name: str, given: object, where: Where) -> dict[str, Any]:
     """Decode the arguments of a call, on the server."""
-    wanted = () if name == "engines" else signature(getattr(PrefixIndex, name)).parameters
-    return checked_members(given, where, {each: READ[each] for each in wanted if each in READ}, {})
+    wanted = () if name == "engines" else list(signature(getattr(PrefixIndex, name)).parameters)[1:]
+    checks = {n: ARGUMENTS[n].read if n in ARGUMENTS else anything for n in wanted}
+    return checked_members(given, where, checks, {})
 
 
 def perform(index: PrefixIndex, name: str, found: Mapping[str, Any]) -> Any:
     """Make a call of an index with decoded arguments, on the server."""
     if name == "engines":
         return list(index.engines)
-    result = getattr(index, name)(**found)
-    if name == "state":
-        return _state(result)
-    if name == "last":
-        return [result[0], _time(result[1])]
-    return dict(result) if isinstance(result, Mapping) else result
+    return RESULTS[name].write(getattr(index, name)(**found))
 
 
 class RemoteIndex:
@@ -249,7 +210,10 @@ class RemoteIndex:
         return tuple(self._call("engines", {}, list_of(text)))
 
     def _call(self, name: str, given: Mapping[str, Any], check: Check[Any]) -> Any:
-        args = {"index": self._handle, "fn": name, "input": given}
+        sent = {
+            n: ARGUMENTS[n].write(v) if n in ARGUMENTS else carried(n, v) for n, v in given.items()
+        }
+        args = {"index": self._handle, "fn": name, "input": sent}
         found = self._connection.call("index", args=args)
         try:
             return check(found, Where("answer", field="result"))
@@ -257,20 +221,10 @@ class RemoteIndex:
             raise self._connection.nonsense(str(error)) from None
 
 
-def _method(name: str, check: Check[Any]) -> Callable[..., Any]:
+def _method(name: str, result: Form) -> Callable[..., Any]:
     declared = getattr(PrefixIndex, name)
-    arguments = signature(declared)
-
-    @wraps(declared)
-    def ask(self: RemoteIndex, *given: Any, **named: Any) -> Any:
-        bound = arguments.bind(self, *given, **named)
-        bound.apply_defaults()
-        values = list(bound.arguments.items())[1:]
-        sent = {n: SENT[n](v) if n in SENT else carried(n, v) for n, v in values}
-        return self._call(name, sent, check)
-
-    return ask
+    return asking(declared, lambda self, given: self._call(name, given, result.read))
 
 
-for _name, _check in RESULTS.items():
-    setattr(RemoteIndex, _name, _method(_name, _check))
+for _name, _result in RESULTS.items():
+    setattr(RemoteIndex, _name, _method(_name, _result))

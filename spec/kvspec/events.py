@@ -78,4 +78,4 @@ class AllBlocksCleared:
     """A successful reset: no key is left (KV-EVT-5)."""
 
 
-Event: TypeAlias = "BlockStored | BlockRemoved | AllBlocksCleared"
+Event: TypeAlias = BlockStored | BlockRemoved | AllBlocksCleared
