@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, TypeAlias
+from typing import Any
 
 from kvcheck.rules.bench import Bench
 from kvcheck.rules.judging import NotationError
@@ -29,17 +29,17 @@ from kvspec.specs import (
     TQFullAttentionSpec,
 )
 
-Sizes: TypeAlias = Mapping[str, Mapping[str, Any]]
-
 V4: Mapping[str, Any] = {
     "cache_dtype_str": "fp8_ds_mla",
     "alignment": 576,
     "model_version": "deepseek_v4",
 }
 
-SMALL: Sizes = {"": {"num_kv_heads": 1, "head_size": 8, "dtype": "float16"}}
+SMALL: Mapping[str, Mapping[str, Any]] = {
+    "": {"num_kv_heads": 1, "head_size": 8, "dtype": "float16"}
+}
 """Sizes of layers in a pool, where they don't matter."""
-PLANNED: Sizes = {
+PLANNED: Mapping[str, Mapping[str, Any]] = {
     "": {"num_kv_heads": 8, "head_size": 128, "dtype": "bfloat16"},
     "latent": {"num_kv_heads": 1, "head_size": 576, "dtype": "bfloat16"},
     "latent_window": {"num_kv_heads": 1, "head_size": 96, "dtype": "bfloat16"},
@@ -85,7 +85,7 @@ KINDS: Mapping[str, tuple[Callable[..., LayerSpec], str]] = {
 WITHOUT_SIZES = frozenset({"mamba", "foreign"})
 
 
-def spec_of(words: Sequence[Any], sizes: Sizes) -> tuple[LayerSpec, bool]:
+def spec_of(words: Sequence[Any], sizes: Mapping[str, Mapping[str, Any]]) -> tuple[LayerSpec, bool]:
     """Return the spec of `window 6 of 4 eagle`, and whether it is an eagle group.
 
     Without `of` blocks have 4 tokens; in a plan 16, and windows and chunks 128.
