@@ -267,7 +267,7 @@ class Player:
 
     def reset(self, move: Move) -> None:
         is_idle = not any(request.is_running for request in self.requests.values())
-        if not (self.can.has_reset and is_idle):
+        if not (self.can.has_reset and is_idle) or self.shadow.kept(Part.STATE):
             return
         self.tree.reset()
         self.note("reset")

@@ -40,6 +40,11 @@ class Shadow:
         if not holds:
             raise BrokenRuleError(rule, problem, *others)
 
+    def kept(self, part: Part) -> int:
+        """Return how many states requests that wait may keep."""
+        is_so = part == Part.STATE and self.can.waits_with_state
+        return len(self.requests) - len(self.running) if is_so else 0
+
     @property
     def running(self) -> dict[str, Running]:
         return {name: each for name, each in self.requests.items() if each.is_running}
@@ -161,9 +166,8 @@ class Shadow:
         for part in self.parts:
             was, now = before[part], after[part]
             used = was.num_protected + was.num_rows, now.num_protected + now.num_rows
-            self.judge(
-                rule, used[0] == used[1], f"{used[1]} of {part} are in use, before {used[0]}"
-            )
+            is_so = used[0] <= used[1] <= used[0] + self.kept(part)
+            self.judge(rule, is_so, f"{used[1]} of {part} are in use, before {used[0]}")
 
     # What can be seen after each call.
 
@@ -283,15 +287,16 @@ class Shadow:
             problem = f"{each.num_free} of {part} are free, and {wanted} are in no place"
             others = ("KV-TREE-24", "KV-TREE-29", rule, "KV-TREE-12")
             is_less = each.num_free < wanted
+            is_so = wanted - self.kept(part) <= each.num_free <= wanted
             doubt = "KV-TREE-26" if self.has_recovered else "KV-TREE-12"
             rules = (first, *others) if is_less else ("KV-TREE-5", rule, doubt)
-            self.judge(rules[0], each.num_free == wanted, problem, *rules[1:])
+            self.judge(rules[0], is_so, problem, *rules[1:])
 
     def _one_count(self, part: Part, counts: TreeCounts, rule: str) -> None:
         total = counts.num_free + counts.num_evictable + counts.num_protected + counts.num_rows
         self.judge("KV-TREE-12", total == self.sizes[part], f"{part}: {counts} are {total}", rule)
         if not self.running:
-            is_so = not counts.num_protected and not counts.num_rows
+            is_so = not counts.num_protected and counts.num_rows <= self.kept(part)
             first = rule if rule in ("KV-TREE-20", "KV-TREE-21") else "KV-TREE-13"
             self.judge(first, is_so, f"nobody runs, and {part} has {counts}", rule, "KV-TREE-13")
         if not self.can.has_rows:
@@ -299,7 +304,8 @@ class Shadow:
         page = 1 if part == Part.STATE else self.config.page_size_tokens
         owned = sum(len(self._own_pages(part, each)) * page for each in self.running.values())
         problem = f"the rows own {owned} of {part}, and {counts.num_rows} are counted"
-        self.judge("KV-TREE-12", counts.num_rows == owned, problem, rule)
+        is_so = owned <= counts.num_rows <= owned + self.kept(part)
+        self.judge("KV-TREE-12", is_so, problem, rule)
         least, most = self._protected(part)
         got = counts.num_protected
         problem = f"{got} of {part} are protected, and rows lock at least {least}"

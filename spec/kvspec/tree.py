@@ -189,6 +189,7 @@ class TreeCapabilities:
       (KV-TREE-22, KV-TREE-36).
     - `checks_calls`: illegal calls are InvalidArgumentErrors (KV-TREE-33); else none is made.
     - `has_whole_leaves`: a leaf that lacks a part is deleted (KV-TREE-25).
+    - `waits_with_state`: a request that is passed over may keep the state that its match took.
     """
 
     parts: frozenset[Part] = frozenset(Part)
@@ -203,6 +204,7 @@ class TreeCapabilities:
     admits_any_that_fit: bool = True
     checks_calls: bool = True
     has_whole_leaves: bool = True
+    waits_with_state: bool = False
 
 
 @runtime_checkable

@@ -74,9 +74,13 @@ def test_lives_find_nothing_in_these(name: str) -> None:
 @pytest.mark.usefixtures("sglang")
 @pytest.mark.parametrize(
     ("name", "rules"),
-    [("in_session", {"KV-TREE-20", "KV-TREE-21"}), ("extra_buffer", {"KV-TREE-28"})],
+    [
+        ("in_session", {"KV-TREE-20", "KV-TREE-21"}),
+        ("kept_in_session", {"KV-TREE-27"}),
+        ("extra_buffer", {"KV-TREE-28"}),
+    ],
 )
-def test_lives_find_the_two_faults(name: str, rules: set[str]) -> None:
+def test_lives_find_the_faults(name: str, rules: set[str]) -> None:
     report = judged(game_of(getattr(trees, name)()), num_lives=80, fail_fast=True)
     assert set(report.findings) & rules
 

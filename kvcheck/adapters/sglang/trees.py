@@ -18,6 +18,7 @@ class SGLangTrees:
 
     - `has_states`: models with recurrent layers; without an extra buffer, pages are of one token.
     - `orders`: of eviction; those by age differ from the rules in one point (`all_orders`).
+    - `is_kept`: a session's request may keep the state of a match while it waits.
     """
 
     name = "sglang"
@@ -28,11 +29,13 @@ class SGLangTrees:
         *,
         has_states: bool = False,
         orders: Collection[str] = ("fifo", "filo"),
+        is_kept: bool = False,
     ) -> None:
         self.version = str(load_modules().version)
         self.options = options
         self.has_states = has_states
         self.orders = frozenset(orders)
+        self.is_kept = is_kept
 
     @property
     def tree_capabilities(self) -> TreeCapabilities:
@@ -47,6 +50,7 @@ class SGLangTrees:
             admits_any_that_fit=False,
             checks_calls=False,
             has_whole_leaves=False,
+            waits_with_state=self.is_kept,
         )
 
     def make_tree(self, config: TreeConfig) -> SGLangTree:
@@ -99,3 +103,8 @@ def extra_buffer() -> SGLangTrees:
 def in_session() -> SGLangTrees:
     """Return the tree in Python for models with states; each request is one of a session."""
     return SGLangTrees(Options(in_session=True), has_states=True)
+
+
+def kept_in_session() -> SGLangTrees:
+    """Return the same; that a request keeps the state of a match while it waits is no fault."""
+    return SGLangTrees(Options(in_session=True), has_states=True, is_kept=True)
