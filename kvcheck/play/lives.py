@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Generic, Protocol, TypeVar
 
 from kvcheck.play.shrink import smallest
@@ -56,7 +56,7 @@ class Game(Generic[L]):
 class Finding:
     """A broken rule: what happened, in the life that shows it, with its calls and results.
 
-    `others`: rules that may be broken instead.
+    `others`: rules that may be broken instead. `number`: of the life that showed it first, from 1.
     """
 
     rule: str
@@ -64,6 +64,7 @@ class Finding:
     problem: str
     setting: Mapping[str, object]
     lines: tuple[str, ...]
+    number: int = 0
 
 
 @dataclass
@@ -79,6 +80,13 @@ class LivesReport:
     seconds: float = 0.0
     tried: Counter[str] = field(default_factory=Counter)
     findings: dict[str, Finding] = field(default_factory=dict)
+
+    @property
+    def named(self) -> tuple[str, ...]:
+        """The rules of the shortest finding, those that it doubts behind it, then all others."""
+        firsts = list(self.findings.values())[:1]
+        named = [rule for each in firsts for rule in (each.rule, *each.others)]
+        return tuple(dict.fromkeys((*named, *self.findings)))
 
 
 def judged(
@@ -101,7 +109,7 @@ def judged(
             if found is None:
                 report.num_unsteady += 1
                 continue
-            report.findings[broken.rule] = found
+            report.findings[broken.rule] = replace(found, number=report.num_lives)
             if fail_fast:
                 break
     ordered = sorted(report.findings.values(), key=lambda each: len(each.lines))

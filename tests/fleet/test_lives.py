@@ -23,8 +23,8 @@ from kvcheck.rules.directed import EXAMPLES
 from kvfast.fleet.index import FastIndex
 from kvspec.errors import UnknownImplementationError
 from kvspec.fleet import Heard, IndexCapabilities
-from tests.fleet.table import MISTAKES, named, report_of
 from tests.kills.directed import finds
+from tests.planted import INDEX, report_of
 from tests.remote.servers import serve
 
 OF_INDEXES = [each for each in EXAMPLES if each.rules[0].startswith("KV-FLEET-")]
@@ -74,12 +74,12 @@ def test_lives_draw_every_move_and_see_every_outcome(name: str) -> None:
 
 
 @pytest.mark.rule(*FLEET)
-@pytest.mark.parametrize("mistake", MISTAKES, ids=lambda each: str(each.id))
+@pytest.mark.parametrize("mistake", INDEX, ids=lambda each: str(each.id))
 def test_examples_and_lives_find_a_mistake_and_name_its_rule_among_three(mistake: Mistake) -> None:
     with mistake.make():
         assert any(finds(check, kvfast.implementation()) for check in OF_INDEXES)
     report = report_of(mistake)
-    assert set(named(report)[:3]) & set(mistake.rules)
+    assert set(report.named[:3]) & set(mistake.rules)
     assert min(len(each.lines) for each in report.findings.values()) <= 8
 
 

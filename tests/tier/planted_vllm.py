@@ -1,19 +1,14 @@
-"""Mistakes planted in the running offload managers of an installed vLLM 0.33.0, and in kvref's.
-
-`python -m tests.tier.planted_vllm` prints for each the rules that `kvspec check --tier` names.
-"""
+"""Mistakes planted in the running offload managers of an installed vLLM 0.33.0."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from kvcheck.adapters.vllm.offload import VLLMOffload
-from kvcheck.discovery import find_offload
-from kvcheck.offload.suite import RULES, game_of
-from kvcheck.play.lives import judged
-from kvspec.offload import OffloadConfig, OffloadImplementation, OffloadManager
-from tests.mistakes import mistakes
+from kvcheck.mistakes import Mistake
+from kvspec.offload import OffloadConfig, OffloadManager
 
 
 class Planted(VLLMOffload):
@@ -166,7 +161,7 @@ def places_leak(made: Any) -> None:
     around(made.cpu, "_free_chunk", lambda right, chunk: right(chunk) if chunk.chunk_id else None)
 
 
-PLANTED: Mapping[str, tuple[Callable[[Any], None], str]] = {
+_PLANTED: Mapping[str, tuple[Callable[[Any], None], str]] = {
     "a pending chunk is a hit": (ready_at_once, "KV-TIER-9"),
     "the places of a load ascend": (places_ascend, "KV-TIER-10"),
     "a chunk is pinned once": (pins_once, "KV-TIER-11"),
@@ -188,30 +183,7 @@ PLANTED: Mapping[str, tuple[Callable[[Any], None], str]] = {
 }
 """What is wrong: the change, and the rule that it breaks."""
 
-
-def named_by(subject: OffloadImplementation, *, num_lives: int = 400) -> list[str]:
-    """Return the rules that lives name, in the order of the report, with their alternatives."""
-    report = judged(game_of(subject), num_lives=num_lives)
-    named = [rule for each in report.findings.values() for rule in (each.rule, *each.others)]
-    return list(dict.fromkeys(named))
-
-
-def rows() -> Iterator[tuple[str, str, str, list[str]]]:
-    for what, (plant, rule) in PLANTED.items():
-        yield "vLLM 0.33.0", what, rule, named_by(Planted(plant))
-    for mistake in mistakes():
-        if mistake.rules[0] in RULES:
-            found = named_by(find_offload(f"mistake:{mistake.id}"))
-            yield "kvref", mistake.about, " ".join(mistake.rules), found
-
-
-def main() -> None:
-    print("| in | planted mistake | rule | first rules named |\n|---|---|---|---|")
-    for where, what, rule, found in rows():
-        first = [each.removeprefix("KV-TIER-") for each in found[:3]]
-        right = bool(set(rule.split()) & set(found[:3]))
-        print(f"| {where} | {what} | {rule} | {', '.join(first)}{'' if right else ' ✗'} |")
-
-
-if __name__ == "__main__":
-    main()
+IN_VLLM = tuple(
+    Mistake(f"InVLLM{number}", (rule,), what, "vllm", "tier", partial(Planted, plant))
+    for number, (what, (plant, rule)) in enumerate(_PLANTED.items())
+)

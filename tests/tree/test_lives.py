@@ -20,8 +20,8 @@ from kvcheck.tree.suite import RULES, game_of
 from kvspec.errors import InvalidArgumentError, UnknownImplementationError
 from kvspec.policy import Policy
 from kvspec.tree import ORDERS, Part, TreeConfig
+from tests.planted import TABLES
 from tests.remote.servers import serve
-from tests.tree.table import PLANTED
 
 LIVES = 150
 ALL = [f"KV-TREE-{number}" for number in range(1, 37)]
@@ -68,7 +68,7 @@ def test_lives_draw_every_move_part_and_order() -> None:
     assert {"checkpoint", "retract", "reset", "abort", "finish"} <= results
 
 
-@pytest.mark.parametrize("mistake", PLANTED, ids=lambda each: str(each.id))
+@pytest.mark.parametrize("mistake", TABLES["tree"][0], ids=lambda each: str(each.id))
 def test_an_example_and_lives_find_a_mistake_and_name_its_rule_among_three(
     mistake: Mistake,
 ) -> None:
