@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from textwrap import wrap
 from typing import Any
@@ -18,11 +18,16 @@ from kvcheck.rulebook import rule_sentences, titled
 from kvcheck.rules.notation.running import Outcome, outcomes_of
 from kvcheck.rules.notation.shipped import shipped_stories
 from kvcheck.tree.suite import game_of as tree_game
+from kvspec._json import Where, checked_members, list_of, text
+from kvspec._jsonlines import read_bounded
+from kvspec._toml import parse_toml
 from kvspec.interface import Implementation
 from kvspec.offload import OffloadImplementation
 from kvspec.policy import Policy
 
 INDENTED: Mapping[str, Any] = {"initial_indent": "  ", "subsequent_indent": "  "}
+MOST_BYTES = 2**18
+"""Of a file of known differences."""
 MOST_LINES = 24
 """Lines of calls that are shown of a finding without -v: the first and the last of them."""
 
@@ -30,7 +35,7 @@ MOST_LINES = 24
 def check_lives(
     kind: str,
     name: str,
-    asked: tuple[int, int, bool],
+    asked: tuple[int, int, bool, Path | None],
     given: tuple[object, ...],
     *,
     verbose: bool,
@@ -39,13 +44,14 @@ def check_lives(
 ) -> int:
     """Play lives, and a tier's examples, and show each broken rule.
 
-    `asked`: how many lives, seed, fail_fast. `kind` is "tier", "index" or "tree". Returns the exit
-    code: 1 if a rule is broken. `given` and `others`: options and outputs that only a check of a
-    KV-cache manager has.
+    `asked`: how many lives, seed, fail_fast, a file of known differences. `kind` is "tier", "index"
+    or "tree". Returns the exit code: 1 if a rule is broken, or other rules than the file lists.
+    `given` and `others`: options and outputs that only a check of a KV-cache manager has.
     """
     if any(given) or any(isinstance(each, Path) for each in others.values()):
-        fail(f"--{kind} goes with --programs, --seed, -x, -v and --json alone")
-    num_lives, seed, fail_fast = asked
+        fail(f"--{kind} goes with --programs, --seed, -x, -v, --json and --expect alone")
+    num_lives, seed, fail_fast, expect = asked
+    known = read_known(expect) if expect else {}
     examples: tuple[Outcome, ...] = ()
     if kind == "tier":
         subject = find_offload(name)
@@ -57,7 +63,31 @@ def check_lives(
     console = output_console(json_path)
     say(*text_lines(name, report, examples, is_long=verbose), console=console)
     write_json(document(name, report, examples), json_path)
-    return int(bool(report.findings) or any(each.violation for each in examples))
+    broken = {*report.findings, *(each.story.rules[0] for each in examples if each.violation)}
+    if expect:
+        say(*expected_lines(broken, known), console=console)
+    return int(broken != set(known))
+
+
+def read_known(path: Path) -> dict[str, str]:
+    """Return the reason of each rule that a file lists as broken. Raises FormatError."""
+    where = Where(str(path))
+    texts = {"about": text, "declared": text}
+    data = parse_toml(read_bounded(path, most_bytes=MOST_BYTES), where)
+    found = checked_members(data, where, {}, {**texts, "known": list_of(_known)})
+    return {each["rule"]: each["reason"] for each in found.get("known", ())}
+
+
+def _known(value: object, where: Where) -> Mapping[str, str]:
+    return checked_members(value, where, {"rule": text, "reason": text}, {})
+
+
+def expected_lines(broken: Collection[str], known: Mapping[str, str]) -> Iterator[str]:
+    """Yield the rules that are broken as a file says, those it lacks, and those that are not."""
+    for rule, reason in known.items():
+        yield from _wrapped(f"{'known' if rule in broken else 'gone'}: {rule}: {reason}")
+    new = sorted(set(broken) - set(known))
+    yield from _wrapped(f"new: {', '.join(new)}") if new else ()
 
 
 def _game(kind: str, name: str) -> Game[Any]:
@@ -147,6 +177,7 @@ def document(name: str, report: LivesReport, examples: Sequence[Outcome] = ()) -
                 "rule": each.rule,
                 "others": list(each.others),
                 "problem": each.problem,
+                "life": each.number,
                 **each.setting,
                 "calls": list(each.lines),
             }

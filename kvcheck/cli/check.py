@@ -160,8 +160,7 @@ def command(
     The reference is not compared with itself: the verdict then says "self-checks only".
 
     Ctrl-C ends a run and prints the report so far, exit code 130 if the budget was not spent and
-    nothing is broken; this is how `--budget deep` ends. Another --seed tries other programs. --jobs
-    and --cluster divide the examples and programs among workers; the findings are the same.
+    nothing is broken; this is how `--budget deep` ends. --jobs and --cluster divide the work.
 
     --write-expect FILE lists the differences found. --expect FILE exits with 0 if exactly these are
     found: new ones fail, and so do listed ones that the run looked for and no longer finds.
@@ -170,8 +169,9 @@ def command(
     from kvcheck.play.verdicts import Level
 
     if lives:
-        beside = (level, budget != "fast", rules, jobs != 1, cluster, expect, write_expect)
-        return check_lives(lives, name, (programs or 400, seed, fail_fast), beside, **outputs)
+        beside = (level, budget != "fast", rules, jobs != 1, cluster, write_expect)
+        asked = (programs or 400, seed, fail_fast, expect)
+        return check_lives(lives, name, asked, beside, **outputs)
     if fail_fast and (expect or write_expect):
         fail("-x ends at the first failure; leave it out, or --expect and --write-expect")
     declared = find_profile(profile)

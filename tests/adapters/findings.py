@@ -25,7 +25,7 @@ from typing import Any
 
 from kvcheck.judge.outcome import BROKEN, HIDDEN, IN_DOUBT, NOT_APPLICABLE, UNBROKEN
 from kvcheck.play.text import operation_text
-from tests.adapters import indexes, rows
+from tests.adapters import lives, rows
 from tests.source import ROOT
 
 PAGE = "docs/FINDINGS.md"
@@ -92,7 +92,8 @@ def texts() -> Mapping[str, str]:
     for name, (report, reasons) in reports.items():
         page = filled(page, name, "\n\n".join(subject(report, reasons)))
     page = filled(page, "rows of 0.33", rows.table(FOLDER))
-    page = filled(page, "indexes", indexes.table(FOLDER))
+    for mark in lives.TABLES:
+        page = filled(page, mark, lives.table(FOLDER, mark))
     return {PAGE: page}
 
 

@@ -6,6 +6,8 @@ check` has it as broken; the report of level safety is kept as docs/findings/vll
     kvspec check kvcheck.adapters.vllm:implementation --profile vllm-0.33 --level safety \\
         --budget directed --rules 'KV-INSIDE-*' --json out.json
     python -m tests.adapters.findings vllm-0.33.safety out.json
+
+Level `tier` is the report of the offload managers (`tests/adapters/lives.py`).
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from kvcheck.judge.outcome import BROKEN
+from tests.adapters import lives
 
 NAME = "vllm-0.33"
 
@@ -30,14 +33,15 @@ def read_rows(folder: Path) -> list[Mapping[str, Any]]:
 
 def table(folder: Path) -> str:
     broken = {level: _broken(folder, level) for level in ("identity", "safety")}
+    broken["tier"] = {each["rule"] for each in lives.read(folder, f"{NAME}-tier")[1]["findings"]}
     lines = ["| what | found by `kvspec check` | smallest story | reached by its scheduler |"]
     lines.append("|---|---|---|---|")
     for row in read_rows(folder):
         level = row.get("level", "identity")
         found = ", ".join(rule for rule in row["rules"] if rule in broken[level])
         found = found or row.get("found", "no")
-        if level == "safety" and row["rules"]:
-            found += ", at level *safety*"
+        if level != "identity" and row["rules"]:
+            found += ", by `--tier`" if level == "tier" else ", at level *safety*"
         if "cpu_s" in row and row["rules"]:
             found += f"; {row['cpu_s']} CPU seconds"
         if "budget" in row:

@@ -13,7 +13,7 @@ import pytest
 
 from kvcheck.discovery import find_implementation
 from kvspec.errors import UnknownImplementationError
-from tests.adapters import findings, rows
+from tests.adapters import findings, lives, rows
 from tests.adapters.findings import FOLDER, SUBJECTS, kept, read, unexplained
 from tests.source import ROOT
 
@@ -51,6 +51,10 @@ def test_each_finding_of_a_committed_report_has_a_reason_of_some_kind(name: str)
     kinds = {reason.partition(":")[0] for reason in reasons.values()}
     assert kinds <= set(findings.KINDS)
     assert report["version"]
+
+
+def test_each_rule_that_lives_found_broken_has_a_reason() -> None:
+    assert list(lives.unexplained(FOLDER)) == []
 
 
 def test_a_finding_without_a_reason_is_told(
