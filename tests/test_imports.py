@@ -32,6 +32,7 @@ ALLOWED: tuple[tuple[str, frozenset[str]], ...] = (
     ("kvcheck.adapters.vllm", frozenset({"vllm"})),
     ("kvcheck.adapters.sglang", frozenset({"sglang"})),
     ("kvcheck.adapters.dynamo", frozenset({"dynamo"})),
+    ("kvcheck.adapters.lmcache", frozenset({"lmcache", "torch"})),
     ("kvcheck.adapters.minisglang", frozenset({"minisgl", "torch"})),
     ("kvref", frozenset({"cbor2", "xxhash"})),
     ("kvfast", frozenset({"cbor2", "torch", "xxhash"})),

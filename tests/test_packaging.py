@@ -40,7 +40,7 @@ def imported_by_the_packages() -> set[str]:
     roots = {found.root for _, path in package_modules() for found in imports(tree(path))}
     # torch installs Triton. SGLang is what an adapter finds on the path, never a dependency;
     # pytest is what imports the plugin.
-    elsewhere = {"triton", "sglang", "dynamo", "minisgl", "pytest"}
+    elsewhere = {"triton", "sglang", "dynamo", "lmcache", "minisgl", "pytest"}
     roots = {PACKAGE_OF.get(root, root) for root in roots}
     return roots - sys.stdlib_module_names - {name for name, _ in PACKAGES} - elsewhere
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from kvcheck.adapters import dynamo, minisglang, nanovllm, sglang, vllm
+from kvcheck.adapters import dynamo, lmcache, minisglang, nanovllm, sglang, vllm
 from kvcheck.discovery import find_implementation
 from kvspec.errors import KVSpecError, UnknownImplementationError
 
@@ -16,6 +16,7 @@ HINTS = {
     "sglang": r"pip install sglang==0\.5\.23",
     "nanovllm": "GeeeekExplorer/nano-vllm",
     "minisglang": "PYTHONPATH",
+    "lmcache": r"pip install lmcache==0\.5\.6",
     "dynamo": r"pip install ai-dynamo-runtime==1\.6\.1",
 }
 
@@ -41,6 +42,7 @@ def nothing_installed(monkeypatch: pytest.MonkeyPatch) -> None:
         nanovllm.implementation,
         dynamo.tree,
         minisglang.trees,
+        lmcache.l1,
     ],
 )
 def test_it_is_named_with_the_line_that_installs_it(factory: Callable[[], object]) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from kvcheck.adapters import lmcache
 from kvcheck.adapters.vllm import VLLMUnavailableError, offload
 from kvcheck.cli import main
 from kvcheck.discovery import find_implementation, find_offload
@@ -25,13 +26,12 @@ from kvfast import offload as fast
 from kvspec.errors import InvalidArgumentError, UnknownImplementationError
 from kvspec.offload import Found, OffloadConfig
 from kvspec.policy import Policy
-from tests.mistakes import mistakes
-from tests.tier.planted_vllm import PLANTED as PLANTED_IN_VLLM
-from tests.tier.planted_vllm import Planted, named_by
+from tests.planted import TABLES, report_of
+from tests.tier.planted_vllm import IN_VLLM
 
 LIVES, MOST_LIVES = 150, 1500
 """Lives that are always played, and until a mistake is found."""
-PLANTED = [each for each in mistakes() if each.rules[0] in RULES]
+PLANTED = TABLES["tier"][0]
 
 BY_EXAMPLE_ALONE = {
     "AnsweredStaysAwaited": "needs a tier full of what an answered request was told of",
@@ -153,6 +153,28 @@ def test_the_command_shows_the_calls_of_a_broken_rule(
     told = json.loads(found.read_text(encoding="utf-8"))["findings"]
     assert told[0]["rule"] == "KV-TIER-12"
     assert told[0]["calls"]
+    assert told[0]["life"] > 0
+
+
+def test_exactly_the_known_differences_are_accepted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    known, report = tmp_path / "known.toml", tmp_path / "report.json"
+    check = ["check", "--programs", "30", "--tier"]
+    assert main([*check, "mistake:PlacesFromOne", "--json", str(report)]) == 1
+    told = json.loads(report.read_text(encoding="utf-8"))
+    broken = {each["rule"] for each in (*told["findings"], *told["examples"]["failed"])}
+    rows = (f'[[known]]\nrule = "{each}"\nreason = "why"\n' for each in sorted(broken))
+    known.write_text("".join(rows))
+    options = ["--expect", str(known)]
+    assert main([*check, "mistake:PlacesFromOne", *options]) == 0
+    assert "\nknown: KV-TIER-12: why\n" in capsys.readouterr().out
+    assert main([*check, "mistake:FailedPromotionsStay", *options]) == 1
+    said = capsys.readouterr().out
+    assert "\ngone: KV-TIER-12: why\n" in said
+    assert "\nnew: " in said
+    known.write_text('[[known]]\nrule = "KV-TIER-12"\n')
+    assert main([*check, "kvref", *options]) == 2
 
 
 @pytest.mark.parametrize("more", [["cmd:true"], ["kvref", "--level", "safety"]])
@@ -181,11 +203,20 @@ def test_vllm_never_answers_a_prompt_that_its_cpu_tier_cannot_hold(
     assert {rule for rule in RULES if not report.tried[rule]} == untried
 
 
-@pytest.mark.parametrize("what", PLANTED_IN_VLLM)
-def test_a_mistake_in_vllm_is_named_among_the_first_three(what: str) -> None:
-    plant, rule = PLANTED_IN_VLLM[what]
+def test_lmcache_keeps_the_rules_of_a_first_tier() -> None:
     try:
-        subject = Planted(plant)
+        subject = lmcache.l1()
+    except lmcache.LMCacheUnavailableError as error:
+        pytest.skip(str(error))
+    report = judged(game_of(subject), num_lives=LIVES)
+    assert report.findings == {}
+    assert {rule for rule in RULES[:10] if not report.tried[rule]} == {"KV-TIER-16"}
+
+
+@pytest.mark.parametrize("mistake", IN_VLLM, ids=lambda each: str(each.about))
+def test_a_mistake_in_vllm_is_named_among_the_first_three(mistake: Mistake) -> None:
+    try:
+        report = report_of(mistake)
     except (VLLMUnavailableError, ModuleNotFoundError) as error:
         pytest.skip(str(error))
-    assert rule in named_by(subject)[:3]
+    assert mistake.rules[0] in report.named[:3]
