@@ -55,11 +55,18 @@ NO_TOKENS: tuple[Any, ...] = (
 class World:
     """Two requests hold blocks, two wait, all registered; `gone` is a handle that was released."""
 
-    def __init__(self, made: Implementation, num_blocks: int = 20, **options: Any) -> None:
+    def __init__(
+        self,
+        made: Implementation,
+        num_blocks: int = 20,
+        *,
+        clock: Callable[[], int] = lambda: 0,
+        **options: Any,
+    ) -> None:
         options = {"enable_events": True, "log_stats": True, "residency_sample_rate": 1.0} | options
         config = make_config(num_blocks, **options)
         self.made, self.num_groups = made, len(config.kv_cache.groups)
-        self.manager = made.create(config, check_invariants=False, clock=lambda: 0)
+        self.manager = made.create(config, check_invariants=False, clock=clock)
         self.batched = batched_of(made, self.manager)
         texts = (range(9), range(20, 25), range(9), range(8), [1])
         named = zip("abcde", texts, strict=True)

@@ -3,26 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
 from kvcheck.discovery import find_implementation
-from kvcheck.rules.bench import Bench
-from kvcheck.rules.steps import Steps, rows_of, slots_of
-from kvref.manager import ReferenceManager
+from kvcheck.rules.steps import rows_of, slots_of
 from kvspec.batched import StepOutput, StepPlan
 from kvspec.blocks import KVCacheBlocks
-from kvspec.errors import BusyError, InvalidArgumentError
-from kvspec.interface import Implementation, KVCacheManager
+from kvspec.errors import BusyError, InvalidArgumentError, KVSpecError
+from kvspec.interface import Implementation
 from kvspec.invariants import check_snapshot
-from kvspec.policy import Policy
+from kvspec.sequential import SequentialManager
 from kvspec.turn import Turn
 from tests.commands import python
-from tests.contract.builders import admit, make_config, new_request
+from tests.contract.builders import new_request
 from tests.contract.hostile import Acting, Moody, Tensor
+from tests.contract.test_illegal import ARGUMENTS, Argument, World
 
 pytestmark = pytest.mark.rule("KV-ERR-7")
+
+READ = ("Sequence", "Ints", "KVCacheBlocks", "Array", "tokens")
+ACTING = [each for each in ARGUMENTS if each.annotation.startswith(READ)]
+acting_arguments = pytest.mark.parametrize(
+    "argument", ACTING, ids=lambda a: f"{a.owner}.{a.call}-{a.name}"
+)
 
 
 def asking(values: Sequence[int], back: Callable[[], None]) -> Moody:
@@ -30,188 +36,136 @@ def asking(values: Sequence[int], back: Callable[[], None]) -> Moody:
     return Moody(values, "acts", back)
 
 
-class Scene:
-    """A manager with a request that holds blocks; `back` makes calls that must be refused."""
+def acting(argument: Argument, world: World, back: Callable[[], None]) -> Any:
+    """Return a value of the argument's type that calls `back` whenever it is read."""
+    match argument.annotation:
+        case "Array" | "Array | None":
+            return Tensor(rows_of(9), back)
+        case "Sequence[Array | None] | None":
+            return [Tensor(slots_of(9), back), *[None] * (world.num_groups - 1)]
+        case "KVCacheBlocks" | "KVCacheBlocks | None":
+            return KVCacheBlocks((asking([], back),))
+        case "Ints" if argument.name != "token_ids":
+            handles = world.waiting if argument.field == "new" else world.running
+            return asking(handles[:1], back)
+    return asking([1], back)
 
-    def __init__(self, implementation: Implementation) -> None:
-        self.ticks = False
-        self.refused = 0
-        config = make_config(12, residency_sample_rate=1.0, log_stats=True)
-        self.implementation = implementation
-        self.manager = implementation.create(config, check_invariants=False, clock=self.clock)
-        self.other = new_request(implementation, self.manager, "other", range(9))
-        self.request: Any = new_request(implementation, self.manager, "a", range(9))
-        admit(self.manager, self.other)
 
-    def clock(self) -> int:
-        if self.ticks:
-            self.back()
-        return 7
+class Callback:
+    """Makes calls of the world that must be refused as busy; counts them."""
 
-    def ticking(self) -> KVCacheManager:
-        self.ticks = True
-        return self.manager
+    def __init__(self, world: World, *, is_batched: bool = False) -> None:
+        self.world, self.num_refused = world, 0
+        manager, batched, request = world.manager, world.batched, world.requests[1]
+        of_batch: list[Callable[[], object]] = [
+            lambda: batched.free([1]),
+            lambda: batched.unregister([2]),
+            lambda: batched.step(StepPlan(preempted=[1])),
+        ]
+        of_manager: list[Callable[[], object]] = [
+            lambda: manager.free(request),
+            lambda: manager.reset_prefix_cache(),
+            lambda: manager.allocate_slots(request, 4),
+            lambda: manager.take_events(),
+            lambda: manager.snapshot(),
+            lambda: world.tier.reset(),
+            lambda: world.made.append_tokens(manager, request, [1]),
+        ]
+        is_of_single_calls = isinstance(batched, SequentialManager)  # the manager is free between
+        self.calls = of_batch if is_batched and is_of_single_calls else of_manager
+        if is_batched and not is_of_single_calls:
+            self.calls = of_batch + of_manager
 
-    def back(self) -> None:
-        calls: tuple[Callable[[], object], ...] = (
-            lambda: self.manager.free(self.other),
-            lambda: self.manager.reset_prefix_cache(),
-            lambda: self.manager.allocate_slots(self.other, 4),
-            lambda: self.manager.take_events(),
-            lambda: self.manager.snapshot(),
-            lambda: self.implementation.append_tokens(self.manager, self.other, [1]),
-        )
-        for call in calls:
+    def __call__(self) -> None:
+        for call in self.calls:
             with pytest.raises(BusyError) as caught:
                 call()
             assert (caught.value.thing, caught.value.name) == ("manager", None)
-            self.refused += 1
-        assert isinstance(self.manager.num_free_blocks, int)  # that can be read at any time
+            self.num_refused += 1
+        assert isinstance(self.world.manager.num_free_blocks, int)  # that can always be read
 
 
-CALLS: dict[str, Callable[[Scene], object]] = {
-    "evict_blocks": lambda s: s.manager.evict_blocks(asking([1, 2], s.back)),
-    "free_blocks": lambda s: s.manager.free_blocks(asking([], s.back)),
-    "hold_blocks": lambda s: s.manager.hold_blocks(asking([], s.back)),
-    "hits": lambda s: s.manager.allocate_slots(
-        s.request, 9, new_computed_blocks=KVCacheBlocks((asking([], s.back),))
-    ),
-    "tokens": lambda s: s.implementation.append_tokens(
-        s.manager, s.request, asking([1, 2], s.back)
-    ),
-    "tokens of an array": lambda s: s.implementation.append_tokens(
-        s.manager,
-        s.request,
-        Tensor(slots_of(1)[:0], s.back),  # type: ignore[arg-type]  # no sequence by its class
-    ),
-    "the clock": lambda s: s.ticking().allocate_slots(s.request, 9),
-    "the clock again": lambda s: s.ticking().evict_blocks([1]),
-}
-
-
-@pytest.mark.parametrize("name", CALLS)
-def test_what_a_callback_calls_is_refused(implementation: Implementation, name: str) -> None:
-    scene = Scene(implementation)
-    CALLS[name](scene)
-    assert scene.refused
-    scene.ticks = False
-    check_snapshot(scene.manager.config, scene.manager.snapshot())
-    scene.manager.free(scene.other)  # no call is under way
-    scene.manager.free(scene.request)
-    assert scene.manager.num_free_blocks == 11
-
-
-def test_a_count_runs_no_code_of_its_own(implementation: Implementation) -> None:
-    scene = Scene(implementation)
-    count = Acting(2, scene.back)
-    scene.manager.remove_skipped_blocks(scene.other, count)
-    scene.manager.cache_blocks(scene.other, count)
-    assert not scene.refused
-
-
-def test_what_a_callback_raises_ends_the_call_and_changes_nothing(
-    implementation: Implementation,
-) -> None:
-    scene = Scene(implementation)
-    before = scene.manager.snapshot()
-
-    def fails() -> None:
-        raise ZeroDivisionError
-
-    for call in (
-        lambda: scene.manager.evict_blocks(asking([1, 2], fails)),
-        lambda: scene.manager.allocate_slots(
-            scene.request, 9, new_computed_blocks=KVCacheBlocks((asking([], fails),))
-        ),
-        lambda: scene.request.append(asking([1], fails)),
-    ):
-        with pytest.raises(ZeroDivisionError):
-            call()
-    assert scene.manager.snapshot() == before
-    scene.request.append([1])
-    scene.manager.free(scene.other)
-
-
-def batched_calls(steps: Steps, handle: int, back: Callable[[], None]) -> list[Callable[[], Any]]:
-    batched = steps.batched
-    rows = Tensor(rows_of(9), back)
-    slots = StepOutput(slot_mappings=[Tensor(slots_of(9), back)])
-    return [
-        lambda: batched.decode(asking([handle], back)),
-        lambda: batched.decode([handle], output=StepOutput(block_deltas=rows)),
-        lambda: batched.step(StepPlan(decoding=[handle]), slots),
-        lambda: batched.append([handle], asking([5], back)),
-        lambda: batched.rewind([handle], asking([1], back)),
-        lambda: batched.lookup(asking([handle], back)),
-        lambda: batched.list_lengths(asking([handle], back)),
-        lambda: batched.take_deltas(rows),
-    ]
+def let_in(world: World, argument: Argument) -> int:
+    """Make the call with a value that calls back; return how many calls were refused."""
+    back = Callback(world, is_batched=argument.owner in ("batched", "plan", "output"))
+    with suppress(KVSpecError):
+        argument.make(world, acting(argument, world, back))
+    check_snapshot(world.manager.config, world.manager.snapshot())
+    world.batched.step(StepPlan(finished=world.running))  # no call is under way
+    return back.num_refused
 
 
 @pytest.mark.rule("KV-BATCH-2")
-@pytest.mark.parametrize("build", ["kvfast", "kvfast-uncompiled"])
-def test_a_batch_and_its_manager_are_refused_during_a_batched_call(build: str) -> None:
-    steps = Steps(Bench(find_implementation(build), Policy()), check_invariants=False)
-    (handle, other) = steps.admitted(range(8), range(20, 29))
-    request: Any = steps.of(handle)
-    manager, batched = steps.manager, steps.batched
-    refused = []
+@acting_arguments
+def test_what_is_called_from_inside_is_refused(
+    implementation: Implementation, argument: Argument
+) -> None:
+    assert let_in(World(implementation), argument)
 
-    def back() -> None:
-        for call in (
-            lambda: manager.free(request),
-            lambda: batched.free([other]),
-            lambda: batched.unregister([other]),
-            lambda: batched.step(StepPlan(preempted=[handle])),
-            lambda: request.append([1]),
-            lambda: setattr(request, "num_computed_tokens", 0),
-            lambda: setattr(request, "status", None),
-        ):
-            with pytest.raises(BusyError):
-                call()
-            refused.append(1)
 
-    for number, call in enumerate(batched_calls(steps, handle, back)):
-        del refused[:]
-        call()
-        assert refused, number
-        check_snapshot(manager.config, manager.snapshot())
-    batched.free([handle, other])
-    batched.unregister([handle, other])
-    assert manager.num_free_blocks == 11
+@acting_arguments
+def test_what_a_callback_raises_ends_the_call_and_changes_nothing(
+    implementation: Implementation, argument: Argument
+) -> None:
+    def fails() -> None:
+        raise ZeroDivisionError
+
+    world = World(implementation)
+    before = world.state()
+    with pytest.raises(ZeroDivisionError):
+        argument.make(world, acting(argument, world, fails))
+    assert world.state() == before
+    world.batched.step(StepPlan(finished=world.running))
+
+
+def test_what_the_clock_calls_is_refused(implementation: Implementation) -> None:
+    ticks: list[Callable[[], None]] = []
+    world = World(implementation, clock=lambda: ([tick() for tick in ticks] and 7) or 7)
+    back = Callback(world)
+    ticks.append(back)
+    world.manager.allocate_slots(world.requests[2], 9)
+    refused = back.num_refused
+    world.manager.evict_blocks([1])
+    assert 0 < refused < back.num_refused
+
+
+def test_a_count_runs_no_code_of_its_own(implementation: Implementation) -> None:
+    world = World(implementation)
+    back = Callback(world)
+    world.manager.remove_skipped_blocks(world.requests[0], Acting(2, back))
+    world.manager.cache_blocks(world.requests[0], Acting(2, back))
+    assert not back.num_refused
 
 
 @pytest.mark.rule("KV-BATCH-2")
 def test_outputs_are_opened_before_it_is_decided_what_is_legal(
     implementation: Implementation,
 ) -> None:
-    steps = Steps(Bench(implementation, Policy()), check_invariants=False)
-    (handle,) = steps.admitted(range(8))
-    request, manager = steps.of(handle), steps.manager
-    slots = slots_of(9)
+    world, slots = World(implementation), slots_of(9)
 
     def gives_back() -> None:
         try:
-            manager.free(request)
+            world.manager.free(world.requests[0])
         except BusyError:
             raise ZeroDivisionError from None
 
     output = StepOutput(slot_mappings=[Tensor(slots, gives_back)])
     with pytest.raises((InvalidArgumentError, ZeroDivisionError)):
-        steps.batched.decode([handle], output=output)
-    check_snapshot(manager.config, manager.snapshot())
+        world.batched.decode(world.running[:1], output=output)
+    check_snapshot(world.manager.config, world.manager.snapshot())
     assert list(slots) == list(slots_of(9))
-    assert request.num_computed_tokens == 8
+    assert world.requests[0].num_computed_tokens == 9
 
 
 def test_a_request_is_appended_to_by_one_caller_at_a_time(implementation: Implementation) -> None:
-    scene = Scene(implementation)
-    request, refused = scene.request, []
+    world = World(implementation)
+    request: Any = new_request(implementation, world.manager, "a", range(9))
+    refused = []
 
     def back() -> None:
         for call in (
             lambda: request.append([1]),
-            lambda: scene.manager.get_computed_blocks(request),
+            lambda: world.manager.get_computed_blocks(request),
         ):
             with pytest.raises(BusyError) as caught:
                 call()
@@ -221,25 +175,8 @@ def test_a_request_is_appended_to_by_one_caller_at_a_time(implementation: Implem
     request.append(asking([1, 2, 3], back))
     assert refused
     assert list(request.token_ids) == [*range(9), 1, 2, 3]
-    again = new_request(implementation, scene.manager, "again", list(request.token_ids))
+    again = new_request(implementation, world.manager, "again", list(request.token_ids))
     assert list(again.block_hashes) == list(request.block_hashes)
-
-
-def test_a_tier_shares_the_turn_of_its_manager(implementation: Implementation) -> None:
-    scene = Scene(implementation)
-    tier = implementation.make_tier(scene.manager, 4)  # type: ignore[attr-defined] # both have it
-    refused = []
-
-    def back() -> None:
-        with pytest.raises(BusyError):
-            scene.manager.free(scene.other)
-        with pytest.raises(BusyError):
-            tier.reset()
-        refused.append(1)
-
-    tier.taken(asking([1, 2], back))
-    assert refused
-    tier.reset()
 
 
 @pytest.mark.parametrize("program", ["threads_on_a_manager", "threads_on_a_request"])
@@ -259,10 +196,10 @@ class NobodyWaits(Turn):
         self.is_taken = False
 
 
-@pytest.mark.parametrize("name", ["evict_blocks", "hits", "the clock"])
-def test_a_manager_that_lets_calls_in_is_found(name: str) -> None:
-    scene = Scene(find_implementation("kvref"))
-    assert isinstance(scene.manager, ReferenceManager)
-    scene.manager.turn = NobodyWaits()
+@pytest.mark.parametrize("call", ["evict_blocks", "allocate_slots", "append_tokens"])
+def test_a_manager_that_lets_calls_in_is_found(call: str) -> None:
+    world: Any = World(find_implementation("kvref"))
+    world.manager.turn = NobodyWaits()
+    argument = next(each for each in ACTING if each.call == call)
     with pytest.raises(pytest.fail.Exception, match="DID NOT RAISE"):
-        CALLS[name](scene)
+        let_in(world, argument)

@@ -33,7 +33,6 @@ from tests.brute_force.stories import NUM_NAMED, first_stories, history_finds
 from tests.explore.managers import explored
 from tests.kills.directed import directed_checks, finds, interrupted, plan_checks
 from tests.lockstep.production import finds_difference
-from tests.lockstep.test_lockstep import play, run, small_programs
 from tests.plans.properties import CASES, CHECKS, Case
 from tests.plans.test_properties import SEARCH, fails
 
@@ -83,18 +82,6 @@ def random(mistake: Mistake) -> str | None:
     for number, program in enumerate(programs(), 1):
         if first_violation(program, subject, Level.IDENTITY, REFERENCE) is not None:
             return f"program {number}"
-    return None
-
-
-def lockstep(mistake: Mistake) -> str | None:
-    """Compare with the reference as kvfast is: state after each call, or after each step."""
-    subject = mistake.make()
-    if mistake.kind == "steps":
-        return _raises("steps", lambda: play(subject))
-    for number, program in enumerate(small_programs(), 1):
-        found = _raises(f"program {number}", partial(run, program, subject))
-        if found is not None:
-            return found
     return None
 
 
@@ -158,28 +145,10 @@ def _fails(subject: Implementation, name: str, case: Case) -> bool:
     return fails(subject, case, name)
 
 
-def audit(mistake: Mistake) -> str | None:
-    """Check the invariants alone on random programs, without any comparison."""
-    subject: Implementation = mistake.make(**{"audits": True})
-    for number, program in enumerate(programs(), 1):
-        if first_violation(program, subject, Level.SAFETY) is not None:
-            return f"program {number}"
-    return None
-
-
 def _first(
     checks: Sequence[Example], subject: Implementation, oracle: Implementation | None = None
 ) -> str | None:
     return next((check.name for check in checks if finds(check, subject, oracle)), None)
-
-
-def _raises(name: str, play_it: Callable[[], object]) -> str | None:
-    """Return the name if it raises: an invariant, or any error of a broken part."""
-    try:
-        play_it()
-    except Exception:
-        return name
-    return None
 
 
 @cache
@@ -209,17 +178,11 @@ LAYERS: Mapping[str, Layer] = MappingProxyType(
             random,
             programs,
         ),
-        "lockstep": Layer(
-            "programs of up to 60 steps, or whole steps, with the state compared after each",
-            MANAGERS | {"steps"},
-            lockstep,
-        ),
         "production": Layer(
             f"programs and whole steps at real sizes, {PRODUCTION_OPERATIONS:,} operations",
             MANAGERS,
             production,
         ),
-        "audit": Layer("the invariants alone, on the same random programs", ALONE, audit, programs),
         "enumeration": Layer(
             "hits and what is cached, by brute force on 300 caches and 100 prompts",
             frozenset({"manager", "both"}),

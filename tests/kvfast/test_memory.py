@@ -12,8 +12,6 @@ from typing import Any
 
 import pytest
 
-import kvref
-from kvcheck.rules.specs import chunked
 from kvfast._core.arrays import LARGE_BYTES, grown, zeroed
 from kvfast._core.hashing import Hasher
 from kvfast._core.key_map import KeyMap
@@ -24,11 +22,10 @@ from kvspec.batched import StepPlan
 from kvspec.config import ManagerConfig
 from kvspec.errors import InvalidArgumentError
 from kvspec.interface import Implementation
-from kvspec.policy import Policy
 from kvspec.request import RequestInput
 from kvspec.sequential import batched_of
-from tests.contract.builders import admit, make_config, new_request
-from tests.lockstep.test_lockstep import fast
+from tests.contract.builders import make_config
+from tests.lockstep.builds import fast
 from tests.source import ROOT
 
 __all__ = ["fast"]  # the fixture
@@ -171,22 +168,6 @@ def test_numbers_of_a_subclass_of_int_are_handles_and_counts(fast: Implementatio
     batched.step(StepPlan(new=[Number.ZERO, Number.ONE], max_new_tokens=[5, Number.ONE]))
     granted = batched.decode([Number.ONE, Number.ZERO], [2, Number.ONE])
     assert list(granted.num_scheduled_tokens) == [2, 1]
-
-
-@pytest.mark.rule("KV-CHUNK-2", "KV-CHUNK-7")
-def test_earlier_chunks_are_null_whatever_was_found_before(fast: Implementation) -> None:
-    """Look up beginnings of one text in turn, long ones after those that end in the first chunk."""
-    found, policy = [], Policy(chunk_must_align=False)
-    config = make_config(20, specs=[chunked(2, 5)], policy=policy)
-    for implementation in (kvref.implementation(), fast):
-        manager = implementation.create(config)
-        for length in (5, 9, 13):
-            admit(manager, new_request(implementation, manager, f"r{length}", range(length)))
-        asked = (new_request(implementation, manager, f"{n}", range(n)) for n in (5, 9, 5, 13))
-        found.append([manager.get_computed_blocks(request).blocks.to_lists() for request in asked])
-    assert found[0] == found[1]
-    assert found[0][0] == [[1, 2]]
-    assert found[0][1][0][:2] == [0, 0]
 
 
 def made(implementation: Implementation) -> tuple[Any, Any, Any]:

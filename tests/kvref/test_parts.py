@@ -6,24 +6,21 @@ import inspect
 import re
 import sys
 from dataclasses import dataclass, replace
-from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import kvref
 from kvcheck.play.verdicts import Level, first_violation
 from kvcheck.records.planning import replay_planning
-from kvcheck.rules.specs import cross, full, mamba
+from kvcheck.rules.specs import full
 from kvref.block_pool import BlockPool
 from kvref.events import EventLog
 from kvref.implementation import ReferenceImplementation
 from kvref.manager import ReferenceManager
 from kvspec._json import Where
-from kvspec.blocks import KVCacheBlocks
 from kvspec.codec import decode_layers, decode_planning_config
-from kvspec.config import HASH_FUNCTIONS, CustomSpec, SpecRegistry
+from kvspec.config import CustomSpec, SpecRegistry
 from kvspec.errors import (
     CacheMemoryError,
     ConfigError,
@@ -32,44 +29,14 @@ from kvspec.errors import (
     KVSpecError,
     UnsupportedError,
 )
-from kvspec.interface import Feature, Implementation, KVCacheManager
+from kvspec.interface import Implementation, KVCacheManager
 from kvspec.policy import Policy
 from kvspec.record import PlanningRecord
 from kvspec.record_file import read_planning
 from kvspec.request import RequestInput
 from kvspec.specs import SPEC_TYPES, LayerSpec, UniformTypeKVCacheSpecs
-from tests.contract.builders import admit, everything, make_config, new_manager, new_request
-from tests.mistakes import mistaken
+from tests.contract.builders import make_config, new_manager, new_request
 from tests.programs import SCENARIOS
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now_ns = 0
-
-    def __call__(self) -> int:
-        return self.now_ns
-
-
-def test_a_copy_has_the_same_clock_and_hasher() -> None:
-    clock = Clock()
-    implementation = kvref.implementation()
-    bare = implementation.create(
-        make_config(4, residency_sample_rate=1.0), clock=clock, check_invariants=False
-    )
-    copy = implementation.clone(bare)
-    clock.now_ns = 100
-    for manager in (bare, copy):
-        request = new_request(implementation, manager, "r", range(5))
-        manager.allocate_slots(request, 5)
-        manager.free(request)
-    clock.now_ns = 250
-    ages = []
-    for manager in (bare, copy):
-        manager.evict_blocks([1, 2])
-        ages.append([sample.lifetime_ns for sample in manager.take_residency_samples()])
-    assert ages == [[150, 150], [150, 150]]
-    assert vars(copy)["hasher"] is vars(bare)["hasher"]
 
 
 def test_defaults_are_those_of_the_interface() -> None:
@@ -83,14 +50,6 @@ def test_defaults_are_those_of_the_interface() -> None:
             found = inspect.signature(getattr(mine, name)).parameters
             for parameter in inspect.signature(promised).parameters.values():
                 assert found[parameter.name].default == parameter.default, (name, parameter)
-
-
-def test_the_reference_says_what_it_can() -> None:
-    found = kvref.implementation().capabilities
-    assert (found.name, found.version) == ("kvref", version("kvspec"))
-    assert found.hash_functions == frozenset(HASH_FUNCTIONS)
-    assert found.features == frozenset(Feature)
-    assert {type(full(4)), type(mamba(4)), type(cross(4))} < found.spec_types
 
 
 KVREF = kvref.implementation()
@@ -108,51 +67,6 @@ def test_a_foreign_manager_is_refused(stranger: KVCacheManager) -> None:
             call()
         assert caught.value.field == "manager"
     assert list(request.token_ids) == [1]
-
-
-OTHER_HASHES: tuple[dict[str, Any], ...] = (
-    {"block_size": 8},
-    {"block_size": 2},
-    {"hash_seed": "1"},
-    {"hash_seed": None},
-    {"hash_function": "xxhash_cbor", "trusted_tenants": True},
-    {"hash_function": "sha256_cbor_64bit", "trusted_tenants": True},
-    {"policy": Policy(extra_keys="plain")},
-    {"enable_caching": False},
-)
-
-
-@pytest.mark.rule("KV-REQ-1", "KV-HASH-5")
-@pytest.mark.parametrize("config", OTHER_HASHES)
-def test_a_request_hashed_for_another_manager_is_refused(config: dict[str, Any]) -> None:
-    manager = new_manager(KVREF, 6, enable_events=True, log_stats=True)
-    other = new_manager(KVREF, 6, **config)
-    request = new_request(KVREF, other, "r", range(20))
-    before = everything(manager)
-    for call in (
-        lambda: manager.get_computed_blocks(request),
-        lambda: manager.allocate_slots(request, 20),
-        lambda: manager.cache_blocks(request, 0),
-        lambda: KVREF.append_tokens(manager, request, [1]),
-    ):
-        with pytest.raises(InvalidArgumentError) as caught:
-            call()
-        assert caught.value.field == "request"
-    assert everything(manager) == before
-    assert request.num_tokens == 20
-
-
-def test_managers_with_the_same_hashes_share_requests() -> None:
-    request = new_request(KVREF, new_manager(KVREF), "r", range(9))
-    specs = [full(4), full(8)]
-    for manager in (
-        new_manager(KVREF, 9, watermark=0.1),
-        new_manager(KVREF, 9, block_size=2, dcp_world_size=2),
-        new_manager(KVREF, 9, specs=specs),
-        new_manager(KVREF, 9, enable_caching=False),
-    ):
-        assert admit(manager, request) is not None
-        request.num_computed_tokens = 0
 
 
 @pytest.mark.rule("KV-HASH-12", "KV-ERR-5")
@@ -187,36 +101,6 @@ def test_a_full_block_is_not_registered_twice() -> None:
     assert pool.cached == {b"full": [block]}
 
 
-@pytest.mark.rule("KV-PART-2", "KV-PART-3")
-def test_only_a_longer_prefix_takes_the_place_of_the_primary_key() -> None:
-    pool = BlockPool(3, events=EventLog(enabled=False, int_hashes=False))
-    (block,) = pool.allocate(1)
-    for key, num_tokens in ((b"primary", 8), (b"as long", 8), (b"shorter", 4)):
-        assert pool.register_partial(block, key, num_tokens)
-    assert pool.keys[block] == [b"primary", b"as long", b"shorter"]
-    assert pool.register_partial(block, b"longer", 12)
-    assert pool.keys[block] == [b"longer"]
-
-
-@pytest.mark.parametrize(
-    "offer",
-    [
-        {"num_new_computed_tokens": 4},
-        {"new_computed_blocks": KVCacheBlocks(((1,),))},
-        {"num_new_computed_tokens": 4, "new_computed_blocks": KVCacheBlocks(((1,),))},
-    ],
-    ids=["tokens", "blocks", "both"],
-)
-def test_hits_of_a_running_request_are_refused_as_a_whole(offer: dict[str, Any]) -> None:
-    implementation = kvref.implementation()
-    manager = new_manager(implementation)
-    request = new_request(implementation, manager, "r", range(9))
-    manager.allocate_slots(request, 4)
-    with pytest.raises(InvalidArgumentError, match="already holds blocks") as caught:
-        manager.allocate_slots(request, 1, **offer)
-    assert caught.value.field == "new_computed_blocks"
-
-
 @dataclass(frozen=True)
 class RingSpec(LayerSpec):
     """A ring of `ring_tokens` tokens."""
@@ -245,17 +129,6 @@ def test_the_capabilities_name_every_spec_that_a_group_may_have() -> None:
     assert KVREF.capabilities.spec_types == set(SPEC_TYPES) - {UniformTypeKVCacheSpecs}
     with pytest.raises(UnsupportedError):
         KVREF.create(make_config(specs=[UniformTypeKVCacheSpecs(4, (("layer", full(4)),))]))
-
-
-@pytest.mark.rule("KV-POL-7")
-def test_a_manager_with_ids_of_its_own_conforms_at_behaviour_only() -> None:
-    subject = mistaken("UnhashedRunReversed", audits=True)
-
-    def breaks(level: Level) -> bool:
-        return any(first_violation(program, subject, level, KVREF) for program in SCENARIOS)
-
-    assert not breaks(Level.BEHAVIOUR)
-    assert breaks(Level.IDENTITY)
 
 
 POLICIES = (

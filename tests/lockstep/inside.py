@@ -12,17 +12,13 @@ from dataclasses import replace
 from random import Random
 from typing import Any
 
-import kvref
 from kvcheck.judge.inside_programs import (
-    InsideDraw,
     LongInsideDraw,
     inside_config,
-    inside_programs,
     large_inside_program,
 )
 from kvcheck.play import steps as st
 from kvcheck.play.agreement import require_same
-from kvcheck.play.checks import CompareCheck, EventCheck
 from kvcheck.play.performing import perform
 from kvcheck.play.player import Outcome
 from kvcheck.play.random_programs import program_of_steps
@@ -30,7 +26,6 @@ from kvcheck.play.runner import Check, Copies, Performed, Runner, Tracked
 from kvcheck.play.steps import Program
 from kvspec.config import GIVEN_HASHES, KVCacheGroup, ManagerConfig
 from kvspec.errors import InvariantViolation
-from kvspec.interface import Implementation
 from kvspec.policy import Policy
 from kvspec.profile import find_profile
 from kvspec.specs import CircularBufferSpec, LayerSpec, MambaSpec, SlidingWindowSpec
@@ -65,13 +60,6 @@ class WrittenCheck(Check):
         if expected is not None:
             sides = (expected.snapshot.written_from, got.snapshot.written_from)
             require_same("KV-INSIDE-17", f"written_from after {done.name}", *sides)
-
-
-def run(program: Program, subject: Implementation, *, is_careful: bool) -> int:
-    runner = (Runner if is_careful else Careless)(program, subject, kvref.implementation())
-    runner.checks = [CompareCheck(exact_ids=True), WrittenCheck(), EventCheck()]
-    perform_careless(runner, program)
-    return len(runner.operations)
 
 
 def perform_careless(runner: Runner, program: Program) -> bool:
@@ -119,33 +107,6 @@ def with_later(config: ManagerConfig, random: Random) -> ManagerConfig:
     cache = replace(config.kv_cache, groups=tuple(groups))
     ahead = random.choice((0, 0, 0, 0, 0, 1, 3, 9))
     return replace(config, kv_cache=cache, hash_lookahead_tokens=ahead)
-
-
-def programs(seed: int, num_steps: int) -> Iterator[tuple[Program, bool]]:
-    random, later, batch = Random(seed), Random(seed), 0
-    while True:
-        for number, program in enumerate(inside_programs(seed, batch, num_steps)):
-            is_careful = number % 3 == 0
-            config = with_later(with_more(program.config, random), later)
-            drawn = replace(program, config=config)
-            yield drawn if is_careful else careless(drawn), is_careful
-        batch += 1
-
-
-def find_difference(subject: Implementation, seed: int, num_calls: int, num_steps: int) -> int:
-    """Compare as many calls; how many there were. A difference is an InvariantViolation."""
-    calls = 0
-    for program, is_careful in programs(seed, num_steps):
-        calls += run(program, subject, is_careful=is_careful)
-        if calls >= num_calls:
-            break
-    return calls
-
-
-def steps_inside(random: Random, num_rounds: int) -> Program:
-    config = with_later(with_more(inside_config(random), random), Random(random.random()))
-    draw = InsideDraw(random, config, long_texts=True)
-    return careless(program_of_steps(draw, num_rounds))
 
 
 def large_steps_inside(random: Random, num_rounds: int) -> Program:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from dataclasses import fields
 
 import pytest
 
+from kvcheck.play.random_programs import random_programs
 from kvcheck.play.steps import Program
 from kvspec.interface import Implementation
-from tests.lockstep.choices import TOGGLES, Tally, chosen_programs
+from kvspec.policy import Policy
+from tests.lockstep.builds import build
+from tests.lockstep.choices import OTHERS, TOGGLES, Tally, chosen_programs
 from tests.lockstep.production import MAX_STEPS, SEED, compared, stories
-from tests.lockstep.test_lockstep import build
 
 NUM_STORIES = 136
 """Among them 56 programs of usual options, and 4 to 14 of each other kind."""
@@ -47,3 +50,13 @@ def test_every_option_is_drawn_by_programs() -> None:
         tally.add_program(program)
     assert not tally.never_drawn()
     assert min(tally.counts[f"usual {name}"] for name in TOGGLES) > 9
+
+
+def test_small_programs_draw_every_option() -> None:
+    assert {*OTHERS, "exact_block_ids", "default_retention"} == {
+        each.name for each in fields(Policy)
+    }
+    tally = Tally()
+    for program in (p for batch in range(2) for p in random_programs(0, batch, 40)):
+        tally.add_program(program)
+    assert not tally.never_drawn_small()

@@ -63,25 +63,23 @@ NOT_YET = (
     "NeverLooksAgainAfterACall", "NeverLooksAgainAfterAStep", "HoldsSaturate",
     "ReadsFromTheNextBlock", "EndsWithoutTheirKeyAreReported", "CountsOneRunOfRevived",
     "CountsOnAfterAWithdrawal", "TailBeyondTheAlignedTokens", "FilledBlockOnlyCounted",
+    "MovedKeysLeaveTheirLikes", "StatesReturnOnlyAtTheirEnd", "InnerStateAfterGeneration",
+    "FullLooksAWholeBlockFurther",
 )  # fmt: skip
 """The first is not found by 4,000 operations, and within 10,000 it fills 24 GB of memory: it needs
 lists of 65,536 blocks, or a request of 32,768 tokens that grows. Other seeds come to that.
 HoldsSaturate needs a block that is held 65,537 times. No program sets a request back behind its
 window (KV-REQ-9). Earlier draws found ItemsBehindComeLate, which 10,000 operations of later ones
-did not, and the last five, of which 20,000 operations of these, or two minutes of them, find none.
-The directed suite finds these."""
-
+did not, and EndsWithoutTheirKeyAreReported with the four behind it, of which 20,000 operations of
+these, or two minutes of them, find none. The last four need hits inside blocks that no program
+has. The directed suite finds these."""
 
 RECORD_BYTES = 64
 NUM_QUICK = 58
 OF_REQUESTS = [f"{size.module}: {size.source}" for size in SIZES if size.unit == "requests"]
 """Sizes that only whole steps reach."""
 CELLS = matrix.read()
-SEEN = [
-    mistake
-    for mistake in of_kvfast()
-    if mistake.id not in NOT_YET and not mistake.rules[0].startswith("KV-INSIDE")  # test_lockstep
-]
+SEEN = [mistake for mistake in of_kvfast() if mistake.id not in NOT_YET]
 
 
 def test_every_size_stands_in_its_module() -> None:

@@ -37,8 +37,10 @@ from kvcheck.play.steps import Admit, Arrive, Break, Program
 from kvspec.config import ManagerConfig
 from kvspec.errors import InvariantViolation, SpoiltError
 from kvspec.interface import Feature, Implementation
+from tests.lockstep.builds import fast
 from tests.lockstep.choices import OTHERS, with_policy
-from tests.lockstep.test_lockstep import fast
+from tests.lockstep.inside import WrittenCheck, with_later, with_more
+from tests.lockstep.production import is_plain
 from tests.mistakes import POOLS, mistaken, of_kvfast
 from tests.programs import SCENARIOS, configure, full
 
@@ -59,8 +61,9 @@ def small(random: Random) -> Draw:
 
 
 def inside(random: Random) -> Draw:
-    """Draw states beside others, with hits that end inside a block."""
-    return InsideDraw(random, inside_config(random), long_texts=True)
+    """Draw states beside groups of any kind, with hits that end inside a block."""
+    config = with_later(with_more(inside_config(random), random), random)
+    return InsideDraw(random, config, long_texts=True)
 
 
 def production(random: Random, *, is_quick: bool = True) -> Draw:
@@ -77,6 +80,7 @@ def as_set(random: Random, config: ManagerConfig) -> ManagerConfig:
         log_stats=random.random() < 0.5,
         residency_sample_rate=random.choice((0.0, 0.0, 0.5)),
         hash_function=random.choice(("sha256_cbor", "sha256_cbor", "given_8", "given_32")),
+        pcp_world_size=random.choice((1, 2)) if is_plain(config) else 1,  # KV-CFG-6
     )
 
 
@@ -96,8 +100,8 @@ class Machine(RuleBasedStateMachine):
         self.performed: list[steps.Step] = []
         self.runner = Runner(self.story, self.subject, self.oracle, audit=self.audit)
         self.situations: Counter[str] = Counter()
-        checks = (CompareCheck(exact_ids=True), EventCheck(), SituationCounter(self.situations))
-        self.runner.checks = checks
+        compares = (CompareCheck(exact_ids=True), WrittenCheck(), EventCheck())
+        self.runner.checks = (*compares, SituationCounter(self.situations))
 
     @property
     def story(self) -> steps.Program:

@@ -35,7 +35,7 @@ from kvspec.request import PromptEmbeddings, Request, RequestInput
 from kvspec.sequential import batched_of
 from tests.cases import every_second
 from tests.contract.builders import make_config
-from tests.lockstep.test_lockstep import build
+from tests.lockstep.builds import build
 from tests.programs import SCENARIOS
 from tests.records.changed import Tape
 

@@ -18,6 +18,7 @@ from kvcheck.mistakes.registry import find
 from kvcheck.play import steps as st
 from kvcheck.play.checks import CompareCheck, EventCheck
 from kvcheck.play.performing import perform
+from kvcheck.play.random_programs import random_programs
 from kvcheck.play.runner import Check, Runner
 from kvcheck.play.steps import Program
 from kvfast._implementation import FastImplementation
@@ -40,7 +41,6 @@ from kvspec.saved import load, save
 from kvspec.snapshot import Snapshot
 from tests.commands import python
 from tests.contract.builders import make_config
-from tests.lockstep.test_lockstep import small_programs
 from tests.mistakes import of_kvfast
 from tests.stand_ins import Lacks
 
@@ -272,7 +272,7 @@ def with_files(program: Program) -> Program:
 
 def run(folder: Path, subject: Implementation, *, crossed: bool, most: int) -> int:
     num_loaded = 0
-    for program in islice(small_programs(), most):
+    for program in islice(random_programs(7, 0, 60), most):
         if program.config.registry.custom:
             continue
         files = Files(folder, crossed=crossed)
@@ -297,7 +297,7 @@ def test_loaded_managers_go_on_alike(tmp_path: Path, build: str, crossed: bool) 
 
 @pytest.mark.rule("KV-MGR-20")
 def test_columns_are_those_of_the_snapshot() -> None:
-    for program in islice(small_programs(), 60):
+    for program in islice(random_programs(7, 0, 60), 60):
         fast = FastImplementation("uncompiled")
         runner = Runner(program, fast, ReferenceImplementation())
         perform(runner, program.steps)
