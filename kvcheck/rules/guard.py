@@ -6,7 +6,7 @@ safety nothing else is judged.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 from kvcheck.watch.calls import Call
@@ -14,20 +14,23 @@ from kvcheck.watch.forwarding import Forwarding
 from kvcheck.watch.requests import Describe
 from kvcheck.watch.watch import Watch
 from kvspec.errors import InvariantViolation
-from kvspec.interface import KVCacheManager
+from kvspec.interface import Feature, KVCacheManager
 from kvspec.snapshot import Snapshot
 
 
 class Guard(Forwarding):
     """`inner`, with all that can be seen checked after each call; raises InvariantViolation.
 
-    `shows_state`: whether it has snapshots. `describe`: from a request to its input.
+    `features`: of its implementation. `describe`: from a request to its input.
     """
 
-    def __init__(self, inner: KVCacheManager, describe: Describe, *, shows_state: bool) -> None:
+    def __init__(
+        self, inner: KVCacheManager, describe: Describe, features: Collection[Feature]
+    ) -> None:
         super().__init__(inner, self._checked)
-        self.shows_state = shows_state
-        self.watch = Watch(inner, describe, self._state())
+        self.shows_state = Feature.SNAPSHOT in features
+        is_stable = Feature.STABLE_LISTS in features
+        self.watch = Watch(inner, describe, self._state(), has_stable_lists=is_stable)
 
     def _state(self) -> Snapshot | None:
         return self.inner.snapshot() if self.shows_state else None

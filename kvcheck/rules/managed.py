@@ -82,8 +82,8 @@ class Managed:
         self.audit = AuditedManager(real) if audits else None
         self.guard: Guard | None = None
         if guards:
-            shows = Feature.SNAPSHOT in subject.capabilities.features
-            self.guard = Guard(real, self._described, shows_state=shows)  # type: ignore[abstract]  # made of the interface
+            features = subject.capabilities.features
+            self.guard = Guard(real, self._described, features)  # type: ignore[abstract]  # made of the interface
 
     def _described(self, request: Request) -> RequestInput | None:
         return self.inputs.get(id(request))

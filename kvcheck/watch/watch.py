@@ -29,12 +29,18 @@ class Watch:
     """The knowledge about one manager. `snapshot`: its state now, None if it cannot show it.
 
     `void`: names of requests that hit what was withdrawn, until they are released.
+    `has_stable_lists`: whether a new block is never another's with the same content.
     """
 
     def __init__(
-        self, manager: KVCacheManager, describe: Describe, snapshot: Snapshot | None
+        self,
+        manager: KVCacheManager,
+        describe: Describe,
+        snapshot: Snapshot | None,
+        *,
+        has_stable_lists: bool = True,
     ) -> None:
-        self.manager = manager
+        self.manager, self.has_stable_lists = manager, has_stable_lists
         self.config = manager.config
         groups = self.config.kv_cache.groups
         specs = [self.config.registry.resolve(group.spec) for group in groups]
@@ -181,12 +187,13 @@ class Watch:
                 followed.num_computed = start if self.only_grows else read_from
             return
         new = self.ownership.checked(call.result, "the answer of allocate_slots")
-        if any(held) and self.only_grows and not external:
+        if any(held) and self.only_grows and self.has_stable_lists and not external:
             lists: Lists = tuple(a + b for a, b in zip(held, new, strict=True))
         else:
             lists = self._ask(request)
         self.ownership.replace(name, lists)
-        self.ownership.check_new(name, chain.from_iterable(new))
+        if self.has_stable_lists:
+            self.ownership.check_new(name, chain.from_iterable(new))
         num_new = given["num_new_tokens"]
         hits = given["new_computed_blocks"].groups if given["num_new_computed_tokens"] else None
         self.content.write_granted(

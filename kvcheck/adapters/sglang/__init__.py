@@ -8,8 +8,8 @@ with the same number: page 0 is SGLang's dummy page, and the contract's null blo
 functions do all that changes state; the adapter is the scheduler that calls them, in the order of
 SGLang's. Translation of the calls:
 
-- request: a `Req`; the salt is its `cache_salt`, an adapter's name its `lora_id`, a request that
-  reads no cache one that wants logits from token 0 on.
+- request: a `Req`; the salt is its `cache_salt`, an adapter's name and path its `lora_id`, a
+  request that reads no cache one that wants logits from token 0 on.
 - `get_computed_blocks`: `Req.init_next_round_input`, which keeps the hit on the request.
 - first `allocate_slots`: `lock` of the matched node; room by `PrefillBudget`, else `unlock` and
   None; `alloc_for_extend`, `checkpoint_kv_cache`. Without a hit the match is forced to miss.

@@ -65,7 +65,7 @@ class SGLangImplementation(SmallImplementation):
             origin_input_ids=array("q", tokens),
             sampling_params=self.library.sampling.SamplingParams(),
             return_logprob=request.skip_reading_cache,
-            lora_id=None if request.lora is None else request.lora.name,
+            lora_id=None if request.lora is None else f"{request.lora.name} {request.lora.path}",
             cache_salt=request.cache_salt,
         )
         if request.skip_reading_cache:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from types import SimpleNamespace
 from typing import Any
 
@@ -44,7 +45,10 @@ class SGLangManager(SmallManager):
         common = {"dtype": torch.float16, "device": "cpu", "kvcache": None, "need_sort": False}
         with library.context.use_context(library.config):
             self.rows = library.pools.ReqToTokenPool(
-                size=max(MIN_REQUESTS, 2 * size // config.max_model_len_tokens),
+                size=max(
+                    MIN_REQUESTS,
+                    min(config.kv_cache.num_blocks, 2 * size // config.max_model_len_tokens),
+                ),
                 max_context_len=config.max_model_len_tokens + self.block_size,
                 device="cpu",
                 enable_memory_saver=False,
@@ -75,14 +79,18 @@ class SGLangManager(SmallManager):
         return int(slots) // self.block_size
 
     def get_computed_blocks(self, request: Request) -> PrefixHit:
-        """Return the longest cached prefix, and keep it on the request for its admission."""
+        """Return the longest cached prefix, and keep it on a waiting request for its admission."""
         own = own_request(request)
-        if own.inner.kv.holds_kv:
-            raise InvalidArgumentError("request", own.request_id, "waiting: it holds slots")
+        matched = own.inner
         with self.library.context.use_context(self.library.config):
-            own.inner.init_next_round_input(self.tree)
-            own.last_hit = self.last_match(own)
-        return PrefixHit(KVCacheBlocks((tuple(own.last_hit),)), int(own.inner.prefix_len))
+            if matched.kv.holds_kv:  # its row stays as it is
+                matched = copy(matched)
+                matched.kv = type(matched.kv)()
+            matched.init_next_round_input(self.tree)
+            hit = self._pages(self.tree.prefix_device_indices(matched))
+            if matched is own.inner:
+                own.last_hit = hit
+        return PrefixHit(KVCacheBlocks((tuple(hit),)), int(matched.prefix_len))
 
     def last_match(self, own: SGLangRequest) -> list[int]:
         """Return the pages that were found for a waiting request."""
@@ -154,14 +162,16 @@ class SGLangManager(SmallManager):
         return True
 
     def _decode(self, own: SGLangRequest, end: int) -> bool:
-        req, start = own.inner, end - 1
-        pages = 1 if start % self.block_size == 0 else 0
+        """Allocate slots for generated tokens, as so many decode steps."""
+        req, start = own.inner, own.inner.kv.kv_allocated_len
+        pages = -(-end // self.block_size) - -(-start // self.block_size)
         if not self.slots.check_decode_capacity(
             num_tokens=pages * self.block_size, tree_cache=self.tree
         ):
             return False
-        batch = self._batch(req, self.library.torch.tensor([start]))
-        self.library.allocation.alloc_for_decode(batch, 1)
+        for length in range(start, end):
+            batch = self._batch(req, self.library.torch.tensor([length]))
+            self.library.allocation.alloc_for_decode(batch, 1)
         return True
 
     def _batch(self, req: Any, lengths: Any) -> SimpleNamespace:
