@@ -35,6 +35,7 @@ from tests.kills.directed import directed_checks, finds, interrupted, plan_check
 from tests.lockstep.production import finds_difference
 from tests.plans.properties import CASES, CHECKS, Case
 from tests.plans.test_properties import SEARCH, fails
+from tests.planted import report_of
 
 NUM_RANDOM = 300
 """Random programs, or models to plan for."""
@@ -46,7 +47,7 @@ MODELS = settings(SEARCH, max_examples=300)
 """For each property of plans."""
 REFERENCE = kvref.implementation()
 
-MANAGERS = frozenset({"manager", "tier"})
+MANAGERS, TIERS = frozenset({"manager"}), frozenset({"tier", "tree"})
 ALONE = MANAGERS | {"both"}
 """Kinds of mistakes for a layer that compares with none of the twins: their common ones, too."""
 
@@ -167,9 +168,14 @@ LAYERS: Mapping[str, Layer] = MappingProxyType(
     {
         "directed": Layer(
             "the directed suite, those about its rules first",
-            ALONE | {"planner", "steps"},
+            ALONE | TIERS | {"planner", "steps"},
             directed,
             directed_checks,
+        ),
+        "lives": Layer(
+            "lives of an engine beside a shadow, as `kvspec check --tier` and `--tree` play them",
+            TIERS,
+            lambda mistake: next(iter(report_of(mistake, fail_fast=True).findings), None),
         ),
         "random": Layer(
             f"{NUM_RANDOM} random programs of up to {MAX_STEPS} steps beside kvref, or as many"

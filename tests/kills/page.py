@@ -31,8 +31,8 @@ process of its own, until the first check that finds something. Most cells were 
 or the layer was new; a commit shows an eighth of the mistakes to the directed suite, a night all.
 
 The numbers are those of [tests/kills/cells.json](../tests/kills/cells.json), which
-`python -m tests.kills` adds to. Tiers, fleets, the device and the formal model have mistakes of
-their own, each of which the tests of its part must find.
+`python -m tests.kills` adds to. kvfast's host tier, fleets, the device and the formal model have
+mistakes of their own, each of which the tests of its part must find.
 """
 
 
