@@ -1,6 +1,6 @@
 # C types of kvfast/_core/batch_calls.py.
 cimport cython
-from kvfast._compiled cimport following, objects
+from kvfast._compiled cimport following, hot_fields as hot, objects
 from kvfast._compiled.checks cimport Checks
 from kvfast._compiled.core cimport Core
 from kvfast._compiled.entries cimport Entries
@@ -63,6 +63,7 @@ cdef class BatchCalls:
     cdef int read_options(self, budget, lookahead, reserved, whole_must_fit, stops) except -1
     @cython.locals(entries=Entries, end=Py_ssize_t)
     cdef bint read_entries(self, plan) except -1
+    @cython.locals(registry=Registry, handle=Py_ssize_t, num_rows=Py_ssize_t)
     cdef object take_deltas(self, block_deltas)
     @cython.locals(registry=Registry)
     cdef object num_pending_deltas(self)

@@ -19,7 +19,7 @@ from kvspec.errors import InvalidArgumentError
 from kvspec.interface import Capabilities
 from kvspec.request import Request
 
-from . import following, objects
+from . import following, hot, objects
 from .ahead import Ahead
 from .checks import Checks
 from .core import Core
@@ -358,10 +358,11 @@ class BatchCalls:
     def take_deltas(self, block_deltas: Array) -> int:
         """Report what was not reported yet, of all requests (KV-BATCH-11)."""
         self.outputs.rows.open(block_deltas)
-        num_rows = 0
+        registry, num_rows = self.registry, 0
         self.turn.changes()
-        for handle, request in enumerate(self.registry.requests):
-            if request is not None:
+        for handle in range(len(registry.requests)):
+            request = registry.requests[handle]
+            if request is not None and registry.fields[hot.STRIDE * handle + hot.RUNS] <= 1:
                 num_rows = self.outputs.report(handle, self.core.rows.of(request), num_rows)
         self.turn.changed()
         return num_rows
