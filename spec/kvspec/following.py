@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Protocol, runtime_checkable
 
 from kvspec._check import check_members, count, text
@@ -87,7 +88,7 @@ def checked_hashes(hashes: Sequence[bytes], number: int, size_bytes: int) -> lis
     """Check that there is a hash for each newly full block, of the right length (KV-REQ-7)."""
     if not issubclass(type(hashes), Sequence):
         raise InvalidArgumentError("hashes", hashes, "a sequence of hashes")
-    given = [each for each, _ in zip(hashes, range(number + 1), strict=False)]
+    given = [*islice(hashes, number + 1)]
     if len(given) != number:
         raise InvalidArgumentError("hashes", len(given), f"{number}, one for each newly full block")
     if {*map(type, given)} <= {bytes} and {*map(len, given)} <= {size_bytes}:

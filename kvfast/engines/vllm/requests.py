@@ -69,15 +69,18 @@ class Requests:
             len(request._all_token_ids),
             _prompt_of(request),
             request.block_hashes,
-            bool(request.skip_reading_prefix_cache),
-            getattr(request, "kv_cache_report_mode", "") == "full",
+            skip_reading_cache=bool(request.skip_reading_prefix_cache),
+            reports_hits=getattr(request, "kv_cache_report_mode", "") == "full",
         )
 
     def _followed(
-        self, name: str, num_tokens: int, num_prompt: int, hashes: Sequence[bytes], *flags: bool
+        self, name: str, num_tokens: int, num_prompt: int, hashes: Sequence[bytes], **flags: bool
     ) -> Any:
         given = hashes[: self.num_hashes(num_tokens)] if self.hash_block_size else ()
-        followed = FollowedInput(name, num_tokens, num_prompt, given, *flags)
+        counts = {"num_tokens": num_tokens, "num_prompt_tokens": num_prompt}
+        # Its checks, of what vLLM has counted, would take longer than all else.
+        followed = object.__new__(FollowedInput)
+        vars(followed).update(request_id=name, hashes=given, **counts, **flags)
         return self.implementation.make_followed(self.manager, followed)
 
     def num_hashes(self, num_tokens: int) -> int:
