@@ -153,8 +153,13 @@ class Plainly:
     def seat(self, running: list[Any], forgotten: set[str]) -> None:
         """Keep nothing."""
 
-    def plan(self, running: list[Any], budget: int, threshold: int, step: int) -> Told | None:
-        """Return the new tokens of each; None if one exceeds the longest sequence."""
+    def plan(
+        self, running: list[Any], came: dict[Any, int], budget: int, threshold: int, step: int
+    ) -> Told | None:
+        """Return the new tokens of each; None if one exceeds the longest sequence.
+
+        `came`: further requests that start in the step, with their tokens in it.
+        """
         told = Told({}, [], [], {})
         self.goals = []
         for one in running:
@@ -185,6 +190,9 @@ class Plainly:
             told.outputs.append(len(one._output_token_ids) + later)
             self.goals.append((one, goal))
             budget -= count
+        for one, count in came.items():
+            told.counts[one.request_id] = count
+            self.goals.append((one, len(one._all_token_ids)))
         return told
 
     def advance(self, told: Told, prefills: set[Any], eligible_at: int) -> None:

@@ -1,8 +1,10 @@
-"""kvfast inside vLLM, as far as that needs no vLLM: versions, and which managers it leaves."""
+"""kvfast inside vLLM, as far as that needs no vLLM: versions, managers and outputs."""
 
 from __future__ import annotations
 
 import sys
+from contextlib import nullcontext
+from inspect import getsource
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -10,6 +12,7 @@ import pytest
 
 import kvfast
 from kvfast.engines import vllm as on_vllm
+from kvfast.engines.vllm import usual
 from kvfast.engines.vllm.fit import config_of, given_by, reason_of
 from kvfast.engines.vllm.versions import (
     CHANGES,
@@ -145,3 +148,53 @@ def test_what_is_not_served_is_said(changes: dict[str, Any], reason: str) -> Non
         config_of(stock(**changes), {})
     assert reason in reason_of(caught.value)
     assert "\n" not in reason_of(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("member", "value", "expected"),
+    [
+        ("num_nans_in_logits", None, True),
+        ("num_nans_in_logits", {}, True),  # as vLLM's V1 runner returns
+        ("num_nans_in_logits", {"r": 1}, False),
+        ("prompt_logprobs_dict", {"r": None}, False),
+        ("pooler_output", [None], False),
+        ("pools", [None], True),
+        ("pools", [], False),
+        ("logprobs", (), True),
+        ("kv_connector_output", object(), False),
+        ("sampled_token_ids", [], False),
+    ],
+)
+def test_an_output_of_tokens_alone_is_usual(member: str, value: object, expected: bool) -> None:
+    output: dict[str, object] = {"sampled_token_ids": [[1]], "logprobs": None, "pooler_output": []}
+    output |= {"prompt_logprobs_dict": {}, "kv_connector_output": None, "num_nans_in_logits": {}}
+    pools = member == "pools"
+    member = "pooler_output" if pools else member
+    absent = dict.fromkeys(("connector", "ec_connector", "perf_metrics"))
+    scheduler = SimpleNamespace(**absent, defer_block_free=False)
+    scheduler.batched_steps = SimpleNamespace(pools=pools)
+    plan = SimpleNamespace(num_invalid_spec_tokens={})
+    given = SimpleNamespace(**{**output, member: value})
+    assert usual.is_usual(scheduler, plan, given) is expected
+
+
+def replays(replayed: Any) -> None:
+    """Assert that what follows a hit sees its whole window, and nothing is computed for nothing."""
+    for window in range(8):
+        for hit in range(20):
+            cached, again = replayed(window, hit)
+            computed = {*range(cached - again, 20)}  # of the layers that keep no blocks
+            seen = {*range(max(cached - window, 0), 20)} if cached else {*range(20)}
+            assert computed == seen, (window, hit)
+            saves = hit > window  # else every token is computed, with the hit or without
+            assert cached == (hit if saves else 0), (window, hit)
+
+
+@pytest.mark.parametrize(
+    ("there", "wrong"), [("", ""), ("hit > window", "hit >= window"), ("(hit, w", "(hit - 1, w")]
+)
+def test_the_end_of_a_hit_is_computed_again(there: str, wrong: str) -> None:
+    made: dict[str, Any] = {"__name__": "usual"}
+    exec(compile(getsource(usual).replace(there, wrong), "usual", "exec"), made)
+    with pytest.raises(AssertionError) if there else nullcontext():
+        replays(made["replayed"])

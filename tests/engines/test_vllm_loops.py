@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from collections import Counter
 from collections.abc import Callable
-from contextlib import nullcontext
+from dataclasses import replace
 from importlib import import_module
 from inspect import getsource
 from random import Random
@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import kvfast
-from kvfast.engines.vllm import loops, taking, usual
+from kvfast.engines.vllm import loops, taking
 from kvspec.config import GIVEN_HASHES, KVCacheConfig, KVCacheGroup, ManagerConfig
 from kvspec.following import FollowedInput
 from kvspec.specs import FullAttentionSpec
@@ -51,37 +51,41 @@ class ByLoops:
         self.seats.in_flight, self.seats.staggers = given.in_flight, given.is_staggered
         self.seats.split = split if given.splits else None
         self.fast = made_of.implementation()
-        self.manager = self.fast.create(CONFIG)
+        config = replace(CONFIG, hash_lookahead_tokens=given.ahead)
+        self.manager = self.fast.create(config, check_invariants=False)
+        self.seats.batch = self.batch = self.fast.batched(self.manager)
         self.handles: dict[str, int] = {}
-        self.num_handles = 0
+        self.mine: dict[int, Any] = {}
 
     def seat(self, running: list[Any], forgotten: set[str]) -> None:
-        for name in forgotten:
-            self.handles.pop(name, None)
+        for name in forgotten & self.handles.keys():
+            self.batch.unregister((self.handles.pop(name),))
         if running == self.seats.requests and not forgotten:
             return
-        came = running[self.seats.keep(running, forgotten) :]
-        for each in came:
-            if each.request_id not in self.handles:
-                self.handles[each.request_id] = self.num_handles
-                self.num_handles += 1
-        names = [each.request_id for each in came]
-        followed = [self.followed(each) for each in came]
-        self.seats.join(came, names, [self.handles[name] for name in names], followed)
+        self.join(running[self.seats.keep(running, forgotten) :])
         assert not forgotten
         assert self.seats.requests == running
         assert list(self.seats.handles) == [self.handles[each.request_id] for each in running]
 
+    def join(self, came: list[Any]) -> None:
+        for each in came:
+            if each.request_id not in self.handles:
+                mine = self.followed(each)
+                handle = self.handles[each.request_id] = self.batch.register(mine)
+                self.mine[handle] = mine
+        handles = [self.handles[each.request_id] for each in came]
+        self.seats.join(came, handles, [self.mine[handle] for handle in handles])
+
     def followed(self, request: Any) -> Any:
         tokens = len(request._all_token_ids)
-        hashes = [bytes(8)] * (tokens // SIZE)
+        hashes = [bytes(8)] * ((tokens - self.given.ahead) // SIZE)
         given = FollowedInput(request.request_id, tokens, request.num_prompt_tokens, hashes)
         mine = self.fast.make_followed(self.manager, given)
         assert mine.num_hashes == len(hashes)
         return mine
 
-    def plan(self, running: list[Any], budget: int, threshold: int, step: int) -> Told | None:
-        chosen = self.chosen = self.seats.choose(budget, threshold, step)
+    def plan(self, running: list[Any], came: dict[Any, int], *limits: int) -> Told | None:
+        chosen = self.chosen = self.seats.choose(*limits)
         if chosen is None:
             return None
         given = self.given
@@ -98,23 +102,29 @@ class ByLoops:
                     behind.append((self.handles[request.request_id], tokens, new))
         assert [*zip(*due[:2], strict=True)] == [each[:2] for each in behind]
         assert due[2] == [one for each in behind for one in each[2]]
+        if behind:
+            self.batch.follow(*due)
         handles = list(chosen.handles)
         rows = [(h, g, 0, h + g) for h in handles if h % 3 for g in (0, 1)]
         numbers = array("i", [number for row in [*rows, (0, 0, 0, 0)] for number in row])
         view = memoryview(numbers).cast("B").cast("i", [len(rows) + 1, 4])
         blocks = chosen.granted(view, len(rows), 2)
         assert blocks == [([h], [h + 1]) if h % 3 else None for h in handles]
+        self.join([*came])
         counts = self.seats.scheduled(chosen)
-        assert chosen.total == sum(counts.values())
-        assert chosen.names == list(counts)
-        assert [*counts.values()] == chosen.counts
+        counts.update((each.request_id, count) for each, count in came.items())
+        assert chosen.total + sum(came.values()) == sum(counts.values())
+        assert chosen.names + [each.request_id for each in came] == list(counts)
+        self.counts = [*counts.values()]
+        assert self.counts[: len(chosen.counts)] == chosen.counts
+        self.seats.read(len(running), len(chosen.counts))
         same = chosen.counts[0] if len({*chosen.counts}) == 1 else 0
         assert (chosen.same, chosen.most) == (same, max(chosen.counts, default=0))
         return Told(counts, chosen.computed, chosen.outputs, chosen.drafts)
 
     def advance(self, told: Told, prefills: set[Any], eligible_at: int) -> None:
         later = [-1] * self.given.num_drafts if self.given.is_async else None
-        self.seats.advance(self.chosen.counts, told.drafts, prefills, later, eligible_at)
+        self.seats.advance(self.counts, told.drafts, prefills, later, eligible_at)
 
     def take(self, told: Told, requests: Any, sampled: Any, pooled: Any) -> Any:
         given, log, ended = self.given, [], []
@@ -161,11 +171,6 @@ class Story:
     def between(self) -> None:
         """Add, remove and resume requests."""
         rng = self.rng
-        while len(self.running) < 11 and rng.random() < (0.9 if len(self.running) < 4 else 0.4):
-            one = self.preempted.pop() if self.preempted and rng.random() < 0.7 else self.request()
-            one.status = RUNNING
-            self.requests[one.request_id] = one
-            self.running.append(one)
         if self.running and rng.random() < 0.25:
             one = self.running.pop(rng.randrange(len(self.running)))
             self.forgotten.add(one.request_id)
@@ -175,6 +180,11 @@ class Story:
                 self.counts["aborted"] += 1
             else:
                 self.preempt(one)
+        while len(self.running) < 11 and rng.random() < (0.9 if len(self.running) < 4 else 0.4):
+            one = self.preempted.pop() if self.preempted and rng.random() < 0.7 else self.request()
+            one.status = RUNNING
+            self.requests[one.request_id] = one
+            self.running.append(one)
         if self.running and rng.random() < 0.1:
             one = self.running[-1]  # freed, and back in its place
             one.events = ["preempted", "scheduled"]
@@ -201,12 +211,18 @@ class Story:
             for each in self.running:
                 each.spec_token_ids = [rng.randrange(50) for _ in range(rng.randint(0, 2))]
         budget, threshold = rng.randint(1, 60), rng.choice((0, 4))
-        told = self.doer.plan(self.running, budget, threshold, number)
+        came = {
+            self.request(): rng.randint(1, 3) for _ in range(rng.randint(0, len(self.running) < 7))
+        }
+        told = self.doer.plan(self.running, came, budget, threshold, number)
         if told is None:
             for one in self.running:  # as a step of vLLM's scheduler
                 one.num_computed_tokens = max(one.num_computed_tokens, items_end(one))
             return ["beyond"]
         self.counts["skipped"] += len(told.counts) < len(self.running)
+        self.counts["admitted"] += len(came)
+        self.running += came
+        self.requests.update((one.request_id, one) for one in came)
         prefills = {*self.running}
         self.doer.advance(told, prefills, number + 2 if given.is_staggered else 0)
         found = [told, sorted(each.request_id for each in prefills)]
@@ -287,7 +303,7 @@ MISTAKES = (
     ("taking", "if self.by_flight:", "if self.in_flight:"),
     ("loops", "self.longest - self.each - done", "self.longest - done"),
     ("loops", "self.longest - self.each - done", "self.longest - 1 - done"),
-    ("loops", "self.later_at[i] + self.each", "self.later_at[i] + 1"),
+    ("loops", "LATER] + self.each", "LATER] + 1"),
     ("taking", "self.pooled[place] is None", "self.pooled[i] is None"),
     ("taking", "new, status, True, place)", "new, status, False, place)"),
     ("loops", "done + 2 - later >=", "done + 1 - later >="),
@@ -295,18 +311,23 @@ MISTAKES = (
     ("loops", "or done < self.notes", "or done + 1 < self.notes"),
     ("loops", 'done < max(one["num_prompt_tokens"], len(known) - 1)', "done < len(known) - 1"),
     ("loops", "outputs.append(goal - self.notes[i, PROMPT])", "outputs.append(goal - len(spec))"),
-    ("loops", "is_chunk = after < self.goal_at[i]", "is_chunk = after <= self.goal_at[i]"),
+    ("loops", "is_chunk = after <", "is_chunk = after <="),
     ("loops", "later += len(drafts", "later += -1 + len(drafts"),
     ("loops", "(len(self.hashes[i]) + 1) * self", "(len(self.hashes[i]) + 2) * self"),
-    ("loops", "* self.hash_size + self.ahead", "* self.hash_size + 2 * self.ahead"),
+    ("loops", ") * self.hash_size + self.ahead\n\n", ") * self.hash_size + 2 * self.ahead\n\n"),
     ("loops", "min(self.longest, notes[i, LAST])", "min(self.longest, 1 + notes[i, LAST])"),
     ("loops", "= prompt + one", "= 1 + prompt + one"),
     ("loops", "self.last_step.pop(name, None)", "pass"),
     ("loops", "self.notes[i, column] = self.notes[i + 1, column]", "pass"),
     ("loops", "> back[0]", "> back[0] + 1"),
-    ("loops", "mine.num_hashes + 1", "mine.num_hashes + 2"),
-    ("loops", "self.flying_at[i] + count", "self.flying_at[i] + 1"),
-    ("loops", "[mine.num_hashes : end", "[mine.num_hashes + 1 : end"),
+    ("loops", "max(first, end) + 1", "max(first, end) + 2"),
+    ("loops", "[first:end]", "[first + 1 : end]"),
+    ("loops", "notes[i, LACKS] = 0", "pass"),
+    ("loops", "reversed(self.skipped)", "self.skipped"),
+    ("loops", "+ hot.COMPUTED] !=", "+ hot.COMPUTED] >"),
+    ("loops", "- first, TOOK] = i", "- first, TOOK] = place"),
+    ("loops", "dict.fromkeys(self.names, chosen.same)", "dict.fromkeys(chosen.names, chosen.same)"),
+    ("loops", "self.notes[i, FLYING] + count", "self.notes[i, FLYING] + 1"),
     ("taking", "range(place, len(seats.names))", "range(place, place + 1)"),
     ("taking", "status > self.preempted", "status >= self.preempted"),
     ("taking", "and not (is_discarded and self.is_strict)", ""),
@@ -338,53 +359,3 @@ def test_a_mistake_in_a_loop_is_found(file: str, there: str, wrong: str) -> None
     made_of.implementation = kvfast.uncompiled
     with pytest.raises((AssertionError, IndexError, KeyError, AttributeError, UnboundLocalError)):
         played(made_of, 500)
-
-
-@pytest.mark.parametrize(
-    ("member", "value", "expected"),
-    [
-        ("num_nans_in_logits", None, True),
-        ("num_nans_in_logits", {}, True),  # as vLLM's V1 runner returns
-        ("num_nans_in_logits", {"r": 1}, False),
-        ("prompt_logprobs_dict", {"r": None}, False),
-        ("pooler_output", [None], False),
-        ("pools", [None], True),
-        ("pools", [], False),
-        ("logprobs", (), True),
-        ("kv_connector_output", object(), False),
-        ("sampled_token_ids", [], False),
-    ],
-)
-def test_an_output_of_tokens_alone_is_usual(member: str, value: object, expected: bool) -> None:
-    output: dict[str, object] = {"sampled_token_ids": [[1]], "logprobs": None, "pooler_output": []}
-    output |= {"prompt_logprobs_dict": {}, "kv_connector_output": None, "num_nans_in_logits": {}}
-    pools = member == "pools"
-    member = "pooler_output" if pools else member
-    absent = dict.fromkeys(("connector", "ec_connector", "perf_metrics"))
-    scheduler = SimpleNamespace(**absent, defer_block_free=False)
-    scheduler.batched_steps = SimpleNamespace(pools=pools)
-    plan = SimpleNamespace(num_invalid_spec_tokens={})
-    given = SimpleNamespace(**{**output, member: value})
-    assert usual.is_usual(scheduler, plan, given) is expected
-
-
-def replays(replayed: Any) -> None:
-    """Assert that what follows a hit sees its whole window, and nothing is computed for nothing."""
-    for window in range(8):
-        for hit in range(20):
-            cached, again = replayed(window, hit)
-            computed = {*range(cached - again, 20)}  # of the layers that keep no blocks
-            seen = {*range(max(cached - window, 0), 20)} if cached else {*range(20)}
-            assert computed == seen, (window, hit)
-            saves = hit > window  # else every token is computed, with the hit or without
-            assert cached == (hit if saves else 0), (window, hit)
-
-
-@pytest.mark.parametrize(
-    ("there", "wrong"), [("", ""), ("hit > window", "hit >= window"), ("(hit, w", "(hit - 1, w")]
-)
-def test_the_end_of_a_hit_is_computed_again(there: str, wrong: str) -> None:
-    made: dict[str, Any] = {"__name__": "usual"}
-    exec(compile(getsource(usual).replace(there, wrong), "usual", "exec"), made)
-    with pytest.raises(AssertionError) if there else nullcontext():
-        replays(made["replayed"])

@@ -37,10 +37,6 @@ class Admitted:
         self.requests.append(request)
         self.counts.append(count)
 
-    @property
-    def names(self) -> list[str]:
-        return [request.request_id for request in self.requests]
-
 
 @dataclass(frozen=True)
 class Padding:

@@ -9,15 +9,20 @@ from __future__ import annotations
 from array import array
 from typing import Any
 
+from kvfast._core import hot
+
 AHEAD = 32
-DUE, STOP, END, ALWAYS, PLAIN, CLIENT, PROMPT, ITEMS, LAST, WIDTH = range(10)
+PROMPT, ITEMS, LAST, LACKS, DONE, GOAL, LATER, FLYING = range(8)
+TOOK, DUE, STOP, END, ALWAYS, PLAIN, CLIENT, WIDTH = range(8, 16)
 """Columns of `Seats.notes`, in tokens unless stated otherwise.
 
 DUE: length at which vLLM's hasher has something to hash. STOP: length that may end the request.
 END: the token that ends it, or -1. ALWAYS: 1 if any may. PLAIN: 1 if its outputs are known to be
 tokens alone, -1 if it wants logprobs, or pools. CLIENT: the number of its client. PROMPT: its
 tokens before its first output. ITEMS: the end of its last image or sound, or 0. LAST: as STOP, were
-no sequence too long.
+no sequence too long. LACKS: length at which kvfast may lack a hash. Of the step: DONE: computed
+before. GOAL: with those that are sampled later; LATER: how many these are. FLYING: those in flight.
+TOOK, of row k: the place of the kth request that it computes.
 """
 
 
@@ -26,19 +31,16 @@ class Seats:
 
     They are kept from step to step: `drop` and `keep` are for those that leave, `join` for those
     that come. `known`, `sampled`, `hashes`: the lists of each, which vLLM never replaces; `stops`:
-    further tokens that end it. `notes`: a row of each, which holds from when it joined.
+    further tokens that end it. `notes`: a row of each, which holds from when it joined, but for
+    what is of the step.
+
     `longest`: tokens that a sequence may have. `hash_size`: tokens of a block that is hashed, 0
     without caching; `ahead`: tokens after a block that its hash covers. `has_drafts`, `has_later`:
     whether requests may have drafts, and tokens that are sampled later (async scheduling). `each`:
-    tokens that a step samples beside drafts: 1, or 0 where the model pools.
-
-    `in_flight`: vLLM counts the tokens of steps that were planned and not updated. `staggers`: a
-    request may have to skip a step after its decode. `split` cuts a chunk where a state has to be
-    kept, if any.
-
-    `computed_at`, `goal_at`, `later_at`, `flying_at`: of each, computed tokens before the step, how
-    many it has with those that are sampled later, how many these are, and those in flight; `took`:
-    the places of those that the step computes. `touched`: what was read is cached when needed.
+    tokens that a step samples beside drafts: 1, or 0 where the model pools. `in_flight`: vLLM
+    counts the tokens of steps that were planned and not updated. `staggers`: a request may have to
+    skip a step after its decode. `split` cuts a chunk where a state has to be kept, if any.
+    `batch`: kvfast's steps, of which the handles are. `touched`: of what was read ahead.
     """
 
     def __init__(
@@ -57,10 +59,9 @@ class Seats:
         self.hashes: list[list[bytes]] = []
         self.stops: list[Any] = []
         self.notes = memoryview(bytearray(8 * WIDTH)).cast("q", [1, WIDTH])
-        self.computed_at = self.goal_at = self.took = memoryview(bytearray()).cast("q")
-        self.later_at = self.flying_at = self.took
         self.in_flight = self.staggers = False
         self.split: Any = None
+        self.batch: Any = None
         self.last_step: dict[str, int] = {}
         self.touched = self.last_count = 0
 
@@ -71,19 +72,17 @@ class Seats:
         made.in_flight = self.in_flight
         return made
 
-    def join(
-        self, requests: list[Any], names: list[str], handles: list[int], mine: list[Any]
-    ) -> None:
+    def join(self, requests: list[Any], handles: list[int], mine: list[Any]) -> None:
         """Give seats to new requests, after the others."""
         first = len(self.requests)
         self.requests += requests
-        self.names += names
         self.handles.extend(handles)
         self.mine += mine
         self.make_room()
         for i in range(first, len(self.requests)):
             one: dict[str, Any] = vars(self.requests[i])
             self.members.append(one)
+            self.names.append(one["request_id"])
             self.known.append(one["_all_token_ids"])
             self.sampled.append(one["_output_token_ids"])
             self.hashes.append(one["block_hashes"])
@@ -93,17 +92,12 @@ class Seats:
 
     def make_room(self) -> None:
         """Make room for the numbers of all requests."""
-        old = len(self.computed_at)
-        if len(self.requests) <= old:
-            return
-        number = 2 * len(self.requests)
-        made = [memoryview(bytearray(8 * number)).cast("q") for _ in range(5)]
-        self.computed_at, self.goal_at, self.later_at, self.flying_at, self.took = made
-        notes = memoryview(bytearray(8 * WIDTH * number)).cast("q", [number, WIDTH])
-        for i in range(old):
-            for column in range(WIDTH):
-                notes[i, column] = self.notes[i, column]
-        self.notes = notes
+        old, number = self.notes, 2 * len(self.requests)
+        if number > 2 * len(old):
+            self.notes = memoryview(bytearray(8 * WIDTH * number)).cast("q", [number, WIDTH])
+            for i in range(len(old)):
+                for column in range(WIDTH):
+                    self.notes[i, column] = old[i, column]
 
     def note(self, i: int) -> None:
         """Note what stays as it is while a request runs."""
@@ -122,6 +116,7 @@ class Seats:
         places = [each.mm_position for each in one["mm_features"] or ()]
         notes[i, ITEMS] = max([place.offset + place.length for place in places], default=0)
         notes[i, CLIENT] = one["client_index"]
+        notes[i, LACKS] = 0
         self.note_due(i)
 
     def note_due(self, i: int) -> None:
@@ -198,12 +193,9 @@ class Seats:
 
     def choose(self, budget: int, threshold: int, step: int) -> Chosen | None:
         """Choose what each computes, as vLLM's scheduler does; None if that must decide."""
-        left = budget
-        counts: list[int] = []
-        computed: list[int] = []
-        outputs: list[int] = []
-        drafts: dict[str, list[int]] = {}
-        most = same = num_drafts = later = number = 0
+        chosen, left = Chosen(self), budget
+        counts, drafts = chosen.counts, chosen.drafts
+        most = same = num_drafts = later = 0
         for i in range(len(self.members)):
             if left == 0:
                 break
@@ -235,23 +227,20 @@ class Seats:
             if self.has_drafts and len(spec) > 0 and done + count > goal:
                 num_drafts = done + count - goal
                 drafts[self.names[i]] = spec if len(spec) <= num_drafts else spec[:num_drafts]
-            self.computed_at[i] = done
-            self.goal_at[i] = goal
-            self.later_at[i] = later
+            self.notes[i, DONE], self.notes[i, GOAL], self.notes[i, LATER] = done, goal, later
             if self.in_flight:
-                self.flying_at[i] = one["num_in_flight_tokens"]
-            self.took[number] = i
-            number += 1
+                self.notes[i, FLYING] = one["num_in_flight_tokens"]
+            self.notes[len(counts), TOOK] = i
+            chosen.skip_to(i)
             counts.append(count)
-            computed.append(before)
-            outputs.append(goal - self.notes[i, PROMPT])
+            chosen.computed.append(before)
+            chosen.outputs.append(goal - self.notes[i, PROMPT])
             left, most = left - count, max(most, count)
             same = count if len(counts) == 1 or same == count else 0
-        return Chosen(self, counts, same, most, computed, outputs, drafts, budget - left)
-
-    def those(self, values: Any, number: int) -> list[Any]:
-        """Return, of the values of all, those of the first `number` that the step computes."""
-        return [values[self.took[k]] for k in range(number)]
+        chosen.same, chosen.most, chosen.total = same, most, budget - left
+        chosen.skip_to(len(self.names))
+        chosen.names, chosen.handles = chosen.those(self.names), chosen.those(self.handles)
+        return chosen
 
     def read_ahead(self, first: int) -> None:
         """Read what is needed soon of every so many; the reads do not wait for each other."""
@@ -263,12 +252,15 @@ class Seats:
 
     def scheduled(self, chosen: Chosen) -> dict[str, int]:
         """Return the tokens of each by its name, in a new dict."""
-        if len(chosen.counts) < len(self.names):
+        if chosen.same == 0:
             return dict(zip(chosen.names, chosen.counts, strict=True))
-        if chosen.same == 0 or chosen.same != self.last_count:
-            self.last_step = dict(zip(self.names, chosen.counts, strict=True))
+        if chosen.same != self.last_count:
+            self.last_step = dict.fromkeys(self.names, chosen.same)
             self.last_count = chosen.same
-        return self.last_step.copy()
+        found = self.last_step.copy()
+        for place in chosen.skipped:
+            del found[self.names[place]]
+        return found
 
     def make_equal(self, chosen: Chosen) -> tuple[list[int], list[int], list[bytes]]:
         """Update kvfast's computed tokens; return the hashes that it lacks.
@@ -278,31 +270,41 @@ class Seats:
         due: list[int] = []
         num_tokens: list[int] = []
         hashes: list[bytes] = []
+        notes, fields, handles = (
+            self.notes,
+            self.batch.calls.registry.fields,
+            memoryview(chosen.handles),
+        )
         for k in range(len(chosen.counts)):
-            i = self.took[k]
-            mine = self.mine[i]
-            if mine.computed_now() != self.computed_at[i]:
-                mine.num_computed_tokens = self.computed_at[i]
-            if self.in_flight and mine.in_flight != self.flying_at[i]:
-                mine.num_in_flight_tokens = self.flying_at[i]
-            if self.hash_size > 0:
-                known: list[int] = self.known[i]
-                end = len(known) - self.ahead
-                if end >= (mine.num_hashes + 1) * self.hash_size:
-                    due.append(self.handles[i])
-                    num_tokens.append(len(known))
-                    hashes += self.hashes[i][mine.num_hashes : end // self.hash_size]
+            i = notes[k, TOOK]
+            if fields[hot.STRIDE * handles[k] + hot.COMPUTED] != notes[i, DONE]:
+                self.mine[i].num_computed_tokens = notes[i, DONE]
+            if self.in_flight:
+                mine = self.mine[i]
+                if mine.in_flight != notes[i, FLYING]:
+                    mine.num_in_flight_tokens = notes[i, FLYING]
+            length = notes[i, GOAL] - notes[i, LATER]
+            if self.hash_size > 0 and length >= notes[i, LACKS]:
+                mine = self.mine[i]
+                first, end = mine.num_hashes, (length - self.ahead) // self.hash_size
+                notes[i, LACKS] = (max(first, end) + 1) * self.hash_size + self.ahead
+                if end > first:
+                    due.append(handles[k])
+                    num_tokens.append(length)
+                    hashes += self.hashes[i][first:end]
         return due, num_tokens, hashes
 
-    def read(self) -> None:
-        """Note what `choose` would have, for requests that were chosen otherwise."""
-        for i, one in enumerate(self.members):
-            self.took[i] = i
-            self.computed_at[i] = one["num_computed_tokens"]
-            self.later_at[i] = one["num_output_placeholders"]
-            self.goal_at[i] = len(self.known[i]) + self.later_at[i]
+    def read(self, first: int, place: int) -> None:
+        """Note what `choose` would have, of all seats from `first` on, after `place` others."""
+        notes = self.notes
+        for i in range(first, len(self.members)):
+            one = self.members[i]
+            notes[place + i - first, TOOK] = i
+            notes[i, DONE] = one["num_computed_tokens"]
+            notes[i, LATER] = one["num_output_placeholders"]
+            notes[i, GOAL] = len(self.known[i]) + notes[i, LATER]
             if self.in_flight:
-                self.flying_at[i] = one["num_in_flight_tokens"]
+                notes[i, FLYING] = one["num_in_flight_tokens"]
 
     def advance(
         self,
@@ -312,22 +314,22 @@ class Seats:
         placeholders: list[int] | None,
         eligible_at: int,
     ) -> None:
-        """Advance the requests of `took` to their state after planning the step.
+        """Advance the requests that it computes to their state after planning the step.
 
         `prefills`: those with more of the prompt to come. `placeholders`: placeholders of drafts in
         asynchronous scheduling. `eligible_at`: the step that may compute them next; 0: any.
         """
         for k in range(len(counts)):
-            i = self.took[k]
+            i = self.notes[k, TOOK]
             one = self.members[i]
             count = counts[k]
-            after = self.computed_at[i] + count
+            after = self.notes[i, DONE] + count
             one["num_computed_tokens"] = after
             if self.in_flight:
-                one["num_in_flight_tokens"] = self.flying_at[i] + count
+                one["num_in_flight_tokens"] = self.notes[i, FLYING] + count
             if self.has_drafts and one["spec_token_ids"]:
                 one["spec_token_ids"] = []
-            is_chunk = after < self.goal_at[i]
+            is_chunk = after < self.notes[i, GOAL]
             if one["is_prefill_chunk"] is not is_chunk:
                 one["is_prefill_chunk"] = is_chunk
             if is_chunk:
@@ -335,7 +337,7 @@ class Seats:
             if prefills:
                 prefills.discard(self.requests[i])
             if placeholders is not None:
-                later = self.later_at[i] + self.each
+                later = self.notes[i, LATER] + self.each
                 if drafts and self.names[i] in drafts:
                     later += len(drafts[self.names[i]])
                 one["num_output_placeholders"] = later
@@ -348,35 +350,34 @@ class Seats:
 class Chosen:
     """The requests of `seats` that a step computes. `names`: a separate list.
 
-    `same`: the count that all have, 0 where they differ; `most`: the largest. `computed`: before
-    the step. `outputs`: tokens that were sampled, or will be. `drafts`: of those that have any.
+    `skipped`: the places of the others. `same`: the count that all have, 0 where they differ;
+    `most`: the largest. `computed`: before the step. `outputs`: tokens that were sampled, or will
+    be. `drafts`: of those that have any.
     """
 
-    def __init__(
-        self,
-        seats: Seats,
-        counts: list[int],
-        same: int,
-        most: int,
-        computed: list[int],
-        outputs: list[int],
-        drafts: dict[str, list[int]],
-        total: int,
-    ) -> None:
-        self.seats = seats
-        number = len(counts)
-        if number == len(self.seats.names):
-            self.names, self.handles = self.seats.names.copy(), self.seats.handles
-        else:
-            self.names = self.seats.those(self.seats.names, number)
-            self.handles = array("q", self.seats.those(self.seats.handles, number))
-        self.counts, self.total = counts, total
-        self.same, self.most = same, most
-        self.computed, self.outputs, self.drafts = computed, outputs, drafts
+    def __init__(self, seats: Seats) -> None:
+        self.seats, self.names, self.handles = seats, seats.names, seats.handles
+        self.counts: list[int] = []
+        self.computed: list[int] = []
+        self.outputs: list[int] = []
+        self.skipped: list[int] = []
+        self.drafts: dict[str, list[int]] = {}
+        self.same = self.most = self.total = 0
 
-    def requests(self) -> list[Any]:
-        """Return those that the step computes."""
-        return self.seats.those(self.seats.requests, len(self.counts))
+    def skip_to(self, place: int) -> None:
+        """Note that the others before this place are skipped."""
+        while (next_place := len(self.counts) + len(self.skipped)) < place:
+            self.skipped.append(next_place)
+
+    def those(self, values: Any) -> Any:
+        """Return, of the values of all seats, a list or an array, those of the chosen."""
+        found = values[: len(self.counts) + len(self.skipped)]
+        for place in reversed(self.skipped):
+            del found[place]
+        return found
+
+    def requests(self) -> Any:
+        return self.those(self.seats.requests)
 
     def granted(
         self, rows: memoryview[Any], num_rows: int, num_groups: int

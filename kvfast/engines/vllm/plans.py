@@ -86,10 +86,8 @@ def _advance(scheduler: Any, chosen: Chosen, admitted: Admitted) -> None:
         placeholders = s._spec_token_placeholders = [-1] * s.num_spec_tokens
         if s.use_v2_model_runner:
             eligible_at = s.current_step + steps.stagger
-    how = (chosen.drafts, s._inflight_prefills, placeholders, eligible_at)
-    chosen.seats.advance(chosen.counts, *how)
-    if admitted.requests:
-        seats, number = chosen.seats.nobody(), len(admitted.counts)
-        seats.join(admitted.requests, admitted.names, [0] * number, [None] * number)
-        seats.read()
-        seats.advance(admitted.counts, *how)
+    seats, counts = chosen.seats, chosen.counts
+    if admitted.requests:  # they have the last seats
+        seats.read(len(seats.names) - len(admitted.counts), len(counts))
+        counts = counts + admitted.counts
+    seats.advance(counts, chosen.drafts, s._inflight_prefills, placeholders, eligible_at)

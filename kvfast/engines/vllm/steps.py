@@ -71,7 +71,7 @@ class BatchedSteps:
             self.is_async,
             scheduler.num_sampled_tokens_per_step,
         )
-        self.seats.in_flight = self.in_flight
+        self.seats.batch, self.seats.in_flight = self.batched, self.in_flight
         self.seats.staggers = scheduler.use_v2_model_runner
         self.odd = False
         self.last: dict[str, int] | None = None
@@ -136,9 +136,8 @@ class BatchedSteps:
         self.manager.fast.new_step_starts()
         blocks: list[Any] = self._granted(chosen) if chosen.total else []
         admitted = self._admitted(self.budget - chosen.total, chosen)
-        plan = planned(s, chosen, blocks, admitted)
         self._join(admitted.requests)
-        return plan
+        return planned(s, chosen, blocks, admitted)
 
     def _has_waiting(self) -> bool:
         return any(getattr(self.scheduler, queue, None) for queue in QUEUES)
@@ -275,7 +274,7 @@ class BatchedSteps:
                 # Where no step is batched, the blocks noted for it would never be taken.
                 handles[name] = NO_HANDLE if self.never else self.batched.register(one)
                 self.num_singles = -1
-        self.seats.join(came, names, [handles[name] for name in names], mine)
+        self.seats.join(came, [handles[name] for name in names], mine)
 
     def _chosen(self) -> Chosen | None:
         """Choose what each computes, before asking the pool."""

@@ -92,7 +92,7 @@ class Taker:
                 # Preempted in the meantime, or aborted.
                 request = requests[name]
                 alone = seats.nobody()
-                alone.join([request], [name], [0], [None])
+                alone.join([request], [0], [None])
                 self.take(alone, 0, new, names[name], drafts, request.status, places[name])
         return self.answers
 
