@@ -20,14 +20,14 @@ from kvcheck.remote.client import RemoteImplementation
 from kvcheck.remote.connection import DROP_AT_ONCE
 from kvcheck.remote.manager import RemoteRequest
 from kvcheck.remote.values import NOT_SPOKEN
+from kvcheck.rules.notation.running import outcomes_of
+from kvcheck.rules.notation.shipped import shipped_stories
 from kvref import implementation
-from kvspec.blocks import KVCacheBlocks
 from kvspec.config import CustomSpec, SpecRegistry
 from kvspec.errors import (
     ConfigError,
     InvalidArgumentError,
     InvariantViolation,
-    KVSpecError,
     RemoteError,
     UnknownBlockError,
     UnsupportedError,
@@ -158,18 +158,6 @@ def test_what_is_code_or_a_stranger_is_refused_here(remote: RemoteImplementation
         manager.evict_blocks({1, 2})  # type: ignore[arg-type]  # the point of the test
 
 
-def test_a_configuration_that_cannot_be_served_is_the_error_of_the_reference(
-    remote: RemoteImplementation,
-) -> None:
-    for wrong in (config(retention_interval_tokens=8), config(scheduler_block_size_tokens=3)):
-        messages = []
-        for impl in (KVREF, remote):
-            with pytest.raises(ConfigError) as caught:
-                impl.create(wrong)
-            messages.append((caught.value.field, str(caught.value)))
-        assert messages[0] == messages[1]
-
-
 def test_an_invariant_that_is_violated_there_is_violated_here(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -225,65 +213,8 @@ def test_a_server_that_answers_otherwise_would_be_noticed() -> None:
     assert any(first_violation(each, wrong, Level.IDENTITY, KVREF) for each in programs)
 
 
-NO_IDS: Any = ({},)
-
-WRONG_ALLOCATIONS: tuple[dict[str, Any], ...] = (
-    {"num_new_tokens": "four"},
-    {"num_new_tokens": True},
-    {"num_new_tokens": 1.0},
-    {"num_new_tokens": 2**70},
-    {"num_new_tokens": None},
-    {"num_new_tokens": 4, "num_lookahead_tokens": -1},
-    {"num_new_tokens": 4, "delay_cache_blocks": 1},
-    {"num_new_tokens": 4, "new_computed_blocks": [[1]]},
-    {"num_new_tokens": 4, "new_computed_blocks": KVCacheBlocks(((1,), (2,)))},
-    {"num_new_tokens": 4, "new_computed_blocks": KVCacheBlocks(((99,),))},
-    {"num_new_tokens": 4, "new_computed_blocks": KVCacheBlocks(((2**70,),))},
-    {"num_new_tokens": 4, "new_computed_blocks": KVCacheBlocks((NO_IDS,))},
-    {
-        "num_new_tokens": 4,
-        "new_computed_blocks": KVCacheBlocks(((1,),)),
-        "num_new_computed_tokens": 4,
-    },
-)
-
-
-@pytest.mark.parametrize("wrong", WRONG_ALLOCATIONS, ids=repr)
-def test_wrong_arguments_are_the_same_errors(
-    remote: RemoteImplementation, wrong: dict[str, Any]
-) -> None:
-    raised = []
-    for impl in (KVREF, remote):
-        manager = impl.create(config())
-        request = impl.make_request(manager, request_input())
-        with pytest.raises(KVSpecError) as caught:
-            manager.allocate_slots(request, **wrong)
-        raised.append(type(caught.value))
-        assert manager.num_free_blocks == 11
-    assert raised[0] is raised[1]
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("num_computed_tokens", -1),
-        ("num_computed_tokens", True),
-        ("status", "IDLE"),
-        ("num_preemptions", "x"),
-    ],
-)
-def test_wrong_attributes_are_the_same_errors_and_can_be_put_right(
-    remote: RemoteImplementation, name: str, value: object
-) -> None:
-    messages = []
-    for impl in (KVREF, remote):
-        manager = impl.create(config())
-        request = impl.make_request(manager, request_input())
-        before = getattr(request, name)
-        setattr(request, name, value)
-        with pytest.raises(ValueError, match=name) as caught:
-            manager.allocate_slots(request, 5)
-        messages.append(str(caught.value))
-        setattr(request, name, before)
-        assert manager.allocate_slots(request, 5) == KVCacheBlocks(((1, 2),))
-    assert messages[0] == messages[1]
+def test_errors_are_those_of_the_examples(remote: RemoteImplementation) -> None:
+    stories = [each for each in shipped_stories() if each.rules[0].startswith("KV-ERR-")]
+    found = list(outcomes_of(stories, remote, Policy()))
+    assert [each.place for each in found if each.violation is not None] == []
+    assert sum(not each.left_out for each in found) > 30
