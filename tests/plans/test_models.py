@@ -10,20 +10,16 @@ from typing import Any
 import pytest
 
 from kvcheck.discovery import find_implementation
-from kvcheck.tools.plans.document import read_plan_file, shipped_names, shipped_path
+from kvcheck.tools.plans.document import shipped_names, shipped_path
 from kvref import ReferenceImplementation
 from kvspec.errors import CacheMemoryError, UnsupportedError
-from kvspec.planning import Layers, Planner, PlanningConfig
+from kvspec.planning import Planner, PlanningConfig
 from kvspec.specs import (
-    CrossAttentionSpec,
     FullAttentionSpec,
-    MambaSpec,
-    MLAAttentionSpec,
     SinkFullAttentionSpec,
-    SlidingWindowSpec,
 )
 from tests.cases import Case, cases
-from tests.plans.files import EXPLICIT, FULL, SMALL, Run, altered, written
+from tests.plans.files import EXPLICIT, SMALL, Run, altered, written
 from tests.plans.properties import CHECKS
 from tests.plans.properties import Case as Planned
 
@@ -93,110 +89,6 @@ def planner() -> Planner:
     found = find_implementation("kvref").planner
     assert isinstance(found, Planner)
     return found
-
-
-def layers_of(
-    folder: Path, planner: Planner, kind: dict[str, Any], **changes: Any
-) -> tuple[Layers, ...]:
-    members = {place.replace("__", "."): value for place, value in changes.items()}
-    document = altered(SMALL, {"model.kinds": {"k": kind}, "model.pattern": ["k"], **members})
-    workers, _ = read_plan_file(written(folder, document)).workers(planner)
-    return workers
-
-
-MAMBA1 = {"type": "mamba1", "intermediate_size": 64, "state_size": 16, "conv_kernel": 4}
-MAMBA2 = {
-    "type": "mamba2",
-    **{"num_heads": 8, "head_size": 16, "num_groups": 2, "state_size": 32, "conv_kernel": 4},
-}
-
-
-@pytest.mark.parametrize(
-    ("kind", "spec"),
-    [
-        (FULL, FullAttentionSpec(16, 2, 128, "bfloat16")),
-        ({**FULL, "head_size_v": 64}, FullAttentionSpec(16, 2, 128, "bfloat16", head_size_v=64)),
-        ({**FULL, "num_kv_heads": 2}, FullAttentionSpec(16, 1, 128, "bfloat16")),
-        ({**FULL, "dtype": "uint8"}, FullAttentionSpec(16, 2, 128, "uint8")),
-        (
-            {**FULL, "type": "sink", "sink_len": 32},
-            SinkFullAttentionSpec(16, 2, 128, "bfloat16", sink_len=32),
-        ),
-        ({"type": "mla", "head_size": 576}, MLAAttentionSpec(16, 1, 576, "bfloat16")),
-        (
-            {"type": "mla", "head_size": 576, "cache_dtype_str": "fp8_ds_mla"},
-            MLAAttentionSpec(16, 1, 576, "bfloat16", cache_dtype_str="fp8_ds_mla"),
-        ),
-        (
-            {**FULL, "type": "sliding_window", "sliding_window": 9},
-            SlidingWindowSpec(16, 2, 128, "bfloat16", sliding_window=9),
-        ),
-    ],
-)
-def test_attention_is_shared_out_over_the_ranks(
-    tmp_path: Path, planner: Planner, kind: dict[str, Any], spec: Any
-) -> None:
-    workers = layers_of(tmp_path, planner, kind, parallel__tensor=4)
-    assert workers == (tuple((f"layers.{index}.k", spec) for index in range(4)),) * 4
-
-
-def test_states_are_shared_out_too(tmp_path: Path, planner: Planner) -> None:
-    changes = {"parallel__tensor": 4, "engine__max_model_len": 100}
-    (((_, first), *_), *_) = layers_of(tmp_path, planner, MAMBA1, **changes)
-    assert isinstance(first, MambaSpec)
-    assert (first.shapes, first.block_size) == (((3, 16), (16, 16)), 100)
-    assert first.dtypes == ("bfloat16", "bfloat16")
-    two = {**MAMBA2, "state_dtype": "float32"}
-    changes["engine__num_speculative_blocks"] = 2
-    (((_, second), *_), *_) = layers_of(tmp_path, planner, two, **changes)
-    assert isinstance(second, MambaSpec)
-    assert second.shapes == ((3, 8 * 16 // 4 + 2 * 1 * 32), (2, 16, 32))
-    assert (second.dtypes, second.num_speculative_blocks) == (("bfloat16", "float32"), 2)
-
-
-def test_blocks_of_attention_hold_a_state(tmp_path: Path, planner: Planner) -> None:
-    """Fit a state of 64 · 3 · 2 + 64 · 16 · 2 = 2,432 bytes; attention has 256 a token."""
-    kinds = {
-        "state": MAMBA1,
-        "small": {"type": "full", "num_kv_heads": 1, "head_size": 32},
-        "large": {"type": "full", "num_kv_heads": 1, "head_size": 64},
-    }
-    changes = {
-        "model.kinds": kinds,
-        "model.pattern": ["state", "small", "large"],
-        "engine.block_size": 4,
-        "engine.mamba_cache_mode": "all",
-    }
-    file = read_plan_file(written(tmp_path, altered(SMALL, changes)))
-    ((state, small, large, _),), config = file.workers(planner)
-    # 4 tokens of the larger are 1,024 bytes; three times that is enough: 3,072.
-    assert [spec.block_size for _, spec in (state, small, large)] == [12, 12, 12]
-    assert isinstance(state[1], MambaSpec)
-    assert (state[1].page_size_padded, config.block_size) == (3_072, 12)
-
-
-def test_a_layer_may_keep_two_things(tmp_path: Path, planner: Planner) -> None:
-    changes = {
-        "model.kinds": {"self": FULL, "cross": {**FULL, "type": "cross"}},
-        "model.pattern": [["self", "cross"]],
-        "model.num_layers": 3,
-        "model.max_encoder_tokens": 100,
-        "parallel.pipeline": 2,
-    }
-    file = read_plan_file(written(tmp_path, altered(SMALL, changes)))
-    (first, second), config = file.workers(planner)
-    assert [name for name, _ in first] == [
-        *("layers.0.self", "layers.0.cross", "layers.1.self", "layers.1.cross")
-    ]
-    assert [name for name, _ in second] == ["layers.2.self", "layers.2.cross"]
-    assert second[1][1] == CrossAttentionSpec(16, 8, 128, "bfloat16")
-    assert config.max_encoder_tokens == 100
-
-
-def test_stages_as_given(tmp_path: Path, planner: Planner) -> None:
-    workers = layers_of(tmp_path, planner, FULL, parallel__stages=[1, 3], parallel__tensor=2)
-    assert [len(layers) for layers in workers] == [1, 1, 3, 3]
-    assert workers[2][0][0] == "layers.1.k"
 
 
 @pytest.mark.rule("KV-PLAN-9", "KV-PLAN-20", "KV-FULL-8")
