@@ -64,7 +64,9 @@ def view(
         "hit rate",
         _bar(counts.hit_rate, "green"),
         f"{counts.hit_rate:.1%}",
-        _sparks(hits, "green", _window(found)),
+        _sparks(
+            hits, "green", f"{found.window_hit_rate:.1%} in the last {found.window_requests:,}"
+        ),
     )
     if found.share is not None and found.seconds_left is not None:
         left = f"{_clock(found.seconds)} so far, about {_clock(found.seconds_left)} left"
@@ -179,10 +181,6 @@ def _merged(buckets: Sequence[Bucket]) -> list[Bucket]:
             whole.add(each)
         merged.append(whole)
     return merged
-
-
-def _window(found: Figures) -> str:
-    return f"{found.window_hit_rate:.1%} in the last {found.window_requests:,}"
 
 
 def _line(moment: Moment, *, timed: bool) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import chain
+from operator import attrgetter
 
 from kvcheck.judge.ledger import Ledger
 from kvcheck.play.steps import Program
@@ -56,7 +57,7 @@ class Shrinker:
             if violation.name != HANG and not violation.is_example and self._limits()[0] > 0:
                 with self._spending():
                     seconds, attempts = self._limits(MORE_SECONDS, MORE_ATTEMPTS)
-                    limits = (seconds, _kind_and_way)
+                    limits = (seconds, attrgetter("kind", "way"))
                     small = made_smaller(violation, self._verdict, *limits, attempts=attempts)
             self.found.told_more[way] = small
 
@@ -76,10 +77,6 @@ class Shrinker:
         begin = time.monotonic()
         yield
         self.seconds = max(0.0, self.seconds - (time.monotonic() - begin))
-
-
-def _kind_and_way(violation: Violation) -> object:
-    return violation.kind, violation.way
 
 
 def ways_told(

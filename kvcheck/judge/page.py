@@ -159,7 +159,9 @@ def _violation(
     more = more_ways(report, violation.rule) if violation.rule in report.more else ""
     notes = [f"{number} of {ways}"] * (ways > 1) + [more] * (bool(more) and number == ways)
     noted = f' <span class="dim">({", ".join(notes)})</span>' if notes else ""
-    yield f"{_link(violation.rule)} {escape(sentence)}{noted}</summary><div>"
+    rule = violation.rule
+    link = f'<a class="id" href="#{escape(rule)}">{escape(titled(rule))}</a>'
+    yield f"{link} {escape(sentence)}{noted}</summary><div>"
     rows = facts(violation, remark)
     rows += [("known", known.reason or "no reason given")] if known else []
     cells = (f"<dt>{name}</dt><dd>{escape(text)}</dd>" for name, text in rows)
@@ -178,10 +180,6 @@ def _violation(
         yield "<details><summary>As a test</summary>"
         yield f"<pre>{escape(test_of(report.options, violation))}</pre></details>"
     yield "</div></details>"
-
-
-def _link(rule: str) -> str:
-    return f'<a class="id" href="#{escape(rule)}">{escape(titled(rule))}</a>'
 
 
 def _chapters(report: Report) -> Iterator[str]:

@@ -164,7 +164,9 @@ def production_config(random: Random, *, is_quick: bool = False) -> ManagerConfi
         max_model_len_tokens=longest,
         max_num_batched_tokens=random.choice((None, 512, 2048, 8192)),
         scheduler_block_size_tokens=None,
-        hash_block_size_tokens=_finer(random, sizes),
+        hash_block_size_tokens=random.choice(
+            (None, max(min(sizes) // 2, 1), max(min(sizes) // 4, 1))
+        ),
         retention_interval_tokens=alignment * random.choice((1, 4, 64)) if interval else interval,
         enable_events=random.random() < 0.4,
         log_stats=random.random() < 0.5,
@@ -183,11 +185,6 @@ def _wider(random: Random, specs: Sequence[LayerSpec]) -> list[LayerSpec]:
         replace(spec, block_size=factor * spec.block_size) if spec.block_size == largest else spec
         for spec in specs
     ]
-
-
-def _finer(random: Random, sizes: Sequence[int]) -> int | None:
-    """Draw a hash size that divides all sizes, which are powers of two; None: the largest."""
-    return random.choice((None, max(min(sizes) // 2, 1), max(min(sizes) // 4, 1)))
 
 
 def _scaled(random: Random, spec: LayerSpec, base: int) -> LayerSpec:

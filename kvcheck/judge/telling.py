@@ -116,17 +116,12 @@ def _messages(violation: Violation, subject: Implementation) -> tuple[str, ...]:
             for operation in violation.operations:
                 outcome = player.perform(*operation)
             is_answer = violation.expected.startswith(violation.operations[-1][0])
-            if outcome.error is None and not is_answer:
-                _ask_state(player)
+            shows_state = Feature.SNAPSHOT in subject.capabilities.features
+            if outcome.error is None and not is_answer and shows_state:
+                player.manager.snapshot()  # shows that the last call left a wrong state
         finally:
             fresh.close()
     return tuple(lines)
-
-
-def _ask_state(player: Player) -> None:
-    """Ask for what shows that the last call left a wrong state."""
-    if Feature.SNAPSHOT in player.implementation.capabilities.features:
-        player.manager.snapshot()
 
 
 @dataclass

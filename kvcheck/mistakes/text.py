@@ -92,7 +92,10 @@ def entries(text: str) -> Iterator[Entry]:
         if head is not None:
             if entry is not None:
                 yield entry
-            entry, begins = Entry(head[1], tuple(head[2].split(", ")), _sentence(head[3])), True
+            entry, begins = (
+                Entry(head[1], tuple(head[2].split(", ")), head[3][0].upper() + head[3][1:]),
+                True,
+            )
         elif mark == "@":
             module, _, place = rest.partition(":")
             begins = True
@@ -109,10 +112,6 @@ def entries(text: str) -> Iterator[Entry]:
             raise MistakeError(f"line {number} is no part of a mistake: {line}")
     if entry is not None:
         yield entry
-
-
-def _sentence(words: str) -> str:
-    return words[0].upper() + words[1:]
 
 
 def changed(source: str, changes: Sequence[Change]) -> str:

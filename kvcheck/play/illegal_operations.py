@@ -81,10 +81,6 @@ def _not_popped(runner: Runner, request: Tracked) -> dict[str, Any] | None:
     return {"block_ids": blocks[:1]} if blocks else None
 
 
-def _outside(runner: Runner, request: Tracked) -> dict[str, Any]:
-    return {"block_ids": [runner.config.kv_cache.num_blocks]}
-
-
 def _cached_and_outside(runner: Runner, request: Tracked) -> dict[str, Any]:
     """Return a cached block and one outside; evicting the first before the error is a fault."""
     keys = runner.view.snapshot.block_keys
@@ -124,7 +120,13 @@ ILLEGAL_OPERATIONS: tuple[IllegalOperation, ...] = (
     IllegalOperation(
         "evict outside the pool", "KV-ERR-3", "evict_blocks", _cached_and_outside, False
     ),
-    IllegalOperation("free outside the pool", "KV-ERR-3", "free_blocks", _outside, False),
+    IllegalOperation(
+        "free outside the pool",
+        "KV-ERR-3",
+        "free_blocks",
+        lambda u, r: {"block_ids": [u.config.kv_cache.num_blocks]},
+        False,
+    ),
     IllegalOperation("free what was not popped", "KV-POOL-9", "free_blocks", _not_popped, False),
     IllegalOperation("cache more than there is", "KV-MGR-11", "cache_blocks", _too_much_to_cache),
     IllegalOperation(

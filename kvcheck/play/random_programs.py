@@ -291,10 +291,6 @@ def _newcomer(draw: Draw) -> list[Step]:
     return [draw.arrival(), replace(admission, who=LAST) if draw.chance(0.5) else admission]
 
 
-def _decoding(draw: Draw) -> list[Step]:
-    return [draw.run() for _ in range(draw.random.choice((1, 2, 2, 4)))]
-
-
 def _return(draw: Draw) -> list[Step]:
     """Preempt a request and admit it again after evicting some of its blocks."""
     gone = [draw.eviction() for _ in range(draw.random.choice((0, 1, 1, 2)))]
@@ -352,7 +348,7 @@ def _drafting(draw: Draw) -> list[Step]:
 
 HABITS: tuple[Callable[[Draw], list[Step]], ...] = (
     _newcomer,
-    _decoding,
+    lambda draw: [draw.run() for _ in range(draw.random.choice((1, 2, 2, 4)))],
     _return,
     holes,
     _load,

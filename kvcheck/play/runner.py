@@ -135,16 +135,14 @@ class Side:
             self.popped.extend(outcome.result)
         elif name == "take_block_copies" and outcome.error is None:
             self.retained.extend(outcome.result["retained"])
-        elif name == "free_blocks" and outcome.error is None and self._returns_copies(asked):
-            self.retained.clear()
         elif name == "hold_blocks" and outcome.error is None:
             self.popped.extend(asked["block_ids"])
-        elif name == "free_blocks" and outcome.error is None:  # the last popped ones
-            del self.popped[len(self.popped) - len(asked["block_ids"]) :]
+        elif name == "free_blocks" and outcome.error is None:
+            if self.retained and list(asked["block_ids"]) == self.retained:
+                self.retained.clear()
+            else:  # the last popped ones
+                del self.popped[len(self.popped) - len(asked["block_ids"]) :]
         return outcome
-
-    def _returns_copies(self, asked: Mapping[str, Any]) -> bool:
-        return bool(self.retained) and list(asked["block_ids"]) == self.retained
 
     def will_look(self) -> None:
         """Announce a look at the state after the next operation: both may be sent together."""

@@ -40,7 +40,8 @@ def _shown(value: object) -> str:
     if isinstance(value, (bytes, bytearray)):
         return _shown_hash(value.hex()) or "b''"
     if isinstance(value, str):
-        return _shown_hash(value) if _is_hash(value) else repr(value)
+        is_hash = len(value) >= 2 * HASH_DIGITS and set(value) <= set(string.hexdigits)
+        return _shown_hash(value) if is_hash else repr(value)
     if is_dataclass(value) and not isinstance(value, type):
         members = (f"{f.name}={_shown(getattr(value, f.name))}" for f in changed_members(value))
         return f"{type(value).__name__}({', '.join(members)})"
@@ -77,11 +78,6 @@ def shortened(text: str, limit: int = 2 * LIMIT) -> str:
 
 _BYTES = re.compile(r"""\bb(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")""")
 _DIGITS = re.compile(rf"\b(?=[0-9]*[a-f])[0-9a-f]{{{2 * HASH_DIGITS},}}\b")
-
-
-def _is_hash(text: str) -> bool:
-    """Check whether the text is hexadecimal and as long as the shortest hash or key."""
-    return len(text) >= 2 * HASH_DIGITS and set(text) <= set(string.hexdigits)
 
 
 def _shown_hash(digits: str) -> str:

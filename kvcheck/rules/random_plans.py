@@ -187,7 +187,10 @@ def _compare(bench: Bench, oracle: Planner, case: Case, plan: Plan | None) -> No
         ("KV-PLAN-4", lambda p: p.unify_page_size(case.layers)),
         ("KV-PLAN-6", lambda p: p.groups(case.layers, case.config)),
         ("KV-PLAN-8", lambda p: p.max_memory_usage_bytes(case.layers, case.config)),
-        ("KV-PLAN-10", lambda p: p.estimate_max_model_len(*_memory(case))),
+        (
+            "KV-PLAN-10",
+            lambda p: p.estimate_max_model_len(case.layers, case.config, case.memory[0]),
+        ),
     )
     if plan is not None:
         cache = plan.configs[0]
@@ -199,10 +202,6 @@ def _compare(bench: Bench, oracle: Planner, case: Case, plan: Plan | None) -> No
     for rule, ask in questions:
         theirs, ours = _said(oracle, ask), _said(bench.planner, ask)
         equal(ours, theirs, f"the answer to {rule}", rule=rule)
-
-
-def _memory(case: Case) -> tuple[Layers, PlanningConfig, int]:
-    return case.layers, case.config, case.memory[0]
 
 
 def _said(planner: Planner, ask: Callable[[Planner], object]) -> object:

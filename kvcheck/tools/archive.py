@@ -226,15 +226,13 @@ def conversations(chapters: Collection[str] = ()) -> Iterator[Conversation]:
                 continue
             number = numbers.get(chapter, 0) + 1
             found = Conversation(chapter, number, story, tuple(tape.exchanges))
-            if found.exchanges and all(map(_is_usual, found.configs())):
+            if found.exchanges and all(
+                c.policy == Policy() and c.hash_seed is not None for c in found.configs()
+            ):
                 numbers[chapter] = number
                 yield found
     finally:
         subject.close()
-
-
-def _is_usual(config: ManagerConfig) -> bool:
-    return config.policy == Policy() and config.hash_seed is not None
 
 
 def set_names() -> tuple[str, ...]:

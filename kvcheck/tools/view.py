@@ -57,7 +57,9 @@ def load(
     if implementation is not None:
         watch = frames.watch if is_told else others.watch
         result = replay_trace(path, implementation, policy=policy, watch=watch)
-        _require_nothing_more(result, implementation.capabilities.name)
+        if result.lacks:
+            name, lacks = implementation.capabilities.name, ", ".join(result.lacks)
+            raise NotShownError(f"{result.path}: {name} does not support {lacks}")
         violation = _violation(result.mismatch)
         frames.notes += _notes_on_quirks(result)
     if not is_told:
@@ -90,12 +92,6 @@ def load(
         notes=tuple(frames.notes),
         other=_other(others, result),
     )
-
-
-def _require_nothing_more(result: TraceResult, name: str) -> None:
-    """Raise NotShownError if the record was not replayed for lack of something."""
-    if result.lacks:
-        raise NotShownError(f"{result.path}: {name} does not support {', '.join(result.lacks)}")
 
 
 def _operations(path: Path, first: int) -> list[Operation]:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 
 from kvcheck.play.text import changed_members, shown
 from kvspec.codec import encode_spec
 from kvspec.config import KVCacheGroup, ManagerConfig
 from kvspec.policy import Policy
-from kvspec.specs import LayerSpec
 
 MEANINGS: Mapping[str, str] = {
     "new_request": "A request arrives with its prompt.",
@@ -65,7 +64,8 @@ SAY_NOTHING = frozenset({"kv_cache", "registry", "log_stats", "enable_events", "
 
 def config_words(config: ManagerConfig) -> str:
     """Describe a configuration in words: `6 blocks; full attention, 4 tokens per block`."""
-    groups = [replace(group, spec=spec) for group, spec in _managed(config)]
+    managed = zip(config.kv_cache.groups, config.managed_specs, strict=True)
+    groups = [replace(group, spec=spec) for group, spec in managed]
     parts = [f"{config.kv_cache.num_blocks} blocks"]
     for number, group in enumerate(groups):
         words = group_words(group) + (", eagle" if group.is_eagle_group else "")
@@ -81,7 +81,3 @@ def config_words(config: ManagerConfig) -> str:
 def _chosen(policy: Policy) -> Policy:
     """Return the policy without a way of counting, which no one need have chosen (KV-POL-18)."""
     return replace(policy, lookups_counted=Policy.lookups_counted)
-
-
-def _managed(config: ManagerConfig) -> Iterator[tuple[KVCacheGroup, LayerSpec]]:
-    return zip(config.kv_cache.groups, config.managed_specs, strict=True)

@@ -176,10 +176,6 @@ def _need(call: Call) -> dict[str, Any]:
     return {name: value for name, value in given.items() if defaults.get(name, ...) != value}
 
 
-def _as_given(call: Call) -> dict[str, Any]:
-    return dict(call.arguments)
-
-
 def _ids(call: Call) -> dict[str, Any]:
     return {"block_ids": ints(call.arguments["block_ids"])}
 
@@ -188,7 +184,7 @@ LISTS = frozenset({"get_blocks", "get_unhashed_block_ids"})
 """Questions that records ask as one, `get_block_ids`."""
 
 ARGUMENTS: Mapping[str, Callable[[Call], dict[str, Any]]] = {
-    **dict.fromkeys((*OPERATIONS, *LISTS), _as_given),
+    **dict.fromkeys((*OPERATIONS, *LISTS), lambda call: dict(call.arguments)),
     "get_computed_blocks": lambda call: (
         {"num_preemptions": call.num_preemptions} if call.num_preemptions else {}
     ),

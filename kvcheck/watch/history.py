@@ -138,24 +138,21 @@ class History:
         if self._gap is not None:
             raise UnrecordableError(self._gap)
         initial = None if first is None else observed(first, None, is_small=self.is_small)
+        # A new manager has the first state only if its hash seed is fixed.
+        is_new = self.starts_afresh and self.config.hash_seed is not None
         header = Header(
             config=self.config,
             none_hash=self.none_hash,
             initial=initial,
             source=source,
             scenario=scenario,
-            start=None if first is None or self._can_start_afresh else first.snapshot,
+            start=None if first is None or is_new else first.snapshot,
         )
         try:
             operations = list(self._operations(header, last))
             return write_trace(path, header, operations, coverage)
         except (FormatError, TypeError, ValueError) as error:
             raise UnrecordableError(f"records cannot say what happened ({error})") from error
-
-    @property
-    def _can_start_afresh(self) -> bool:
-        """Whether a new manager has the first state: the hash seed must be fixed."""
-        return self.starts_afresh and self.config.hash_seed is not None
 
     def _operations(self, header: Header, last: View | None) -> Iterator[Operation]:
         """Yield all calls as operations, with requests made and extended before they are needed."""

@@ -119,7 +119,11 @@ class Ownership:
         """Check that newly allocated blocks have this one owner."""
         for block in blocks:
             if block != NULL_BLOCK and self.counts[block] != 1:
-                others = [other for other, lists in self.lists.items() if _lists(lists, block)]
+                others = [
+                    other
+                    for other, lists in self.lists.items()
+                    if any(block in blocks for blocks in lists)
+                ]
                 raise violated(
                     "a_new_block_has_one_owner",
                     "KV-POOL-3",
@@ -173,7 +177,3 @@ class Ownership:
             if block != NULL_BLOCK:
                 self.counts[block] -= 1
                 self._num_held -= self.counts[block] == 0
-
-
-def _lists(lists: Lists, block: int) -> bool:
-    return any(block in blocks for blocks in lists)

@@ -240,9 +240,6 @@ class Watch:
             )
         self.ownership.replace(request.request_id, now)
 
-    def _freed(self, call: Call) -> None:
-        self._forgotten(_request(call), "KV-MGR-12")
-
     def _popped(self, call: Call) -> None:
         request = _request(call)
         expected = tuple(chain.from_iterable(self._lists(request.request_id)))
@@ -281,9 +278,6 @@ class Watch:
         followed.num_computed = computed if goes_on else 0
         self.void |= set(call.result)
 
-    def _returned(self, call: Call) -> None:
-        self.ownership.return_popped(call.arguments["block_ids"])
-
     def _copied(self, call: Call) -> None:
         self.ownership.check_ids(call.result.retained, "the answer of take_block_copies")
         self.ownership.pop(call.result.retained)
@@ -307,9 +301,6 @@ class Watch:
                 "KV-GRP-1",
                 f"{request.request_id} holds {call.result.to_lists()}, by the answers {held}",
             )
-
-    def _to_be_zeroed(self, call: Call) -> None:
-        self.ownership.check_ids(tuple(call.result), "the answer of take_new_block_ids")
 
     def _told(self, call: Call) -> None:
         if self.fold_is_exact:
@@ -342,14 +333,16 @@ CHECKS: Mapping[str, CheckOfCall] = {
     "find_longest_cache_hit_per_group": Watch._looked_up_per_group,
     "allocate_slots": Watch._allocated,
     "remove_skipped_blocks": Watch._removed,
-    "free": Watch._freed,
+    "free": lambda watch, call: watch._forgotten(_request(call), "KV-MGR-12"),
     "pop_blocks_for_free": Watch._popped,
-    "free_blocks": Watch._returned,
+    "free_blocks": lambda watch, call: watch.ownership.return_popped(call.arguments["block_ids"]),
     "withdraw": Watch._withdrawn,
     "take_block_copies": Watch._copied,
     "reset_prefix_cache": Watch._reset,
     "get_blocks": Watch._listed,
-    "take_new_block_ids": Watch._to_be_zeroed,
+    "take_new_block_ids": lambda watch, call: watch.ownership.check_ids(
+        tuple(call.result), "the answer of take_new_block_ids"
+    ),
     "take_events": Watch._told,
     "new_step_starts": lambda watch, call: watch.content.new_step_starts(),
 }

@@ -222,7 +222,7 @@ def _group(planner: Planner, plan: Plan, config: PlanningConfig, index: int) -> 
         kind=bound.kind,
         num_layers=len(names),
         block_size_tokens=spec.block_size,
-        window_tokens=_window(_first(spec)),
+        window_tokens=_first(spec).window_tokens or _first(spec).chunk_tokens or None,
         page_size_bytes=planner.spec_properties(spec, config).page_size_bytes,
         blocks_per_request=blocks,
         padding_percent=100 * (1 - used / taken) if taken else 0.0,
@@ -245,7 +245,3 @@ def _content_bytes(planner: Planner, spec: LayerSpec, config: PlanningConfig) ->
     if isinstance(spec, AttentionSpec | MambaSpec):
         spec = replace(spec, page_size_padded=None)
     return planner.spec_properties(spec, config).page_size_bytes
-
-
-def _window(spec: LayerSpec) -> int | None:
-    return spec.window_tokens or spec.chunk_tokens or None

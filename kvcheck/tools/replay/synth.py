@@ -11,6 +11,7 @@ import random
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import accumulate, count
 from urllib.parse import parse_qsl
 
@@ -119,14 +120,6 @@ def _growing(numbers: _Growing, lines: Iterable[int], seed: int) -> Iterator[Tra
         threads[slot] = thread if thread.turns_left else None
 
 
-def _chat(lines: Iterable[int], seed: int) -> Iterator[TraceRecord]:
-    return _growing(CHAT, lines, seed)
-
-
-def _agent(lines: Iterable[int], seed: int) -> Iterator[TraceRecord]:
-    return _growing(AGENT, lines, seed)
-
-
 def _rag(lines: Iterable[int], seed: int) -> Iterator[TraceRecord]:
     """Yield a common preamble, documents in the order in which they were drawn, and a question."""
     draws = Draws(seed)
@@ -151,7 +144,7 @@ def _rag(lines: Iterable[int], seed: int) -> Iterator[TraceRecord]:
 
 def generators() -> dict[str, Callable[[Iterable[int], int], Iterator[TraceRecord]]]:
     """Return the generators by name; each takes the line numbers 1, 2, … and the seed."""
-    return {"chat": _chat, "agent": _agent, "rag": _rag}
+    return {"chat": partial(_growing, CHAT), "agent": partial(_growing, AGENT), "rag": _rag}
 
 
 class SynthTrace:

@@ -172,12 +172,10 @@ def _tokens(units: Units, num_blocks: int) -> int:
 
 def _largest_pool(units: Units) -> int:
     """Return the size at which nothing is evicted: every block of the trace has its own."""
-    outputs = sum(asked.held - _weight(units, asked) for asked in units.requests)
+    outputs = sum(
+        asked.held - sum(units.weights[unit] for unit in asked.units) for asked in units.requests
+    )
     return max(units.smallest_pool, 1 + sum(units.weights) + outputs)
-
-
-def _weight(units: Units, asked: Asked) -> int:
-    return sum(units.weights[unit] for unit in asked.units)
 
 
 class _Stack:

@@ -64,16 +64,12 @@ def recognised(start: bytes) -> str | None:
     text = start.removeprefix(b"\xef\xbb\xbf").lstrip()
     if text[:1] in (b"{", b"["):
         return _of_members(set(_MEMBER.findall(text)))
-    columns = {cell.strip().strip(b'"').decode(errors="replace") for cell in _cells(text)}
+    cells = text.split(b"\n", 1)[0].split(b",")
+    columns = {cell.strip().strip(b'"').decode(errors="replace") for cell in cells}
     for table in (AZURE, BURSTGPT):
         if {table.time, table.input_length, table.output_length} <= columns:
             return table.name
     return "vllm-log" if LINE.search(COLOUR.sub(b"", text)) is not None else None
-
-
-def _cells(text: bytes) -> list[bytes]:
-    """Return the cells of the first line."""
-    return text.split(b"\n", 1)[0].split(b",")
 
 
 def _of_members(found: set[bytes]) -> str | None:

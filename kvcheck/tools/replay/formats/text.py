@@ -96,7 +96,7 @@ class LibraryTokenizer:
 
 def spell_stand_in(data: bytes) -> str:
     """Return the text of stand-in tokens, or of a part of them."""
-    names = {_low_bytes(role_token(role)): role for role in ROLES}
+    names = {role_token(role).to_bytes(4, "little"): role for role in ROLES}
     found = ""
     for part in re.split(rb"(\xff[\s\S]{3})", data):
         if part[:1] == _ROLE:
@@ -104,10 +104,6 @@ def spell_stand_in(data: bytes) -> str:
         else:
             found += part.replace(b"\0", b"").decode(errors="ignore")
     return found
-
-
-def _low_bytes(token: int) -> bytes:
-    return token.to_bytes(4, "little")
 
 
 class Prompt:
