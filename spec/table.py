@@ -80,7 +80,7 @@ OTHER_CHECKS = tuple(
 PLACES = (
     ("spec/kvspec/invariants.py", Kind.INVARIANT),
     ("spec/kvspec/transitions.py", Kind.INVARIANT),
-    ("kvcheck/judge/unobservable.py", Kind.TEXT),
+    ("kvcheck/judge/applying.py", Kind.TEXT),
     *((f"kvcheck/{part}/", Kind.SUITE) for part in ("judge", "play", "rules/scenarios")),
     ("kvcheck/rules/random_plans.py", Kind.SUITE),
     ("kvcheck/rules/", Kind.TEXT),  # but for the rules that directed checks are about

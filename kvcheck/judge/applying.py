@@ -21,7 +21,6 @@ from kvcheck.judge.outcome import (
     Report,
     RuleOutcome,
 )
-from kvcheck.judge.unobservable import UNOBSERVABLE
 from kvcheck.rulebook import rule_sentences
 from kvcheck.rules.directed import EXAMPLES
 
@@ -89,3 +88,19 @@ def _why_not_exercised(report: Report) -> str:
     if options.self_checks_only:
         return "there is nothing to compare with"
     return f"level {options.level} does not decide it"
+
+
+UNOBSERVABLE: Mapping[str, str] = {
+    "KV-POL-1": "A profile is a file that kvspec reads; an implementation never sees it.",
+    **dict.fromkeys(
+        (f"KV-FLEET-{number}" for number in (10, 11, 13, 14, 15, 16, 18)),
+        "It concerns messages, but a run passes batches without messages.",
+    ),
+    **dict.fromkeys(
+        (f"KV-HAZ-{number}" for number in range(1, 7)),
+        "It concerns copies, which `kvspec hazards` checks in a record of an engine.",
+    ),
+    "KV-ERR-7": "A run makes one call at a time.",
+    "KV-ERR-8": "A run cannot exhaust the memory of an implementation.",
+}
+"""Rule -> why a run cannot check it. Every other rule has an example."""

@@ -12,6 +12,7 @@ from kvcheck.play.left_out import LeftOut
 from kvcheck.rules.guard import Guard
 from kvcheck.rules.judging import equal, holds, source_of_call
 from kvspec.audit import AuditedManager
+from kvspec.base import FEATURE_OF_CONTENT
 from kvspec.blocks import NULL_BLOCK, KVCacheBlocks, PrefixHit
 from kvspec.events import Event
 from kvspec.interface import Feature, Implementation, KVCacheManager
@@ -33,15 +34,6 @@ FEATURE_OF_CALL: Mapping[str, Feature] = {
     "take_residency_samples": Feature.RESIDENCY,
 }
 """Calls that are not part of the base; events and statistics follow from the configuration."""
-
-FEATURE_OF_CONTENT: Mapping[str, Feature] = {
-    "cache_salt": Feature.CACHE_SALT,
-    "lora": Feature.LORA,
-    "multimodal": Feature.MULTIMODAL,
-    "prompt_embeddings": Feature.PROMPT_EMBEDDINGS,
-    "skip_reading_cache": Feature.SKIP_READING,
-    "reports_hits": Feature.HIT_REPORTS,
-}
 
 
 @dataclass(frozen=True)

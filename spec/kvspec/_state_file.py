@@ -27,7 +27,7 @@ _MAGIC = b"\xd9\xd9\xf7"  # "this is CBOR"
 _BYTES_32 = 0x5A  # a byte string whose length follows in 4 bytes
 _BYTES = 0x40  # a byte string; its length, or how many bytes say it, is added
 _HEAD_BYTES = 5
-_AGAIN = "save the state again, or start with an empty cache"
+AGAIN = "save the state again, or start with an empty cache"
 
 
 def write_state(file: BinaryIO, config: Mapping[str, Any], columns: Columns) -> None:
@@ -72,7 +72,7 @@ class StateFile:
             raise self._error("cut off", "is empty")
         self.config = self._checked(digest)
 
-    def _error(self, reason: str, problem: str, advice: str = _AGAIN) -> SavedStateError:
+    def _error(self, reason: str, problem: str, advice: str = AGAIN) -> SavedStateError:
         return SavedStateError(self.file, reason, problem, advice)
 
     def _no_state(self) -> SavedStateError:

@@ -34,6 +34,16 @@ from kvspec.stats import PrefixCacheStats, ResidencySample
 MEANINGLESS = frozenset({"has_scheduled_reqs", "num_encoder_tokens"})
 """Options of `allocate_slots` without effect on full attention without a watermark."""
 
+FEATURE_OF_CONTENT: Mapping[str, Feature] = {
+    "cache_salt": Feature.CACHE_SALT,
+    "lora": Feature.LORA,
+    "multimodal": Feature.MULTIMODAL,
+    "prompt_embeddings": Feature.PROMPT_EMBEDDINGS,
+    "skip_reading_cache": Feature.SKIP_READING,
+    "reports_hits": Feature.HIT_REPORTS,
+}
+"""Members of a request that need a feature if they are set."""
+
 
 class BaseRequest:
     """A request: its tokens, and what the scheduler sets before each call (KV-REQ-1).
@@ -213,16 +223,8 @@ class BaseImplementation:
         """Make a BaseRequest; UnsupportedError for content that needs a missing feature."""
         if not isinstance(request, RequestInput):
             raise InvalidArgumentError("request", request, "a RequestInput")
-        wanted = {
-            Feature.CACHE_SALT: request.cache_salt,
-            Feature.LORA: request.lora,
-            Feature.MULTIMODAL: request.multimodal,
-            Feature.PROMPT_EMBEDDINGS: request.prompt_embeddings,
-            Feature.SKIP_READING: request.skip_reading_cache,
-            Feature.HIT_REPORTS: request.reports_hits,
-        }
-        for feature, value in wanted.items():
-            if value and feature not in self.features:
+        for member, feature in FEATURE_OF_CONTENT.items():
+            if getattr(request, member) and feature not in self.features:
                 raise UnsupportedError(feature, self.name)
         check_token_ids(list(request.prompt_token_ids), field="prompt_token_ids")
         return BaseRequest(request)

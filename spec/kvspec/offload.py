@@ -11,7 +11,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Protocol, runtime_checkable
+from typing import Annotated, Protocol, runtime_checkable
+
+from kvspec._check import Natural, Positive
 
 ORDERS = ("lru", "lfu", "priority", "arc")
 """Orders of eviction that have a rule (KV-TIER-16, KV-TIER-29 to KV-TIER-31)."""
@@ -47,13 +49,13 @@ class OffloadConfig:
     - `ttl_steps`: chunks that were not used for so many steps are evicted; 0: never (KV-TIER-28).
     """
 
-    num_chunks: int
+    num_chunks: Positive
     lower: tuple[LowerTier, ...] = ()
-    order: str = "lru"
-    store_after: int = 1
+    order: Annotated[str, ORDERS] = "lru"
+    store_after: Positive = 1
     quotas: Mapping[str, int] = field(default_factory=dict)
     write_back: bool = False
-    ttl_steps: int = 0
+    ttl_steps: Natural = 0
 
 
 @dataclass(frozen=True)

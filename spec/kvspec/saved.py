@@ -27,7 +27,7 @@ from typing import Any
 
 from kvspec._json import Where
 from kvspec._replacing import replacing
-from kvspec._state_file import StateFile, write_state
+from kvspec._state_file import AGAIN, StateFile, write_state
 from kvspec.audit import audited, unwrapped
 from kvspec.codec import decode_manager_config, encode_manager_config, field_of_member
 from kvspec.columns import ColumnImplementation, ColumnManager, Columns, columns_of, snapshot_of
@@ -41,8 +41,6 @@ from kvspec.errors import (
 )
 from kvspec.interface import Feature, Implementation, KVCacheManager
 from kvspec.invariants import HASH_SIZE_BYTES
-
-_AGAIN = "save the state again, or start with an empty cache"
 
 
 def save(manager: KVCacheManager, path: str | PathLike[str]) -> None:
@@ -90,10 +88,10 @@ def load(
         )
     except (ConfigError, UnsupportedError) as error:
         problem = f"has a configuration that {implementation.capabilities.name} refuses ({error})"
-        raise SavedStateError(found.file, "configuration", problem, _AGAIN) from error
+        raise SavedStateError(found.file, "configuration", problem, AGAIN) from error
     except (KVSpecError, ValueError, IndexError, OverflowError) as error:
         problem = f"holds no state of a manager ({error})"
-        raise SavedStateError(found.file, "damaged", problem, _AGAIN) from error
+        raise SavedStateError(found.file, "damaged", problem, AGAIN) from error
 
 
 def _restored(
@@ -120,7 +118,7 @@ def _config_in(file: str, value: Any) -> ManagerConfig:
         return decode_manager_config(value, Where(file, None))
     except FormatError as error:
         problem = f"has a configuration that this version does not know ({error.problem})"
-        raise SavedStateError(file, "configuration", problem, _AGAIN) from error
+        raise SavedStateError(file, "configuration", problem, AGAIN) from error
 
 
 def _check_equal(file: str, written: dict[str, Any], config: ManagerConfig) -> None:

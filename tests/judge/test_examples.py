@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 import kvref
-from kvcheck.judge.unobservable import UNOBSERVABLE
+from kvcheck.judge.applying import UNOBSERVABLE
 from kvcheck.rulebook import rule_sentences
 from kvcheck.rules.directed import EXAMPLES, Example, example_violation, find_example
 from kvcheck.rules.managers import random_steps_are_their_single_calls

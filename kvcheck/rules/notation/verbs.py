@@ -15,7 +15,6 @@ from kvcheck.rules.notation.beside import OF_COPIES, Beside, Followed
 from kvcheck.rules.notation.chunks import Chunks
 from kvcheck.rules.notation.plans import OF_PLANS, Planning
 from kvcheck.rules.notation.setting import setting_of
-from kvcheck.rules.notation.state import drawn
 from kvcheck.rules.notation.steps import Steps
 from kvcheck.rules.notation.trees import Trees
 from kvcheck.rules.notation.values import CONSTANTS, Block, Hash, Name, Reader, parted, tokens_of
@@ -319,3 +318,30 @@ def _check_words(word: str, call: Callable[..., Any], *given: Any, **named: Any)
         signature(call).bind(*given, **named)
     except TypeError as error:
         raise NotationError(f"{word}: {error}") from error
+
+
+SHOWN = 24
+"""Most blocks shown of a list or of the queue."""
+
+
+def drawn(manager: Managed, requests: Mapping[str, Any]) -> str:
+    """Return queue and block lists, a line each; cached blocks are marked with `*`."""
+    has_snapshot = Feature.SNAPSHOT in manager.subject.capabilities.features
+    cached = manager.cached() if has_snapshot else set()
+    lines = []
+    for name, request in requests.items():
+        for group, blocks in enumerate(manager.lists(request)):
+            where = f"{name}, group {group}" if len(manager.config.kv_cache.groups) > 1 else name
+            computed = f"{request.num_computed_tokens} of {request.num_tokens} tokens computed"
+            lines.append(f"{where:<12} {_row(blocks, cached)}   {computed}")
+    if has_snapshot:
+        lines.append(f"{'free queue':<12} {_row(manager.queue(), cached)}")
+    else:
+        lines.append(f"{'free':<12} {manager.num_free_blocks} blocks")
+    return "\n".join(lines)
+
+
+def _row(blocks: list[int], cached: set[int]) -> str:
+    words = [f"{b or '-'}{'*' if b in cached else ''}" for b in blocks[:SHOWN]]
+    more = [f"… {len(blocks) - SHOWN} more"] if len(blocks) > SHOWN else []
+    return f"[{' '.join(words + more)}]"

@@ -10,6 +10,8 @@ import io
 import textwrap
 import warnings
 from collections.abc import Sequence
+from itertools import accumulate
+from math import nan
 from typing import TYPE_CHECKING, Any
 
 from kvcheck.tools.replay import beside
@@ -181,13 +183,7 @@ def _moves(series: Series, what: str) -> tuple[list[int], list[float]]:
 
 def cumulative_hit_rate(series: Series) -> list[float]:
     """Hit rate from the first step to the end of each bucket; NaN before the first look-up."""
-    rates = []
-    hit = queried = 0
-    for bucket in series.buckets:
-        hit += bucket.hit_tokens
-        queried += bucket.queried_tokens
-        rates.append(hit / queried if queried else float("nan"))
-    return rates
+    return [hit / queried if queried else nan for hit, queried in _looked_up(series)[1:]]
 
 
 def windowed_hit_rate(series: Series) -> tuple[list[float], int]:
@@ -196,26 +192,24 @@ def windowed_hit_rate(series: Series) -> tuple[list[float], int]:
     NaN where nothing was looked up. The window is a twentieth of the run.
     """
     width = max(1, len(series.buckets) // _WINDOWS_PER_RUN)
-    rates = []
-    hit = queried = 0
-    for index, bucket in enumerate(series.buckets):
-        hit += bucket.hit_tokens
-        queried += bucket.queried_tokens
-        if index >= width:
-            hit -= series.buckets[index - width].hit_tokens
-            queried -= series.buckets[index - width].queried_tokens
-        rates.append(hit / queried if queried else float("nan"))
+    sums = _looked_up(series)
+    pairs = zip([sums[0]] * (width - 1) + sums, sums[1:], strict=False)
+    rates = [
+        (hit - was) / (asked - had) if asked > had else nan for (was, had), (hit, asked) in pairs
+    ]
     return rates, width * series.steps_per_bucket
+
+
+def _looked_up(series: Series) -> list[tuple[int, int]]:
+    """Return the tokens hit and looked up before the first bucket, and to the end of each."""
+    hits = accumulate((each.hit_tokens for each in series.buckets), initial=0)
+    queried = accumulate((each.queried_tokens for each in series.buckets), initial=0)
+    return list(zip(hits, queried, strict=True))
 
 
 def _ends(buckets: list[Bucket]) -> list[int]:
     """Return the steps up to the end of each bucket."""
-    ends = []
-    steps = 0
-    for bucket in buckets:
-        steps += bucket.steps
-        ends.append(steps)
-    return ends
+    return list(accumulate(bucket.steps for bucket in buckets))
 
 
 def _percent() -> Any:
