@@ -261,7 +261,7 @@ class KnownFiles:
 def require_something(result: Report, subject: Implementation) -> None:
     """Fail unless the run checked at least one of the chosen rules, and managers can be made."""
     from kvcheck.judge.applying import rule_outcomes
-    from kvcheck.judge.outcome import HIDDEN, NOT_APPLICABLE, NOT_EXERCISED
+    from kvcheck.judge.outcome import Verdict
     from kvcheck.judge.report import verdict_of
 
     options = result.options
@@ -272,7 +272,7 @@ def require_something(result: Report, subject: Implementation) -> None:
     has_run &= bool(subject.capabilities.spec_types)  # without group types no manager was made
     if result.refusal:
         fail(f"{options.name} {verdict_of(result)}")
-    if has_run and not verdicts <= {NOT_EXERCISED, NOT_APPLICABLE, HIDDEN}:
+    if has_run and not verdicts <= {Verdict.NOT_EXERCISED, Verdict.NOT_APPLICABLE, Verdict.HIDDEN}:
         return
     lacking = ", ".join(lacks(result))
     if lacking:

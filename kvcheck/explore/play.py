@@ -170,23 +170,18 @@ def _compute(configuration: Configuration, state: State, move: Move, do: Do) -> 
     return state.world.with_seat(number, seat.appended(accepted).granted(new + len(accepted)))
 
 
-def _finish_load(configuration: Configuration, state: State, move: Move, do: Do) -> World:
-    number, seat = move[1], state.world.seats[move[1]]
-    name = configuration.name_of(number)
-    do("cache_blocks", name, {"num_computed_tokens": seat.num_loading})
-    return state.world.with_seat(number, seat.loaded())
+@dataclass(frozen=True)
+class Simple:
+    """A move of one call about a request: its operation, its arguments, and the seat after it."""
 
+    operation: str
+    arguments: Callable[[Seat], Arguments] = lambda seat: {}
+    after: Callable[[Seat], Seat] = lambda seat: seat
 
-def _free(configuration: Configuration, state: State, move: Move, do: Do) -> World:
-    """Free a request, or a preempted one that holds nothing (KV-ERR-4)."""
-    do("free", configuration.name_of(move[1]))
-    return state.world.with_seat(move[1], Seat())
-
-
-def _preempt(configuration: Configuration, state: State, move: Move, do: Do) -> World:
-    seat = state.world.seats[move[1]]
-    do("free", configuration.name_of(move[1]))
-    return state.world.with_seat(move[1], seat.preempted())
+    def __call__(self, configuration: Configuration, state: State, move: Move, do: Do) -> World:
+        number, seat = move[1], state.world.seats[move[1]]
+        do(self.operation, configuration.name_of(number), self.arguments(seat))
+        return state.world.with_seat(number, self.after(seat))
 
 
 def _pop(configuration: Configuration, state: State, move: Move, do: Do) -> World | None:
@@ -205,18 +200,6 @@ def _return(configuration: Configuration, state: State, move: Move, do: Do) -> W
     do("free_blocks", None, {"block_ids": list(blocks[::-1])})
     rest = (*popped[:number], *((kept,) if kept else ()), *popped[number + 1 :])
     return World(state.world.seats, rest)
-
-
-def _skip(configuration: Configuration, state: State, move: Move, do: Do) -> World:
-    tokens = state.world.seats[move[1]].num_computed
-    do("remove_skipped_blocks", configuration.name_of(move[1]), {"total_computed_tokens": tokens})
-    return state.world
-
-
-def _cache(configuration: Configuration, state: State, move: Move, do: Do) -> World:
-    tokens = state.world.seats[move[1]].num_computed
-    do("cache_blocks", configuration.name_of(move[1]), {"num_computed_tokens": tokens})
-    return state.world
 
 
 def _partial(configuration: Configuration, state: State, move: Move, do: Do) -> World | None:
@@ -285,17 +268,23 @@ def _plain(operation: str) -> Callable[[Configuration, State, Move, Do], World]:
     return plain
 
 
+_FREE = Simple("free", after=lambda seat: Seat())
+
 PLAYS: Mapping[str, Callable[[Configuration, State, Move, Do], World | None]] = {
     "admit": _admit,
     "compute": _compute,
-    "finish_load": _finish_load,
-    "free": _free,
-    "give_up": _free,
-    "preempt": _preempt,
+    "finish_load": Simple(
+        "cache_blocks", lambda seat: {"num_computed_tokens": seat.num_loading}, Seat.loaded
+    ),
+    "free": _FREE,
+    "give_up": _FREE,  # a preempted request, which holds nothing (KV-ERR-4)
+    "preempt": Simple("free", after=Seat.preempted),
     "pop": _pop,
     "return": _return,
-    "skip": _skip,
-    "cache": _cache,
+    "skip": Simple(
+        "remove_skipped_blocks", lambda seat: {"total_computed_tokens": seat.num_computed}
+    ),
+    "cache": Simple("cache_blocks", lambda seat: {"num_computed_tokens": seat.num_computed}),
     "partial": _partial,
     "evict": _evict,
     "reset": _plain("reset_prefix_cache"),

@@ -10,17 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
-from kvcheck.judge.outcome import (
-    BROKEN,
-    HIDDEN,
-    IN_DOUBT,
-    NOT_APPLICABLE,
-    NOT_EXERCISED,
-    UNBROKEN,
-    VERDICTS,
-    Report,
-    RuleOutcome,
-)
+from kvcheck.judge.outcome import Report, RuleOutcome, Verdict
 from kvcheck.rulebook import rule_sentences
 from kvcheck.rules.directed import EXAMPLES
 
@@ -39,25 +29,25 @@ def rule_outcomes(report: Report) -> dict[str, RuleOutcome]:
     def outcome(rule: str) -> RuleOutcome:
         needed = lacks.get(rule, [])
         if rule in broken:
-            return RuleOutcome(rule, BROKEN)
+            return RuleOutcome(rule, Verdict.BROKEN)
         if rule in UNOBSERVABLE:
-            return RuleOutcome(rule, HIDDEN, UNOBSERVABLE[rule])
+            return RuleOutcome(rule, Verdict.HIDDEN, UNOBSERVABLE[rule])
         if rule in report.in_doubt:
             reason = "some of its checks failed or ended early, which another rule explains"
-            return RuleOutcome(rule, IN_DOUBT, reason)
+            return RuleOutcome(rule, Verdict.IN_DOUBT, reason)
         if rule in report.exercised:
-            return RuleOutcome(rule, UNBROKEN)
+            return RuleOutcome(rule, Verdict.UNBROKEN)
         if needed and all(needed):
             least = min((each for each in needed if each), key=len)
-            return RuleOutcome(rule, NOT_APPLICABLE, f"needs {', '.join(sorted(least))}")
-        return RuleOutcome(rule, NOT_EXERCISED, _why_not_exercised(report))
+            return RuleOutcome(rule, Verdict.NOT_APPLICABLE, f"needs {', '.join(sorted(least))}")
+        return RuleOutcome(rule, Verdict.NOT_EXERCISED, _why_not_exercised(report))
 
     return {rule: outcome(rule) for rule in rules}
 
 
 def counts_of(outcomes: Mapping[str, RuleOutcome]) -> dict[str, int]:
     counts = Counter(found.verdict for found in outcomes.values())
-    return {verdict: counts[verdict] for verdict in VERDICTS}
+    return {verdict: counts[verdict] for verdict in Verdict}
 
 
 def grouped(outcomes: Mapping[str, RuleOutcome], verdict: str) -> dict[str, list[str]]:

@@ -12,7 +12,7 @@ from typing import Any
 from kvcheck.judge.applying import rule_outcomes
 from kvcheck.judge.findings import Finding
 from kvcheck.judge.happened import happened
-from kvcheck.judge.outcome import UNBROKEN, Report, RuleOutcome
+from kvcheck.judge.outcome import Report, RuleOutcome, Verdict
 from kvcheck.judge.report import known_as, places, said, to_repeat, violation_lines
 from kvcheck.play.verdicts import Violation
 from kvcheck.rulebook import rule_names, rule_sentences, titled
@@ -103,7 +103,7 @@ def to_junit(report: Report) -> bytes:
     for rule in gone:
         case = ET.SubElement(suite, "testcase", classname="kvspec", name=rule)
         known = [known_as(report, violation) for violation in broken.get(rule, [])]
-        if all(known) and not gone[rule] and found[rule].verdict != UNBROKEN:
+        if all(known) and not gone[rule] and found[rule].verdict != Verdict.UNBROKEN:
             reasons = [f"known: {each.reason or each.cause}" for each in known if each]
             ET.SubElement(case, "skipped", message="; ".join(reasons) or _with_reason(found[rule]))
         for violation in broken.get(rule, []):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from types import MappingProxyType
 
 from kvcheck.judge.blame import Suspect
@@ -14,18 +15,21 @@ from kvcheck.play.situations import missed
 from kvcheck.play.verdicts import Violation
 from kvspec.editions import NEWEST
 
-UNBROKEN, BROKEN, IN_DOUBT, NOT_EXERCISED, NOT_APPLICABLE, HIDDEN = VERDICTS = (
-    "unbroken",
-    "broken",
-    "in doubt",
-    "not exercised",
-    "does not apply",
-    "cannot be checked",
-)
-"""Verdicts on a rule. Not exercised: nothing that ran was about it. In doubt: checks of it failed,
-and for each of them another rule is more suspicious. Not applicable: all its checks need what the
-subject lacks. The first four are the verdicts on rules that apply.
-"""
+
+class Verdict(StrEnum):
+    """Verdicts on a rule; the first four are those on rules that apply.
+
+    In doubt: checks of it failed, and for each of them another rule is more suspicious. Not
+    exercised: nothing that ran was about it. Not applicable: all its checks need what the subject
+    lacks.
+    """
+
+    UNBROKEN = "unbroken"
+    BROKEN = "broken"
+    IN_DOUBT = "in doubt"
+    NOT_EXERCISED = "not exercised"
+    NOT_APPLICABLE = "does not apply"
+    HIDDEN = "cannot be checked"
 
 
 @dataclass(frozen=True)
@@ -33,13 +37,8 @@ class RuleOutcome:
     """The verdict on one rule. `reason`: why it is neither broken nor unbroken."""
 
     rule: str
-    verdict: str
+    verdict: Verdict
     reason: str = ""
-
-    @property
-    def applies(self) -> bool:
-        """Whether the rule can be checked on this subject."""
-        return self.verdict not in (NOT_APPLICABLE, HIDDEN)
 
 
 @dataclass(frozen=True)

@@ -10,17 +10,7 @@ from itertools import zip_longest
 
 from kvcheck.judge.applying import counts_of, rule_outcomes
 from kvcheck.judge.findings import Finding
-from kvcheck.judge.outcome import (
-    BROKEN,
-    HIDDEN,
-    IN_DOUBT,
-    NOT_APPLICABLE,
-    NOT_EXERCISED,
-    UNBROKEN,
-    VERDICTS,
-    Report,
-    RuleOutcome,
-)
+from kvcheck.judge.outcome import Report, RuleOutcome, Verdict
 from kvcheck.judge.report import (
     calls,
     expected_rows,
@@ -38,12 +28,9 @@ from kvcheck.view.model import Recording
 from kvcheck.view.page import content, data_file, document, embedded, filled
 
 SHOWN: Mapping[str, str] = {
-    UNBROKEN: "good",
-    BROKEN: "bad",
-    IN_DOUBT: "none",
-    NOT_EXERCISED: "none",
-    NOT_APPLICABLE: "none",
-    HIDDEN: "none",
+    **dict.fromkeys(Verdict, "none"),
+    Verdict.UNBROKEN: "good",
+    Verdict.BROKEN: "bad",
 }
 """The CSS class of each verdict."""
 
@@ -99,8 +86,8 @@ def _head(report: Report) -> Iterator[str]:
     counts = counts_of(rule_outcomes(report))
     boxes = (
         f'<div><b class="{SHOWN[kind]}">{counts[kind]}</b>{escape(kind)}</div>'
-        for kind in VERDICTS
-        if counts[kind] or kind not in (IN_DOUBT, NOT_APPLICABLE, HIDDEN)
+        for kind in Verdict
+        if counts[kind] or kind not in (Verdict.IN_DOUBT, Verdict.NOT_APPLICABLE, Verdict.HIDDEN)
     )
     yield f'<div class="counts">{"".join(boxes)}</div>'
     if report.unseen:
@@ -193,10 +180,10 @@ def _chapters(report: Report) -> Iterator[str]:
         counts = Counter(found[rule].verdict for rule in rules)
         summary = ", ".join(
             f'<span class="{SHOWN[kind]}">{counts[kind]} {kind}</span>'
-            for kind in VERDICTS
+            for kind in Verdict
             if counts[kind]
         )
-        kind = "broken" if counts[BROKEN] else "whole"
+        kind = "broken" if counts[Verdict.BROKEN] else "whole"
         yield f'<details class="{kind}"><summary><span class="id">{escape(chapter)}</span>'
         rows = (_rule_row(found[rule]) for rule in rules)
         yield f'{summary}</summary><div><table class="rules">{"".join(rows)}</table>'
@@ -208,7 +195,7 @@ def _rule_row(found: RuleOutcome) -> str:
     names, sentences = rule_names(), rule_sentences()
     told = f"{found.verdict}<br>{escape(found.reason)}" if found.reason else found.verdict
     text = escape(sentences.get(rule, ""))
-    if found.verdict in (BROKEN, IN_DOUBT):
+    if found.verdict in (Verdict.BROKEN, Verdict.IN_DOUBT):
         text += (
             f"<details><summary>More</summary><div>{_explained(rule_text(rule))}</div></details>"
         )

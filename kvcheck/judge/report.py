@@ -14,16 +14,7 @@ from kvcheck.judge.applying import chosen_rules, counts_of, grouped, rule_outcom
 from kvcheck.judge.findings import Compared, Finding
 from kvcheck.judge.happened import happened
 from kvcheck.judge.options import Options
-from kvcheck.judge.outcome import (
-    BROKEN,
-    HIDDEN,
-    IN_DOUBT,
-    NOT_APPLICABLE,
-    NOT_EXERCISED,
-    UNBROKEN,
-    Report,
-    RuleOutcome,
-)
+from kvcheck.judge.outcome import Report, RuleOutcome, Verdict
 from kvcheck.judge.pasted import example_test, program_test
 from kvcheck.play.text import operation_text
 from kvcheck.play.verdicts import Violation
@@ -120,7 +111,7 @@ def _checked_lines(
         yield f"not checked        {', '.join(report.unseen)}: the subject offers no snapshot"
     if report.missed and report.directed + report.random:
         yield f"never came up      {', '.join(report.missed)}"
-    for verdict in (NOT_EXERCISED, NOT_APPLICABLE, HIDDEN):
+    for verdict in (Verdict.NOT_EXERCISED, Verdict.NOT_APPLICABLE, Verdict.HIDDEN):
         yield from _reason_lines(outcomes, verdict)
 
 
@@ -153,7 +144,11 @@ def more_ways(report: Report, rule: str) -> str:
 def counted(outcomes: Mapping[str, RuleOutcome], level: str) -> str:
     """Say how many rules hold and are broken, and why others were not checked."""
     counts = counts_of(outcomes)
-    holding, broken, doubtful = counts[UNBROKEN], counts[BROKEN], counts[IN_DOUBT]
+    holding, broken, doubtful = (
+        counts[Verdict.UNBROKEN],
+        counts[Verdict.BROKEN],
+        counts[Verdict.IN_DOUBT],
+    )
     if broken or doubtful:
         in_doubt = f", {doubtful} in doubt" if doubtful else ""
         said = f"Rules: {holding} hold, {broken} broken{in_doubt}."
@@ -161,9 +156,9 @@ def counted(outcomes: Mapping[str, RuleOutcome], level: str) -> str:
         what = f"All {holding} rules" if holding != 1 else "The one rule"
         said = f"{what} that level {level} decides hold{'s' * (holding == 1)}."
     rest = (
-        (counts[NOT_EXERCISED], "not exercised"),
-        (counts[NOT_APPLICABLE], "need undeclared features"),
-        (counts[HIDDEN], "cannot be checked"),
+        (counts[Verdict.NOT_EXERCISED], "not exercised"),
+        (counts[Verdict.NOT_APPLICABLE], "need undeclared features"),
+        (counts[Verdict.HIDDEN], "cannot be checked"),
     )
     others = ", ".join(f"{number} {why}" for number, why in rest if number)
     return f"{said} Not checked: {others}." if others else said
@@ -366,7 +361,9 @@ def to_json(report: Report) -> dict[str, Any]:
         "situations": dict(report.situations),
         "missed": list(report.missed),
         "unobservable": {
-            rule: found.reason for rule, found in outcomes.items() if found.verdict == HIDDEN
+            rule: found.reason
+            for rule, found in outcomes.items()
+            if found.verdict == Verdict.HIDDEN
         },
         "seconds": round(report.seconds, 3),
     }

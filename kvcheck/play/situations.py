@@ -68,15 +68,19 @@ class SituationCounter(Check):
             "get_computed_blocks": self._look_up,
             "append_tokens": self._append,
             "free": self._free,
-            "cache_blocks": lambda runner, done: self._count("late registration"),
-            "free_blocks": lambda runner, done: self._count("deferred free"),
-            "evict_blocks": self._eviction,
             "withdraw": self._withdrawal,
-            "reset_prefix_cache": self._reset,
-            "cache_partial_block": self._partial,
+        }
+        named = {
+            "cache_blocks": "late registration",
+            "free_blocks": "deferred free",
+            "evict_blocks": "failed load" if done.lost else "evicted by id",
+            "reset_prefix_cache": "reset" if done.outcome.result else "reset refused",
+            "cache_partial_block": "partial entry" if done.outcome.result else None,
         }
         if done.name in seen:
             seen[done.name](runner, done)
+        elif (name := named.get(done.name)) is not None:
+            self._count(name)
         if done.after.dup_order:
             self._count("duplicates")
         if not done.after.num_free_blocks:
@@ -84,16 +88,6 @@ class SituationCounter(Check):
 
     def _count(self, name: str) -> None:
         self.counts[name] += 1
-
-    def _reset(self, runner: Runner, done: Performed) -> None:
-        self._count("reset" if done.outcome.result else "reset refused")
-
-    def _partial(self, runner: Runner, done: Performed) -> None:
-        if done.outcome.result:
-            self._count("partial entry")
-
-    def _eviction(self, runner: Runner, done: Performed) -> None:
-        self._count("failed load" if done.lost else "evicted by id")
 
     def _withdrawal(self, runner: Runner, done: Performed) -> None:
         if not done.lost:

@@ -15,7 +15,7 @@ import pytest
 
 from kvcheck.discovery import find_implementation
 from kvcheck.judge.options import BUDGETS, Options, level_for, same_code
-from kvcheck.judge.outcome import UNBROKEN
+from kvcheck.judge.outcome import Verdict
 from kvcheck.judge.report import verdict_of, violation_lines
 from kvcheck.play.verdicts import Level, Violation
 from kvcheck.pytest_plugin.examination import Examination
@@ -173,7 +173,7 @@ class RuleTest(ContractTest):
             self.fail_with(examination.told(violation))
         if examination.report.refusal:
             raise ContractBroken(verdict_of(examination.report))
-        if found.verdict != UNBROKEN:
+        if found.verdict != Verdict.UNBROKEN:
             pytest.skip(found.reason)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from kvcheck.play.calls import DEFAULTS, Delegating
 from kvcheck.play.elsewhere import ElsewhereManager
 from kvcheck.remote.connection import Connection
+from kvcheck.remote.operations import OWNED_BY_SCHEDULER
 from kvcheck.remote.values import carried
 from kvspec._json import Where
 from kvspec.audit import unwrapped
@@ -228,13 +229,7 @@ class RemoteRequest:
 
     def _owned(self) -> dict[str, Any]:
         return {
-            "num_computed_tokens": carried("request.num_computed_tokens", self.num_computed_tokens),
-            "num_preemptions": carried("request.num_preemptions", self.num_preemptions),
-            "status": carried("request.status", self.status),
-            "junction_tokens": carried("request.junction_tokens", self.junction_tokens),
-            "num_in_flight_tokens": carried(
-                "request.num_in_flight_tokens", self.num_in_flight_tokens
-            ),
+            name: carried(f"request.{name}", getattr(self, name)) for name in OWNED_BY_SCHEDULER
         }
 
     def appended(self, token_ids: Sequence[int], answer: Mapping[str, Any]) -> None:

@@ -51,8 +51,7 @@ def load(
     # Where the record omits states, an implementation supplies them.
     leaves_out = any("state" in operation.uncompared for operation in operations)
     is_told = implementation is not None and (leaves_out or not header.is_small)
-    frames = Frames(max(2, max_cells // num_blocks), first_operation)
-    others = Frames(max(2, max_cells // num_blocks), first_operation)
+    frames, others = (Frames(max(2, max_cells // num_blocks), first_operation) for _ in range(2))
     violation = result = None
     if implementation is not None:
         watch = frames.watch if is_told else others.watch

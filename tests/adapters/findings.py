@@ -23,7 +23,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from kvcheck.judge.outcome import BROKEN, HIDDEN, IN_DOUBT, NOT_APPLICABLE, UNBROKEN
+from kvcheck.judge.outcome import Verdict
 from kvcheck.play.text import operation_text
 from tests.adapters import lives, rows
 from tests.source import ROOT
@@ -120,7 +120,7 @@ def chapter_titles() -> dict[str, str]:
 def wrong_rules(report: Report, reasons: Mapping[str, str]) -> set[str]:
     """Return the broken rules whose reason calls the result wrong."""
     rules = report["rules"]
-    found = (each for each in report["violations"] if rules[each["rule"]] == BROKEN)
+    found = (each for each in report["violations"] if rules[each["rule"]] == Verdict.BROKEN)
     return {each["rule"] for each in found if reasons.get(each["cause"], "").startswith(KINDS[0])}
 
 
@@ -137,17 +137,17 @@ def _of_chapter(report: Report, chapter: str) -> Counter[str]:
 def _cell(report: Report, chapter: str) -> str:
     """Return a cell: how many of the rules that apply are unbroken, and how many broken."""
     counts = _of_chapter(report, chapter)
-    applying = counts.total() - counts[NOT_APPLICABLE] - counts[HIDDEN]
+    applying = counts.total() - counts[Verdict.NOT_APPLICABLE] - counts[Verdict.HIDDEN]
     if not applying:
         return "–"
-    broken = f", {counts[BROKEN]} broken" if counts[BROKEN] else ""
-    return f"{counts[UNBROKEN]} of {applying}{broken}"
+    broken = f", {counts[Verdict.BROKEN]} broken" if counts[Verdict.BROKEN] else ""
+    return f"{counts[Verdict.UNBROKEN]} of {applying}{broken}"
 
 
 def _total(report: Report) -> str:
     counts = Counter(report["rules"].values())
-    applying = counts.total() - counts[NOT_APPLICABLE] - counts[HIDDEN]
-    return f"{counts[UNBROKEN]} of {applying}, {counts[BROKEN]} broken"
+    applying = counts.total() - counts[Verdict.NOT_APPLICABLE] - counts[Verdict.HIDDEN]
+    return f"{counts[Verdict.UNBROKEN]} of {applying}, {counts[Verdict.BROKEN]} broken"
 
 
 def subject(report: Report, reasons: Mapping[str, str]) -> Iterator[str]:
@@ -165,7 +165,7 @@ def subject(report: Report, reasons: Mapping[str, str]) -> Iterator[str]:
     if wrong:
         yield f"**Wrong, {len(wrong)} causes:**"
         yield "\n".join(wrong)
-    doubt = [rule for rule, verdict in report["rules"].items() if verdict == IN_DOUBT]
+    doubt = [rule for rule, verdict in report["rules"].items() if verdict == Verdict.IN_DOUBT]
     if others:
         yield f"<details><summary>{len(others)} differences of other kinds</summary>"
         yield "\n".join(others)

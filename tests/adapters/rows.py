@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from kvcheck.judge.outcome import BROKEN
+from kvcheck.judge.outcome import Verdict
 from tests.adapters import lives
 
 NAME = "vllm-0.33"
@@ -56,7 +56,7 @@ def table(folder: Path) -> str:
 def _broken(folder: Path, level: str) -> set[str]:
     name = NAME if level == "identity" else f"{NAME}.{level}"
     report = json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
-    return {rule for rule, verdict in report["rules"].items() if verdict == BROKEN}
+    return {rule for rule, verdict in report["rules"].items() if verdict == Verdict.BROKEN}
 
 
 def without_row(folder: Path, reasons: Mapping[str, str]) -> Iterator[str]:

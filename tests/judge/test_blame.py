@@ -23,7 +23,7 @@ from kvcheck.judge.expected import findings
 from kvcheck.judge.faults import known_of, likenesses
 from kvcheck.judge.ledger import Ledger
 from kvcheck.judge.options import BUDGETS, Budget, Options
-from kvcheck.judge.outcome import BROKEN, IN_DOUBT, UNBROKEN, Report
+from kvcheck.judge.outcome import Report, Verdict
 from kvcheck.judge.report import text_lines
 from kvcheck.judge.suite import Suite
 from kvcheck.mistakes import find, installed
@@ -89,9 +89,12 @@ def report() -> Report:
 
 def test_no_rule_is_unbroken_whose_check_failed(report: Report) -> None:
     found = {rule: each.verdict for rule, each in rule_outcomes(report).items()}
-    assert {found[rule] for rule in report.in_doubt & set(found)} <= {BROKEN, IN_DOUBT}
-    assert found[report.violations[0].rule] == BROKEN
-    assert UNBROKEN in found.values()
+    assert {found[rule] for rule in report.in_doubt & set(found)} <= {
+        Verdict.BROKEN,
+        Verdict.IN_DOUBT,
+    }
+    assert found[report.violations[0].rule] == Verdict.BROKEN
+    assert Verdict.UNBROKEN in found.values()
 
 
 def test_a_known_mistake_is_recognized_and_its_rule_leads(report: Report) -> None:

@@ -14,7 +14,7 @@ from examples.own_manager.final import MyManager
 from kvcheck.discovery import find_implementation
 from kvcheck.judge.applying import rule_outcomes
 from kvcheck.judge.options import Budget, Options
-from kvcheck.judge.outcome import BROKEN, NOT_APPLICABLE, Report
+from kvcheck.judge.outcome import Report, Verdict
 from kvcheck.judge.suite import Suite
 from kvcheck.play.fit import needs, random_program
 from kvcheck.play.steps import Admit, Arrive, Break, Evict, NewStep, Program, Release, Run
@@ -205,9 +205,9 @@ def test_a_refusal_leaves_out_and_breaks_nothing(level: Level, budget: Budget) -
     assert [(found.rule, found.detail) for found in report.violations] == []
     assert any(WHY in lacks for lacks in report.left_out.values())
     outcomes = rule_outcomes(report)
-    assert not any(found.verdict == BROKEN for found in outcomes.values())
+    assert not any(found.verdict == Verdict.BROKEN for found in outcomes.values())
     if level is not Level.SAFETY:
-        assert outcomes["KV-MAMBA-4"].verdict == NOT_APPLICABLE
+        assert outcomes["KV-MAMBA-4"].verdict == Verdict.NOT_APPLICABLE
         assert outcomes["KV-MAMBA-4"].reason == f"needs {WHY}"
 
 

@@ -27,7 +27,7 @@ from kvcheck.judge.exchange import github_lines, to_junit, to_sarif
 from kvcheck.judge.happened import happened
 from kvcheck.judge.ledger import Ledger
 from kvcheck.judge.options import BUDGETS, Budget, Options, same_code
-from kvcheck.judge.outcome import BROKEN, NOT_APPLICABLE, NOT_EXERCISED, UNBROKEN, Report
+from kvcheck.judge.outcome import Report, Verdict
 from kvcheck.judge.page import report_html
 from kvcheck.judge.pasted import example_test, source
 from kvcheck.judge.report import (
@@ -285,7 +285,10 @@ def test_every_rule_of_the_run_has_a_row_with_its_sentence_and_verdict(report: R
     rows = re.findall(r'<tr id="(KV-[A-Z]+-\d+)"><th>\1<br>[^<]+</th><td>', page)
     wanted = [rule for rule in rule_sentences() if rule.startswith("KV-POOL-")]
     assert rows[: len(wanted)] == wanted
-    assert {each.verdict for each in rule_outcomes(report).values()} >= {BROKEN, UNBROKEN}
+    assert {each.verdict for each in rule_outcomes(report).values()} >= {
+        Verdict.BROKEN,
+        Verdict.UNBROKEN,
+    }
 
 
 def test_a_story_is_drawn_on_both_sides_up_to_the_difference(report: Report) -> None:
@@ -319,10 +322,10 @@ def test_a_rule_that_nothing_was_about_is_not_unbroken() -> None:
     options = Options(Level.SAFETY, Budget(0.0, 0))
     report = Suite(minimal(), None, options).run()
     found = rule_outcomes(report)
-    assert found["KV-POOL-15"].verdict == UNBROKEN
-    assert found["KV-MAMBA-2"].verdict == NOT_APPLICABLE
+    assert found["KV-POOL-15"].verdict == Verdict.UNBROKEN
+    assert found["KV-MAMBA-2"].verdict == Verdict.NOT_APPLICABLE
     assert found["KV-MAMBA-2"].reason == "needs MambaSpec"
-    assert found["KV-POOL-6"].verdict == NOT_EXERCISED
+    assert found["KV-POOL-6"].verdict == Verdict.NOT_EXERCISED
     assert found["KV-POOL-6"].reason == "level safety does not decide it"
     page = report_html(report)
     assert "does not apply<br>needs MambaSpec" in page

@@ -12,7 +12,7 @@ import pytest
 
 import kvref
 from kvcheck.judge.options import Budget, Options
-from kvcheck.judge.outcome import NOT_EXERCISED, UNBROKEN
+from kvcheck.judge.outcome import Verdict
 from kvcheck.play import watchdog
 from kvcheck.play.verdicts import Level
 from kvcheck.pytest_plugin.examination import Examination
@@ -340,13 +340,13 @@ def test_when_programs_failed_for_too_long_the_others_are_not_run() -> None:
     with patience(-1.0):
         found = examine(mistaken("LeaksUnhashedBlocks", audits=True))
         assert found.report.gave_up
-        assert UNBROKEN not in {outcome.verdict for outcome in found.outcomes.values()}
+        assert Verdict.UNBROKEN not in {outcome.verdict for outcome in found.outcomes.values()}
         assert found.random_violation(0, ()) == (None, set())
 
 
 def test_a_rule_passes_only_if_something_about_it_came_to_its_end() -> None:
     right = examine(REFERENCE).outcomes
-    assert right["KV-POOL-1"].verdict == UNBROKEN
-    assert right["KV-POOL-15"].verdict == UNBROKEN  # checked in every program
-    assert right["KV-POOL-6"].verdict == NOT_EXERCISED
+    assert right["KV-POOL-1"].verdict == Verdict.UNBROKEN
+    assert right["KV-POOL-15"].verdict == Verdict.UNBROKEN  # checked in every program
+    assert right["KV-POOL-6"].verdict == Verdict.NOT_EXERCISED
     assert right["KV-POOL-6"].reason == "level safety does not decide it"
