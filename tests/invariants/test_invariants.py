@@ -19,47 +19,46 @@ from kvspec.invariants import INVARIANTS, check_snapshot
 from kvspec.snapshot import Snapshot
 from kvspec.specs import LayerSpec
 from kvspec.transitions import PURE_CALLS, TRANSITION_INVARIANTS, Transition, check_transition
+from tests.cases import Case, cases
 from tests.contract.builders import admit, make_config, new_manager, new_request
-from tests.invariants.cases import (
-    CASES,
-    TRANSITION_CASES,
-    Case,
-    State,
-    TransitionCase,
-    story,
-    two_copies,
-    two_groups,
-)
+from tests.invariants.cases import STATES, State, spoilt, story, two_copies, two_groups
+
+CASES = cases(__file__, "spoilt.txt")
+OF_STATES = [case for case in CASES if " " not in case.given[0]]
+OF_TRANSITIONS = [case for case in CASES if case not in OF_STATES]
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("case", OF_STATES, ids=str)
 def test_only_one_invariant_rejects_the_state(case: Case) -> None:
-    bad = case.spoil(case.good())
+    bad = spoilt(STATES[case.given[0]](), case.given[1])
     offences = {i: i.first_offence(bad.config, bad.snapshot) for i in INVARIANTS}
     ((invariant, detail),) = [(i, offence) for i, offence in offences.items() if offence]
-    assert invariant.name == case.invariant
+    assert invariant.name == case.name.partition(":")[0]
     with pytest.raises(InvariantViolation) as caught:
         check_snapshot(bad.config, bad.snapshot)
     assert (caught.value.invariant, caught.value.rule) == (invariant.name, invariant.rule)
     assert (caught.value.detail, caught.value.state) == (detail, bad.snapshot.describe())
 
 
-@pytest.mark.parametrize("case", TRANSITION_CASES, ids=str)
-def test_only_one_invariant_rejects_the_transition(case: TransitionCase) -> None:
-    config, transition = case.transition()
-    offences = {i.name: i.first_offence(config, transition) for i in TRANSITION_INVARIANTS}
-    assert [name for name, offence in offences.items() if offence] == [case.invariant]
+@pytest.mark.parametrize("case", OF_TRANSITIONS, ids=str)
+def test_only_one_invariant_rejects_the_transition(case: Case) -> None:
+    state, call, outcome = case.given[0].split()
+    good = STATES[state]()
+    after = spoilt(good, case.given[1]).snapshot
+    transition = Transition(call, outcome, good.snapshot, after)
+    offences = {i.name: i.first_offence(good.config, transition) for i in TRANSITION_INVARIANTS}
+    name = case.name.partition(":")[0]
+    assert [each for each, offence in offences.items() if offence] == [name]
     with pytest.raises(InvariantViolation) as caught:
-        check_transition(config, transition)
-    assert caught.value.invariant == case.invariant
-    assert caught.value.detail.startswith(f"{case.call}: ")
+        check_transition(good.config, transition)
+    assert caught.value.invariant == name
+    assert caught.value.detail.startswith(f"{call}: ")
     assert "-- before --" in caught.value.state
 
 
 def test_every_invariant_has_a_case() -> None:
-    assert {case.invariant for case in CASES} == {i.name for i in INVARIANTS}
-    named = {i.name for i in TRANSITION_INVARIANTS}
-    assert {case.invariant for case in TRANSITION_CASES} == named
+    named = {i.name for i in INVARIANTS} | {i.name for i in TRANSITION_INVARIANTS}
+    assert {case.name.partition(":")[0] for case in CASES} == named
 
 
 def test_names_are_unique() -> None:
