@@ -163,8 +163,8 @@ class ReferenceImplementation:
 
     @property
     def tree_capabilities(self) -> TreeCapabilities:
-        """All parts, and all orders."""
-        return TreeCapabilities()
+        """All parts, all orders, and sessions."""
+        return TreeCapabilities(has_sessions=True)
 
     def make_tree(self, config: TreeConfig) -> PrefixTree:
         """Make an empty tree of prefixes (KV-TREE-33)."""

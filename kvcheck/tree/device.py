@@ -24,6 +24,7 @@ class Running:
     num_computed: int = 0
     num_allocated: int = 0
     last_match: int = 0
+    session: str = ""
     row: Row = field(default_factory=lambda: Row(()))
 
     def content(self, num_tokens: int) -> Content:

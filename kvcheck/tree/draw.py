@@ -15,6 +15,7 @@ WEIGHTS: Mapping[str, float] = MappingProxyType(
         **{"arrive": 14, "serve": 14, "match": 6, "admit": 20, "extend": 14, "run": 16},
         **{"checkpoint": 10, "finish": 8, "abort": 3, "retract": 3, "evict": 3, "wrong": 1},
         "reset": 0.3,
+        "close": 2,
     }
 )
 
@@ -30,7 +31,13 @@ TEXTS = (
 def drawn(seed: int, can: TreeCapabilities, *, num_moves: int = 100) -> Life:
     """Draw a life; equal seeds draw equal lives."""
     random = Random(f"tree {seed}")
-    return Life(_config(random, can), tuple(_moves(random, num_moves, can)))
+    config, moves = _config(random, can), _moves(random, num_moves, can)
+    later = Random(f"later {seed}")  # of what few subjects have: others keep their lives
+    config = replace(config, tail_tokens=later.randint(0, 6) * (config.order == "tlru"))
+    if can.has_sessions:
+        names = ["", "", "s", "t"]
+        moves = (replace(move, session=later.choice(names)) for move in moves)
+    return Life(config, tuple(moves))
 
 
 def _config(random: Random, can: TreeCapabilities) -> TreeConfig:
@@ -53,7 +60,8 @@ def _config(random: Random, can: TreeCapabilities) -> TreeConfig:
 def _moves(random: Random, number: int, can: TreeCapabilities) -> Iterator[Move]:
     names = [f"r{n}" for n in range(random.randint(2, 4))]
     words = ["arrive"] * len(names)
-    words += random.choices(list(WEIGHTS), list(WEIGHTS.values()), k=number)
+    weights = {word: WEIGHTS[word] for word in WEIGHTS if word != "close" or can.has_sessions}
+    words += random.choices(list(weights), list(weights.values()), k=number)
     for word in words:
         text = random.choice(TEXTS)
         numbers = (random.choice([1, 2, 3, 4, 12, 12]), random.randint(0, 3), random.randint(0, 1))
@@ -76,3 +84,5 @@ def _plainer(move: Move) -> Iterator[Move]:
         yield replace(move, tokens=move.tokens[:-1])
     if move.salt:
         yield replace(move, salt="")
+    if move.session:
+        yield replace(move, session="")

@@ -7,12 +7,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from types import MappingProxyType
+from typing import cast
 
 from kvcheck.tree.device import Running
 from kvcheck.tree.shadow import Shadow
 from kvspec.errors import InvalidArgumentError
 from kvspec.tree import (
     Part,
+    SessionTree,
     TreeCapabilities,
     TreeConfig,
     TreeCounts,
@@ -30,6 +32,7 @@ class Move:
     tokens: tuple[int, ...] = ()
     numbers: tuple[int, ...] = (1, 0, 0)
     salt: str = ""
+    session: str = ""
 
 
 @dataclass(frozen=True)
@@ -107,6 +110,10 @@ class Player:
         self.requests[move.who] = Running(move.salt, list(move.tokens))
         self.tree.arrive(move.who, list(move.tokens), salt=move.salt)
         self.note(f"arrive {move.who} {list(move.tokens)}{move.salt and f' salt={move.salt}'}")
+        if move.session:
+            self.requests[move.who].session = move.session
+            cast(SessionTree, self.tree).join(move.who, move.session)
+            self.note(f"join {move.who} {move.session}")
         self.after("KV-TREE-20", move.who)
 
     def match(self, move: Move) -> None:
@@ -229,6 +236,7 @@ class Player:
         self.note(f"finish {move.who}")
         self.after("KV-TREE-8", move.who)
         self.shadow.wrote(request, request.row.num_protected, request.num_computed)
+        self.shadow.ages.keep(request.salt, request.tokens[: request.num_computed], request.session)
 
     def abort(self, move: Move) -> None:
         if self.requests.pop(move.who, None) is None:
@@ -276,6 +284,17 @@ class Player:
         for part in self.shadow.parts:
             is_so = self.before.counts[part].num_free == self.shadow.sizes[part]
             self.shadow.judge("KV-TREE-32", is_so, f"{part}: {self.before.counts[part]}")
+
+    def close(self, move: Move) -> None:
+        """Close a session, if the subject has them."""
+        if self.can.has_sessions:
+            session = move.session or "s"
+            cast(SessionTree, self.tree).close_session(session)
+            self.note(f"close_session {session}")
+            self.shadow.ages.close(session)
+            for request in self.requests.values():
+                request.session = "" if request.session == session else request.session
+            self.after("KV-TREE-37")
 
     def wrong(self, move: Move) -> None:
         """Make an illegal call, if the subject says that it checks them."""
@@ -325,8 +344,8 @@ class Player:
                 self.shadow.judge("KV-TREE-22", is_so, f"{name} waits for ever")
                 self.run(Move("run"))
             self.abort(Move("abort", name))
-        if self.can.has_evict:
-            self.evict(Move("evict", numbers=(10**6, 10**6, 10**6)))
+        for number in (1, 1, 1, 1, 10**6) if self.can.has_evict else ():
+            self.evict(Move("evict", numbers=(number, number // 2, number // 2)))
         for part in self.shadow.parts:
             counts = self.before.counts[part]
             is_so = counts.num_free + counts.num_evictable == self.shadow.sizes[part]
@@ -363,6 +382,7 @@ MOVES: Mapping[str, Callable[[Player, Move], None]] = MappingProxyType(
         "retract": Player.retract,
         "evict": Player.evict,
         "reset": Player.reset,
+        "close": Player.close,
         "wrong": Player.wrong,
     }
 )

@@ -356,7 +356,8 @@ class Shadow:
         if wanted is not None:
             got = {(node.salt, node.tokens) for node in nodes}
             problem = f"left are {sorted(got - wanted)}: {sorted(wanted - got)} gave way instead"
-            self.judge("KV-TREE-30", got == wanted, problem, "KV-TREE-3")
+            rules = [*(["KV-TREE-37"] if self.ages.has_sessions else []), "KV-TREE-30", "KV-TREE-3"]
+            self.judge(rules[0], got == wanted, problem, *rules[1:])
 
     def forget(self) -> None:
         self.ages = Ages(self.config)

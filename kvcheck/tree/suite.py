@@ -11,7 +11,7 @@ from kvcheck.tree.draw import drawn, smaller
 from kvcheck.tree.life import Life, Player
 from kvspec.tree import TreeImplementation
 
-RULES = tuple(f"KV-TREE-{number}" for number in range(1, 37))
+RULES = tuple(f"KV-TREE-{number}" for number in range(1, 38))
 """Rules that lives judge."""
 
 

@@ -17,6 +17,7 @@ def check_config(config: TreeConfig) -> None:
     check_number("window_tokens", config.window_tokens, 0)
     check_number("num_window_slots", config.num_window_slots, 1 if config.window_tokens else 0)
     check_number("num_states", config.num_states, 0)
+    check_number("tail_tokens", config.tail_tokens, 0)
     if config.num_slots % page_size:
         raise InvalidArgumentError("num_slots", config.num_slots, "whole pages")
     if config.num_window_slots % page_size or (
@@ -34,6 +35,11 @@ def check_new(request_id: str, known: Collection[str], salt: str, priority: int)
     if type(salt) is not str:
         raise InvalidArgumentError("salt", salt, "a str")
     check_number("priority", priority, 0)
+
+
+def check_session(session: str) -> None:
+    if type(session) is not str or not session:
+        raise InvalidArgumentError("session", session, "a name")
 
 
 def check_number(name: str, number: int, least: int) -> None:

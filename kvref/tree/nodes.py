@@ -13,7 +13,8 @@ class Node:
     """A run of whole pages behind the prefix of its parent; a root has no tokens.
 
     `created`, `last_used`: times of the tree's clock. `num_hits`: requests that were admitted with
-    it. `priority`: the highest of the requests that stored it.
+    it. `priority`: the highest of the requests that stored it. `longest`: tokens of the longest
+    prefix that was ever stored through it. `sessions`: open ones that stored it.
     """
 
     salt: str
@@ -26,6 +27,8 @@ class Node:
     last_used: int = 0
     num_hits: int = 0
     priority: int = 0
+    longest: int = 0
+    sessions: set[str] = field(default_factory=set)
     children: list[Node] = field(default_factory=list)
 
     def path(self) -> list[Node]:
@@ -56,6 +59,7 @@ class Node:
         upper = Node(self.salt, self.parent, self.key[:num_tokens], self.slots[:num_tokens])
         upper.created, upper.last_used = self.created, self.last_used
         upper.num_hits, upper.priority = self.num_hits, self.priority
+        upper.longest, upper.sessions = self.longest, set(self.sessions)
         self.key, self.slots = self.key[num_tokens:], self.slots[num_tokens:]
         if self.window_slots is not None:
             upper.window_slots = self.window_slots[:num_tokens]
@@ -104,6 +108,10 @@ EVICTED_FIRST: Mapping[str, Callable[[Node], Any]] = MappingProxyType(
         "filo": lambda node: (-node.created, -node.end),
         "priority": lambda node: (node.priority, node.last_used),
         "slru": lambda node: (node.num_hits >= MANY_HITS, node.last_used),
+        "tlru": lambda node: node.last_used,
     }
 )
-"""For each order, the key by which the least node is evicted first (KV-TREE-30)."""
+"""For each order, the key by which the least node is evicted first (KV-TREE-30).
+
+Of order `tlru` nodes in a tail go before them.
+"""

@@ -19,6 +19,7 @@ class TreeRequest:
     tokens: list[int]
     priority: int
     last: Node
+    session: str = ""
     is_running: bool = False
     slots: list[int] = field(default_factory=list)
     window_slots: list[int | None] = field(default_factory=list)

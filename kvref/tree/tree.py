@@ -3,8 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
-from kvref.tree.arguments import check_config, check_new, check_number, check_tokens
+from kvref.tree.arguments import (
+    check_config,
+    check_new,
+    check_number,
+    check_session,
+    check_tokens,
+)
 from kvref.tree.audit import audited, is_whole
 from kvref.tree.nodes import EVICTED_FIRST, Node, walked
 from kvref.tree.pools import Pool
@@ -41,6 +48,18 @@ class ReferenceTree:
         known = check_tokens(tokens, least=1)
         root = self.roots.setdefault(salt, Node(salt))
         self.requests[request_id] = TreeRequest(salt, known, priority, root)
+
+    def join(self, request_id: str, session: str) -> None:
+        request = self._request(request_id, is_running=False)
+        check_session(session)
+        request.session = session
+
+    def close_session(self, session: str) -> None:
+        check_session(session)
+        for node in self._nodes():
+            node.sessions.discard(session)
+        for request in self.requests.values():
+            request.session = "" if request.session == session else request.session
 
     @audited
     def match(self, request_id: str) -> int:
@@ -139,6 +158,8 @@ class ReferenceTree:
             state = None if self._has_state(request, end) else request.state
             request.state = request.state if state is None else None
             self._store(request, end, state)
+        for node in request.last.path() if request.session else ():
+            node.sessions.add(request.session)
         self._release(request)
         del self.requests[request_id]
 
@@ -189,6 +210,7 @@ class ReferenceTree:
             last.state = state
         for node in last.path():
             node.priority = max(node.priority, request.priority)
+            node.longest = max(node.longest, end)
         self._use(last)
         request.lock(last, self.config.window_tokens)
         beyond = request.slots[end:], request.window_slots[end:]
@@ -268,7 +290,14 @@ class ReferenceTree:
         may_go = [node for node in self._nodes() if self._may_go(node, part)]
         if not may_go:
             return False
-        node = min(may_go, key=EVICTED_FIRST[self.config.order if part == Part.FULL else "lru"])
+        first = EVICTED_FIRST[self.config.order if part == Part.FULL else "lru"]
+        is_by_tail = part == Part.FULL and self.config.order == "tlru"
+
+        def key(node: Node) -> tuple[int, bool, Any]:
+            is_tail = is_by_tail and node.start >= node.longest - self.config.tail_tokens
+            return len(node.sessions), not is_tail, first(node)
+
+        node = min(may_go, key=key)
         if not node.children:
             self._remove(node)
         elif part == Part.WINDOW:

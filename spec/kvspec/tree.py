@@ -23,7 +23,7 @@ class Part(StrEnum):
     STATE = "state"
 
 
-ORDERS = ("lru", "lfu", "fifo", "mru", "filo", "priority", "slru")
+ORDERS = ("lru", "lfu", "fifo", "mru", "filo", "priority", "slru", "tlru")
 """Orders of eviction by name (KV-TREE-30)."""
 
 
@@ -34,6 +34,7 @@ class TreeConfig:
     - `num_slots`: slots of full attention; as `num_window_slots` whole pages of `page_size_tokens`.
     - `window_tokens`: 0 without layers that have a window; then `num_window_slots` is 0, too.
     - `num_states`: 0 without recurrent layers.
+    - `tail_tokens`: of order `tlru`, so many tokens at the end of what was stored go first.
     - `check_invariants`: for a tree that can check itself after each call.
     """
 
@@ -44,6 +45,7 @@ class TreeConfig:
     num_states: int = 0
     order: str = "lru"
     check_invariants: bool = True
+    tail_tokens: int = 0
 
 
 @dataclass(frozen=True)
@@ -175,6 +177,16 @@ class PrefixTree(Protocol):
         """Drop all nodes (KV-TREE-32)."""
 
 
+class SessionTree(PrefixTree, Protocol):
+    """A tree that evicts the nodes of open sessions last (KV-TREE-37)."""
+
+    def join(self, request_id: str, session: str) -> None:
+        """Let a waiting request be one of a session, which it opens if need be."""
+
+    def close_session(self, session: str) -> None:
+        """Forget a session and what it has stored; its requests go on without."""
+
+
 @dataclass(frozen=True)
 class TreeCapabilities:
     """What a subject has, and the choices it declares.
@@ -183,6 +195,7 @@ class TreeCapabilities:
     - `page_sizes`: tokens per page that it takes; empty for any.
     - `states_per_request`: the most states that a request takes while it runs.
     - `has_salts`: requests may have one. `has_evict`, `has_reset`: it has these calls.
+    - `has_sessions`: its trees are `SessionTree`s.
     - `has_rows`, `has_nodes`: without both only accounts are judged, with rows the content, too.
     - `orders`: orders of eviction that it keeps (KV-TREE-30).
     - `admits_any_that_fit`: a request, or its growth, is refused only for want of room
@@ -205,6 +218,7 @@ class TreeCapabilities:
     checks_calls: bool = True
     has_whole_leaves: bool = True
     waits_with_state: bool = False
+    has_sessions: bool = False
 
 
 @runtime_checkable

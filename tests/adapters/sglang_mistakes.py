@@ -41,6 +41,7 @@ SUBJECTS: Mapping[str, str] = MappingProxyType(
         "sglang.trees:extra_buffer": "states are left at a grid of positions",
         "sglang.trees:in_session": "as `states`, each request is one of a session",
         "sglang.trees:kept_in_session": "the same; a request may keep a match's state",
+        "sglang.trees:sessions": "as `python_core`, what sessions have stored is evicted last",
         "sglang:implementation": "the accounts alone, by the calls of a manager of blocks",
         "nanovllm:implementation": "the accounts of nano-vllm's manager",
     }

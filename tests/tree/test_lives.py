@@ -24,7 +24,7 @@ from tests.planted import TABLES
 from tests.remote.servers import serve
 
 LIVES = 150
-ALL = [f"KV-TREE-{number}" for number in range(1, 37)]
+ALL = [f"KV-TREE-{number}" for number in range(1, 38)]
 
 BY_EXAMPLE_ALONE = {
     "SplitMakesOld": "needs a leaf that is locked and older, and a half that is not",

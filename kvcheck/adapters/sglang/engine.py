@@ -58,11 +58,13 @@ class Options:
     - `core`: tree of `UnifiedRadixCache` in Python or Rust, or `plain` for `RadixCache`.
     - `has_extra_buffer`: states are left at a grid of positions in a slot beside the working one.
     - `in_session`: each request is one of a session.
+    - `keeps_sessions`: what sessions have stored is evicted last.
     """
 
     core: str = "python"
     has_extra_buffer: bool = False
     in_session: bool = False
+    keeps_sessions: bool = False
 
     @property
     def states_per_request(self) -> int:
@@ -168,6 +170,10 @@ class Engine:
             sliding_window_size=config.window_tokens or None,
             enable_mamba_extra_buffer=self.has_buffer,
             eviction_policy=config.order,
+            eviction_policy_config=(
+                {"threshold": config.tail_tokens} if config.order == "tlru" else None
+            ),
+            enable_session_radix_cache=self.options.keeps_sessions,
             tree_core_backend=None if is_plain else self.options.core,
         )
         return (self.m.plain.RadixCache if is_plain else self.m.unified.UnifiedRadixCache)(

@@ -94,6 +94,14 @@ class SGLangTree:
             )
         self.requests[request_id] = Held(req)
 
+    def join(self, request_id: str, session: str) -> None:
+        req = self._waiting(request_id).req
+        req.session_id = session
+        req.session_generation = self.engine.tree.ensure_session_generation(session)
+
+    def close_session(self, session: str) -> None:
+        self.engine.tree.release_radix_session(session)
+
     def match(self, request_id: str) -> int:
         """Let the queue loop match the request and pass it over."""
         req = self._waiting(request_id).req

@@ -51,6 +51,7 @@ class SGLangTrees:
             checks_calls=False,
             has_whole_leaves=False,
             waits_with_state=self.is_kept,
+            has_sessions=self.options.keeps_sessions,
         )
 
     def make_tree(self, config: TreeConfig) -> SGLangTree:
@@ -108,3 +109,8 @@ def in_session() -> SGLangTrees:
 def kept_in_session() -> SGLangTrees:
     """Return the same; that a request keeps the state of a match while it waits is no fault."""
     return SGLangTrees(Options(in_session=True), has_states=True, is_kept=True)
+
+
+def sessions() -> SGLangTrees:
+    """Return the tree in Python that evicts what sessions have stored last."""
+    return SGLangTrees(Options(keeps_sessions=True))

@@ -45,12 +45,19 @@ class Trees:
             raise NotationError("no tree: it is made by `tree 8`")
         given = [value.word if isinstance(value, Name) else value for value in values]
         named = {name: getattr(value, "word", value) for name, value in members.items()}
+        if first.word in ("join", "close_session"):
+            self._need_sessions()
         if first.word in ("finish", "abort", "retract"):
             return self._ended(first.word, self.tree, *given)
         call = getattr(self, f"_{first.word}", None)
         if call is not None:
             return call(self.tree, *given, **named)
         return getattr(self.tree, first.word)(*given, **named)
+
+    def _need_sessions(self) -> None:
+        subject: Any = self.bench.subject
+        if not subject.tree_capabilities.has_sessions:
+            raise LeftOut("a tree with sessions")
 
     def _made(self, num_slots: int, **members: Any) -> None:
         """Make a tree; `window` and `states` bring pools of as many slots as are not given."""
