@@ -28,8 +28,9 @@ from kvcheck.play.runner import Runner
 from kvcheck.play.verdicts import Level, first_violation, violation_of
 from kvcheck.records.planning import replay_planning
 from kvcheck.records.trace import replay_trace
-from kvcheck.rules.notation.setting import PLANNED, spec_of
+from kvcheck.rules.notation.setting import spec_of
 from kvcheck.rules.notation.values import Reader
+from kvcheck.rules.specs import PLANNED
 from kvspec.config import KVCacheConfig, KVCacheGroup, ManagerConfig
 from kvspec.errors import (
     CacheMemoryError,

@@ -37,7 +37,7 @@ def specs(draw: st.DrawFn, sizes: Sequence[int]) -> LayerSpec:
     if kind == "chunk" and len(sizes) == 1:
         return chunked(size, size * draw(st.integers(1, 4)))
     mode = draw(st.sampled_from(("none", "all", "align")))
-    return mamba(size, mode, speculative=draw(st.sampled_from((0, 0, 1, 2))))
+    return mamba(size, mode, drafts=draw(st.sampled_from((0, 0, 1, 2))))
 
 
 @st.composite

@@ -41,7 +41,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "full_and_sliding": {"specs": [full(4), sliding(8, 6)]},
     "chunked": {"specs": [chunked(4, 8)]},
     "three": {"specs": [full(4), sliding(8, 6), mamba(4)]},
-    "aligned_mamba": {"specs": [full(4), mamba(4, "align", speculative=1)]},
+    "aligned_mamba": {"specs": [full(4), mamba(4, "align", drafts=1)]},
     "cross": {"specs": [full(4), cross(4)], "enable_caching": False},
 }
 MOODS = ("shrinks", "grows", "more", "fewer")
@@ -284,17 +284,17 @@ GROUPS: dict[str, Sequence[LayerSpec]] = {
     "sink": [SinkFullAttentionSpec(4, 1, 8, "float16", sink_len=8)],
     "sliding": [sliding(4, 6)],
     "chunked": [chunked(4, 8)],
-    "mamba": [mamba(4, "all", speculative=2)],
-    "mamba_one_state": [mamba(256, "none", speculative=1)],
+    "mamba": [mamba(4, "all", drafts=2)],
+    "mamba_one_state": [mamba(256, "none", drafts=1)],
     "aligned": [mamba(4, "align")],
-    "aligned_drafting": [mamba(4, "align", speculative=2)],
+    "aligned_drafting": [mamba(4, "align", drafts=2)],
     "cross": [full(4), cross(4)],
     "cross_alone": [cross(4)],
     "encoder_only": [encoder_only(4)],
     "full_and_sliding": [full(4), sliding(8, 6)],
-    "full_and_aligned": [full(4), mamba(8, "align", speculative=1)],
+    "full_and_aligned": [full(4), mamba(8, "align", drafts=1)],
     "large_blocks": [sliding(2**52, 2**53 - 1)],
-    "many_drafts": [mamba(2**40, "all", speculative=2**12)],
+    "many_drafts": [mamba(2**40, "all", drafts=2**12)],
 }
 MOST = 2**53 - 1
 IDS = ("group", "block_id", "handle", "num_blocks")

@@ -115,7 +115,7 @@ def sinks() -> State:
 def aligned() -> State:
     """Request a has six tokens in mode align: null, the running state 1, a drafted one, 2."""
     implementation = kvref.implementation()
-    manager = new_manager(implementation, 6, specs=[mamba(4, "align", speculative=1)])
+    manager = new_manager(implementation, 6, specs=[mamba(4, "align", drafts=1)])
     manager.allocate_slots(new_request(implementation, manager, "a", range(6)), 6)
     return State(manager.config, manager.snapshot())
 

@@ -16,8 +16,9 @@ from kvcheck.play.steps import Admit, Arrive, Program, Release, Reset, Run, Step
 from kvcheck.play.verdicts import Level, Violation, first_violation
 from kvcheck.rules.directed import EXAMPLES
 from kvcheck.rules.example import Example, example_violation
-from kvcheck.rules.notation.setting import SMALL, spec_of
+from kvcheck.rules.notation.setting import spec_of
 from kvcheck.rules.notation.values import Reader
+from kvcheck.rules.specs import SMALL
 from kvspec.base import BaseRequest
 from kvspec.blocks import KVCacheBlocks
 from kvspec.config import KVCacheConfig, KVCacheGroup, ManagerConfig

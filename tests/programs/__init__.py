@@ -15,8 +15,9 @@ import kvref
 from kvcheck.play.illegal_operations import ILLEGAL_OPERATIONS
 from kvcheck.play.steps import Admit, Arrive, Break, Evict, Program, Release, Run, Step
 from kvcheck.rules.bench import Bench
-from kvcheck.rules.notation.setting import SMALL, items_of, spec_of
+from kvcheck.rules.notation.setting import items_of, spec_of
 from kvcheck.rules.notation.values import Name, Reader, parted
+from kvcheck.rules.specs import SMALL
 from kvspec.config import KVCacheConfig, KVCacheGroup, ManagerConfig
 from kvspec.interface import Feature
 from kvspec.policy import Policy

@@ -9,8 +9,9 @@ from typing import Any
 
 from kvcheck.rules.bench import Bench
 from kvcheck.rules.judging import NotationError
-from kvcheck.rules.notation.setting import PLANNED, items_of, settled, spec_of
+from kvcheck.rules.notation.setting import items_of, settled, spec_of
 from kvcheck.rules.notation.values import Name, Reader
+from kvcheck.rules.specs import PLANNED
 from kvspec.config import KVCacheConfig, KVCacheGroup
 from kvspec.planning import Layers, PlanningConfig
 from kvspec.specs import LayerSpec

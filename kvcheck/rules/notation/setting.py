@@ -2,87 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from kvcheck.rules.bench import Bench
 from kvcheck.rules.judging import NotationError
 from kvcheck.rules.notation.values import Name, Reader, parted
+from kvcheck.rules.specs import KINDS, PLANNED, SMALL, layer_of
 from kvspec.config import NOT_NAMED, ManagerConfig
 from kvspec.policy import Policy
-from kvspec.specs import (
-    ChunkedLocalAttentionSpec,
-    CircularBufferSpec,
-    CrossAttentionSpec,
-    EncoderOnlyAttentionSpec,
-    FullAttentionSpec,
-    HiddenStateCacheSpec,
-    LayerSpec,
-    MambaSpec,
-    MLAAttentionSpec,
-    ReplayedWindowSpec,
-    RSWASpec,
-    SinkFullAttentionSpec,
-    SlidingWindowMLASpec,
-    SlidingWindowSpec,
-    TQFullAttentionSpec,
-)
-
-V4: Mapping[str, Any] = {
-    "cache_dtype_str": "fp8_ds_mla",
-    "alignment": 576,
-    "model_version": "deepseek_v4",
-}
-
-SMALL: Mapping[str, Mapping[str, Any]] = {
-    "": {"num_kv_heads": 1, "head_size": 8, "dtype": "float16"}
-}
-"""Sizes of layers in a pool, where they don't matter."""
-PLANNED: Mapping[str, Mapping[str, Any]] = {
-    "": {"num_kv_heads": 8, "head_size": 128, "dtype": "bfloat16"},
-    "latent": {"num_kv_heads": 1, "head_size": 576, "dtype": "bfloat16"},
-    "latent_window": {"num_kv_heads": 1, "head_size": 96, "dtype": "bfloat16"},
-    "hidden": {"num_kv_heads": 1, "head_size": 256, "dtype": "bfloat16"},
-    "v4": {"num_kv_heads": 1, "head_size": 512, "dtype": "uint8", **V4},
-    "v4_window": {"num_kv_heads": 1, "head_size": 512, "dtype": "uint8", **V4},
-}
-"""Sizes of layers of a plan: a page of full attention with blocks of 16 has 65,536 bytes."""
-
-
-def _states(size: int, *, mode: str = "all", drafts: int = 0, **members: Any) -> MambaSpec:
-    shapes = tuple(map(tuple, members.pop("shapes", ((2, 2),))))
-    dtypes = tuple(members.pop("dtypes", ("float32",) * len(shapes)))
-    given = {"mamba_cache_mode": mode, "num_speculative_blocks": drafts, **members}
-    return MambaSpec(size, shapes, dtypes, **given)
-
-
-@dataclass(frozen=True)
-class Foreign(LayerSpec):
-    """A layer from outside the contract."""
-
-
-KINDS: Mapping[str, tuple[Callable[..., LayerSpec], str]] = {
-    # word: the function from a block size to a spec, and the member given before `of`
-    "full": (FullAttentionSpec, ""),
-    "latent": (MLAAttentionSpec, ""),
-    "v4": (MLAAttentionSpec, ""),
-    "hidden": (HiddenStateCacheSpec, ""),
-    "quantized": (TQFullAttentionSpec, "tq_slot_size"),
-    "sink": (SinkFullAttentionSpec, "sink_len"),
-    "window": (SlidingWindowSpec, "sliding_window"),
-    "latent_window": (SlidingWindowMLASpec, "sliding_window"),
-    "v4_window": (SlidingWindowMLASpec, "sliding_window"),
-    "replayed": (ReplayedWindowSpec, "sliding_window"),
-    "chunk": (ChunkedLocalAttentionSpec, "attention_chunk_size"),
-    "rswa": (RSWASpec, "rswa_window"),
-    "mamba": (_states, "mode"),
-    "cross": (CrossAttentionSpec, ""),
-    "ring": (CircularBufferSpec, ""),
-    "encoder": (EncoderOnlyAttentionSpec, ""),
-    "foreign": (Foreign, ""),
-}
-WITHOUT_SIZES = frozenset({"mamba", "foreign"})
+from kvspec.specs import LayerSpec
 
 
 def spec_of(words: Sequence[Any], sizes: Mapping[str, Mapping[str, Any]]) -> tuple[LayerSpec, bool]:
@@ -93,19 +23,17 @@ def spec_of(words: Sequence[Any], sizes: Mapping[str, Mapping[str, Any]]) -> tup
     plain, members = parted(words)
     if plain and isinstance(plain[0], Name) and plain[0].word in KINDS:
         word = plain[0].word
-        make, member = KINDS[word]
+        member = KINDS[word][1]
         # `none` is a mode of states here.
         rest = [getattr(each, "word", "none" if each is None else each) for each in plain[1:]]
         if member and rest and rest[0] not in ("of", "eagle"):
             members = {member: rest.pop(0), **members}
         elif sizes is PLANNED and member in ("sliding_window", "attention_chunk_size"):
             members.setdefault(member, 128)
-        if word not in WITHOUT_SIZES:
-            members = {**sizes.get(word, sizes[""]), **members}
         if rest[:1] != ["of"]:
             rest = ["of", 16 if sizes is PLANNED else 4, *rest]
         if rest[2:] in ([], ["eagle"]):
-            return make(rest[1], **members), len(rest) == 3
+            return layer_of(word, rest[1], sizes, **members), len(rest) == 3
     raise NotationError(f"no group: {' '.join(map(str, words))}")
 
 
