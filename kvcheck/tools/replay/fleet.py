@@ -14,7 +14,7 @@ from typing import Any
 from kvcheck.tools.replay.driver import Driver
 from kvcheck.tools.replay.options import ReplayOptions
 from kvcheck.tools.replay.report import WIDTH, wrapped
-from kvcheck.tools.replay.result import Counts, Moment
+from kvcheck.tools.replay.result import Counts, Moment, summed
 from kvcheck.tools.replay.series import Bucket, Series
 from kvcheck.tools.replay.tokens import prompt_tokens
 from kvcheck.tools.replay.trace import TraceRecord
@@ -260,31 +260,18 @@ class Fleet:
     def _report(self) -> dict[str, Any]:
         """Return the report of the whole fleet and of each engine."""
         counts = [engine.counts for engine in self._engines]
-        queried = sum(each.tokens_queried for each in counts)
-        hit = sum(each.tokens_hit for each in counts)
-        computed = [each.tokens_computed for each in counts]
-        mean = sum(computed) / len(computed)
+        total = summed(counts)
+        mean = total.tokens_computed / len(counts)
+        of_all = ("requests", "tokens_queried", "tokens_hit", "hit_rate", "tokens_computed")
+        of_each = ("requests", "tokens_queried", "tokens_hit", "tokens_computed", "steps")
         return {
             "route": self._route,
-            "requests": sum(each.requests for each in counts),
-            "tokens_queried": queried,
-            "tokens_hit": hit,
-            "hit_rate": hit / queried if queried else 0.0,
-            "tokens_computed": sum(computed),
-            "imbalance": max(computed) / mean if mean else 1.0,
-            "preemptions": sum(each.preemptions for each in counts),
-            "evictions": sum(each.evictions for each in counts),
+            **{name: getattr(total, name) for name in of_all},
+            "imbalance": max(each.tokens_computed for each in counts) / mean if mean else 1.0,
+            "preemptions": total.preemptions,
+            "evictions": total.evictions,
             "steps": self._steps,
-            "engines": [
-                {
-                    "requests": each.requests,
-                    "tokens_queried": each.tokens_queried,
-                    "tokens_hit": each.tokens_hit,
-                    "tokens_computed": each.tokens_computed,
-                    "steps": each.steps,
-                }
-                for each in counts
-            ],
+            "engines": [{name: getattr(each, name) for name in of_each} for each in counts],
         }
 
 

@@ -50,8 +50,8 @@ class ReplayContext:
 
 def report(result: ReplayResult, context: ReplayContext) -> dict[str, Any]:
     """Return all measurements as a JSON document; equal inputs differ only in `seconds`."""
-    counts = result.counts
-    waterfall = result.waterfall
+    counts, waterfall = asdict(result.counts), result.waterfall
+    del counts["usage_sum"]
     content = {
         "format": FORMAT,
         "version": FORMAT_VERSION,
@@ -68,22 +68,11 @@ def report(result: ReplayResult, context: ReplayContext) -> dict[str, Any]:
             "limit": context.limit,
             "check_invariants": context.check_invariants,
         },
-        "requests": counts.requests,
-        "tokens_queried": counts.tokens_queried,
-        "tokens_hit": counts.tokens_hit,
-        "hit_rate": counts.hit_rate,
+        **counts,
+        "hit_rate": result.counts.hit_rate,
+        "mean_usage": result.counts.mean_usage,
         "prefill_tokens_per_second": context.prefill_rate,
         "trace_repeat_rate": float(waterfall.repeat_rate),
-        "preemptions": counts.preemptions,
-        "preempted_requests": counts.preempted_requests,
-        "preempted_tokens_queried": counts.preempted_tokens_queried,
-        "preempted_tokens_hit": counts.preempted_tokens_hit,
-        "evictions": counts.evictions,
-        "peak_usage": counts.peak_usage,
-        "mean_usage": counts.mean_usage,
-        "steps": counts.steps,
-        "tokens_computed": counts.tokens_computed,
-        "tokens_generated": counts.tokens_generated,
         "explanation": {
             "ids": waterfall.ids,
             "repeated_ids": waterfall.repeated_ids,

@@ -61,14 +61,16 @@ class Moment:
         return self.counts.requests - self.num_running - self.num_preempted
 
 
+def summed(counts: Sequence[Counts]) -> Counts:
+    """Add up what engines count; the peak is the highest."""
+    sums = {each.name: sum(getattr(one, each.name) for one in counts) for each in fields(Counts)}
+    return Counts(**{**sums, "peak_usage": max(each.peak_usage for each in counts)})
+
+
 def whole(moments: Sequence[Moment]) -> Moment:
     """Combine all engines: their mean usage, their highest peak, and sums."""
-    counts = [each.counts for each in moments]
-    sums = {
-        field.name: sum(getattr(each, field.name) for each in counts) for field in fields(Counts)
-    }
     return Moment(
-        Counts(**{**sums, "peak_usage": max(each.peak_usage for each in counts)}),
+        summed([each.counts for each in moments]),
         max(each.clock_ms for each in moments),
         sum(each.usage for each in moments) / len(moments),
         sum(each.num_running for each in moments),
