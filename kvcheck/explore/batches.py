@@ -111,10 +111,7 @@ def plan_of(configuration: Configuration, step: Step, entries: tuple[Entry, ...]
         "decoding": names["running"],
         "decode_tokens": [count for kind, _, _, count in entries if kind == "running"],
         "new": names["new"],
-        "token_budget": step.token_budget,
-        "num_lookahead_tokens": step.num_lookahead_tokens,
-        "reserved_blocks": step.reserved_blocks,
-        "stops_at_refusal": step.stops_at_refusal,
+        **vars(step),
     }
     return {member: value for member, value in plan.items() if value}
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 from kvspec.interface import Feature
 from kvspec.record import Operation
@@ -107,18 +106,14 @@ def needed_features(operations: Iterable[Operation]) -> set[Feature]:
             own = looked_up.pop(operation.request_id, "").endswith("per_group")
             if own and operation.arguments.get("num_external_computed_tokens"):
                 found.add(Feature.UNEQUAL_HITS)
-            asked = _end(operation.arguments)
+            asked = sum(operation.arguments.get(name, 0) for name in OF_THE_END)
             if asked > tokens[operation.request_id]:
                 found.add(Feature.DRAFTING)
     return found
 
 
-def _end(arguments: Mapping[str, Any]) -> int:
-    names = (
-        "num_computed_tokens",
-        "num_new_computed_tokens",
-        "num_external_computed_tokens",
-        "num_new_tokens",
-    )
-    found: list[int] = [arguments.get(name, 0) for name in names]
-    return sum(found)
+OF_THE_END = (
+    *("num_computed_tokens", "num_new_computed_tokens"),
+    *("num_external_computed_tokens", "num_new_tokens"),
+)
+"""Arguments that say together where an allocation ends."""

@@ -113,19 +113,9 @@ def _decode_trace_header(
         },
         {"quirks": list_of(text), "raises": _one_of(TRACE_ERRORS), "message": text, **later},
     )
-    header = Header(
-        config=found["config"],
-        none_hash=found["none_hash"],
-        initial=None,
-        source=found["source"],
-        scenario=found["scenario"],
-        seed=found["seed"],
-        quirks=tuple(found.get("quirks", ())),
-        raises=found.get("raises"),
-        message=found.get("message"),
-        start=found.get("start"),
-        version=found["version"],
-    )
+    told = {name: member for name, member in found.items() if name not in ("type", "format")}
+    quirks = tuple(found.get("quirks", ()))
+    header = Header(**{**told, "initial": None, "quirks": quirks})
     at = where.member("initial")
     if header.raises is not None:
         if header.start is not None:
