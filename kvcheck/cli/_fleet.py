@@ -66,7 +66,8 @@ def replay_fleet(
         ways = [(options, given["engines"], route, shown) for route in routes]
         if not given["routes"]:  # not in the metrics, where they would be taken for a route's
             unseen = Shown(live=False, quiet=True, metrics=None)
-            pools = options, _all(options, given["engines"])
+            num_blocks = given["engines"] * (options.num_blocks - 1) + 1  # of all, and one null
+            pools = options, replace(options, num_blocks=num_blocks)
             ways += [(pool, 1, ROUTES[0], unseen) for pool in pools]
         calls = (
             (_replay, (trace, impl, pool, {**given, "engines": engines}, route, seen))
@@ -129,11 +130,6 @@ def _replay(
                 fail(f"{implementation.capabilities.name}: {error}", exit_code=1)
             watch.end(fleet)
         return found, source.notes
-
-
-def _all(options: ReplayOptions, engines: int) -> ReplayOptions:
-    """Return the pool of one engine that has the blocks of all, and one null block."""
-    return replace(options, num_blocks=engines * (options.num_blocks - 1) + 1)
 
 
 def _index() -> PrefixIndex:

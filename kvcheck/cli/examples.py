@@ -27,7 +27,6 @@ from kvcheck.rulebook import stated
 from kvcheck.rules.judging import NotationError
 from kvcheck.rules.notation.running import OPEN_ANSWER, Outcome, blessed, outcomes_of
 from kvcheck.rules.notation.shipped import shipped_stories, stories_in
-from kvcheck.rules.notation.story import Story
 from kvspec.profile import find_profile
 
 
@@ -76,7 +75,11 @@ def command(
     console = output_console(json_path)
     try:
         stories = shipped_stories() if folder is None else tuple(stories_in(folder))
-        wanted = [each for each in stories if _is_wanted(each, rules)]
+        wanted = [
+            each
+            for each in stories
+            if not rules or any(fnmatch.filter(each.rules, pattern) for pattern in rules)
+        ]
         found: list[Outcome] = []
         for outcome in outcomes_of(wanted, subject, find_profile(profile).policy):
             found.append(outcome)
@@ -94,12 +97,6 @@ def command(
     write_json([_row(outcome) for outcome in found], json_path)
     _summary(subject.capabilities.name, found, console)
     return int(any(outcome.violation for outcome in found))
-
-
-def _is_wanted(story: Story, patterns: Sequence[str]) -> bool:
-    return not patterns or any(
-        fnmatch.fnmatch(rule, pattern) for rule in story.rules for pattern in patterns
-    )
 
 
 def _bless(folder: Path, name: str) -> int:

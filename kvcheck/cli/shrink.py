@@ -53,7 +53,8 @@ def command(
 
     Exit code 0: written, 1: the implementation does not fail the record, 2: could not run.
     """
-    target = output or _beside(record)
+    # By default KV-POOL-6.jsonl.gz -> KV-POOL-6.small.jsonl.
+    target = output or record.with_name(f"{record.name.split('.jsonl')[0]}.small.jsonl")
     shrinker = Shrinker(
         named_record(record),
         find_implementation(name),
@@ -107,8 +108,3 @@ def _to_json(result: Shrunk, target: Path) -> dict[str, object]:
         "after": size(result.after),
         "tried": result.tried,
     }
-
-
-def _beside(record: Path) -> Path:
-    """Return the default output: KV-POOL-6.jsonl.gz -> KV-POOL-6.small.jsonl."""
-    return record.with_name(f"{record.name.split('.jsonl')[0]}.small.jsonl")

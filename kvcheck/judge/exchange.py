@@ -12,7 +12,7 @@ from typing import Any
 from kvcheck.judge.applying import rule_outcomes
 from kvcheck.judge.findings import Finding
 from kvcheck.judge.happened import happened
-from kvcheck.judge.outcome import Report, RuleOutcome, Verdict
+from kvcheck.judge.outcome import Report, Verdict
 from kvcheck.judge.report import known_as, places, said, to_repeat, violation_lines
 from kvcheck.play.verdicts import Violation
 from kvcheck.rulebook import rule_names, rule_sentences, titled
@@ -86,10 +86,6 @@ def _file_of(name: str) -> str:
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else name
 
 
-def _with_reason(outcome: RuleOutcome) -> str:
-    return f"{outcome.verdict}: {outcome.reason}" if outcome.reason else outcome.verdict
-
-
 def to_junit(report: Report) -> bytes:
     """Return the report as JUnit XML, with one test case per rule."""
     broken: dict[str, list[Violation]] = {}
@@ -105,7 +101,8 @@ def to_junit(report: Report) -> bytes:
         known = [known_as(report, violation) for violation in broken.get(rule, [])]
         if all(known) and not gone[rule] and found[rule].verdict != Verdict.UNBROKEN:
             reasons = [f"known: {each.reason or each.cause}" for each in known if each]
-            ET.SubElement(case, "skipped", message="; ".join(reasons) or _with_reason(found[rule]))
+            rest = ": ".join(filter(None, (found[rule].verdict, found[rule].reason)))
+            ET.SubElement(case, "skipped", message="; ".join(reasons) or rest)
         for violation in broken.get(rule, []):
             if known_as(report, violation) is None:
                 failure = ET.SubElement(case, "failure", message=_difference(violation))

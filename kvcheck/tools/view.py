@@ -59,7 +59,8 @@ def load(
         if result.lacks:
             name, lacks = implementation.capabilities.name, ", ".join(result.lacks)
             raise NotShownError(f"{result.path}: {name} does not support {lacks}")
-        violation = _violation(result.mismatch)
+        if (differs := result.mismatch) is not None:  # line 1 is the header, operation 0 on line 2
+            violation = Violation(differs.line - 2, differs.render())
         frames.notes += _notes_on_quirks(result)
     if not is_told:
         if leaves_out:
@@ -76,10 +77,8 @@ def load(
         )
     chosen = frames.chosen(at_end=violation is not None)
     if not chosen:
-        known = f"choose one up to {frames.count - 2}"
-        raise NotShownError(
-            f"{path}: no state is known from operation {first_operation} on; {known}"
-        )
+        unknown = f"no state is known from operation {first_operation} on"
+        raise NotShownError(f"{path}: {unknown}; choose one up to {frames.count - 2}")
     return Recording(
         path=path,
         header=header,
@@ -146,11 +145,6 @@ def _as_answered(frame: Frame, mismatch: Mismatch) -> Frame:
         if difference.field == "result" and frame.operation is not None:
             return replace(frame, operation=replace(frame.operation, result=difference.got))
     return frame
-
-
-def _violation(mismatch: Mismatch | None) -> Violation | None:
-    # Line 1 is the header, operation 0 is on line 2.
-    return None if mismatch is None else Violation(mismatch.line - 2, mismatch.render())
 
 
 def _finding(operations: list[Operation]) -> Violation | None:

@@ -70,14 +70,11 @@ def config_words(config: ManagerConfig) -> str:
     for number, group in enumerate(groups):
         words = group_words(group) + (", eagle" if group.is_eagle_group else "")
         parts.append(f"group {number}: {words}" if len(groups) > 1 else words)
+    # No one need have chosen a way of counting (KV-POL-18).
+    chosen = replace(config.policy, lookups_counted=Policy.lookups_counted)
     parts += [
         f"{member.name}={shown(getattr(config, member.name))}"
-        for member in changed_members(replace(config, policy=_chosen(config.policy)))
+        for member in changed_members(replace(config, policy=chosen))
         if member.name not in SAY_NOTHING
     ]
     return "; ".join(parts)
-
-
-def _chosen(policy: Policy) -> Policy:
-    """Return the policy without a way of counting, which no one need have chosen (KV-POL-18)."""
-    return replace(policy, lookups_counted=Policy.lookups_counted)

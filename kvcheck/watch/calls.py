@@ -120,22 +120,20 @@ def note(call: Call) -> Noted | None:
         raises = next((n for n, cls in BUILTIN_ERRORS.items() if isinstance(call.error, cls)), None)
         if raises is None:
             return None
+    result = None
+    if raises is None:  # that of `LISTS` already has its recorded form: see `with_lists`
+        result = call.result if call.name in LISTS else plain(call.name, call.result)
     return Noted(
         name=name,
         request=call.request,
         num_tokens=call.num_tokens,
         arguments=ARGUMENTS[call.name](call),
-        result=_shown(call) if raises is None else None,
+        result=result,
         raises=raises,
         message=None if raises is None else str(call.error),
         num_free_blocks=index(call.num_free_blocks),
         usage=float(call.usage),
     )
-
-
-def _shown(call: Call) -> Any:
-    """Return the result; that of `LISTS` already has its recorded form: see `with_lists`."""
-    return call.result if call.name in LISTS else plain(call.name, call.result)
 
 
 def with_lists(call: Call, manager: KVCacheManager) -> Call:

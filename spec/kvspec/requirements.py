@@ -15,17 +15,9 @@ def _specs(config: ManagerConfig) -> list[LayerSpec]:
     return [config.registry.resolve(group.spec) for group in config.kv_cache.groups]
 
 
-def _mamba_modes(config: ManagerConfig) -> set[str]:
-    return {spec.mamba_cache_mode for spec in _specs(config) if isinstance(spec, MambaSpec)}
-
-
 def _context_parallel(config: ManagerConfig) -> set[str]:
     sizes = {"decode": config.dcp_world_size, "prefill": config.pcp_world_size}
     return {name for name, size in sizes.items() if size > 1}
-
-
-def _block_sizes(config: ManagerConfig) -> set[str]:
-    return {"equal" if len({spec.block_size for spec in _specs(config)}) < 2 else "different"}
 
 
 def _hash_block_size(config: ManagerConfig) -> set[str]:
@@ -36,9 +28,13 @@ def _hash_block_size(config: ManagerConfig) -> set[str]:
 
 
 VALUES: Mapping[str, Callable[[ManagerConfig], set[str]]] = {
-    "mamba_cache_mode": _mamba_modes,
+    "mamba_cache_mode": lambda config: {
+        spec.mamba_cache_mode for spec in _specs(config) if isinstance(spec, MambaSpec)
+    },
     "context_parallel": _context_parallel,
-    "block_sizes": _block_sizes,
+    "block_sizes": lambda config: {
+        "equal" if len({spec.block_size for spec in _specs(config)}) < 2 else "different"
+    },
     "hash_block_size": _hash_block_size,
 }
 """The values that a configuration uses, for each member of `Capabilities.values`: the modes of its

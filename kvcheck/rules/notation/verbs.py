@@ -173,7 +173,8 @@ class Verbs:
         the bytes as hex, and how many of them a token has.
         """
         if "lora" in content:
-            word, *number = _list_of(content["lora"])
+            given = content["lora"]
+            word, *number = given if isinstance(given, list) else [given]
             content["lora"] = LoRA(word, *(number or [1]))
         if "items" in content:
             content["multimodal"] = tuple(MultimodalItem(*item) for item in content.pop("items"))
@@ -306,10 +307,6 @@ def _flat(values: Sequence[Any]) -> list[Any]:
 def tupled(value: Any) -> Any:
     """Return lists as tuples, as in a snapshot."""
     return tuple(map(tupled, value)) if isinstance(value, list) else value
-
-
-def _list_of(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else [value]
 
 
 def _check_words(word: str, call: Callable[..., Any], *given: Any, **named: Any) -> None:
