@@ -50,8 +50,11 @@ class ReplayContext:
 
 def report(result: ReplayResult, context: ReplayContext) -> dict[str, Any]:
     """Return all measurements as a JSON document; equal inputs differ only in `seconds`."""
-    counts, waterfall = asdict(result.counts), result.waterfall
-    del counts["usage_sum"]
+    waterfall = result.waterfall
+
+    def counted(*names: str) -> dict[str, Any]:
+        return {name: getattr(result.counts, name) for name in names}
+
     content = {
         "format": FORMAT,
         "version": FORMAT_VERSION,
@@ -68,11 +71,12 @@ def report(result: ReplayResult, context: ReplayContext) -> dict[str, Any]:
             "limit": context.limit,
             "check_invariants": context.check_invariants,
         },
-        **counts,
-        "hit_rate": result.counts.hit_rate,
-        "mean_usage": result.counts.mean_usage,
+        **counted("requests", "tokens_queried", "tokens_hit", "hit_rate"),
         "prefill_tokens_per_second": context.prefill_rate,
         "trace_repeat_rate": float(waterfall.repeat_rate),
+        **counted("preemptions", "preempted_requests", "preempted_tokens_queried"),
+        **counted("preempted_tokens_hit", "evictions", "peak_usage", "mean_usage"),
+        **counted("steps", "tokens_computed", "tokens_generated"),
         "explanation": {
             "ids": waterfall.ids,
             "repeated_ids": waterfall.repeated_ids,
