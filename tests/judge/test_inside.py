@@ -11,8 +11,6 @@ import pytest
 import kvfast
 import kvref
 from kvcheck.judge.inside_programs import inside_programs
-from kvcheck.play.fit import random_program
-from kvcheck.play.steps import Break, Program
 from kvcheck.play.verdicts import Level, first_violation
 from kvspec.config import ManagerConfig
 from kvspec.errors import UnsupportedError
@@ -41,32 +39,12 @@ STORIES = [
 ]
 
 
-def programs(batches: int) -> list[Program]:
-    can = RIGHT.capabilities
-    drawn = (p for batch in range(batches) for p in inside_programs(0, batch, 30))
-    cut = (random_program(p, can, CHOSEN, hashes_matter=False, oracle=None) for p in drawn)
-    return [
-        replace(each, steps=tuple(step for step in each.steps if not isinstance(step, Break)))
-        for each in cut
-        if each is not None
-    ]
-
-
 @pytest.mark.parametrize(("mistake", "rule"), MISTAKES)
 @pytest.mark.rule("KV-INSIDE-1", "KV-INSIDE-2", "KV-INSIDE-3", "KV-INSIDE-4", "KV-INSIDE-6")
 def test_a_mistake_is_found_by_a_story(mistake: str, rule: str) -> None:
     subject = mistaken(mistake)
     found = [first_violation(program, subject, Level.SAFETY) for program in STORIES]
     assert rule in {violation.rule for violation in found if violation}
-
-
-@pytest.mark.deep
-def test_random_programs_find_each_mistake() -> None:
-    drawn = programs(3)
-    for mistake, rule in MISTAKES:
-        subject = mistaken(mistake)
-        found = (first_violation(program, subject, Level.SAFETY) for program in drawn)
-        assert any(each is not None and each.rule == rule for each in found), mistake
 
 
 FULL = FullAttentionSpec(4, 1, 8, "float16")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import replace
 from random import Random
 
 import pytest
@@ -12,7 +11,6 @@ import pytest
 import kvfast
 import kvref
 from kvcheck.play import steps as st
-from kvcheck.play.illegal_operations import ILLEGAL_OPERATIONS
 from kvcheck.play.left_out import LeftOut
 from kvcheck.play.performing import perform
 from kvcheck.play.random_configs import random_config
@@ -28,9 +26,8 @@ from kvref.block_pool import BlockPool
 from kvref.implementation import ReferenceImplementation
 from kvspec.interface import HitRateWindow, Implementation
 from kvspec.policy import Policy
-from kvspec.profile import find_profile
 from tests.mistakes import POOLS, in_both, mistaken, of_kvfast
-from tests.programs import SCENARIOS, configured, steps_of
+from tests.programs import SCENARIOS
 
 REFERENCE = kvref.implementation()
 
@@ -178,30 +175,6 @@ def test_a_situation_that_never_came_up_is_named() -> None:
     assert missed(counts) == ()
     del counts["align move"]
     assert missed(counts) == ("align move",)
-
-
-GROUPS = (
-    "full of 1",
-    # Null is a legal hit in these two: the next token reads nothing of the first block.
-    "window 1 of 1",
-    "chunk 2 of 2",
-    "window 3 of 2",
-    "mamba all of 1",
-)
-STORY = (
-    "arrive 0 0 1; break call=(N); admit; run; break call=(N)",
-    "arrive 0 0 1 1; break who=1 call=(N); release; break call=(N)",
-)
-
-
-@pytest.mark.parametrize("group", GROUPS)
-@pytest.mark.parametrize("number", range(len(ILLEGAL_OPERATIONS)))
-def test_the_reference_refuses_every_illegal_operation(group: str, number: int) -> None:
-    steps = tuple(steps_of(*(line.replace("N", str(number)) for line in STORY)))
-    config = configured(f"pool 12; {group}")
-    for policy in (config.policy, find_profile("vllm-0.33").policy):
-        program = Program(replace(config, policy=policy), steps)
-        assert first_violation(program, kvref.implementation(), Level.SAFETY) is None
 
 
 NUM_MODELS = 600
