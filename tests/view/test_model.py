@@ -18,13 +18,14 @@ from kvcheck.play.state import View, digest
 from kvcheck.records.select import shipped_records
 from kvcheck.records.trace import replay_trace
 from kvcheck.tools.view import NotShownError, load
-from kvcheck.view.model import Frame, Marks, Violation, life_of_requests, marks_of
+from kvcheck.view.model import Marks, Violation, life_of_requests, marks_of
 from kvcheck.view.page import SHOWN_CHARACTERS, content, embedded, page, queue_change
 from kvcheck.view.text import MEANINGS
 from kvspec.operations import OPERATIONS
 from kvspec.policy import Policy
 from kvspec.record import Operation
-from tests.cases import Case, cases
+from tests.cases import Case, cases, words
+from tests.commands import said_by
 from tests.records.changed import Tape
 from tests.records.test_profile import HEAD, played_with, profile_file
 from tests.view.records import LARGE, SMALL, renamed, rewritten, with_wrong_answer
@@ -80,99 +81,55 @@ def test_a_released_request_that_never_ran_waits_and_a_name_used_again_begins_ag
     }
 
 
-def test_the_first_difference_is_found_and_small_pools_show_what_was_recorded(
-    tmp_path: Path,
-) -> None:
-    recording = load(with_wrong_answer(tmp_path), KVREF)
-    assert recording.violation is not None
-    assert recording.violation.operation == 12
-    assert "expected [[6]]" in recording.violation.text
-    assert "got      [[5]]" in recording.violation.text
-    assert len(recording.frames) == 35
-    assert (recording.replayed_on, recording.notes) == ("kvref", ())
-
-
-def test_a_replayed_pool_ends_with_the_first_difference(tmp_path: Path) -> None:
-    recording = load(with_wrong_answer(tmp_path, LARGE, 8), KVREF)
-    assert recording.violation is not None
-    assert recording.violation.operation == 8
-    assert len(recording.frames) == 10
-    assert recording.notes == ("This page ends with operation 8 of 31: it differs.",)
-
-
-def test_a_different_new_manager_is_a_violation_before_the_first_operation(tmp_path: Path) -> None:
-    def change(lines: list[dict[str, Any]]) -> None:
-        lines[0]["none_hash"] = "00" * 32
-
-    recording = load(rewritten(SMALL, tmp_path / "seed.jsonl", change), KVREF)
-    assert recording.violation is not None
-    assert recording.violation.operation == -1
-
-
-def test_quirks_end_the_comparison_and_the_page_says_where(tmp_path: Path) -> None:
-    def change(lines: list[dict[str, Any]]) -> None:
-        lines[8]["quirks"] = ["late_block_multimodal"]
-        lines[0]["quirks"] = ["late_block_multimodal"]
-
-    recording = load(rewritten(SMALL, tmp_path / "quirk.jsonl", change), KVREF)
-    assert recording.violation is None
-    assert len(recording.frames) == 35
-    [note] = recording.notes
-    assert note.startswith("Operation 7 is marked as a quirk")
-
-
-def test_what_does_not_fit_is_left_out_and_said(tmp_path: Path) -> None:
-    first = load(SMALL, max_cells=80)
-    assert [_index(frame) for frame in first.frames] == [-1, *range(9)]
-    assert first.num_operations == 34
-    [note] = first.notes
-    assert "the first 10 of 35 states" in note
-
-    wrong = with_wrong_answer(tmp_path)
-    last = load(wrong, KVREF, max_cells=40)
-    assert [_index(frame) for frame in last.frames] == [8, 9, 10, 11, 12]
-    assert len(last.notes) == 2
-    assert last.frames[0].state.fields == load(SMALL).frames[9].state.fields
-
-
-def test_a_page_may_begin_later() -> None:
-    later = load(SMALL, first_operation=20, max_cells=64)
-    assert [_index(frame) for frame in later.frames] == list(range(20, 28))
-    assert "the first 8 of 14 states" in later.notes[0]
-    whole = load(SMALL, first_operation=20)
-    assert [_index(frame) for frame in whole.frames] == list(range(20, 34))
-    assert whole.frames == load(SMALL).frames[21:]
-    assert whole.notes == ()
-    with pytest.raises(NotShownError, match="no operation 34; there are 34, counted from 0"):
-        load(SMALL, first_operation=34)
-
-
-def test_a_page_can_not_begin_behind_the_last_known_state(tmp_path: Path) -> None:
-    wrong = with_wrong_answer(tmp_path, LARGE, 8)
-    with pytest.raises(NotShownError, match="from operation 9 on; choose one up to 8"):
-        load(wrong, KVREF, first_operation=9)
-    assert [_index(frame) for frame in load(wrong, KVREF, first_operation=8).frames] == [8]
-
-
-def _index(frame: Frame) -> int:
-    return -1 if frame.operation is None else frame.operation.index
-
-
-def test_what_can_not_be_shown_is_said_in_one_line(tmp_path: Path) -> None:
-    with pytest.raises(NotShownError, match=r"100 blocks.*--impl kvref"):
-        load(LARGE)
+def edited(folder: Path, name: str, **how: Any) -> Path:
+    """Write a record with what is asked for: a wrong answer, a line replaced, or fewer lines."""
+    source = {"small": SMALL, "large": LARGE}.get(name)
+    if source is None:
+        path = folder / f"{name}.jsonl"
+        path.write_text('{"type":"header","format":"kv-cache-planning","version":1,"source":"x"}\n')
+        return path
+    if "wrong" in how:
+        return with_wrong_answer(folder, source, how["wrong"])
 
     def change(lines: list[dict[str, Any]]) -> None:
-        lines[0].update(initial=None, raises="ValueError")
-        lines[1:-1] = []
-        lines[-1]["num_ops"] = 0
+        for member, value in how.items():
+            lines[0][member] = value
+        if "quirks" in how:
+            lines[8]["quirks"] = how["quirks"]
+        if "raises" in how:
+            lines[0]["initial"] = None
+            lines[1:-1] = []
+            lines[-1]["num_ops"] = 0
 
-    with pytest.raises(NotShownError, match="must fail with ValueError"):
-        load(rewritten(SMALL, tmp_path / "fails.jsonl", change))
-    planning = tmp_path / "planning.jsonl"
-    planning.write_text('{"type":"header","format":"kv-cache-planning","version":1,"source":"x"}\n')
-    with pytest.raises(NotShownError, match="planning file"):
-        load(planning)
+    return rewritten(source, folder / "changed.jsonl", change) if how else source
+
+
+@pytest.mark.parametrize("case", cases(__file__, "shown.txt"), ids=str)
+def test_what_is_shown_of_a_record(case: Case, tmp_path: Path) -> None:
+    (name,), how = words(case.given[0])
+    names = ("max_cells", "first_operation")
+    options = {each: how.pop(each) for each in names if each in how}
+    on = KVREF if how.pop("replayed", False) else None
+    path = edited(tmp_path, name, **{k: [*v] if k == "quirks" else v for k, v in how.items()})
+    try:
+        found = load(path, on, **options)
+    except NotShownError as error:
+        case.expect([str(error).replace(f"{path.parent}/", "")])
+        return
+    shown = [frame.operation.index if frame.operation else -1 for frame in found.frames]
+    assert shown == [*range(shown[0], shown[-1] + 1)]
+    if name == "small":
+        whole = [frame.state.fields for frame in load(SMALL).frames]
+        assert [frame.state.fields for frame in found.frames] == whole[shown[0] + 1 : shown[-1] + 2]
+    wrong = found.violation
+    said = "" if wrong is None else wrong.text.partition("\n  state")[0]
+    case.expect(
+        [
+            f"{shown[0]} … {shown[-1]} of {found.num_operations} operations, {found.replayed_on}",
+            *found.notes,
+            *([f"at {wrong.operation}:", *said.splitlines()[1:]] if wrong else []),
+        ]
+    )
 
 
 def data_of(html: str) -> Any:
@@ -254,31 +211,21 @@ def test_a_rule_that_is_broken_is_shown_with_its_name() -> None:
     assert content(recording)["violation"]["title"] == "KV-POOL-8 (reverse release)"
 
 
-def test_a_page_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    target = tmp_path / "page.html"
-    assert main(["view", str(SMALL), "-o", str(target)]) == 0
-    assert capsys.readouterr().out == f"{target}: 34 operations of {SMALL}\n"
-    assert target.read_text("utf-8").startswith("<!DOCTYPE html>")
-
-
-def test_a_difference_is_written_shown_and_ends_with_1(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_a_page_is_written_or_its_place_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    target = tmp_path / "page.html"
+    monkeypatch.chdir(tmp_path)
     wrong = with_wrong_answer(tmp_path)
-    assert main(["view", str(wrong), "--impl", "kvref", "-o", str(target)]) == 1
-    out = capsys.readouterr().out
-    assert f"{wrong}, line 14: operation 12, 'c', allocate_slots" in out
-    assert "expected [[6]]" in out
-    assert "expected [[6]]" in target.read_text("utf-8")
-
-
-def test_a_place_that_can_not_be_written_is_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    target = tmp_path / "nowhere" / "page.html"
-    assert main(["view", str(SMALL), "-o", str(target)]) == 2
-    assert str(target) in capsys.readouterr().err
+    assert said_by(f"view {SMALL} -o page.html", capsys) == [
+        f"page.html: 34 operations of {SMALL}", "exit code 0",
+    ]  # fmt: skip
+    assert Path("page.html").read_text("utf-8").startswith("<!DOCTYPE html>")
+    said = said_by(f"view {wrong} --impl kvref -o page.html", capsys)
+    assert f"{wrong}, line 14: operation 12, 'c', allocate_slots" in "\n".join(said)
+    assert said[-1] == "exit code 1"
+    assert "expected [[6]]" in "\n".join(said)
+    assert "expected [[6]]" in Path("page.html").read_text("utf-8")
+    assert "nowhere/page.html" in said_by(f"view {SMALL} -o nowhere/page.html", capsys)[0]
 
 
 def test_a_record_without_a_policy_is_replayed_under_the_profile(
