@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
-from types import MappingProxyType
 
 from kvcheck.offload.orders import Expected
 from kvcheck.play.lives import BrokenRuleError
 from kvspec.offload import (
+    ORDERS,
     Found,
     OffloadCapabilities,
     OffloadConfig,
@@ -18,14 +18,7 @@ from kvspec.offload import (
     TierTransfer,
 )
 
-ORDER_RULES = MappingProxyType(
-    {
-        "lru": "KV-TIER-16",
-        "lfu": "KV-TIER-29",
-        "priority": "KV-TIER-30",
-        "arc": "KV-TIER-31",
-    }
-)
+ORDER_RULES = dict(zip(ORDERS, (f"KV-TIER-{n}" for n in (16, 29, 30, 31)), strict=True))
 
 
 class Shadow:
@@ -64,6 +57,7 @@ class Shadow:
         self.last_step: dict[bytes, int] = {}
         self.owner: dict[bytes, str] = {}
         self.num_over = 0
+        self.due: list[bytes] | None = None
         self.awaited: dict[str, set[bytes]] = {}
         self.reason: dict[bytes, str] = {}
 
@@ -130,11 +124,13 @@ class Shadow:
         rule = "KV-TIER-26" if tenant in self.config.quotas else "KV-TIER-20"
         if found == Found.PENDING:
             self.tried["KV-TIER-20"] += 1
-            self.num_over = self.over(1, tenant)
-            own = [key for key in self.evictable() if self.owner[key] == tenant]
-            self.judge(
-                rule, self.num_over <= len(own), f"{_(key)} is above the quota of its tenant"
-            )
+            self.num_over, room = self.over(1, tenant), self.evictable()
+            own = [key for key in room if self.owner[key] == tenant]
+            is_so = self.num_over <= len(own)
+            self.judge(rule, is_so, f"{_(key)} is above the quota of its tenant")
+            self.expected.came(key)
+            needed = max(1 - self.num_free, self.num_over)
+            self.due = self._due(needed, self.num_over, room, tenant)
             self.pending[key], self.promoted[key] = None, tier
             self.reason.pop(key, None)
             self._came(key, tenant)
@@ -178,14 +174,14 @@ class Shadow:
         for key in store.evicted:
             self._may_leave(key, keys)
         own = sum(self.owner[key] == tenant for key in store.evicted)
-        problem = f"{num_over} of tenant {tenant!r} had to give way, and {own} did"
-        self.judge(rule, own >= num_over, problem)
+        self.judge(rule, own >= num_over, f"{num_over} of {tenant!r} had to give way, {own} did")
         needed = max(num_over, len(seen) - self.num_free)
         is_so = len(set(store.evicted)) == len(store.evicted) == max(0, needed)
         self.judge(rule, is_so, f"{needed} had to give way, and {_(*store.evicted)} did")
         for key in seen:
             self.expected.came(key)
-        self._judge_order(store.evicted, room, num_over, tenant)
+        due = self._due(len(store.evicted), num_over, room, tenant)
+        self._judge_order(store.evicted, due)
         for key in store.evicted:
             self.leaves(key)
         for key, place in zip(store.keys, store.places, strict=True):
@@ -193,22 +189,27 @@ class Shadow:
             self._takes(key, place, "KV-TIER-12")
         self.use(keys, who)
 
-    def _judge_order(
-        self, evicted: Sequence[bytes], room: Sequence[bytes], num_over: int, tenant: str
-    ) -> None:
-        """Judge who gave way, where the order is promised and no tier behind has a say."""
-        if self.config.order not in self.capabilities.orders or self.num_lower:
-            return
+    def _due(
+        self, number: int, num_over: int, room: Sequence[bytes], tenant: str
+    ) -> list[bytes] | None:
+        """Return who must give way by the order; None where it is not promised, or has no say.
+
+        What a waiting request was told of may be kept in several ways.
+        """
+        is_awaited = self.num_lower and any(self.awaited.values())
+        if is_awaited or self.config.order not in self.capabilities.orders:
+            return None
         here = [key for key in self.used if key in self.ready or key in self.pending]
         own = [key for key in room if self.owner[key] == tenant]
         due = self.expected.due(num_over, own, here)
         left = [key for key in room if key not in due]
         here = [key for key in here if key not in due]
-        due += self.expected.due(len(evicted) - len(due), left, here)
-        problem = (
-            f"{_(*evicted)} gave way, and the first to go by {self.config.order} are {_(*due)}"
-        )
-        self.judge(ORDER_RULES[self.config.order], list(evicted) == due, problem)
+        return due + self.expected.due(number - len(due), left, here)
+
+    def _judge_order(self, gone: Sequence[bytes], due: Sequence[bytes] | None) -> None:
+        if due is not None:
+            problem = f"{_(*gone)} gave way, and the first to go are {_(*due)}"
+            self.judge(ORDER_RULES[self.config.order], list(gone) == due, problem)
 
     def stored(self, keys: Sequence[bytes], *, success: bool) -> None:
         """Move keys from pending to ready, or drop them."""
@@ -348,8 +349,9 @@ class Shadow:
             problem = f"{self.num_over} of its tenant had to give way, and {_(*gone)} did"
             self.judge("KV-TIER-26", len(gone) >= self.num_over, problem)
         is_so = len(gone) <= max(0, -self.num_free, self.num_over)
-        self.num_over = 0
         self.judge("KV-TIER-13", is_so, f"{_(*gone)} gave way, and there was room")
+        self._judge_order(gone, self.due)
+        self.num_over, self.due = 0, None
         for key in gone:
             self._may_leave(key, ())
             self.leaves(key)
