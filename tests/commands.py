@@ -13,22 +13,8 @@ import pytest
 from kvcheck.cli import main
 from tests.source import ROOT
 
-LEAKS = """
-from kvref.block_pool import BlockPool
-from kvref.implementation import ReferenceImplementation
-
-
-class Leaks(BlockPool):
-    def release(self, blocks):
-        for block in blocks:
-            if block:
-                self.ref_counts[block] -= 1
-
-
-def implementation():
-    return ReferenceImplementation(Leaks)
-"""
-"""A module whose pool gives nothing back."""
+LEAKS = "mistake:LeaksUnhashedBlocks"
+"""An implementation whose pool gives blocks without a key not back."""
 
 
 def python(*args: str, folder: Path = ROOT, **options: Any) -> subprocess.CompletedProcess[str]:

@@ -62,10 +62,9 @@ def test_the_reference_conforms_under_a_profile(tmp_path: Path) -> None:
 @pytest.fixture(scope="module")
 def leaky(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     folder = tmp_path_factory.mktemp("leaky")
-    (folder / "leaky.py").write_text(LEAKS)
     outputs = ("--records", "found", "--html", "page.html", "--junit", "junit.xml")
     arguments = ("-v", "--budget", "directed", "--rules", "KV-POOL-15", *outputs)
-    done = run(folder, "leaky:implementation", *arguments)
+    done = run(folder, LEAKS, *arguments)
     assert done.returncode == 1, done.stderr
     return folder, done.stdout
 
@@ -90,10 +89,10 @@ def test_each_violation_becomes_a_record_that_can_be_replayed_and_looked_at(
 ) -> None:
     folder, shown = leaky
     record = "found/KV-POOL-15.jsonl"
-    line = f"  record    kvspec golden {record} --impl leaky:implementation"
+    line = f"  record    kvspec golden {record} --impl {LEAKS}"
     assert line in shown.splitlines()
     assert kvspec(folder, "golden", record, "--impl", "kvref").returncode == 0
-    assert kvspec(folder, "golden", record, "--impl", "leaky:implementation").returncode == 1
+    assert kvspec(folder, "golden", record, "--impl", LEAKS).returncode == 1
     viewed = kvspec(folder, "view", record, "-o", "record.html")
     assert viewed.returncode == 0, viewed.stderr
     assert '"rule":"KV-POOL-15"' in (folder / "record.html").read_text("utf-8")
@@ -103,8 +102,6 @@ def test_each_violation_becomes_a_record_that_can_be_replayed_and_looked_at(
 def test_ctrl_c_ends_a_deep_run_with_its_report(
     broken: bool, exit_code: int, tmp_path: Path
 ) -> None:
-    pool = "Leaks" if broken else ""
-    (tmp_path / "leaky.py").write_text(LEAKS.replace("Leaks)", f"{pool})"))
     asked = ("--level", "safety", "--rules", "KV-POOL-15")
     arguments = ("--budget", "deep", *asked)
     # What was started in the background by a script ignores Ctrl-C, and so do its children.
@@ -115,7 +112,7 @@ def test_ctrl_c_ends_a_deep_run_with_its_report(
         "suite.random_programs = lambda *asked: Path('begun').touch() or draw(*asked)\n"
         "sys.exit(main())"
     )
-    command = [sys.executable, "-c", code, "check", "leaky:implementation", *arguments]
+    command = [sys.executable, "-c", code, "check", LEAKS if broken else "kvref", *arguments]
     with subprocess.Popen(
         command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
@@ -187,9 +184,8 @@ def test_a_run_that_checked_nothing_of_a_rule_does_not_conform(
 
 
 def test_a_run_can_end_at_the_first_failure(tmp_path: Path) -> None:
-    (tmp_path / "leaks.py").write_text(LEAKS)
     few, all_of_them = (
-        json.loads(run(tmp_path, "leaks:implementation", *budget, "--json", "-").stdout)
+        json.loads(run(tmp_path, LEAKS, *budget, "--json", "-").stdout)
         for budget in (("-x",), ("--budget", "directed"))
     )
     assert len(few["violations"]) == 1
@@ -197,7 +193,7 @@ def test_a_run_can_end_at_the_first_failure(tmp_path: Path) -> None:
     assert 0 < few["directed"] < all_of_them["directed"]
     assert few["random"] == 0
     assert few["counts"]["not exercised"] > all_of_them["counts"]["not exercised"]
-    said = run(tmp_path, "leaks:implementation", "-x").stdout
+    said = run(tmp_path, LEAKS, "-x").stdout
     assert "stopped early      at the first failure; the rest was not run" in said
     refused = run(tmp_path, "kvref", "-x", "--write-expect", "known.toml")
     assert "-x ends at the first failure; leave it out, or --expect" in refused.stderr

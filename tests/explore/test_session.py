@@ -105,8 +105,7 @@ def explore(folder: Path, *args: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize("jobs", ["1", "2"])
 def test_a_broken_rule_is_told_in_words_in_json_and_as_a_record(tmp_path: Path, jobs: str) -> None:
-    (tmp_path / "leaking.py").write_text(LEAKS, encoding="utf-8")
-    chosen = ("--impl", "leaking:implementation", "--config", "pool", "--jobs", jobs)
+    chosen = ("--impl", LEAKS, "--config", "pool", "--jobs", jobs)
     done = explore(tmp_path, *chosen, "--records", "records", "--json", "-")
     assert done.returncode == 1, done.stderr
     document = json.loads(done.stdout)
@@ -116,8 +115,8 @@ def test_a_broken_rule_is_told_in_words_in_json_and_as_a_record(tmp_path: Path, 
     assert violation["operations"][-1]["op"] == "free"
     assert "leaked" in done.stderr
     (record,) = (tmp_path / "records").iterdir()
-    assert f"kvspec golden records/{record.name} --impl leaking:implementation" in done.stderr
-    for name, code in (("leaking:implementation", 1), ("kvref", 0)):
+    assert f"kvspec golden records/{record.name} --impl {LEAKS}" in done.stderr
+    for name, code in ((LEAKS, 1), ("kvref", 0)):
         again = kvspec(tmp_path, "golden", f"records/{record.name}", "--impl", name)
         assert again.returncode == code, again.stdout
 

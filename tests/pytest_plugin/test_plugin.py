@@ -26,34 +26,10 @@ from tests.source import ROOT
 
 pytest_plugins = "pytester"
 
-TWINS = (
-    LEAKS
-    + """
-
-class NewestDuplicateFirst(BlockPool):
-    def register(self, block, key, num_tokens):
-        super().register(block, key, num_tokens)
-        self.cached[key] = [block, *(other for other in self.cached[key] if other != block)]
-
-
-def newest_first():
-    return ReferenceImplementation(NewestDuplicateFirst)
-
-
-class WrongWindow(ReferenceImplementation):
-    def make_hit_rate_window(self, max_requests=1000):
-        return super().make_hit_rate_window(max_requests + 1)
-
-
-def wrong_window():
-    return WrongWindow()
-"""
-)
-
 
 @pytest.fixture
 def project(pytester: pytest.Pytester) -> pytest.Pytester:
-    pytester.makepyfile(twins=TWINS, test_own="def test_own():\n    pass\n")
+    pytester.makepyfile(test_own="def test_own():\n    pass\n")
     return pytester
 
 
@@ -111,25 +87,25 @@ def test_what_conforms_passes_every_test_and_xdist_changes_nothing(
 
 
 @pytest.mark.parametrize(
-    ("factory", "rules"),
+    ("mistake", "rules"),
     [
-        ("implementation", ["KV-POOL-15"]),
-        ("newest_first", ["KV-POOL-13"]),
-        ("wrong_window", ["KV-STAT-4", "KV-STAT-5"]),
+        ("LeaksUnhashedBlocks", ["KV-POOL-15"]),
+        ("NewestDuplicateFirst", ["KV-POOL-13"]),
+        ("WindowCountsUpdates", ["KV-STAT-4", "KV-STAT-5"]),
     ],
 )
 def test_a_broken_twin_fails_the_tests_of_the_rules_it_breaks(
-    project: pytest.Pytester, factory: str, rules: list[str]
+    project: pytest.Pytester, mistake: str, rules: list[str]
 ) -> None:
     options = ("--kv-budget", "directed", "--kv-rules", "KV-POOL-*", "--kv-rules", "KV-STAT-*")
-    found = outcomes(project, "--kv-impl", f"twins:{factory}", *options)
+    found = outcomes(project, "--kv-impl", f"mistake:{mistake}", *options)
     assert named(found, "failure") == {f"kvspec::{rule}" for rule in rules}
 
 
 def test_a_failure_is_the_report_and_no_traceback(project: pytest.Pytester) -> None:
     done = project.runpytest_subprocess(
         "--kv-impl",
-        "twins:implementation",
+        LEAKS,
         "--kv-budget",
         "directed",
         "--kv-rules",
@@ -154,7 +130,7 @@ def test_a_failure_is_the_report_and_no_traceback(project: pytest.Pytester) -> N
 def test_a_rule_tested_alone_shows_what_cut_its_program_short(project: pytest.Pytester) -> None:
     options = (
         "--kv-impl",
-        "twins:implementation",
+        LEAKS,
         "--kv-budget",
         "directed",
         "--kv-rules",
@@ -169,11 +145,11 @@ def test_a_rule_tested_alone_shows_what_cut_its_program_short(project: pytest.Py
 def test_a_level_and_capabilities_leave_rules_out_with_the_reason(
     project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    serve = f"{sys.executable} -m kvcheck.cli serve twins:one_type"
-    more = """
-
-    def one_type():
+    serve = f"{sys.executable} -m kvcheck.cli serve one:OneType"
+    project.makepyfile(
+        one="""
         import dataclasses
+        from kvref.implementation import ReferenceImplementation
         from kvspec.interface import Capabilities, Feature
         from kvspec.specs import FullAttentionSpec
 
@@ -185,11 +161,8 @@ def test_a_level_and_capabilities_leave_rules_out_with_the_reason(
                     spec_types=frozenset({FullAttentionSpec}),
                     features=super().capabilities.features - {Feature.RESET},
                 )
-
-        return OneType()
-    """
-    with (project.path / "twins.py").open("a") as file:
-        file.write("\n".join(line[4:] for line in more.splitlines()))
+        """
+    )
     rules = [word for rule in ("CHUNK", "POOL", "STAT") for word in ("--kv-rules", f"KV-{rule}-*")]
     options = ("--kv-budget", "directed", "--kv-level", "safety", "-rs", *rules)
     done = project.runpytest_subprocess("--kv-impl", f"cmd:{serve}", *options)
@@ -269,20 +242,17 @@ def test_the_options_are_those_of_the_command(project: pytest.Pytester) -> None:
 
 def test_no_rule_passes_where_no_manager_is_made(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
-        refuser=LEAKS
-        + """
+        refuser="""
+        from kvref.implementation import ReferenceImplementation
+        from kvspec.errors import UnsupportedError
 
-class Refuser(ReferenceImplementation):
-    def create(self, config, **options):
-        raise UnsupportedError("anything", "refuser")
-
-
-def refuser():
-    return Refuser(BlockPool)
-"""
+        class Refuser(ReferenceImplementation):
+            def create(self, config, **options):
+                raise UnsupportedError("anything", "refuser")
+        """
     )
     rules = ("--kv-rules", "KV-POOL-1", "--kv-rules", "KV-SW-1", "--kv-budget", "directed")
-    found = outcomes(pytester, "--kv-impl", "refuser:refuser", "--kv-level", "safety", *rules)
+    found = outcomes(pytester, "--kv-impl", "refuser:Refuser", "--kv-level", "safety", *rules)
     assert set(found.values()) == {"failure"}, found
 
 
