@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,6 @@ from kvcheck.discovery import find_implementation
 from kvcheck.play.compare import Mismatch
 from kvcheck.play.recorder import Recorder
 from kvcheck.records.select import shipped_records
-from kvref.block_pool import BlockPool
 from kvspec.record import Header, Operation
 from kvspec.record_file import read_trace
 
@@ -58,11 +57,6 @@ def assert_is_made_again(path: Path) -> None:
 
 SMALL = shipped_records() / "life_of_blocks.jsonl"
 LARGE = shipped_records() / "identities.jsonl"
-
-
-class WrongWayRound(BlockPool):
-    def release(self, blocks: Iterable[int]) -> None:
-        super().release(list(reversed(list(blocks))))
 
 
 def fields(mismatch: Mismatch | None) -> list[str]:

@@ -20,26 +20,21 @@ from kvcheck.records.script import perform, script_of
 from kvcheck.records.select import shipped_records
 from kvcheck.records.shrink import NotFailingError, Shrinker, Shrunk
 from kvcheck.records.trace import replay_trace
-from kvref.block_pool import BlockPool
-from kvref.implementation import ReferenceImplementation
 from kvspec.config import ManagerConfig
 from kvspec.errors import InvalidArgumentError
 from kvspec.record import START_VERSION, Finding, Header, Operation
 from kvspec.record_file import read_trace, write_trace
 from tests.contract.builders import make_config
+from tests.mistakes import mistaken
 from tests.programs import SCENARIOS
-from tests.records.changed import WrongWayRound
 
 REFERENCE = kvref.implementation()
+WRONG_WAY_ROUND = mistaken("FreesFirstToLast")
 LIFE = shipped_records() / "life_of_blocks.jsonl"
 
 
-def wrong_way_round() -> ReferenceImplementation:
-    return ReferenceImplementation(WrongWayRound)
-
-
-def shrunk(path: Path, pool: type[BlockPool] = WrongWayRound, seconds: float = 30.0) -> Shrunk:
-    return Shrinker(path, ReferenceImplementation(pool), REFERENCE).run(seconds)
+def shrunk(path: Path) -> Shrunk:
+    return Shrinker(path, WRONG_WAY_ROUND, REFERENCE).run(30.0)
 
 
 def test_a_long_record_becomes_one_request_that_is_freed(tmp_path: Path) -> None:
@@ -64,13 +59,13 @@ def test_a_record_that_passes_has_nothing_to_shrink() -> None:
 
 
 def test_an_oracle_that_fails_the_record_itself_is_refused() -> None:
-    subject = ReferenceImplementation(WrongWayRound)
+    subject = WRONG_WAY_ROUND
     with pytest.raises(InvalidArgumentError, match="name another"):
         Shrinker(LIFE, subject, subject).run(1.0)
 
 
 def test_a_finding_stays_with_its_rule(tmp_path: Path) -> None:
-    subject = wrong_way_round()
+    subject = WRONG_WAY_ROUND
     for program in SCENARIOS:
         violation = first_violation(program, subject, Level.IDENTITY, REFERENCE)
         if violation is not None:
@@ -123,7 +118,7 @@ def test_the_command_writes_the_record_and_says_how_large_it_is(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     small, report = tmp_path / "small.jsonl", tmp_path / "report.json"
-    name = "tests.records.test_shrink:wrong_way_round"
+    name = "mistake:FreesFirstToLast"
     code = run(["shrink", str(LIFE), "--impl", name, "-o", str(small), "--json", str(report)])
     assert code == 0
     assert "of 28 operations" in capsys.readouterr().out
@@ -251,7 +246,7 @@ def test_shipped_records_pass_as_before(path: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("num_blocks", [12, 80])
 def test_a_subject_fails_it_where_it_failed_the_record(num_blocks: int, tmp_path: Path) -> None:
     before = recorded(tmp_path / "record.jsonl", num_blocks=num_blocks)
-    subject = ReferenceImplementation(WrongWayRound)
+    subject = WRONG_WAY_ROUND
     failed = [replay_trace(path, subject).mismatch for path in (before, redacted(before))]
     assert failed[0] is not None
     assert failed[1] is not None
