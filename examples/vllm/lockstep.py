@@ -79,7 +79,7 @@ class Lockstep:
         self.sides = [Side(make_scheduler(cls, setup, vllm_config(setup, model))) for cls in pair]
         ours = self.sides[1].scheduler
         if (setup.policy == "priority" or setup.fails) and not shadow:
-            withdraw_what_does_not_run(self.sides[0].scheduler.kv_cache_manager)
+            withdraw_what_does_not_run(self.sides[0].scheduler)
         if setup.is_async and setup.has_sessions and not is_since(33):
             for side in self.sides[: 1 + shadow]:
                 queue_once(side.scheduler)

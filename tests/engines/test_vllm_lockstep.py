@@ -177,12 +177,16 @@ def test_what_lock_step_leaves_out_stays_with_the_stock_manager(on_kvfast: Any) 
 
 
 @pytest.mark.usefixtures("engine")
-def test_a_fault_of_vllms_scheduler_is_not_kvfasts() -> None:
-    from examples.vllm.faults import ended
+def test_faults_of_vllms_scheduler_are_not_kvfasts() -> None:
+    from examples.vllm.faults import ended, recomputed
     from kvfast.engines.vllm.schedulers import KvfastScheduler
 
     assert "fourth has [1, 6, 4, 9]" in ended()  # no content of a failed load is hit
     assert "fourth has [1, 6, 7, 9]" in ended(KvfastScheduler)
+    for is_aborted, right in ((False, 4), (True, 0)):  # what another one computes in the same step
+        assert recomputed(is_aborted=is_aborted) == "second is behind 8 tokens"
+        mended = recomputed(KvfastScheduler, is_aborted=is_aborted)
+        assert mended == f"second is behind {right} tokens"
 
 
 def test_a_session_that_continued_in_steps_of_the_stock_path_has_a_new_seat(

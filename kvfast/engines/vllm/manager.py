@@ -209,15 +209,15 @@ class KvfastManager:
             self.fast.remove_skipped_blocks(mine, (*counts, *named.values())[0])
 
     def evict_blocks(self, block_ids: Iterable[int]) -> None:
-        """Drop the cached identity of these blocks, and of what was computed on a failed load.
-
-        vLLM calls it for loads that failed, once it has taken back the computed tokens of all that
-        have such a block in their lists (KV-MGR-24).
-        """
+        """Drop the cached identity of these blocks."""
         self.fast.evict_blocks(list(block_ids))
-        for request, planned in tuple(self.planned.values()):
-            if request.num_computed_tokens < planned:
-                self._withdraw(request, self.requests.held[request.request_id])
+
+    def withdraw(self, request: Any) -> None:
+        """Drop the keys of what a request has not computed, since a load failed (KV-MGR-24)."""
+        self.planned.pop(request.request_id, None)
+        if self.enable_caching:
+            held = self.requests.held[request.request_id]
+            self.fast.withdraw(held, request.num_computed_tokens)
 
     def reset_prefix_cache(self) -> bool:
         is_done = self.block_pool.reset_prefix_cache()

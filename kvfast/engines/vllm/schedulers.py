@@ -27,6 +27,7 @@ class OnKvfast(HashesRequests):
 
     kv_cache_manager: Any
     connector: Any
+    running: list[Any]
     kv_metrics_collector: Any
     kvfast_reason: str | None = "not built yet"
 
@@ -85,6 +86,19 @@ class OnKvfast(HashesRequests):
         if self.kvfast_reason is None:
             self.batched_steps.tell_last()
         return super().reset_prefix_cache(*args, **options)  # type: ignore[misc]  # the same
+
+    def _handle_invalid_blocks(self, invalid_block_ids: set[int], *given: Any) -> Any:
+        """Handle loads that failed: keys of what is to be computed again go (KV-MGR-24).
+
+        vLLM keeps them, and the next request would hit what is computed in a later step.
+        """
+        handle = super()._handle_invalid_blocks  # type: ignore[misc]  # as above
+        affected = handle(invalid_block_ids, *given)
+        if self.kvfast_reason is None:
+            for request in self.running:
+                if request.request_id in affected:
+                    self.kv_cache_manager.withdraw(request)
+        return affected
 
     def _update_request_as_session(self, session: Any, update: Any) -> None:
         """Handle a session's next input, which replaces a token that a hash may cover."""
