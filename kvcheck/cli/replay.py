@@ -73,6 +73,12 @@ _WRONG = (InvariantViolation, ReplayError, ExplanationError, UnrecordableError)
 @click.option(
     "--block-size", type=POSITIVE, help="Tokens in a block.  [default: the model's, or else 64]"
 )
+@click.option(
+    "--host-blocks",
+    type=POSITIVE,
+    metavar="N",
+    help="Blocks of a tier in host memory behind the pool, if IMPL has one.",
+)
 @json_option()
 @plot_option
 @html_option
@@ -216,7 +222,9 @@ def _outputs(given: dict[str, Any], options: ReplayOptions) -> MetricsOutput | N
 def _options(given: dict[str, Any]) -> ReplayOptions:
     """Return the pool as given, or what a model has in this memory, or an engine; and the rest."""
     names = ("max_tokens_per_step", "max_running", "arrival", "step_ms")
-    rest = {name: given[name] for name in names}
+    rest = {name: given[name] for name in names} | {"num_host_blocks": given["host_blocks"] or 0}
+    if given["host_blocks"] and given["engines"] is not None:
+        fail("--host-blocks is for one engine; leave out --engines")
     model = cached_model(given["model"], given["memories_gib"], given["tensor"])
     if model is not None and (len(given["memories_gib"]) != 1 or given["num_blocks"] is not None):
         fail("--model needs one --memory-gib, and no --num-blocks")

@@ -17,6 +17,7 @@ from kvcheck.tools.replay import turns, whatif
 from kvcheck.tools.replay.driver import Driver
 from kvcheck.tools.replay.formats.text import Prompt
 from kvcheck.tools.replay.options import ReplayOptions
+from kvcheck.tools.replay.tiered import TieredManager
 from kvcheck.tools.replay.trace import TraceRecord
 from kvcheck.tools.replay.units import Asked, Units, joined, units_of
 from kvcheck.tools.replay.whatif import (
@@ -66,8 +67,11 @@ def replayed(
     num_blocks: int,
     block_size: int,
     max_running: int = 1,
+    num_host_blocks: int = 0,
 ) -> int:
-    options = ReplayOptions(num_blocks, block_size, max_running=max_running)
+    options = ReplayOptions(
+        num_blocks, block_size, max_running=max_running, num_host_blocks=num_host_blocks
+    )
     driver = Driver(implementation, options, trace, trace_name="test", check_invariants=False)
     return driver.run().counts.tokens_hit // block_size
 
@@ -124,6 +128,34 @@ def test_a_host_tier_gives_back_what_two_lists_would(seed: int) -> None:
             hits, loaded = of_two_lists(units, num_blocks, num_host_blocks)
             assert round(point.lru * units.tokens) == hits * units.block_size
             assert point.num_loaded_tokens == loaded * units.block_size
+
+
+@pytest.mark.parametrize("make", [kvref.implementation, kvfast.implementation])
+def test_a_replay_with_a_host_tier_hits_up_to_what_an_endless_pool_does(
+    make: Callable[[], Implementation],
+) -> None:
+    trace = chats(1, 40)
+    units = units_of(trace, 16)
+    looked_up, size = look_up(units), units.smallest_pool + 7
+    hosts = (0, 1, 8, 40, 400, 9_000)
+    hits = [replayed(make(), trace, size, 16, num_host_blocks=number) for number in hosts]
+    assert hits[0] == lru_hits(looked_up, size)
+    assert hits[-1] == endless_hits(looked_up)
+    assert hits == sorted(set(hits))
+    both = [lru_hits(looked_up, size + number) for number in hosts]
+    assert all(replay <= stack for replay, stack in zip(hits, both, strict=True))
+
+
+def test_a_host_tier_that_is_not_told_of_full_blocks_gives_nothing_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    trace = chats(1, 40)
+    size = units_of(trace, 16).smallest_pool + 7
+    monkeypatch.setattr(TieredManager, "_note", lambda *_: None)
+    alone, beside = (
+        replayed(kvfast.implementation(), trace, size, 16, num_host_blocks=n) for n in (0, 400)
+    )
+    assert beside == alone
 
 
 def test_units_that_are_joined_count_the_same() -> None:

@@ -16,6 +16,7 @@ from kvcheck.tools.replay.explain import Explainer
 from kvcheck.tools.replay.options import ReplayOptions
 from kvcheck.tools.replay.result import Counts, Moment, PhaseSeconds, ReplayResult
 from kvcheck.tools.replay.series import Bucket, Series
+from kvcheck.tools.replay.tiered import with_tier
 from kvcheck.tools.replay.tokens import OUTPUT_TOKEN_BASE, output_tokens, prompt_tokens
 from kvcheck.tools.replay.trace import TraceError, TraceRecord
 from kvcheck.tools.replay.turns import Turns
@@ -75,9 +76,10 @@ class Driver:
     ) -> None:
         self._implementation = implementation
         self._options = options
-        self._manager: KVCacheManager = implementation.create(
+        self._made: KVCacheManager = implementation.create(
             options.manager_config(), check_invariants=check_invariants
         )
+        self._manager = self._made
         self._trace_name = trace_name
         self._on_progress = on_progress
         self._running: list[_Sequence] = []
@@ -85,6 +87,10 @@ class Driver:
         self._turns = Turns(map(self._checked, records))
         self._clock_ms = 0
         self._counts = Counts()
+        if options.num_host_blocks:
+            self._manager = with_tier(
+                implementation, self._made, options.num_host_blocks, self._counts
+            )
         self._seconds = PhaseSeconds()
         self._explainer = Explainer(options.block_size)
         self._series = Series()
@@ -234,7 +240,7 @@ class Driver:
         tokens = prompt_tokens(record)
         began = perf_counter()
         request = self._implementation.make_request(
-            self._manager, RequestInput(f"line-{record.place}", tokens)
+            self._made, RequestInput(f"line-{record.place}", tokens)
         )
         self._seconds.hash += perf_counter() - began
         self._waiting.append(_Sequence(record, request, record.input_length, output_tokens(record)))
@@ -334,7 +340,7 @@ class Driver:
             unknown = OUTPUT_TOKEN_BASE + self._counts.tokens_generated
             token = known[sequence.generated] if known else unknown
             began = perf_counter()
-            self._implementation.append_tokens(self._manager, sequence.request, (token,))
+            self._implementation.append_tokens(self._made, sequence.request, (token,))
             self._seconds.decode += perf_counter() - began
             self._counts.tokens_generated += 1
             sequence.generated += 1

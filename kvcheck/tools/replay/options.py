@@ -21,7 +21,7 @@ class ReplayOptions:
 
     `num_blocks` includes the null block. `block_size` is in tokens. `arrival`: `ignore` queues all
     requests at once, `timestamp` when the clock, which advances `step_ms` a step, reaches their
-    time.
+    time. `num_host_blocks`: of a tier behind the pool (KV-TIER-1 …); 0 for none.
     """
 
     num_blocks: int
@@ -30,9 +30,10 @@ class ReplayOptions:
     max_running: int = 256
     arrival: str = "ignore"
     step_ms: int = 25
+    num_host_blocks: int = 0
 
     def __post_init__(self) -> None:
-        minimum = {"num_blocks": 2}
+        minimum = {"num_blocks": 2, "num_host_blocks": 0}
         for name, value in self._numbers().items():
             if name == "arrival":
                 continue

@@ -77,6 +77,7 @@ def report(result: ReplayResult, context: ReplayContext) -> dict[str, Any]:
         **counted("preemptions", "preempted_requests", "preempted_tokens_queried"),
         **counted("preempted_tokens_hit", "evictions", "peak_usage", "mean_usage"),
         **counted("steps", "tokens_computed", "tokens_generated"),
+        **counted("tokens_loaded", "blocks_copied"),
         "explanation": {
             "ids": waterfall.ids,
             "repeated_ids": waterfall.repeated_ids,
@@ -165,6 +166,7 @@ def number_rows(content: dict[str, Any]) -> list[tuple[str, str]]:
         ("tokens queried", f"{content['tokens_queried']:,}"),
         ("tokens hit", f"{content['tokens_hit']:,}  ({hits})"),
         *_rows_beside(content),
+        *_rows_of_host(content),
         ("trace repeat rate", f"{content['trace_repeat_rate']:.2%} of ids"),
         ("evictions", f"{content['evictions']:,}"),
         ("preemptions", f"{content['preemptions']:,}"),
@@ -178,6 +180,16 @@ def number_rows(content: dict[str, Any]) -> list[tuple[str, str]]:
         ("tokens computed", f"{content['tokens_computed']:,}"),
         ("tokens generated", f"{content['tokens_generated']:,}"),
     ]
+
+
+def _rows_of_host(content: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield what a host tier gave back, and what it was given."""
+    if num_blocks := content["options"]["num_host_blocks"]:
+        loaded, copied = content["tokens_loaded"], content["blocks_copied"]
+        yield (
+            "from the host",
+            f"{loaded:,} tokens loaded, {copied:,} blocks copied to its {num_blocks:,}",
+        )
 
 
 def _rows_beside(content: dict[str, Any]) -> Iterator[tuple[str, str]]:

@@ -25,6 +25,8 @@ class Counts:
     steps: int = 0
     tokens_computed: int = 0
     tokens_generated: int = 0
+    tokens_loaded: int = 0
+    blocks_copied: int = 0
     peak_usage: float = 0.0
     usage_sum: float = 0.0
 
