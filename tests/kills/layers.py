@@ -7,13 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 from itertools import chain, count, islice
 from types import MappingProxyType
 from typing import Any
-
-from hypothesis import find, settings
-from hypothesis.errors import NoSuchExample
 
 import kvref
 from kvcheck.explore.configurations import configurations
@@ -33,8 +30,6 @@ from tests.brute_force.stories import NUM_NAMED, first_stories, history_finds
 from tests.explore.managers import explored
 from tests.kills.directed import directed_checks, finds, interrupted, plan_checks
 from tests.lockstep.production import finds_difference
-from tests.plans.properties import CASES, CHECKS, Case
-from tests.plans.test_properties import SEARCH, fails
 from tests.planted import report_of
 
 NUM_RANDOM = 300
@@ -43,8 +38,6 @@ MAX_STEPS = 40
 PRODUCTION_OPERATIONS = 20_000
 MAX_EDGES = 2_000
 """Of each configuration that is explored."""
-MODELS = settings(SEARCH, max_examples=300)
-"""For each property of plans."""
 REFERENCE = kvref.implementation()
 
 MANAGERS, TIERS = frozenset({"manager"}), frozenset({"tier", "tree"})
@@ -131,21 +124,6 @@ def traces(mistake: Mistake) -> str | None:
     return None
 
 
-def properties(mistake: Mistake) -> str | None:
-    subject = mistake.make()
-    for name in CHECKS:
-        try:
-            find(CASES, partial(_fails, subject, name), settings=MODELS)
-        except NoSuchExample:
-            continue
-        return name
-    return None
-
-
-def _fails(subject: Implementation, name: str, case: Case) -> bool:
-    return fails(subject, case, name)
-
-
 def _first(
     checks: Sequence[Example], subject: Implementation, oracle: Implementation | None = None
 ) -> str | None:
@@ -204,11 +182,6 @@ LAYERS: Mapping[str, Layer] = MappingProxyType(
         ),
         "traces": Layer("the recorded traces that are shipped", ALONE, traces),
         "explore": Layer(f"small configurations, {MAX_EDGES:,} edges each", MANAGERS, explore),
-        "properties": Layer(
-            f"properties of plans, {MODELS.max_examples} models each",
-            frozenset({"planner"}),
-            properties,
-        ),
     }
 )
 """In the order of the page's columns."""
