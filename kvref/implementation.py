@@ -163,8 +163,8 @@ class ReferenceImplementation:
 
     @property
     def tree_capabilities(self) -> TreeCapabilities:
-        """All parts, all orders, and sessions."""
-        return TreeCapabilities(has_sessions=True)
+        """All parts, all orders, sessions, and mirrors."""
+        return TreeCapabilities(has_sessions=True, has_host=True)
 
     def make_tree(self, config: TreeConfig) -> PrefixTree:
         """Make an empty tree of prefixes (KV-TREE-33)."""

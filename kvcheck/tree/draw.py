@@ -15,7 +15,6 @@ WEIGHTS: Mapping[str, float] = MappingProxyType(
         **{"arrive": 14, "serve": 14, "match": 6, "admit": 20, "extend": 14, "run": 16},
         **{"checkpoint": 10, "finish": 8, "abort": 3, "retract": 3, "evict": 3, "wrong": 1},
         "reset": 0.3,
-        "close": 2,
     }
 )
 
@@ -34,10 +33,21 @@ def drawn(seed: int, can: TreeCapabilities, *, num_moves: int = 100) -> Life:
     config, moves = _config(random, can), _moves(random, num_moves, can)
     later = Random(f"later {seed}")  # of what few subjects have: others keep their lives
     config = replace(config, tail_tokens=later.randint(0, 6) * (config.order == "tlru"))
-    if can.has_sessions:
-        names = ["", "", "s", "t"]
-        moves = (replace(move, session=later.choice(names)) for move in moves)
-    return Life(config, tuple(moves))
+    is_plain = not config.window_tokens and not config.num_states
+    if can.has_host and can.has_nodes and is_plain and later.random() < 0.5:
+        slots = config.page_size_tokens * later.choice([1, 2, 3, 4, 6, 12])
+        config = replace(config, num_host_slots=slots)
+    return Life(config, tuple(_with_more(moves, later, can)))
+
+
+def _with_more(moves: Iterator[Move], random: Random, can: TreeCapabilities) -> Iterator[Move]:
+    """Let requests be of sessions, and add moves that few subjects have."""
+    words = [*["close"] * can.has_sessions, *["complete"] * can.has_host * 4]
+    for move in moves:
+        yield replace(move, session=random.choice(["", "s", "t"]) if can.has_sessions else "")
+        if words and random.random() < 0.12:
+            numbers, session = (random.randint(0, 3), 0, 0), random.choice("st")
+            yield Move(random.choice(words), numbers=numbers, session=session)
 
 
 def _config(random: Random, can: TreeCapabilities) -> TreeConfig:
@@ -60,8 +70,7 @@ def _config(random: Random, can: TreeCapabilities) -> TreeConfig:
 def _moves(random: Random, number: int, can: TreeCapabilities) -> Iterator[Move]:
     names = [f"r{n}" for n in range(random.randint(2, 4))]
     words = ["arrive"] * len(names)
-    weights = {word: WEIGHTS[word] for word in WEIGHTS if word != "close" or can.has_sessions}
-    words += random.choices(list(weights), list(weights.values()), k=number)
+    words += random.choices(list(WEIGHTS), list(WEIGHTS.values()), k=number)
     for word in words:
         text = random.choice(TEXTS)
         numbers = (random.choice([1, 2, 3, 4, 12, 12]), random.randint(0, 3), random.randint(0, 1))

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
-from functools import partial
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import cast
 
 from kvcheck.tree.device import Running
+from kvcheck.tree.illegal import illegal_calls
+from kvcheck.tree.mirror import anywhere, on_device
+from kvcheck.tree.seen import Before, room_of, shown
 from kvcheck.tree.shadow import Shadow
+from kvcheck.tree.structure import Stored
 from kvspec.errors import InvalidArgumentError
 from kvspec.tree import (
+    MirroredTree,
     Part,
     SessionTree,
     TreeCapabilities,
     TreeConfig,
-    TreeCounts,
     TreeImplementation,
     TreeNode,
 )
@@ -39,17 +42,6 @@ class Move:
 class Life:
     config: TreeConfig
     moves: tuple[Move, ...]
-
-
-@dataclass(frozen=True)
-class Before:
-    """What was seen before a call."""
-
-    counts: Mapping[Part, TreeCounts] = field(default_factory=dict)
-    nodes: tuple[TreeNode, ...] = ()
-
-    def room(self, part: Part) -> int:
-        return self.counts[part].num_free + self.counts[part].num_evictable
 
 
 class Player:
@@ -77,7 +69,8 @@ class Player:
 
     def seen(self) -> Before:
         counts = {part: self.tree.counts(part) for part in self.shadow.parts}
-        return Before(counts, self.tree.nodes() if self.can.has_nodes else ())
+        nodes = self.tree.nodes() if self.can.has_nodes else ()
+        return Before(counts, on_device(nodes) if self.config.num_host_slots else nodes, nodes)
 
     def note(self, call: str, result: object = None) -> None:
         self.lines.append(call if result is None else f"{call} -> {result}")
@@ -93,7 +86,13 @@ class Player:
                 if name != who:
                     shadow.unchanged(name, request.row, row)
                 request.row = row
+        if self.config.num_host_slots:
+            shadow.mirror.begin(cast(MirroredTree, self.tree).take_transfers())
         now = self.seen()
+        if self.config.num_host_slots:
+            shadow.mirror.fit(now.mirrored, rule)
+            if rule not in ("KV-TREE-7", "KV-TREE-8", "KV-TREE-32"):
+                shadow.mirror.evicted(self.before.mirrored, now.mirrored)
         if self.can.has_nodes:
             shadow.nodes_fit(now.nodes, rule)
             shadow.changed(self.before.nodes, now.nodes, rule)
@@ -123,7 +122,7 @@ class Player:
             return
         before, num_tokens = self.before, self.tree.match(move.who)
         self.note(f"match {move.who}", num_tokens)
-        self.shadow.matched(request, num_tokens, before.nodes)
+        self.shadow.matched(request, num_tokens, anywhere(before.mirrored))
         self.after("KV-TREE-20", move.who)
         self.shadow.took_nothing("KV-TREE-20", before.counts, self.before.counts)
         self.shadow.used(request, num_tokens)
@@ -140,7 +139,7 @@ class Player:
             self.shadow.took_nothing("KV-TREE-21", before.counts, self.before.counts)
             needed = self.needed(0, min(number, len(request.tokens)), is_new=True)
             has_room = all(number <= before.room(part) for part, number in needed.items())
-            problem = f"{move.who} was refused, and needs {_shown(needed)} of {_room(before)}"
+            problem = f"{move.who} was refused, and needs {shown(needed)} of {room_of(before)}"
             is_so = not (has_room and self.can.admits_any_that_fit)
             self.shadow.judge("KV-TREE-22", is_so, problem)
             self.shadow.has_sure_ages &= self.can.admits_any_that_fit
@@ -150,10 +149,28 @@ class Player:
         if self.can.has_rows:
             request.row = self.tree.row(move.who)
             request.num_allocated = self.cut(request)
-        self.shadow.matched(request, num_cached, before.nodes, is_admitted=True)
+        self.shadow.matched(
+            request, num_cached, self.hit(request, before, num_cached, number), is_admitted=True
+        )
         self.shadow.admitted(move.who, num_cached)
         self.after("KV-TREE-16", move.who)
         self.shadow.used(request, num_cached, is_hit=True)
+
+    def hit(
+        self, request: Running, before: Before, num_cached: int, number: int
+    ) -> tuple[TreeNode, ...]:
+        """Return the nodes that a hit is of: without room to load, those on the device alone."""
+        text = request.tokens[:-1]
+        nodes = before.nodes, anywhere(before.mirrored)
+        device, whole = (len(Stored(self.config, n).slots_of(request.salt, text)) for n in nodes)
+        if not self.config.num_host_slots or device == whole:
+            return before.nodes
+        end = min(whole + number, len(request.tokens))
+        needed = -(-end // self.config.page_size_tokens) * self.config.page_size_tokens - device
+        is_so = num_cached == whole or before.counts[Part.FULL].num_free < needed
+        problem = f"{num_cached} tokens are a hit, {whole} with the host's, and {needed} fit"
+        self.shadow.judge("KV-TREE-40", is_so, problem, "KV-TREE-16", "KV-TREE-39")
+        return before.nodes if num_cached <= device else nodes[1]
 
     def cut(self, request: Running) -> int:
         """Return where an admitted part of a prompt ends: an engine may take a shorter one."""
@@ -203,7 +220,7 @@ class Player:
         self.shadow.extended(move.who)
         is_so = has_room or any(number > before.room(part) for part, number in needed.items())
         is_so |= not self.can.admits_any_that_fit
-        problem = f"{move.who} may not grow, and needs {_shown(needed)} of {_room(before)}"
+        problem = f"{move.who} may not grow, and needs {shown(needed)} of {room_of(before)}"
         self.shadow.judge("KV-TREE-36", is_so, problem)
 
     def run(self, move: Move) -> None:
@@ -223,6 +240,23 @@ class Player:
         self.note(f"checkpoint {move.who}")
         self.after("KV-TREE-7", move.who)
         self.shadow.wrote(request, was, request.row.num_protected)
+        self.mirrored(request, was)
+
+    def mirrored(self, request: Running, was: int) -> None:
+        """Judge copies after a checkpoint, if it stored something behind `was` tokens."""
+        end = request.num_computed // self.config.page_size_tokens * self.config.page_size_tokens
+        if self.config.num_host_slots and end > was:
+            self.shadow.mirror.stored(self.before.mirrored, request.salt, request.tokens[:end])
+
+    def complete(self, move: Move) -> None:
+        """Let a store be done."""
+        stores = sorted(self.shadow.mirror.stores)
+        if stores:
+            number = stores[move.numbers[0] % len(stores)]
+            self.shadow.mirror.complete(number, self.shadow.device.full)
+            cast(MirroredTree, self.tree).complete(number)
+            self.note(f"complete {number}")
+            self.after("KV-TREE-38")
 
     def finish(self, move: Move) -> None:
         """End a request; one that has not run since its last allocation runs first."""
@@ -236,6 +270,7 @@ class Player:
         self.note(f"finish {move.who}")
         self.after("KV-TREE-8", move.who)
         self.shadow.wrote(request, request.row.num_protected, request.num_computed)
+        self.mirrored(request, request.row.num_protected)
         self.shadow.ages.keep(request.salt, request.tokens[: request.num_computed], request.session)
 
     def abort(self, move: Move) -> None:
@@ -275,7 +310,8 @@ class Player:
 
     def reset(self, move: Move) -> None:
         is_idle = not any(request.is_running for request in self.requests.values())
-        if not (self.can.has_reset and is_idle) or self.shadow.kept(Part.STATE):
+        is_idle &= not self.shadow.mirror.locked and not self.shadow.kept(Part.STATE)
+        if not (self.can.has_reset and is_idle):
             return
         self.tree.reset()
         self.note("reset")
@@ -300,25 +336,7 @@ class Player:
         """Make an illegal call, if the subject says that it checks them."""
         if not self.can.checks_calls:
             return
-        running = [name for name, each in self.requests.items() if each.is_running]
-        waiting = [name for name in self.requests if name not in running]
-        tree = self.tree
-        calls: list[tuple[str, str, Callable[[], object]]] = [
-            ("KV-TREE-33", "finish nobody", lambda: tree.finish("nobody")),
-            ("KV-TREE-33", "evict -1", lambda: tree.evict(-1)),
-        ]
-        for name in running:
-            calls += [
-                ("KV-TREE-33", f"admit {name} again", partial(tree.admit, name, 1)),
-                ("KV-TREE-33", f"extend {name} 1000", partial(tree.extend, name, 1000)),
-                ("KV-TREE-32", "reset", tree.reset),
-            ]
-        for name in waiting:
-            calls += [
-                ("KV-TREE-33", f"arrive {name} [1]", partial(tree.arrive, name, [1])),
-                ("KV-TREE-33", f"checkpoint {name}", partial(tree.checkpoint, name)),
-                ("KV-TREE-33", f"extend {name} 1", partial(tree.extend, name, 1)),
-            ]
+        calls = illegal_calls(self.tree, self.requests)
         rule, name, call = calls[move.numbers[0] % len(calls)]
         try:
             call()
@@ -335,6 +353,8 @@ class Player:
         """End all that runs, admit all that waits one by one, and evict everything."""
         for name in [name for name, each in self.requests.items() if each.is_running]:
             self.finish(Move("finish", name))
+        while self.shadow.mirror.stores:
+            self.complete(Move("complete"))
         for name in list(self.requests):
             length = len(self.requests[name].tokens)
             needed = self.needed(0, length, is_new=True)
@@ -344,6 +364,8 @@ class Player:
                 self.shadow.judge("KV-TREE-22", is_so, f"{name} waits for ever")
                 self.run(Move("run"))
             self.abort(Move("abort", name))
+        if self.shadow.mirror.loads:
+            self.run(Move("run"))
         for number in (1, 1, 1, 1, 10**6) if self.can.has_evict else ():
             self.evict(Move("evict", numbers=(number, number // 2, number // 2)))
         for part in self.shadow.parts:
@@ -360,29 +382,13 @@ class Player:
         return request if request is not None and request.is_running else None
 
 
-def _shown(needed: Mapping[Part, int]) -> str:
-    return ", ".join(f"{number} {part}" for part, number in needed.items())
-
-
-def _room(before: Before) -> str:
-    return ", ".join(f"{before.room(part)} {part}" for part in before.counts)
-
-
 MOVES: Mapping[str, Callable[[Player, Move], None]] = MappingProxyType(
     {
-        "arrive": Player.arrive,
-        "serve": Player.serve,
-        "match": Player.match,
-        "admit": Player.admit,
-        "extend": Player.extend,
-        "run": Player.run,
-        "checkpoint": Player.checkpoint,
-        "finish": Player.finish,
-        "abort": Player.abort,
-        "retract": Player.retract,
-        "evict": Player.evict,
-        "reset": Player.reset,
-        "close": Player.close,
-        "wrong": Player.wrong,
+        move.__name__: move
+        for move in (
+            *(Player.arrive, Player.serve, Player.match, Player.admit, Player.extend, Player.run),
+            *(Player.checkpoint, Player.finish, Player.abort, Player.retract, Player.evict),
+            *(Player.reset, Player.wrong, Player.close, Player.complete),
+        )
     }
 )

@@ -55,7 +55,7 @@ class Ages:
     def see(self, stored: Stored) -> None:
         """Begin the ages of new prefixes, and forget those that are gone."""
         self.clock += 1
-        for prefix in stored.slots.keys() - self.of.keys():
+        for prefix in sorted(stored.slots.keys() - self.of.keys(), key=lambda each: len(each[1])):
             self.of[prefix] = Age(self.clock, self.clock)
             salt, tokens = prefix
             for each, age in self.of.items():

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from kvcheck.play.lives import BrokenRuleError
 from kvcheck.tree.device import Content, Device, Running
+from kvcheck.tree.mirror import Mirror
 from kvcheck.tree.order import Ages
 from kvcheck.tree.structure import Prefix, Stored
 from kvspec.tree import Part, Row, TreeCapabilities, TreeConfig, TreeCounts, TreeNode
@@ -16,7 +17,10 @@ ENDS = ("KV-TREE-8", "KV-TREE-35")
 
 
 class Shadow:
-    """`sizes`: slots of each part that the tree has. `tried`: how often each rule was tested."""
+    """`sizes`: slots of each part that the tree has. `tried`: how often each rule was tested.
+
+    `copied`: prefixes up to pages that transfers are about.
+    """
 
     def __init__(self, config: TreeConfig, can: TreeCapabilities) -> None:
         self.config, self.can = config, can
@@ -28,6 +32,8 @@ class Shadow:
         self.sizes = {part: size for part, size in sizes.items() if size}
         self.parts = tuple(self.sizes)
         self.device = Device(config.window_tokens)
+        self.mirror = Mirror(config, self.judge)
+        self.copied: set[Content] = set()
         self.requests: dict[str, Running] = {}
         self.ages = Ages(config)
         self.tried: Counter[str] = Counter()
@@ -98,7 +104,7 @@ class Shadow:
             "KV-TREE-6", got == num_cached, f"{got} of {num_cached} hit tokens are protected"
         )
         stale = self.device.stale(request, num_cached)
-        if stale is None:
+        if stale is None or self.config.num_host_slots:  # what is loaded is not there yet
             return
         part, at = stale
         slots = request.row.slots if part == Part.FULL else request.row.window_slots
@@ -118,6 +124,7 @@ class Shadow:
 
     def run(self) -> None:
         """Judge what each running request reads, then compute."""
+        self.mirror.load(self.device.full)
         for name, request in self.running.items() if self.can.has_rows else ():
             self._reads(name, request)
         for request in self.running.values():
@@ -186,9 +193,21 @@ class Shadow:
             problem = None
         for each in ("KV-TREE-1", "KV-TREE-4", "KV-TREE-25", "KV-TREE-29"):
             self.judge(each, problem is None or problem[0] != each, problem[1] if problem else "")
+        loading = self.mirror.loading
+        self.copied = self._copied(nodes)
         for node in nodes if self.can.has_rows else ():
-            self._holds(node, rule)
+            if loading.isdisjoint(node.slots):
+                self._holds(node, rule)
         self.ages.see(stored)
+
+    def _copied(self, nodes: Sequence[TreeNode]) -> set[Content]:
+        locked, page = self.mirror.locked, self.config.page_size_tokens
+        ends = [node for node in nodes if not locked.isdisjoint(node.slots)]
+        return {
+            (node.salt, node.tokens[:end])
+            for node in ends
+            for end in range(page, len(node.tokens) + 1, page)
+        }
 
     def changed(self, before: Sequence[TreeNode], nodes: Sequence[TreeNode], rule: str) -> None:
         """Judge what a call has done to pages that were stored before it, and are still."""
@@ -296,7 +315,8 @@ class Shadow:
         total = counts.num_free + counts.num_evictable + counts.num_protected + counts.num_rows
         self.judge("KV-TREE-12", total == self.sizes[part], f"{part}: {counts} are {total}", rule)
         if not self.running:
-            is_so = not counts.num_protected and counts.num_rows <= self.kept(part)
+            most = len(self.copied) * self.config.page_size_tokens
+            is_so = counts.num_protected <= most and counts.num_rows <= self.kept(part)
             first = rule if rule in ("KV-TREE-20", "KV-TREE-21") else "KV-TREE-13"
             self.judge(first, is_so, f"nobody runs, and {part} has {counts}", rule, "KV-TREE-13")
         if not self.can.has_rows:
@@ -309,7 +329,8 @@ class Shadow:
         least, most = self._protected(part)
         got = counts.num_protected
         problem = f"{got} of {part} are protected, and rows lock at least {least}"
-        self.judge("KV-TREE-10" if rule in ENDS else "KV-TREE-9", got >= least, problem)
+        copied = ["KV-TREE-38"] * bool(self.copied)
+        self.judge("KV-TREE-10" if rule in ENDS else "KV-TREE-9", got >= least, problem, *copied)
         problem = f"{got} of {part} are protected, and rows lock at most {most}"
         first = rule if rule in ("KV-TREE-20", "KV-TREE-21") else "KV-TREE-10"
         self.judge(first, got <= most, problem, "KV-TREE-9")
@@ -319,6 +340,8 @@ class Shadow:
         page = 1 if part == Part.STATE else self.config.page_size_tokens
         paths: set[Content] = set()
         read: set[Content] = set()
+        if part == Part.FULL:
+            paths, read = set(self.copied), set(self.copied)
         for request in self.running.values():
             stop = request.row.num_protected
             if part == Part.STATE:
@@ -345,6 +368,7 @@ class Shadow:
     def left_by(self, asked: Sequence[int], nodes: Sequence[TreeNode]) -> set[Prefix] | None:
         """Return the nodes that an eviction should leave; None if its order is not judged."""
         is_plain = self.parts == (Part.FULL,) and self.can.has_nodes and self.can.has_rows
+        is_plain &= not self.config.num_host_slots
         is_plain &= self.has_sure_ages or self.config.order in ("fifo", "filo")
         if not is_plain or self.config.order not in self.can.orders:
             return None

@@ -11,7 +11,7 @@ from kvcheck.tree.draw import drawn, smaller
 from kvcheck.tree.life import Life, Player
 from kvspec.tree import TreeImplementation
 
-RULES = tuple(f"KV-TREE-{number}" for number in range(1, 38))
+RULES = tuple(f"KV-TREE-{number}" for number in range(1, 42))
 """Rules that lives judge."""
 
 
@@ -30,6 +30,7 @@ def game_of(subject: TreeImplementation) -> Game[Life]:
             "window": life.config.window_tokens,
             "window slots": life.config.num_window_slots,
             "states": life.config.num_states,
+            "host slots": life.config.num_host_slots,
             "order": life.config.order,
         },
     )

@@ -18,6 +18,11 @@ def check_config(config: TreeConfig) -> None:
     check_number("num_window_slots", config.num_window_slots, 1 if config.window_tokens else 0)
     check_number("num_states", config.num_states, 0)
     check_number("tail_tokens", config.tail_tokens, 0)
+    check_number("num_host_slots", config.num_host_slots, 0)
+    is_plain = not config.window_tokens and not config.num_states
+    if config.num_host_slots % page_size or (config.num_host_slots and not is_plain):
+        allowed = "whole pages, and 0 beside windows and states"
+        raise InvalidArgumentError("num_host_slots", config.num_host_slots, allowed)
     if config.num_slots % page_size:
         raise InvalidArgumentError("num_slots", config.num_slots, "whole pages")
     if config.num_window_slots % page_size or (

@@ -5,25 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import wraps
-from typing import Any, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from kvref.tree.nodes import Node
-from kvref.tree.pools import Pool
-from kvref.tree.requests import TreeRequest
 from kvspec.errors import InvariantViolation
-from kvspec.tree import Part, TreeConfig, TreeCounts
+from kvspec.tree import Part
 
-
-class Audited(Protocol):
-    """The parts of a tree that are audited."""
-
-    config: TreeConfig
-    page_size: int
-    pools: dict[Part, Pool]
-    roots: dict[str, Node]
-    requests: dict[str, TreeRequest]
-
-    def counts(self, part: Part) -> TreeCounts: ...
+if TYPE_CHECKING:
+    from kvref.tree.room import Room
 
 
 CallT = TypeVar("CallT", bound=Callable[..., Any])
@@ -33,7 +22,7 @@ def audited(call: CallT) -> CallT:
     """Audit the tree after a call of it, if its configuration says so."""
 
     @wraps(call)
-    def called(tree: Audited, *args: Any, **kwargs: Any) -> Any:
+    def called(tree: Room, *args: Any, **kwargs: Any) -> Any:
         result = call(tree, *args, **kwargs)
         if tree.config.check_invariants:
             audit(tree)
@@ -42,7 +31,7 @@ def audited(call: CallT) -> CallT:
     return cast("CallT", called)
 
 
-def audit(tree: Audited) -> None:
+def audit(tree: Room) -> None:
     """Raise InvariantViolation for the first rule that does not hold."""
     for root in tree.roots.values():
         for node in root.below():
@@ -50,7 +39,7 @@ def audit(tree: Audited) -> None:
             is_paged = all(key and len(key) % tree.page_size == 0 for key in keys)
             first = {key[: tree.page_size] for key in keys}
             _require("KV-TREE-1", is_paged and len(first) == len(keys), f"children {keys}")
-            _require("KV-TREE-4", len(node.slots) == len(node.key), f"slots of {node.tokens}")
+            _require("KV-TREE-4", _has_slots(node), f"slots of {node.tokens}")
             is_leaf = node is not root and not node.children
             _require("KV-TREE-25", not is_leaf or is_whole(tree, node), f"leaf {node.tokens}")
     for part in Part:
@@ -62,19 +51,31 @@ def audit(tree: Audited) -> None:
         used = counts.num_evictable + counts.num_protected + counts.num_rows
         _require("KV-TREE-12", counts.num_free + used == pool.num_slots, f"{part}: {counts}")
 
+    copies = [node.host_slots or [] for root in tree.roots.values() for node in root.below()]
+    owned = [slot // tree.page_size for slots in copies for slot in slots[:: tree.page_size]]
+    held = sorted([*tree.host.free, *owned])
+    _require("KV-TREE-41", held == list(range(len(held))), f"pages on the host: {held}")
+
+
+def _has_slots(node: Node) -> bool:
+    """Check that a node is on the device, or alone on the host, and so are those below it."""
+    if node.slots or node.parent is None:
+        return len(node.slots) == len(node.key)
+    return node.host_slots is not None and not any(child.slots for child in node.children)
+
 
 def _require(rule: str, holds: bool, detail: str) -> None:
     if not holds:
         raise InvariantViolation("tree", rule, detail)
 
 
-def is_whole(tree: Audited, node: Node) -> bool:
+def is_whole(tree: Room, node: Node) -> bool:
     """Check that the node has slots of every part."""
     has_window = not tree.config.window_tokens or node.window_slots is not None
     return has_window and (not tree.config.num_states or node.state is not None)
 
 
-def _owned_pages(tree: Audited, part: Part) -> list[int]:
+def _owned_pages(tree: Room, part: Part) -> list[int]:
     """Return the pages of a pool, once for each place that owns them."""
     pool = tree.pools[part]
     owners: list[Sequence[int | None]] = [[page * pool.page_size] for page in pool.free]

@@ -14,7 +14,8 @@ class Node:
 
     `created`, `last_used`: times of the tree's clock. `num_hits`: requests that were admitted with
     it. `priority`: the highest of the requests that stored it. `longest`: tokens of the longest
-    prefix that was ever stored through it. `sessions`: open ones that stored it.
+    prefix that was ever stored through it. `sessions`: open ones that stored it. `transfers`: that
+    read or write its slots and are not done.
     """
 
     salt: str
@@ -29,6 +30,8 @@ class Node:
     priority: int = 0
     longest: int = 0
     sessions: set[str] = field(default_factory=set)
+    host_slots: list[int] | None = None
+    transfers: set[int] = field(default_factory=set)
     children: list[Node] = field(default_factory=list)
 
     def path(self) -> list[Node]:
@@ -61,6 +64,10 @@ class Node:
         upper.num_hits, upper.priority = self.num_hits, self.priority
         upper.longest, upper.sessions = self.longest, set(self.sessions)
         self.key, self.slots = self.key[num_tokens:], self.slots[num_tokens:]
+        if self.host_slots is not None:
+            upper.host_slots = self.host_slots[:num_tokens]
+            self.host_slots = self.host_slots[num_tokens:]
+        upper.transfers = set(self.transfers)
         if self.window_slots is not None:
             upper.window_slots = self.window_slots[:num_tokens]
             self.window_slots = self.window_slots[num_tokens:]

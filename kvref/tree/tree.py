@@ -2,38 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-from kvref.tree.arguments import (
-    check_config,
-    check_new,
-    check_number,
-    check_session,
-    check_tokens,
-)
-from kvref.tree.audit import audited, is_whole
-from kvref.tree.nodes import EVICTED_FIRST, Node, walked
+from kvref.tree.arguments import check_new, check_number, check_session, check_tokens
+from kvref.tree.audit import audited
+from kvref.tree.nodes import Node, walked
 from kvref.tree.pools import Pool
 from kvref.tree.requests import TreeRequest
+from kvref.tree.room import Room
 from kvspec.errors import InvalidArgumentError
-from kvspec.tree import Evicted, Part, Row, StateCopy, TreeConfig, TreeCounts, TreeNode
+from kvspec.tree import Part, Row, StateCopy, TreeConfig, TreeNode
 
 
-class ReferenceTree:
+class ReferenceTree(Room):
     """`staged`: copies of states that the next run makes first. `copies`: those that were made."""
 
     def __init__(self, config: TreeConfig) -> None:
-        check_config(config)
-        self.config = config
-        self.page_size = config.page_size_tokens
-        self.pools = {
-            Part.FULL: Pool(config.num_slots, self.page_size),
-            Part.WINDOW: Pool(config.num_window_slots, self.page_size),
-            Part.STATE: Pool(config.num_states),
-        }
-        self.roots: dict[str, Node] = {}
-        self.requests: dict[str, TreeRequest] = {}
+        super().__init__(config)
         self.staged: list[StateCopy] = []
         self.copies: list[StateCopy] = []
         self.clock = 0
@@ -83,13 +68,17 @@ class ReferenceTree:
         """Use the match if there is room beside it, else do without (KV-TREE-21, KV-TREE-22)."""
         request = self._request(request_id, is_running=False)
         check_number("num_new_tokens", num_new_tokens, 1)
-        for node in (self._matched(request), self.roots[request.salt]):
+        root = self.roots[request.salt]
+        end = self._matched(request)
+        on_device = [node for node in end.path() if node.slots]
+        for node in (end, *on_device[-1:], root):
             request.lock(node, self.config.window_tokens)
             length = min(node.end + num_new_tokens, len(request.tokens))
             if self._make_room(self._needed(request, node.end, length)):
+                self._load(node.path())
                 self._begin(request, length)
                 return node.end
-        request.leave(self.roots[request.salt])
+        request.leave(root)
         return None
 
     def _begin(self, request: TreeRequest, length: int) -> None:
@@ -130,7 +119,10 @@ class ReferenceTree:
 
     @audited
     def run(self) -> None:
-        """Make the staged copies, then compute."""
+        """Make the staged copies and the loads, then compute."""
+        for number in self.loads:
+            self._done(number)
+        self.loads = set()
         self.copies += self.staged
         self.staged = []
         for request in self.requests.values():
@@ -212,6 +204,7 @@ class ReferenceTree:
             node.priority = max(node.priority, request.priority)
             node.longest = max(node.longest, end)
         self._use(last)
+        self._mirror(last.path())
         request.lock(last, self.config.window_tokens)
         beyond = request.slots[end:], request.window_slots[end:]
         request.take_cached(has_window=self.config.window_tokens > 0)
@@ -232,6 +225,9 @@ class ReferenceTree:
     def _merge(self, request: TreeRequest, node: Node) -> None:
         """Free the row's duplicates of a node, or let it recover its window (KV-TREE-26)."""
         start, stop = node.start, node.end
+        if not node.slots:  # the host alone has it
+            node.slots = request.slots[start:stop]
+            return
         own = request.window_slots[start:stop]
         live = [slot for slot in own if slot is not None]
         if node.window_slots is None and 0 < len(live) < len(own):
@@ -245,107 +241,16 @@ class ReferenceTree:
             self.pools[Part.WINDOW].give_back(live)
         self.pools[Part.FULL].give_back(request.slots[start:stop])
 
-    # Room.
-
-    def _needed(self, request: TreeRequest, length: int, new_length: int) -> dict[Part, int]:
-        """Return the free slots of each part that a row needs to grow."""
-        needed = {Part.FULL: self.pools[Part.FULL].missing(length, new_length)}
-        if self.config.window_tokens:
-            needed[Part.WINDOW] = needed[Part.FULL]
-        if self.config.num_states and not request.is_running:
-            needed[Part.STATE] = 1
-        return needed
-
-    def _fill(self, request: TreeRequest, length: int) -> None:
-        self.pools[Part.FULL].fill(request.slots, length)
-        if self.config.window_tokens:
-            self.pools[Part.WINDOW].fill(request.window_slots, length)
-
-    def _make_room(self, needed: dict[Part, int]) -> bool:
-        """Evict until so many slots are free; evict nothing if that cannot be."""
-        for part, number in needed.items():
-            if self.pools[part].num_free + self.counts(part).num_evictable < number:
-                return False
-        for part, number in needed.items():
-            while self.pools[part].num_free < number:
-                if not self._evict_one(part):
-                    return False
-        return True
-
-    @audited
-    def evict(self, num_slots: int, num_window_slots: int = 0, num_states: int = 0) -> Evicted:
-        wanted = {Part.FULL: num_slots, Part.WINDOW: num_window_slots, Part.STATE: num_states}
-        for part, number in wanted.items():
-            check_number(f"num_{part}", number, 0)
-        before = {part: pool.num_free for part, pool in self.pools.items()}
-        least = {part: min(wanted[part], self.counts(part).num_evictable) for part in wanted}
-        for part, number in least.items():
-            while self.pools[part].num_free < before[part] + number:
-                if not self._evict_one(part):
-                    break
-        return Evicted(*(pool.num_free - before[part] for part, pool in self.pools.items()))
-
-    def _evict_one(self, part: Part) -> bool:
-        """Evict the first node that may go: a leaf whole, another's part (KV-TREE-29)."""
-        may_go = [node for node in self._nodes() if self._may_go(node, part)]
-        if not may_go:
-            return False
-        first = EVICTED_FIRST[self.config.order if part == Part.FULL else "lru"]
-        is_by_tail = part == Part.FULL and self.config.order == "tlru"
-
-        def key(node: Node) -> tuple[int, bool, Any]:
-            is_tail = is_by_tail and node.start >= node.longest - self.config.tail_tokens
-            return len(node.sessions), not is_tail, first(node)
-
-        node = min(may_go, key=key)
-        if not node.children:
-            self._remove(node)
-        elif part == Part.WINDOW:
-            self.pools[part].give_back(node.window_slots or ())
-            node.window_slots = None
-        else:
-            self.pools[part].give_back([node.state])
-            node.state = None
-        return True
-
-    def _may_go(self, node: Node, part: Part) -> bool:
-        if part == Part.FULL:
-            return not node.children and not self._is_locked(node, part)
-        has_part = node.window_slots is not None if part == Part.WINDOW else node.state is not None
-        return has_part and not self._is_locked(node, part)
-
-    def _remove(self, node: Node) -> None:
-        """Remove a leaf, and then those above it in which no match can end now (KV-TREE-25)."""
-        self.pools[Part.FULL].give_back(node.slots)
-        self.pools[Part.WINDOW].give_back(node.window_slots or ())
-        self.pools[Part.STATE].give_back([node.state])
-        above = node.parent
-        if above is None:
-            return
-        above.children.remove(node)
-        is_used = above.parent is None or above.children or self._is_locked(above, Part.FULL)
-        if not is_used and not is_whole(self, above):
-            self._remove(above)
-
-    def _is_locked(self, node: Node, part: Part) -> bool:
-        """Check whether a request locks the node for this part (KV-TREE-9, KV-TREE-10)."""
-        for request in self.requests.values():
-            if part == Part.STATE and request.last is node:
-                return True
-            is_on_path = node in request.last.path()
-            if part == Part.FULL and is_on_path:
-                return True
-            if part == Part.WINDOW and is_on_path and node.end > request.window_start:
-                return True
-        return False
-
     def reset(self) -> None:
         """Drop all nodes, unless a request runs (KV-TREE-32)."""
         if any(request.is_running for request in self.requests.values()):
             raise InvalidArgumentError("requests", "some run", "none that runs")
+        if any(node.transfers for node in self._nodes()):
+            raise InvalidArgumentError("transfers", "under way", "none")
         for root in self.roots.values():
             root.children = []
         self.pools = {p: Pool(pool.num_slots, pool.page_size) for p, pool in self.pools.items()}
+        self.host = Pool(self.config.num_host_slots, self.page_size)
 
     # What can be seen.
 
@@ -353,29 +258,6 @@ class ReferenceTree:
         request = self._request(request_id)
         slots, window_slots = tuple(request.slots), tuple(request.window_slots)
         return Row(slots, window_slots, request.state, request.num_protected)
-
-    def counts(self, part: Part) -> TreeCounts:
-        evictable = protected = 0
-        for node in self._nodes():
-            number = len(node.key)
-            if part == Part.STATE:
-                number = int(node.state is not None)
-            elif part == Part.WINDOW and node.window_slots is None:
-                number = 0
-            if self._is_locked(node, part):
-                protected += number
-            else:
-                evictable += number
-        rows = sum(self._num_owned(request, part) for request in self.requests.values())
-        return TreeCounts(self.pools[part].num_free, evictable, protected, rows)
-
-    def _num_owned(self, request: TreeRequest, part: Part) -> int:
-        """Return how many slots a request's row has outside of its protected tokens."""
-        if part == Part.STATE:
-            return int(request.state is not None)
-        slots = request.slots if part == Part.FULL else request.window_slots
-        own = [slot for slot in slots[request.num_protected :] if slot is not None]
-        return self.pools[part].whole(len(own))
 
     def take_copies(self) -> tuple[StateCopy, ...]:
         copies, self.copies = self.copies, []
@@ -389,15 +271,12 @@ class ReferenceTree:
                 tuple(node.slots),
                 None if node.window_slots is None else tuple(node.window_slots),
                 node.state,
+                None if node.host_slots is None else tuple(node.host_slots),
             )
             for node in self._nodes()
         )
 
     # Parts of the rules.
-
-    def _nodes(self) -> Iterator[Node]:
-        for root in self.roots.values():
-            yield from root.below()[1:]
 
     def _request(self, request_id: str, *, is_running: bool | None = True) -> TreeRequest:
         request = self.requests.get(request_id) if type(request_id) is str else None

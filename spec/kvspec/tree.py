@@ -35,6 +35,7 @@ class TreeConfig:
     - `window_tokens`: 0 without layers that have a window; then `num_window_slots` is 0, too.
     - `num_states`: 0 without recurrent layers.
     - `tail_tokens`: of order `tlru`, so many tokens at the end of what was stored go first.
+    - `num_host_slots`: of the host's memory, whole pages; 0 without mirrors.
     - `check_invariants`: for a tree that can check itself after each call.
     """
 
@@ -46,6 +47,7 @@ class TreeConfig:
     order: str = "lru"
     check_invariants: bool = True
     tail_tokens: int = 0
+    num_host_slots: int = 0
 
 
 @dataclass(frozen=True)
@@ -106,7 +108,8 @@ class Evicted:
 class TreeNode:
     """A node, with the prefix that ends in it; its own are the last of these tokens.
 
-    `window_slots`: None if they were given up, or there is no window.
+    `window_slots`: None if they were given up, or there is no window. `host_slots`: its copy on the
+    host, None without one; `slots` is empty if the host alone has the node.
     """
 
     salt: str
@@ -114,6 +117,17 @@ class TreeNode:
     slots: tuple[int, ...]
     window_slots: tuple[int, ...] | None = None
     state: int | None = None
+    host_slots: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """Slots that are copied to the host (`is_store`), or from it; `number` names it."""
+
+    number: int
+    is_store: bool
+    slots: tuple[int, ...]
+    host_slots: tuple[int, ...]
 
 
 class PrefixTree(Protocol):
@@ -187,6 +201,16 @@ class SessionTree(PrefixTree, Protocol):
         """Forget a session and what it has stored; its requests go on without."""
 
 
+class MirroredTree(PrefixTree, Protocol):
+    """A tree whose nodes have copies on the host (KV-TREE-38 …)."""
+
+    def take_transfers(self) -> tuple[Transfer, ...]:
+        """Return what was begun since the last call; loads are made by the next `run`."""
+
+    def complete(self, number: int) -> None:
+        """Let a store be done."""
+
+
 @dataclass(frozen=True)
 class TreeCapabilities:
     """What a subject has, and the choices it declares.
@@ -195,7 +219,8 @@ class TreeCapabilities:
     - `page_sizes`: tokens per page that it takes; empty for any.
     - `states_per_request`: the most states that a request takes while it runs.
     - `has_salts`: requests may have one. `has_evict`, `has_reset`: it has these calls.
-    - `has_sessions`: its trees are `SessionTree`s.
+    - `has_sessions`: its trees are `SessionTree`s. `has_host`: `MirroredTree`s, if they have full
+      attention alone.
     - `has_rows`, `has_nodes`: without both only accounts are judged, with rows the content, too.
     - `orders`: orders of eviction that it keeps (KV-TREE-30).
     - `admits_any_that_fit`: a request, or its growth, is refused only for want of room
@@ -219,6 +244,7 @@ class TreeCapabilities:
     has_whole_leaves: bool = True
     waits_with_state: bool = False
     has_sessions: bool = False
+    has_host: bool = False
 
 
 @runtime_checkable

@@ -202,7 +202,7 @@ TAKES_IDS = re.compile(
     r"^(?:evict_blocks|free_blocks|hold_blocks|get_block|keys|covered|take_deltas|host)\b(?P<a>[^>]*?)(?:->|$)"
     r"|\bnew_computed_blocks=(?P<b>\[[^=]*)"
     r"|-> .*\b(?P<c>rows|slots|pairs|retained|places)="
-    r"|^tree (?P<e>nodes|lost|take_copies|row\b.*slots)\b"
+    r"|^tree (?P<e>nodes|lost|take_copies|take_transfers|row\b.*slots)\b"
     r"|^chunk (?:prepare_load|end_step)\b.*-> \[(?P<d>[^\]])"
 )
 LITERAL = re.compile(r"(?<![\w.#/-])[1-9]\d*(?![\w.])")

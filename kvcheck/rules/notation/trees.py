@@ -18,6 +18,7 @@ MEMBERS = MappingProxyType(
         "window": "window_tokens",
         "window_slots": "num_window_slots",
         "states": "num_states",
+        "host": "num_host_slots",
     }
 )
 
@@ -72,6 +73,8 @@ class Trees:
         config = config if order is None else replace(config, order=order.word)
         able = subject.tree_capabilities
         lacks = {Part.WINDOW: config.window_tokens, Part.STATE: config.num_states}
+        if config.num_host_slots and not able.has_host:
+            raise LeftOut("a tree with copies on the host")
         for part, number in lacks.items():
             if number and part not in able.parts:
                 raise LeftOut(f"a tree with a part {part}")
@@ -127,6 +130,10 @@ class Trees:
 
     def _take_copies(self, tree: PrefixTree) -> Any:
         return [[each.source, each.target] for each in tree.take_copies()]
+
+    def _take_transfers(self, tree: Any) -> Any:
+        begun = tree.take_transfers()
+        return [[t.number, t.is_store, list(t.slots), list(t.host_slots)] for t in begun]
 
     def _nodes(self, tree: PrefixTree) -> Any:
         """Return each node as [text of its prefix, slots, slots of the window, state]."""

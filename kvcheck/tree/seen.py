@@ -1,0 +1,28 @@
+"""What is seen of a tree before a call, and its words in reports."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from kvspec.tree import Part, TreeCounts, TreeNode
+
+
+@dataclass(frozen=True)
+class Before:
+    """What was seen before a call. `nodes`: those on the device; `mirrored`: with the host's."""
+
+    counts: Mapping[Part, TreeCounts] = field(default_factory=dict)
+    nodes: tuple[TreeNode, ...] = ()
+    mirrored: tuple[TreeNode, ...] = ()
+
+    def room(self, part: Part) -> int:
+        return self.counts[part].num_free + self.counts[part].num_evictable
+
+
+def shown(needed: Mapping[Part, int]) -> str:
+    return ", ".join(f"{number} {part}" for part, number in needed.items())
+
+
+def room_of(before: Before) -> str:
+    return ", ".join(f"{before.room(part)} {part}" for part in before.counts)
