@@ -78,7 +78,7 @@ class Player:
     def after(self, rule: str, who: str = "") -> None:
         """Look at all that can be seen, and judge it after a call about `who` and `rule`."""
         shadow = self.shadow
-        shadow.tried[rule] += 1
+        shadow.tried[rule] += self.can.has_rows  # else only what the accounts decide counts
         shadow.device.copy(self.tree.take_copies(), self.requests.values())
         for name, request in self.requests.items():
             if request.is_running and self.can.has_rows:
@@ -249,10 +249,10 @@ class Player:
             self.shadow.mirror.stored(self.before.mirrored, request.salt, request.tokens[:end])
 
     def complete(self, move: Move) -> None:
-        """Let a store be done."""
-        stores = sorted(self.shadow.mirror.stores)
+        """Let the oldest store be done."""
+        stores = self.shadow.mirror.stores
         if stores:
-            number = stores[move.numbers[0] % len(stores)]
+            number = min(stores)
             self.shadow.mirror.complete(number, self.shadow.device.full)
             cast(MirroredTree, self.tree).complete(number)
             self.note(f"complete {number}")
