@@ -13,7 +13,7 @@ cpdef FastRequest make_followed(given, Hasher hasher, long long hash_block_size_
 @cython.locals(turn=Turn)
 cdef int follow_in(FastRequest request, num_tokens, hashes, num_prompt_tokens, Turn taken) except -1
 
-@cython.locals(tokens="long long", prompt="long long", num_missing="long long")
+@cython.locals(tokens="long long", prompt="long long", num_missing="long long", size="long long", new=list)
 cdef int follow(FastRequest request, num_tokens, hashes, num_prompt_tokens) except -1
 
 @cython.locals(size="long long", hashed="long long", beyond="long long")
@@ -27,6 +27,9 @@ cdef tuple read_follow(Entries entries, config, num_tokens, hashes, num_prompt_t
 
 @cython.locals(size=int, wanted="long long", i=Py_ssize_t, request=FastRequest)
 cdef bint may_follow(Entries entries, list new) except -1
+
+@cython.locals(num_right=Py_ssize_t)
+cdef bint are_hashes(list given, long long size) except -1
 
 @cython.locals(full="long long")
 cdef int make_room(FastRequest request, long long num_tokens) except -1

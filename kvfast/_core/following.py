@@ -56,7 +56,10 @@ def follow(
     """Set the number of tokens, and append the hashes of newly full blocks."""
     tokens, prompt = checked_counts(num_tokens, num_prompt_tokens, request.num_prompt_tokens)
     num_missing = max(num_full(request, tokens) - request.num_hashes, 0)
-    new = checked_hashes(hashes, num_missing, request.hasher.size)
+    size = request.hasher.size
+    new: list[bytes] = hashes if type(hashes) is list else []
+    if len(new) != num_missing or not are_hashes(new, size):
+        new = checked_hashes(hashes, num_missing, size)
     request.make_room_for_hashes(num_full(request, tokens))
     follow_to(request, tokens, prompt, new, 0)
 
@@ -132,10 +135,16 @@ def may_follow(entries: Entries, new: list[bytes]) -> bool:
         if wanted > len(new):  # there may be no room for them at all
             return False
         make_room(request, entries.counts[i])
-    for block_hash in new:
-        if type(block_hash) is not bytes or len(block_hash) != size:
-            wanted = -1
-    return wanted == len(new)
+    return wanted == len(new) and are_hashes(new, size)
+
+
+def are_hashes(given: list[bytes], size: int) -> bool:
+    """Return whether all are of the right length."""
+    num_right = 0
+    for each in given:
+        if type(each) is bytes and len(each) == size:
+            num_right += 1
+    return num_right == len(given)
 
 
 def make_room(request: FastRequest, num_tokens: int) -> None:
