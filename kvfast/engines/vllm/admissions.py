@@ -38,39 +38,6 @@ class Admitted:
         self.counts.append(count)
 
 
-@dataclass(frozen=True)
-class Padding:
-    """One token is padded to the length that decodes with drafts have, from vLLM 0.25 on.
-
-    `is_beside`: others decode in the step; from 0.30 on it is enough that the request has a hit.
-    `longest`: tokens of the longest sequence; from 0.29 on no token is padded where it would be
-    longer, and before, its request waits.
-    """
-
-    num_tokens: int
-    is_beside: bool
-    longest: int
-    release: int
-
-    def fits(self, count: int, computed: int) -> bool:
-        """Return whether `count` new tokens are padded after the computed ones."""
-        if count != 1 or not self.num_tokens:
-            return False
-        if not self.is_beside and not (self.release >= 30 and computed > 0):
-            return False
-        return self.release < 29 or computed + 1 + self.num_tokens < self.longest
-
-
-def padding_of(scheduler: Any, chosen: Chosen) -> Padding:
-    """Return the padding of requests beside these, which run: none beside prompts."""
-    release = scheduler.batched_steps.release
-    num_tokens = scheduler.num_spec_tokens if release >= 25 else 0
-    running = chosen.requests() if num_tokens else []
-    if any(request.is_prefill_chunk for request in running):
-        num_tokens = 0
-    return Padding(num_tokens, bool(running), scheduler.max_model_len, release)
-
-
 class Admission:
     """Taking waiting requests into one step, one by one, as vLLM's scheduler does.
 
@@ -83,7 +50,12 @@ class Admission:
         self.release = scheduler.batched_steps.release
         self.drafts = chosen.drafts
         self.window: int = getattr(scheduler, "prefix_replay_tokens", 0)  # since 0.31
-        self.padding = padding_of(scheduler, chosen)
+        # One token is padded to the length that decodes with drafts have, from 0.25 on.
+        self.padding: int = scheduler.num_spec_tokens if self.release >= 25 else 0
+        beside = chosen.requests() if self.padding else []
+        self.is_beside = bool(beside)
+        if any(request.is_prefill_chunk for request in beside):
+            self.padding = 0
         self.to_encode = scheduler.max_num_encoder_input_tokens
         self.holding: deque[Any] = deque()
         self.others: deque[Any] = deque()
@@ -154,7 +126,6 @@ class Admission:
         return bool(is_free and not (awaits_output and not request.drop_stale_output))
 
     def pass_over(self, request: Any) -> None:
-        """Leave a request to the next step."""
         holds = False
         if self.release >= 31:
             self.scheduler.deferred_waiting.add(request)
@@ -229,9 +200,16 @@ class Admission:
         """
         s = self.scheduler
         count = len(request._all_token_ids) - computed
-        is_padded = self.padding.fits(count, computed)
+        # Others decode in the step, or from 0.30 on it has a hit. From 0.29 on no token is padded
+        # where the sequence would be too long; before, its request waits.
+        is_padded = (
+            count == 1
+            and self.padding > 0
+            and (self.is_beside or (self.release >= 30 and computed > 0))
+            and (self.release < 29 or computed + 1 + self.padding < s.max_model_len)
+        )
         if is_padded:
-            count += self.padding.num_tokens
+            count += self.padding
             if count > budget:
                 return 0, False
         threshold = s.batched_steps._threshold()
@@ -243,6 +221,6 @@ class Admission:
         if s.batched_steps.seats.split is not None:
             hit = computed - request.num_computed_tokens
             count = s._mamba_block_aligned_split(request, count, hit)
-            if is_padded and count not in (0, 1 + self.padding.num_tokens):
+            if is_padded and count not in (0, 1 + self.padding):
                 return 1, False
         return count, is_padded

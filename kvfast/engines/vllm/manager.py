@@ -125,9 +125,7 @@ class KvfastManager:
 
     def _count_lookup(self, request: Any, num_hits: int) -> None:
         self.prefix_cache_stats.record(
-            num_tokens=request.num_tokens,
-            num_hits=num_hits,
-            preempted=request.num_preemptions > 0,
+            num_tokens=request.num_tokens, num_hits=num_hits, preempted=request.num_preemptions > 0
         )
 
     def allocate_slots(
@@ -240,7 +238,6 @@ class KvfastManager:
         return vllm_event(event, self.requests.told, self.requests.ahead)
 
     def take_events(self) -> list[Any]:
-        """Events since the last call, as vLLM's."""
         told = self.requests.told
         self.note_events()
         events, self.noted = self.noted, []
@@ -339,8 +336,8 @@ class KvfastManager:
 
     def take_new_block_ids(self) -> list[int]:
         """Return the blocks to be zeroed, but for those that a load writes."""
-        loaded, self.loaded = self.loaded, set()
-        return [block for block in self.fast.take_new_block_ids() if block not in loaded]
+        new, loaded, self.loaded = list(self.fast.take_new_block_ids()), self.loaded, set()
+        return [block for block in new if block not in loaded] if loaded else new
 
     def take_kv_cache_block_copies(self) -> tuple[list[Any], list[Block]]:
         """Copies on write, and the blocks that are held for them until the step is over."""
@@ -356,7 +353,6 @@ class KvfastManager:
     """Its name before 0.29."""
 
     def finalize_partial_tail_offloads(self, request: Any) -> list[tuple[int, int, int]]:
-        """Return none."""
         return []
 
     def new_step_starts(self) -> None:

@@ -123,7 +123,8 @@ class BatchedSteps:
     def schedule(self) -> Any:
         """vLLM's plan of the step; why not, as a text, where vLLM's scheduler has to make it."""
         s = self.scheduler
-        if reason := self._reason():
+        waits = any(getattr(s, queue, None) for queue in QUEUES)
+        if reason := self._reason(waits):
             return reason
         if not self._are_seated():
             return UNUSUAL
@@ -135,18 +136,15 @@ class BatchedSteps:
         s.current_step += 1
         self.manager.fast.new_step_starts()
         blocks: list[Any] = self._granted(chosen) if chosen.total else []
-        admitted = self._admitted(self.budget - chosen.total, chosen)
+        admitted = self._admitted(waits * (self.budget - chosen.total), chosen)
         self._join(admitted.requests)
         return planned(s, chosen, blocks, admitted)
-
-    def _has_waiting(self) -> bool:
-        return any(getattr(self.scheduler, queue, None) for queue in QUEUES)
 
     def _admitted(self, left: int, chosen: Chosen) -> Admitted:
         """Admit requests beside the running ones, with the rest of the token budget."""
         s = self.scheduler
         admitted = self.nobody
-        if left and self._has_waiting():
+        if left:
             admitted = Admission(s, chosen).admit(left)
         s.prefill_capacity_bound = bool(s.waiting)
         if self.release >= 31:
@@ -201,13 +199,12 @@ class BatchedSteps:
         return not all(unused(one, one.num_computed_tokens, count) for one, count in later)
 
     def _common_prefix(self) -> list[int]:
-        """Count the blocks of each group that all running requests share."""
         running, manager = self.scheduler.running, self.manager
         if not running:
             return [0] * manager.num_kv_cache_groups
         return manager.get_num_common_prefix_blocks(running[0].request_id)
 
-    def _reason(self) -> str | None:
+    def _reason(self, waits: bool) -> str | None:
         """Why this step is not batched, as far as that is seen without its requests."""
         s = self.scheduler
         if self.never is not None:
@@ -218,7 +215,7 @@ class BatchedSteps:
             return "paused"
         if self._has_unusual():
             return UNUSUAL
-        if self._has_waiting():
+        if waits:
             return "adapters" if s.lora_config else None
         return None if s.running else "nothing to do"
 
@@ -243,7 +240,6 @@ class BatchedSteps:
             self.last = None
 
     def is_unusual(self, request: Any) -> bool:
-        """Return whether vLLM's scheduler treats it specially."""
         takes_items = self.release >= 33 and not self.scheduler.is_encoder_decoder
         return (
             (bool(request.mm_features) and not takes_items)
@@ -342,7 +338,6 @@ class BatchedSteps:
             self.num_singles = manager.num_singles
 
     def _granted(self, chosen: Chosen) -> list[tuple[list[int], ...] | None]:
-        """Return the blocks that each got, None for none."""
         self._make_equal(chosen)
         result = self.batched.decode(
             chosen.handles,
