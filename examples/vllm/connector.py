@@ -169,7 +169,6 @@ class Worker:
 
     @property
     def is_busy(self) -> bool:
-        """Whether something is moved."""
         return bool(self.under_way or self.deferred or self.sending)
 
     def reply(self, meta: Any) -> Any:
@@ -219,5 +218,4 @@ class Worker:
 
 
 def chosen(names: Iterable[str], rng: random.Random) -> set[str]:
-    """Return each of them with a chance of two in five."""
     return {name for name in names if rng.random() < 0.4}

@@ -267,8 +267,6 @@ def _retention(setup: Setup) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Item:
-    """An image or a sound in a prompt."""
-
     kind: str
     name: str
     offset: int

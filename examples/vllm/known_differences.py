@@ -64,7 +64,6 @@ class Told(Lockstep):
         return replace(made, skips_cache=skips)
 
     def arrive(self) -> str | None:
-        """Add the next request of the program."""
         step = self.counts["steps"]
         for at, tokens in self.story.prompts:
             if at == step:
@@ -131,12 +130,10 @@ def played(story: Story, model: str, known: Path | None) -> Any:
 
 
 def times_expected(shadow: Any, reason: str) -> int:
-    """Count the differences that it expected for a reason that begins so."""
     return sum(n for why, n in shadow.num_expected.items() if why.startswith(reason))
 
 
 def main() -> int:
-    """Run each program twice; returns 1 if one was not reported, or not expected."""
     prepare()
     model, is_wrong = model_folder(), False
     with TemporaryDirectory() as records:

@@ -55,8 +55,6 @@ CLOCKS = frozenset({"scheduler_clock", "reqs_to_send", "heartbeat_by_engine"})
 
 @dataclass
 class Side:
-    """One scheduler, and what it has published."""
-
     scheduler: Any
     published: list[Any] = field(default_factory=list)
 
@@ -233,7 +231,6 @@ class Lockstep:
                     side.scheduler.finish_requests(name, RequestStatus.FINISHED_ABORTED)
 
     def update(self, planned: Sequence[Any], chunks: Set[str]) -> str | None:
-        """Apply the model's output to a step that both planned."""
         output = self.sampled(planned[0], chunks)
         answers = []
         drafts = self.drafts(planned[0])
@@ -348,7 +345,6 @@ def logprobs_of(sampled: Sequence[Sequence[int]]) -> LogprobsLists:
 
 
 def main() -> int:
-    """Run each configuration; 1 at the first difference."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=1000, help="of each configuration")
     parser.add_argument("--seed", type=int, default=0)

@@ -91,7 +91,6 @@ def sources(module: str) -> tuple[Source, ...]:
 
 @cache
 def found(module: str, name: str, depth: int = 0) -> tuple[tuple[Source, ast.AST], ...]:
-    """Return where a name of a module is defined."""
     here: list[tuple[Source, ast.AST]] = []
     for source in sources(module):
         if name in source.defined:
@@ -125,7 +124,6 @@ def specs_of(node: ast.AST) -> frozenset[str]:
 
 
 def caches(module: str, name: str) -> frozenset[str]:
-    """Return the types of the caches that a model may have."""
     todo, seen, specs = [*found(module, name)], set[int](), set[str]()
     while todo:
         source, node = todo.pop()
@@ -151,7 +149,6 @@ def served(specs: frozenset[str]) -> tuple[str, str]:
 
 
 def lines() -> Iterator[str]:
-    """Yield the table, and the shares."""
     rows: dict[tuple[str, ...], list[str]] = defaultdict(list)
     for kind, parts in {**GENERATING, "pooling": POOLING}.items():
         for part in parts.split():

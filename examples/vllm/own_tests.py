@@ -288,7 +288,6 @@ def given(options: dict[str, Any]) -> Any:
 
 @pytest.fixture
 def default_vllm_config() -> Iterator[Any]:
-    """Set a configuration for code that reads the current one."""
     from vllm.config import VllmConfig, set_current_vllm_config
 
     config = VllmConfig()

@@ -52,7 +52,6 @@ LOG = "serving.log"
 
 
 def made_up(name: str) -> Any:
-    """Return the configuration of a made-up model."""
     models = json.loads(Path(__file__).with_name("made_up_models.json").read_text("utf-8"))
     return models[name]["config.json"]
 
@@ -170,7 +169,6 @@ def prompts(rng: Random, number: int) -> Iterator[dict[str, Any]]:
 
 
 def served(folder: str, scheduler: str | None, options: list[str]) -> Served:
-    """Make all requests to one server."""
     import msgspec
     import zmq
 

@@ -89,7 +89,6 @@ def vllm() -> VLLMImplementation:
 
 @pytest.fixture
 def old(vllm: VLLMImplementation) -> VLLMImplementation:
-    """vLLM 0.24, for what is about its own points."""
     if vllm.library.is_later:
         pytest.skip(f"vLLM {vllm.library.version} is installed, and this is about 0.24.0")
     return vllm
@@ -97,7 +96,6 @@ def old(vllm: VLLMImplementation) -> VLLMImplementation:
 
 @pytest.fixture
 def later(vllm: VLLMImplementation) -> VLLMImplementation:
-    """vLLM 0.33."""
     if not vllm.library.is_later:
         pytest.skip(f"vLLM {vllm.library.version} is installed, and this is about 0.33.0")
     return vllm

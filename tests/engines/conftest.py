@@ -55,7 +55,6 @@ def later() -> None:
 
 @pytest.fixture(scope="module")
 def lockstep(engine: Any) -> Any:
-    """Module `examples.vllm.lockstep`."""
     from examples.vllm import lockstep
 
     return lockstep

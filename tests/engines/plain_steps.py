@@ -42,7 +42,6 @@ def ends(request: Any, longest: int) -> bool:
 
 
 def item(rng: Random) -> Any:
-    """An image early in a prompt."""
     return SimpleNamespace(mm_position=SimpleNamespace(offset=rng.randint(0, 2), length=2))
 
 
@@ -196,7 +195,6 @@ class Plainly:
         return told
 
     def advance(self, told: Told, prefills: set[Any], eligible_at: int) -> None:
-        """Make the changes of planning the step."""
         for one, goal in self.goals:
             count = told.counts[one.request_id]
             one.num_computed_tokens += count
@@ -229,7 +227,6 @@ class Plainly:
         return self.answers, self.rewound, self.log, self.ended
 
     def take_one(self, one: Any, count: int, new: list[int], num_drafts: int, place: int) -> None:
-        """Take the tokens sampled for one request."""
         status = one.status
         is_stale = False
         if self.given.in_flight:
@@ -274,7 +271,6 @@ class Plainly:
             self.ended.append(one.request_id)
 
     def rewind(self, one: Any, num_drafts: int, num_right: int, is_stale: bool) -> None:
-        """Take back the computed tokens of rejected drafts."""
         pair = (num_drafts, num_right)
         self.rewound[pair] = self.rewound.get(pair, 0) + 1
         wrong = 0 if is_stale else num_drafts - num_right

@@ -75,10 +75,7 @@ def test_a_scheduler_that_keeps_its_promises_is_not_reported() -> None:
 
 
 MISTAKES = (
-    (
-        "made.end(made.begin(), counted=3)",
-        "schedule of a: 3 tokens in flight, and 4 were planned",
-    ),
+    ("made.end(made.begin(), counted=3)", "schedule of a: 3 tokens in flight, and 4 were planned"),
     (
         "made.end(plan := made.begin()); made.update(plan, counted=0)",
         "update_from_output of a: 4 tokens in flight, and 0 were",

@@ -36,9 +36,7 @@ class Stock:
         self.requests: dict[str, Any] = {}
         self.forgets_to_free = forgets_to_free
         self.coordinator = SimpleNamespace()
-        self.block_pool = SimpleNamespace(
-            get_num_free_blocks=lambda: self.manager.num_free_blocks,
-        )
+        self.block_pool = SimpleNamespace(get_num_free_blocks=lambda: self.manager.num_free_blocks)
 
     def mine(self, request: Any) -> Any:
         if request.request_id not in self.requests:
@@ -113,7 +111,6 @@ def followed(stock: Stock, mirror: Mirror) -> ShadowedManager:
 
 
 def served(manager: ShadowedManager, name: str) -> None:
-    """Serve a request from look-up to free."""
     one = request(name, [1, 2, 3, 4, 5])
     blocks, length = manager.get_computed_blocks(one)
     manager.allocate_slots(one, 5 - length, length, blocks)

@@ -18,7 +18,6 @@ def request_block_hasher() -> Any:
 
 @pytest.fixture(scope="module")
 def utils(engine: Any) -> Any:
-    """vLLM's module of hashes."""
     from vllm.v1.core import kv_cache_utils
 
     return kv_cache_utils
@@ -26,8 +25,6 @@ def utils(engine: Any) -> Any:
 
 @dataclass
 class Request:
-    """The members of vLLM's request that a hasher reads."""
-
     tokens: list[int]
     cache_salt: str | None = None
     lora_request: Any = None
@@ -119,8 +116,6 @@ class Stock:
 
 
 class Engine:
-    """vLLM's engine core, likewise."""
-
     def __init__(self, scheduler: Any, hasher: Any) -> None:
         self.scheduler = scheduler
         self.request_block_hasher = hasher

@@ -90,11 +90,7 @@ IN_033: tuple[tuple[str, str, object], ...] = (
     ("full", "taking.Taker.land", lambda *_: False),
     ("full, drafts", "taking.Taker.settle", nothing),
     ("full and window, async", "requests.Requests._note", without("num_in_flight_tokens")),
-    (
-        "full and states, sessions, retention",
-        "requests.Requests._note",
-        without("junction_tokens"),
-    ),
+    ("full and states, sessions, retention", "requests.Requests._note", without("junction_tokens")),
     ("full and states", "manager.KvfastManager.take_kv_cache_block_copies", lambda *_: ([], [])),
     ("full", "manager.KvfastManager.record_prefix_cache_stats", nothing),
     (

@@ -169,7 +169,6 @@ class Story:
         return made_request(self.rng, self.given, self.num_made)
 
     def between(self) -> None:
-        """Add, remove and resume requests."""
         rng = self.rng
         if self.running and rng.random() < 0.25:
             one = self.running.pop(rng.randrange(len(self.running)))

@@ -21,7 +21,6 @@ def records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def scheduler(engine: Any, later: None) -> Any:
-    """vLLM 0.33's module."""
     from vllm.v1.core.sched import scheduler
 
     return scheduler

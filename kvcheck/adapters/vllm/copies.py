@@ -65,7 +65,6 @@ class CopyRecorder:
         self.watch_pool(manager.block_pool, "gpu")
 
     def issue(self, line: Line) -> None:
-        """Check one line more."""
         self.num_lines += 1
         if self.write is not None:
             self.write(json.dumps(object_of(line)) + "\n")

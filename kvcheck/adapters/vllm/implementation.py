@@ -49,7 +49,6 @@ class VLLMImplementation(BaseImplementation):
 
     @property
     def capabilities(self) -> Capabilities:
-        """The block types that vLLM can build a manager for."""
         return Capabilities(
             name=NAME,
             version=self.library.version,
@@ -84,13 +83,11 @@ class VLLMImplementation(BaseImplementation):
     def append_tokens(
         self, manager: KVCacheManager, request: Request, token_ids: Sequence[int]
     ) -> None:
-        """Append tokens; vLLM hashes the blocks they complete."""
         tokens = token_list(token_ids)
         check_token_ids(tokens)
         _inner(manager).append_tokens(request, tokens)
 
     def make_hit_rate_window(self, max_requests: int = 1000) -> HitRateWindow:
-        """vLLM's window over the most recent requests."""
         return VLLMHitRateWindow(self.library, max_requests)
 
     @property
@@ -107,8 +104,6 @@ class VLLMImplementation(BaseImplementation):
 
 
 class VLLMHitRateWindow:
-    """See `kvspec.interface.HitRateWindow`."""
-
     def __init__(self, library: Library, max_requests: int) -> None:
         self._stats_class = library.stats.PrefixCacheStats
         self.inner = library.stats.CachingMetrics(max_requests)
@@ -127,7 +122,6 @@ class VLLMHitRateWindow:
 
 
 def _inner(manager: KVCacheManager) -> VLLMManager:
-    """Return the adapter's manager inside `manager`."""
     inner = unwrapped(manager)
     if not isinstance(inner, VLLMManager):
         raise InvalidArgumentError("manager", manager, "made by this implementation's create")

@@ -67,7 +67,6 @@ class Library:
 
     @cached_property
     def policy(self) -> Policy:
-        """The choices of this version: it has no others."""
         return find_profile(f"vllm-{self.release.rpartition('.')[0]}").policy
 
     def hash_function(self, name: str) -> Any:

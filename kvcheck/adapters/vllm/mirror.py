@@ -123,7 +123,6 @@ class Mirror:
             self.differ(f"{call}: {shown(theirs, answer)}")
 
     def require(self, call: str, broken: str | None) -> None:
-        """Report a precondition that the scheduler did not keep."""
         if broken is not None and not self.is_over:
             self.differ(f"{call}: the scheduler asks for {broken}")
 
@@ -237,13 +236,11 @@ class Mirror:
         self.hashes.num_known.pop(request_id, None)
 
     def named(self, request_id: str) -> Request | None:
-        """Return the shadow's request of that name, if it was seen."""
         theirs, mine = self.requests.get(request_id, (None, None))
         return self.current(theirs) if mine is None and theirs is not None else mine
 
 
 def free_path() -> Path:
-    """Return an unused name for a record."""
     folder = Path(os.environ.get("KVSPEC_MONITOR_DIR") or ".")
     folder.mkdir(parents=True, exist_ok=True)
     free = (folder / f"kvspec-shadow-{number}.jsonl" for number in count(1))

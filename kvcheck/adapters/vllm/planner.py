@@ -17,12 +17,7 @@ from typing import Any
 
 from kvcheck.adapters.vllm.errors import NAME, planning_errors
 from kvcheck.adapters.vllm.library import Library
-from kvcheck.adapters.vllm.specs import (
-    answered,
-    cache_config,
-    group_specs,
-    layer_spec,
-)
+from kvcheck.adapters.vllm.specs import answered, cache_config, group_specs, layer_spec
 from kvspec.config import KVCacheConfig, KVCacheGroup
 from kvspec.errors import UnsupportedError
 from kvspec.foreign import cache_of, groups_of, spec_of
@@ -72,7 +67,6 @@ class VLLMPlanner:
         self.utils = library.utils
 
     def spec_properties(self, spec: LayerSpec, config: PlanningConfig) -> SpecProperties:
-        """Return the values that vLLM computes for a spec with these members."""
         interface, asked = self.library.interface, settings(config)
         with planning_errors("spec_properties"):
             made = layer_spec(self.library, spec)
@@ -91,7 +85,6 @@ class VLLMPlanner:
             )
 
     def merge(self, specs: Sequence[LayerSpec]) -> LayerSpec:
-        """Merge the specs by the class of the first."""
         if not specs:
             raise UnsupportedError("merging no specs", NAME)
         with planning_errors("merge"):
@@ -145,10 +138,7 @@ class VLLMPlanner:
 
     @planning_errors("config_from_groups")
     def config_from_groups(
-        self,
-        groups: tuple[KVCacheGroup, ...],
-        config: PlanningConfig,
-        available_memory_bytes: int,
+        self, groups: tuple[KVCacheGroup, ...], config: PlanningConfig, available_memory_bytes: int
     ) -> KVCacheConfig:
         made = group_specs(self.library, groups)
         ask = self.utils.get_kv_cache_config_from_groups

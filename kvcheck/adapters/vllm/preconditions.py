@@ -24,13 +24,11 @@ class Asked:
 
     @property
     def start(self) -> int:
-        """The tokens that are computed before the step."""
         hit = self.num_computed_tokens + self.num_new_computed_tokens
         return hit + self.num_external_computed_tokens
 
     @property
     def end(self) -> int:
-        """The tokens that are computed once the step is."""
         return self.start + self.num_new_tokens
 
     @property

@@ -108,7 +108,6 @@ def _adapter(library: Library, request: RequestInput) -> Any:
 
 
 def own_request(request: object) -> VLLMRequest:
-    """Return the request if this adapter made it, else raise InvalidArgumentError."""
     if not isinstance(request, VLLMRequest):
         raise InvalidArgumentError("request", request, "made by this implementation's make_request")
     return request

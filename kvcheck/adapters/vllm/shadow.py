@@ -115,7 +115,6 @@ def _recorder(s: Any, stock: Any, mirror: Mirror, logger: Any) -> CopyRecorder |
 
 
 def _later(s: Any, mirror: Mirror) -> Later:
-    """Watch the steps of 0.33's scheduler."""
     longest = s.scheduler_config.long_prefill_token_threshold
     most = s.max_num_scheduled_tokens
     return Later(
@@ -206,6 +205,4 @@ class ShadowScheduler(Shadowed, Scheduler):  # type: ignore[misc]
 
 
 class AsyncShadowScheduler(Shadowed, AsyncScheduler):  # type: ignore[misc]
-    """vLLM's asynchronous scheduler, followed."""
-
     records = False

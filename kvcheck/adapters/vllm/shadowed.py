@@ -21,14 +21,12 @@ UNTOLD = "skip_zeroing_group_ids"
 
 
 def ids_of(blocks: Any) -> KVCacheBlocks | None:
-    """Return the ids of vLLM's blocks; None stays None."""
     if blocks is None:
         return None
     return KVCacheBlocks(tuple([block.block_id for block in group] for group in blocks.blocks))
 
 
 def first_apart(theirs: Sequence[object], ours: Sequence[object]) -> str:
-    """Describe the first difference between two sequences, and their lengths."""
     pairs = zip(theirs, ours, strict=False)
     place = next((at for at, (one, other) in enumerate(pairs) if one != other), None)
     if place is None:
@@ -109,11 +107,9 @@ class ShadowedManager(Forwarded):
         return self.mirror.manager
 
     def same(self, call: str, theirs: object, *given: Any) -> None:
-        """Make a call to the follower, and compare its result."""
         self.mirror.same(call, lambda: getattr(self.shadow, call)(*given), theirs)
 
     def same_of(self, request_id: str, call: str, theirs: object, *given: Any) -> None:
-        """Make a call about a request that was seen, and compare its result."""
         mine = self.mirror.named(request_id)
         if mine is not None:
             self.same(call, theirs, mine, *given)
@@ -141,7 +137,6 @@ class ShadowedManager(Forwarded):
         return tuple(found)
 
     def _hit(self, request: Any) -> tuple[Any, int, int]:
-        """Return the follower's result in vLLM's form."""
         hit = self.shadow.get_computed_blocks(self.mirror.current(request))
         length, beyond = hit.hit_length_tokens, hit.uncached_common_prefix_tokens or 0
         return hit.blocks, length, length + beyond if beyond and self.later else beyond
@@ -229,7 +224,6 @@ class ShadowedManager(Forwarded):
         self.shadow.cache_blocks(mine, max(num_computed_tokens - self.num_reread, 0))
 
     def _check(self, call: str, request: Any, new: int, new_computed: int, options: Any) -> None:
-        """Check the preconditions of an allocation."""
         asked = Asked(
             request.num_tokens,
             request.num_prompt_tokens,
@@ -347,7 +341,6 @@ class ShadowedManager(Forwarded):
 
     @property
     def copies_wait(self) -> bool:
-        """Whether copies are pending that were not taken."""
         groups = self.stock.coordinator.single_type_managers
         return any(getattr(group, "_pending_cow_copies", ()) for group in groups)
 

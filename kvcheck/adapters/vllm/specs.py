@@ -61,12 +61,10 @@ CHOICES = ("unhashed_freed_to", "removed_event_per", "chunked_null_prefix_is_hit
 
 
 def spec_types(library: Library) -> frozenset[type[LayerSpec]]:
-    """Return the specs that a group may have in this version."""
     return LATER_SPEC_TYPES if library.is_later else SPEC_TYPES
 
 
 def values(library: Library) -> Mapping[str, frozenset[str]]:
-    """Return `Capabilities.values` for this version."""
     if not library.is_later:
         return MappingProxyType({})
     found = {"mamba_cache_mode": frozenset({"align"}), "context_parallel": frozenset({"decode"})}
@@ -148,7 +146,6 @@ def cache_config(
 
 
 def group_specs(library: Library, groups: Iterable[KVCacheGroup]) -> list[Any]:
-    """Convert groups to vLLM's."""
     return [
         library.interface.KVCacheGroupSpec(
             layer_names=list(group.layer_names),

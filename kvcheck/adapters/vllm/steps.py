@@ -51,7 +51,6 @@ class Steps:
             self.require(call, "slots after the copies of the step were taken")
 
     def copied(self, pairs: tuple[tuple[int, int], ...], retained: tuple[int, ...]) -> None:
-        """Note that the copies were taken with these references."""
         if self.copies is not None:
             self.require("take_kv_cache_block_copies", "the copies of a step for the second time")
         self.copies = pairs

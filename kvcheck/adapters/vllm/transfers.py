@@ -80,7 +80,6 @@ KNOWN: Mapping[str, Callable[[Any], Iterator[Transfer]]] = MappingProxyType(
 
 
 def is_known(meta: Any) -> bool:
-    """Check whether the orders of a step's connector can be read."""
     return type(meta).__name__ in KNOWN
 
 

@@ -97,7 +97,6 @@ def request_block_hasher(
     def _hashes_of_runs(
         request: Any, tokens: list[int], start: int, parent: bytes
     ) -> list[bytes] | None:
-        """Hash blocks with the same extra keys together."""
         found: list[bytes] = []
         item = first_item if start else 0
         last = len(tokens) - len(tokens) % hash_block_size
@@ -147,7 +146,6 @@ def _chain_of(function: Any, block_size: int) -> Any:
 
 
 def _is_plain(request: Any) -> bool:
-    """Return whether no block of the request has extra keys."""
     return (
         not request.mm_features
         and not request.lora_request

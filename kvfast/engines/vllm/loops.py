@@ -73,7 +73,6 @@ class Seats:
         return made
 
     def join(self, requests: list[Any], handles: list[int], mine: list[Any]) -> None:
-        """Give seats to new requests, after the others."""
         first = len(self.requests)
         self.requests += requests
         self.handles.extend(handles)
@@ -91,7 +90,6 @@ class Seats:
             self.note(i)
 
     def make_room(self) -> None:
-        """Make room for the numbers of all requests."""
         old, number = self.notes, 2 * len(self.requests)
         if number > 2 * len(old):
             self.notes = memoryview(bytearray(8 * WIDTH * number)).cast("q", [number, WIDTH])
@@ -120,7 +118,6 @@ class Seats:
         self.note_due(i)
 
     def note_due(self, i: int) -> None:
-        """Note when the next block can be hashed."""
         self.notes[i, DUE] = (len(self.hashes[i]) + 1) * self.hash_size + self.ahead
 
     def append(self, i: int, token: int) -> bool:
@@ -148,7 +145,6 @@ class Seats:
         return self.notes[i, CLIENT]
 
     def note_plain(self, i: int) -> None:
-        """Note that its outputs are tokens alone."""
         self.notes[i, PLAIN] = 1
 
     def forget_plain(self) -> None:

@@ -79,7 +79,6 @@ def _cached(scheduler: Any, chosen: Chosen, blocks: list[Any], resumed: list[Any
 
 
 def _advance(scheduler: Any, chosen: Chosen, admitted: Admitted) -> None:
-    """Advance the requests to their state after planning the step."""
     s, placeholders, eligible_at = scheduler, None, 0
     steps = s.batched_steps
     if steps.is_async:

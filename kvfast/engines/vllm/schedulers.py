@@ -109,7 +109,6 @@ class OnKvfast(HashesRequests):
         super()._update_request_as_session(session, update)  # type: ignore[misc]  # as above
 
     def add_request(self, request: Any) -> None:
-        """Add a new request, or a session's next input."""
         super().add_request(request)
         if self.kvfast_reason is None and self.batched_steps.is_unusual(request):
             self.batched_steps.unusual.add(request.request_id)

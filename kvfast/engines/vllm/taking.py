@@ -211,13 +211,7 @@ class Taker:
             self.cached(seats.requests[i], final)
 
     def answer(
-        self,
-        seats: loops.Seats,
-        i: int,
-        new: list[int],
-        status: Any,
-        has_ended: bool,
-        place: int,
+        self, seats: loops.Seats, i: int, new: list[int], status: Any, has_ended: bool, place: int
     ) -> None:
         """Make a request's output, for its client; stop one that has ended."""
         request = seats.requests[i]
@@ -242,7 +236,6 @@ class Taker:
             self.of_client.append(self.told(request, new, reason, at))
 
     def becomes_plain(self, one: dict[str, Any]) -> bool:
-        """Return whether a request's output has tokens alone."""
         return (
             not one["events"]
             and one["prefill_stats"] is None

@@ -170,8 +170,6 @@ class Pool:
 
 
 class BlockList(Sequence[Block]):
-    """All blocks of a pool."""
-
     def __init__(self, pool: Pool) -> None:
         self.pool = pool
 
@@ -192,12 +190,10 @@ class QueueEnd:
 
     @property
     def next_free_block(self) -> object:
-        """The first block; None after the last."""
         return self.queue.behind(None) if self.is_head else None
 
     @property
     def prev_free_block(self) -> object:
-        """The last block; None before the first."""
         return None if self.is_head else self.queue.before(None)
 
 
