@@ -51,9 +51,7 @@ def _checked(name: str, made: object) -> Implementation:
 
 def find_served(name: str) -> Implementation:
     """Return the implementation of that name, or one that only makes offload managers."""
-    if name.startswith(("cmd:", "cmd+", "mistake:")):
-        return find_implementation(name)
-    made = _made(name)
+    made = _anything(name)
     if isinstance(made, OffloadImplementation) and not isinstance(made, Implementation):
         return OffloadAlone(made)
     return _checked(name, made)
@@ -64,8 +62,7 @@ def find_offload(name: str) -> OffloadImplementation:
 
     Names and errors as those of `find_implementation`.
     """
-    is_plain = not name.startswith(("cmd:", "cmd+", "mistake:"))
-    made = _made(name) if is_plain else find_implementation(name)
+    made = _anything(name)
     lacks = [each for each in ("make_offload", "offload_capabilities") if not hasattr(made, each)]
     if not isinstance(made, OffloadImplementation):
         kind = type(made).__name__
@@ -78,9 +75,7 @@ def find_tree(name: str) -> TreeImplementation:
 
     Names and errors as those of `find_implementation`.
     """
-    if name.startswith(("cmd:", "cmd+")):
-        return BlockTrees(find_implementation(name))
-    made = _mistaken(name) if name.startswith("mistake:") else _made(name)
+    made = _anything(name)
     if isinstance(made, TreeImplementation):
         return made
     if isinstance(made, Implementation):
@@ -90,13 +85,16 @@ def find_tree(name: str) -> TreeImplementation:
 
 def find_index(name: str) -> FleetImplementation:
     """Return what makes indexes of engines; names and errors as those of `find_implementation`."""
-    if name.startswith(("cmd:", "cmd+")):
-        made: object = find_implementation(name)
-    else:
-        made = _mistaken(name) if name.startswith("mistake:") else _made(name)
+    made = _anything(name)
     if not isinstance(made, FleetImplementation):
         raise _unknown(name, f"{type(made).__name__} makes no index: no make_prefix_index")
     return made
+
+
+def _anything(name: str) -> object:
+    """Return what is of that name, an implementation or not."""
+    is_plain = not name.startswith(("cmd:", "cmd+", "mistake:"))
+    return _made(name) if is_plain else find_implementation(name)
 
 
 def _made(name: str) -> object:

@@ -11,16 +11,8 @@ from kvspec.offload import OffloadCapabilities
 
 WEIGHTS: Mapping[str, int] = {
     **{"ask": 24, "store": 16, "stored": 16, "end_step": 12, "moved": 16, "loaded": 10},
-    **{
-        "arrive": 10,
-        "finish": 8,
-        "touch": 3,
-        "gain": 4,
-        "lose": 1,
-        "late": 1,
-        "reset": 1,
-        "wrong": 6,
-    },
+    **{"arrive": 10, "finish": 8, "touch": 3, "gain": 4, "lose": 1, "late": 1, "reset": 1},
+    "wrong": 6,
 }
 
 WEIGHTS_WHEN_FULL: Mapping[str, int] = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,18 +24,13 @@ TENANTS, PRIORITIES = ("x", "y", ""), (1, 0, 2)
 
 @dataclass(frozen=True)
 class Move:
-    """One move of the engine, by its word in `MOVES`; what does not apply is passed over."""
+    """One move of the engine, a method of `Player` by name; what does not apply is passed over."""
 
     word: str
     who: str = ""
     keys: tuple[bytes, ...] = ()
     number: int = 0
     is_good: bool = True
-
-    def __str__(self) -> str:
-        keys = " ".join(key.decode("latin-1") for key in self.keys)
-        parts = [self.word, self.who, keys and f"[{keys}]", "" if self.is_good else "fails"]
-        return " ".join(filter(None, parts))
 
 
 @dataclass(frozen=True)
@@ -100,7 +95,7 @@ class Player:
         """Make all moves, then let everything end. Raises BrokenRuleError."""
         self.begin()
         for move in self.life.moves:
-            MOVES[move.word](self, move)
+            getattr(self, move.word)(move)
         self.calm()
 
     def begin(self) -> None:
@@ -354,24 +349,6 @@ class Player:
         passes = 2 * len(keys) + 4
         problem = f"{', '.join(waiting)}: no answer after {passes} look-ups of all keys"
         self.shadow.judge(rule, not waiting, problem)
-
-
-MOVES: Mapping[str, Callable[[Player, Move], None]] = {
-    "arrive": Player.arrive,
-    "ask": Player.ask,
-    "loaded": Player.loaded,
-    "store": Player.store,
-    "stored": Player.stored,
-    "touch": Player.touch,
-    "end_step": Player.end_step,
-    "moved": Player.moved,
-    "gain": Player.gain,
-    "lose": Player.lose,
-    "late": Player.late,
-    "finish": Player.finish,
-    "reset": Player.reset,
-    "wrong": Player.wrong,
-}
 
 
 def _word(key: bytes) -> str:

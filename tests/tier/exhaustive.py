@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kvcheck.discovery import find_offload
-from kvcheck.offload.life import MOVES, Life, Move, Player
+from kvcheck.offload.life import Life, Move, Player
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ def explored(world: World, names: tuple[str, str], *, most: int = 10**9) -> tupl
             after = copied(players)
             for player in after:
                 player.lines.clear()
-                MOVES[move.word](player, move)
+                getattr(player, move.word)(move)
             if after[0].lines != after[1].lines:
                 raise AssertionError(f"{move}: {after[0].lines} and {after[1].lines}")
             num_moves += bool(after[0].lines)
