@@ -90,7 +90,15 @@ class Allocator:
             skip_at = min(skip_at, asked.request.num_tokens - 1)
             if not self.coordinator.is_running(asked.name):
                 slots = max(slots, local + external)  # taken beyond max_model_len too
-        return Demand(slots, main, local, external, skip_at, asked.num_encoder_tokens)
+        return Demand(
+            slots,
+            main,
+            local,
+            external,
+            skip_at,
+            asked.num_encoder_tokens,
+            priority=asked.request.input.priority,
+        )
 
     @property
     def watermark_blocks(self) -> int:

@@ -18,12 +18,13 @@ class BlockPool:
     - `keys[b]`: the keys block b is cached under, the primary one first.
     - `primary_num_tokens[b]`: tokens from the start of the request that the primary key covers.
     - `reserved`: blocks set aside for good, for attention sinks (KV-FULL-8).
+    - `ranks[b]`: of cached blocks, the rank in the order of eviction (KV-ORD-1).
     - `written_from[b]`: of blocks that this step writes, the tokens there before (KV-INSIDE-17).
     - `cached[key]`: the blocks that carry the key, first registered first (KV-POOL-13).
 
     Invariants: null_block_is_apart, free_queue_has_no_duplicates, free_means_unreferenced,
     keys_and_lookups_agree, keys_are_listed_once, keys_are_covered, blocks_set_aside_are_alone,
-    blocks_that_stay_keep_their_keys, lookups_keep_their_order.
+    blocks_that_stay_keep_their_keys, lookups_keep_their_order, ranks_are_in_order.
     """
 
     def __init__(
@@ -34,18 +35,21 @@ class BlockPool:
         residency: ResidencyLog | None = None,
         unhashed_freed_to: str = "front",
         removed_event_per: str = "copy",
+        order: str = "lru",
     ) -> None:
         self.num_blocks = num_blocks
         self.events = events
         self.residency = residency
         self.unhashed_freed_to = unhashed_freed_to
         self.removed_event_per = removed_event_per
+        self.order = order
         self.free_queue = list(range(1, num_blocks))  # KV-POOL-1: without the null block
         self.ref_counts = [0] * num_blocks
         self.keys: list[list[bytes]] = [[] for _ in range(num_blocks)]
         self.primary_num_tokens = [0] * num_blocks
         self.cached: dict[bytes, list[int]] = {}
         self.reserved: list[int] = []
+        self.ranks = [0] * num_blocks
         self.written_from: dict[int, int] = {}
 
     @property
@@ -112,11 +116,37 @@ class BlockPool:
             self.ref_counts[block] -= 1
             if self.ref_counts[block] == 0:
                 freed.append(block)
-        if self.unhashed_freed_to == "back":  # a policy of older engines
-            self.free_queue.extend(freed)
-            return
-        self.free_queue[:0] = [block for block in freed if not self.keys[block]]
-        self.free_queue.extend(block for block in freed if self.keys[block])
+        if self.unhashed_freed_to == "front":
+            self.free_queue[:0] = [block for block in freed if not self.keys[block]]
+        for block in freed:
+            if self.keys[block]:
+                self.free_queue.insert(self.place_for(block), block)
+            elif self.unhashed_freed_to == "back":  # a policy of older engines
+                self.free_queue.append(block)
+
+    # The order of eviction.
+
+    def place_for(self, block: int) -> int:
+        """Return the place of the first free block that is evicted later (KV-ORD-1)."""
+        for place, other in enumerate(self.free_queue if self.order != "lru" else ()):
+            if self.keys[other] and self.ranks[other] > self.ranks[block]:
+                return place
+        return len(self.free_queue)
+
+    def begin(self, block: int, priority: int) -> None:
+        """Rank a block that is about to be cached by a request of this priority."""
+        if not self.keys[block]:
+            self.ranks[block] = {"priority": priority, "lfu": 1}.get(self.order, 0)
+
+    def use(self, hits: Sequence[int], priority: int) -> None:
+        """Rank hits anew that a request of this priority uses (KV-ORD-2, KV-ORD-3)."""
+        for block in hits:
+            if self.order == "priority":
+                self.ranks[block] = max(self.ranks[block], priority)
+            if self.order == "lfu":
+                self.ranks[block] += 1
+
+    # Cached identity.
 
     def register(self, block: int, key: bytes, num_tokens: int) -> None:
         """Cache a full block under its key, beside blocks with the same key (KV-POOL-14).
@@ -157,6 +187,7 @@ class BlockPool:
             self.cached[key].append(destination)
         self.keys[destination] = self.keys[source]
         self.primary_num_tokens[destination] = self.primary_num_tokens[source]
+        self.ranks[destination] = self.ranks[source]
         self.keys[source] = []
 
     def forget(self, block: int) -> None:

@@ -61,6 +61,7 @@ class ReferenceManager:
             residency=self.residency,
             unhashed_freed_to=config.policy.unhashed_freed_to,
             removed_event_per=config.policy.removed_event_per,
+            order=config.eviction_order,
         )
         self._ask_clock()
         self.groups = build_groups(self.config, specs, self.pool, self.event_log)
@@ -327,8 +328,7 @@ class ReferenceManager:
     @in_turn
     def get_num_common_prefix_blocks(self, request: Request) -> tuple[int, ...]:
         """Count per group leading blocks that all running requests share (KV-MGR-15)."""
-        name = self.own(request).request_id
-        return self.coordinator.num_common_prefix_blocks(name)
+        return self.coordinator.num_common_prefix_blocks(self.own(request).request_id)
 
     @in_turn
     def get_blocks(self, request: Request) -> KVCacheBlocks:

@@ -42,6 +42,9 @@ def take_snapshot(
         if any(group.pending_copies for group in groups)
         else (),
         written_from=dict(pool.written_from),
+        ranks=()
+        if pool.order == "lru"
+        else tuple(rank if keys else 0 for rank, keys in zip(pool.ranks, pool.keys, strict=True)),
     )
 
 
@@ -68,4 +71,6 @@ def restore_snapshot(
     for group, pairs in zip(groups, snapshot.pending_copies, strict=False):
         group.pending_copies = list(pairs)
     pool.written_from = dict(snapshot.written_from)
+    if snapshot.ranks:
+        pool.ranks = list(snapshot.ranks)
     popped.extend(snapshot.popped_blocks)

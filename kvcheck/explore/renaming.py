@@ -93,6 +93,7 @@ def _named(
         [sorted(step_keys) for step_keys in snapshot.step_keys],
         [[(met[a], met[b]) for a, b in pairs] for pairs in snapshot.pending_copies],
         sorted((met[block], tokens) for block, tokens in snapshot.written_from.items()),
+        [snapshot.ranks[block] for block in met] if snapshot.ranks else [],
     )
     return Naming(marshal.dumps(plain, MARSHAL_VERSION), order, met)
 

@@ -97,6 +97,7 @@ def manager_bytes(snapshot: Snapshot) -> bytes:
         snapshot.reserved_blocks,
         snapshot.pending_copies,
         sorted(snapshot.written_from.items()),
+        snapshot.ranks,
     )
     data = marshal.dumps(plain, MARSHAL_VERSION)
     return blake2b(data, digest_size=FINGERPRINT_BYTES).digest()

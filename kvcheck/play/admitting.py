@@ -27,6 +27,8 @@ def arrive(runner: Runner, step: st.Arrive) -> None:
         arguments["skip_reading_prefix_cache"] = True
     if step.reports_hits:
         arguments["reports_hits"] = True
+    if step.priority:
+        arguments["priority"] = step.priority
     if step.embedded is not None:
         arguments["prompt_embeddings"] = list(step.embedded)
     runner.do("new_request", request, arguments)

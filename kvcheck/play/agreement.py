@@ -75,6 +75,7 @@ RULE_OF_MEMBER: Mapping[str, str] = {
     "step_keys": "KV-MAMBA-2",
     "reserved_blocks": "KV-FULL-8",
     "pending_copies": "KV-INSIDE-4",
+    "ranks": "KV-ORD-1",
 }
 """Members of a snapshot that records do not show; they may differ while the state does not.
 

@@ -60,6 +60,7 @@ def input_of(
         prompt_embeddings=embeddings,
         skip_reading_cache=arguments.get("skip_reading_prefix_cache", False),
         reports_hits=arguments.get("reports_hits", False),
+        priority=arguments.get("priority", 0),
     )
 
 
@@ -73,6 +74,7 @@ def content_of(given: RequestInput) -> dict[str, Any]:
         "mm_features": [asdict(item) for item in given.multimodal] or None,
         "skip_reading_prefix_cache": given.skip_reading_cache or None,
         "reports_hits": given.reports_hits or None,
+        "priority": given.priority or None,
     }
     return {name: value for name, value in content.items() if value is not None}
 

@@ -45,6 +45,7 @@ FEATURE_OF_CONTENT: Mapping[str, Feature] = {
     "mm_features": Feature.MULTIMODAL,
     "skip_reading_prefix_cache": Feature.SKIP_READING,
     "reports_hits": Feature.HIT_REPORTS,
+    "priority": Feature.EVICTION_ORDERS,
 }
 """Arguments of `new_request` that need a feature if they are set."""
 

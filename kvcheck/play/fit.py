@@ -187,6 +187,7 @@ def _cut(config: ManagerConfig, can: Capabilities) -> ManagerConfig | None:
         enable_caching=caching,
         use_eagle=config.use_eagle and Feature.EAGLE in has,
         watermark=config.watermark if Feature.ADMISSION in has else 0.0,
+        eviction_order=config.eviction_order if Feature.EVICTION_ORDERS in has else "lru",
         hash_lookahead_tokens=config.hash_lookahead_tokens if Feature.HASH_LOOKAHEAD in has else 0,
         dcp_world_size=config.dcp_world_size if "decode" in parallel else 1,
         pcp_world_size=config.pcp_world_size if "prefill" in parallel else 1,

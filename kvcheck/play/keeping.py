@@ -34,6 +34,7 @@ class Kept:
             tuple(self.hashes),
             given.skip_reading_cache,
             given.reports_hits,
+            given.priority,
         )
         """The input of `make_followed`."""
 

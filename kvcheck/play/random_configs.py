@@ -9,7 +9,7 @@ from math import lcm
 from random import Random
 from typing import Any
 
-from kvspec.config import KVCacheConfig, KVCacheGroup, ManagerConfig
+from kvspec.config import ORDERS, KVCacheConfig, KVCacheGroup, ManagerConfig
 from kvspec.specs import (
     ChunkedLocalAttentionSpec,
     CircularBufferSpec,
@@ -164,6 +164,8 @@ def _options(
         "residency_sample_rate": random.choice((0.0, 0.0, 0.5, 1.0)),
         "hash_lookahead_tokens": random.choice((0,) * 8 + (1, 3)),
     }
+    # Of another, so that later draws are the same as without.
+    options["eviction_order"] = Random(copy(random).random()).choice(("lru",) * 4 + ORDERS[1:])
     if windowed:
         interval = random.choice((None, None, 0, alignment, 2 * alignment))
         options["retention_interval_tokens"] = interval

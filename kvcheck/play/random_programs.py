@@ -130,7 +130,14 @@ class Draw:
             items=self.random.choice(items) if self.chance(0.06) else (),
             skip_reading=self.chance(0.04),
             embedded=(1, 2, 3) if self.chance(0.04) else None,
+            priority=self.priority(),
         )
+
+    def priority(self) -> int:
+        """Draw a priority where it matters; later draws are the same as without."""
+        if self.config.eviction_order != "priority":
+            return 0
+        return Random(copy(self.random).random()).choice((0, 0, 1, 2))
 
     def length_of(self, text: Sequence[int]) -> int:
         """Draw how much of a text a request has."""

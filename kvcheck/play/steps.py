@@ -31,6 +31,7 @@ class Arrive(Step):
 
     `items`: (identifier, offset, length) of multimodal items. `embedded`: one byte of embeddings
     for each of the first tokens, None without embeddings. `reports_hits`: events report its hits.
+    `priority`: in the order of eviction of that name.
     """
 
     prompt: tuple[int, ...]
@@ -40,6 +41,7 @@ class Arrive(Step):
     skip_reading: bool = needing(False, Feature.SKIP_READING)
     embedded: tuple[int, ...] | None = needing(None, Feature.PROMPT_EMBEDDINGS)
     reports_hits: bool = needing(False, Feature.HIT_REPORTS)
+    priority: int = needing(0, Feature.EVICTION_ORDERS)
 
 
 @dataclass(frozen=True)

@@ -279,6 +279,7 @@ _REQUEST = structure(
         "prompt_embeddings": optional(EMBEDDINGS),
         "skip_reading_prefix_cache": boolean,
         "reports_hits": boolean,
+        "priority": integer,
     },
 )
 

@@ -41,9 +41,9 @@ cdef class Allocator:
     @cython.locals(required="long long", drafted="long long", num_hits="long long", skipped="long long", length="long long", computed="long long", after_load="long long", need="long long")
     cdef long long need_of_aligned(self, int g, Demand demand, long long held, bint has_entry, bint was_allocated) noexcept nogil
     @cython.locals(g=int, computed="long long", size="long long")
-    cdef int take_hits(self, int row, Demand demand) except -1
+    cdef int take_hits(self, int row, Demand demand, long long priority) except -1
     @cython.locals(at="long long", skipped="long long", length="long long", start="long long", i="long long")
-    cdef int take_hits_of(self, int g, int row, long long skip_at) except -1
+    cdef int take_hits_of(self, int g, int row, long long skip_at, long long priority) except -1
     @cython.locals(g=int)
     cdef int take_new(self, int row, Demand demand) except -1
     @cython.locals(at="long long", missing="long long", end="long long", block=int)

@@ -5,6 +5,7 @@ from kvfast._compiled cimport probing_fields as probing
 from kvfast._compiled cimport record_fields as record
 from kvfast._compiled.event_log cimport EventLog
 from kvfast._compiled.key_map cimport KeyMap
+from kvfast._compiled.order cimport Order
 from kvfast._compiled.request cimport FastRequest
 from kvfast._compiled.tables cimport Tables
 from kvfast._compiled.upcoming cimport Upcoming
@@ -20,6 +21,7 @@ cdef class BlockPool:
     cdef bint removed_per_copy
     cdef int[::1] facts
     cdef Upcoming upcoming
+    cdef readonly Order order
     cdef bint has_partial
     cdef int[::1] next_entry
     cdef long long num_more, free_more
@@ -52,8 +54,8 @@ cdef class BlockPool:
     cdef long long drop_ref(self, long long block, long long left) noexcept nogil
     cdef int register(self, long long block, FastRequest request, long long number, int group, long long num_hashes) except -1
     cdef int register_at(self, long long home, long long block, FastRequest request, long long number, int group) except -1
-    @cython.locals(per="long long", block="long long")
-    cdef int register_run(self, Tables tables, long long start, long long first, long long end, FastRequest request, long long hashes_per_block, int group) except -1
+    @cython.locals(block="long long")
+    cdef int register_run(self, Tables tables, long long start, long long first, long long end, FastRequest request, long long per, int group) except -1
     @cython.locals(entry="long long")
     cdef bint register_partial(self, long long block, FastRequest request, long long number, int group) except -1
     cpdef int covered(self, long long block) noexcept nogil

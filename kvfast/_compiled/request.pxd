@@ -29,7 +29,7 @@ cdef class FastRequest:
     cdef Turn turn
     cdef readonly object input
     cdef readonly Hasher hasher
-    cdef readonly long long hash_block_size_tokens, num_prompt_tokens
+    cdef readonly long long hash_block_size_tokens, num_prompt_tokens, priority
     cdef long long room_tokens, room_hashes
     cdef bint has_extra_keys, is_made
     cdef array.array digest_memory

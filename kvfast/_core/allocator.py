@@ -162,11 +162,11 @@ class Allocator:
 
     # Taking.
 
-    def take_hits(self, row: int, demand: Demand) -> None:
+    def take_hits(self, row: int, demand: Demand, priority: int) -> None:
         """Start the lists with the hits; skipped ones become null (KV-GRP-5, KV-GRP-8)."""
         for g in range(self.shape.num_groups):
             if self.shape.holds_tokens(g):
-                self.take_hits_of(g, row, demand.skip_at)
+                self.take_hits_of(g, row, demand.skip_at, priority)
         if demand.external > 0:
             for g in range(self.shape.num_groups):
                 if self.shape.holds_tokens(g):
@@ -177,7 +177,7 @@ class Allocator:
                 elif self.shape.kind[g] == kinds.CIRCULAR:  # KV-CIRC-2
                     self.extend(g, row, 1)
 
-    def take_hits_of(self, g: int, row: int, skip_at: int) -> None:
+    def take_hits_of(self, g: int, row: int, skip_at: int, priority: int) -> None:
         """Take one group's hits."""
         at = row * self.shape.num_groups + g
         skipped = self.shape.skipped(g, skip_at)
@@ -189,6 +189,8 @@ class Allocator:
         for i in range(skipped, length):
             self.tables.arena[start + i] = self.lookup.hits[g * self.lookup.stride + i]
         self.tables.length[at] = length
+        if self.pool.order is not None:
+            self.pool.order.use(self.tables, start + skipped, start + length, priority)
         self.pool.touch(self.tables, start + skipped, start + length)
         self.tables.cached[at] = 1 + length
         self.tables.passed[at] = skipped

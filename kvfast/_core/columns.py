@@ -101,6 +101,8 @@ class PoolColumns:
             self.pool.set_covered(block, covered[block] // self.hash_block_size)
         self.pool.set_queue(columns.free_queue)
         self.fill_keys(columns)
+        if self.pool.order is not None:
+            self.pool.order.restore(columns.rest.ranks, columns.free_queue)
 
     def fill_keys(self, columns: Columns) -> None:
         """Give every block its keys; copies of a key in the order of look-ups."""

@@ -64,6 +64,7 @@ class Core:
             residency=self.residency,
             unhashed_to_front=config.policy.unhashed_freed_to == "front",
             removed_per_copy=config.policy.removed_event_per == "copy",
+            order=config.eviction_order,
         )
         self.tables = Tables(self.num_groups)
         self.rows = Rows(self.tables)
@@ -191,7 +192,7 @@ class Core:
             self.inside.take(row, request, demand, takes_hits)
             return row
         if takes_hits:
-            self.allocator.take_hits(row, demand)
+            self.allocator.take_hits(row, demand, request.priority)
         self.allocator.take_new(row, demand)
         return row
 
@@ -234,6 +235,8 @@ class Core:
             if block == 0:
                 continue
             if pool.refs(block) == 0:
+                if pool.order is not None:
+                    pool.order.leave(block)
                 pool.unlink(block)
             pool.set_refs(block, pool.refs(block) + 1)
             if self.residency is not None:

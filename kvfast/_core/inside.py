@@ -183,7 +183,7 @@ class Inside:
             if self.shape.is_aligned(g):
                 self.inner[g] = self.inner_state(g, row, request, demand)
         if takes_hits:
-            self.allocator.take_hits(row, demand)
+            self.allocator.take_hits(row, demand, request.priority)
         for g in range(self.num_groups):
             at = row * self.num_groups + g
             self.allocator.new_from[g] = self.tables.length[at]

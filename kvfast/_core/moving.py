@@ -11,6 +11,8 @@ def move_all(pool: BlockPool, source: int, block: int) -> None:
     """Give the keys of `source` to `block`, which has none, as if newly added, without events."""
     entry = pool.more(source)
     pool.set_covered(block, pool.covered(source))
+    if pool.order is not None:
+        pool.order.move(source, block)
     move_entry(pool.keys, source, block)
     if entry:
         pool.set_more(source, 0)

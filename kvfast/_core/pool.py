@@ -14,6 +14,7 @@ from . import objects, probing, record
 from .arrays import grown, zeroed
 from .event_log import EventLog
 from .key_map import KeyMap
+from .order import Order
 from .request import FastRequest
 from .tables import Tables
 from .upcoming import Upcoming
@@ -35,12 +36,16 @@ class BlockPool:
         residency: ResidencyLog | None,
         unhashed_to_front: bool,
         removed_per_copy: bool,
+        order: str = "lru",
     ) -> None:
         self.num_blocks = num_blocks
         self.num_free = num_blocks - 1
         self.keys = KeyMap(num_blocks, width)
         self.facts = self.keys.facts
         self.upcoming = Upcoming(num_blocks, self.keys)
+        self.order: Order | None = None
+        if order != "lru":
+            self.order = Order(num_blocks, self.keys, by_priority=order == "priority")
         self.events = events
         self.residency = residency
         self.unhashed_to_front = unhashed_to_front
@@ -129,10 +134,7 @@ class BlockPool:
         return block
 
     def allocate(self, tables: Tables, at: int, count: int) -> None:
-        """Append that many blocks from the front of the queue to a list with room (KV-POOL-3).
-
-        Their keys are dropped, in the same order (KV-POOL-4).
-        """
+        """Append blocks from the front of the queue, without their keys, to a list with room."""
         while count > probing.RUN_BLOCKS:
             self.allocate_run(tables, at, probing.RUN_BLOCKS)
             count -= probing.RUN_BLOCKS
@@ -169,7 +171,7 @@ class BlockPool:
 
     def evict(self, tables: Tables, start: int, end: int) -> None:
         """Forget the keys of the blocks at these places of the lists."""
-        if self.events is None and not self.has_partial:
+        if self.events is None and not self.has_partial and self.order is None:
             self.keys.remove_run(tables, start, end)
         else:
             for place in range(start, end):
@@ -192,11 +194,13 @@ class BlockPool:
                 self.residency.touched(block)
 
     def release(self, tables: Tables, start: int, end: int) -> None:
-        """Drop a reference to the blocks at these places, the last first, as one call (KV-POOL-6).
-
-        Null is passed over.
-        """
+        """Drop a reference to the blocks at these places, the last first, as one call."""
         left = 0
+        if self.order is not None:
+            for place in range(end - 1, start - 1, -1):
+                if tables.arena[place]:
+                    left = self.drop_ref(tables.arena[place], left)
+            return
         last = self.before(0)
         for place in range(end - 1, start - 1, -1):
             block = tables.arena[place]
@@ -229,7 +233,7 @@ class BlockPool:
         if self.unhashed_to_front and self.facts[base + record.DUP_NEXT] == 0:
             self.put(left, block)
             return block
-        self.put(self.before(0), block)
+        self.put(self.before(0) if self.order is None else self.order.join(block), block)
         self.upcoming.put(block)
         return left
 
@@ -251,6 +255,8 @@ class BlockPool:
         """Register where the home of the key is known, but do not set what it covers."""
         if self.keys.is_added(block):
             self.drop_keys(block)
+        elif self.order is not None:
+            self.order.begin(block, request.priority)
         self.keys.add_at(home, block, request, number, group)
 
     def register_run(
@@ -260,11 +266,12 @@ class BlockPool:
         first: int,
         end: int,
         request: FastRequest,
-        hashes_per_block: int,
+        per: int,
         group: int,
     ) -> None:
         """Register blocks first … end - 1 of a list that begins at `start`, but null ones."""
-        per = hashes_per_block
+        if self.order is not None:
+            self.order.begin_run(tables, start + first, start + end, request.priority)
         first = self.keys.add_run(tables, start, first, end, request, per, group)
         while first < end:
             block = tables.arena[start + first]
@@ -279,8 +286,7 @@ class BlockPool:
         if not self.keys.is_added(block) or self.covered(block) <= number:
             self.register(block, request, number, group, number + 1)  # KV-PART-3: for all keys
             return True
-        entry = self.take_more(block)
-        self.keys.add(entry, request, number, group)
+        self.keys.add(self.take_more(block), request, number, group)
         return True
 
     def covered(self, block: int) -> int:
@@ -297,16 +303,10 @@ class BlockPool:
 
     def has_key(self, block: int, request: FastRequest, number: int, group: int) -> bool:
         """Return whether the block has the key of hash `number` of a request."""
-        if not self.keys.is_added(block):
-            return False
-        if self.keys.carries(block, request, number, group):
-            return True
-        entry = self.more(block)
-        while entry:
-            if self.keys.carries(entry, request, number, group):
-                return True
+        entry = block if self.keys.is_added(block) else 0
+        while entry and not self.keys.carries(entry, request, number, group):
             entry = self.more(entry)
-        return False
+        return entry != 0
 
     def block_of(self, entry: int) -> int:
         """Return the block that an entry belongs to; 0 for no entry."""
@@ -323,6 +323,8 @@ class BlockPool:
 
     def drop_keys(self, block: int) -> None:
         """Take all keys of the block out of the cache, an event for each (KV-EVT-4)."""
+        if self.order is not None:
+            self.order.leave(block)
         self.drop(block)
         entry = self.more(block)
         if entry:
@@ -343,6 +345,8 @@ class BlockPool:
     def reset(self) -> None:
         """Forget every key; no block may be in use (KV-POOL-11)."""
         self.keys.clear()
+        if self.order is not None:
+            self.order.clear()
         if self.has_partial:
             for block in range(self.num_blocks):
                 self.set_more(block, 0)
@@ -388,10 +392,8 @@ class BlockPool:
 
     def entries_of(self, block: int) -> list[int]:
         """Return the entries of a block, the primary one first."""
-        if not self.keys.is_added(block):
-            return []
-        entries = [block]
-        entry = self.more(block)
+        entries: list[int] = []
+        entry = block if self.keys.is_added(block) else 0
         while entry:
             entries.append(entry)
             entry = self.more(entry)

@@ -51,11 +51,10 @@ class FastRequest:
         self.input: RequestInput = request_input  # type: ignore[assignment]  # no content if followed
         self.request_id = name
         self.skips_reading = request_input.skip_reading_cache
+        self.priority = request_input.priority
         self.hash_block_size_tokens = hash_block_size
-        self.preemptions = 0
+        self.preemptions = self.junction = self.in_flight = 0
         self.odd: dict[str, int] | None = None
-        self.junction = 0
-        self.in_flight = 0
         self.state: RequestStatus = WAITING
         self.running = RUNNING
         self.holder: object = None

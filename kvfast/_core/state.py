@@ -62,6 +62,7 @@ class StateView:
             reserved_blocks=tuple(reserved),
             pending_copies=self.pending_copies(),
             written_from={} if self.inside is None else dict(self.inside.written),
+            ranks=() if self.pool.order is None else self.pool.order.shown(),
         )
 
     def pending_copies(self) -> tuple[tuple[tuple[int, int], ...], ...]:

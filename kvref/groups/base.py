@@ -57,7 +57,7 @@ class Demand:
     - `skip_at_tokens`: the number of computed tokens that windows are computed from.
     - `apply_admission_cap`: count windowed groups with the most they hold at once.
     - `num_known_tokens`: of the main ones, those that are not drafts; `prefill_end_tokens`: where
-      the prompt's last chunk ends. Both only where hits may end inside a block.
+      the last chunk of the prompt ends, both if hits may end inside a block; `priority`: its own.
     """
 
     num_slots_tokens: int
@@ -69,6 +69,7 @@ class Demand:
     apply_admission_cap: bool = False
     num_known_tokens: int = 0
     prefill_end_tokens: int = 0
+    priority: int = 0
 
     @property
     def num_computed_tokens(self) -> int:
@@ -132,10 +133,8 @@ class Group:
 
     hits_end_inside = False
     """Whether a hit may end inside a block of this group (KV-INSIDE-1)."""
-
     is_full = False
     """True for full attention: every shorter prefix of a hit is also a hit."""
-
     is_mamba = False
     """States: a look-up neither looks further nor drops (KV-COORD-8)."""
 
@@ -245,6 +244,7 @@ class Group:
         """Start the request's list with its hits; skipped ones become null (KV-GRP-5)."""
         skipped = self.num_skipped_tokens(demand.skip_at_tokens) // self.block_size
         taken = list(hits[skipped:])
+        self.pool.use(taken, demand.priority)
         self.pool.touch(taken)
         self.block_lists[request_id] = [NULL_BLOCK] * skipped + taken
         self.num_cached[request_id] = skipped + len(taken)
@@ -284,6 +284,7 @@ class Group:
                 continue
             block_hash = hash_of_block(request.block_hashes, index, self.hashes_per_block)
             key = make_key(block_hash, self.index)
+            self.pool.begin(blocks[index], request.input.priority)
             self.pool.register(blocks[index], key, (index + 1) * self.block_size)
             stored.append(index)
             hashes.append(block_hash)
@@ -321,6 +322,7 @@ class Group:
         hash_size = self.block_size // self.hashes_per_block
         number = num_tokens // hash_size - 1
         block_hash = request.block_hashes[number]
+        self.pool.begin(block, request.input.priority)
         if self.pool.register_partial(block, make_key(block_hash, self.index), num_tokens):
             self.events.stored(  # KV-PART-4
                 request,

@@ -189,7 +189,7 @@ def of_reference(case: Case) -> dict[str, Term]:
             num_computed_tokens=notes.number("computed"),
             num_in_flight_tokens=notes.number("in_flight"),
             num_prompt_tokens=1,
-            input=SimpleNamespace(reports_hits=False),
+            input=SimpleNamespace(reports_hits=False, priority=0),
         )
         asked = cast(Any, kvref.request.Allocation)(
             request=request,
@@ -238,7 +238,7 @@ class NotingAllocator:
     def remove_skipped(self, row: int, computed: object, prompt: object) -> None:
         self.notes.remove(computed)
 
-    def take_hits(self, row: int, asked: object) -> None:
+    def take_hits(self, row: int, asked: object, priority: int) -> None:
         self.notes.take()
 
     def take_new(self, row: int, asked: object) -> None:
@@ -289,6 +289,7 @@ def of_fast(case: Case) -> dict[str, Term]:
             state=case.status,
             running=RequestStatus.RUNNING,
             look_again=lambda: None,
+            priority=0,
             num_tokens=notes.number("num_tokens"),
             in_flight=notes.number("in_flight"),
             num_prompt_tokens=1,

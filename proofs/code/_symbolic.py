@@ -140,6 +140,7 @@ class SymbolicPool(BlockPool):
         self.facts = cast("memoryview[int]", facts)
         self.num_free = cast(int, num_free)
         self.residency = None
+        self.order = None  # LRU; other orders are not proved
         self.upcoming = NoGuesses()
         self.unhashed_to_front = unhashed_to_front
 

@@ -277,7 +277,7 @@ PLANTED: tuple[tuple[Callable[[str], Iterator[Statement]], Planted], ...] = (
         (Allocator, "take_hits_of", "1 + length", "2 + length"))),
     (of("sliding", 4), Planted("KV-GRP-5",
         (Group, "take_hits", "list(hits[skipped:])", "list(hits[skipped + 1 :])"),
-        (Allocator, "take_hits_of", "start + skipped, start", "start + skipped + 1, start"))),
+        (Allocator, "take_hits_of", "touch(self.tables, start", "touch(self.tables, 1 + start"))),
     (of("full", 4), Planted("KV-GRP-5",
         (Allocator, "take_hits_of", "(skipped, length)", "(skipped, length - 1)"))),
     (of("sliding", 4), Planted("KV-GRP-5",

@@ -77,7 +77,7 @@ def started() -> tuple[Term, Term]:
         Upcoming=lambda *_: NoGuesses(),
         zeroed=lambda *_: [],
     ):
-        options = {"unhashed_to_front": True, "removed_per_copy": True}
+        options: Any = {"unhashed_to_front": True, "removed_per_copy": True}
         number = as_int(seq.num_blocks)
         BlockPool.__init__(made, number, 1, events=None, residency=None, **options)
     nothing = made.num_more == made.free_more == 0 and not made.has_partial

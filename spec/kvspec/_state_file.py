@@ -142,7 +142,7 @@ class StateFile:
                 if name == "requests":
                     requests.update({each: _decoded_row(row) for each, row in value.items()})
                 elif name == "rest":
-                    rest = checked_members(value, Where("rest"), _REST.required, {})
+                    rest = checked_members(value, Where("rest"), _REST.required, _REST.optional)
                 else:
                     raise ValueError(f"an unknown frame {name!r}")
             except (TypeError, KeyError, AttributeError) as error:
@@ -235,6 +235,9 @@ _REST = Shape(
     Snapshot,
     forms={
         int: Form(anything, as_it_is),
+        "ranks": Form(
+            lambda content, _: _unpacked(content, "q"), lambda found: _packed(found, "q")
+        ),
         bytes: Form(anything, as_it_is),
         tuple[int, ...]: Form(lambda content, _: _unpacked(content), _packed),
         tuple[tuple[int, int], ...]: Form(
@@ -245,6 +248,6 @@ _REST = Shape(
             lambda found: _packed(chain.from_iterable(found.items()), "q"),
         ),
     },
-    sometimes=(),
+    sometimes=("ranks",),
     elsewhere=(*_POOL, "requests"),
 )

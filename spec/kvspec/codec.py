@@ -129,7 +129,10 @@ decode_kv_cache, encode_kv_cache = _KV_CACHE.read, _KV_CACHE.write
 _POOL = Shape(KVCacheConfig, forms={**_FORMS, "groups": _GROUPS}, sometimes=("tensors",))
 """The same members in the configuration of a manager."""
 
-_RARE = ("residency_sample_rate", "trusted_tenants", "hash_lookahead_tokens", "policy")
+_RARE = (
+    *("residency_sample_rate", "trusted_tenants", "hash_lookahead_tokens", "policy"),
+    "eviction_order",
+)
 _MANAGER = Shape(
     ManagerConfig,
     {

@@ -33,6 +33,9 @@ class _Unnamed(Enum):
 NOT_NAMED: Any = _Unnamed.NOT_NAMED
 """In the place of a member: it is taken from the policy. No configuration holds it once made."""
 
+ORDERS: tuple[str, ...] = ("lru", "priority", "lfu")
+"""Orders of eviction (KV-ORD-1)."""
+
 _WEAK = "prompts with equal hashes can be made on purpose; if tenants differ, use sha256_cbor"
 
 
@@ -156,6 +159,7 @@ class ManagerConfig:
     - `hash_lookahead_tokens`: tokens after a block that its hash also covers. Above 0 no group
       drops a block, whatever is flagged (KV-HASH-14).
     - `residency_sample_rate`: share of allocations whose block is timed, 0 … 1 (KV-STAT-6).
+    - `eviction_order`: which cached blocks are evicted first (KV-ORD-1).
     """
 
     kv_cache: KVCacheConfig
@@ -179,6 +183,7 @@ class ManagerConfig:
     registry: SpecRegistry = field(default_factory=SpecRegistry)
     trusted_tenants: bool = False
     hash_lookahead_tokens: Natural = 0
+    eviction_order: Annotated[str, ORDERS] = "lru"
 
     def __post_init__(self) -> None:
         if not isinstance(self.kv_cache, KVCacheConfig):

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Protocol, runtime_checkable
 
-from kvspec._check import check_members, count, text
+from kvspec._check import Natural, check_members, count, text
 from kvspec.errors import InvalidArgumentError
 from kvspec.interface import KVCacheManager
 from kvspec.request import Request
@@ -24,7 +24,7 @@ class FollowedInput:
 
     `hashes`: one for each block of `num_tokens` tokens that can have one (KV-HASH-4), none with
     caching off.
-    `skip_reading_cache`, `reports_hits`: as in `kvspec.request.RequestInput`.
+    `skip_reading_cache`, `reports_hits`, `priority`: as in `kvspec.request.RequestInput`.
     """
 
     request_id: str
@@ -33,6 +33,7 @@ class FollowedInput:
     hashes: Sequence[bytes] = ()
     skip_reading_cache: bool = False
     reports_hits: bool = False
+    priority: Natural = 0
 
     def __post_init__(self) -> None:
         check_members(self, error=InvalidArgumentError)

@@ -97,6 +97,8 @@ class Feature(StrEnum):
     """Configurations whose `hash_lookahead_tokens` is not 0 (KV-HASH-14)."""
     HIT_REPORTS = "hit_reports"
     """Requests whose `reports_hits` is True (KV-EVT-11)."""
+    EVICTION_ORDERS = "eviction_orders"
+    """Configurations whose `eviction_order` is not LRU, requests whose `priority` is not 0."""
     HITS_INSIDE_BLOCKS = "hits_inside_blocks"
     """Hits that end inside a block, and copies on write: `kvspec.inside.CopyingManager`."""
     WITHDRAWAL = "withdrawal"

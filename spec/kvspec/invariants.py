@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Generic, TypeVar
 
 from kvspec.blocks import NULL_BLOCK
@@ -69,6 +70,8 @@ def has_the_right_shape(config: ManagerConfig, snapshot: Snapshot) -> str | None
     for name in ("ref_counts", "block_keys", "covered_tokens"):
         if len(getattr(snapshot, name)) != num_blocks:
             return f"{name} must have one entry per block"
+    if len(snapshot.ranks) != (0 if config.eviction_order == "lru" else num_blocks):
+        return "ranks must have one entry per block, and none with lru"
     return ids_fit(config, snapshot)
 
 
@@ -330,6 +333,18 @@ def blocks_set_aside_are_alone(config: ManagerConfig, snapshot: Snapshot) -> str
     return None
 
 
+@invariant("KV-ORD-1", "Cached free blocks are in the order of their ranks.")
+def ranks_are_in_order(config: ManagerConfig, snapshot: Snapshot) -> str | None:
+    for block, rank in enumerate(snapshot.ranks):
+        if rank and not snapshot.block_keys[block]:
+            return f"block {block} has rank {rank}, but no key"
+    cached = [block for block in snapshot.free_queue if snapshot.block_keys[block]]
+    for first, second in pairwise(cached if snapshot.ranks else ()):
+        if snapshot.ranks[first] > snapshot.ranks[second]:
+            return f"block {first} is before block {second}, but has a higher rank"
+    return None
+
+
 INVARIANTS: tuple[Invariant[Snapshot], ...] = (
     has_the_right_shape,
     null_block_is_apart,
@@ -347,4 +362,5 @@ INVARIANTS: tuple[Invariant[Snapshot], ...] = (
     keys_of_one_place,
     keys_are_covered,
     blocks_set_aside_are_alone,
+    ranks_are_in_order,
 )

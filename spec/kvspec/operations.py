@@ -109,6 +109,7 @@ OPERATIONS: Mapping[str, OperationShape] = {
             "mm_features": optional(list_of(_ITEM)),
             "skip_reading_prefix_cache": boolean,
             "reports_hits": boolean,
+            "priority": count,
         },
     ),
     "append_tokens": OperationShape(

@@ -96,6 +96,7 @@ class RequestInput:
     `multimodal`: sorted by offset, not overlapping. `skip_reading_cache`: the request must compute
     every token itself (prompt log-probabilities, pooling), yet its blocks are cached for others.
     `reports_hits`: events repeat what is stored of the blocks that it hits (KV-EVT-11).
+    `priority`: under that order of eviction, blocks of a higher one are kept longer (KV-ORD-2).
     """
 
     request_id: str
@@ -106,6 +107,7 @@ class RequestInput:
     prompt_embeddings: PromptEmbeddings | None = None
     skip_reading_cache: bool = False
     reports_hits: bool = False
+    priority: Natural = 0
 
     def __post_init__(self) -> None:
         check_members(self, error=InvalidArgumentError)

@@ -82,6 +82,7 @@ def features_of_config(config: ManagerConfig) -> set[Feature]:
         Feature.HITS_INSIDE_BLOCKS: hits_end_inside(config)
         or any(spec.has_checkpoints for spec in _specs(config)),
         Feature.HASH_LOOKAHEAD: config.hash_lookahead_tokens > 0,
+        Feature.EVICTION_ORDERS: config.eviction_order != "lru",
     }
     return {feature for feature, wanted in needed.items() if wanted}
 

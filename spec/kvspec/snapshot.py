@@ -58,6 +58,8 @@ class Snapshot:
       reference for it (KV-INSIDE-4). Empty where no group has any.
     - `written_from`: of blocks that the step being planned writes, the tokens that were there
       before; only of full attention where hits end inside a block (KV-INSIDE-17).
+    - `ranks[b]`: rank of block b in the order of eviction, 0 without a key; empty with LRU
+      (KV-ORD-1).
     """
 
     num_blocks: int
@@ -74,6 +76,7 @@ class Snapshot:
     reserved_blocks: tuple[int, ...] = field(default=())
     pending_copies: tuple[tuple[tuple[int, int], ...], ...] = ()
     written_from: Mapping[int, int] = field(default_factory=dict)
+    ranks: tuple[int, ...] = ()
 
     def describe(self) -> str:
         """Return a readable dump, for error messages and diffs."""
@@ -93,6 +96,8 @@ class Snapshot:
             lines.append(f"copies     : {_shorten(self.pending_copies)}")
         if self.written_from:
             lines.append(f"written    : {_shorten(dict(self.written_from))}")
+        if any(self.ranks):
+            lines.append(f"ranks      : {_shorten(self.ranks)}")
         return "\n".join(lines)
 
 

@@ -31,7 +31,7 @@ _STATE = Shape(RequestState, sometimes=())
 _SNAPSHOT = Shape(
     Snapshot,
     forms={**FORMS, RequestState: _STATE.form, "num_blocks": Form(count, index)},
-    sometimes=("pending_copies", "written_from"),
+    sometimes=("pending_copies", "written_from", "ranks"),
 )
 encode_snapshot = _SNAPSHOT.write
 decode_snapshot = _SNAPSHOT.read

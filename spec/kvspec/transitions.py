@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from kvspec.blocks import NULL_BLOCK
@@ -184,6 +185,35 @@ def lookups_keep_their_order(config: ManagerConfig, t: Transition) -> str | None
     return None
 
 
+def ranks_in_use(t: Transition) -> Iterator[tuple[int, int]]:
+    """Yield the blocks that stay in use with their keys, each with the rise of its rank."""
+    copied = {block for pairs in t.after.pending_copies for pair in pairs for block in pair}
+    for block, (old, new) in enumerate(zip(t.before.ranks, t.after.ranks, strict=True)):
+        is_used = t.before.ref_counts[block] and t.after.ref_counts[block]
+        is_cached = t.before.block_keys[block] and t.after.block_keys[block]
+        if is_used and is_cached and block not in copied:  # keys may move (KV-INSIDE-16)
+            yield block, new - old
+
+
+@invariant("KV-ORD-2", "The rank of a block in use never falls, and rises only at an admission.")
+def ranks_in_use_stay_or_rise(config: ManagerConfig, t: Transition) -> str | None:
+    for block, rise in ranks_in_use(t):
+        if rise < 0 or (rise and t.call != "allocate_slots"):
+            return f"the rank of block {block}, which is in use, rose by {rise} in {t.call}"
+    return None
+
+
+@invariant("KV-ORD-3", "Under lfu a block in use rises by one for each hit that is granted.")
+def hits_are_counted(config: ManagerConfig, t: Transition) -> str | None:
+    if config.eviction_order != "lfu" or t.call != "allocate_slots":
+        return None
+    for block, rise in ranks_in_use(t):
+        hits = max(0, t.after.ref_counts[block] - t.before.ref_counts[block])
+        if rise != hits:
+            return f"block {block} was hit {hits} times, but its rank rose by {rise}"
+    return None
+
+
 TRANSITION_INVARIANTS: tuple[Invariant[Transition], ...] = (
     errors_change_nothing,
     pure_calls_change_nothing,
@@ -192,4 +222,6 @@ TRANSITION_INVARIANTS: tuple[Invariant[Transition], ...] = (
     states_stay_or_move_to_the_end,
     blocks_that_stay_keep_their_keys,
     lookups_keep_their_order,
+    ranks_in_use_stay_or_rise,
+    hits_are_counted,
 )

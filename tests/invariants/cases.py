@@ -120,9 +120,23 @@ def aligned() -> State:
     return State(manager.config, manager.snapshot())
 
 
+def counted() -> State:
+    """Return b = [1, 3], where 1 was used twice; 4, 5 and 2 are free, 2 was used once."""
+    implementation = kvref.implementation()
+    manager = new_manager(implementation, 6, eviction_order="lfu")
+    requests = [
+        new_request(implementation, manager, name, tokens)
+        for name, tokens in (("a", range(9)), ("b", range(5)))
+    ]
+    admit(manager, requests[0])
+    manager.free(requests[0])
+    admit(manager, requests[1])
+    return State(manager.config, manager.snapshot())
+
+
 STATES = {
     each.__name__: each
-    for each in (story, two_groups, two_copies, two_sizes, window, sinks, aligned)
+    for each in (story, two_groups, two_copies, two_sizes, window, sinks, aligned, counted)
 }
 KEYS: Mapping[str, Callable[[bytes], bytes]] = {
     "zero": lambda own: bytes(36),

@@ -56,6 +56,7 @@ FEATURE_OF_CONTENT: Mapping[str, Feature] = {
     "prompt_embeddings": Feature.PROMPT_EMBEDDINGS,
     "skip_reading_cache": Feature.SKIP_READING,
     "reports_hits": Feature.HIT_REPORTS,
+    "priority": Feature.EVICTION_ORDERS,
 }
 
 

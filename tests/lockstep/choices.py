@@ -20,7 +20,7 @@ from typing import Any
 from kvcheck.judge.production import production_program
 from kvcheck.play import steps as st
 from kvcheck.play.steps import Program
-from kvspec.config import HASH_FUNCTIONS, ManagerConfig
+from kvspec.config import HASH_FUNCTIONS, ORDERS, ManagerConfig
 from kvspec.inside import hits_end_inside, leaves_states_inside
 from kvspec.policy import Policy
 from kvspec.specs import SPEC_TYPES, ChunkedLocalAttentionSpec, UniformTypeKVCacheSpecs
@@ -93,6 +93,7 @@ def chosen(config: ManagerConfig, number: int, random: Random) -> ManagerConfig:
         trusted_tenants=True,
         hash_seed=seed,
         scheduler_block_size_tokens=random.choice((None, aligned)) if sizes else None,
+        eviction_order=Random(number).choice(ORDERS),
     )
 
 
@@ -120,11 +121,22 @@ def reporting(program: Program, random: Random) -> Program:
     return replace(program, steps=steps)
 
 
+def prioritised(program: Program, random: Random) -> Program:
+    """Give requests priorities where those order eviction (KV-ORD-2)."""
+    if program.config.eviction_order != "priority":
+        return program
+    steps = tuple(
+        replace(step, priority=random.randrange(3)) if isinstance(step, st.Arrive) else step
+        for step in program.steps
+    )
+    return replace(program, steps=steps)
+
+
 def under_choices(programs: Iterable[Program], random: Random) -> Iterator[Program]:
     for number, program in enumerate(programs):
         config = chosen(program.config, number, random)
         told = in_flight(replace(program, config=config), random)
-        yield reporting(told, Random(number))
+        yield prioritised(reporting(told, Random(number)), Random(number))
 
 
 def chosen_programs(seed: int, max_steps: int) -> Iterator[Program]:
@@ -188,6 +200,7 @@ def _configured(config: ManagerConfig) -> Iterator[str]:
         yield type(spec).__name__
         yield from (name for name in _other(spec) if name in OF_SPECS)
     yield config.hash_function
+    yield f"order {config.eviction_order}"
     yield from (f"choice of {n}" for n, c in OTHERS.items() if getattr(config.policy, n) == c)
     yield from (name for name, holds in {**OF_CONFIG, **LARGE}.items() if holds(config))
 
@@ -201,7 +214,7 @@ def _every_option() -> Iterator[str]:
     yield from _optional(ManagerConfig)
     yield from (f"usual {name}" for name in TOGGLES)
     yield from (each.__name__ for each in SPEC_TYPES if each is not UniformTypeKVCacheSpecs)
-    yield from (*OF_SPECS, *OF_CONFIG, *functions())
+    yield from (*OF_SPECS, *OF_CONFIG, *functions(), *(f"order {name}" for name in ORDERS))
 
 
 def _every_step() -> Iterator[str]:

@@ -14,7 +14,7 @@ TITLE = re.compile(r"^==((?: KV-[A-Z]+-\d+)*)(?: since (\d+\.\d+))?(?:  (\S.*))?
 ROWS = re.compile(r"^for (.+?) in\b(.*)$")
 SUM = re.compile(r"^(\S.*) = (\S.*)$")
 SAFE = re.compile(r"-> (?:[A-Z]\w*Error\b|at_most )")
-OF_IDS = frozenset({"queue", "references", "cached_ids", "popped", "reserved", "lookup"})
+OF_IDS = frozenset({"queue", "references", "cached_ids", "popped", "reserved", "lookup", "ranks"})
 """Queries about block ids, compared only at level identity."""
 
 

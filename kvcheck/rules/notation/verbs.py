@@ -31,7 +31,7 @@ ANSWERS_WITH_BLOCKS = frozenset(
 
 ASKED = """
 queue references cached cached_ids keys lookup covered written popped reserved counts has_taken
-step_keys entries need own_hits take_events num_free_blocks take_new_block_ids
+ranks step_keys entries need own_hits take_events num_free_blocks take_new_block_ids
 get_unhashed_block_ids make_prefix_cache_stats get_num_common_prefix_blocks take_residency_samples
 """
 QUESTIONS = frozenset(ASKED.split())
@@ -280,6 +280,7 @@ WORDS: Mapping[str, Callable[..., Any]] = {
     ),
     "queue": lambda v: v.on.queue(),
     "references": lambda v: [[block, count] for block, count in v.on.references().items()],
+    "ranks": lambda v: [[b, rank] for b, rank in enumerate(v.on.snapshot().ranks) if rank],
     "cached": lambda v, name, group=0: v.on.cached_positions(v.request(name), group),
     "cached_ids": lambda v: sorted(v.on.cached()),
     "keys": lambda v, block: v.on.snapshot().block_keys[v.resolve(block)],

@@ -107,6 +107,9 @@ class Reference:
         self.group.new_block_ids = []
         self.hits = List(way, HITS)
 
+    def use(self, hits: List, priority: int) -> None:
+        """Do nothing: with LRU there are no ranks."""
+
     def touch(self, hits: List) -> None:
         """Touch the free ones among the hits, beginning with the first given."""
         self.touched.append(hits)

@@ -107,6 +107,7 @@ class CountingPool:
         self.taken: Term = z3.IntVal(0)
         self.asked: list[Term] = []
         self.touched: list[tuple[Term, Term]] = []
+        self.order = None
 
     def touch(self, tables: SymbolicTables, first: object, end: object) -> None:
         """Count the free ones among the hits from `first` to before `end` of a list."""
@@ -163,7 +164,7 @@ class SymbolicAllocator(Allocator):
         """Take hits and external blocks, then new ones."""
         demand = Demand().of(*asked)
         if with_hits:
-            self.take_hits(0, demand)
+            self.take_hits(0, demand, 0)
         self.begun = self.list_length
         self.take_new(0, demand)
 
