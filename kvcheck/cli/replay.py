@@ -56,6 +56,7 @@ from kvcheck.tools.replay.result import ReplayResult
 from kvcheck.tools.replay.trace import TraceRecord, TraceSource, select
 from kvcheck.watch.recording import RecordedImplementation
 from kvcheck.watch.writing import UnrecordableError
+from kvspec.config import ORDERS
 from kvspec.errors import FormatError, InvariantViolation
 from kvspec.interface import Implementation
 
@@ -123,6 +124,12 @@ _WRONG = (InvariantViolation, ReplayError, ExplanationError, UnrecordableError)
     type=POSITIVE,
     default=256,
     help="Most requests that run at once.",
+)
+@click.option(
+    "--policy",
+    type=click.Choice(ORDERS),
+    default="lru",
+    help="Order of eviction; priority reads that of the trace's requests.",
 )
 @click.option(
     "--check/--no-check",
@@ -221,7 +228,7 @@ def _outputs(given: dict[str, Any], options: ReplayOptions) -> MetricsOutput | N
 
 def _options(given: dict[str, Any]) -> ReplayOptions:
     """Return the pool as given, or what a model has in this memory, or an engine; and the rest."""
-    names = ("max_tokens_per_step", "max_running", "arrival", "step_ms")
+    names = ("max_tokens_per_step", "max_running", "arrival", "step_ms", "policy")
     rest = {name: given[name] for name in names} | {"num_host_blocks": given["host_blocks"] or 0}
     if given["host_blocks"] and given["engines"] is not None:
         fail("--host-blocks is for one engine; leave out --engines")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import cache, partial
 from itertools import combinations
 from random import Random
@@ -17,6 +18,7 @@ from kvcheck.tools.replay import turns, whatif
 from kvcheck.tools.replay.driver import Driver
 from kvcheck.tools.replay.formats.text import Prompt
 from kvcheck.tools.replay.options import ReplayOptions
+from kvcheck.tools.replay.policies import policy_hits, policy_of
 from kvcheck.tools.replay.tiered import TieredManager
 from kvcheck.tools.replay.trace import TraceRecord
 from kvcheck.tools.replay.units import Asked, Units, joined, units_of
@@ -28,6 +30,7 @@ from kvcheck.tools.replay.whatif import (
     optimal_hits,
     sizes_between,
 )
+from kvspec.config import ORDERS
 from kvspec.errors import InvalidArgumentError
 from kvspec.interface import Implementation
 
@@ -68,10 +71,10 @@ def replayed(
     block_size: int,
     max_running: int = 1,
     num_host_blocks: int = 0,
+    policy: str = "lru",
 ) -> int:
-    options = ReplayOptions(
-        num_blocks, block_size, max_running=max_running, num_host_blocks=num_host_blocks
-    )
+    rest: Any = {"max_running": max_running, "num_host_blocks": num_host_blocks}
+    options = ReplayOptions(num_blocks, block_size, policy=policy, **rest)
     driver = Driver(implementation, options, trace, trace_name="test", check_invariants=False)
     return driver.run().counts.tokens_hit // block_size
 
@@ -97,6 +100,23 @@ def test_the_curve_is_that_of_replays(
         hits = [lru_hits(looked_up, size) for size in sizes]
         assert hits == [replayed(make(), trace, size, block_size) for size in sizes]
         assert hits[-1] == endless_hits(looked_up)
+
+
+@pytest.mark.parametrize("policy", [each for each in ORDERS if each != "lru"])
+@pytest.mark.parametrize("make", [kvref.implementation, kvfast.implementation])
+def test_an_order_of_eviction_hits_what_the_policy_of_that_name_does(
+    make: Callable[[], Implementation], policy: str
+) -> None:
+    differ, num_traces = 0, 1 if make is kvref.implementation else 4
+    for seed in range(num_traces):
+        random = Random(seed)
+        trace = [replace(each, priority=random.randint(-2, 2)) for each in chats(seed, 60)]
+        units = units_of(trace, 16)
+        sizes = sizes_between([units], 8)[0]
+        hits = [policy_hits(units, size, policy_of(policy)).total() for size in sizes]
+        assert hits == [replayed(make(), trace, size, 16, policy=policy) for size in sizes]
+        differ += hits != [lru_hits(look_up(units), size) for size in sizes]
+    assert differ == num_traces
 
 
 def of_two_lists(units: Units, num_blocks: int, num_host_blocks: int) -> tuple[int, int]:

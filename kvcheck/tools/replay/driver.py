@@ -20,6 +20,7 @@ from kvcheck.tools.replay.tiered import with_tier
 from kvcheck.tools.replay.tokens import OUTPUT_TOKEN_BASE, output_tokens, prompt_tokens
 from kvcheck.tools.replay.trace import TraceError, TraceRecord
 from kvcheck.tools.replay.turns import Turns
+from kvspec._check import COUNT_MAX
 from kvspec.errors import KVSpecError
 from kvspec.events import BlockRemoved, Event
 from kvspec.interface import Implementation, KVCacheManager
@@ -239,8 +240,11 @@ class Driver:
             return None
         tokens = prompt_tokens(record)
         began = perf_counter()
+        priority = 0
+        if self._options.policy == "priority":  # a trace's may be negative
+            priority = min(max(record.priority + COUNT_MAX // 2, 0), COUNT_MAX)
         request = self._implementation.make_request(
-            self._made, RequestInput(f"line-{record.place}", tokens)
+            self._made, RequestInput(f"line-{record.place}", tokens, priority=priority)
         )
         self._seconds.hash += perf_counter() - began
         self._waiting.append(_Sequence(record, request, record.input_length, output_tokens(record)))

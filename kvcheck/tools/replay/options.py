@@ -8,7 +8,7 @@ from math import lcm
 from typing import Any
 
 from kvcheck.tools.replay.trace import TraceRecord
-from kvspec.config import KVCacheConfig, KVCacheGroup, ManagerConfig
+from kvspec.config import ORDERS, KVCacheConfig, KVCacheGroup, ManagerConfig
 from kvspec.errors import InvalidArgumentError
 from kvspec.specs import FullAttentionSpec
 
@@ -22,6 +22,7 @@ class ReplayOptions:
     `num_blocks` includes the null block. `block_size` is in tokens. `arrival`: `ignore` queues all
     requests at once, `timestamp` when the clock, which advances `step_ms` a step, reaches their
     time. `num_host_blocks`: of a tier behind the pool (KV-TIER-1 …); 0 for none.
+    `policy`: the manager's order of eviction (KV-ORD-1).
     """
 
     num_blocks: int
@@ -31,17 +32,20 @@ class ReplayOptions:
     arrival: str = "ignore"
     step_ms: int = 25
     num_host_blocks: int = 0
+    policy: str = "lru"
 
     def __post_init__(self) -> None:
         minimum = {"num_blocks": 2, "num_host_blocks": 0}
         for name, value in self._numbers().items():
-            if name == "arrival":
+            if name in ("arrival", "policy"):
                 continue
             least = minimum.get(name, 1)
             if not isinstance(value, int) or isinstance(value, bool) or value < least:
                 raise InvalidArgumentError(name, value, f"an int of at least {least}")
         if self.arrival not in ARRIVALS:
             raise InvalidArgumentError("arrival", self.arrival, "one of " + ", ".join(ARRIVALS))
+        if self.policy not in ORDERS:
+            raise InvalidArgumentError("policy", self.policy, "one of " + ", ".join(ORDERS))
 
     def _numbers(self) -> dict[str, Any]:
         return {each.name: getattr(self, each.name) for each in fields(ReplayOptions)}
@@ -83,6 +87,7 @@ class ReplayOptions:
             enable_events=True,
             hash_function="sha256_cbor",
             hash_seed="0",
+            eviction_order=self.policy,
         )
 
 

@@ -134,8 +134,9 @@ def how(content: dict[str, Any]) -> str:
     """Return the implementation and the pool in words."""
     options = content["options"]
     checked = "all invariants checked" if options["check_invariants"] else "invariants not checked"
+    by, policy = content["implementation"], options["policy"]
     return (
-        f"through {content['implementation']['name']} {content['implementation']['version']},"
+        f"through {by['name']} {by['version']}{'' if policy == 'lru' else f' by {policy}'},"
         f" {options['num_blocks']:,} blocks of {options['block_size']} tokens, {checked}"
     )
 
