@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import click
@@ -10,8 +11,8 @@ import click
 from kvcheck.cli._options import json_option, verbose_option
 from kvcheck.cli._support import fail, output_console, say, write_json
 from kvcheck.hazards.checker import Hazard, HazardChecker
-from kvcheck.hazards.drawing import drawn
-from kvcheck.hazards.lines import HazardRecordError, lines_of
+from kvcheck.hazards.lines import HazardRecordError, Line, Run, lines_of
+from kvcheck.rulebook import stated
 from kvspec.errors import InvalidArgumentError
 
 MAX_DRAWN = 5
@@ -33,12 +34,11 @@ def command(record: Path, json_path: Path | None, verbose: bool) -> int:
 
     Exit code 0: no hazard, 1: hazards were found, 2: RECORD cannot be read.
     """
-    checker, found, num_lines = HazardChecker(), list[Hazard](), 0
+    checker, found = HazardChecker(), list[Hazard]()
     try:
         lines = list(lines_of(record.read_text(encoding="utf-8").splitlines()))
         for number, line in lines:
             found += checker.take(line, number)
-            num_lines += 1
     except (HazardRecordError, InvalidArgumentError, UnicodeDecodeError) as error:
         fail(f"{record}: {error}")
     shown = []
@@ -48,9 +48,39 @@ def command(record: Path, json_path: Path | None, verbose: bool) -> int:
     by_rule = Counter(hazard.rule for hazard in found)
     counts = ", ".join(f"{rule} {num}" for rule, num in sorted(by_rule.items()))
     num_found = f"{len(found):,} hazard{'' if len(found) == 1 else 's'}"
-    shown.append(f"{num_lines:,} lines, {num_found}{counts and ': '}{counts}")
+    shown.append(f"{len(lines):,} lines, {num_found}{counts and ': '}{counts}")
     say(*(each.rstrip() for each in shown), console=output_console(json_path))
     keys = ("rule", "place", "what", "lines")
     rows = [(h.rule, str(h.place), h.what, list(h.lines)) for h in found]
     write_json([dict(zip(keys, row, strict=True)) for row in rows], json_path)
     return 1 if found else 0
+
+
+def drawn(hazard: Hazard, lines: Sequence[tuple[int, Line]]) -> Iterator[str]:
+    """Yield the lines of a picture. `lines` are those of the record up to the hazard."""
+    yield f"{hazard.place}: {hazard.what}"
+    yield f"  {stated(hazard.rule)}"
+    touching = [
+        (number, line)
+        for number, line in lines
+        if isinstance(line, Run)
+        and any(each.of_block == hazard.place.of_block for each in line.reads + line.writes)
+    ]
+    streams = list(dict.fromkeys(line.stream for _, line in touching))
+    if len(streams) > 1 or touching:
+        yield "  line   " + "".join(f"{stream:<24}" for stream in streams)
+    for number, line in touching:
+        column = streams.index(line.stream)
+        mark = "*" if line.id in (hazard.first, hazard.second) else " "
+        yield f"  {number:>4} {mark} " + " " * 24 * column + _told(line, hazard)
+
+
+def _told(line: Run, hazard: Hazard) -> str:
+    does = [
+        f"{verb} {each.begin}-{each.end - 1}"
+        for verb, places in (("reads", line.reads), ("writes", line.writes))
+        for each in places
+        if each.of_block == hazard.place.of_block
+    ]
+    does = [each.replace("writes", "zeroes") if line.is_zeroing else each for each in does]
+    return f"{line.id} {', '.join(does)}"
