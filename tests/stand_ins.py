@@ -9,6 +9,7 @@ from examples.own_manager.final import MyImplementation, MyManager
 from kvref.implementation import ReferenceImplementation
 from kvref.manager import ReferenceManager
 from kvspec.audit import unwrapped
+from kvspec.base import BaseRequest
 from kvspec.config import ManagerConfig
 from kvspec.interface import Capabilities, Feature, Implementation, KVCacheManager
 from kvspec.snapshot import Snapshot
@@ -41,6 +42,14 @@ class WithManager(ReferenceImplementation):
         manager = unwrapped(super().restore(config, snapshot))
         manager.__class__ = self.manager_class  # the state is that of the class it was made as
         return manager
+
+
+class LeaksTheFirst(MyManager):
+    """The first block of a request never comes back."""
+
+    def free(self, request: BaseRequest) -> None:
+        self.tables.get(request.request_id, [])[:1] = []
+        super().free(request)
 
 
 def minimal(

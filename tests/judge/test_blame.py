@@ -46,7 +46,7 @@ from kvspec.record import Operation
 from kvspec.record_file import read_trace
 from tests.mistakes import POOLS, mistaken
 from tests.programs import SCENARIOS
-from tests.stand_ins import minimal
+from tests.stand_ins import LeaksTheFirst, minimal
 
 DIRECTED = dict(BUDGETS)["directed"]
 KIND = ("KV-POOL-6", "answers_as_the_reference")
@@ -309,12 +309,7 @@ def test_at_safety_the_record_holds_what_the_subject_did(tmp_path: Path) -> None
 
 
 def test_a_subject_that_shows_no_state_gets_what_the_oracle_answers(tmp_path: Path) -> None:
-    class Leaks(MyManager):
-        def free(self, request: Any) -> None:
-            self.tables.get(request.request_id, [])[:1] = []
-            super().free(request)
-
-    subject = minimal(Leaks)
+    subject = minimal(LeaksTheFirst)
     violation = next(found(subject, Level.SAFETY))
     record = write_record(violation, subject, REFERENCE, tmp_path / "record.jsonl")
     assert record.path is not None

@@ -33,7 +33,7 @@ from kvspec.specs import FullAttentionSpec, MambaSpec, RSWASpec
 from tests.judge.declared import Declared
 from tests.programs import SCENARIOS
 from tests.remote.servers import config, serve
-from tests.stand_ins import minimal
+from tests.stand_ins import LeaksTheFirst, minimal
 
 REFERENCE = kvref.implementation()
 ALL = REFERENCE.capabilities
@@ -72,14 +72,6 @@ class OverwritesSharedBlocks(MyManager):
         return used[0] if len(used) > 2 else super().take()
 
 
-class Leaks(MyManager):
-    """The first block of a request never comes back."""
-
-    def free(self, request: BaseRequest) -> None:
-        self.tables.get(request.request_id, [])[:1] = []
-        super().free(request)
-
-
 class KeepsStaleIdentities(MyManager):
     """A block that is taken again is still found under its old content."""
 
@@ -109,7 +101,7 @@ class ChangesOnErrors(MyManager):
     ("broken", "rules"),
     [
         (OverwritesSharedBlocks, {"KV-POOL-3", "KV-POOL-15", "KV-POOL-17", "KV-HASH-1"}),
-        (Leaks, {"KV-POOL-15"}),
+        (LeaksTheFirst, {"KV-POOL-15"}),
         (KeepsStaleIdentities, {"KV-HASH-1", "KV-POOL-15", "KV-POOL-17"}),
         (HitsEverything, {"KV-MGR-1"}),
         (ChangesOnErrors, {"KV-ERR-2", "KV-POOL-15"}),

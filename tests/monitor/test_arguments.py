@@ -11,7 +11,6 @@ import shutil
 import subprocess
 import sys
 import tracemalloc
-from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import count, islice
 from pathlib import Path
@@ -38,11 +37,11 @@ from kvspec.record_file import read_header
 from kvspec.request import RequestInput, RequestStatus
 from kvspec.specs import FullAttentionSpec
 from tests.commands import kvspec, python
-from tests.mistakes import POOLS, mistaken
 from tests.monitor.test_monitor import request, watched
 from tests.monitor.test_twins import Engine, config
 from tests.programs import SCENARIOS
 from tests.source import ROOT
+from tests.stand_ins import LeaksTheFirst
 
 REFERENCE = ReferenceImplementation()
 
@@ -200,28 +199,6 @@ def has_rswa(config: ManagerConfig) -> bool:
     return any(spec.rswa_window for spec in config.managed_specs)
 
 
-# Order of eviction is a policy, which safety says nothing of.
-HARMLESS = frozenset(
-    {"TakesFromTheBack", "HashedBlocksToTheFront", "UnhashedRunReversed", "EvictionFreesTheBlock"}
-)
-
-
-@pytest.mark.parametrize("pool", POOLS)
-def test_the_same_programs_raise_one_for_a_broken_pool(pool: str, tmp_path: Path) -> None:
-    assert any(map(alarmed(pool, tmp_path), SCENARIOS)) is (pool not in HARMLESS)
-
-
-def alarmed(pool: str, folder: Path) -> Callable[[Program], bool]:
-    broken = mistaken(pool)
-
-    def inner(program: Program) -> bool:
-        subject = Monitored(1, folder, broken)
-        first_violation(program, subject, Level.SAFETY)
-        return subject.monitor.report().violation is not None
-
-    return inner
-
-
 RECORDS = tuple(
     pytest.param(path, id=path.stem)
     for path in sorted(shipped_records().rglob("*.jsonl"))
@@ -313,12 +290,6 @@ def test_the_manager_of_the_page_is_watched_on_each_python(version: str, tmp_pat
     assert (result.passed, result.compared) == (True, 8)
 
 
-class Leaks(MyManager):
-    def free(self, request: object) -> None:
-        self.tables.get(request.request_id, [])[:1] = []  # type: ignore[attr-defined]
-        super().free(request)  # type: ignore[arg-type]
-
-
 def own(manager_class: type[MyManager] = MyManager) -> Implementation:
     made = type("Own", (MyImplementation,), {"manager_class": manager_class})()
     found: Implementation = made
@@ -330,7 +301,7 @@ def watching(tmp_path: Path, manager: KVCacheManager, history: int = 500) -> KVC
 
 
 def test_a_violation_of_such_a_manager_has_a_record(tmp_path: Path) -> None:
-    subject = own(Leaks)
+    subject = own(LeaksTheFirst)
     manager = watching(tmp_path, subject.create(CONFIG))
     request = subject.make_request(manager, RequestInput("r", range(10)))
     manager.allocate_slots(request, 10)
@@ -338,7 +309,7 @@ def test_a_violation_of_such_a_manager_has_a_record(tmp_path: Path) -> None:
         manager.free(request)
     assert found.value.rule == "KV-POOL-15"
     assert found.value.record is not None
-    assert replay_trace(found.value.record, own(Leaks)).passed
+    assert replay_trace(found.value.record, own(LeaksTheFirst)).passed
     mismatch = replay_trace(found.value.record, own()).mismatch
     assert mismatch is not None
     assert [difference.field for difference in mismatch.differences] == ["num_free_blocks", "usage"]
@@ -358,8 +329,3 @@ def test_no_record_begins_where_nobody_knows_the_state(
         manager.take_events()
     with pytest.raises(UnrecordableError, match=reason):
         manager.write_record(tmp_path / "r.jsonl")  # type: ignore[attr-defined]  # of the monitor
-
-
-def test_what_has_not_even_the_base_is_refused() -> None:
-    with pytest.raises(InvalidArgumentError, match="must be a KVCacheManager"):
-        kvcheck.monitor(object())  # type: ignore[arg-type]

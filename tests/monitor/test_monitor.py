@@ -158,6 +158,15 @@ def test_a_hit_on_what_never_ran_is_an_offence(tmp_path: Path, computed: int) ->
     assert found.value.invariant == "content_is_where_it_is_claimed"
 
 
+def test_a_reset_while_one_block_is_held_is_an_offence(tmp_path: Path) -> None:
+    """Audit nothing: the answer alone tells it."""
+    wrong = mistaken("SaysItReset")
+    monitor = watched(config(enable_events=False), wrong, every=10_000, record=tmp_path)
+    monitor.allocate_slots(request(monitor, 4, maker=wrong), 4)
+    with pytest.raises(MonitorViolation, match="KV-POOL-11"):
+        monitor.reset_prefix_cache()
+
+
 def test_who_goes_on_behind_a_withdrawn_hit_is_named(tmp_path: Path) -> None:
     monitor = watched(replace(config(), max_model_len_tokens=64), record=tmp_path)
     size = monitor.config.managed_specs[0].block_size
