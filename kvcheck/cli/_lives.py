@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from textwrap import wrap
 from typing import Any
@@ -73,13 +74,10 @@ def read_known(path: Path) -> dict[str, str]:
     """Return the reason of each rule that a file lists as broken. Raises FormatError."""
     where = Where(str(path))
     texts = {"about": text, "declared": text}
+    known = partial(checked_members, required={"rule": text, "reason": text}, optional={})
     data = parse_toml(read_bounded(path, most_bytes=MOST_BYTES), where)
-    found = checked_members(data, where, {}, {**texts, "known": list_of(_known)})
+    found = checked_members(data, where, {}, {**texts, "known": list_of(known)})
     return {each["rule"]: each["reason"] for each in found.get("known", ())}
-
-
-def _known(value: object, where: Where) -> Mapping[str, str]:
-    return checked_members(value, where, {"rule": text, "reason": text}, {})
 
 
 def expected_lines(broken: Collection[str], known: Mapping[str, str]) -> Iterator[str]:

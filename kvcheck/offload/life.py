@@ -45,11 +45,6 @@ class Life:
     moves: tuple[Move, ...]
     options: tuple[tuple[str, Any], ...] = ()
 
-    @property
-    def terms(self) -> dict[str, Any]:
-        """Its options: members of `OffloadConfig`."""
-        return dict(self.options)
-
 
 @dataclass
 class Lower:
@@ -82,7 +77,7 @@ class Player:
         self.life = life
         self.lower = tuple(Lower() for _ in range(life.num_lower))
         self.subject = subject
-        self.config = OffloadConfig(life.num_chunks, self.lower, **life.terms)
+        self.config = OffloadConfig(life.num_chunks, self.lower, **dict(life.options))
         self.shadow = Shadow(self.config, subject.offload_capabilities)
         self.manager: OffloadManager
         self.prompts: dict[str, Prompt] = {}

@@ -29,7 +29,11 @@ def game_of(subject: OffloadImplementation) -> Game[Life]:
         drawn_for,
         lambda life: Player(subject, life),
         _smaller,
-        lambda life: {"num_chunks": life.num_chunks, "num_lower": life.num_lower, **life.terms},
+        lambda life: {
+            "num_chunks": life.num_chunks,
+            "num_lower": life.num_lower,
+            **dict(life.options),
+        },
     )
 
 

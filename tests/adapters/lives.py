@@ -19,10 +19,7 @@ TABLES: Mapping[str, tuple[str, ...]] = {
     "tiers": ("vllm-0.33-tier", "vllm-0.33-tier-arc", "lmcache-l1"),
 }
 """The names of the files, by the marks of their table."""
-HEAD = (
-    "| what | declared | lives | rules tried, broken | broken, with the shortest life |\n"
-    "|---|---|---:|---:|---|"
-)
+HEAD = "| what | declared | lives | rules tried, broken | broken, with the shortest life |"
 
 
 def read(folder: Path, name: str) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
@@ -32,7 +29,9 @@ def read(folder: Path, name: str) -> tuple[Mapping[str, Any], Mapping[str, Any]]
 
 
 def table(folder: Path, mark: str) -> str:
-    return "\n".join([HEAD, *(_row(*read(folder, name)) for name in TABLES[mark])])
+    return "\n".join(
+        [HEAD, "|---|---|---:|---:|---|", *(_row(*read(folder, name)) for name in TABLES[mark])]
+    )
 
 
 def _row(known: Mapping[str, Any], report: Mapping[str, Any]) -> str:

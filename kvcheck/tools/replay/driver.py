@@ -10,13 +10,14 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from time import perf_counter
+from typing import cast
 
 from kvcheck.play.scheduler import admitted, preempted
 from kvcheck.tools.replay.explain import Explainer
 from kvcheck.tools.replay.options import ReplayOptions
 from kvcheck.tools.replay.result import Counts, Moment, PhaseSeconds, ReplayResult
 from kvcheck.tools.replay.series import Bucket, Series
-from kvcheck.tools.replay.tiered import with_tier
+from kvcheck.tools.replay.tiered import TieredManager
 from kvcheck.tools.replay.tokens import OUTPUT_TOKEN_BASE, output_tokens, prompt_tokens
 from kvcheck.tools.replay.trace import TraceError, TraceRecord
 from kvcheck.tools.replay.turns import Turns
@@ -89,9 +90,8 @@ class Driver:
         self._clock_ms = 0
         self._counts = Counts()
         if options.num_host_blocks:
-            self._manager = with_tier(
-                implementation, self._made, options.num_host_blocks, self._counts
-            )
+            both = TieredManager(implementation, self._made, options.num_host_blocks, self._counts)
+            self._manager = cast(KVCacheManager, both)
         self._seconds = PhaseSeconds()
         self._explainer = Explainer(options.block_size)
         self._series = Series()

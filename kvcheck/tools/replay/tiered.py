@@ -4,35 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 from kvcheck.tools.replay.result import Counts
 from kvspec.blocks import NULL_BLOCK, KVCacheBlocks, PrefixHit
 from kvspec.errors import UnsupportedError
-from kvspec.interface import Implementation, KVCacheManager
 from kvspec.request import Request
 from kvspec.tier import TieredImplementation
-
-
-def with_tier(
-    implementation: Implementation, manager: KVCacheManager, num_blocks: int, counts: Counts
-) -> KVCacheManager:
-    """Put a tier of so many blocks behind the manager. Raises UnsupportedError."""
-    if not isinstance(implementation, TieredImplementation):
-        raise UnsupportedError("a host tier", implementation.capabilities.name)
-    tier = implementation.make_tier(manager, num_blocks + 1)  # and the null block
-    return cast(KVCacheManager, TieredManager(manager, tier, counts))
 
 
 class TieredManager:
     """Makes the tier's calls between the manager's, in the order of spec/rules/tier.md.
 
     `local`: the manager's part of the last look-up. `known`: tokens of each running request whose
-    blocks the tier knows. `counts` are the replay's.
+    blocks the tier knows. `counts` are the replay's. UnsupportedError without tiers.
     """
 
-    def __init__(self, manager: KVCacheManager, tier: Any, counts: Counts) -> None:
-        self.manager, self.tier, self.counts = manager, tier, counts
+    def __init__(self, made_by: Any, manager: Any, num_blocks: int, counts: Counts) -> None:
+        if not isinstance(made_by, TieredImplementation):
+            raise UnsupportedError("a host tier", made_by.capabilities.name)
+        self.manager, self.counts = manager, counts
+        self.tier = made_by.make_tier(manager, num_blocks + 1)  # and the null block
         self.sizes = [group.spec.block_size for group in manager.config.kv_cache.groups]
         self.local = 0
         self.known: dict[str, tuple[Request, int]] = {}
@@ -41,7 +33,7 @@ class TieredManager:
         return getattr(self.manager, name)
 
     def get_computed_blocks(self, request: Request) -> PrefixHit:
-        found = self.manager.get_computed_blocks(request)
+        found: PrefixHit = self.manager.get_computed_blocks(request)
         self.local = found.hit_length_tokens
         both = self.local + self.tier.lookup(request, self.local)
         return replace(found, hit_length_tokens=both)
@@ -55,7 +47,7 @@ class TieredManager:
         if external:
             self.tier.hold(request, local, external)
         options |= {"num_new_computed_tokens": local, "num_external_computed_tokens": external}
-        blocks = self.manager.allocate_slots(request, num_new, **options)
+        blocks: KVCacheBlocks | None = self.manager.allocate_slots(request, num_new, **options)
         if blocks is None:
             self.tier.drop(request)
             return None
