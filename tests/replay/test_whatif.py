@@ -19,7 +19,6 @@ from kvcheck.tools.replay.driver import Driver
 from kvcheck.tools.replay.formats.text import Prompt
 from kvcheck.tools.replay.options import ReplayOptions
 from kvcheck.tools.replay.policies import policy_hits, policy_of
-from kvcheck.tools.replay.tiered import TieredManager
 from kvcheck.tools.replay.trace import TraceRecord
 from kvcheck.tools.replay.units import Asked, Units, joined, units_of
 from kvcheck.tools.replay.whatif import (
@@ -164,18 +163,6 @@ def test_a_replay_with_a_host_tier_hits_up_to_what_an_endless_pool_does(
     assert hits == sorted(set(hits))
     both = [lru_hits(looked_up, size + number) for number in hosts]
     assert all(replay <= stack for replay, stack in zip(hits, both, strict=True))
-
-
-def test_a_host_tier_that_is_not_told_of_full_blocks_gives_nothing_back(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    trace = chats(1, 40)
-    size = units_of(trace, 16).smallest_pool + 7
-    monkeypatch.setattr(TieredManager, "_note", lambda *_: None)
-    alone, beside = (
-        replayed(kvfast.implementation(), trace, size, 16, num_host_blocks=n) for n in (0, 400)
-    )
-    assert beside == alone
 
 
 def test_units_that_are_joined_count_the_same() -> None:
