@@ -42,6 +42,7 @@ SUBJECTS: Mapping[str, str] = MappingProxyType(
         "sglang.trees:in_session": "as `states`, each request is one of a session",
         "sglang.trees:kept_in_session": "the same; a request may keep a match's state",
         "sglang.trees:sessions": "as `python_core`, what sessions have stored is evicted last",
+        "sglang.trees:host": "full attention with HiCache, which writes through",
         "sglang:implementation": "the accounts alone, by the calls of a manager of blocks",
         "nanovllm:implementation": "the accounts of nano-vllm's manager",
     }
@@ -72,6 +73,7 @@ STATE = "mem_cache.unified_cache.components.mamba:MambaComponent"
 CORE = "mem_cache.unified_cache.unified_tree_core:UnifiedTreeCore"
 CACHE = "mem_cache.unified_radix_cache:UnifiedRadixCache"
 WINDOWS = "mem_cache.allocator.swa:SWATokenToKVPoolAllocator"
+HOST = "mem_cache.hybrid_cache.hybrid_cache_controller:HybridCacheController"
 QUEUE = "managers.scheduler:Scheduler"
 
 FIXES: Mapping[str, Change] = MappingProxyType(
@@ -193,6 +195,22 @@ MISTAKES: Mapping[str, Change] = MappingProxyType(
             "self._evict_device_request_cnt = request_cnt - 1",
             "python_core",
             ("KV-TREE-14",),
+        ),
+        "a store locks nothing": Change(
+            "a node may be evicted while it is copied to the host",
+            f"{CACHE}._execute_and_commit_kv_backup",
+            "lock_params = self.inc_lock_ref(node_id).to_dec_params()",
+            "pass",
+            "host",
+            ("KV-TREE-38",),
+        ),
+        "a load shifts": Change(
+            "a slot is loaded from its neighbour's copy",
+            f"{HOST}.load",
+            "CacheOperation(\n            host_indices,",
+            "CacheOperation(\n            host_indices.roll(1),",
+            "host",
+            ("KV-TREE-40", "KV-TREE-39"),
         ),
         "the last token is a hit": Change(
             "a request may be cached as a whole",

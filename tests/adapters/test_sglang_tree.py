@@ -66,7 +66,9 @@ def test_a_hit_copies_a_state_before_it_is_used() -> None:
 
 
 @pytest.mark.usefixtures("sglang")
-@pytest.mark.parametrize("name", ["python_core", "rust_core", "states", "rust_states"])
+@pytest.mark.parametrize(
+    "name", ["python_core", "rust_core", "states", "rust_states", "sessions", "host"]
+)
 def test_lives_find_nothing_in_these(name: str) -> None:
     assert not judged(game_of(getattr(trees, name)()), num_lives=25).findings
 

@@ -16,7 +16,9 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
+from kvcheck.adapters.sglang.host import HostCopies
 from kvcheck.adapters.sglang.library import SGLangUnavailableError
+from kvspec.errors import UnsupportedError
 from kvspec.tree import TreeConfig
 
 _MODULES: Mapping[str, str] = {
@@ -26,6 +28,7 @@ _MODULES: Mapping[str, str] = {
     "components": "sglang.srt.mem_cache.unified_cache.component_type",
     "context": "sglang.srt.runtime_context",
     "environ": "sglang.srt.environ",
+    "host_common": "sglang.srt.mem_cache.pool_host.common",
     "init_params": "sglang.srt.mem_cache.cache_init_params",
     "logits": "sglang.srt.layers.logits_processor",
     "mamba": "sglang.srt.configs.mamba_utils",
@@ -58,6 +61,7 @@ class Options:
     - `core`: tree of `UnifiedRadixCache` in Python or Rust, or `plain` for `RadixCache`.
     - `has_extra_buffer`: states are left at a grid of positions in a slot beside the working one.
     - `in_session`: each request is one of a session.
+    - `has_host`: nodes are copied to the host (HiCache).
     - `keeps_sessions`: what sessions have stored is evicted last.
     """
 
@@ -65,6 +69,7 @@ class Options:
     has_extra_buffer: bool = False
     in_session: bool = False
     keeps_sessions: bool = False
+    has_host: bool = False
 
     @property
     def states_per_request(self) -> int:
@@ -90,14 +95,29 @@ class Engine:
             disable_overlap_schedule=True,
             mamba_radix_cache_strategy="extra_buffer" if has_buffer else "no_buffer",
             mamba_track_interval=self.grid,
+            enable_hierarchical_cache=config.num_host_slots > 0,
+            hicache_ratio=config.num_host_slots / config.num_slots or None,
+            hicache_io_backend="direct",
+            hicache_mem_layout="layer_first",
         )
         arguments._mamba_cache_chunk_size = self.grid
         self._context = self.m.context.create_context(arguments, role="scheduler")
         with self.active():
             self.rows = self._make_rows()
             self.slots = self._make_slots()
-            self.tree = self._make_tree()
+            self.tree, parameters = self._make_tree()
+            self.host = None
+            if config.num_host_slots:
+                self.m.host_common._cuda_host_register = lambda *_, **__: None
+                self.tree.init_hicache(arguments, parameters)
+                self.host = HostCopies(self.tree)
             self.scheduler = self._make_scheduler()
+
+    @property
+    def copies(self) -> HostCopies:
+        if self.host is None:
+            raise UnsupportedError("copies on the host", "sglang without HiCache")
+        return self.host
 
     @contextmanager
     def active(self) -> Iterator[None]:
@@ -137,6 +157,18 @@ class Engine:
     def _make_slots(self) -> Any:
         size, page, m = self.config.num_slots, self.page, self.m
         common = {"dtype": m.torch.float16, "device": "cpu", "need_sort": False}
+        kvcache = None
+        if self.config.num_host_slots:
+            kvcache = m.pools.MHATokenToKVPool(
+                size=size,
+                page_size=page,
+                dtype=m.torch.float16,
+                head_num=1,
+                head_dim=8,
+                layer_num=1,
+                device="cpu",
+                enable_memory_saver=False,
+            )
         if self.config.window_tokens:
             slots = m.swa.SWATokenToKVPoolAllocator(
                 size=size,
@@ -147,15 +179,15 @@ class Engine:
             )
             halves = [slots.full_attn_allocator, slots.swa_attn_allocator]
         elif page == 1:
-            return m.allocator.TokenToKVPoolAllocator(size, kvcache=None, **common)
+            return m.allocator.TokenToKVPoolAllocator(size, kvcache=kvcache, **common)
         else:
-            slots = m.allocator.PagedTokenToKVPoolAllocator(size, page, kvcache=None, **common)
+            slots = m.allocator.PagedTokenToKVPoolAllocator(size, page, kvcache=kvcache, **common)
             halves = [slots]
         for half in halves:
             half.use_triton_kernels = False  # Triton has no CPU back end
         return slots
 
-    def _make_tree(self) -> Any:
+    def _make_tree(self) -> tuple[Any, Any]:
         config, kinds = self.config, self.m.components.ComponentType
         parts = [kinds.FULL]
         parts += [kinds.SWA] if config.window_tokens else []
@@ -176,9 +208,8 @@ class Engine:
             enable_session_radix_cache=self.options.keeps_sessions,
             tree_core_backend=None if is_plain else self.options.core,
         )
-        return (self.m.plain.RadixCache if is_plain else self.m.unified.UnifiedRadixCache)(
-            parameters
-        )
+        made = self.m.plain.RadixCache if is_plain else self.m.unified.UnifiedRadixCache
+        return made(parameters), parameters
 
     def _make_scheduler(self) -> Any:
         m, model = self.m, _model(self.grid)
@@ -201,6 +232,7 @@ class Engine:
             model_config=model,
             is_hybrid_swa=bool(self.config.window_tokens),
             is_hybrid_ssm=bool(self.config.num_states),
+            enable_hierarchical_cache=self.host is not None,
             spec_algorithm=m.spec.SpeculativeAlgorithm.NONE,
             disaggregation_mode=m.roles.DisaggregationMode.NULL,
             policy=m.policy.SchedulePolicy("fcfs", self.tree, False, False, False),
@@ -231,7 +263,7 @@ _UNUSED = (
     *("scheduler_stage_metrics", "chunked_prefill_size", "draft_worker", "metrics_collector"),
 )
 _OFF = (
-    *("enable_hicache_storage", "enable_hierarchical_cache", "enable_lmcache", "enable_lora"),
+    *("enable_hicache_storage", "enable_lmcache", "enable_lora"),
     *("enable_overlap", "enable_overlap_mlx", "enable_priority_preemption"),
     *("enable_priority_scheduling", "enable_unified_cache_external_linker", "is_mixed_chunk"),
 )

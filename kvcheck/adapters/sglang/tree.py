@@ -23,7 +23,16 @@ from typing import Any
 
 from kvcheck.adapters.sglang.engine import Engine, Options
 from kvspec.errors import InvalidArgumentError, UnsupportedError
-from kvspec.tree import Evicted, Part, Row, StateCopy, TreeConfig, TreeCounts, TreeNode
+from kvspec.tree import (
+    Evicted,
+    Part,
+    Row,
+    StateCopy,
+    Transfer,
+    TreeConfig,
+    TreeCounts,
+    TreeNode,
+)
 
 
 @dataclass
@@ -110,7 +119,7 @@ class SGLangTree:
                 req.init_next_round_input(self.engine.tree, cow_mamba=False)
         else:
             self._schedule(waiting=[req], budget=None, max_requests=0)
-        return int(req.prefix_len)
+        return int(req.prefix_len + req.host_hit_length)
 
     def admit(self, request_id: str, num_tokens: int) -> int | None:
         """Let the queue loop admit the request, with this budget."""
@@ -199,6 +208,8 @@ class SGLangTree:
             for held in stepped:
                 self._take_result(held)
                 held.is_allocated = False
+            if self.engine.host is not None:
+                self.engine.tree.check_hicache_events()
 
     def _copy_states(self, batch: Any) -> None:
         """Clear and copy as `ModelRunner` does before a forward pass."""
@@ -325,6 +336,14 @@ class SGLangTree:
         made, self.copies = tuple(self.copies), []
         return made
 
+    def take_transfers(self) -> tuple[Transfer, ...]:
+        with self.engine.active():
+            return self.engine.copies.taken()
+
+    def complete(self, number: int) -> None:
+        with self.engine.active():
+            self.engine.copies.complete(number)
+
     def nodes(self) -> tuple[TreeNode, ...]:
         """Walk the tree in Python; SGLang's in Rust shows no keys."""
         if self.engine.options.core == "rust":
@@ -344,12 +363,14 @@ class SGLangTree:
                     None if (data := child.component_data[kind]) is None else data.value
                     for kind in (kinds.FULL, kinds.SWA, kinds.MAMBA)
                 )
+                copy = child.component_data[kinds.FULL].host_value
                 yield TreeNode(
                     salt,
                     tokens,
                     () if full is None else tuple(full.tolist()),
                     None if window is None else tuple(window.tolist()),
                     None if state is None else int(state[0]),
+                    None if copy is None else tuple(copy.tolist()),
                 )
             yield from self._below(child, tokens)
 

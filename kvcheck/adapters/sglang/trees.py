@@ -40,7 +40,8 @@ class SGLangTrees:
     @property
     def tree_capabilities(self) -> TreeCapabilities:
         """What the tree and its server's options have; a plain tree has one pool."""
-        parts = set() if self.options.core == "plain" else {Part.WINDOW}
+        has_one_pool = self.options.core == "plain" or self.options.has_host
+        parts = set() if has_one_pool else {Part.WINDOW}
         return TreeCapabilities(
             parts=frozenset(parts | {Part.STATE} if self.has_states else parts),
             page_sizes=(1,) if self.has_states and not self.options.has_extra_buffer else (),
@@ -52,6 +53,9 @@ class SGLangTrees:
             has_whole_leaves=False,
             waits_with_state=self.is_kept,
             has_sessions=self.options.keeps_sessions,
+            has_host=self.options.has_host,
+            has_reset=not self.options.has_host,
+            stores_at_once=False,
         )
 
     def make_tree(self, config: TreeConfig) -> SGLangTree:
@@ -114,3 +118,8 @@ def kept_in_session() -> SGLangTrees:
 def sessions() -> SGLangTrees:
     """Return the tree in Python that evicts what sessions have stored last."""
     return SGLangTrees(Options(keeps_sessions=True))
+
+
+def host() -> SGLangTrees:
+    """Return the tree in Python with HiCache, which writes through."""
+    return SGLangTrees(Options(has_host=True))
