@@ -11,7 +11,7 @@ from typing import cast
 from kvcheck.tree.device import Running
 from kvcheck.tree.illegal import illegal_calls
 from kvcheck.tree.mirror import anywhere, on_device
-from kvcheck.tree.seen import Before, room_of, shown
+from kvcheck.tree.seen import Before, needed_slots, room_of, shown
 from kvcheck.tree.shadow import Shadow
 from kvcheck.tree.structure import Stored
 from kvspec.errors import InvalidArgumentError
@@ -137,7 +137,7 @@ class Player:
         if num_cached is None:
             self.after("KV-TREE-21", move.who)
             self.shadow.took_nothing("KV-TREE-21", before.counts, self.before.counts)
-            needed = self.needed(0, min(number, len(request.tokens)), is_new=True)
+            needed = needed_slots(self.config, 0, min(number, len(request.tokens)), is_new=True)
             has_room = all(number <= before.room(part) for part, number in needed.items())
             problem = f"{move.who} was refused, and needs {shown(needed)} of {room_of(before)}"
             is_so = not (has_room and self.can.admits_any_that_fit)
@@ -177,15 +177,6 @@ class Player:
         length = len(request.row.slots)
         return length if request.num_computed < length else request.num_allocated
 
-    def needed(self, length: int, new_length: int, *, is_new: bool = False) -> dict[Part, int]:
-        """Return the free slots that a row of `length` tokens needs for `new_length`."""
-        page = self.config.page_size_tokens
-        pages = -(-new_length // page) - -(-length // page)
-        found = {Part.FULL: pages * page}
-        if self.config.window_tokens:
-            found[Part.WINDOW] = pages * page
-        return {**found, Part.STATE: 1} if self.config.num_states and is_new else found
-
     def serve(self, move: Move) -> None:
         """Let a request live from its arrival to its end, if there is room."""
         if move.who not in self.requests:
@@ -211,7 +202,7 @@ class Player:
             request.tokens.append(token)
             self.tree.append(move.who, [token])
             self.note(f"append {move.who} [{token}]")
-        before, needed = self.before, self.needed(length, length + number)
+        before, needed = self.before, needed_slots(self.config, length, length + number)
         has_room = self.tree.extend(move.who, number)
         self.note(f"extend {move.who} {number}", has_room)
         if has_room:
@@ -245,14 +236,13 @@ class Player:
     def mirrored(self, request: Running, was: int) -> None:
         """Judge copies after a checkpoint, if it stored something behind `was` tokens."""
         end = request.num_computed // self.config.page_size_tokens * self.config.page_size_tokens
-        if self.config.num_host_slots and end > was:
+        if self.config.num_host_slots and end > was and self.can.stores_at_once:
             self.shadow.mirror.stored(self.before.mirrored, request.salt, request.tokens[:end])
 
     def complete(self, move: Move) -> None:
-        """Let the oldest store be done."""
-        stores = self.shadow.mirror.stores
-        if stores:
-            number = min(stores)
+        """Let the oldest stores be done, or all."""
+        stores = sorted(self.shadow.mirror.stores)
+        for number in stores[: move.numbers[0] or None]:
             self.shadow.mirror.complete(number, self.shadow.device.full)
             cast(MirroredTree, self.tree).complete(number)
             self.note(f"complete {number}")
@@ -353,25 +343,38 @@ class Player:
         """End all that runs, admit all that waits one by one, and evict everything."""
         for name in [name for name, each in self.requests.items() if each.is_running]:
             self.finish(Move("finish", name))
-        while self.shadow.mirror.stores:
-            self.complete(Move("complete"))
         for name in list(self.requests):
+            self.settle()
             length = len(self.requests[name].tokens)
-            needed = self.needed(0, length, is_new=True)
+            needed = needed_slots(self.config, 0, length, is_new=True)
             if all(number <= self.shadow.sizes[part] for part, number in needed.items()):
                 self.admit(Move("admit", name, numbers=(length, 0, 0)))
                 is_so = self.requests[name].is_running or not self.can.admits_any_that_fit
                 self.shadow.judge("KV-TREE-22", is_so, f"{name} waits for ever")
                 self.run(Move("run"))
             self.abort(Move("abort", name))
-        if self.shadow.mirror.loads:
-            self.run(Move("run"))
+        self.settle()
+        if self.config.num_host_slots:
+            self.hit_the_host()
         for number in (1, 1, 1, 1, 10**6) if self.can.has_evict else ():
             self.evict(Move("evict", numbers=(number, number // 2, number // 2)))
         for part in self.shadow.parts:
             counts = self.before.counts[part]
             is_so = counts.num_free + counts.num_evictable == self.shadow.sizes[part]
             self.shadow.judge("KV-TREE-13", is_so, f"when all is over {part} has {counts}")
+
+    def hit_the_host(self) -> None:
+        """Evict everything, and let requests hit what the host alone has."""
+        self.evict(Move("evict", numbers=(10**6, 0, 0)))
+        for node in self.before.mirrored[-2:]:
+            self.serve(Move("serve", "again", (*node.tokens, 1), salt=node.salt))
+            self.settle()
+
+    def settle(self) -> None:
+        """Let all transfers be done."""
+        self.complete(Move("complete", numbers=(0,)))
+        if self.shadow.mirror.loads:
+            self.run(Move("run"))
 
     def waiting(self, move: Move) -> Running | None:
         request = self.requests.get(move.who)

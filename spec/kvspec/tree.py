@@ -220,7 +220,7 @@ class TreeCapabilities:
     - `states_per_request`: the most states that a request takes while it runs.
     - `has_salts`: requests may have one. `has_evict`, `has_reset`: it has these calls.
     - `has_sessions`: its trees are `SessionTree`s. `has_host`: `MirroredTree`s, if they have full
-      attention alone.
+      attention alone. `stores_at_once`: all that is stored is copied if there is room (KV-TREE-38).
     - `has_rows`, `has_nodes`: without both only accounts are judged, with rows the content, too.
     - `orders`: orders of eviction that it keeps (KV-TREE-30).
     - `admits_any_that_fit`: a request, or its growth, is refused only for want of room
@@ -245,6 +245,7 @@ class TreeCapabilities:
     waits_with_state: bool = False
     has_sessions: bool = False
     has_host: bool = False
+    stores_at_once: bool = True
 
 
 @runtime_checkable
