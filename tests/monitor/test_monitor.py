@@ -12,6 +12,7 @@ import pytest
 import kvcheck
 from kvcheck.records.trace import replay_trace
 from kvcheck.watch import Monitor
+from kvcheck.watch.ownership import Ownership
 from kvref.implementation import ReferenceImplementation
 from kvref.manager import ReferenceManager
 from kvspec.audit import AuditedManager
@@ -165,6 +166,17 @@ def test_a_reset_while_one_block_is_held_is_an_offence(tmp_path: Path) -> None:
     monitor.allocate_slots(request(monitor, 4, maker=wrong), 4)
     with pytest.raises(MonitorViolation, match="KV-POOL-11"):
         monitor.reset_prefix_cache()
+
+
+def test_ids_and_returns_are_bounded_to_the_block() -> None:
+    ownership = Ownership(num_blocks=4, num_groups=1)
+    ownership.check_ids([0, 3], "a list")
+    with pytest.raises(InvariantViolation, match=r"outside 0 … 3"):
+        ownership.check_ids([4], "a list")
+    ownership.pop([1])
+    ownership.return_popped([1])
+    with pytest.raises(InvariantViolation, match="taken back 1 times"):
+        ownership.return_popped([1])
 
 
 def test_who_goes_on_behind_a_withdrawn_hit_is_named(tmp_path: Path) -> None:
