@@ -3,32 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
-from functools import wraps
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from kvref.tree.nodes import Node
+from kvref.tree.nodes import Node, is_whole
 from kvspec.errors import InvariantViolation
 from kvspec.tree import Part
 
 if TYPE_CHECKING:
     from kvref.tree.room import Room
-
-
-CallT = TypeVar("CallT", bound=Callable[..., Any])
-
-
-def audited(call: CallT) -> CallT:
-    """Audit the tree after a call of it, if its configuration says so."""
-
-    @wraps(call)
-    def called(tree: Room, *args: Any, **kwargs: Any) -> Any:
-        result = call(tree, *args, **kwargs)
-        if tree.config.check_invariants:
-            audit(tree)
-        return result
-
-    return cast("CallT", called)
 
 
 def audit(tree: Room) -> None:
@@ -41,7 +24,9 @@ def audit(tree: Room) -> None:
             _require("KV-TREE-1", is_paged and len(first) == len(keys), f"children {keys}")
             _require("KV-TREE-4", _has_slots(node), f"slots of {node.tokens}")
             is_leaf = node is not root and not node.children
-            _require("KV-TREE-25", not is_leaf or is_whole(tree, node), f"leaf {node.tokens}")
+            _require(
+                "KV-TREE-25", not is_leaf or is_whole(node, tree.config), f"leaf {node.tokens}"
+            )
     for part in Part:
         pool = tree.pools[part]
         pages = Counter(_owned_pages(tree, part))
@@ -67,12 +52,6 @@ def _has_slots(node: Node) -> bool:
 def _require(rule: str, holds: bool, detail: str) -> None:
     if not holds:
         raise InvariantViolation("tree", rule, detail)
-
-
-def is_whole(tree: Room, node: Node) -> bool:
-    """Check that the node has slots of every part."""
-    has_window = not tree.config.window_tokens or node.window_slots is not None
-    return has_window and (not tree.config.num_states or node.state is not None)
 
 
 def _owned_pages(tree: Room, part: Part) -> list[int]:

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
+from kvspec.tree import TreeConfig
+
 
 @dataclass(eq=False)
 class Node:
@@ -122,3 +124,9 @@ EVICTED_FIRST: Mapping[str, Callable[[Node], Any]] = MappingProxyType(
 
 Of order `tlru` nodes in a tail go before them.
 """
+
+
+def is_whole(node: Node, config: TreeConfig) -> bool:
+    """Check that the node has slots of every part."""
+    has_window = not config.window_tokens or node.window_slots is not None
+    return has_window and (not config.num_states or node.state is not None)

@@ -2,16 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from functools import wraps
+from typing import Any, TypeVar, cast
 
 from kvref.tree.arguments import check_config, check_number
-from kvref.tree.audit import audited, is_whole
-from kvref.tree.nodes import EVICTED_FIRST, Node
+from kvref.tree.nodes import EVICTED_FIRST, Node, is_whole
 from kvref.tree.pools import Pool
 from kvref.tree.requests import TreeRequest
 from kvspec.errors import InvalidArgumentError
 from kvspec.tree import Evicted, Part, Transfer, TreeConfig, TreeCounts
+
+CallT = TypeVar("CallT", bound=Callable[..., Any])
+
+
+def audited(call: CallT) -> CallT:
+    """Audit the tree after a call of it, if its configuration says so."""
+
+    @wraps(call)
+    def called(tree: Room, *args: Any, **kwargs: Any) -> Any:
+        result = call(tree, *args, **kwargs)
+        if tree.config.check_invariants:
+            tree.audit()
+        return result
+
+    return cast("CallT", called)
 
 
 class Room:
@@ -35,6 +50,9 @@ class Room:
         self.transfers: list[Transfer] = []
         self.num_transfers = 0
         self.loads: set[int] = set()
+
+    def audit(self) -> None:
+        raise NotImplementedError
 
     def _nodes(self) -> Iterator[Node]:
         for root in self.roots.values():
@@ -179,7 +197,7 @@ class Room:
             return
         above.children.remove(node)
         is_used = above.parent is None or above.children or self._is_locked(above, Part.FULL)
-        if not is_used and not is_whole(self, above):
+        if not is_used and not is_whole(above, self.config):
             self._remove(above)
 
     def _is_locked(self, node: Node, part: Part) -> bool:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kvref.tree.arguments import check_new, check_number, check_session, check_tokens
-from kvref.tree.audit import audited
+from kvref.tree.audit import audit
 from kvref.tree.nodes import Node, walked
 from kvref.tree.pools import Pool
 from kvref.tree.requests import TreeRequest
-from kvref.tree.room import Room
+from kvref.tree.room import Room, audited
 from kvspec.errors import InvalidArgumentError
 from kvspec.tree import Part, Row, StateCopy, TreeConfig, TreeNode
 
@@ -22,6 +22,9 @@ class ReferenceTree(Room):
         self.staged: list[StateCopy] = []
         self.copies: list[StateCopy] = []
         self.clock = 0
+
+    def audit(self) -> None:
+        audit(self)
 
     # A request's life.
 
