@@ -14,9 +14,9 @@ from kvfast.fleet.index import FastIndex
 from kvfast.hit_rate import HitRateWindow
 from kvfast.offload import FastOffload
 from kvfast.tier import FastTier
-from kvspec._restorable import check_rest, check_restorable
 from kvspec.audit import AuditedManager, audited, audited_batch, unwrapped
 from kvspec.batched import BatchedManager
+from kvspec.checks.restorable import check_rest, check_restorable
 from kvspec.columns import Columns, columns_of
 from kvspec.config import HASH_FUNCTIONS, ManagerConfig
 from kvspec.editions import NEWEST

@@ -16,7 +16,7 @@ import os
 import struct
 from pathlib import Path
 
-from kvspec._check import int_at_least
+from kvspec.domains import int_at_least
 from kvspec.errors import InvalidArgumentError
 from kvspec.offload import Found
 

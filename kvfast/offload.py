@@ -7,7 +7,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Collection, Iterable, Sequence
 
 from kvfast.eviction import Ages, Chunk, Idle
-from kvspec._offload_checks import check_begun, check_keys, check_made, check_name, check_number
+from kvspec.checks.offload import check_begun, check_keys, check_made, check_name, check_number
 from kvspec.errors import InvalidArgumentError
 from kvspec.offload import (
     Found,

@@ -7,7 +7,7 @@ import math
 from collections import deque
 from collections.abc import Callable
 
-from kvspec._check import is_int
+from kvspec.domains import is_int
 from kvspec.errors import InvalidArgumentError
 from kvspec.stats import ResidencySample
 

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar, cast
 
 from kvfast._core.kinds import FULL, Kind, first_visible
 from kvfast.configuration import kind_of, reach_of
-from kvspec._check import COUNT_MAX, is_int
-from kvspec._tier_checks import block_list, check_blocks, check_request, plain
 from kvspec.blocks import KVCacheBlocks
+from kvspec.checks.tier import block_list, check_blocks, check_request, plain
 from kvspec.config import ManagerConfig
+from kvspec.domains import COUNT_MAX, is_int
 from kvspec.errors import InvalidArgumentError, UnsupportedError
 from kvspec.request import Request
 from kvspec.specs import LayerSpec

@@ -9,9 +9,9 @@ from kvref.block_pool import BlockPool
 from kvref.coordinator import Coordinator
 from kvref.groups.base import Demand
 from kvref.request import Allocation
-from kvspec._check import exact
 from kvspec.blocks import KVCacheBlocks
 from kvspec.config import ManagerConfig
+from kvspec.domains import exact
 from kvspec.request import RequestStatus
 from kvspec.turn import Turn
 

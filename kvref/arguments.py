@@ -12,9 +12,9 @@ from kvref.following import FollowedRequest
 from kvref.groups.base import Group
 from kvref.hashing import Hasher, hash_of_block, make_key
 from kvref.request import Allocation, ReferenceRequest
-from kvspec._check import HELD_MAX, boolean, count, exact, is_int
 from kvspec.blocks import NULL_BLOCK, KVCacheBlocks
 from kvspec.config import ManagerConfig
+from kvspec.domains import HELD_MAX, boolean, count, exact, is_int
 from kvspec.errors import (
     BlockReleaseError,
     InvalidArgumentError,

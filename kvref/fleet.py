@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from kvspec._fleet_checks import (
+from kvspec.checks.fleet import (
     check_batch,
     check_engine,
     check_groups,

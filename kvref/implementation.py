@@ -19,9 +19,9 @@ from kvref.state import restore_snapshot
 from kvref.stats import ReferenceHitRateWindow
 from kvref.tier import ReferenceTier
 from kvref.tree import ReferenceTree
-from kvspec._restorable import check_restorable
 from kvspec.audit import audited, unwrapped
 from kvspec.batched import BatchedManager
+from kvspec.checks.restorable import check_restorable
 from kvspec.config import HASH_FUNCTIONS, ManagerConfig
 from kvspec.editions import NEWEST
 from kvspec.errors import InvalidArgumentError

@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 
 from kvref.eviction import Chunk, Order
-from kvspec._offload_checks import check_begun, check_keys, check_made, check_name, check_number
+from kvspec.checks.offload import check_begun, check_keys, check_made, check_name, check_number
 from kvspec.errors import InvalidArgumentError
 from kvspec.offload import (
     Found,

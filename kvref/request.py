@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from kvref.hashing import Hasher, extra_keys
-from kvspec._check import exact
 from kvspec.blocks import KVCacheBlocks
+from kvspec.domains import exact
 from kvspec.errors import InvalidArgumentError, UnsupportedError
 from kvspec.request import RequestInput, RequestStatus, check_token_ids, token_list
 from kvspec.turn import Turn

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from kvspec._check import is_int
+from kvspec.domains import is_int
 from kvspec.errors import InvalidArgumentError
 from kvspec.stats import ResidencySample
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from kvspec._check import int_at_least
+from kvspec.domains import int_at_least
 from kvspec.errors import InvalidArgumentError
 from kvspec.stats import PrefixCacheStats
 

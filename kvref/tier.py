@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import islice
 
-from kvspec._check import int_at_least, is_int
-from kvspec._tier_checks import block_list, check_blocks, check_request, plain
 from kvspec.blocks import NULL_BLOCK, KVCacheBlocks
+from kvspec.checks.tier import block_list, check_blocks, check_request, plain
 from kvspec.config import ManagerConfig
+from kvspec.domains import int_at_least, is_int
 from kvspec.errors import InvalidArgumentError, UnsupportedError
 from kvspec.request import Request
 from kvspec.tier import Copies, Key, TierSnapshot

@@ -20,7 +20,7 @@ REPLAY_EXTRAS = frozenset({"matplotlib", "prometheus_client", "tokenizers", "zst
 ALLOWED: tuple[tuple[str, frozenset[str]], ...] = (
     ("kvspec", frozenset()),  # the contract needs nothing
     ("kvspec._state_file", frozenset({"cbor2"})),
-    ("kvspec._stream", frozenset({"zstandard"})),  # records and traces in .zst files
+    ("kvspec.files.stream", frozenset({"zstandard"})),  # records and traces in .zst files
     ("kvcheck", frozenset()),
     ("kvcheck.tasks", frozenset({"ray"})),
     ("kvcheck.cli", frozenset({"click", "rich"})),

@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
-from kvspec._check import is_int
 from kvspec.base import MEANINGLESS, BaseImplementation, BaseManager
 from kvspec.blocks import KVCacheBlocks
 from kvspec.config import ManagerConfig
+from kvspec.domains import is_int
 from kvspec.editions import NEWEST
 from kvspec.errors import InvalidArgumentError, StaleHitError, UnsupportedError
 from kvspec.interface import Capabilities, KVCacheManager

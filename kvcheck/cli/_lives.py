@@ -19,9 +19,9 @@ from kvcheck.rulebook import rule_sentences, titled
 from kvcheck.rules.notation.running import Outcome, outcomes_of
 from kvcheck.rules.notation.shipped import shipped_stories
 from kvcheck.tree.suite import game_of as tree_game
-from kvspec._json import Where, checked_members, list_of, text
-from kvspec._jsonlines import read_bounded
-from kvspec._toml import parse_toml
+from kvspec.files.jsonlines import read_bounded
+from kvspec.files.objects import Where, checked_members, list_of, text
+from kvspec.files.toml import parse_toml
 from kvspec.interface import Implementation
 from kvspec.offload import OffloadImplementation
 from kvspec.policy import Policy

@@ -24,7 +24,7 @@ from rich.progress import (
 )
 from rich.table import Table
 
-from kvspec._replacing import replacing
+from kvspec.files.replacing import replacing
 
 DONE, FAILED, NOT_RUN, INTERRUPTED, READER_GONE = 0, 1, 2, 130, 141
 EXIT_CODES = """\b

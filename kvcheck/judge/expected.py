@@ -15,9 +15,9 @@ from pathlib import Path
 from kvcheck.judge.findings import RANDOM, Compared, Finding
 from kvcheck.judge.options import Options
 from kvcheck.judge.outcome import Report
-from kvspec._json import Where, checked_members, list_of, text
-from kvspec._jsonlines import read_bounded
-from kvspec._toml import parse_toml
+from kvspec.files.jsonlines import read_bounded
+from kvspec.files.objects import Where, checked_members, list_of, text
+from kvspec.files.toml import parse_toml
 
 MOST_BYTES, MOST_LINE_BYTES, MOST_TEXT = 2**18, 2**12, 500
 

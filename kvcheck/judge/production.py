@@ -16,8 +16,8 @@ from kvcheck.play import steps as st
 from kvcheck.play.random_configs import random_config
 from kvcheck.play.random_programs import HABITS, LAST, WEIGHTS, Draw, holes, withdrawing
 from kvcheck.play.steps import Program, Step
-from kvspec._check import COUNT_MAX
 from kvspec.config import GIVEN_HASHES, KVCacheConfig, ManagerConfig
+from kvspec.domains import COUNT_MAX
 from kvspec.specs import (
     ChunkedLocalAttentionSpec,
     LayerSpec,

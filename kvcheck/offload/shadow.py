@@ -18,7 +18,7 @@ from kvspec.offload import (
     TierTransfer,
 )
 
-ORDER_RULES = tuple(zip(ORDERS, (16, 29, 30, 31), strict=True))
+ORDER_RULES = tuple(zip(ORDERS, (f"KV-TIER-{n}" for n in (16, 29, 30, 31)), strict=True))
 
 
 class Shadow:
@@ -209,8 +209,7 @@ class Shadow:
     def _judge_order(self, gone: Sequence[bytes], due: Sequence[bytes] | None) -> None:
         if due is not None:
             problem = f"{_(*gone)} gave way, and the first to go are {_(*due)}"
-            rule = f"KV-TIER-{dict(ORDER_RULES)[self.config.order]}"
-            self.judge(rule, list(gone) == due, problem)
+            self.judge(dict(ORDER_RULES)[self.config.order], list(gone) == due, problem)
 
     def stored(self, keys: Sequence[bytes], *, success: bool) -> None:
         """Move keys from pending to ready, or drop them."""

@@ -17,8 +17,8 @@ from kvcheck.play import steps as st
 from kvcheck.play.illegal_operations import ILLEGAL_OPERATIONS
 from kvcheck.play.random_configs import random_config
 from kvcheck.play.steps import Program, Step
-from kvspec._check import COUNT_MAX
 from kvspec.config import ManagerConfig
+from kvspec.domains import COUNT_MAX
 
 BATCH = 100
 FEW = 20

@@ -11,8 +11,8 @@ from typing import Any
 from kvcheck.play.compare import BUILTIN_ERRORS
 from kvcheck.play.player import Player
 from kvcheck.play.state import look, observed
-from kvspec._json import Where
 from kvspec.config import ManagerConfig
+from kvspec.files.objects import Where
 from kvspec.interface import Implementation
 from kvspec.operations import OPERATIONS, check_arguments
 from kvspec.record import START_VERSION, Finding, Footer, Header, Operation

@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from kvspec._check import COUNT_MAX
 from kvspec.config import ManagerConfig
+from kvspec.domains import COUNT_MAX
 from kvspec.interface import Feature
 
 

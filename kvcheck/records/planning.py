@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from kvcheck.play.compare import Difference, Mismatch, compare_values, describe_error
-from kvspec._json import Where, checked_members
 from kvspec.codec import under_policy
 from kvspec.config import KVCacheConfig, KVCacheGroup
 from kvspec.errors import KVSpecError
+from kvspec.files.objects import Where, checked_members
 from kvspec.interface import Feature, Implementation
 from kvspec.planning import Planner, PlanningConfig
 from kvspec.planning_functions import FUNCTIONS, Input, PlanningFunction

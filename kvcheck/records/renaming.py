@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from kvcheck.play.player import Player
-from kvspec._check import INT64_MAX
+from kvspec.domains import INT64_MAX
 from kvspec.interface import Implementation
 from kvspec.record import Header, Operation
 

@@ -10,10 +10,10 @@ from typing import Any, TypeAlias, TypeVar
 from kvcheck.play.calls import grown_answer, lists_of, made_answer, make, plain, sequence
 from kvcheck.remote.index import RESULTS, perform, read
 from kvcheck.remote.values import decode_request, encode_sample
-from kvspec._json import Where, boolean, checked_members, integer, list_of
 from kvspec.codec import decode_manager_config
 from kvspec.errors import FormatError, UnsupportedError
 from kvspec.event_codec import decode_stats
+from kvspec.files.objects import Where, boolean, checked_members, integer, list_of
 from kvspec.fleet import FleetImplementation, PrefixIndex
 from kvspec.interface import Feature, HitRateWindow, Implementation, KVCacheManager
 from kvspec.operations import OPERATIONS

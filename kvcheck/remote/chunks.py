@@ -12,8 +12,8 @@ from kvcheck.remote.calls import Call, ProtocolViolation, known, unused
 from kvcheck.remote.connection import Connection
 from kvcheck.remote.operations import MESSAGES, OFFLOAD_RESULTS
 from kvcheck.remote.values import carried
-from kvspec._json import Where, anything, boolean, list_of, members, object_of, text
 from kvspec.errors import InvalidArgumentError, UnsupportedError
+from kvspec.files.objects import Where, anything, boolean, list_of, members, object_of, text
 from kvspec.offload import (
     OPTIONS,
     Found,

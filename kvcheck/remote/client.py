@@ -19,7 +19,6 @@ from kvcheck.remote.connection import Connection, Heard, Options
 from kvcheck.remote.index import RemoteIndex, decode_index_capabilities
 from kvcheck.remote.manager import RemoteManager, RemoteRequest, manager_handle, own, sent_ids
 from kvcheck.remote.values import carried, encode_request
-from kvspec._json import Where
 from kvspec.codec import encode_manager_config, field_of_member
 from kvspec.config import ManagerConfig
 from kvspec.errors import (
@@ -30,6 +29,7 @@ from kvspec.errors import (
     UnsupportedError,
 )
 from kvspec.event_codec import encode_stats
+from kvspec.files.objects import Where
 from kvspec.fleet import MOST_WAITING, IndexCapabilities, PrefixIndex
 from kvspec.interface import Capabilities, Feature, HitRateWindow, KVCacheManager
 from kvspec.offload import OffloadCapabilities, OffloadConfig, OffloadManager

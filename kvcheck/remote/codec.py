@@ -10,8 +10,8 @@ import json
 from io import BufferedIOBase
 from typing import Any
 
-from kvspec._json import Where, check_plain, shown
-from kvspec._jsonlines import parse_line
+from kvspec.files.jsonlines import parse_line
+from kvspec.files.objects import Where, check_plain, shown
 
 FRAMINGS = ("cbor", "json")
 MAX_MESSAGE_BYTES = 2**24

@@ -14,8 +14,8 @@ from kvcheck.remote.child import ENDING_S, Child, ChildFailure
 from kvcheck.remote.codec import FRAMINGS, decode, encode
 from kvcheck.remote.operations import MESSAGES, PROTOCOL_VERSION, check_hello
 from kvcheck.remote.values import decode_capabilities, decode_error
-from kvspec._json import Where, anything, checked_members, shown
 from kvspec.errors import FormatError, RemoteError
+from kvspec.files.objects import Where, anything, checked_members, shown
 from kvspec.interface import Capabilities
 
 DEFAULT_TIMEOUT_S = 30.0

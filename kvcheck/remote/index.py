@@ -12,7 +12,9 @@ from typing import Any, get_type_hints
 from kvcheck.play.calls import asking
 from kvcheck.remote.connection import Connection
 from kvcheck.remote.values import carried
-from kvspec._json import (
+from kvspec.errors import FormatError
+from kvspec.events import AllBlocksCleared, BlockRemoved, BlockStored, Event, EventHash
+from kvspec.files.objects import (
     Check,
     Where,
     anything,
@@ -26,9 +28,7 @@ from kvspec._json import (
     real,
     text,
 )
-from kvspec._shapes import FORMS, Form, Shape, as_it_is, form_of, tuple_of
-from kvspec.errors import FormatError
-from kvspec.events import AllBlocksCleared, BlockRemoved, BlockStored, Event, EventHash
+from kvspec.files.shapes import FORMS, Form, Shape, as_it_is, form_of, tuple_of
 from kvspec.fleet import (
     Batch,
     EngineState,

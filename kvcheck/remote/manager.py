@@ -11,7 +11,6 @@ from kvcheck.play.elsewhere import ElsewhereManager
 from kvcheck.remote.connection import Connection
 from kvcheck.remote.operations import OWNED_BY_SCHEDULER
 from kvcheck.remote.values import carried
-from kvspec._json import Where
 from kvspec.audit import unwrapped
 from kvspec.blocks import KVCacheBlocks
 from kvspec.config import ManagerConfig
@@ -24,6 +23,7 @@ from kvspec.errors import (
 )
 from kvspec.event_codec import decode_event
 from kvspec.events import Event
+from kvspec.files.objects import Where
 from kvspec.interface import KVCacheManager
 from kvspec.operations import LOOK_UPS
 from kvspec.request import Request, RequestStatus

@@ -13,7 +13,9 @@ from operator import index
 from typing import Any, get_type_hints
 
 from kvcheck.remote.values import EMBEDDINGS, decode_sample
-from kvspec._json import (
+from kvspec.codec import decode_manager_config
+from kvspec.event_codec import decode_stats
+from kvspec.files.objects import (
     Check,
     Where,
     anything,
@@ -30,9 +32,7 @@ from kvspec._json import (
     structure,
     text,
 )
-from kvspec._shapes import FORMS, Form, Shape, as_it_is, form_of, tuple_of
-from kvspec.codec import decode_manager_config
-from kvspec.event_codec import decode_stats
+from kvspec.files.shapes import FORMS, Form, Shape, as_it_is, form_of, tuple_of
 from kvspec.offload import Found, OffloadCounts, OffloadManager, PreparedStore
 from kvspec.operations import OPERATIONS
 from kvspec.snapshot_codec import decode_snapshot

@@ -20,7 +20,8 @@ from kvcheck.remote.operations import (
     MessageShape,
 )
 from kvcheck.remote.values import encode_capabilities, encode_error, protocol_error
-from kvspec._json import (
+from kvspec.errors import FormatError
+from kvspec.files.objects import (
     Where,
     anything,
     checked_members,
@@ -31,7 +32,6 @@ from kvspec._json import (
     shown,
     text,
 )
-from kvspec.errors import FormatError
 from kvspec.fleet import FleetImplementation, IndexCapabilities
 from kvspec.interface import Implementation
 from kvspec.offload import OffloadImplementation

@@ -11,21 +11,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from kvcheck.play.calls import content_of, input_of
-from kvspec._json import (
-    Check,
-    Where,
-    boolean,
-    checked_members,
-    hex_bytes,
-    integer,
-    list_of,
-    object_of,
-    optional,
-    shown,
-    structure,
-    text,
-)
-from kvspec._shapes import Shape
 from kvspec.editions import FIRST
 from kvspec.errors import (
     BlockReleaseError,
@@ -41,6 +26,21 @@ from kvspec.errors import (
     UnknownBlockError,
     UnsupportedError,
 )
+from kvspec.files.objects import (
+    Check,
+    Where,
+    boolean,
+    checked_members,
+    hex_bytes,
+    integer,
+    list_of,
+    object_of,
+    optional,
+    shown,
+    structure,
+    text,
+)
+from kvspec.files.shapes import Shape
 from kvspec.interface import Capabilities, Feature
 from kvspec.policy import EXTRA_KEY_FORMS
 from kvspec.request import PromptEmbeddings, RequestInput, token_list

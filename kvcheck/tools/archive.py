@@ -27,9 +27,9 @@ from kvcheck.rules.managed import FEATURE_OF_CALL
 from kvcheck.rules.notation.playing import played
 from kvcheck.rules.notation.shipped import shipped_stories
 from kvcheck.rules.notation.story import Story
-from kvspec._json import Where
 from kvspec.codec import decode_manager_config
 from kvspec.config import ManagerConfig
+from kvspec.files.objects import Where
 from kvspec.interface import Feature
 from kvspec.policy import Policy
 from kvspec.record import Observed, Operation

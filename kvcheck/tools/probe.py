@@ -22,10 +22,10 @@ from kvcheck.remote.codec import FRAMINGS, decode, encode
 from kvcheck.remote.connection import Options, hello_args
 from kvcheck.remote.operations import MESSAGES, check_hello
 from kvcheck.remote.server import answer
-from kvspec._json import Where, anything, checked_members, shown
 from kvspec.codec import encode_manager_config
 from kvspec.config import KVCacheConfig, KVCacheGroup, ManagerConfig
 from kvspec.errors import FormatError
+from kvspec.files.objects import Where, anything, checked_members, shown
 from kvspec.interface import Feature, Implementation
 from kvspec.policy import Policy
 from kvspec.specs import FullAttentionSpec

@@ -8,9 +8,9 @@ from dataclasses import replace
 from kvcheck.play.calls import content_of
 from kvcheck.watch.calls import Noted
 from kvcheck.watch.requests import Describe
-from kvspec._json import Where
 from kvspec.config import ManagerConfig
 from kvspec.errors import KVSpecError
+from kvspec.files.objects import Where
 from kvspec.operations import OPERATIONS, check_arguments
 from kvspec.record import Observed, Operation
 from kvspec.request import Request, RequestInput

@@ -14,7 +14,7 @@ from cpython.object cimport PyObject, PyTypeObject
 from cpython.ref cimport Py_INCREF
 from libc.string cimport memcpy
 
-from kvspec._arrays import delta_rows
+from kvspec.arrays import delta_rows
 from kvspec import batched
 from kvspec.errors import InvalidArgumentError
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 
-from kvspec._check import COUNT_MAX
 from kvspec.batched import Array, Ints, StepOutput, StepPlan, StepResult
+from kvspec.domains import COUNT_MAX
 from kvspec.errors import InvalidArgumentError
 from kvspec.interface import Capabilities, KVCacheManager
 from kvspec.request import Request

@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any, NoReturn
 
-from kvspec import _batch_checks as contract
-from kvspec._check import COUNT_MAX, int_at_least
 from kvspec.batched import Array, Ints, StepOutput, StepPlan, StepResult
 from kvspec.blocks import KVCacheBlocks
+from kvspec.checks import batch as contract
+from kvspec.domains import COUNT_MAX, int_at_least
 from kvspec.errors import InvalidArgumentError
 from kvspec.interface import Capabilities
 from kvspec.request import Request

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from kvfast.events import as_events
-from kvspec._check import HELD_MAX
 from kvspec.blocks import GroupHits, KVCacheBlocks, PrefixHit
+from kvspec.domains import HELD_MAX
 from kvspec.errors import BlockReleaseError, InvalidArgumentError, UnsupportedError
 from kvspec.events import Event
 from kvspec.inside import BlockCopies

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from itertools import islice
 from typing import Any
 
-from kvspec._check import boolean, exact, is_int
-from kvspec._check import count as count_of
 from kvspec.blocks import KVCacheBlocks
+from kvspec.domains import boolean, exact, is_int
+from kvspec.domains import count as count_of
 from kvspec.errors import BusyError, InvalidArgumentError, StaleHitError, UnknownBlockError
 from kvspec.request import Request, RequestStatus, is_status
 

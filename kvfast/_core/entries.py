@@ -5,8 +5,8 @@ from __future__ import annotations
 from array import array
 from typing import TypeAlias
 
-from kvspec._arrays import beginning, ints_of
-from kvspec._check import exact, is_int
+from kvspec.arrays import beginning, ints_of
+from kvspec.domains import exact, is_int
 from kvspec.errors import InvalidArgumentError
 
 from . import objects

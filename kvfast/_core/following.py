@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kvspec import _batch_checks as contract
 from kvspec.batched import Ints
+from kvspec.checks import batch as contract
 from kvspec.config import ManagerConfig
 from kvspec.errors import BusyError, InvalidArgumentError
 from kvspec.following import FollowedInput, checked_counts, checked_hashes

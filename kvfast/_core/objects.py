@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any
 
-from kvspec._arrays import delta_rows
+from kvspec.arrays import delta_rows
 from kvspec.batched import StepOutput, StepResult
 
 SET_SCHEDULED, SET_HITS, SET_SLOTS, SET_DELTAS, SET_LEFT = (

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kvspec import _batch_checks as contract
-from kvspec._arrays import view_of
+from kvspec.arrays import view_of
 from kvspec.batched import StepOutput
+from kvspec.checks import batch as contract
 from kvspec.errors import InvalidArgumentError
 
 from . import objects

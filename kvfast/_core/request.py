@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NoReturn
 
-from kvspec._check import exact, is_int
+from kvspec.domains import exact, is_int
 from kvspec.errors import BusyError, InvalidArgumentError, UnsupportedError
 from kvspec.following import FollowedInput
 from kvspec.request import RequestInput, RequestStatus, check_token_ids, token_list

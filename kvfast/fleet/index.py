@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from kvspec._fleet_checks import (
+from kvspec.checks.fleet import (
     check_batch,
     check_engine,
     check_groups,

@@ -16,7 +16,7 @@ import zmq
 from kvfast.fleet.index import FastIndex
 from kvfast.fleet.sockets import end, received
 from kvfast.fleet.wire import END, STATE, encode_batch, state_as_batch
-from kvspec._check import count
+from kvspec.domains import count
 from kvspec.events import Event
 from kvspec.fleet import Batch
 

@@ -12,7 +12,7 @@ import zmq
 from kvfast.fleet.index import FastIndex
 from kvfast.fleet.sockets import end, received
 from kvfast.fleet.wire import END, STATE, batch_as_state, decode_message
-from kvspec._check import count
+from kvspec.domains import count
 from kvspec.errors import InvalidArgumentError
 from kvspec.fleet import Batch, Heard, PrefixIndex, WireError
 

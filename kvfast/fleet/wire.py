@@ -10,7 +10,7 @@ from typing import Any, TypeAlias, TypeVar
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from kvspec._fleet_checks import check_batch
+from kvspec.checks.fleet import check_batch
 from kvspec.errors import InvalidArgumentError
 from kvspec.events import MEDIUM_GPU, AllBlocksCleared, BlockRemoved, BlockStored, Event, EventHash
 from kvspec.fleet import Batch, EngineState, FleetKey, MediumCleared, WireError

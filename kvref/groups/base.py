@@ -9,8 +9,8 @@ from kvref.block_pool import BlockPool
 from kvref.events import EventLog
 from kvref.hashing import hash_of_block, make_key
 from kvref.request import ReferenceRequest
-from kvspec._check import exact
 from kvspec.blocks import NULL_BLOCK
+from kvspec.domains import exact
 from kvspec.snapshot import MambaState, RequestState
 from kvspec.specs import LayerSpec
 

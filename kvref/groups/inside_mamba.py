@@ -13,8 +13,8 @@ from kvref.groups.mamba import MambaGroup
 from kvref.groups.mamba_align import AlignedMambaGroup
 from kvref.hashing import make_key
 from kvref.request import ReferenceRequest
-from kvspec._check import exact
 from kvspec.blocks import NULL_BLOCK
+from kvspec.domains import exact
 
 
 @dataclass(frozen=True)

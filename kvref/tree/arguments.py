@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from kvspec._check import int_at_least
+from kvspec.domains import int_at_least
 from kvspec.errors import InvalidArgumentError
 from kvspec.tree import ORDERS, TreeConfig
 

@@ -10,10 +10,10 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from kvspec._json import Where, anything, checked_members
-from kvspec._shapes import Form, Shape, as_it_is
 from kvspec.columns import CODES, Columns
 from kvspec.errors import SavedStateError
+from kvspec.files.objects import Where, anything, checked_members
+from kvspec.files.shapes import Form, Shape, as_it_is
 from kvspec.snapshot import MambaState, RequestState, Snapshot
 
 FORMAT = "kvspec-state"

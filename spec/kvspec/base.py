@@ -18,9 +18,9 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, ClassVar, cast
 
-from kvspec._check import int_at_least, is_int
 from kvspec.blocks import KVCacheBlocks, PrefixHit
 from kvspec.config import ManagerConfig
+from kvspec.domains import int_at_least, is_int
 from kvspec.editions import FIRST
 from kvspec.errors import InvalidArgumentError, UnknownBlockError, UnsupportedError
 from kvspec.events import Event

@@ -27,7 +27,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
-from kvspec._check import COUNT_MAX
+from kvspec.domains import COUNT_MAX
 
 if TYPE_CHECKING:
     from kvspec.interface import KVCacheManager

@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from kvspec._json import (
+from kvspec.config import WEAK_HASHES, KVCacheConfig, KVCacheGroup, KVCacheTensor, ManagerConfig
+from kvspec.errors import InvalidArgumentError
+from kvspec.files.objects import (
     Where,
     checked_members,
     count,
@@ -20,9 +22,7 @@ from kvspec._json import (
     shown,
     text,
 )
-from kvspec._shapes import FORMS, Form, JSONObject, Shape, as_it_is, form_of
-from kvspec.config import WEAK_HASHES, KVCacheConfig, KVCacheGroup, KVCacheTensor, ManagerConfig
-from kvspec.errors import InvalidArgumentError
+from kvspec.files.shapes import FORMS, Form, JSONObject, Shape, as_it_is, form_of
 from kvspec.planning import Layers, PlanningConfig
 from kvspec.policy import OLDER, Policy
 from kvspec.specs import SPEC_TYPES, LayerSpec, UniformTypeKVCacheSpecs, spec_fields

@@ -13,7 +13,7 @@ from enum import Enum
 from functools import cached_property
 from typing import Annotated, Any
 
-from kvspec._check import Natural, Positive, check_members, int_at_least, is_int, text
+from kvspec.domains import Natural, Positive, check_members, int_at_least, is_int, text
 from kvspec.errors import ConfigError
 from kvspec.policy import Policy
 from kvspec.specs import LayerSpec

@@ -12,8 +12,8 @@ from functools import cache
 from importlib.resources import files
 from types import MappingProxyType
 
-from kvspec._json import Where
-from kvspec._toml import parse_toml
+from kvspec.files.objects import Where
+from kvspec.files.toml import parse_toml
 
 EDITIONS: tuple[str, ...] = ("0.1", "0.2", "0.3")
 """Oldest first. The default is the first, which is older than editions."""

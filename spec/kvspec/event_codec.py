@@ -6,7 +6,16 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from kvspec._json import (
+from kvspec.events import (
+    AllBlocksCleared,
+    BlockRemoved,
+    BlockStored,
+    Event,
+    EventHash,
+    ExtraKey,
+    ExtraKeys,
+)
+from kvspec.files.objects import (
     Where,
     checked_members,
     count,
@@ -17,16 +26,7 @@ from kvspec._json import (
     shown,
     text,
 )
-from kvspec._shapes import FORMS, Form, JSONObject, Shape, as_it_is, form_of
-from kvspec.events import (
-    AllBlocksCleared,
-    BlockRemoved,
-    BlockStored,
-    Event,
-    EventHash,
-    ExtraKey,
-    ExtraKeys,
-)
+from kvspec.files.shapes import FORMS, Form, JSONObject, Shape, as_it_is, form_of
 from kvspec.stats import PrefixCacheStats
 
 UINT64_MAX = 2**64 - 1

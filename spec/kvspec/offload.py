@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Annotated, Protocol, runtime_checkable
 
-from kvspec._check import Natural, Positive
+from kvspec.domains import Natural, Positive
 
 ORDERS = ("lru", "lfu", "priority", "arc")
 """Orders of eviction that have a rule (KV-TIER-16, KV-TIER-29 to KV-TIER-31)."""

@@ -10,7 +10,9 @@ from dataclasses import dataclass, field
 from operator import index
 from typing import Any
 
-from kvspec._json import (
+from kvspec.blocks import GroupHits, KVCacheBlocks, PrefixHit
+from kvspec.event_codec import decode_stats, encode_event, encode_stats
+from kvspec.files.objects import (
     Check,
     Where,
     anything,
@@ -25,9 +27,7 @@ from kvspec._json import (
     structure,
     text,
 )
-from kvspec._shapes import FORMS, Form, Shape, as_it_is, form_of, tuple_of
-from kvspec.blocks import GroupHits, KVCacheBlocks, PrefixHit
-from kvspec.event_codec import decode_stats, encode_event, encode_stats
+from kvspec.files.shapes import FORMS, Form, Shape, as_it_is, form_of, tuple_of
 from kvspec.inside import BlockCopies
 from kvspec.request import RequestStatus
 from kvspec.stats import PrefixCacheStats

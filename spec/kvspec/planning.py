@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Protocol, TypeAlias, runtime_checkable
 
-from kvspec._check import Natural, Positive, check_members
 from kvspec.config import KVCacheConfig, KVCacheGroup
+from kvspec.domains import Natural, Positive, check_members
 from kvspec.policy import Policy
 from kvspec.specs import MAMBA_CACHE_MODES, LayerSpec, UniformTypeKVCacheSpecs
 

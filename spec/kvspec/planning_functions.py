@@ -6,8 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, get_type_hints
 
-from kvspec._json import Check, Where, boolean, integer, null, optional, real
-from kvspec._shapes import FORMS, Form, Shape, as_it_is, form_of
 from kvspec.codec import (
     decode_groups,
     decode_kv_cache,
@@ -21,6 +19,8 @@ from kvspec.codec import (
     encode_spec,
 )
 from kvspec.config import KVCacheConfig, KVCacheGroup
+from kvspec.files.objects import Check, Where, boolean, integer, null, optional, real
+from kvspec.files.shapes import FORMS, Form, Shape, as_it_is, form_of
 from kvspec.planning import (
     BlockSizes,
     Capacity,

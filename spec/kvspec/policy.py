@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Annotated
 
-from kvspec._check import check_members
+from kvspec.domains import check_members
 
 EXTRA_KEY_FORMS: tuple[str, ...] = ("tagged", "plain")
 

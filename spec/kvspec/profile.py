@@ -16,12 +16,12 @@ from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
 
-from kvspec._json import Where, text
-from kvspec._jsonlines import read_bounded
-from kvspec._shapes import FORMS, Form, Shape, as_it_is
-from kvspec._toml import parse_toml
 from kvspec.codec import decode_policy, encode_policy
 from kvspec.errors import FormatError
+from kvspec.files.jsonlines import read_bounded
+from kvspec.files.objects import Where, text
+from kvspec.files.shapes import FORMS, Form, Shape, as_it_is
+from kvspec.files.toml import parse_toml
 from kvspec.policy import Policy
 
 MOST_BYTES = 2**14

@@ -9,10 +9,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from kvspec._json import Where
-from kvspec._jsonlines import object_writer, read_objects
 from kvspec.codec import under_policy
 from kvspec.errors import InvalidArgumentError
+from kvspec.files.jsonlines import object_writer, read_objects
+from kvspec.files.objects import Where
 from kvspec.later_trace import LaterTrace, later_trace
 from kvspec.operations import OPERATIONS
 from kvspec.policy import Policy

@@ -9,7 +9,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
-from kvspec._json import (
+from kvspec.codec import decode_manager_config, encode_manager_config
+from kvspec.event_codec import decode_event
+from kvspec.files.objects import (
     Check,
     Where,
     anything,
@@ -27,9 +29,7 @@ from kvspec._json import (
     structure,
     text,
 )
-from kvspec._shapes import Form, Shape, as_it_is
-from kvspec.codec import decode_manager_config, encode_manager_config
-from kvspec.event_codec import decode_event
+from kvspec.files.shapes import Form, Shape, as_it_is
 from kvspec.operations import OPERATIONS, check_arguments
 from kvspec.record import (
     LATER_VERSION,

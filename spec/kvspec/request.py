@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol, runtime_checkable
 
-from kvspec._check import Natural, Positive, check_members, exact_members, int_at_least, text
+from kvspec.domains import Natural, Positive, check_members, exact_members, int_at_least, text
 from kvspec.errors import InvalidArgumentError
 
 TOKEN_ID_MAX = 2**63 - 1

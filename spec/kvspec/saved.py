@@ -25,8 +25,6 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from kvspec._json import Where
-from kvspec._replacing import replacing
 from kvspec._state_file import AGAIN, StateFile, write_state
 from kvspec.audit import audited, unwrapped
 from kvspec.codec import decode_manager_config, encode_manager_config, field_of_member
@@ -39,6 +37,8 @@ from kvspec.errors import (
     SavedStateError,
     UnsupportedError,
 )
+from kvspec.files.objects import Where
+from kvspec.files.replacing import replacing
 from kvspec.interface import Feature, Implementation, KVCacheManager
 from kvspec.invariants import HASH_SIZE_BYTES
 

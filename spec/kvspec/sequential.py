@@ -10,9 +10,7 @@ from array import array
 from collections.abc import Sequence
 from typing import cast
 
-from kvspec import _batch_checks as checks
-from kvspec._arrays import delta_rows
-from kvspec._check import COUNT_MAX, count, exact
+from kvspec.arrays import delta_rows
 from kvspec.batched import (
     Array,
     BatchedImplementation,
@@ -22,7 +20,9 @@ from kvspec.batched import (
     StepPlan,
     StepResult,
 )
+from kvspec.checks import batch as checks
 from kvspec.config import span_tokens
+from kvspec.domains import COUNT_MAX, count, exact
 from kvspec.errors import InvalidArgumentError, UnsupportedError
 from kvspec.following import FollowingImplementation
 from kvspec.interface import Feature, Implementation, KVCacheManager

@@ -12,8 +12,8 @@ from collections.abc import Iterable
 from operator import index
 from typing import Any
 
-from kvspec._json import count
-from kvspec._shapes import FORMS, Form, Shape
+from kvspec.files.objects import count
+from kvspec.files.shapes import FORMS, Form, Shape
 from kvspec.snapshot import RequestState, Snapshot
 
 

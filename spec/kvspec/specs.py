@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Annotated, Any, ClassVar
 
-from kvspec._check import Natural, Positive, check_members, int_at_least, one_of
+from kvspec.domains import Natural, Positive, check_members, int_at_least, one_of
 from kvspec.errors import ConfigError
 from kvspec.traits import Traits
 

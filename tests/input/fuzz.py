@@ -41,7 +41,7 @@ def _cbor(body: bytes, framing: str) -> Any:
 
 
 HOLES: Mapping[str, tuple[str, str, Any]] = {
-    "an error of another tree": ("record", "kvspec._jsonlines.parse_json", _loads),
+    "an error of another tree": ("record", "kvspec.files.jsonlines.parse_json", _loads),
     "no limit of lines": (
         "trace",
         "kvcheck.tools.replay.trace.split_lines",

@@ -24,15 +24,15 @@ from kvcheck.records.select import shipped_records
 from kvcheck.remote import codec
 from kvcheck.tools.plans.document import decode_plan_file, read_plan_file
 from kvcheck.tools.plans.model import MOST_LAYERS, MOST_WORKER_LAYERS
-from kvspec import _stream
-from kvspec._json import MOST_NESTED, Where, real
-from kvspec._jsonlines import parse_json, read_document, read_objects
 from kvspec.errors import (
     CacheMemoryError,
     FormatError,
     InvalidArgumentError,
     UnknownBlockError,
 )
+from kvspec.files import stream
+from kvspec.files.jsonlines import parse_json, read_document, read_objects
+from kvspec.files.objects import MOST_NESTED, Where, real
 from kvspec.profile import read_profile
 from kvspec.record_file import MOST_BYTES, read_header, read_trace, read_whole_trace
 from kvspec.record_lines import MOST_BLOCKS
@@ -147,7 +147,7 @@ def test_a_thousand_names_are_compared_once_each(monkeypatch: pytest.MonkeyPatch
         unique = hooks["object_pairs_hook"]
         return loads(text, object_pairs_hook=lambda pairs: unique([(Name(n), v) for n, v in pairs]))
 
-    monkeypatch.setattr("kvspec._jsonlines.json.loads", named)
+    monkeypatch.setattr("kvspec.files.jsonlines.json.loads", named)
     names = [*(f'"n{number}": 0' for number in range(1_000)), '"n999": 0']
     with pytest.raises(FormatError, match="field 'n999': given twice"):
         parse_json(("{" + ", ".join(names) + "}").encode(), HERE)
@@ -185,7 +185,7 @@ def test_a_line_without_end_is_given_up_at_its_limit(
     path = tmp_path / "bomb"
     path.write_bytes(packed(filling * 2**26))
     unpacked = 0
-    original = _stream.uncompressed
+    original = stream.uncompressed
 
     def counted(raw: io.BufferedReader) -> Any:
         nonlocal unpacked
@@ -193,10 +193,10 @@ def test_a_line_without_end_is_given_up_at_its_limit(
             unpacked += len(piece)
             yield piece
 
-    monkeypatch.setattr("kvspec._jsonlines.uncompressed", counted)
+    monkeypatch.setattr("kvspec.files.jsonlines.uncompressed", counted)
     with pytest.raises(FormatError, match="line 1: longer than 16777216 bytes"):
         list(read_objects(path))
-    assert unpacked < 3 * _stream.MAX_LINE_BYTES
+    assert unpacked < 3 * stream.MAX_LINE_BYTES
 
 
 def test_a_record_that_is_kept_in_memory_is_bounded(

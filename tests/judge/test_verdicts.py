@@ -21,9 +21,9 @@ from kvcheck.play.scheduler import RUNNING, WAITING
 from kvcheck.play.steps import Admit, Arrive, Program, Run
 from kvcheck.play.verdicts import SENTENCES, Violation, made_smaller, violation_of
 from kvcheck.play.watchdog import Hang
-from kvspec._json import Where
 from kvspec.blocks import KVCacheBlocks, PrefixHit
 from kvspec.errors import InvariantViolation, KVSpecError, RemoteError
+from kvspec.files.objects import Where
 from kvspec.interface import Feature
 from kvspec.operations import OPERATIONS
 from kvspec.snapshot import RequestState

@@ -18,7 +18,6 @@ from kvref.block_pool import BlockPool
 from kvref.events import EventLog
 from kvref.implementation import ReferenceImplementation
 from kvref.manager import ReferenceManager
-from kvspec._json import Where
 from kvspec.codec import decode_layers, decode_planning_config
 from kvspec.config import CustomSpec, SpecRegistry
 from kvspec.errors import (
@@ -29,6 +28,7 @@ from kvspec.errors import (
     KVSpecError,
     UnsupportedError,
 )
+from kvspec.files.objects import Where
 from kvspec.interface import Implementation, KVCacheManager
 from kvspec.policy import Policy
 from kvspec.record import PlanningRecord

@@ -40,8 +40,8 @@ from kvcheck.play.shrink import shrink
 from kvcheck.play.steps import Program
 from kvcheck.play.verdicts import Level, Violation, first_violation
 from kvfast._implementation import FastImplementation
-from kvspec._check import COUNT_MAX
 from kvspec.config import ManagerConfig
+from kvspec.domains import COUNT_MAX
 from kvspec.interface import Implementation
 from kvspec.specs import (
     CircularBufferSpec,

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from kvcheck.judge.pasted import source
 from kvspec import codec, event_codec
-from kvspec._json import Where
 from kvspec.config import (
     HASH_FUNCTIONS,
     NOT_NAMED,
@@ -23,6 +22,7 @@ from kvspec.config import (
     SpecRegistry,
 )
 from kvspec.errors import ConfigError, FormatError, InvalidArgumentError
+from kvspec.files.objects import Where
 from kvspec.planning import PlanningConfig
 from kvspec.policy import OLDER, Policy
 from kvspec.specs import SPEC_TYPES, LayerSpec, SlidingWindowSpec

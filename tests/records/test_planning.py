@@ -14,8 +14,8 @@ import pytest
 import kvref
 from kvcheck.discovery import find_implementation
 from kvcheck.records.planning import replay_planning
-from kvspec._json import Where
 from kvspec.errors import ConfigError, FormatError, InvalidArgumentError, UnsupportedError
+from kvspec.files.objects import Where
 from kvspec.planning_functions import FUNCTIONS
 from tests.records.changed import CACHE, PATH, RECORDS, SPEC, otherwise, written
 

@@ -16,8 +16,9 @@ from typing import Any
 from unittest.mock import patch
 
 from kvcheck.remote import operations, values
-from kvspec import _json, codec, event_codec, events, planning_functions, snapshot_codec, specs
+from kvspec import codec, event_codec, events, planning_functions, snapshot_codec, specs
 from kvspec import operations as recorded
+from kvspec.files import objects
 from kvspec.offload import Found
 from kvspec.planning_functions import FUNCTIONS
 from kvspec.request import RequestStatus
@@ -38,17 +39,17 @@ EXTRA_KEY = {
 INTEGER = {"$ref": "#/$defs/int"}
 
 LEAVES: Mapping[Any, Schema] = {
-    _json.anything: True,
-    _json.null: {"type": "null"},
-    _json.boolean: {"type": "boolean"},
-    _json.text: {"type": "string"},
+    objects.anything: True,
+    objects.null: {"type": "null"},
+    objects.boolean: {"type": "boolean"},
+    objects.text: {"type": "string"},
     operations.found_word: {"enum": [str(each) for each in Found]},
     operations.shown_text: {"type": "string"},  # of printable characters
-    _json.integer: INTEGER,
-    _json.count: {"$ref": "#/$defs/count"},
-    _json.real: {"type": "number"},
-    _json.hex_bytes: HEX,
-    _json.hex_text: HEX,
+    objects.integer: INTEGER,
+    objects.count: {"$ref": "#/$defs/count"},
+    objects.real: {"type": "number"},
+    objects.hex_bytes: HEX,
+    objects.hex_text: HEX,
     recorded.status: {"enum": list(RequestStatus.__members__)},
     # Looks into the value by itself, so that nothing can be caught.
     event_codec._decode_extra: {"anyOf": [{"type": "null"}, {"type": "array", "items": EXTRA_KEY}]},
@@ -99,7 +100,7 @@ def object_schema(check: Any, probe: Mapping[str, Any], **more: Any) -> dict[str
         for module in [m for m in sys.modules.values() if _has_it(m)]:
             stack.enter_context(patch.object(module, "checked_members", caught))
         try:
-            check(probe, _json.Where("probe"), **more)
+            check(probe, objects.Where("probe"), **more)
         except Members as found:
             members = found
         else:
@@ -108,7 +109,7 @@ def object_schema(check: Any, probe: Mapping[str, Any], **more: Any) -> dict[str
 
 
 def _has_it(module: Any) -> bool:
-    return getattr(module, "checked_members", None) is _json.checked_members
+    return getattr(module, "checked_members", None) is objects.checked_members
 
 
 def object_of(required: Mapping[str, Any], optional: Mapping[str, Any] = {}) -> dict[str, Any]:
@@ -146,7 +147,7 @@ def with_type(name: str, found: dict[str, Any]) -> dict[str, Any]:
 
 
 def values_by_name() -> dict[str, Schema]:
-    whole = {"type": "integer", "minimum": _json.INT_MIN, "maximum": _json.INT_MAX}
+    whole = {"type": "integer", "minimum": objects.INT_MIN, "maximum": objects.INT_MAX}
     found: dict[str, Schema] = {
         "int": whole,
         "count": {**whole, "minimum": 0},
@@ -161,7 +162,7 @@ def values_by_name() -> dict[str, Schema]:
     happened = [
         cls.__name__ for cls in (events.BlockStored, events.BlockRemoved, events.AllBlocksCleared)
     ]
-    with patch.dict(LEAVES, {_json.hex_bytes: HASH}):
+    with patch.dict(LEAVES, {objects.hex_bytes: HASH}):
         shapes = [
             object_schema(event_codec.decode_event, {"type": kind}, int_hashes=False)
             for kind in happened

@@ -20,8 +20,8 @@ from kvcheck.play.verdicts import Level
 from kvcheck.remote.client import RemoteImplementation
 from kvcheck.remote.connection import Connection, Sent
 from kvcheck.remote.operations import MESSAGES, check_hello
-from kvspec._json import Where
 from kvspec.errors import FormatError
+from kvspec.files.objects import Where
 from kvspec.planning_functions import FUNCTIONS
 from tests.remote.schema import PATH
 from tests.remote.servers import config, serve

@@ -22,7 +22,6 @@ from kvcheck.remote.values import (
     protocol_error,
 )
 from kvref import implementation
-from kvspec._json import Where
 from kvspec.errors import (
     BlockReleaseError,
     BusyError,
@@ -38,6 +37,7 @@ from kvspec.errors import (
     UnknownBlockError,
     UnsupportedError,
 )
+from kvspec.files.objects import Where
 from kvspec.interface import Feature
 from kvspec.request import RequestInput
 from kvspec.specs import FullAttentionSpec

@@ -23,7 +23,7 @@ from kvcheck.tools.replay.file import TraceFile
 from kvcheck.tools.replay.synth import SynthTrace
 from kvcheck.tools.replay.tokens import prompt_tokens, run_tokens
 from kvcheck.tools.replay.trace import TraceError, TraceRecord, select
-from kvspec import _stream as stream
+from kvspec.files import stream
 from tests.replay.records import line, record
 
 TWO_LINES = b"\n".join(
@@ -117,7 +117,7 @@ def test_a_long_file_is_read_piece_by_piece(tmp_path: Path) -> None:
 def test_a_line_without_an_end_is_not_read_into_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kvspec._stream.MAX_LINE_BYTES", 1_000)
+    monkeypatch.setattr("kvspec.files.stream.MAX_LINE_BYTES", 1_000)
     monkeypatch.setattr("kvcheck.tools.replay.formats.input.MAX_LINE_BYTES", 1_000)
     path = tmp_path / "t.jsonl"
     assert "longer than 1000 bytes" in error_of(path, b" " * 100_000, form="mooncake").problem

@@ -19,8 +19,8 @@ from kvcheck.offload.suite import game_of
 from kvcheck.play.lives import judged
 from kvcheck.remote.chunks import decode_offload, encode_offload
 from kvcheck.remote.client import RemoteOffloads
-from kvspec._json import Where
 from kvspec.errors import FormatError, RemoteError
+from kvspec.files.objects import Where
 from kvspec.offload import OffloadCapabilities, OffloadConfig
 from tests.remote.servers import serve
 from tests.source import ROOT

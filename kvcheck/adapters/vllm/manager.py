@@ -13,9 +13,9 @@ from kvcheck.adapters.vllm.library import Library, environment
 from kvcheck.adapters.vllm.request import VLLMRequest, make_request, own_request
 from kvcheck.adapters.vllm.specs import cache_config, checked
 from kvcheck.adapters.vllm.state import block_ids, take_snapshot
-from kvspec._check import is_int
 from kvspec.blocks import NULL_BLOCK, GroupHits, KVCacheBlocks, PrefixHit
 from kvspec.config import ManagerConfig
+from kvspec.domains import is_int
 from kvspec.errors import InvalidArgumentError, UnknownBlockError, UnsupportedError
 from kvspec.events import Event
 from kvspec.inside import BlockCopies, hits_end_inside

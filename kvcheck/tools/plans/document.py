@@ -16,8 +16,11 @@ from kvcheck.tools.plans.model import (
     decode_split,
     split_over_workers,
 )
-from kvspec._check import INT64_MAX
-from kvspec._json import (
+from kvspec.codec import decode_layers, decode_policy
+from kvspec.domains import INT64_MAX
+from kvspec.errors import ConfigError, FormatError
+from kvspec.files.jsonlines import read_document
+from kvspec.files.objects import (
     Check,
     Where,
     anything,
@@ -31,9 +34,6 @@ from kvspec._json import (
     shown,
     text,
 )
-from kvspec._jsonlines import read_document
-from kvspec.codec import decode_layers, decode_policy
-from kvspec.errors import ConfigError, FormatError
 from kvspec.planning import AUTO_FIT, Layers, Planner, PlanningConfig
 
 FORMAT, VERSION = "kvspec-plan", 1

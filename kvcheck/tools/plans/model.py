@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from kvspec._json import (
+from kvspec.errors import ConfigError
+from kvspec.files.objects import (
     Check,
     Where,
     anything,
@@ -18,7 +19,6 @@ from kvspec._json import (
     shown,
     text,
 )
-from kvspec.errors import ConfigError
 from kvspec.planning import Layers, Planner, PlanningConfig
 from kvspec.specs import (
     DTYPES,

@@ -21,7 +21,7 @@ from kvcheck.tools.replay.tiered import TieredManager
 from kvcheck.tools.replay.tokens import OUTPUT_TOKEN_BASE, output_tokens, prompt_tokens
 from kvcheck.tools.replay.trace import TraceError, TraceRecord
 from kvcheck.tools.replay.turns import Turns
-from kvspec._check import COUNT_MAX
+from kvspec.domains import COUNT_MAX
 from kvspec.errors import KVSpecError
 from kvspec.events import BlockRemoved, Event
 from kvspec.interface import Implementation, KVCacheManager

@@ -21,7 +21,7 @@ from kvcheck.tools.replay.formats.conversation import TextReader
 from kvcheck.tools.replay.formats.input import Reader
 from kvcheck.tools.replay.formats.text import Tokenizer
 from kvcheck.tools.replay.trace import Spelling, TraceError, TraceRecord
-from kvspec._stream import DamagedStreamError, MissingLibraryError, uncompressed
+from kvspec.files.stream import DamagedStreamError, MissingLibraryError, uncompressed
 
 STDIN = "-"
 

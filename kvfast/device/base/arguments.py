@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from kvspec._arrays import ints_of, view_of
-from kvspec._check import is_int
+from kvspec.arrays import ints_of, view_of
 from kvspec.batched import Ints
+from kvspec.domains import is_int
 from kvspec.errors import InvalidArgumentError
 
 INT32_MAX = 2**31 - 1

@@ -10,8 +10,8 @@ from kvfast.device.base.arguments import host_ints
 from kvfast.device.base.backend import Backend, form_of
 from kvfast.device.base.memory import on_device
 from kvfast.device.hashing.sha256 import DIGEST_BYTES, DIGEST_WORDS, ROUND_CONSTANTS
-from kvspec._check import is_int
 from kvspec.batched import Ints
+from kvspec.domains import is_int
 from kvspec.errors import InvalidArgumentError
 
 TOKENS = "a one-dimensional int32 or int64 tensor"

@@ -23,9 +23,9 @@ from kvfast.device.base.memory import on_device
 from kvfast.device.hashing.prompts import check_starts, check_tokens, hash_words, prompts_on
 from kvfast.device.index.keys import Keys
 from kvfast.device.index.table import IndexTable
-from kvspec._check import int_at_least
 from kvspec.batched import Ints
 from kvspec.config import ManagerConfig
+from kvspec.domains import int_at_least
 from kvspec.errors import InvalidArgumentError, UnsupportedError
 from kvspec.events import Event
 from kvspec.interface import Implementation, KVCacheManager

@@ -9,7 +9,7 @@ import torch
 
 from kvfast.device.base.memory import sent
 from kvfast.device.pages import formats
-from kvspec._check import is_int
+from kvspec.domains import is_int
 from kvspec.errors import InvalidArgumentError
 
 Ids: TypeAlias = Sequence[int] | torch.Tensor

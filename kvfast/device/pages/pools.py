@@ -24,8 +24,8 @@ from kvfast.device.base.layout import (
     with_tensors,
 )
 from kvfast.device.base.memory import free_memory_bytes
-from kvspec._check import boolean, int_at_least
 from kvspec.config import KVCacheConfig, KVCacheTensor
+from kvspec.domains import boolean, int_at_least
 from kvspec.errors import ConfigError, InvalidArgumentError
 from kvspec.specs import DTYPE_BYTES, LayerSpec
 

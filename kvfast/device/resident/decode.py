@@ -34,8 +34,8 @@ from kvfast.device.resident.state import (
 from kvfast.device.tables.handover import Handover
 from kvfast.device.tables.input import counts_of
 from kvfast.device.tables.tables import DeviceStep, DeviceTables
-from kvspec._check import COUNT_MAX, INT64_MAX, is_int
 from kvspec.batched import BatchedManager, Ints, StepOutput, StepPlan
+from kvspec.domains import COUNT_MAX, INT64_MAX, is_int
 from kvspec.errors import InvalidArgumentError, UnsupportedError
 
 __all__ = ["ResidentDecode", "ResidentRun"]

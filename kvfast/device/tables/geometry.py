@@ -15,8 +15,8 @@ from kvfast._core import kinds
 from kvfast._core.kinds import HOLDS_TOKENS
 from kvfast.configuration import kind_of
 from kvfast.device.base.arguments import INT32_MAX
-from kvspec._check import is_int
 from kvspec.config import ManagerConfig
+from kvspec.domains import is_int
 from kvspec.errors import InvalidArgumentError
 from kvspec.specs import LayerSpec
 

@@ -8,9 +8,9 @@ import torch
 
 from kvfast.device.base.arguments import check_group, check_type, host_ints
 from kvfast.device.tables.geometry import Geometry
-from kvspec._arrays import view_of
-from kvspec._check import is_int
+from kvspec.arrays import view_of
 from kvspec.batched import Array, Ints, StepPlan
+from kvspec.domains import is_int
 from kvspec.errors import InvalidArgumentError
 
 ROWS = "a C-contiguous int32 array of shape [n, 4] in host memory"

@@ -22,8 +22,8 @@ from kvfast.device.tables.input import entries_of, host_rows
 from kvfast.device.tier.offload import Offload
 from kvfast.device.tier.streams import Streams
 from kvfast.device.tier.swap import Swapper, Transfer, resized
-from kvspec._check import int_at_least
 from kvspec.batched import Array, BatchedManager, StepPlan, StepResult
+from kvspec.domains import int_at_least
 from kvspec.errors import InvalidArgumentError
 from kvspec.request import Request, RequestStatus
 from kvspec.tier import Copies, Tier, TieredImplementation

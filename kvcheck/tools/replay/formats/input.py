@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from kvcheck.tools.replay.trace import TraceError, TraceRecord
-from kvspec._json import Where
-from kvspec._jsonlines import parse_json
-from kvspec._stream import MAX_LINE_BYTES, split_lines
 from kvspec.errors import FormatError
+from kvspec.files.jsonlines import parse_json
+from kvspec.files.objects import Where
+from kvspec.files.stream import MAX_LINE_BYTES, split_lines
 
 MAX_OBJECT_BYTES = 2**28
 """Longest object in a file that is one JSON value: an agent's session may be this long."""

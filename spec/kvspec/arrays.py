@@ -6,7 +6,7 @@ from array import array
 from collections.abc import Sequence
 from typing import Any
 
-from kvspec._check import INT64_MAX, count, exact, is_int
+from kvspec.domains import INT64_MAX, count, exact, is_int
 from kvspec.errors import InvalidArgumentError
 
 INTS = "a sequence of ints, or a one-dimensional C-contiguous array of int32 or int64"

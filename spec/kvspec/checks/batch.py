@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import Protocol
 
-from kvspec._arrays import beginning, counts_of, delta_rows, ints_of, slot_array
-from kvspec._check import boolean, count, exact, is_int
+from kvspec.arrays import beginning, counts_of, delta_rows, ints_of, slot_array
 from kvspec.batched import Ints, StepOutput, StepPlan
 from kvspec.blocks import NULL_BLOCK
 from kvspec.config import ManagerConfig, span_tokens
+from kvspec.domains import boolean, count, exact, is_int
 from kvspec.errors import InvalidArgumentError, UnknownBlockError, UnsupportedError
 from kvspec.following import checked_counts, checked_hashes
 from kvspec.interface import Capabilities, Feature, Implementation, KVCacheManager

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tomllib
 from typing import Any
 
-from kvspec._json import Where
+from kvspec.files.objects import Where
 
 
 def parse_toml(data: bytes, where: Where) -> dict[str, Any]:

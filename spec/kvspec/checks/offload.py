@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from kvspec._check import check_members, int_at_least
+from kvspec.domains import check_members, int_at_least
 from kvspec.errors import InvalidArgumentError
 from kvspec.offload import OffloadConfig
 

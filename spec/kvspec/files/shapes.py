@@ -20,7 +20,8 @@ from typing import (
 )
 from typing import get_type_hints as hints_of
 
-from kvspec._json import (
+from kvspec.errors import ConfigError
+from kvspec.files.objects import (
     Check,
     Where,
     boolean,
@@ -34,7 +35,6 @@ from kvspec._json import (
     shown,
     text,
 )
-from kvspec.errors import ConfigError
 
 JSONObject: TypeAlias = dict[str, Any]
 

@@ -11,16 +11,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
-from kvspec._json import Where, check_plain
-from kvspec._replacing import replacing
-from kvspec._stream import (
+from kvspec.errors import FormatError
+from kvspec.files.objects import Where, check_plain
+from kvspec.files.replacing import replacing
+from kvspec.files.stream import (
     MAX_LINE_BYTES,
     DamagedStreamError,
     MissingLibraryError,
     split_lines,
     uncompressed,
 )
-from kvspec.errors import FormatError
 
 
 def read_objects(path: Path, *, most_bytes: int | None = None) -> Generator[tuple[Where, Any]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kvspec._check import count, text
+from kvspec.domains import count, text
 from kvspec.errors import InvalidArgumentError
 from kvspec.events import AllBlocksCleared, BlockRemoved, BlockStored, EventHash
 from kvspec.fleet import Batch, EngineState, GroupPrefix, MediumCleared

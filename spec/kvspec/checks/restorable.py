@@ -7,8 +7,8 @@ from dataclasses import is_dataclass
 from types import UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
-from kvspec._check import COUNT_MAX
 from kvspec.config import ManagerConfig
+from kvspec.domains import COUNT_MAX
 from kvspec.errors import InvalidArgumentError, InvariantViolation
 from kvspec.invariants import (
     HASH_SIZE_BYTES,

@@ -1,0 +1,1 @@
+"""Checks of values and arguments of the contract, as every implementation may make them."""
