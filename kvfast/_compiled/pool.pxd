@@ -56,7 +56,6 @@ cdef class BlockPool:
     cdef int register_at(self, long long home, long long block, FastRequest request, long long number, int group) except -1
     @cython.locals(block="long long")
     cdef int register_run(self, Tables tables, long long start, long long first, long long end, FastRequest request, long long per, int group) except -1
-    @cython.locals(entry="long long")
     cdef bint register_partial(self, long long block, FastRequest request, long long number, int group) except -1
     cpdef int covered(self, long long block) noexcept nogil
     cpdef set_covered(self, long long block, int num_hashes)
