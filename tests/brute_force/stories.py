@@ -69,8 +69,11 @@ def load_too_much(runner: Runner, random: Random) -> None:
 
 
 def stories(seed: int = 0) -> Iterator[Story]:
+    """Yield schedules evicted by LRU: the history of a block does not say who used it most."""
     drawn = chain.from_iterable(random_programs(seed, batch, MAX_STEPS) for batch in count())
-    return (Story(program, number) for number, program in enumerate(drawn))
+    for number, program in enumerate(drawn):
+        config = replace(program.config, eviction_order="lru")
+        yield Story(replace(program, config=config), number)
 
 
 @cache

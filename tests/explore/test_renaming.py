@@ -172,6 +172,7 @@ OTHERWISE: dict[str, tuple[Any, ...]] = {
     "reserved_blocks": ((1,),),
     "pending_copies": ((((1, 2),),),),
     "written_from": ({1: 2},),
+    "ranks": ((0, 1, 0),),
 }
 
 
