@@ -8,6 +8,7 @@ memory, which a CPU does not have.
 from __future__ import annotations
 
 import importlib
+import logging
 import warnings
 from collections import deque
 from collections.abc import Iterator, Mapping
@@ -274,6 +275,7 @@ def load_modules() -> Any:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # importing it warns of what a CPU lacks
+            logging.getLogger("sglang").setLevel(logging.ERROR)  # that pools are small
             return SimpleNamespace(
                 version=importlib.import_module("sglang.version").__version__,
                 **{name: importlib.import_module(path) for name, path in _MODULES.items()},
