@@ -112,7 +112,15 @@ ALLOCATING = (
 )
 TOUCHING = (Planted("KV-POOL-5", (BlockPool, "touch", "REFS] == 0", "REFS] <= 1")),)
 RELEASING = (
-    Planted("KV-POOL-6", (BlockPool, "release", "start - 1, -1)", "start, -1)")),
+    Planted(
+        "KV-POOL-6",
+        (
+            BlockPool,
+            "release",
+            "last = self.before(0)\n    for place in range(end - 1, start - 1, -1)",
+            "last = self.before(0)\n    for place in range(end - 1, start, -1)",
+        ),
+    ),
     Planted("KV-POOL-6", (BlockPool, "release", "self.num_free += 1", "self.num_free += 2")),
     Planted("KV-POOL-6", (BlockPool, "release", "REFS] == 1", "REFS] <= 2")),
     Planted("KV-POOL-6", (BlockPool, "drop_ref", "+ record.REFS] > 0", "+ record.REFS] > 1")),
