@@ -62,6 +62,8 @@ def check_groups(config: ManagerConfig) -> None:
         )
     if any(spec.extra_retained_tokens for spec in config.managed_specs):
         raise UnsupportedError("resident decode steps with retained tokens", "kvfast.device")
+    if config.eviction_order != "lru" and any(map(reach_of, config.managed_specs)):  # KV-ORD-1
+        raise UnsupportedError("resident decode steps with windows and an order", "kvfast.device")
 
 
 def has_windows(config: ManagerConfig) -> bool:
