@@ -277,7 +277,7 @@ def runs(seeds: range) -> list[ResidentCheck]:
 
 @pytest.mark.rule("KV-DEV-15", "KV-DEV-16", "KV-DEV-17")
 def test_random_runs_between_random_steps() -> None:
-    played = runs(range(60))
+    played = runs(range(150))
     assert sum(engine.num_run_steps for engine in played) > 100
     assert sum(engine.num_taken for engine in played) > 50
     assert sum(engine.num_stopped for engine in played) > 5
