@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+
+from kvspec.offload import ORDERS
+
+RULES: Mapping[str, str] = dict(
+    zip(ORDERS, (f"KV-TIER-{n}" for n in (16, 29, 30, 31)), strict=True)
+)
+"""The rule of each order."""
 
 
 class Expected:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 
-from kvcheck.offload.orders import Expected
+from kvcheck.offload.orders import RULES, Expected
 from kvcheck.play.lives import BrokenRuleError
 from kvspec.offload import (
-    ORDERS,
     Found,
     OffloadCapabilities,
     OffloadConfig,
@@ -17,8 +16,6 @@ from kvspec.offload import (
     PreparedStore,
     TierTransfer,
 )
-
-ORDER_RULES = tuple(zip(ORDERS, (f"KV-TIER-{n}" for n in (16, 29, 30, 31)), strict=True))
 
 
 class Shadow:
@@ -209,7 +206,7 @@ class Shadow:
     def _judge_order(self, gone: Sequence[bytes], due: Sequence[bytes] | None) -> None:
         if due is not None:
             problem = f"{_(*gone)} gave way, and the first to go are {_(*due)}"
-            self.judge(dict(ORDER_RULES)[self.config.order], list(gone) == due, problem)
+            self.judge(RULES[self.config.order], list(gone) == due, problem)
 
     def stored(self, keys: Sequence[bytes], *, success: bool) -> None:
         """Move keys from pending to ready, or drop them."""
