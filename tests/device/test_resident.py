@@ -260,6 +260,16 @@ def test_other_lists_than_growing_ones_are_not_supported(spec: LayerSpec) -> Non
         ResidentDecode(tables, max_blocks=4)
 
 
+def test_windows_in_an_order_of_eviction_are_not_supported() -> None:  # KV-ORD-1
+    def make(*specs: LayerSpec) -> ResidentDecode:
+        config = replace(config_of(*specs), enable_caching=True, eviction_order="lfu")
+        return ResidentDecode(DeviceTables(config, max_requests=2, max_tokens=4), max_blocks=4)
+
+    make(FULL)
+    with pytest.raises(UnsupportedError, match="windows and an order"):
+        make(FULL, WINDOW)
+
+
 def test_groups_without_slots_have_no_new_blocks() -> None:
     from kvcheck.rules.specs import cross
 
