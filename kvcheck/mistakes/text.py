@@ -92,10 +92,9 @@ def entries(text: str) -> Iterator[Entry]:
         if head is not None:
             if entry is not None:
                 yield entry
-            entry, begins = (
-                Entry(head[1], tuple(head[2].split(", ")), head[3][0].upper() + head[3][1:]),
-                True,
-            )
+            about = head[3][0].upper() + head[3][1:]
+            entry = Entry(head[1], tuple(head[2].split(", ")), about)
+            begins = True
         elif mark == "@":
             module, _, place = rest.partition(":")
             begins = True

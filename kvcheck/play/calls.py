@@ -136,7 +136,7 @@ class Proxy:
 def asking(
     declared: Callable[..., Any], ask: Callable[[Any, dict[str, Any]], Any]
 ) -> Callable[..., Any]:
-    """Return a method declared so that passes its arguments, by name with defaults, to `ask`."""
+    """Return a method declared like `declared` that passes its arguments, by name, to `ask`."""
     takes = signature(declared)
 
     @wraps(declared)

@@ -266,11 +266,8 @@ class Seats:
         due: list[int] = []
         num_tokens: list[int] = []
         hashes: list[bytes] = []
-        notes, fields, handles = (
-            self.notes,
-            self.batch.calls.registry.fields,
-            memoryview(chosen.handles),
-        )
+        notes, fields = self.notes, self.batch.calls.registry.fields
+        handles = memoryview(chosen.handles)
         for k in range(len(chosen.counts)):
             i = notes[k, TOOK]
             if fields[hot.STRIDE * handles[k] + hot.COMPUTED] != notes[i, DONE]:
