@@ -14,7 +14,7 @@ from kvcheck.cli import main
 from tests.source import ROOT
 
 LEAKS = "mistake:LeaksUnhashedBlocks"
-"""An implementation whose pool gives blocks without a key not back."""
+"""An implementation whose pool does not take back blocks without a key."""
 
 
 def python(*args: str, folder: Path = ROOT, **options: Any) -> subprocess.CompletedProcess[str]:
