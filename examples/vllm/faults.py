@@ -103,8 +103,7 @@ def withdraw_what_does_not_run(scheduler: Any) -> None:
     """Have vLLM do what kvfast does with tokens that no step computes (KV-MGR-24).
 
     It would keep their keys when a planned request is preempted, and when a load fails
-    (docs/reports/vllm-0.33-preempted-in-its-step.md, `ended`), and a load that is recomputed would
-    be found before it is (docs/reports/vllm-0.33-recomputed-load.md).
+    (docs/reports/vllm-0.33-preempted-in-its-step.md, vllm-0.33-recomputed-load.md, `ended`).
     """
     manager, handle = scheduler.kv_cache_manager, scheduler._handle_invalid_blocks
     groups = manager.kv_cache_config.kv_cache_groups

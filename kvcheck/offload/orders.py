@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 
 from kvspec.offload import ORDERS
-
-RULES: Mapping[str, str] = dict(
-    zip(ORDERS, (f"KV-TIER-{n}" for n in (16, 29, 30, 31)), strict=True)
-)
-"""The rule of each order."""
 
 
 class Expected:
@@ -21,6 +16,7 @@ class Expected:
 
     def __init__(self, order: str, num_chunks: int) -> None:
         self.order, self.num_chunks = order, num_chunks
+        self.rule = f"KV-TIER-{(16, 29, 30, 31)[ORDERS.index(order)]}"
         self.clear()
 
     def clear(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 
-from kvcheck.offload.orders import RULES, Expected
+from kvcheck.offload.orders import Expected
 from kvcheck.play.lives import BrokenRuleError
 from kvspec.offload import (
     Found,
@@ -206,7 +206,7 @@ class Shadow:
     def _judge_order(self, gone: Sequence[bytes], due: Sequence[bytes] | None) -> None:
         if due is not None:
             problem = f"{_(*gone)} gave way, and the first to go are {_(*due)}"
-            self.judge(RULES[self.config.order], list(gone) == due, problem)
+            self.judge(self.expected.rule, list(gone) == due, problem)
 
     def stored(self, keys: Sequence[bytes], *, success: bool) -> None:
         """Move keys from pending to ready, or drop them."""

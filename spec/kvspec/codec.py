@@ -130,10 +130,7 @@ _POOL = Shape(KVCacheConfig, forms={**_FORMS, "groups": _GROUPS}, sometimes=("te
 """The same members in the configuration of a manager."""
 
 _RARE = (
-    "residency_sample_rate",
-    "trusted_tenants",
-    "hash_lookahead_tokens",
-    "policy",
+    *("residency_sample_rate", "trusted_tenants", "hash_lookahead_tokens", "policy"),
     "eviction_order",
 )
 _MANAGER = Shape(

@@ -18,13 +18,7 @@ from kvspec.blocks import KVCacheBlocks
 from kvspec.errors import InvalidArgumentError, KVSpecError
 from kvspec.interface import Implementation
 from kvspec.request import LoRA, MultimodalItem, Request, RequestInput, RequestStatus
-from tests.contract.builders import (
-    MakeManager,
-    MakeRequest,
-    admit,
-    make_config,
-    new_request,
-)
+from tests.contract.builders import MakeManager, MakeRequest, admit, make_config, new_request
 from tests.contract.hostile import Growing, Liar, Tensor
 
 
@@ -64,11 +58,8 @@ def test_a_text_is_what_it_stores(
         content = {"cache_salt": kind("salt"), "lora": LoRA(kind("a"), 1), "multimodal": (item,)}
         request = make_request(manager, kind("name"), range(9), **content)
         assert type(request.request_id) is str
-        plain = {
-            "cache_salt": "salt",
-            "lora": LoRA("a", 1),
-            "multimodal": (MultimodalItem("image", 0, 2),),
-        }
+        item = MultimodalItem("image", 0, 2)
+        plain = {"cache_salt": "salt", "lora": LoRA("a", 1), "multimodal": (item,)}
         same = make_request(manager, "name", range(9), **plain)
         assert request.block_hashes == same.block_hashes
         assert manager.allocate_slots(request, 9) is not None

@@ -251,23 +251,15 @@ def test_requests_must_decode_and_tables_know_them() -> None:
         CircularBufferSpec(4, 1, 8, "float16"),
         RSWASpec(4, 1, 8, "float16", rswa_window=5),
         replace(WINDOW, extra_retained_tokens=1),
+        WINDOW,
     ],
-    ids=["states", "ring", "rswa", "retained"],
+    ids=["states", "ring", "rswa", "retained", "window-in-an-order"],
 )
 def test_other_lists_than_growing_ones_are_not_supported(spec: LayerSpec) -> None:
-    tables = DeviceTables(config_of(FULL, spec), max_requests=2, max_tokens=4)
+    config = replace(config_of(FULL, spec), eviction_order="lfu" if spec is WINDOW else "lru")
+    tables = DeviceTables(config, max_requests=2, max_tokens=4)
     with pytest.raises(UnsupportedError):
         ResidentDecode(tables, max_blocks=4)
-
-
-def test_windows_in_an_order_of_eviction_are_not_supported() -> None:  # KV-ORD-1
-    def make(*specs: LayerSpec) -> ResidentDecode:
-        config = replace(config_of(*specs), enable_caching=True, eviction_order="lfu")
-        return ResidentDecode(DeviceTables(config, max_requests=2, max_tokens=4), max_blocks=4)
-
-    make(FULL)
-    with pytest.raises(UnsupportedError, match="windows and an order"):
-        make(FULL, WINDOW)
 
 
 def test_groups_without_slots_have_no_new_blocks() -> None:
