@@ -41,7 +41,8 @@ def main() -> None:
         print(case.name, measured[-1].ratio(("schedule", "update")), file=sys.stderr, flush=True)
     if not measured:
         sys.exit(f"no load {given.only!r}")
-    lines = list(tables(measured, " ".join(["python -m bench.engines", *sys.argv[1:]])))
+    words = [given.trace.name if word == str(given.trace) else word for word in sys.argv[1:]]
+    lines = list(tables(measured, " ".join(["python -m bench.engines", *words])))
     put(lines, "engines-0.33" if is_since(33) else "engines", given.into)
 
 
