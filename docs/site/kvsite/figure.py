@@ -1,4 +1,4 @@
-"""Rules drawn: a directed check runs on kvref, and each call that changes blocks is a column.
+"""Rules drawn: an example is played on kvref, and each line that changes blocks is a column.
 
 A row is a block. Its colour is the request that holds it, a number says how many references there
 are, a dot that it is cached. Nothing of this is kept: the figures are made when the site is built.
@@ -8,22 +8,18 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from html import escape
-from typing import Any, cast
 
 import kvref
-from kvcheck.play.left_out import LeftOut
 from kvcheck.rules.bench import Bench
-from kvcheck.rules.directed import EXAMPLES, Example
-from kvspec.audit import Wrapper
-from kvspec.config import ManagerConfig
-from kvspec.interface import Implementation, KVCacheManager
+from kvcheck.rules.notation.playing import Play
+from kvcheck.rules.notation.shipped import shipped_stories
+from kvcheck.rules.notation.story import Story, is_pool
 from kvspec.policy import Policy
 from kvspec.snapshot import Snapshot
 
-MOST_CALLS, FEWEST_CHANGES, MOST_BLOCKS, LARGEST_POOL = 22, 2, 14, 100
+MOST_COLUMNS, FEWEST_CHANGES, MOST_BLOCKS = 22, 2, 14
 """Limits of pictures that are quick to read and still show something."""
 
 COLOURS = 6
@@ -32,9 +28,9 @@ CELL, LEFT, TOP = 26, 58, 96
 
 @dataclass(frozen=True)
 class Column:
-    """The blocks after a call: the holders of each, its references, and whether it is cached."""
+    """The blocks after a line: the holders of each, its references, and whether it is cached."""
 
-    call: str
+    line: str
     holders: Mapping[int, str]
     references: tuple[int, ...]
     cached: frozenset[int]
@@ -45,8 +41,8 @@ class Column:
 
 
 @dataclass(frozen=True)
-class Story:
-    """The states of one check."""
+class Film:
+    """The states of one manager of an example."""
 
     name: str
     columns: tuple[Column, ...]
@@ -55,7 +51,7 @@ class Story:
     def is_small(self) -> bool:
         """Whether it can be drawn and shows more than one state."""
         changes = sum(a.blocks != b.blocks for a, b in itertools.pairwise(self.columns))
-        few = len(self.columns) <= MOST_CALLS and len(self.blocks) <= MOST_BLOCKS
+        few = len(self.columns) <= MOST_COLUMNS and len(self.blocks) <= MOST_BLOCKS
         return few and changes >= FEWEST_CHANGES
 
     @property
@@ -66,35 +62,42 @@ class Story:
         return tuple(sorted(used - {0}))
 
 
-def stories() -> Mapping[str, Story]:
-    """Map each rule to the check that shows it best: about it first of all, then shortest."""
-    found: dict[str, tuple[tuple[bool, int], Story]] = {}
-    for check in EXAMPLES:
-        story = story_of(check)
-        if story is None or not story.is_small:
+def films() -> Mapping[str, Film]:
+    """Map each rule to the example that shows it best: about it first of all, then shortest."""
+    found: dict[str, tuple[tuple[bool, int], Film]] = {}
+    for story in shipped_stories():
+        film = next((each for each in films_of(story) if each.is_small), None)
+        if film is None:
             continue
-        for place, rule in enumerate(check.rules):
-            rank = (place > 0, len(story.columns))
+        for place, rule in enumerate(story.rules):
+            rank = (place > 0, len(film.columns))
             if rule not in found or rank < found[rule][0]:
-                found[rule] = (rank, story)
-    return {rule: story for rule, (_, story) in found.items()}
+                found[rule] = (rank, film)
+    return {rule: film for rule, (_, film) in found.items()}
 
 
-def story_of(check: Example) -> Story | None:
-    """Return the states of the check's first manager that can be drawn; None if none can."""
-    watch = Watch(kvref.implementation())
-    subject = cast(Implementation, watch)
-    with suppress(LeftOut, TooLong):
-        check.run(Bench(subject, Policy(), audits=False))  # an audit asks when a column is too many
-    found = (Story(check.name, tuple(columns)) for columns in watch.columns)
-    return next((story for story in found if story.is_small), None)
+def films_of(story: Story) -> Iterator[Film]:
+    """Play an example, and yield the states of each of its managers."""
+    _, lines = next(iter(story.played_lines()))
+    play = Play(Bench(kvref.implementation(), Policy(), audits=False))
+    columns: list[Column] = []
+    for line in lines:
+        if is_pool(line.text) and columns:
+            yield Film(story.name, tuple(columns))
+            columns = []
+        play.line(line.text)
+        if play.manager is not None:
+            column = column_of(line.text, play.manager.real.snapshot())
+            if not columns or column.blocks != columns[-1].blocks:
+                columns.append(column)
+    yield Film(story.name, tuple(columns))
 
 
-def column_of(call: str, snapshot: Snapshot) -> Column:
+def column_of(line: str, snapshot: Snapshot) -> Column:
     """Return the part of a snapshot that is drawn."""
     held = {n: [b for g in r.block_ids for b in g] for n, r in snapshot.requests.items()}
     cached = frozenset(block for block, keys in enumerate(snapshot.block_keys) if keys)
-    return Column(call, holders(held), tuple(snapshot.ref_counts), cached)
+    return Column(line, holders(held), tuple(snapshot.ref_counts), cached)
 
 
 def holders(held: Mapping[str, list[int]]) -> dict[int, str]:
@@ -106,81 +109,31 @@ def holders(held: Mapping[str, list[int]]) -> dict[int, str]:
     return {block: ", ".join(each) for block, each in names.items() if block}
 
 
-class TooLong(BaseException):
-    """More than a figure holds; no check takes this for what a manager raised."""
-
-
-@dataclass
-class Watch:
-    """kvref, with a column for each call of a manager that changed something."""
-
-    inner: Implementation
-    columns: list[list[Column]] = field(default_factory=list)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.inner, name)
-
-    def create(self, config: ManagerConfig, **options: Any) -> Any:
-        """Make a manager that is watched."""
-        manager = self.inner.create(config, **{**options, "check_invariants": False})
-        if config.kv_cache.num_blocks > LARGEST_POOL or len(self.columns) > MOST_CALLS:
-            raise TooLong
-        self.columns.append([column_of("new", manager.snapshot())])
-        return WatchedManager(manager, self.columns[-1])
-
-
-class WatchedManager(Wrapper):
-    """Passes all calls to `inner`, and adds a column after each that changed something."""
-
-    def __init__(self, inner: KVCacheManager, columns: list[Column]) -> None:
-        self.inner = inner
-        self._columns = columns
-
-    def __getattr__(self, name: str) -> Any:
-        if name == "inner":  # of a copy that is still being made
-            raise AttributeError(name)
-        value = getattr(self.inner, name)
-        if not callable(value) or name == "snapshot":
-            return value
-
-        def call(*arguments: Any, **options: Any) -> Any:
-            answer = value(*arguments, **options)
-            request = getattr(arguments[0], "request_id", "") if arguments else ""
-            column = column_of(f"{name} {request}", self.inner.snapshot())
-            if column.blocks != self._columns[-1].blocks or name.startswith("get_computed"):
-                self._columns.append(column)
-            if len(self._columns) > MOST_CALLS:
-                raise TooLong
-            return answer
-
-        return call
-
-
-def svg(story: Story) -> str:
+def svg(film: Film) -> str:
     """Return the states as an inline picture; the site's style sheet sets its colours."""
-    width = LEFT + CELL * len(story.columns) + 34
-    height = TOP + CELL * len(story.blocks) + 8
-    label = escape(f"Blocks after each call of the check: {story.name}")
+    width = LEFT + CELL * len(film.columns) + 34
+    height = TOP + CELL * len(film.blocks) + 8
+    label = escape(f"Blocks after each line of the example: {film.name}")
     return (
         f'<svg class="rule-figure" role="img" aria-label="{label}"'
         f' width="{width}" height="{height}"'
-        f' viewBox="0 0 {width} {height}">{"".join(_parts(story))}</svg>'
+        f' viewBox="0 0 {width} {height}">{"".join(_parts(film))}</svg>'
     )
 
 
-def _parts(story: Story) -> Iterator[str]:
+def _parts(film: Film) -> Iterator[str]:
     requests: dict[str, int] = {}
-    for row, block in enumerate(story.blocks):
+    for row, block in enumerate(film.blocks):
         y = TOP + CELL * row + CELL * 0.65
         yield f'<text class="block" x="{LEFT - 8}" y="{y:g}">block {block}</text>'
-    for at, column in enumerate(story.columns):
+    for at, column in enumerate(film.columns):
         x = LEFT + CELL * at
         middle = x + CELL * 0.62
         yield (
             f'<text class="call" transform="translate({middle:g} {TOP - 6}) rotate(-50)">'
-            f"{escape(short(column.call))}</text>"
+            f"{escape(short(column.line))}</text>"
         )
-        for row, block in enumerate(story.blocks):
+        for row, block in enumerate(film.blocks):
             holder = column.holders.get(block)
             kind = "free"
             if holder is not None:
@@ -190,21 +143,21 @@ def _parts(story: Story) -> Iterator[str]:
             yield from _cell(column, block, kind, x, TOP + CELL * row)
 
 
-def legend(story: Story) -> str:
+def legend(film: Film) -> str:
     """Return the legend of the colours and marks in the picture."""
     seen: dict[str, int] = {}
-    for column in story.columns:
-        for block in story.blocks:
+    for column in film.columns:
+        for block in film.blocks:
             if holder := column.holders.get(block):
                 seen.setdefault(holder, len(seen))
     shown = [(f"held held-{at % COLOURS}", "", f"held by {name}") for name, at in seen.items()]
-    pairs = [(column, block) for column in story.columns for block in story.blocks]
+    pairs = [(column, block) for column in film.columns for block in film.blocks]
     if any(column.references[block] > 1 for column, block in pairs):
         shown.append(("held held-0", "2", "number of references, if more than one"))
     if any(column.references[block] and block not in column.holders for column, block in pairs):
         shown.append(("popped", "", "popped: waits for its return"))
     shown.append(("free", "", "free"))
-    if any(column.cached for column in story.columns):
+    if any(column.cached for column in film.columns):
         shown.append(("free", "•", "cached"))
     return "".join(
         f'<span class="key"><i class="{kind}">{mark}</i> {escape(words)}</span> '
@@ -228,20 +181,7 @@ def _cell(column: Column, block: int, kind: str, x: int, y: int) -> Iterator[str
     yield "</g>"
 
 
-def short(call: str) -> str:
-    """Shorten `allocate_slots r0` to `allocate r0`."""
-    words = {
-        "allocate_slots": "allocate",
-        "get_computed_blocks": "look up",
-        "remove_skipped_blocks": "remove",
-        "pop_blocks_for_free": "pop",
-        "reset_prefix_cache": "reset",
-        "new_request": "arrive",
-        "new_step_starts": "step",
-        "append_tokens": "append",
-        "cache_blocks": "cache",
-        "evict_blocks": "evict",
-        "free_blocks": "return",
-    }
-    name, _, request = call.partition(" ")
-    return f"{words.get(name, name.replace('_', ' '))[:14]} {request[:6]}".strip()
+def short(line: str) -> str:
+    """Shorten `start a "ab." priority=1` to `start a`."""
+    words = line.partition(" ->")[0].partition(";")[0].split()
+    return " ".join(words[:2] if len(words) > 1 and words[1].isalnum() else words[:1])[:20]

@@ -37,7 +37,7 @@ class Reference:
         for citation in table.find_citations():
             kinds = self.places.setdefault(citation.rule, {})
             kinds.setdefault(citation.kind.value, []).append(citation.place)
-        self.stories = figure.stories()
+        self.films = figure.films()
 
     def add(self, app: Sphinx, page: str, source: list[str]) -> None:
         """Add to a chapter or to the page about all of them."""
@@ -63,10 +63,10 @@ class Reference:
 
     def below(self, rule: str) -> Iterator[str]:
         """Yield the figure of a rule, and the places that cite it."""
-        if story := self.stories.get(rule):
-            yield f'<figure class="rule"><div class="drawn">{figure.svg(story)}</div><figcaption>'
-            yield f'<p class="keys">{figure.legend(story)}</p>The blocks after each call of a'
-            yield f" check of this rule, <em>{escape(story.name)}</em>, on the reference."
+        if film := self.films.get(rule):
+            yield f'<figure class="rule"><div class="drawn">{figure.svg(film)}</div><figcaption>'
+            yield f'<p class="keys">{figure.legend(film)}</p>The blocks after each line of an'
+            yield f" example, <em>{escape(film.name)}</em>, on the reference."
             yield "</figcaption></figure>\n\n"
         rows = []
         for kind in KINDS:
