@@ -23,7 +23,7 @@ MOST_COLUMNS, FEWEST_CHANGES, MOST_BLOCKS = 22, 2, 14
 """Limits of pictures that are quick to read and still show something."""
 
 COLOURS = 6
-CELL, LEFT, TOP = 26, 58, 96
+CELL, LEFT, TOP = 26, 68, 96
 
 
 @dataclass(frozen=True)
