@@ -109,6 +109,14 @@ def test_an_off_by_one_is_found_by_its_own_rule(mistake: str) -> None:
         ("pool 6; full of 4\nstart r 0..3\nfree r r", "free: too many"),
         ("pool 6; full of 4\nevict_blocks 1 2", "evict_blocks: too many"),
         ("pool 6; full of 4\nevict_blocks", "evict_blocks: missing"),
+        ("chunks 2\nchunk find r a", "no call: find"),
+        ("chunks 2\nchunk lookup", "lookup: a request comes first"),
+        ("chunks 2\nchunk end_step 5", "end_step: too many"),
+        ("tree 4\ntree grow r", "no call: grow"),
+        ("tree 4\ntree extend", "extend: missing"),
+        ("tree 4\ntree start", "start: missing"),
+        ("tree 4\ntree finish", "finish: missing"),
+        ("pool 6; full of 4\ntier 2\nhost move", "no call: move"),
     ],
 )
 def test_what_is_none_of_the_notation_is_said_so(text: str, reason: str) -> None:

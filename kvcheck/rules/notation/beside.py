@@ -11,7 +11,7 @@ from kvcheck.hazards.lines import line_of
 from kvcheck.play.left_out import LeftOut
 from kvcheck.rules.judging import NotationError
 from kvcheck.rules.notation.values import Name
-from kvcheck.rules.notation.words import AtHand
+from kvcheck.rules.notation.words import AtHand, call_named
 from kvspec.blocks import KVCacheBlocks
 from kvspec.errors import UnsupportedError
 from kvspec.events import MEDIUM_GPU, BlockStored, Event
@@ -125,7 +125,7 @@ class Beside:
         given = [self.hand.argument(value) for value in values]
         if call.word == "load":
             given[1:] = [KVCacheBlocks(tuple(given[1:]))]
-        return getattr(self.tier, call.word)(*given, **members)
+        return call_named(self.tier, call.word, *given, **members)
 
 
 class _State:

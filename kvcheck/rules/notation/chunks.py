@@ -11,6 +11,7 @@ from kvcheck.play.left_out import LeftOut
 from kvcheck.rules.bench import Bench
 from kvcheck.rules.judging import NotationError
 from kvcheck.rules.notation.values import Name
+from kvcheck.rules.notation.words import call_named
 from kvspec.offload import (
     ORDERS,
     OffloadCapabilities,
@@ -61,14 +62,16 @@ class Chunks:
             raise NotationError("no first tier: it is made by `chunks`")
         if call.word in ("end_step", "take_events", "counts", "reset", "finish_transfer"):
             given = {name: _keys(value) for name, value in members.items()}
-            return _shown(getattr(self.manager, call.word)(*values, **given))
+            return _shown(call_named(self.manager, call.word, *values, **given))
+        if not values or not isinstance(values[0], Name):
+            raise NotationError(f"{call.word}: a request comes first")
         request, *keys = values
         members = {name: _word(value) for name, value in members.items()}
         if request.word not in self.begun and call.word != "new_request":
             self.manager.new_request(request.word)
         self.begun.add(request.word)
         found = [_keys(each) if isinstance(each, list) else _key(each) for each in keys]
-        return _shown(getattr(self.manager, call.word)(*found, request.word, **members))
+        return _shown(call_named(self.manager, call.word, *found, request.word, **members))
 
     def visible(self) -> object:
         """Return what a refused call may not change."""

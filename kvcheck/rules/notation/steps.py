@@ -11,6 +11,7 @@ from kvcheck.rules.bench import Bench
 from kvcheck.rules.managed import Managed
 from kvcheck.rules.notation.beside import hashes_of
 from kvcheck.rules.notation.values import Name
+from kvcheck.rules.notation.words import call_named
 from kvcheck.rules.steps import UNTOUCHED, rows_of, slots_of
 from kvspec.batched import StepOutput, StepPlan
 from kvspec.interface import Feature
@@ -48,7 +49,7 @@ class Steps:
         if name == "follow":
             size = self.manager.config.given_hash_bytes or 8
             given[2:] = [hashes_of(each, size) for each in given[2:]]
-        got = getattr(self.batched, name)(*given, **named)
+        got = call_named(self.batched, name, *given, **named)
         if name == "unregister":
             gone = set(given[0])
             self.handles = {key: each for key, each in self.handles.items() if each not in gone}

@@ -10,6 +10,7 @@ from kvcheck.play.left_out import LeftOut
 from kvcheck.rules.bench import Bench
 from kvcheck.rules.judging import NotationError, wrong
 from kvcheck.rules.notation.values import Name, text_of, tokens_of
+from kvcheck.rules.notation.words import call_named, check_words
 from kvspec.tree import Part, PrefixTree, TreeConfig, TreeImplementation, TreeNode
 
 MEMBERS = MappingProxyType(
@@ -49,11 +50,13 @@ class Trees:
         if first.word in ("join", "close_session"):
             self._need_sessions()
         if first.word in ("finish", "abort", "retract"):
+            check_words(first.word, getattr(self.tree, first.word), *given)
             return self._ended(first.word, self.tree, *given)
         call = getattr(self, f"_{first.word}", None)
         if call is not None:
+            check_words(first.word, call, self.tree, *given, **named)
             return call(self.tree, *given, **named)
-        return getattr(self.tree, first.word)(*given, **named)
+        return call_named(self.tree, first.word, *given, **named)
 
     def _need_sessions(self) -> None:
         subject: Any = self.bench.subject

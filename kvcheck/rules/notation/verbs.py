@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from inspect import signature
 from typing import Any
 
 from kvcheck.play.features import FEATURE_OF_ARGUMENT
@@ -18,7 +17,7 @@ from kvcheck.rules.notation.setting import setting_of
 from kvcheck.rules.notation.steps import Steps
 from kvcheck.rules.notation.trees import Trees
 from kvcheck.rules.notation.values import CONSTANTS, Block, Hash, Name, Reader, parted, tokens_of
-from kvcheck.rules.notation.words import verbs_of
+from kvcheck.rules.notation.words import check_words, verbs_of
 from kvspec.blocks import KVCacheBlocks
 from kvspec.inside import CopyingManager
 from kvspec.interface import Feature, KVCacheManager
@@ -94,7 +93,7 @@ class Verbs:
             return getattr(self.requests[name], member)
         bare, members = parted(words)
         if verb in self.verbs:
-            _check_words(verb, self.verbs[verb], *bare, **members)
+            check_words(verb, self.verbs[verb], *bare, **members)
             return self.verbs[verb](*bare, **members)
         self._remember(verb, bare)
         given = [self.argument(value) for value in bare]
@@ -105,7 +104,7 @@ class Verbs:
         self._need_unequal(named.get("new_computed_blocks"))
         if isinstance(called, property):
             return getattr(self.on, verb)
-        _check_words(verb, getattr(Managed, verb, called), self.on, *given, **named)
+        check_words(verb, getattr(Managed, verb, called), self.on, *given, **named)
         return getattr(self.on, verb)(*given, **named)
 
     def _remember(self, verb: str, words: Sequence[Any]) -> None:
@@ -308,14 +307,6 @@ def _flat(values: Sequence[Any]) -> list[Any]:
 def tupled(value: Any) -> Any:
     """Return lists as tuples, as in a snapshot."""
     return tuple(map(tupled, value)) if isinstance(value, list) else value
-
-
-def _check_words(word: str, call: Callable[..., Any], *given: Any, **named: Any) -> None:
-    """Raise NotationError for words that the call does not take: no implementation's fault."""
-    try:
-        signature(call).bind(*given, **named)
-    except TypeError as error:
-        raise NotationError(f"{word}: {error}") from error
 
 
 SHOWN = 24

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from inspect import signature
 from types import MappingProxyType
 from typing import Any, Protocol
 
 from kvcheck.rules.bench import Bench
+from kvcheck.rules.judging import NotationError
 from kvcheck.rules.managed import Managed
 from kvcheck.rules.notation.values import Name
 
@@ -36,3 +38,20 @@ def verbs_of(
     names = (name for name in dir(part) if name.startswith("do_"))
     found = {name.removeprefix("do_"): getattr(part, name) for name in names}
     return {**found, **{word: partial(call, part) for word, call in more.items()}}
+
+
+def call_named(owner: object, word: str, *given: Any, **named: Any) -> Any:
+    """Make a call of `owner` by its own name. Raises NotationError if it has none, or another."""
+    call = None if word.startswith("_") else getattr(owner, word, None)
+    if not callable(call):
+        raise NotationError(f"no call: {word}")
+    check_words(word, call, *given, **named)
+    return call(*given, **named)
+
+
+def check_words(word: str, call: Callable[..., Any], *given: Any, **named: Any) -> None:
+    """Raise NotationError for words that the call does not take: no implementation's fault."""
+    try:
+        signature(call).bind(*given, **named)
+    except TypeError as error:
+        raise NotationError(f"{word}: {error}") from error
