@@ -55,7 +55,7 @@ def test_commands_read_a_sample_and_say_what_is_not_exact(
     assert main(["replay", name, "--impl", "kvfast", "--no-check", "--json", "-"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert report["requests"] == len(read(form, SAMPLES[form]))
-    assert (report["hit_rate"] == 0) == (form in ("burstgpt", "azure"))
+    assert report["hit_rate"] > 0
     assert report["notes"]
     assert main(["whatif", name, "--sizes", "2"]) == 0
     shown = capsys.readouterr().out
@@ -78,9 +78,9 @@ def test_the_table_of_the_documentation_has_every_format_and_its_commands_run(
 
 
 def test_notes_stand_in_the_head_of_the_report(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["replay", "sample:azure", "--impl", "kvfast", "--limit", "2"]) == 0
+    assert main(["replay", "sample:mooncake", "--impl", "kvfast", "--limit", "2"]) == 0
     head = " ".join(capsys.readouterr().out.split("requests")[0].split())
-    assert "checked note: no prefixes in the data, so no hits are possible" in head
+    assert "checked note: the trace has no generated tokens" in head
 
 
 def test_a_file_of_two_formats_is_read_as_the_one_that_is_named(tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ from kvcheck.tools.replay.formats.messages import MessagesReader
 from kvcheck.tools.replay.formats.mooncake import BailianReader, MooncakeReader
 from kvcheck.tools.replay.formats.prompts import PromptsReader, ShareGPTReader
 from kvcheck.tools.replay.formats.sglang_log import SGLangLogReader
-from kvcheck.tools.replay.formats.tables import AZURE, BURSTGPT, TableReader
 from kvcheck.tools.replay.formats.text import Tokenizer
 from kvcheck.tools.replay.formats.vllm_log import COLOUR, LINE, VLLMLogReader
 from kvcheck.tools.replay.formats.weka import WekaReader
@@ -24,8 +23,6 @@ READERS: Mapping[str, Callable[[Tokenizer | None, int | None], Reader]] = {
     "prompts": PromptsReader,
     "vllm-log": lambda _, run_length: VLLMLogReader(run_length),
     "sglang-log": SGLangLogReader,
-    "burstgpt": lambda *_: TableReader(BURSTGPT),
-    "azure": lambda *_: TableReader(AZURE),
 }
 """In the order of spec/replay.md."""
 
@@ -64,11 +61,6 @@ def recognised(start: bytes) -> str | None:
     text = start.removeprefix(b"\xef\xbb\xbf").lstrip()
     if text[:1] in (b"{", b"["):
         return _of_members(set(_MEMBER.findall(text)))
-    cells = text.split(b"\n", 1)[0].split(b",")
-    columns = {cell.strip().strip(b'"').decode(errors="replace") for cell in cells}
-    for table in (AZURE, BURSTGPT):
-        if {table.time, table.input_length, table.output_length} <= columns:
-            return table.name
     return "vllm-log" if LINE.search(COLOUR.sub(b"", text)) is not None else None
 
 

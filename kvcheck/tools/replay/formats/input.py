@@ -75,10 +75,7 @@ class Fields:
 
     def milliseconds(self, name: str, unit: str = "seconds") -> int:
         """Return a number of seconds, or of `milliseconds`, rounded to whole milliseconds."""
-        return self.checked_milliseconds(name, self.get(name), unit)
-
-    def checked_milliseconds(self, name: str, value: object, unit: str = "seconds") -> int:
-        """Return the same for a value that was read already."""
+        value = self.get(name)
         if not isinstance(value, int | float) or value is True or not 0 <= value < 2**53:
             raise self.error(name, f"must be {unit}, a number of at least 0, not {shown(value)}")
         return math.floor(value * (1000 if unit == "seconds" else 1) + 0.5)
