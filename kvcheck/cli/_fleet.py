@@ -64,8 +64,8 @@ def replay_fleet(
     with workers_for(given["jobs"], given["cluster"], num_calls=len(routes)) as workers:
         shown = shown if workers is None else shown.divided([trace])
         ways = [(options, given["engines"], route, shown) for route in routes]
-        if not given["routes"]:  # not in the metrics, where they would be taken for a route's
-            unseen = Shown(live=False, quiet=True, metrics=None)
+        if not given["routes"]:
+            unseen = Shown(live=False, quiet=True)
             num_blocks = given["engines"] * (options.num_blocks - 1) + 1  # of all, and one null
             pools = options, replace(options, num_blocks=num_blocks)
             ways += [(pool, 1, ROUTES[0], unseen) for pool in pools]
@@ -128,7 +128,6 @@ def _replay(
                 found = fleet.run()
             except (InvariantViolation, ReplayError) as error:
                 fail(f"{implementation.capabilities.name}: {error}", exit_code=1)
-            watch.end(fleet)
         return found, source.notes
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,7 @@ from kvcheck.cli._support import (
     write_whole,
 )
 from kvcheck.cli._traces import opened, with_trace_options
-from kvcheck.cli._watch import MetricsOutput, Shown, watching
+from kvcheck.cli._watch import Shown, watching
 from kvcheck.cli._workers import workers_for, workers_options
 from kvcheck.discovery import find_implementation
 from kvcheck.tasks import in_order
@@ -157,12 +157,6 @@ _WRONG = (InvariantViolation, ReplayError, ExplanationError, UnrecordableError)
 @click.option(
     "--live", is_flag=True, help="Show pool, hit rate, requests and speed during the replay."
 )
-@click.option(
-    "--metrics",
-    "metrics_target",
-    metavar="F",
-    help="Write Prometheus metrics like an engine's to F every second, or serve them at HOST:PORT.",
-)
 def command(traces: tuple[str, ...], name: str | None, live: bool, **given: Any) -> None:
     """Replay a request trace and report hits, evictions, usage.
 
@@ -176,16 +170,11 @@ def command(traces: tuple[str, ...], name: str | None, live: bool, **given: Any)
 
     --live prints a line every five seconds if stderr is not a terminal.
 
-    --metrics F uses vLLM's metric names, with the trace as the model name, so that an engine's
-    dashboard can show a replay. --metrics :9400 serves http://127.0.0.1:9400/metrics until the
-    replay ends.
-
     --record F: afterwards `kvspec golden F --impl kvref` checks every operation against the
     reference. F contains the state after each operation and all tokens; --limit keeps it small.
 
     --engines N replays through N pools and prints a row for each --route: hits, and how evenly the
-    load is spread. --live shows each engine; in --metrics the engines belong to one model, named
-    TRACE by ROUTE.
+    load is spread. --live shows each engine.
 
     --jobs and --cluster divide the traces, or the routes of --engines, among workers; only the
     times change. Each worker opens TRACE by the same name.
@@ -195,35 +184,30 @@ def command(traces: tuple[str, ...], name: str | None, live: bool, **given: Any)
     name = name or "kvfast"
     given["live"] = _live(given["sources"])
     options = _options(given)
-    metrics = _outputs(given, options)
+    _check_outputs(given)
     if len(traces) > 1:
         _check_several(traces, given)
     if given["routes"] and given["engines"] is None:
         fail("--route needs --engines N")
-    shown = Shown(live, bool(set_globally("quiet")), metrics)
-    with nullcontext() if metrics is None else metrics.open():
-        if given["engines"] is not None:
-            if given["sources"] or given["prefill_rate"]:
-                fail("--against and --prefill-rate are for one engine; leave out --engines")
-            replay_fleet(traces[0], name, options, given, shown)
-            return
-        with workers_for(given["jobs"], given["cluster"], num_calls=len(traces)) as workers:
-            shown = shown if workers is None else shown.divided(traces)
-            calls = ((_replayed, (trace, name, options, given, shown)) for trace in traces)
-            replays = list(in_order(workers, calls))
+    shown = Shown(live, bool(set_globally("quiet")))
+    if given["engines"] is not None:
+        if given["sources"] or given["prefill_rate"]:
+            fail("--against and --prefill-rate are for one engine; leave out --engines")
+        replay_fleet(traces[0], name, options, given, shown)
+        return
+    with workers_for(given["jobs"], given["cluster"], num_calls=len(traces)) as workers:
+        shown = shown if workers is None else shown.divided(traces)
+        calls = ((_replayed, (trace, name, options, given, shown)) for trace in traces)
+        replays = list(in_order(workers, calls))
     _write(replays, given)
 
 
-def _outputs(given: dict[str, Any], options: ReplayOptions) -> MetricsOutput | None:
-    """Return where metrics go. Fails where a file cannot be written or a picture not drawn."""
-    target = given["metrics_target"]
-    metrics = None if target is None else MetricsOutput(target, options)
+def _check_outputs(given: dict[str, Any]) -> None:
+    """Fail where a file cannot be written or a picture not drawn."""
     files = [given[each] for each in ("json_path", "html_path", "record_path")]
-    files.append(None if metrics is None else metrics.path)
     check_outputs(*files, picture=given["plot_path"])
     if given["plot_path"] is not None or given["html_path"] is not None:
         require_extra("matplotlib", "plot")
-    return metrics
 
 
 def _options(given: dict[str, Any]) -> ReplayOptions:
@@ -331,7 +315,6 @@ def _replay(
             result = driver.run()
         except _WRONG as error:
             fail(f"{implementation.capabilities.name}: {error}", exit_code=1)
-        watch.end(driver)
     return result
 
 

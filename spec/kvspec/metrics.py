@@ -1,4 +1,4 @@
-"""Prometheus metrics of a cache, as engines and replays expose them, with vLLM's names."""
+"""Prometheus metrics of a cache, with vLLM's names."""
 
 from __future__ import annotations
 

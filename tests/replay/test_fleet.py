@@ -1,27 +1,23 @@
-"""`kvspec replay` over several engines, and `--metrics` by Prometheus' own parser."""
+"""`kvspec replay` over several engines, and what it shows while it runs."""
 
 from __future__ import annotations
 
 import json
-import re
-import socket
-import sys
-import urllib.request
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
 import kvfast
-from kvcheck.cli import _support, main
 from kvcheck.cli import _watch as watch_module
+from kvcheck.cli import main
+from kvcheck.cli._live import LiveView
 from kvcheck.tools.replay.driver import Driver
 from kvcheck.tools.replay.fleet import ALONE, ROUTES, Fleet
-from kvcheck.tools.replay.metrics import COUNTERS, GAUGES
 from kvcheck.tools.replay.options import ReplayOptions
+from kvcheck.tools.replay.pace import Figures
 from kvcheck.tools.replay.result import Moment
+from kvcheck.tools.replay.series import Series
 from kvcheck.tools.replay.source import open_trace
 from kvcheck.tools.replay.trace import TraceRecord
 from kvcheck.tools.replay.turns import Turns
@@ -132,109 +128,25 @@ def test_the_command_shows_a_row_for_each_route(
     assert json.loads(capsys.readouterr().out)["routes"] == [content["routes"][2]]
 
 
-FAST_OF_METRICS = ("--impl", "kvfast", "--no-check", "--quiet")
-
-Samples = dict[tuple[str, str | None], float]
-
-
-def samples(text: str) -> Samples:
-    return {
-        (sample.name, sample.labels.get("model_name")): sample.value
-        for family in text_string_to_metric_families(text)
-        for sample in family.samples
-    }
-
-
-def test_the_file_is_written_on_the_way_and_waiting_requests_are_counted(
+def test_requests_that_wait_are_counted_while_it_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    target = tmp_path / "replay.prom"
-    texts: list[str] = []
     moments: list[Moment] = []
-    monkeypatch.setattr(watch_module, "_SECONDS_BETWEEN_MOMENTS", 0.0)
-    monkeypatch.setattr(watch_module, "_SECONDS_BETWEEN_FILES", 0.0)
-    write, show = _support.write_whole, watch_module.MetricsOutput.show
 
-    def written(path: Path, content: bytes) -> None:
-        write(path, content)
-        texts.append(path.read_text())
-
-    def shown(self: Any, name: str, engines: list[Moment], *, is_last: bool = False) -> None:
+    def shown(self: LiveView, found: Figures, series: Series, engines: list[Moment]) -> None:
         moments.extend(engines)
-        show(self, name, engines, is_last=is_last)
 
-    monkeypatch.setattr(watch_module, "write_whole", written)
-    monkeypatch.setattr(watch_module.MetricsOutput, "show", shown)
+    monkeypatch.setattr(watch_module, "_SECONDS_BETWEEN_MOMENTS", 0.0)
+    monkeypatch.setattr(LiveView, "show", shown)
     trace = tmp_path / "t.jsonl"
     line = {"input_length": 600, "output_length": 5, "hash_ids": [1, 2]}
     times = [0, 0, 0, 0, 90, 90, 90, 5_000]
     trace.write_text("".join(json.dumps({"timestamp": at, **line}) + "\n" for at in times))
-    options = ("--max-running", "1", "--arrival", "timestamp", "--metrics", str(target))
-    assert main(["replay", str(trace), *FAST_OF_METRICS, *options]) == 0
-    assert len(texts) == len(moments) > 20
-    for text, moment in zip(texts, moments, strict=True):
-        gauges = samples(text)
-        known = [gauges[f"vllm:num_requests_{kind}", str(trace)] for kind in ("running", "waiting")]
-        ended = gauges["vllm:request_success_total", str(trace)]
-        assert ended == moment.num_ended
-        # The clock is that of the next step.
-        assert sum(known) + ended == sum(at <= moment.clock_ms for at in times)
+    options = ("--max-running", "1", "--arrival", "timestamp", "--live")
+    assert main(["replay", str(trace), *FAST, *options]) == 0
+    assert len(moments) > 20
+    for moment in moments:
+        # Those admitted, and those that wait; the clock is that of the next step.
+        come = moment.counts.requests - moment.num_preempted + moment.num_waiting
+        assert come == sum(at <= moment.clock_ms for at in times)
     assert max(moment.num_waiting for moment in moments) == 6
-
-
-def test_names_and_kinds_are_those_that_vllm_gives() -> None:
-    spec = find_spec("vllm")
-    if spec is None or spec.origin is None:
-        pytest.skip("vllm is not installed")
-    source = (Path(spec.origin).parent / "v1" / "metrics" / "loggers.py").read_text("utf-8")
-    made = re.findall(r'self\._(gauge|counter)_cls\(\s*name="(vllm:\w+)"', source)
-    kinds = {name: kind for kind, name in made}
-    for kind, ours in (("gauge", GAUGES), ("counter", COUNTERS)):
-        for name in ours:
-            assert name.startswith("kvspec:") or kinds[name] == kind
-    assert kinds["vllm:request_success"] == "counter"
-    assert '"vllm:cache_config_info"' in source
-    assert '["model_name", "engine"]' in source
-
-
-def test_an_address_is_answered_while_the_replay_runs(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    answers: list[str] = []
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    address = f"http://127.0.0.1:{port}/metrics"
-    run = Driver.run
-
-    def asked(self: Driver) -> Any:
-        result = run(self)
-        assert self._on_progress is not None
-        self._on_progress(self)
-        with urllib.request.urlopen(address, timeout=10) as answer:
-            answers.append(answer.read().decode())
-        return result
-
-    monkeypatch.setattr(Driver, "run", asked)
-    assert (
-        main(["replay", "demo", "--limit", "5", *FAST_OF_METRICS[:-1], "--metrics", f":{port}"])
-        == 0
-    )
-    assert samples(answers[0])["vllm:prefix_cache_queries_total", "demo"] > 0
-    assert address in capsys.readouterr().err
-    with pytest.raises(OSError, match="refused"):
-        urllib.request.urlopen(address, timeout=10)
-
-
-def test_what_cannot_be_served_or_written_is_one_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
-        assert main(["replay", "demo", *FAST_OF_METRICS, "--metrics", f":{port}"]) == 2
-        assert "in use" in capsys.readouterr().err
-    monkeypatch.setitem(sys.modules, "prometheus_client", None)
-    assert main(["replay", "demo", *FAST_OF_METRICS, "--metrics", str(tmp_path / "f")]) == 2
-    assert "pip install 'kvspec[metrics]'" in capsys.readouterr().err

@@ -17,7 +17,6 @@ from kvcheck.cli._live import plain_line, view
 from kvcheck.tools.replay import beside
 from kvcheck.tools.replay.driver import Driver
 from kvcheck.tools.replay.html import report_html
-from kvcheck.tools.replay.metrics import ReplayMetrics
 from kvcheck.tools.replay.options import ReplayOptions
 from kvcheck.tools.replay.pace import Figures, Pace
 from kvcheck.tools.replay.plot import cumulative_hit_rate, plot_bytes, windowed_hit_rate
@@ -242,13 +241,6 @@ def drawn(*, timed: bool, width: int, engines: Sequence[Moment]) -> list[str]:
     return file.getvalue().splitlines()
 
 
-def metrics(engines: Sequence[Moment]) -> list[str]:
-    made = ReplayMetrics(ReplayOptions(10, 16))
-    made.show("demo", engines)
-    made.show("other", [MOMENT])
-    return made.text().decode().splitlines()
-
-
 @pytest.mark.parametrize("case", cases(__file__, "shown.txt"), ids=str)
 def test_all_that_is_shown_is_as_it_was_read(case: Case) -> None:
     (kind,), asked = words(case.given[0])
@@ -259,7 +251,5 @@ def test_all_that_is_shown_is_as_it_was_read(case: Case) -> None:
     timed = asked.get("timed", True)
     if kind == "view":
         case.expect(drawn(timed=timed, width=asked.get("width", 100), engines=engines))
-    elif kind == "line":
-        case.expect([plain_line("demo", FIGURES, timed=timed, engines=engines)])
     else:
-        case.expect(metrics(engines))
+        case.expect([plain_line("demo", FIGURES, timed=timed, engines=engines)])

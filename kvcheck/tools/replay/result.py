@@ -57,11 +57,6 @@ class Moment:
     num_preempted: int
     num_waiting: int
 
-    @property
-    def num_ended(self) -> int:
-        """Requests that finished with all their tokens."""
-        return self.counts.requests - self.num_running - self.num_preempted
-
 
 def summed(counts: Sequence[Counts]) -> Counts:
     """Add up what engines count; the peak is the highest."""
