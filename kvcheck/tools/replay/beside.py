@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from kvcheck.tools.replay.report import WIDTH, how, number_rows, seconds_rows, wrapped
+from kvcheck.tools.replay import report
+from kvcheck.tools.replay.report import WIDTH, how, number_rows, wrapped
 from kvcheck.tools.replay.trace import short_names
 
 FORMAT = "kvspec-replays"
@@ -25,18 +26,18 @@ def names(contents: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def heading(contents: Sequence[dict[str, Any]]) -> str:
-    """Return a line with the number of traces, the implementation and the pool."""
+    """Return a line with the trace, or the number of traces, the implementation and the pool."""
+    if len(contents) == 1:
+        return report.heading(contents[0])
     return f"{len(contents)} traces {how(contents[0])}"
 
 
 def numbers(contents: Sequence[dict[str, Any]]) -> Rows:
     """Return the main numbers: a label, and the value for each trace."""
-    return _joined([number_rows(content) for content in contents])
-
-
-def seconds(contents: Sequence[dict[str, Any]]) -> Rows:
-    """Return the wall time of each phase for each trace."""
-    return _joined([seconds_rows(content) for content in contents])
+    return [
+        (rows[0][0], *(value.replace("  ", " ").replace(" tokens", "") for _, value in rows))
+        for rows in zip(*map(number_rows, contents), strict=True)
+    ]
 
 
 def explanations(contents: Sequence[dict[str, Any]]) -> Rows:
@@ -57,7 +58,6 @@ def text(contents: Sequence[dict[str, Any]], width: int = WIDTH) -> str:
     sections = (
         (heading(contents), numbers(contents)),
         ("From each trace's repeat rate to its hit rate, in points", explanations(contents)),
-        ("Seconds", seconds(contents)),
     )
     columns = names(contents)
     notes = [
@@ -68,14 +68,6 @@ def text(contents: Sequence[dict[str, Any]], width: int = WIDTH) -> str:
     inexact = ["\n".join(["Inexact", *wrapped(notes, width), ""])] if notes else []
     tables = (_section(title, columns, rows, width) for title, rows in sections)
     return "\n".join([*tables, *inexact])
-
-
-def _joined(tables: Sequence[Sequence[tuple[str, str]]]) -> Rows:
-    """Join tables with equal labels into one."""
-    return [
-        (rows[0][0], *(value.replace("  ", " ").replace(" tokens", "") for _, value in rows))
-        for rows in zip(*tables, strict=True)
-    ]
 
 
 def _section(title: str, columns: Sequence[str], rows: Rows, width: int) -> str:

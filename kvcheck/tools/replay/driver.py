@@ -15,7 +15,7 @@ from typing import cast
 from kvcheck.play.scheduler import admitted, preempted
 from kvcheck.tools.replay.explain import Explainer
 from kvcheck.tools.replay.options import ReplayOptions
-from kvcheck.tools.replay.result import Counts, Moment, PhaseSeconds, ReplayResult
+from kvcheck.tools.replay.result import Counts, Moment, ReplayResult
 from kvcheck.tools.replay.series import Bucket, Series
 from kvcheck.tools.replay.tiered import TieredManager
 from kvcheck.tools.replay.tokens import OUTPUT_TOKEN_BASE, output_tokens, prompt_tokens
@@ -92,7 +92,6 @@ class Driver:
         if options.num_host_blocks:
             both = TieredManager(implementation, self._made, options.num_host_blocks, self._counts)
             self._manager = cast(KVCacheManager, both)
-        self._seconds = PhaseSeconds()
         self._explainer = Explainer(options.block_size)
         self._series = Series()
         self._step_bucket = Bucket()
@@ -109,8 +108,7 @@ class Driver:
             self._step()
             if self._on_progress is not None:
                 self._on_progress(self)
-        seconds = self._seconds
-        seconds.driver += perf_counter() - began - seconds.total
+        seconds = perf_counter() - began
         waterfall = self._explainer.waterfall(self._counts.tokens_hit)
         return ReplayResult(self._options, self._counts, seconds, waterfall, self._series)
 
@@ -186,16 +184,9 @@ class Driver:
 
     def _allocate(self, sequence: _Sequence, num_new: int) -> bool:
         """Allocate slots for the next tokens of a running request; False when refused."""
-        began = perf_counter()
-        blocks = self._manager.allocate_slots(sequence.request, num_new)
-        spent = perf_counter() - began
-        start, record = sequence.request.num_computed_tokens, sequence.record
-        if start >= record.input_length:
-            self._seconds.decode += spent
-        else:
-            self._seconds.allocate += spent
-        if blocks is None:
+        if self._manager.allocate_slots(sequence.request, num_new) is None:
             return False
+        start, record = sequence.request.num_computed_tokens, sequence.record
         if start < record.cached_length:
             end = min(start + num_new, record.cached_length)
             self._explainer.registered(sequence.nodes, start, end)
@@ -209,7 +200,7 @@ class Driver:
             problem = "was refused slots although it is alone and the pool has room for it"
             raise ReplayError(self._counts.steps, refused.record.line, problem)
         victim = running.pop()
-        self._free(victim)
+        self._manager.free(victim.request)
         victim.scheduled = 0
         preempted(victim.request)
         self._waiting.appendleft(victim)
@@ -238,15 +229,13 @@ class Driver:
             return None
         if self._options.arrival == "timestamp" and record.timestamp_ms > self._clock_ms:
             return None
-        tokens = prompt_tokens(record)
-        began = perf_counter()
         priority = 0
         if self._options.policy == "priority":  # a trace's may be negative
             priority = min(max(record.priority + COUNT_MAX // 2, 0), COUNT_MAX)
         request = self._implementation.make_request(
-            self._made, RequestInput(f"line-{record.place}", tokens, priority=priority)
+            self._made,
+            RequestInput(f"line-{record.place}", prompt_tokens(record), priority=priority),
         )
-        self._seconds.hash += perf_counter() - began
         self._waiting.append(_Sequence(record, request, record.input_length, output_tokens(record)))
         self._turns.take()
         return self._waiting[0]
@@ -265,9 +254,7 @@ class Driver:
     def _admit_one(self, sequence: _Sequence, budget: int, scheduled_any: bool) -> int:
         """Look the request up and give it its first tokens; how many, or 0 when refused."""
         request = sequence.request
-        began = perf_counter()
         prefix = self._manager.get_computed_blocks(request)
-        looked_up = perf_counter()
         hit = prefix.hit_length_tokens
         if not 0 <= hit < sequence.num_tokens:
             problem = f"a hit of {hit} tokens, of {sequence.num_tokens}; the last is never a hit"
@@ -275,7 +262,6 @@ class Driver:
         num_new = self._portion(sequence, hit, budget)
         if num_new == 0:
             return 0  # until a step has the tokens of a block
-        before_allocate = perf_counter()
         blocks = self._manager.allocate_slots(
             request,
             num_new,
@@ -283,8 +269,6 @@ class Driver:
             new_computed_blocks=prefix.blocks,
             has_scheduled_reqs=scheduled_any,
         )
-        self._seconds.lookup += looked_up - began
-        self._seconds.allocate += perf_counter() - before_allocate
         if blocks is None:
             if not self._running:
                 problem = "was refused although nothing runs and the pool has room for it"
@@ -343,15 +327,13 @@ class Driver:
             known = sequence.output
             unknown = OUTPUT_TOKEN_BASE + self._counts.tokens_generated
             token = known[sequence.generated] if known else unknown
-            began = perf_counter()
             self._implementation.append_tokens(self._made, sequence.request, (token,))
-            self._seconds.decode += perf_counter() - began
             self._counts.tokens_generated += 1
             sequence.generated += 1
             sequence.num_tokens += 1
         if sequence.generated < output_length:
             return False
-        self._free(sequence)
+        self._manager.free(sequence.request)
         self._ended(sequence.record)
         return True
 
@@ -359,21 +341,13 @@ class Driver:
         """Let the turns go on that repeat the answer."""
         self._turns.ended(record)
 
-    def _free(self, sequence: _Sequence) -> None:
-        """Give the request's blocks back."""
-        began = perf_counter()
-        self._manager.free(sequence.request)
-        self._seconds.free += perf_counter() - began
-
     def _drain_events(self) -> Sequence[Event]:
         """Count the keys that left the cache in this step; all that happened in it."""
-        began = perf_counter()
         evictions = 0
         events = self._manager.take_events()
         for event in events:
             if isinstance(event, BlockRemoved):
                 evictions += len(event.block_hashes)
-        self._seconds.events += perf_counter() - began
         self._counts.evictions += evictions
         self._step_bucket.evictions = evictions
         return events

@@ -7,7 +7,7 @@ from html import escape
 from typing import Any
 
 from kvcheck.tools.replay import beside
-from kvcheck.tools.replay.report import heading, note_lines, number_rows, seconds_rows
+from kvcheck.tools.replay.report import note_lines
 from kvcheck.view.page import data_file, document
 
 _STYLE = """
@@ -33,49 +33,25 @@ svg { display: block; width: 100%; height: auto; }
 
 
 def report_html(contents: Sequence[dict[str, Any]], plot_svg: bytes) -> str:
-    """Return the page: the numbers, the explanation as bars, the chart; of several, side by
-    side.
-    """
+    """Return the page: the numbers of each trace, the chart, and each explanation as bars."""
+    title = "Replay of " + ", ".join(beside.names(contents))
     style = data_file("check.css") + _STYLE
-    if len(contents) == 1:
-        title = f"Replay of {contents[0]['trace']}"
-        return document(title, _body(contents[0], plot_svg), style=style)
-    title = "Replays of " + ", ".join(beside.names(contents))
-    return document(title, _body_of_all(contents, plot_svg), style=style)
+    return document(title, _body(contents, plot_svg), style=style)
 
 
-def _body(content: dict[str, Any], plot_svg: bytes) -> Iterator[str]:
+def _body(contents: Sequence[dict[str, Any]], plot_svg: bytes) -> Iterator[str]:
     yield "<h1>Prefix-cache replay</h1>"
-    yield f"<p>{escape(heading(content))}</p>"
-    yield from _notes(content)
-    yield f"<h2>Numbers</h2>{_table(number_rows(content))}"
-    yield "<h2>From the trace’s repeat rate to the hit rate</h2>"
-    yield _waterfall(content)
-    yield f"<h2>Over time</h2>{_picture(plot_svg)}"
-    yield f"<h2>Options</h2>{_table(_options(content))}"
-    yield f"<h2>Seconds by phase</h2>{_table(seconds_rows(content))}"
-    yield f"<h2>Versions</h2>{_table(sorted(content['versions'].items()))}"
-
-
-def _body_of_all(contents: Sequence[dict[str, Any]], plot_svg: bytes) -> Iterator[str]:
-    yield "<h1>Prefix-cache replays</h1>"
     yield f"<p>{escape(beside.heading(contents))}</p>"
-    yield f"<h2>Numbers</h2>{_table_of_all(contents, beside.numbers(contents))}"
+    names = beside.names(contents)
+    yield f"<h2>Numbers</h2>{_table(beside.numbers(contents), names)}"
     yield f"<h2>Over time</h2>{_picture(plot_svg)}"
-    yield "<h2>From each trace’s repeat rate to its hit rate</h2>"
-    for name, content in zip(beside.names(contents), contents, strict=True):
+    yield "<h2>From the trace’s repeat rate to the hit rate</h2>"
+    for name, content in zip(names, contents, strict=True):
         yield f"<details open><summary>{escape(name)}</summary><div>"
-        yield from _notes(content)
+        yield from (f"<p>{escape(line.strip())}</p>" for line in note_lines(content))
         yield f"{_waterfall(content)}</div></details>"
     yield f"<h2>Options</h2>{_table(_options(contents[0]))}"
-    yield f"<h2>Seconds by phase</h2>{_table_of_all(contents, beside.seconds(contents))}"
     yield f"<h2>Versions</h2>{_table(sorted(contents[0]['versions'].items()))}"
-
-
-def _notes(content: dict[str, Any]) -> Iterator[str]:
-    """Yield the notes on what is inexact in the trace."""
-    for line in note_lines(content):
-        yield f"<p>{escape(line.strip())}</p>"
 
 
 def _options(content: dict[str, Any]) -> list[tuple[str, str]]:
@@ -88,20 +64,16 @@ def _picture(plot_svg: bytes) -> str:
     return f'<div class="picture">{svg}</div>'
 
 
-def _table_of_all(contents: Sequence[dict[str, Any]], rows: beside.Rows) -> str:
-    """Return a table with a column for each trace."""
-    head = "".join(f'<th scope="col">{escape(name)}</th>' for name in beside.names(contents))
+def _table(rows: Sequence[tuple[str, ...]], names: Sequence[str] = ()) -> str:
+    """Return labels and values; with names, a column for each."""
+    head = "".join(f'<th scope="col">{escape(name)}</th>' for name in names)
     lines = (
         f"<tr><th>{escape(label)}</th>{''.join(f'<td>{escape(cell)}</td>' for cell in cells)}</tr>"
         for label, *cells in rows
     )
-    table = f'<table class="beside"><tr><th></th>{head}</tr>{"".join(lines)}</table>'
-    return f'<div class="wide">{table}</div>'
-
-
-def _table(rows: list[tuple[str, str]]) -> str:
-    cells = (f"<tr><th>{escape(label)}</th><td>{escape(value)}</td></tr>" for label, value in rows)
-    return "<table>" + "".join(cells) + "</table>"
+    head = f"<tr><th></th>{head}</tr>" if names else ""
+    kind = ' class="beside"' if names else ""
+    return f'<div class="wide"><table{kind}>{head}{"".join(lines)}</table></div>'
 
 
 def _waterfall(content: dict[str, Any]) -> str:
@@ -127,13 +99,7 @@ def _waterfall(content: dict[str, Any]) -> str:
     header = (
         "<tr><th></th><th>points</th><th class=bars>0 … 100 %</th><th>tokens</th><th></th></tr>"
     )
-    return (
-        '<div class="wide"><table class="steps">'
-        + header
-        + "</tr>"
-        + "".join(rows)
-        + "</table></div>"
-    )
+    return f'<div class="wide"><table class="steps">{header}{"".join(rows)}</table></div>'
 
 
 def _bar_row(

@@ -15,7 +15,6 @@ from math import nan
 from typing import TYPE_CHECKING, Any
 
 from kvcheck.tools.replay import beside
-from kvcheck.tools.replay.report import heading
 from kvcheck.tools.replay.series import Bucket, Series
 
 if TYPE_CHECKING:
@@ -23,9 +22,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 FORMATS: tuple[str, ...] = ("png", "svg")
-_BLUE, _ORANGE, _GREEN, _RED, _GREY = "#0072b2", "#e69f00", "#009e73", "#d55e00", "#666666"
-_PURPLE = "#8e4585"
-_COLOURS = (_BLUE, _RED, _GREEN, _PURPLE, _ORANGE, _GREY)
+_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#8e4585", "#e69f00", "#666666")
+_MOVES = ("evictions", "preemptions")
 _WINDOWS_PER_RUN = 20
 _BARS = 200
 
@@ -49,122 +47,76 @@ def plot_bytes(replays: Sequence[tuple[Series, dict[str, Any]]], *, image_format
         warnings.catch_warnings(),
     ):
         warnings.filterwarnings("ignore", message="Glyph .* missing from")  # in a file name
-        figure = _figure(*replays[0]) if len(replays) == 1 else _figure_of_all(replays)
+        figure = _figure(replays)
         metadata = {"Date": None} if image_format == "svg" else {}
         figure.savefig(buffer, format=image_format, dpi=150, metadata=metadata)
     return buffer.getvalue()
 
 
-def _figure(series: Series, content: dict[str, Any]) -> Figure:
-    """Draw four panels over one axis of steps."""
+def _figure(replays: Sequence[tuple[Series, dict[str, Any]]]) -> Figure:
+    """Draw four panels over one axis of steps, with a colour for each trace."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(10, 8), layout="constrained")
     panels = figure.subplots(4, 1, sharex=True, gridspec_kw={"height_ratios": (3, 3, 1.6, 1.6)})
-    usage, hits, evictions, preemptions = panels
-    figure.suptitle(_wrapped(heading(content)), fontsize=10, x=0.01, ha="left")
-    ends = _ends(series.buckets)
-    _draw_usage(usage, ends, series.buckets)
-    _draw_hit_rate(hits, ends, series, content)
-    _draw_moves(evictions, series, "evictions", color=_RED)
-    _draw_moves(preemptions, series, "preemptions", color=_PURPLE)
-    _finish(panels, max(ends, default=1))
-    return figure
-
-
-def _figure_of_all(replays: Sequence[tuple[Series, dict[str, Any]]]) -> Figure:
-    """Draw usage, hit rate and evictions, with a curve for each trace."""
-    from matplotlib.figure import Figure
-
+    usage, hits, *moved = panels
     contents = [content for _, content in replays]
-    figure = Figure(figsize=(10, 8), layout="constrained")
-    panels = figure.subplots(3, 1, sharex=True, gridspec_kw={"height_ratios": (3, 3, 2)})
-    usage, hits, evictions = panels
     figure.suptitle(_wrapped(beside.heading(contents)), fontsize=10, x=0.01, ha="left")
     for number, name in enumerate(beside.names(contents)):
-        series, content = replays[number]
-        ends, colour = _ends(series.buckets), _COLOURS[number % len(_COLOURS)]
-        mean = [each.usage_sum / each.steps for each in series.buckets]
-        usage.plot(ends, mean, color=colour, linewidth=1.0, label=name)
-        label = f"{name} ({content['hit_rate']:.2%})"
-        hits.plot(ends, cumulative_hit_rate(series), color=colour, linewidth=1.6, label=label)
-        hits.plot(ends, windowed_hit_rate(series)[0], color=colour, linewidth=0.6, alpha=0.6)
-        edges, heights = _moves(series, "evictions")
-        evictions.stairs(heights, edges, color=colour, label=f"{name} ({content['evictions']:,})")
+        (series, content), colour = replays[number], _COLOURS[number % len(_COLOURS)]
+        _draw_usage(usage, series.buckets, name, colour)
+        _draw_hit_rate(hits, series, f"{name} ({content['hit_rate']:.2%})", colour)
+        repeats = content["trace_repeat_rate"]
+        hits.axhline(repeats, color=colour, linestyle="--", linewidth=0.8, alpha=0.7)
+        for axes, what in zip(moved, _MOVES, strict=True):
+            edges, heights = _moves(series, what)
+            label = f"{name} ({content[what]:,})"
+            if heights:
+                axes.stairs(heights, edges, color=colour, fill=len(replays) == 1, label=label)
     usage.set_ylim(0, 1.02)
-    usage.set_title("Usage of the pool", loc="left")
+    usage.set_title("Usage of the pool (pale: the highest)", loc="left")
     usage.set_ylabel("blocks in use")
     hits.set_ylim(bottom=0)
-    hits.set_title("Hit rate of first admissions since start (thin: of late)", loc="left")
+    shown = "thin: of late; dashed: repeated ids in the trace"
+    hits.set_title(f"Hit rate of first admissions since the start ({shown})", loc="left")
     hits.set_ylabel("hit / queried tokens")
-    evictions.set_title("Evictions", loc="left")
-    evictions.set_ylabel("per step")
-    for axes in (usage, hits):
-        axes.yaxis.set_major_formatter(_percent())
-    for axes in panels:
-        axes.legend(frameon=False, fontsize=8, loc="best")
+    for axes, what in zip(moved, _MOVES, strict=True):
+        axes.set_title(what.capitalize(), loc="left")
+        axes.set_ylim(bottom=0)
+        axes.set_ylabel("per step")
     _finish(panels, max(sum(each.steps for each in series.buckets) for series, _ in replays))
     return figure
 
 
 def _finish(panels: Sequence[Axes], num_steps: int) -> None:
     """Apply what all panels share."""
+    from matplotlib.ticker import PercentFormatter
+
     panels[-1].set_xlabel("step of the logical clock")
-    panels[-1].set_xlim(0, num_steps)
+    panels[-1].set_xlim(0, max(num_steps, 1))
+    for axes in panels[:2]:
+        axes.yaxis.set_major_formatter(PercentFormatter(xmax=1.0, decimals=0))
     for axes in panels:
         axes.grid(True, color="#dddddd", linewidth=0.6)
         axes.set_axisbelow(True)
         axes.spines[["top", "right"]].set_visible(False)
         axes.xaxis.set_major_formatter("{x:,.0f}")
+        if axes.get_legend_handles_labels()[0]:
+            axes.legend(frameon=False, fontsize=8, loc="best")
 
 
-def _draw_usage(axes: Axes, ends: list[int], buckets: list[Bucket]) -> None:
+def _draw_usage(axes: Axes, buckets: list[Bucket], name: str, colour: str) -> None:
+    ends = _ends(buckets)
     mean = [bucket.usage_sum / bucket.steps for bucket in buckets]
     highest = [bucket.usage_max for bucket in buckets]
-    axes.fill_between(ends, highest, step="pre", color=_BLUE, alpha=0.25, lw=0, label="highest")
-    axes.plot(ends, mean, color=_BLUE, linewidth=1.0, label="mean")
-    axes.set_ylim(0, 1.02)
-    axes.yaxis.set_major_formatter(_percent())
-    axes.set_ylabel("blocks in use")
-    axes.set_title("Usage of the pool", loc="left")
-    _legend(axes)
+    axes.fill_between(ends, highest, step="pre", color=colour, alpha=0.2, lw=0)
+    axes.plot(ends, mean, color=colour, linewidth=1.0, label=name)
 
 
-def _draw_hit_rate(axes: Axes, ends: list[int], series: Series, content: dict[str, Any]) -> None:
-    windowed, window_steps = windowed_hit_rate(series)
-    axes.plot(
-        ends,
-        windowed,
-        color=_ORANGE,
-        linewidth=0.9,
-        label=f"over {window_steps:,} steps",
-    )
-    cumulative = cumulative_hit_rate(series)
-    axes.plot(ends, cumulative, color=_GREEN, linewidth=1.6, label="since start")
-    axes.axhline(
-        content["trace_repeat_rate"],
-        color=_GREY,
-        linestyle="--",
-        linewidth=1.0,
-        label=f"repeated ids in the trace ({content['trace_repeat_rate']:.1%})",
-    )
-    shown = [rate for rate in (*windowed, *cumulative) if rate == rate]  # NaN is not a rate
-    axes.set_ylim(0, min(1.02, 1.15 * max((*shown, content["trace_repeat_rate"])) or 1.02))
-    axes.yaxis.set_major_formatter(_percent())
-    axes.set_ylabel("hit / queried tokens")
-    axes.set_title(f"Hit rate of first admissions ({content['hit_rate']:.2%})", loc="left")
-    _legend(axes)
-
-
-def _draw_moves(axes: Axes, series: Series, what: str, *, color: str) -> None:
-    """Draw the number per step, as bars."""
-    edges, heights = _moves(series, what)
-    if heights:
-        axes.stairs(heights, edges, fill=True, color=color, alpha=0.8)
-    total = sum(getattr(bucket, what) for bucket in series.buckets)
-    axes.set_ylim(0, 1.1 * max(heights, default=0) or 1)
-    axes.set_ylabel("per step")
-    axes.set_title(f"{what.capitalize()} ({total:,})", loc="left")
+def _draw_hit_rate(axes: Axes, series: Series, label: str, colour: str) -> None:
+    ends = _ends(series.buckets)
+    axes.plot(ends, cumulative_hit_rate(series), color=colour, linewidth=1.6, label=label)
+    axes.plot(ends, windowed_hit_rate(series)[0], color=colour, linewidth=0.6, alpha=0.6)
 
 
 def _moves(series: Series, what: str) -> tuple[list[int], list[float]]:
@@ -210,18 +162,6 @@ def _looked_up(series: Series) -> list[tuple[int, int]]:
 def _ends(buckets: list[Bucket]) -> list[int]:
     """Return the steps up to the end of each bucket."""
     return list(accumulate(bucket.steps for bucket in buckets))
-
-
-def _percent() -> Any:
-    from matplotlib.ticker import PercentFormatter
-
-    return PercentFormatter(xmax=1.0, decimals=0)
-
-
-def _legend(axes: Axes) -> None:
-    axes.legend(
-        loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=3, frameon=False, borderaxespad=0.1
-    )
 
 
 def _wrapped(text: str) -> str:

@@ -16,7 +16,7 @@ from kvcheck.tools.replay.source import DEMO
 from kvspec.interface import Capabilities
 
 FORMAT = "kvspec-replay"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 WIDTH = 80
 """Characters in a line, where nothing is known of a terminal."""
 NUM_BLOCKS, BLOCK_SIZE = 300, 64
@@ -87,7 +87,7 @@ def report(result: ReplayResult, context: ReplayContext) -> dict[str, Any]:
             ],
             "residual": float(waterfall.residual),
         },
-        "seconds": {**asdict(result.seconds), "total": result.seconds.total},
+        "seconds": result.seconds,
     }
     if context.live is not None:
         content["against"] = beside(context.live, content)
@@ -111,7 +111,6 @@ def report_text(content: dict[str, Any], width: int = WIDTH) -> str:
     sections = [
         _section("\n".join(head), number_rows(content), width),
         _section(EXPLAINED, explanation_rows(content), width),
-        _section("Seconds", seconds_rows(content), width),
     ]
     return "\n".join(sections)
 
@@ -180,6 +179,7 @@ def number_rows(content: dict[str, Any]) -> list[tuple[str, str]]:
         ("steps", f"{content['steps']:,}"),
         ("tokens computed", f"{content['tokens_computed']:,}"),
         ("tokens generated", f"{content['tokens_generated']:,}"),
+        ("seconds", f"{content['seconds']:,.2f}"),
     ]
 
 
@@ -221,11 +221,6 @@ def explanation_rows(content: dict[str, Any]) -> Rows:
     rows.append(("hit rate", f"{content['hit_rate']:>9.3%}"))
     rows.append(("unexplained", f"{content['explanation']['residual']:>9.3%}"))
     return rows
-
-
-def seconds_rows(content: dict[str, Any]) -> list[tuple[str, str]]:
-    """Return the wall time of each phase."""
-    return [(phase, f"{seconds:,.2f}") for phase, seconds in content["seconds"].items()]
 
 
 def _share(part: int, whole: int) -> str:

@@ -76,30 +76,12 @@ def whole(moments: Sequence[Moment]) -> Moment:
     )
 
 
-@dataclass(slots=True)
-class PhaseSeconds:
-    """Wall time by phase; `driver` is the rest."""
-
-    hash: float = 0.0
-    lookup: float = 0.0
-    allocate: float = 0.0
-    decode: float = 0.0
-    free: float = 0.0
-    events: float = 0.0
-    driver: float = 0.0
-
-    @property
-    def total(self) -> float:
-        """Wall time of the whole replay."""
-        return float(sum(getattr(self, field.name) for field in fields(self)))
-
-
 @dataclass(frozen=True)
 class ReplayResult:
-    """The results of a finished replay."""
+    """The results of a finished replay. `seconds`: of wall time."""
 
     options: ReplayOptions
     counts: Counts
-    seconds: PhaseSeconds
+    seconds: float
     waterfall: Waterfall
     series: Series
