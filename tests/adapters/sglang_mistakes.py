@@ -12,10 +12,12 @@ import inspect
 import logging
 import sys
 import textwrap
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from time import process_time
+from tomllib import loads
 from types import MappingProxyType
 from typing import Any
 
@@ -52,7 +54,7 @@ SUBJECTS: Mapping[str, str] = MappingProxyType(
 
 @dataclass(frozen=True)
 class Change:
-    """A function of SGLang's, `place`, whose text `old` becomes `new`.
+    """A function of SGLang's, `place`, whose text `old` becomes `new`, and each pair of `more`.
 
     `subject`: of `trees`. `rules`: one of these should be named, among the first three.
     """
@@ -62,166 +64,17 @@ class Change:
     old: str
     new: str
     subject: str
-    rules: tuple[str, ...]
-    more: tuple[tuple[str, str], ...] = ()
+    rules: Sequence[str]
+    more: Sequence[tuple[str, str]] = ()
 
 
-ADDER = "managers.schedule_policy:PrefillAdder"
-BATCH = "managers.schedule_batch:ScheduleBatch"
-SWA = "mem_cache.unified_cache.components.swa:SWAComponent"
-STATE = "mem_cache.unified_cache.components.mamba:MambaComponent"
-CORE = "mem_cache.unified_cache.unified_tree_core:UnifiedTreeCore"
-CACHE = "mem_cache.unified_radix_cache:UnifiedRadixCache"
-WINDOWS = "mem_cache.allocator.swa:SWATokenToKVPoolAllocator"
-HOST = "mem_cache.hybrid_cache.hybrid_cache_controller:HybridCacheController"
-QUEUE = "managers.scheduler:Scheduler"
+def read_changes() -> Iterator[dict[str, Change]]:
+    """Read the fixes to take back, and then the mistakes to plant."""
+    text = Path(__file__).with_suffix(".toml").read_text(encoding="utf-8")
+    yield from ({name: Change(**each) for name, each in of.items()} for of in loads(text).values())
 
-FIXES: Mapping[str, Change] = MappingProxyType(
-    {
-        "27586": Change(
-            "a recovered window is freed with the slot of full attention that gave way",
-            f"{SWA}._recover_from_incoming",
-            "FreeDeviceKVFullOnly([old_full])",
-            "FreeDeviceKVFullOnly([old_full[:0]])",
-            "python_core",
-            ("KV-TREE-26", "KV-TREE-24", "KV-TREE-12", "KV-TREE-5"),
-        ),
-        "29860": Change(
-            "windows are given up to the page in which the prompt ends",
-            "mem_cache.common:free_swa_out_of_window_slots",
-            "max(sliding_window_size, page_size), page_size",
-            "sliding_window_size, 1",
-            "python_core",
-            ("KV-TREE-31", "KV-TREE-17", "KV-TREE-25", "KV-TREE-9"),
-        ),
-        "29354": Change(
-            "a copy that was staged for a refused request is made later",
-            f"{QUEUE}._get_new_batch_prefill_raw",
-            "req.kv.mamba_cow_src_index = None",
-            "pass",
-            "states",
-            ("KV-TREE-27", "KV-TREE-34", "KV-TREE-21"),
-        ),
-        "27038": Change(
-            "a lock is undone without its end: windows of others above it, too",
-            f"{SWA}.release_component_lock",
-            "if swa_uuid_for_lock and comp.metadata.get(uuid_key) == swa_uuid_for_lock:",
-            "if False:",
-            "python_core",
-            ("KV-TREE-10", "KV-TREE-9", "KV-TREE-12"),
-            (("assert ref > 0, (", "assert True, ("), ("= ref - 1", "= max(ref - 1, 0)")),
-        ),
-        "35270": Change(
-            "a checkpoint stores what is not computed as well",
-            f"{CACHE}.checkpoint_into_tree",
-            "token_ids = req.full_untruncated_fill_ids[:up_to]",
-            "token_ids = (req.full_untruncated_fill_ids + array('q', [0]))[: up_to + 1]",
-            "python_core",
-            ("KV-TREE-7", "KV-TREE-6", "KV-TREE-5", "KV-TREE-8"),
-        ),
-    }
-)
 
-MISTAKES: Mapping[str, Change] = MappingProxyType(
-    {
-        "salts are ignored": Change(
-            "a key has no salt",
-            "mem_cache.radix_cache:RadixKey.__init__",
-            "self.cache_salt = cache_salt or None",
-            "self.cache_salt = None",
-            "python_core",
-            ("KV-TREE-2",),
-        ),
-        "duplicates stay": Change(
-            "an insert does not free what the tree has already",
-            f"{CORE}._insert_overlap_step",
-            "if dup_start < consumed_from:",
-            "if False:",
-            "python_core",
-            ("KV-TREE-7", "KV-TREE-8", "KV-TREE-12"),
-        ),
-        "row keeps freed duplicates": Change(
-            "a checkpoint does not write the tree's slots into the row",
-            f"{CACHE}.checkpoint_into_tree",
-            "new_indices[req.kv.cache_protected_len :],",
-            "kv_indices[req.kv.cache_protected_len : len(new_indices)],",
-            "python_core",
-            ("KV-TREE-7", "KV-TREE-6"),
-        ),
-        "a lock less": Change(
-            "a checkpoint does not lock where it ends",
-            f"{CACHE}.checkpoint_into_tree",
-            "req.lock = self.lock(",
-            "req.lock = (lambda *_, **__: None)(",
-            "python_core",
-            ("KV-TREE-9", "KV-TREE-10", "KV-TREE-11"),
-        ),
-        "windows by one less": Change(
-            "a match takes a window that lacks a token",
-            f"{SWA}.create_match_validator",
-            'return state["len"] >= sliding_window_size',
-            'return state["len"] >= sliding_window_size - 2',
-            "python_core",
-            ("KV-TREE-17", "KV-TREE-16"),
-        ),
-        "a state's lock less": Change(
-            "a state is not locked while it is copied",
-            f"{ADDER}._commit_prefill_admission",
-            "self.tree_cache.lock(req.last_node)",
-            "self.tree_cache.lock(req.last_node, self.tree_cache.tree_components[1:])",
-            "states",
-            ("KV-TREE-9", "KV-TREE-10", "KV-TREE-34"),
-        ),
-        "states are not cleared": Change(
-            "a new slot of a state keeps what it had",
-            f"{BATCH}._collect_deferred_mamba_cow_and_clear",
-            "elif req.kv.mamba_needs_clear:",
-            "elif False:",
-            "states",
-            ("KV-TREE-27",),
-        ),
-        "a split keeps the state above": Change(
-            "both halves of a node have its state",
-            f"{STATE}.redistribute_on_node_split",
-            "new_parent.component_data[ct].value = None",
-            "new_parent.component_data[ct].value = child.component_data[ct].value",
-            "states",
-            ("KV-TREE-3", "KV-TREE-18", "KV-TREE-28", "KV-TREE-5"),
-        ),
-        "one evicted too few": Change(
-            "the walk over windows ends a slot early",
-            f"{SWA}._evict_device_start",
-            "self._evict_device_request_cnt = request_cnt",
-            "self._evict_device_request_cnt = request_cnt - 1",
-            "python_core",
-            ("KV-TREE-14",),
-        ),
-        "a store locks nothing": Change(
-            "a node may be evicted while it is copied to the host",
-            f"{CACHE}._execute_and_commit_kv_backup",
-            "lock_params = self.inc_lock_ref(node_id).to_dec_params()",
-            "pass",
-            "host",
-            ("KV-TREE-38",),
-        ),
-        "a load shifts": Change(
-            "a slot is loaded from its neighbour's copy",
-            f"{HOST}.load",
-            "CacheOperation(\n            host_indices,",
-            "CacheOperation(\n            host_indices.roll(1),",
-            "host",
-            ("KV-TREE-40", "KV-TREE-39"),
-        ),
-        "the last token is a hit": Change(
-            "a request may be cached as a whole",
-            "managers.schedule_batch:Req._compute_max_prefix_len",
-            "max_prefix_len = input_len - 1",
-            "max_prefix_len = input_len",
-            "python_core",
-            ("KV-TREE-19",),
-        ),
-    }
-)
+FIXES, MISTAKES = read_changes()
 
 
 @contextmanager
