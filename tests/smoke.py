@@ -11,6 +11,7 @@ from __future__ import annotations
 import shlex
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,75 +26,17 @@ class Call:
     writes: tuple[str, ...] = ()
 
 
-SERVE = "kvcheck.cli serve kvref"
+def read_calls() -> Iterator[Call]:
+    text = Path(__file__).with_suffix(".txt").read_text(encoding="utf-8")
+    for block in text.split("\n\n")[1:]:
+        command, *lines = block.splitlines()
+        args = shlex.split(command.replace("PYTHON", shlex.quote(sys.executable)))
+        found = dict(line.strip().split(" ", 1) for line in lines)
+        exit_code, writes = int(found.get("ends", 0)), found.get("writes", "").split()
+        yield Call(tuple(args), found.get("shows", ""), exit_code, tuple(writes))
 
-CALLS = (
-    Call(("--help",), "Commands:"),
-    Call(("--version",), "kvspec "),
-    Call(("no-such-command",), "kvspec: error: ", exit_code=2),
-    Call(("bench", "--impl", "kvref", "--quick"), "decode step, ns per request"),
-    Call(
-        (
-            *("bench", "--impl", "kvref", "--quick", "--only", "pools", "--only", "replay"),
-            *("--trace", "demo", "--requests", "5"),
-        ),
-        "manager, in all",
-    ),
-    Call(("check", "kvref", "--budget", "directed"), "self-checks only: nothing to compare with"),
-    Call(("doctor",), "implementation kvref"),
-    Call(("doctor", "--json", "-"), '"implementations"'),
-    Call(("examples", "kvref", "--rules", "KV-SW-*"), "0 failed"),
-    Call(("explore", "--config", "retention", "--max-edges", "500"), "no rule broken"),
-    Call(("golden", "--impl", "kvref"), "0 failed"),
-    Call(("plan", "--list"), "llama-3.1-8b"),
-    Call(("plan", "llama-3.1-8b"), "concurrency"),
-    Call(("plan", "gemma-3-27b", "--json", "-"), '"capacity_tokens"'),
-    Call(("plan", "gemma-3-27b", "--memory-gib", "1"), "the longest request", exit_code=1),
-    Call(("prompts", "sample:messages", "--top", "1"), "part from all earlier ones"),
-    Call(("rule", "KV-SW-2"), "free queue"),
-    Call(
-        ("replay", "demo", "--impl", "kvref", "--limit", "2", "--quiet", "--record", "out.jsonl"),
-        "tokens hit",
-        writes=("out.jsonl",),
-    ),
-    Call(
-        (
-            *("replay", "synth:chat?requests=3", "--impl", "kvref", "--quiet"),
-            *("--json", "out.json", "--plot", "out.svg", "--html", "out.html"),
-        ),
-        "tokens hit",
-        writes=("out.json", "out.svg", "out.html"),
-    ),
-    Call(
-        ("view", "life_of_blocks", "-o", "record.html", "--impl", "kvref"),
-        "34 operations",
-        writes=("record.html",),
-    ),
-    Call(("hazards", "nowhere.jsonl"), "nowhere.jsonl", exit_code=2),
-    Call(("probe", f"cmd:{shlex.quote(sys.executable)} -I -m {SERVE}"), "replies are right"),
-    Call(
-        ("redact", "identities", "-o", "redacted.jsonl"),
-        "operations, redacted",
-        writes=("redacted.jsonl",),
-    ),
-    Call(("serve", "kvref"), ""),
-    Call(("shrink", "life_of_blocks", "--impl", "kvref"), "nothing to shrink", exit_code=1),
-    Call(
-        ("vectors", "--set", "pool", "-o", "vectors"),
-        "vectors: ",
-        writes=("vectors/index.jsonl",),
-    ),
-    Call(("serve", "nowhere"), "unknown implementation 'nowhere'", exit_code=2),
-    Call(("golden", "--impl", f"cmd:{shlex.quote(sys.executable)} -I -m {SERVE}"), "0 failed"),
-    Call(("golden", "--impl", "cmd:no-such-program"), "can't be started", exit_code=2),
-    Call(
-        ("whatif", "demo", "--block-size", "64", "--sizes", "3", "--html", "curves.html"),
-        "best possible",
-        writes=("curves.html",),
-    ),
-    Call(("replay", "demo", "demo", "--impl", "kvref", "--limit", "2", "--live"), "2 traces"),
-    Call(("replay", "nowhere.jsonl", "--impl", "kvref"), "nowhere.jsonl", exit_code=2),
-)
+
+CALLS = tuple(read_calls())
 
 
 def problems(call: Call, folder: Path) -> list[str]:
