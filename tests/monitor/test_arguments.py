@@ -26,18 +26,22 @@ from kvcheck.play.steps import Program
 from kvcheck.play.verdicts import Level, first_violation
 from kvcheck.records.select import shipped_records
 from kvcheck.records.trace import replay_trace
+from kvcheck.rules.bench import Bench
+from kvcheck.rules.notation.playing import Play
 from kvcheck.watch import Monitor
 from kvcheck.watch.writing import UnrecordableError
 from kvref.implementation import ReferenceImplementation
 from kvspec.config import KVCacheConfig, KVCacheGroup, ManagerConfig
 from kvspec.errors import InvalidArgumentError, MonitorViolation
 from kvspec.interface import Implementation, KVCacheManager
+from kvspec.policy import Policy
 from kvspec.record import Header
 from kvspec.record_file import read_header
-from kvspec.request import RequestInput, RequestStatus
+from kvspec.request import RequestInput
 from kvspec.specs import FullAttentionSpec
+from tests.cases import Case, cases, words
 from tests.commands import kvspec, python
-from tests.monitor.test_monitor import request, watched
+from tests.mistakes import mistaken
 from tests.monitor.test_twins import Engine, config
 from tests.programs import SCENARIOS
 from tests.source import ROOT
@@ -168,6 +172,21 @@ class Monitored:
         return self.monitor
 
 
+@pytest.mark.parametrize("case", cases(__file__, "watched.txt"), ids=str)
+def test_a_monitor_tells_what_is_wrong_and_where(case: Case, tmp_path: Path) -> None:
+    (name,), options = words(case.given[0])
+    inner = REFERENCE if name == "kvref" else mistaken(name)
+    subject = Monitored(options["every"], tmp_path, inner)
+    play = Play(Bench(subject, Policy(), audits=False, guards=False))
+    for line in case.given[1:]:
+        play.line(line)
+        found = subject.monitor.report().violation
+        if found is not None:
+            case.expect([line, f"{found.rule} {found.invariant}, {found.call}: {found.detail}"])
+            return
+    case.expect(["nothing"])
+
+
 @pytest.mark.parametrize("every", [1, pytest.param(3, marks=pytest.mark.deep)])
 @pytest.mark.parametrize("program", SCENARIOS, ids=lambda program: str(program.name))
 def test_no_directed_program_raises_an_alarm(program: Program, every: int, tmp_path: Path) -> None:
@@ -212,17 +231,6 @@ def test_shipped_records_replay_under_a_monitor(path: Path, tmp_path: Path) -> N
     result = replay_trace(path, subject)
     assert result.mismatch is None, result.mismatch.render()
     assert subject.monitor.report().violation is None
-
-
-def test_a_refused_load_of_a_running_request_brought_nothing() -> None:
-    monitor = watched(config(4))
-    r = request(monitor, 12)
-    assert monitor.allocate_slots(r, 4) is not None
-    r.num_computed_tokens, r.status = 4, RequestStatus.RUNNING
-    other = request(monitor, 8, "other")
-    assert monitor.allocate_slots(other, 8) is not None
-    assert monitor.allocate_slots(r, 4, num_external_computed_tokens=4) is None
-    assert monitor.report().violation is None
 
 
 SPEC = FullAttentionSpec(block_size=4, num_kv_heads=1, head_size=8, dtype="float16")

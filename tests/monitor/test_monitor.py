@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +28,6 @@ from kvspec.interface import Implementation, KVCacheManager
 from kvspec.record_file import read_header
 from kvspec.request import LoRA, MultimodalItem, PromptEmbeddings, Request, RequestInput
 from kvspec.snapshot import Snapshot
-from kvspec.specs import SlidingWindowSpec
 from tests.mistakes import mistaken
 from tests.monitor.test_twins import Engine, config
 from tests.stand_ins import WithManager
@@ -140,34 +138,6 @@ def test_the_first_violation_ends_the_watch(tmp_path: Path) -> None:
     assert len(list(tmp_path.iterdir())) == 1
 
 
-@pytest.mark.parametrize("computed", [4, 6])
-def test_a_hit_on_what_never_ran_is_an_offence(tmp_path: Path, computed: int) -> None:
-    """Withdraw a step at 6 tokens; the mistake keeps the key of tokens 4 … 7."""
-    wrong = mistaken("KeepsTheBlockBegunLast")
-    settings = replace(config(), max_model_len_tokens=64)
-    monitor = watched(settings, wrong, record=tmp_path)
-    size = settings.managed_specs[0].block_size
-    first, again = (request(monitor, 3 * size, name, maker=wrong) for name in ("a", "b"))
-    monitor.allocate_slots(first, 3 * size)
-    monitor.withdraw(first, computed)
-    monitor.free(first)
-    if computed % size == 0:
-        assert monitor.get_computed_blocks(again).hit_length_tokens == computed
-        return
-    with pytest.raises(MonitorViolation) as found:
-        monitor.get_computed_blocks(again)
-    assert found.value.invariant == "content_is_where_it_is_claimed"
-
-
-def test_a_reset_while_one_block_is_held_is_an_offence(tmp_path: Path) -> None:
-    """Audit nothing: the answer alone tells it."""
-    wrong = mistaken("SaysItReset")
-    monitor = watched(config(enable_events=False), wrong, every=10_000, record=tmp_path)
-    monitor.allocate_slots(request(monitor, 4, maker=wrong), 4)
-    with pytest.raises(MonitorViolation, match="KV-POOL-11"):
-        monitor.reset_prefix_cache()
-
-
 def test_ids_and_returns_are_bounded_to_the_block() -> None:
     ownership = Ownership(num_blocks=4, num_groups=1)
     ownership.check_ids([0, 3], "a list")
@@ -177,30 +147,6 @@ def test_ids_and_returns_are_bounded_to_the_block() -> None:
     ownership.return_popped([1])
     with pytest.raises(InvariantViolation, match="taken back 1 times"):
         ownership.return_popped([1])
-
-
-def test_who_goes_on_behind_a_withdrawn_hit_is_named(tmp_path: Path) -> None:
-    monitor = watched(replace(config(), max_model_len_tokens=64), record=tmp_path)
-    size = monitor.config.managed_specs[0].block_size
-    first, second = request(monitor, 2 * size, "a"), request(monitor, 2 * size + 1, "b")
-    monitor.allocate_slots(first, 2 * size)
-    hit = monitor.get_computed_blocks(second)
-    monitor.allocate_slots(
-        second, 1, num_new_computed_tokens=2 * size, new_computed_blocks=hit.blocks
-    )
-    assert monitor.withdraw(first, size) == ("b",)
-    second.num_computed_tokens = 2 * size
-    with pytest.raises(MonitorViolation, match="KV-MGR-24"):
-        monitor.allocate_slots(second, 1)
-
-
-def test_a_request_withdrawn_behind_its_window_is_not_read(tmp_path: Path) -> None:
-    window = SlidingWindowSpec(4, 1, 8, "float16", sliding_window=4)
-    monitor = watched(config(specs=[window]), record=tmp_path)
-    loading = request(monitor, 13, "a")
-    monitor.allocate_slots(loading, 0, num_external_computed_tokens=12)
-    assert monitor.withdraw(loading, 4) == ()
-    monitor.free(loading)
 
 
 def test_a_function_is_told_and_the_engine_goes_on(tmp_path: Path) -> None:
