@@ -19,13 +19,13 @@ from kvspec.interface import Implementation, KVCacheManager
 
 
 class Recorder:
-    """Issues lines; `found` are their hazards. Each pool has blocks of `size` tokens."""
+    """Issues lines; `found` are their hazards. The pool has blocks of `size` tokens."""
 
-    def __init__(self, size: int, *pools: str) -> None:
+    def __init__(self, size: int) -> None:
         self.checker, self.found = HazardChecker(), list[Hazard]()
         self.size, self.num_lines = size, 0
         self.held: dict[str, set[int]] = {}
-        self.issue(Pools(dict.fromkeys(pools, size)))
+        self.issue(Pools({"gpu": size}))
 
     def issue(self, line: Line) -> None:
         self.num_lines += 1
@@ -35,9 +35,9 @@ class Recorder:
     def rules(self) -> list[str]:
         return [each.rule for each in self.found]
 
-    def places(self, blocks: Iterable[int], pool: str = "gpu") -> tuple[Place, ...]:
+    def places(self, blocks: Iterable[int]) -> tuple[Place, ...]:
         """Return whole blocks, without the null block."""
-        return tuple(Place(pool, block, 0, self.size) for block in dict.fromkeys(blocks) if block)
+        return tuple(Place("gpu", block, 0, self.size) for block in dict.fromkeys(blocks) if block)
 
     def owners(self, holding: Mapping[str, set[int]], new: Iterable[int]) -> None:
         """Issue the changes of owners: blocks returned, new ones, hits on blocks of others."""
@@ -101,7 +101,7 @@ class Recorded(Engine):
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self.size = self.workers.block_size
-        self.recorder = Recorder(self.size, "gpu")
+        self.recorder = Recorder(self.size)
         if isinstance(self.manager, Monitor):
             self.recorder = Live(self.size, self.manager)
         self.num_steps = 0
