@@ -129,10 +129,6 @@ def played(story: Story, model: str, known: Path | None) -> Any:
     return told.mirror
 
 
-def times_expected(shadow: Any, reason: str) -> int:
-    return sum(n for why, n in shadow.num_expected.items() if why.startswith(reason))
-
-
 def main() -> int:
     prepare()
     model, is_wrong = model_folder(), False
@@ -141,7 +137,8 @@ def main() -> int:
         for name, story in stories().items():
             found = played(story, model, None).difference
             with_file = played(story, model, KNOWN)
-            times = times_expected(with_file, story.reason)
+            counted = with_file.num_expected.items()
+            times = sum(n for why, n in counted if why.startswith(story.reason))
             print(f"{name}\n  reported: {found and found.said}\n  expected: {times} times", end="")
             print(f"; then: {with_file.difference}" if with_file.difference else "")
             is_wrong |= found is None or not times

@@ -39,6 +39,7 @@ from examples.vllm.engine import (
 )
 from examples.vllm.faults import queue_once, withdraw_what_does_not_run
 from examples.vllm.setups import setups
+from kvcheck.play.difference import first_difference
 from kvfast.engines.vllm import schedulers
 from kvfast.engines.vllm.versions import is_since
 
@@ -124,7 +125,7 @@ class Lockstep:
             self.counts["resets"] += 1
             how = {"reset_running_requests": True}
             stock, ours = [side.scheduler.reset_prefix_cache(**how) for side in self.sides]
-            return None if stock == ours else first_difference(stock, ours, "reset")
+            return differing(stock, ours, where="reset")
         return None
 
     def may_reset(self) -> bool:
@@ -195,9 +196,8 @@ class Lockstep:
             names.clear() if names else names.update(self.sides[1].scheduler.requests)
         throttled = self.setup.throttles and self.rng.random() < 0.5
         planned = [side.scheduler.schedule(throttle_prefills=throttled) for side in self.sides]
-        stock, ours = (shown(each) for each in planned)
-        if stock != ours:
-            return first_difference(stock, ours)
+        if difference := differing(*map(shown, planned)):
+            return difference
         self.counts["preempted"] += len(planned[0].preempted_req_ids or ())
         for new in planned[0].scheduled_new_reqs:
             self.counts["hit tokens"] += new.num_computed_tokens
@@ -240,7 +240,7 @@ class Lockstep:
             answers.append(shown(answer))
             if drafts is not None:
                 side.scheduler.update_draft_token_ids(deepcopy(drafts))
-        return None if answers[0] == answers[1] else first_difference(*answers)
+        return differing(*answers)
 
     def sampled(self, plan: Any, chunks: Set[str]) -> Any:
         """Some drafts were right; one token more is sampled. Chunks sample nothing."""
@@ -288,8 +288,8 @@ class Lockstep:
             side.published.clear()
         for batch in (batch for side in events for batch in side):
             batch.pop("ts", None)
-        if events[0] != events[1]:
-            return first_difference({"events": events[0]}, {"events": events[1]})
+        if difference := differing(*events, where="events"):
+            return difference
         pools = [side.scheduler.kv_cache_manager.block_pool for side in self.sides]
         if pools[0].get_num_free_blocks() != pools[1].get_num_free_blocks():
             return "the numbers of free blocks differ"
@@ -299,7 +299,7 @@ class Lockstep:
             [block.block_id for block in pool.free_block_queue.get_all_free_blocks()]
             for pool in pools
         ]
-        return None if queues[0] == queues[1] else f"free queues: {queues[0]} and {queues[1]}"
+        return differing(*queues, where="free queue")
 
 
 def shown(value: Any) -> Any:
@@ -325,16 +325,12 @@ def shown(value: Any) -> Any:
     return value
 
 
-def first_difference(stock: Any, ours: Any, where: str = "") -> str:
-    if isinstance(stock, dict) and isinstance(ours, dict) and stock.keys() == ours.keys():
-        for key in stock:
-            if stock[key] != ours[key]:
-                return first_difference(stock[key], ours[key], f"{where}.{key}")
-    if isinstance(stock, list) and isinstance(ours, list) and len(stock) == len(ours):
-        for place, (one, other) in enumerate(zip(stock, ours, strict=True)):
-            if one != other:
-                return first_difference(one, other, f"{where}[{place}]")
-    return f"{where}: stock {stock!r}, kvfast {ours!r}"
+def differing(stock: Any, ours: Any, *, where: str = "") -> str | None:
+    """Return in words where they first differ; None where they do not."""
+    if stock == ours:
+        return None
+    place, theirs, mine = first_difference(stock, ours, where) or (where, stock, ours)
+    return f"{place}: stock {theirs!r}, kvfast {mine!r}"
 
 
 def logprobs_of(sampled: Sequence[Sequence[int]]) -> LogprobsLists:

@@ -10,10 +10,14 @@ from typing import Any
 
 import pytest
 
-from kvcheck.adapters.vllm import SUPPORTED_VERSIONS, VLLMUnavailableError, implementation
+from kvcheck.adapters.vllm import (
+    SUPPORTED_VERSIONS,
+    VLLMImplementation,
+    VLLMUnavailableError,
+    implementation,
+)
 from kvcheck.adapters.vllm.errors import VLLMCallError, typed_errors
 from kvcheck.adapters.vllm.library import Library, environment
-from kvcheck.adapters.vllm.specs import checked
 from kvspec.config import KVCacheConfig, KVCacheGroup, ManagerConfig
 from kvspec.errors import InvalidArgumentError, UnsupportedError
 from kvspec.policy import Policy
@@ -128,4 +132,4 @@ def test_what_a_vllm_does_not_have_is_refused_by_name(
     of: Library, refused: ManagerConfig, why: str
 ) -> None:
     with pytest.raises(UnsupportedError, match=why):
-        checked(refused, of)
+        VLLMImplementation(of).create(refused)

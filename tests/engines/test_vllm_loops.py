@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import tomllib
 from array import array
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from importlib import import_module
 from inspect import getsource
+from pathlib import Path
 from random import Random
 from types import SimpleNamespace
 from typing import Any
@@ -296,57 +298,11 @@ def test_the_loops_do_what_is_plainly_stated(build: str) -> None:
     assert min(counts.values()) > 50, counts
 
 
-MISTAKES = (
-    ("loops", "and step < one", "and step <= one"),
-    ("taking", "self.cached is not None or self.by_flight", "self.cached or self.in_flight"),
-    ("taking", "if self.by_flight:", "if self.in_flight:"),
-    ("loops", "self.longest - self.each - done", "self.longest - done"),
-    ("loops", "self.longest - self.each - done", "self.longest - 1 - done"),
-    ("loops", "LATER] + self.each", "LATER] + 1"),
-    ("taking", "self.pooled[place] is None", "self.pooled[i] is None"),
-    ("taking", "new, status, True, place)", "new, status, False, place)"),
-    ("loops", "done + 2 - later >=", "done + 1 - later >="),
-    ("loops", "len(known) - 1)", "len(known))"),
-    ("loops", "or done < self.notes", "or done + 1 < self.notes"),
-    ("loops", 'done < max(one["num_prompt_tokens"], len(known) - 1)', "done < len(known) - 1"),
-    ("loops", "outputs.append(goal - self.notes[i, PROMPT])", "outputs.append(goal - len(spec))"),
-    ("loops", "is_chunk = after <", "is_chunk = after <="),
-    ("loops", "later += len(drafts", "later += -1 + len(drafts"),
-    ("loops", "(len(self.hashes[i]) + 1) * self", "(len(self.hashes[i]) + 2) * self"),
-    ("loops", ") * self.hash_size + self.ahead\n\n", ") * self.hash_size + 2 * self.ahead\n\n"),
-    ("loops", "min(self.longest, notes[i, LAST])", "min(self.longest, 1 + notes[i, LAST])"),
-    ("loops", "= prompt + one", "= 1 + prompt + one"),
-    ("loops", "self.last_step.pop(name, None)", "pass"),
-    ("loops", "self.notes[i, column] = self.notes[i + 1, column]", "pass"),
-    ("loops", "> back[0]", "> back[0] + 1"),
-    ("loops", "max(first, end) + 1", "max(first, end) + 2"),
-    ("loops", "[first:end]", "[first + 1 : end]"),
-    ("loops", "notes[i, LACKS] = 0", "pass"),
-    ("loops", "reversed(self.skipped)", "self.skipped"),
-    ("loops", "+ hot.COMPUTED] !=", "+ hot.COMPUTED] >"),
-    ("loops", "- first, TOOK] = i", "- first, TOOK] = place"),
-    ("loops", "dict.fromkeys(self.names, chosen.same)", "dict.fromkeys(chosen.names, chosen.same)"),
-    ("loops", "self.notes[i, FLYING] + count", "self.notes[i, FLYING] + 1"),
-    ("taking", "range(place, len(seats.names))", "range(place, place + 1)"),
-    ("taking", "status > self.preempted", "status >= self.preempted"),
-    ("taking", "and not (is_discarded and self.is_strict)", ""),
-    ("taking", "del new[number + 1 :]", "del new[number + 2 :]"),
-    ("taking", "count - (num_drafts - num_right)", "count - num_drafts"),
-    ("taking", "(before - 1) // size", "before // size"),
-    ("taking", "done -= num_sampled - num_kept", "done -= num_sampled"),
-    ("taking", "num_drafts != num_right and not is_stale", "num_drafts != num_right"),
-    ("taking", "stale -= count", "stale -= 1"),
-    ("taking", "            seats.note_plain(i)\n", "            seats.note_plain(i + 1)\n"),
-    ("taking", 'not one["events"]', 'one["events"] is not None'),
-    ("taking", 'one["stop_reason"] is None', "True"),
-    ("taking", "self.client = client", "pass"),
-    ("taking", "place if plain < 0", "i if plain < 0"),
-    ("taking", "not is_plain and at < 0 and", "not is_plain and"),
-)
-"""A line of loops or taking, and what stands in its place; none is equivalent."""
+MISTAKES = tomllib.loads(Path(__file__).with_name("mistakes.toml").read_text("utf-8"))
+ROWS = [(file, *row) for file in ("loops", "taking") for row in MISTAKES[file]]
 
 
-@pytest.mark.parametrize(("file", "there", "wrong"), MISTAKES, ids=range(len(MISTAKES)))
+@pytest.mark.parametrize(("file", "there", "wrong"), ROWS, ids=range(len(ROWS)))
 def test_a_mistake_in_a_loop_is_found(file: str, there: str, wrong: str) -> None:
     made = {"loops": getsource(loops), "taking": getsource(taking)}
     assert made[file].count(there) == 1

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from kvcheck.adapters.vllm.errors import NAME
 from kvcheck.adapters.vllm.library import Library
 from kvcheck.adapters.vllm.manager import VLLMManager
 from kvcheck.adapters.vllm.planner import VLLMPlanner
-from kvcheck.adapters.vllm.specs import HASH_FUNCTIONS, spec_types, values
+from kvcheck.adapters.vllm.specs import HASH_FUNCTIONS, LATER_SPEC_TYPES, SPEC_TYPES, check
 from kvcheck.adapters.vllm.state import block_ids
 from kvcheck.tools.bench.calls import Calls
 from kvspec.audit import audited, unwrapped
@@ -37,6 +38,10 @@ LATER_FEATURES = FEATURES - {Feature.PLANNING} | {
 }
 """The features of 0.33, which plans by other functions, in another order."""
 
+LATER_VALUES = MappingProxyType(
+    {"mamba_cache_mode": frozenset({"align"}), "context_parallel": frozenset({"decode"})}
+)
+
 
 class VLLMImplementation(BaseImplementation):
     """vLLM's managers. `keeps_uncached_prefix`: see `scheduler_view`."""
@@ -49,14 +54,16 @@ class VLLMImplementation(BaseImplementation):
 
     @property
     def capabilities(self) -> Capabilities:
+        is_later = self.library.is_later
         return Capabilities(
             name=NAME,
             version=self.library.version,
-            spec_types=spec_types(self.library),
+            spec_types=LATER_SPEC_TYPES if is_later else SPEC_TYPES,
             hash_functions=frozenset(HASH_FUNCTIONS),
-            features=LATER_FEATURES if self.library.is_later else FEATURES,
+            features=LATER_FEATURES if is_later else FEATURES,
             extra_key_forms=frozenset({self.library.policy.extra_keys}),
-            values=values(self.library),
+            values=LATER_VALUES if is_later else {},
+            limits={} if is_later else {"extra_retained_tokens": 0},
             edition=NEWEST,
         )
 
@@ -70,6 +77,7 @@ class VLLMImplementation(BaseImplementation):
         """Make a manager of vLLM's with a fresh pool. The clock is not used: nothing is timed."""
         if not isinstance(config, ManagerConfig):
             raise InvalidArgumentError("config", config, "a ManagerConfig")
+        check(config, self.capabilities, self.library.policy)
         manager: Any = VLLMManager(
             self.library, config, keeps_uncached_prefix=self.keeps_uncached_prefix
         )

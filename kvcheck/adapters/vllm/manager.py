@@ -11,7 +11,7 @@ from kvcheck.adapters.vllm.errors import NAME, config_errors, typed_errors
 from kvcheck.adapters.vllm.events import translate_event
 from kvcheck.adapters.vllm.library import Library, environment
 from kvcheck.adapters.vllm.request import VLLMRequest, make_request, own_request
-from kvcheck.adapters.vllm.specs import cache_config, checked
+from kvcheck.adapters.vllm.specs import cache_config, with_block_sizes
 from kvcheck.adapters.vllm.state import block_ids, take_snapshot
 from kvspec.blocks import NULL_BLOCK, GroupHits, KVCacheBlocks, PrefixHit
 from kvspec.config import ManagerConfig
@@ -43,7 +43,7 @@ class VLLMManager:
         self, library: Library, config: ManagerConfig, *, keeps_uncached_prefix: bool = False
     ) -> None:
         self.library = library
-        self.config = checked(config, library)
+        self.config = with_block_sizes(config)
         self.keeps_uncached_prefix = keeps_uncached_prefix
         self.popped: list[int] = []
         self.reports: list[Any] = []

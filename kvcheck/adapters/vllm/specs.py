@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import replace
-from types import MappingProxyType
 from typing import Any, TypeVar
 
 from kvcheck.adapters.vllm.errors import NAME, VLLMAnswerError
@@ -13,8 +12,9 @@ from kvcheck.adapters.vllm.library import Library
 from kvspec.config import KVCacheConfig, KVCacheGroup, ManagerConfig
 from kvspec.errors import ConfigError, UnsupportedError
 from kvspec.foreign import TYPE_OF_NAME
-from kvspec.policy import LATER
-from kvspec.requirements import VALUES
+from kvspec.interface import Capabilities
+from kvspec.policy import LATER, Policy
+from kvspec.requirements import lacking
 from kvspec.specs import (
     ChunkedLocalAttentionSpec,
     CircularBufferSpec,
@@ -60,53 +60,21 @@ CHOICES = ("unhashed_freed_to", "removed_event_per", "chunked_null_prefix_is_hit
 """Choices that a policy may not change, besides the later ones."""
 
 
-def spec_types(library: Library) -> frozenset[type[LayerSpec]]:
-    return LATER_SPEC_TYPES if library.is_later else SPEC_TYPES
-
-
-def values(library: Library) -> Mapping[str, frozenset[str]]:
-    if not library.is_later:
-        return MappingProxyType({})
-    found = {"mamba_cache_mode": frozenset({"align"}), "context_parallel": frozenset({"decode"})}
-    return MappingProxyType(found)
-
-
-def checked(config: ManagerConfig, library: Library) -> ManagerConfig:
-    """Return the configuration with the block sizes that an engine would derive.
-
-    Raises UnsupportedError for features that this vLLM lacks. vLLM checks whether the values fit
-    together.
-    """
-    for group in config.kv_cache.groups:
-        if type(group.spec) not in spec_types(library):
-            raise UnsupportedError(f"groups of {type(group.spec).__name__}", NAME)
-    states = [spec for spec in config.managed_specs if isinstance(spec, MambaSpec)]
-    if not library.is_later and any(spec.has_checkpoints for spec in states):
-        raise UnsupportedError("states inside a chunk", NAME)
-    if not library.is_later and any(map(_retains_more, config.managed_specs)):
-        raise UnsupportedError("windows that retain more", NAME)
-    for name, offered in values(library).items():
-        for value in sorted(VALUES[name](config) - offered):
-            raise UnsupportedError(f"{name} {value}", NAME)
-    if config.hash_function not in HASH_FUNCTIONS:
-        raise UnsupportedError(f"the hash function {config.hash_function}", NAME)
-    if config.hash_lookahead_tokens > 0 and not library.is_later:
-        raise UnsupportedError("hash look-ahead", NAME)
-    if config.residency_sample_rate > 0:
-        raise UnsupportedError("residency samples on a given clock", NAME)
-    own, policy = library.policy, config.policy
+def check(config: ManagerConfig, can: Capabilities, own: Policy) -> None:
+    """Raise UnsupportedError for what this vLLM lacks. It checks itself how values fit together."""
     for choice in (*CHOICES, *LATER):
-        if getattr(policy, choice) != getattr(own, choice):
-            raise UnsupportedError(f"the policy {choice} = {getattr(policy, choice)!r}", NAME)
-    return _with_block_sizes(config)
+        if getattr(config.policy, choice) != getattr(own, choice):
+            said = f"the policy {choice} = {getattr(config.policy, choice)!r}"
+            raise UnsupportedError(said, NAME)
+    if lacks := lacking(config, can, hashes_matter=True):
+        raise UnsupportedError(", ".join(lacks), NAME)
 
 
-def _retains_more(spec: LayerSpec) -> bool:
-    return isinstance(spec, SlidingWindowSpec) and spec.extra_retained_tokens > 0
+def with_block_sizes(config: ManagerConfig) -> ManagerConfig:
+    """Return it with the block sizes that an engine would derive (KV-CFG-4, KV-CFG-5, KV-COORD-14).
 
-
-def _with_block_sizes(config: ManagerConfig) -> ManagerConfig:
-    """Given sizes stay, for vLLM to judge; missing ones follow KV-CFG-4, KV-CFG-5, KV-COORD-14."""
+    Given sizes stay, for vLLM to judge.
+    """
     specs = [group.spec for group in config.kv_cache.groups]
     sizes = [spec.block_size for spec in specs]
     cached = [spec.block_size for spec in specs if spec.prefix_cacheable] or sizes
