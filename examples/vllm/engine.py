@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,30 +46,9 @@ from kvfast.engines.vllm.versions import is_since
 
 END = 511
 """The token that ends a request."""
-OWN: Mapping[str, tuple[str, Mapping[str, Any]]] = MappingProxyType(
-    {
-        "offloading": ("OffloadingConnector", {"cpu_bytes_to_use": 4096 * 90}),
-        "simple": ("SimpleCPUOffloadConnector", {"cpu_bytes_to_use": 1 << 16}),
-        "simple, lazy": (
-            "SimpleCPUOffloadConnector",
-            {"cpu_bytes_to_use": 1 << 16, "lazy_offload": True},
-        ),
-        "nixl": ("NixlConnector", {}),
-        "mooncake": ("MooncakeConnector", {}),
-    }
-)
-"""vLLM's own connectors, with their options. The host holds somewhat more than the device."""
-PEER = MappingProxyType(
-    {
-        "remote_block_ids": ([1],),
-        "remote_engine_id": "peer",
-        "remote_host": "peer",
-        "remote_port": 1,
-        "remote_bootstrap_addr": "peer",
-        "tp_size": 1,
-    }
-)
-"""Another engine, of which only names are needed."""
+TABLES = MappingProxyType(tomllib.loads(Path(__file__).with_name("setups.toml").read_text("utf-8")))
+OWN: Mapping[str, Mapping[str, Any]] = TABLES["connectors"]
+"""vLLM's own connectors, with their options."""
 SECOND_RUNNER = "VLLM_USE_V2_MODEL_RUNNER"
 """1 for the model runner that 0.33 has on devices by default."""
 RETENTION = "VLLM_PREFIX_CACHE_RETENTION_INTERVAL"
@@ -205,12 +185,12 @@ def vllm_config(setup: Setup, model: str) -> Any:
 def connector_config(setup: Setup) -> Any:
     """Return the configuration of a connector that moves nothing, or of vLLM's own."""
     if setup.loads in OWN:
-        name, options = OWN[setup.loads]
+        options = dict(OWN[setup.loads])
         return KVTransferConfig(
-            kv_connector=name,
+            kv_connector=options.pop("name"),
             engine_id="engine",
             kv_role="kv_both",
-            kv_connector_extra_config=dict(options),
+            kv_connector_extra_config=options,
         )
     return KVTransferConfig(
         kv_connector="MadeUpConnector",
@@ -325,7 +305,7 @@ class Prompt:
         """Return the wish for a report; beside peers, who brings the prompt or gets it."""
         if setup.loads in ("nixl", "mooncake"):
             role = ("do_remote_prefill", "do_remote_decode", "")[crc32(self.name.encode()) % 3]
-            brings = PEER if role == "do_remote_prefill" else {}
+            brings = TABLES["peer"] if role == "do_remote_prefill" else {}
             peer = {"transfer_id": self.name, "remote_request_id": self.name, **brings}
             return {"kv_transfer_params": {role: True, **peer}} if role else None
         return {"kv_cache_report_mode": "full"} if self.reports_hits else None

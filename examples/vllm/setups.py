@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import torch
 
-from examples.vllm.engine import DENSE, Setup, attention, states
+from examples.vllm.engine import DENSE, TABLES, Setup, attention, states
 from kvfast.engines.vllm.versions import release
-
-TABLES = Path(__file__).with_suffix(".toml")
 
 
 def setups() -> Mapping[str, Setup]:
@@ -25,8 +21,8 @@ def setups() -> Mapping[str, Setup]:
 
 def every_setup() -> dict[str, Setup]:
     """Those, and what kvfast leaves to vLLM's manager."""
-    tables, found = tomllib.loads(TABLES.read_text("utf-8")), dict[str, Setup]()
-    for since, named in tables["since"].items():
+    found = dict[str, Setup]()
+    for since, named in TABLES["since"].items():
         for name, members in named.items() if int(since) <= release() else ():
             found[name] = setup_of(members, found)
     return found
@@ -37,8 +33,7 @@ def setup_of(members: dict[str, Any], others: Mapping[str, Setup]) -> Setup:
     own = dict(members)
     like = others[own.pop("like")] if "like" in own else Setup((), 0, 0, 0)
     if "specs" in own:
-        specs = tomllib.loads(TABLES.read_text("utf-8"))["specs"]
-        own["specs"] = tuple(_spec(**specs[name]) for name in own["specs"])
+        own["specs"] = tuple(_spec(**TABLES["specs"][name]) for name in own["specs"])
     return replace(like, **own)
 
 

@@ -23,6 +23,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.filterwarnings("ignore::DeprecationWarning"))
 
 
+@pytest.fixture(autouse=True)
+def records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the folder of a shadow's records."""
+    monkeypatch.setenv("KVSPEC_MONITOR_DIR", str(tmp_path))
+    return tmp_path
+
+
 @pytest.fixture(scope="module")
 def engine() -> Any:
     """`examples.vllm.engine`, prepared; skipped without vLLM."""

@@ -96,12 +96,6 @@ def request(name: str, tokens: list[int]) -> Any:
     )
 
 
-@pytest.fixture(autouse=True)
-def records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("KVSPEC_MONITOR_DIR", str(tmp_path))
-    return tmp_path
-
-
 def mirrored(report: Any = str, **options: Any) -> Mirror:
     return Mirror(find_implementation("kvref"), CONFIG, report, **options)
 

@@ -19,9 +19,8 @@ pytestmark = pytest.mark.usefixtures("engine", "later")
 
 
 @pytest.fixture(autouse=True)
-def hazards(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def hazards(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KVSPEC_SHADOW_HAZARDS", "1")
-    monkeypatch.setenv("KVSPEC_MONITOR_DIR", str(tmp_path))
 
 
 def no_flush(monkeypatch: pytest.MonkeyPatch) -> None:

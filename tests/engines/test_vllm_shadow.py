@@ -13,12 +13,6 @@ import pytest
 from kvfast.engines.vllm.versions import is_since
 
 
-@pytest.fixture(autouse=True)
-def records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("KVSPEC_MONITOR_DIR", str(tmp_path))
-    return tmp_path
-
-
 @pytest.fixture
 def scheduler(engine: Any, later: None) -> Any:
     from vllm.v1.core.sched import scheduler
