@@ -6,19 +6,17 @@ lists and its number of free blocks (docs/decisions/0022-what-a-small-manager-mu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 from kvspec.base import MEANINGLESS, BaseImplementation, BaseManager
 from kvspec.blocks import KVCacheBlocks
-from kvspec.config import ManagerConfig
 from kvspec.domains import is_int
 from kvspec.editions import NEWEST
 from kvspec.errors import InvalidArgumentError, StaleHitError, UnsupportedError
-from kvspec.interface import Capabilities, KVCacheManager
+from kvspec.interface import Capabilities
 from kvspec.request import RequestInput, RequestStatus
-from kvspec.requirements import lacking
 
 
 class SmallRequest:
@@ -102,20 +100,3 @@ class SmallImplementation(BaseImplementation):
             version=self.found_version,
             min_block_size_tokens=self.min_block_size_tokens,
         )
-
-    def create(
-        self,
-        config: ManagerConfig,
-        *,
-        check_invariants: bool = True,
-        clock: Callable[[], int] | None = None,
-    ) -> KVCacheManager:
-        """Make a manager with a fresh pool. It is not audited, because it has no snapshot."""
-        lacks = lacking(config, self.capabilities, hashes_matter=False)
-        if lacks:
-            raise UnsupportedError(", ".join(lacks), self.name)
-        return cast(KVCacheManager, self.make_manager(config))
-
-    def make_manager(self, config: ManagerConfig) -> SmallManager:
-        """Make the other project's manager with the contract's calls."""
-        raise NotImplementedError

@@ -211,13 +211,17 @@ class BaseImplementation:
         check_invariants: bool = True,
         clock: Callable[[], int] | None = None,
     ) -> KVCacheManager:
-        """Make a manager of `manager_class`; UnsupportedError if the configuration needs more."""
+        """Make a manager; UnsupportedError if the configuration needs more. It is not audited."""
         # Late: what a configuration needs is worked out beside the checks.
         from kvspec.requirements import lacking
 
         lacks = lacking(config, self.capabilities, hashes_matter=False)
         if lacks:
             raise UnsupportedError(", ".join(lacks), self.name)
+        return self.make_manager(config)
+
+    def make_manager(self, config: ManagerConfig) -> KVCacheManager:
+        """Make a manager of `manager_class`; the configuration needs nothing that is lacking."""
         return cast(KVCacheManager, self.manager_class(config))
 
     def make_request(self, manager: KVCacheManager, request: RequestInput) -> Request:
