@@ -12,7 +12,6 @@ from typing import Any, cast
 import pytest
 
 import kvref
-from examples.own_manager.final import MyManager
 from kvcheck.discovery import find_implementation
 from kvcheck.judge import suite
 from kvcheck.judge.applying import rule_outcomes
@@ -37,13 +36,11 @@ from kvcheck.rules.example import NOTHING
 from kvcheck.tools.view import load
 from kvref.block_pool import BlockPool
 from kvref.implementation import ReferenceImplementation
-from kvspec.base import BaseRequest
-from kvspec.blocks import KVCacheBlocks
-from kvspec.errors import UnsupportedError
 from kvspec.interface import Implementation
 from kvspec.policy import Policy
 from kvspec.record import Operation
 from kvspec.record_file import read_trace
+from tests.device.mistakes import planted
 from tests.mistakes import POOLS, mistaken
 from tests.programs import SCENARIOS
 from tests.stand_ins import LeaksTheFirst, minimal
@@ -184,23 +181,11 @@ def test_a_file_of_known_differences_has_a_cause_once(queues: tuple[Report, Suit
     assert len(findings(report)) == len(suite.found.violations) < len(report.violations)
 
 
-class Refuses(MyManager):
-    """Refuses to allocate after a hit, and crashes for who is running."""
-
-    def allocate_slots(
-        self, request: BaseRequest, num_new_tokens: int, **options: Any
-    ) -> KVCacheBlocks | None:
-        if options.get("num_new_computed_tokens"):
-            raise UnsupportedError("a hit", "minimal")
-        if request.num_computed_tokens:
-            raise KeyError(request.request_id)
-        return super().allocate_slots(request, num_new_tokens, **options)
-
-
 def test_a_refusal_hides_no_crash_of_the_same_call() -> None:
     options = Options(Level.SAFETY, Budget(0.0, 20, 5.0).counted(60))
-    suite = Suite(minimal(Refuses), None, options)
-    report = suite.run()
+    suite = Suite(minimal(), None, options)
+    with find("Refuses", planted(Path(__file__).with_name("sharing.diff"))).make():
+        report = suite.run()
     ended = ("KV-ERR-1", "legal_calls_succeed")
     assert ended in suite.found.violations
     told = {each.place for each in report.violations if each.kind == ended}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import xml.etree.ElementTree as ET
 from collections import Counter
 from dataclasses import replace
@@ -10,12 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from kvcheck.judge.expected import MOST_BYTES, Asked, compare, expected_text, read_expected, renewed
+from kvcheck.judge.expected import Asked, compare, expected_text, read_expected, renewed
 from kvcheck.judge.findings import RANDOM, Finding
 from kvcheck.judge.options import Budget, Options
 from kvcheck.judge.outcome import Report
 from kvcheck.play.verdicts import Level, Violation
 from kvspec.errors import FormatError
+from tests.cases import Case, cases
 from tests.commands import kvspec
 from tests.programs import SCENARIOS
 
@@ -41,32 +43,24 @@ def known(cause: str, *shown_by: str, reason: str = "") -> Finding:
     return Finding("KV-SW-1", cause, shown_by, reason)
 
 
-@pytest.mark.parametrize(
-    ("listed", "found", "looked_at", "said"),
-    [
-        (known("a", CHECK), {"a": (CHECK,)}, "directed", "known"),
-        (known("a", CHECK), {"a": (CHECK, OTHER)}, "vectors directed", "new"),
-        (known("a", CHECK, OTHER), {"a": (CHECK,)}, "vectors directed", "known gone"),
-        (known("a", CHECK, OTHER), {"a": (CHECK,)}, "directed", "known"),
-        (known("a", CHECK), {}, "vectors", "not_seen"),
-        (known("a", CHECK), {}, "vectors directed", "gone"),
-        (known("a", CHECK), {"b": (CHECK,)}, "directed", "new gone"),
-        (known("a", RANDOM), {}, "vectors directed", "not_seen"),
-        (known("a", RANDOM), {"a": (RANDOM,)}, "directed", "known"),
-        (known("a", RANDOM), {"a": (CHECK,)}, "directed", "new"),
-        (known("a", RANDOM), {"b": (RANDOM,)}, "directed", "new not_seen"),
-        (known("a", CHECK), {"a": (RANDOM,)}, "vectors", "known"),
-        (known("a", CHECK), {"a": (RANDOM,)}, "directed", "known gone"),
-    ],
-)
-def test_only_what_was_looked_for_can_be_gone(
-    listed: Finding, found: dict[str, tuple[str, ...]], looked_at: str, said: str
-) -> None:
-    run = report(looked_at, **found)
+SHOWN_BY = {"directed": CHECK, "vectors": OTHER, "random": RANDOM}
+
+
+def shown(cause: str, _by: str, *names: str) -> dict[str, tuple[str, ...]]:
+    return {cause: tuple(map(SHOWN_BY.__getitem__, names))}
+
+
+@pytest.mark.parametrize("case", cases(__file__, "gone.txt"), ids=str)
+def test_only_what_was_looked_for_can_be_gone(case: Case) -> None:
+    before, now, looked_at = case.name.split("; ")
+    ((cause, checks),) = shown(*before.split()).items()
+    listed = known(cause, *checks)
+    run = report(looked_at.partition(" ")[2], **shown(*now.split()) if now != "nothing" else {})
     compared = compare(FILE, [listed], run)
     states = ("known", "new", "gone", "not_seen")
-    assert " ".join(state for state in states if getattr(compared, state)) == said
-    assert compared.agrees == (not {"new", "gone"} & set(said.split()))
+    said = [state for state in states if getattr(compared, state)]
+    case.expect([" ".join(said)])
+    assert compared.agrees == (not {"new", "gone"} & {*said})
     again = compare(FILE, renewed([listed], run), run)
     assert again.agrees, "the file that is written agrees with the run that wrote it"
 
@@ -85,34 +79,19 @@ def test_what_is_written_is_read_again(tmp_path: Path) -> None:
     assert read_expected(path, replace(ASKED, subject="another")) == listed
 
 
-@pytest.mark.parametrize(
-    ("before", "after", "told"),
-    [
-        ('level = "identity"', 'level = "safety"', "'level': of another run: 'safety' there"),
-        ('profile = "default"', 'profile = "old"', "'profile': of another run"),
-        ('oracle = "kvref"', 'oracle = "mine"', "'oracle': of another run"),
-        ('"*"', '"KV-*"', "'rules': of another run"),
-        ('level = "identity"', "", "'level': missing"),
-        ("[[known]]", "[[known]", "is not TOML"),
-        ("[[known]]", "[[finding]]", "unknown"),
-        ('cause = "b"', 'cause = "a"', "twice"),
-        ('reason = ""', "reason = 3", "reason"),
-        ('reason = ""', f'reason = "{"x" * 501}"', "longer than 500 characters"),
-        ('reason = ""', f"reason{'.a' * 2**11} = 1", "a line of more than"),
-        ('"directed a window",', "", "empty"),
-        ("#", "#" * MOST_BYTES, "longer than"),
-    ],
-)
-def test_a_damaged_file_and_one_of_another_run_are_refused(
-    before: str, after: str, told: str, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("case", cases(__file__, "damaged.txt"), ids=str)
+def test_a_damaged_file_and_one_of_another_run_are_refused(case: Case, tmp_path: Path) -> None:
+    before, after = (
+        re.sub(r"\((\S+) × (\d+)\)", lambda found: found[1] * int(found[2]), part)
+        for part in case.name.split(" -> ")
+    )
     path = tmp_path / "known.toml"
     written = expected_text(ASKED, [known("a", CHECK), known("b", OTHER)])
     assert before in written
-    path.write_text(written.replace(before, after, 1), "utf-8")
+    path.write_text(written.replace(before, "" if after == "nothing" else after, 1), "utf-8")
     with pytest.raises(FormatError, match=r"known\.toml") as refused:
         read_expected(path, ASKED)
-    assert told in str(refused.value)
+    assert case.said[0] in str(refused.value)
 
 
 @pytest.fixture(scope="module")

@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from copy import copy
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import kvref
-from examples.own_manager.final import MyManager
 from kvcheck.discovery import find_implementation
 from kvcheck.judge.applying import rule_outcomes
 from kvcheck.judge.options import Budget, Options
 from kvcheck.judge.outcome import Report, Verdict
 from kvcheck.judge.suite import Suite
+from kvcheck.mistakes import Mistake
 from kvcheck.play.fit import needs, random_program
 from kvcheck.play.steps import Admit, Arrive, Break, Evict, NewStep, Program, Release, Run
 from kvcheck.play.verdicts import Level
 from kvcheck.remote.client import RemoteImplementation
 from kvref.implementation import ReferenceImplementation
-from kvspec.base import BaseRequest
-from kvspec.blocks import KVCacheBlocks, PrefixHit
 from kvspec.config import KVCacheConfig, KVCacheGroup, ManagerConfig
 from kvspec.errors import UnsupportedError
 from kvspec.interface import Capabilities, Feature, KVCacheManager
@@ -30,10 +28,11 @@ from kvspec.policy import Policy
 from kvspec.request import RequestInput
 from kvspec.requirements import LIMITS, VALUES
 from kvspec.specs import FullAttentionSpec, MambaSpec, RSWASpec
+from tests.device.mistakes import planted
 from tests.judge.declared import Declared
 from tests.programs import SCENARIOS
 from tests.remote.servers import config, serve
-from tests.stand_ins import LeaksTheFirst, minimal
+from tests.stand_ins import minimal
 
 REFERENCE = kvref.implementation()
 ALL = REFERENCE.capabilities
@@ -42,9 +41,9 @@ BASE = replace(
 )
 
 
-def checked(manager_class: type[MyManager] = MyManager, seconds: float = 0.0) -> Report:
+def checked(seconds: float = 0.0) -> Report:
     options = Options(Level.SAFETY, Budget(seconds, 20))
-    return Suite(minimal(manager_class), None, options).run()
+    return Suite(minimal(), None, options).run()
 
 
 def test_a_small_manager_is_judged_at_safety() -> None:
@@ -64,55 +63,14 @@ def test_what_is_left_out_names_what_is_lacking() -> None:
     assert "KV-FULL-2" not in left_out
 
 
-class OverwritesSharedBlocks(MyManager):
-    """A new request gets blocks that somebody else uses."""
-
-    def take(self) -> int:
-        used = [block for blocks in self.tables.values() for block in blocks]
-        return used[0] if len(used) > 2 else super().take()
-
-
-class KeepsStaleIdentities(MyManager):
-    """A block that is taken again is still found under its old content."""
-
-    def take(self) -> int:
-        return self.free_blocks.pop(0)
-
-
-class HitsEverything(MyManager):
-    def get_computed_blocks(self, request: BaseRequest) -> PrefixHit:
-        longer = copy(request)
-        longer.token_ids = [*request.token_ids, 0]
-        return super().get_computed_blocks(longer)
-
-
-class ChangesOnErrors(MyManager):
-    """A refused call has released the request's blocks."""
-
-    def allocate_slots(self, *given: Any, **options: Any) -> KVCacheBlocks | None:
-        try:
-            return super().allocate_slots(*given, **options)
-        except ValueError:
-            self.free_blocks.pop()
-            raise
-
-
 @pytest.mark.parametrize(
-    ("broken", "rules"),
-    [
-        (OverwritesSharedBlocks, {"KV-POOL-3", "KV-POOL-15", "KV-POOL-17", "KV-HASH-1"}),
-        (LeaksTheFirst, {"KV-POOL-15"}),
-        (KeepsStaleIdentities, {"KV-HASH-1", "KV-POOL-15", "KV-POOL-17"}),
-        (HitsEverything, {"KV-MGR-1"}),
-        (ChangesOnErrors, {"KV-ERR-2", "KV-POOL-15"}),
-    ],
+    "mistake", planted(Path(__file__).with_name("small.diff")), ids=lambda one: str(one.id)
 )
-def test_a_broken_small_manager_is_caught_from_outside(
-    broken: type[MyManager], rules: set[str]
-) -> None:
-    found = {violation.rule for violation in checked(broken).violations}
+def test_a_broken_small_manager_is_caught_from_outside(mistake: Mistake) -> None:
+    with mistake.make():
+        found = {violation.rule for violation in checked().violations}
     assert found
-    assert found <= rules
+    assert found <= {*mistake.rules}
 
 
 STEPS = (

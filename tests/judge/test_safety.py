@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from examples.own_manager.final import MyManager
+from kvcheck.mistakes import find
 from kvcheck.play.left_out import LeftOut
 from kvcheck.play.shadow.content import Content
 from kvcheck.play.shadow.content_check import ContentCheck
@@ -19,8 +20,6 @@ from kvcheck.rules.example import Example, example_violation
 from kvcheck.rules.notation.setting import spec_of
 from kvcheck.rules.notation.values import Reader
 from kvcheck.rules.specs import SMALL
-from kvspec.base import BaseRequest
-from kvspec.blocks import KVCacheBlocks
 from kvspec.config import KVCacheConfig, KVCacheGroup, ManagerConfig
 from kvspec.errors import InvariantViolation
 from kvspec.interface import Feature, Implementation
@@ -31,6 +30,7 @@ from kvspec.specs import (
     LayerSpec,
 )
 from tests.cases import Case, cases, words
+from tests.device.mistakes import planted
 from tests.mistakes import mistaken
 from tests.programs import CFG, SCENARIOS, A, configure
 from tests.stand_ins import minimal
@@ -130,62 +130,28 @@ STEPS = (
 )
 
 
-class SharesDuplicates(MyManager):
-    """A full block gives way to the block that was found for its prefix."""
-
-    def allocate_slots(
-        self, request: BaseRequest, num_new_tokens: int, **options: Any
-    ) -> KVCacheBlocks | None:
-        before = dict(self.cached)
-        result = super().allocate_slots(request, num_new_tokens, **options)
-        table = self.tables.get(request.request_id, [])
-        for index, block in enumerate(table):
-            key = self.content(request, index)
-            if self.cached.get(key) == block and len(key) == (index + 1) * self.block_size:
-                self.replace(table, index, self.stand_in(key, before.get(key, block)))
-        return result
-
-    def stand_in(self, key: tuple[int, ...], known: int) -> int:
-        self.cached[key] = known
-        return known
-
-    def replace(self, table: list[int], index: int, other: int) -> None:
-        old = table[index]
-        if old == other or not self.num_users[other]:
-            return
-        table[index] = other
-        self.num_users[other] += 1
-        self.num_users[old] -= 1
-        if not self.num_users[old]:
-            self.free_blocks.append(old)
+SHARING = planted(Path(__file__).with_name("sharing.diff"))
 
 
-class SharesAnything(SharesDuplicates):
-    """The block that gives way is replaced by one with other content."""
-
-    def stand_in(self, key: tuple[int, ...], known: int) -> int:
-        other = [block for found, block in self.cached.items() if found != key]
-        return other[0] if other and key[:1] == (0,) else super().stand_in(key, known)
-
-
-def verdict(manager_class: type[MyManager], *features: Feature) -> Violation | None:
-    subject = minimal(manager_class, frozenset(features))
-    return first_violation(Program(CONFIG, STEPS), subject, Level.SAFETY)
+def verdict(mistake: str, *features: Feature) -> Violation | None:
+    subject = minimal(features=frozenset(features))
+    with find(mistake, SHARING).make():
+        return first_violation(Program(CONFIG, STEPS), subject, Level.SAFETY)
 
 
 def test_a_block_with_the_same_content_may_take_the_place_of_another() -> None:
-    assert verdict(MyManager) is None
-    assert verdict(SharesDuplicates) is None
+    assert first_violation(Program(CONFIG, STEPS), minimal(), Level.SAFETY) is None
+    assert verdict("SharesDuplicates") is None
 
 
 def test_who_promises_stable_lists_is_judged_by_them() -> None:
-    found = verdict(SharesDuplicates, Feature.STABLE_LISTS)
+    found = verdict("SharesDuplicates", Feature.STABLE_LISTS)
     assert found is not None
     assert (found.rule, found.name) == ("KV-GRP-1", "a_list_only_grows_or_turns_null")
 
 
 def test_a_block_with_other_content_is_found_all_the_same() -> None:
-    found = verdict(SharesAnything)
+    found = verdict("SharesAnything")
     assert found is not None
     assert found.rule in ("KV-HASH-1", "KV-POOL-17")
 
