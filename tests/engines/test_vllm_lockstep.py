@@ -71,6 +71,7 @@ IN_ANY: tuple[tuple[str, str, object], ...] = (
 )
 IN_033: tuple[tuple[str, str, object], ...] = (
     ("full, drafts", "updates.Update.caches", lambda update: False),
+    ("full, loads fail", "manager.KvfastManager.withdraw", nothing),
     ("full", "updates.Update.prefilled", nothing),
     ("full, sessions", "updates.Update.remove_stopped", nothing),
     ("full, pooling", "updates.Update.told", lambda update, *told: told[:3]),

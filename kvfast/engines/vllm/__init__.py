@@ -25,9 +25,9 @@ def __getattr__(name: str) -> object:
         except UnsupportedEngineError as error:
             if error.found is None:
                 raise
-            from kvfast.engines.vllm import untried
+            from kvfast.engines.vllm.untried import untried
 
-            return getattr(untried, name)
+            return untried(name, error)
         from kvfast.engines.vllm import schedulers
 
         return getattr(schedulers, name)

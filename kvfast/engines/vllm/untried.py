@@ -2,34 +2,24 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any
 
-from vllm.logger import init_logger
-from vllm.v1.core.sched.async_scheduler import AsyncScheduler
-from vllm.v1.core.sched.scheduler import Scheduler
-
-from kvfast.engines.vllm.versions import UnsupportedEngineError, release
+from kvfast.engines.vllm.versions import UnsupportedEngineError
 
 
-class Untried:
-    """Says in the log that vLLM's own manager is used, and why."""
+def untried(name: str, why: UnsupportedEngineError) -> type:
+    """Return vLLM's scheduler; a line in the log says that its own manager is used, and why."""
+    stock = name.removeprefix("Kvfast")
+    file = "async_scheduler" if stock.startswith("Async") else "scheduler"
+    base: Any = getattr(import_module(f"vllm.v1.core.sched.{file}"), stock)
 
-    kvfast_reason: str
+    class Untried(base):  # type: ignore[misc]  # vLLM has no types where it is not installed
+        kvfast_reason = str(why)
 
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        try:
-            release()
-        except UnsupportedEngineError as error:
-            self.kvfast_reason = str(error)
-            logger = init_logger("vllm.kvfast")
-            logger.warning("%s. vLLM's own manager is used.", error)
+        def __init__(self, *args: Any, **options: Any) -> None:
+            super().__init__(*args, **options)
+            logger = import_module("vllm.logger").init_logger("vllm.kvfast")
+            logger.warning("%s. vLLM's own manager is used.", why)
 
-
-# vLLM has no types where it is not installed.
-class KvfastScheduler(Untried, Scheduler):  # type: ignore[misc]
-    """vLLM's scheduler."""
-
-
-class KvfastAsyncScheduler(Untried, AsyncScheduler):  # type: ignore[misc]
-    """vLLM's asynchronous scheduler."""
+    return Untried
