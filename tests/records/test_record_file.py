@@ -6,25 +6,20 @@ import gzip
 import json
 import os
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import pytest
 
-from kvcheck.play.player import Player
-from kvcheck.play.state import look, observed
 from kvcheck.records.select import shipped_records
 from kvcheck.records.trace import replay_trace
 from kvcheck.tools.view import NotShownError, load
 from kvref import ReferenceImplementation
-from kvspec.config import ManagerConfig
 from kvspec.errors import FormatError
-from kvspec.record import Footer, Header, Observed, Operation, PlanningHeader, PlanningRecord
+from kvspec.record import Footer, Header, Operation, PlanningHeader, PlanningRecord
 from kvspec.record_file import read_header, read_planning, read_trace, write_trace
 from tests.cases import Case, cases
-from tests.contract.builders import make_config
-from tests.records.changed import Tape
+from tests.records.changed import Tape, fields
 
 SMALL = shipped_records() / "life_of_blocks.jsonl"
 LARGE = shipped_records() / "identities.jsonl"
@@ -129,7 +124,7 @@ def test_malformed_records_are_refused(tmp_path: Path, case: Case) -> None:
         case.expect([refused(path, read_planning)])
     else:
         is_started = verb == "started"
-        lines = lines_of(recorded(tmp_path / "r.jsonl") if is_started else SMALL)
+        lines = lines_of(STARTED if is_started else SMALL)
         for change in (record if is_started else case.name).split("; "):
             spoil(lines, change)
         case.expect([refused(write_lines(path, lines), read_trace)])
@@ -224,65 +219,14 @@ def _text(path: Path) -> list[str]:
 
 
 REFERENCE = ReferenceImplementation()
-Step: TypeAlias = tuple[str, str | None, dict[str, Any]]
-
-FIRST: Step = ("new_request", "a", {"prompt_token_ids": [1, 2, 3, 4, 5]})
-ALLOCATE = {"num_computed_tokens": 0, "status": "WAITING", "num_new_tokens": 5}
-BEFORE: tuple[Step, ...] = (FIRST, ("allocate_slots", "a", ALLOCATE), ("free", "a", {}))
-AFTER: tuple[Step, ...] = (
-    ("new_request", "b", {"prompt_token_ids": [1, 2, 3, 4, 6]}),
-    ("get_computed_blocks", "b", {}),
-    (
-        "allocate_slots",
-        "b",
-        {**ALLOCATE, "num_new_tokens": 1}
-        | {"num_new_computed_tokens": 4, "new_computed_blocks": [[1, 2]]},
-    ),
-    ("take_events", None, {}),
-    ("free", "b", {}),
+STARTED, STARTED_LARGE = (
+    Path(__file__).with_name(name) for name in ("started.jsonl", "started_large.jsonl")
 )
+"""Two requests; the second one is recorded, and its allocation shows no state."""
 
 
-def config(num_blocks: int) -> ManagerConfig:
-    return make_config(num_blocks, 2, max_model_len_tokens=16, enable_events=True)
-
-
-def recorded(
-    path: Path, num_blocks: int = 6, alter: Callable[[Operation], Operation] = lambda line: line
-) -> Path:
-    """Record `AFTER` from the state left by `BEFORE`; the allocation shows no state."""
-    manager = REFERENCE.create(config(num_blocks))
-    player = Player(REFERENCE, manager)
-    for name, request, arguments in BEFORE:
-        player.perform(name, request, arguments)
-    view = look(manager)
-    header = Header(manager.config, manager.none_hash, None, start=view.snapshot)
-    header = replace(header, initial=observed(view, None, is_small=header.is_small))
-    lines = []
-    for index, (name, request, arguments) in enumerate(AFTER):
-        result = player.perform(name, request, arguments).result
-        after = look(manager)
-        seen = observed(after, view, is_small=header.is_small)
-        uncompared: tuple[str, ...] = ()
-        if name == "allocate_slots":
-            uncompared, seen = ("state",), Observed(after.num_free_blocks, after.usage)
-        else:
-            view = after
-        if name == "take_events":
-            uncompared = ("result",)  # it mentions request a as well
-        line = Operation(index, name, request, arguments, seen, result, uncompared=uncompared)
-        lines.append(alter(line))
-    write_trace(path, header, lines, {})
-    return path
-
-
-def at(index: int, **changes: Any) -> Callable[[Operation], Operation]:
-    return lambda line: replace(line, **changes) if line.index == index else line
-
-
-@pytest.mark.parametrize("num_blocks", [6, 70])
-def test_a_record_that_starts_from_a_state_replays(tmp_path: Path, num_blocks: int) -> None:
-    path = recorded(tmp_path / "r.jsonl", num_blocks)
+@pytest.mark.parametrize("path", [STARTED, STARTED_LARGE], ids=["small", "large"])
+def test_a_record_that_starts_from_a_state_replays(tmp_path: Path, path: Path) -> None:
     assert json.loads(path.read_text().splitlines()[0])["version"] == 2
     header, *rest = read_trace(path)
     assert isinstance(header, Header)
@@ -294,48 +238,23 @@ def test_a_record_that_starts_from_a_state_replays(tmp_path: Path, num_blocks: i
     assert result.compared == 5
 
 
-@pytest.mark.parametrize(
-    ("alter", "differs_at"),
-    [
-        (at(2, result=[[5]]), "operation 2"),
-        (at(2, observed=Observed(5, 0.0)), "operation 2"),
-        (at(4, raises="ValueError"), "operation 4"),
-        (at(4, observed=Observed(2, 0.6)), "operation 4"),
-        (at(3, uncompared=()), "operation 3"),
-        (at(3, result=[], uncompared=("result",)), None),
-        (at(2, uncompared=()), "operation 2"),
-    ],
-    ids=[
-        "an answer without its state is compared",
-        "free blocks are compared always",
-        "what comes after is compared",
-        "states after a gap are compared",
-        "events queued before the start are missing",
-        "an uncompared answer",
-        "a state that is said to be unchanged",
-    ],
-)
-def test_what_is_not_left_out_is_compared(
-    tmp_path: Path, alter: Callable[[Operation], Operation], differs_at: str | None
-) -> None:
-    mismatch = replay_trace(recorded(tmp_path / "r.jsonl", alter=alter), REFERENCE).mismatch
-    if differs_at is None:
-        assert mismatch is None
-    else:
-        assert mismatch is not None
-        assert mismatch.what.startswith(differs_at)
+@pytest.mark.parametrize("case", cases(__file__, "compared.txt"), ids=str)
+def test_what_is_not_left_out_is_compared(tmp_path: Path, case: Case) -> None:
+    lines = lines_of(STARTED)
+    for change in case.given:
+        spoil(lines, change)
+    mismatch = replay_trace(write_lines(tmp_path / "r.jsonl", lines), REFERENCE).mismatch
+    case.expect([f"{mismatch.what}: {', '.join(fields(mismatch))}" if mismatch else "passes"])
 
 
-def test_a_page_shows_a_record_that_starts_from_a_state(tmp_path: Path) -> None:
-    small = recorded(tmp_path / "r.jsonl")
-    shown = load(small)
+def test_a_page_shows_a_record_that_starts_from_a_state() -> None:
+    shown = load(STARTED)
     assert len(shown.frames) == 6
     assert any("without the state" in note for note in shown.notes)
     assert shown.frames[3].state.fields["ref_cnt"] == [0] * 6
-    told = load(small, REFERENCE)
+    told = load(STARTED, REFERENCE)
     assert told.violation is None
     assert told.frames[3].state.fields["ref_cnt"] == [0, 1, 1, 1, 0, 0]
-    large = recorded(tmp_path / "large.jsonl", 70)
     with pytest.raises(NotShownError):
-        load(large)
-    assert len(load(large, REFERENCE).frames) == 6
+        load(STARTED_LARGE)
+    assert len(load(STARTED_LARGE, REFERENCE).frames) == 6
