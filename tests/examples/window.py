@@ -10,41 +10,14 @@ import shutil
 import tempfile
 from pathlib import Path
 
+from tests.cases import cases
 from tests.remote.test_example_servers import RUST, broken_rules
 from tests.source import ROOT, write_behind
 
 PAGE = ROOT / "docs/implement-your-own.md"
 MARK = "<!-- `python -m tests.examples.window` writes this table -->\n"
 
-STEPS = (
-    (
-        "blocks before the window are given back, and not counted as needed",
-        "window.map_or(0, |window| (computed - window + 1).max(0) / self.size(group))",
-        "window.map_or(0, |_| (computed - computed) / self.size(group))",
-    ),
-    (
-        "a hit in a window is a run of blocks at its end, null before it",
-        "if self.config.groups[first].window.is_some() {",
-        "if self.config.groups[first].window.is_some_and(|_| false) {",
-    ),
-    (
-        "a shorter hit in the window shortens that of the others",
-        "let is_full = |members: &[usize]| self.config.groups[members[0]].window.is_none();",
-        "let is_full = |members: &[usize]| members.len() < 9;",
-    ),
-    (
-        "only blocks that a hit can use are cached",
-        "let is_wanted = is_full || tail >= period",
-        "let is_wanted = is_full || tail > 0 || tail >= period",
-    ),
-    (
-        "only blocks of full attention are zeroed",
-        "if self.config.groups[group].window.is_none() {",
-        "if self.config.groups[group].window.is_none_or(|_| true) {",
-    ),
-)
-"""In the order in which one adds them: what it is, how it stands in manager.rs, and without it."""
-
+STEPS = cases(__file__, "window.txt")
 NOTHING = "the type is declared, and treated as full attention"
 SHOWN = 4
 
@@ -55,15 +28,11 @@ def versions() -> list[tuple[str, str]]:
     found = []
     for number in range(len(STEPS) + 1):
         text = whole
-        for _, there, without in STEPS[number:]:
+        for step in STEPS[number:]:
+            there, without = step.given
             assert text.count(there) == 1, there
             text = text.replace(there, without)
-        added = (
-            STEPS[number - 1][0]
-            if number
-            else "the type is declared, and treated as full attention"
-        )
-        found.append((added, text))
+        found.append((STEPS[number - 1].name if number else NOTHING, text))
     return found
 
 

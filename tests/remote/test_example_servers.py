@@ -20,6 +20,7 @@ from kvcheck.judge.suite import Suite
 from kvcheck.play.verdicts import Level
 from kvcheck.remote.client import RemoteImplementation
 from kvspec.errors import UnsupportedError
+from tests.cases import cases
 from tests.remote.servers import FULL, MAMBA, WINDOW, config, request_input
 from tests.source import ROOT
 
@@ -43,43 +44,30 @@ class Example:
         return program
 
 
+def mistakes(language: str) -> tuple[tuple[str, str, str, str], ...]:
+    found = []
+    for each in cases(__file__, "mistakes.txt"):
+        spoken, file, rule = each.name.split()
+        there, wrong = (*each.given, "")[:2]
+        if spoken == language:
+            found.append((file, there, wrong, rule))
+    return tuple(found)
+
+
 CPP = Example(
     ROOT / "examples/cpp",
     "server.cpp",
     "g++",
     ("-std=c++17", "-O0", "-Wall", "-Wextra", "-Wpedantic", "-Werror"),
-    (
-    ("pool.hpp", "insert(front, block)", "insert(block ? queue.end() : front, block)", "KV-POOL-6"),
-    ("pool.hpp", "found->second.front()", "found->second.back()", "KV-POOL-13"),
-    ("pool.hpp", "forget(block);  // KV-POOL-4", "", "KV-POOL-4"),
-    ("group.hpp", "config.window + 1, std", "config.window + 2, std", "KV-SW-1"),
-    ("group.hpp", "ceiling(config.window - 1,", "ceiling(config.window,", "KV-SW-2"),
-    ("group.hpp", "is_free(block); });", "is_free(block) && block < 0; });", "KV-GRP-4"),
-    ("manager.hpp", "hit(request, request.num_tokens() - 1)", "hit(request, request.num_tokens())",
-     "KV-MGR-1"),
-    ("manager.hpp", "release({blocks.rbegin(), blocks.rend()})", "release(blocks)", "KV-POOL-8"),
-    ("manager.hpp", "num_tokens - num_tokens % config.alignment", "num_tokens", "KV-COORD-13"),
-    ("request.hpp", "start == 0 && !salt.empty()", "!salt.empty()", "KV-HASH-10"),
-    ),
-)  # fmt: skip
+    mistakes("cpp"),
+)
 RUST = Example(
     ROOT / "examples/rust/src",
     "main.rs",
     "rustc",
     ("--edition", "2021", "-C", "opt-level=1", "-D", "warnings"),
-    (
-    ("manager.rs", "computed - window + 1)", "computed - window + 2)", "KV-SW-1"),
-    ("manager.rs", "(window - 1 + self.size", "(window + self.size", "KV-SW-2"),
-    ("manager.rs", "entry.blocks.into_iter().rev()", "entry.blocks.into_iter()", "KV-POOL-8"),
-    ("manager.rs", "as i64 - 1; // one token", "as i64; // one token", "KV-MGR-1"),
-    ("manager.rs", "+ revived", "+ 0 * revived", "KV-GRP-4"),
-    ("manager.rs", "end % self.config.alignment; // KV-COORD-13", "end % 1;", "KV-COORD-13"),
-    ("pool.rs", "queue.push_front(block)", "queue.push_back(block)", "KV-POOL-6"),
-    ("pool.rs", "copies[0]", "copies[copies.len() - 1]", "KV-POOL-13"),
-    ("pool.rs", "self.queue.retain(|free| *free != block);", "", "KV-POOL-5"),
-    ("sha256.rs", "0x100..=0xffff =>", "0x100..=0xfffe =>", "KV-HASH-2"),
-    ),
-)  # fmt: skip
+    mistakes("rust"),
+)
 MISTAKES = [
     pytest.param(example, mistake, id=f"{example.main}-{mistake[3]}")
     for example in (CPP, RUST)
