@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
 from functools import cache
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -21,16 +21,17 @@ import pytest
 import kvcheck
 import kvfast
 import kvref
-from examples.embed.engine import Engine, Sequence
+from examples.embed.engine import Engine
 from examples.embed.workers import Batch, Store, Workers, sampled
+from kvcheck.mistakes import find
 from kvfast._implementation import FastImplementation
-from kvspec.batched import StepPlan, StepResult
 from kvspec.config import KVCacheConfig, KVCacheGroup, ManagerConfig
 from kvspec.errors import InvalidArgumentError
 from kvspec.interface import Implementation, KVCacheManager
 from kvspec.request import Request, RequestInput
 from kvspec.sequential import batched_of
 from kvspec.specs import FullAttentionSpec
+from tests.device.mistakes import planted
 
 NUM_ENGINES, NUM_DEEP = 60, 10_000
 MAX_STEPS_WITHOUT_PROGRESS = 60
@@ -58,7 +59,6 @@ class Life:
         implementation: Implementation,
         engine_class: type[Engine] = Engine,
         seen: Counter[str] | None = None,
-        workers_class: type[WatchedWorkers] = WatchedWorkers,
     ) -> None:
         self.random, self.seen = Random(seed), Counter[str]() if seen is None else seen
         draw = self.random
@@ -71,7 +71,7 @@ class Life:
         self.implementation = implementation
         manager = implementation.create(config, check_invariants=False)
         self.batched = batched_of(implementation, manager)
-        self.workers = workers = workers_class(self.num_blocks, self.size, 2 * MAX_RUNNING)
+        self.workers = workers = WatchedWorkers(self.num_blocks, self.size, 2 * MAX_RUNNING)
         texts = [[draw.randrange(1000) for _ in range(self.most)] for _ in range(3)]
         self.texts = texts
         store = Store(workers, texts[:2], num_steps=draw.randint(1, 6), fails=self.fails)
@@ -213,79 +213,25 @@ def test_no_engine_of_very_many_stands_still() -> None:
         Life(seed, kvfast.implementation()).live()
 
 
-class KeepsWhatHasLoaded(Engine):
-    """A request is not preempted before its first step behind a load (KV-LIVE-4)."""
-
-    def end_loads(self) -> None:
-        before = list(self.running)
-        super().end_loads()
-        for one in self.running:
-            if one not in before:
-                one.loaded = one.request.num_computed_tokens  # type: ignore[attr-defined]
-
-    def planned(self, finished: list[int]) -> tuple[StepPlan, list[Sequence]]:
-        last = self.running[-1] if self.running else None
-        if last and getattr(last, "loaded", -1) == last.request.num_computed_tokens:
-            self.was_refused = False
-        return super().planned(finished)
+EMBED = planted(Path(__file__).with_name("embed.diff"))
+SEEN = {
+    "KeepsWhatHasLoaded": "stands still",
+    "ForgetsWhatIsLeft": "other tokens",
+    "KeepsThePreempted": "it is new",
+    "AppliesNoDeltas": "table",
+    "ZeroesTooLate": "other tokens",
+    "WritesOneSlotOn": "nobody holds the block",
+}
 
 
-class ForgetsWhatIsLeft(Engine):
-    """Rows that did not fit are never fetched."""
-
-    def batch(self, granted: list[Sequence], result: StepResult) -> Batch:
-        return super().batch(granted, replace(result, num_deltas_left=0))
-
-
-class KeepsThePreempted(Engine):
-    """The youngest returns to the queue, but keeps its blocks."""
-
-    def planned(self, finished: list[int]) -> tuple[StepPlan, list[Sequence]]:
-        plan, entries = super().planned(finished)
-        return replace(plan, preempted=()), entries
-
-
-class AppliesNoDeltas(WatchedWorkers):
-    """The table stays as it was made."""
-
-    def run(self, batch: Batch) -> None:
-        super().run(replace(batch, deltas=batch.deltas[:0]))
-
-
-class ZeroesTooLate(WatchedWorkers):
-    """New blocks are zeroed behind the step that writes them."""
-
-    def run(self, batch: Batch) -> None:
-        super().run(replace(batch, zeroed=()))
-        self.memory.reshape(-1, self.block_size)[list(batch.zeroed)] = 0
-
-
-class WritesOneSlotOn(WatchedWorkers):
-    """Every token is written to the slot behind its own."""
-
-    def run(self, batch: Batch) -> None:
-        super().run(replace(batch, slots=(batch.slots + 1) % len(self.memory)))
-
-
-@pytest.mark.parametrize(
-    ("engine", "workers", "seen"),
-    [
-        (KeepsWhatHasLoaded, WatchedWorkers, "stands still"),
-        (ForgetsWhatIsLeft, WatchedWorkers, "other tokens"),
-        (KeepsThePreempted, WatchedWorkers, "it is new"),
-        (Engine, AppliesNoDeltas, "table"),
-        (Engine, ZeroesTooLate, "other tokens"),
-        (Engine, WritesOneSlotOn, "nobody holds the block"),
-    ],
-)
-def test_an_engine_with_one_mistake_is_found(
-    engine: type[Engine], workers: type[WatchedWorkers], seen: str
-) -> None:
+@pytest.mark.parametrize("mistake", SEEN)
+def test_an_engine_with_one_mistake_is_found(mistake: str) -> None:
     def all_lives() -> None:
         for seed in range(NUM_ENGINES):
-            Life(seed, kvfast.implementation(), engine, workers_class=workers).live()
+            Life(seed, kvfast.implementation()).live()
 
-    with pytest.raises((AssertionError, InvalidArgumentError), match=seen):
+    found = pytest.raises((AssertionError, InvalidArgumentError), match=SEEN[mistake])
+    with find(mistake, EMBED).make(), found:
         all_lives()
 
 

@@ -6,8 +6,6 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 import kvcheck
 from examples.embed.engine import Engine
 from examples.embed.workers import Batch, Store, Workers
@@ -96,8 +94,6 @@ class Recorded(Engine):
     A step reads all slots of the requests that sample, and writes those of its batch.
     """
 
-    waits_for_zeroing = True
-
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self.size = self.workers.block_size
@@ -115,8 +111,6 @@ class Recorded(Engine):
 
         def watched_run(batch: Batch) -> None:
             self.owners(batch.zeroed)
-            if not self.waits_for_zeroing:
-                self.issue_loads()
             self.num_steps += 1
             self.last_step = f"step-{self.num_steps}"
             if batch.zeroed:
@@ -154,7 +148,7 @@ class Recorded(Engine):
     def issue_loads(self) -> None:
         """Start the loads, behind the step that zeroes their blocks."""
         for run in self.started:
-            after = (self.last_step,) if self.waits_for_zeroing else ()
+            after = (self.last_step,)
             self.recorder.issue(Run(run.id, run.stream, (), run.writes, run.request, after))
         self.started = []
 
@@ -191,74 +185,3 @@ class Recorded(Engine):
             for one, num in zip(granted, nums, strict=True)
         }
         return super().batch(granted, result)
-
-
-class LoadsBeforeZeroing(Recorded):
-    """A load begins at once, and its blocks are zeroed beside it."""
-
-    waits_for_zeroing = False
-
-
-class FreesWhatLoads(Recorded):
-    """An aborted request gives its blocks back while its load is under way."""
-
-    def abort(self, request: Any) -> None:
-        for one in [one for one in self.loading if one.request is request]:
-            self.loading.remove(one)
-            one.length_tokens = 0
-            self.running.append(one)
-        super().abort(request)
-
-    def end_loads(self) -> None:
-        numbers = {one.number for one in self.loading}
-        ended = self.store.take_ended
-        self.store.take_ended = lambda: [e for e in ended() if e[0] in numbers]  # type: ignore[method-assign]
-        super().end_loads()
-        self.store.take_ended = ended  # type: ignore[method-assign]
-
-
-class TrustsFailedLoads(Recorded):
-    """A load that failed counts as one that succeeded."""
-
-    def end_loads(self) -> None:
-        ended = self.store.take_ended
-        self.store.take_ended = lambda: [(number, True) for number, _ in ended()]  # type: ignore[method-assign]
-        super().end_loads()
-        self.store.take_ended = ended  # type: ignore[method-assign]
-
-
-class RunsBeforeTheLoad(Recorded):
-    """A request runs in the step after its load began, whether it has ended or not."""
-
-    def end_loads(self) -> None:
-        for one in list(self.loading):
-            self.loading.remove(one)
-            self.manager.cache_blocks(one.request, one.request.num_computed_tokens)
-            most = one.request.num_tokens - 1
-            one.request.num_computed_tokens = min(one.request.num_computed_tokens, most)
-            self.running.append(one)
-        self.store.take_ended()
-
-
-class ForgetsToZero(Recorded):
-    """New blocks are zeroed one step late."""
-
-    late: tuple[int, ...] = ()
-
-    def batch(self, granted: list[Any], result: Any) -> Batch:
-        batch = super().batch(granted, result)
-        zeroed, self.late = self.late, batch.zeroed
-        self.fresh = batch.zeroed
-        return Batch(batch.deltas, zeroed, batch.tokens, batch.slots)
-
-    def owners(self, new: Iterable[int]) -> None:
-        super().owners(self.fresh)
-
-
-class WritesOneSlotOn(Recorded):
-    """Every token is written one slot behind its own."""
-
-    def batch(self, granted: list[Any], result: Any) -> Batch:
-        batch = super().batch(granted, result)
-        moved = (batch.slots + 1) % len(self.workers.memory)
-        return Batch(batch.deltas, batch.zeroed, batch.tokens, np.asarray(moved))

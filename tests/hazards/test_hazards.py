@@ -15,23 +15,15 @@ import kvfast
 import kvref
 from kvcheck.hazards.checker import HazardChecker
 from kvcheck.hazards.lines import HazardRecordError, lines_of
+from kvcheck.mistakes import Mistake
 from kvcheck.rules.notation.running import outcomes_of
 from kvcheck.rules.notation.shipped import written_stories
 from kvspec.errors import InvalidArgumentError
 from kvspec.interface import Implementation
 from kvspec.policy import Policy
 from tests.commands import python, said_by
-from tests.examples.test_embed_lives import Life
-from tests.hazards.recorder import (
-    ForgetsToZero,
-    FreesWhatLoads,
-    LoadsBeforeZeroing,
-    Recorded,
-    RunsBeforeTheLoad,
-    TrustsFailedLoads,
-    WritesOneSlotOn,
-    watched,
-)
+from tests.examples.test_embed_lives import EMBED, Life
+from tests.hazards.recorder import Recorded, watched
 from tests.source import ROOT
 
 FOLDER = ROOT / "examples/hazards"
@@ -44,14 +36,7 @@ HISTORIES = {
     "vllm-52360": "KV-HAZ-3",
     "vllm-ascend-14055": "KV-HAZ-4",
 }
-MISTAKES = {
-    LoadsBeforeZeroing: "KV-HAZ-6",
-    ForgetsToZero: "KV-HAZ-6",
-    FreesWhatLoads: "KV-HAZ-4",
-    TrustsFailedLoads: "KV-HAZ-5",
-    RunsBeforeTheLoad: "KV-HAZ-1",
-    WritesOneSlotOn: "KV-HAZ-1",
-}
+MISTAKES = [each for each in EMBED if each.rules[0].startswith("KV-HAZ-")]
 
 
 def test_the_examples_of_the_rules_run() -> None:
@@ -110,18 +95,18 @@ def test_an_engine_with_loads_failures_and_aborts_has_no_hazard(
     assert num_lines > 50 * NUM_LIVES
 
 
-@pytest.mark.parametrize(("mistake", "rule"), MISTAKES.items(), ids=lambda each: str(each))
+@pytest.mark.parametrize("mistake", MISTAKES, ids=lambda one: str(one.id))
 def test_a_mistake_of_the_engine_is_named_by_its_rule(
-    mistake: type[Recorded], rule: str, make: Callable[[], Implementation]
+    mistake: Mistake, make: Callable[[], Implementation]
 ) -> None:
     first = Counter[str]()
     for seed in range(NUM_LIVES):
-        life = Life(seed, make(), mistake)
-        with suppress(AssertionError, InvalidArgumentError, KeyError):
+        with mistake.make(), suppress(AssertionError, InvalidArgumentError, KeyError):
+            life = Life(seed, make(), Recorded)
             life.live()
         assert isinstance(life.engine, Recorded)
         first.update(life.engine.recorder.rules[:1])
-    assert first.most_common(1)[0][0] == rule, first
+    assert (first.most_common(1)[0][0],) == mistake.rules, first
 
 
 @pytest.mark.parametrize(
