@@ -20,6 +20,7 @@ from kvcheck.rules.notation.story import stories_of
 from kvcheck.rules.notation.values import Reader, evaluated
 from kvcheck.rules.notation.verbs import Verbs
 from kvspec.policy import Policy
+from tests.cases import Case, cases
 from tests.notation.neighbours import survivors
 from tests.regenerate import load_table
 from tests.source import ROOT
@@ -96,35 +97,15 @@ def test_an_off_by_one_is_found_by_its_own_rule(mistake: str) -> None:
     assert "KV-SW-2 (window longest hit)" in result.output
 
 
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [
-        ("pool 6; full of 4\nsit r", "no call"),
-        ("pool 6; full of four\n", "four"),
-        ("pool 6; oval of 4\n", "no group"),
-        ("blocks r -> []", "begins with `pool`"),
-        ("pool 6; full of 4\nfree r 3..", "no value"),
-        ("pool 6; full of 4\nhit r -> (1 + )", "no sum"),
-        ("pool 6; full of 4\nhit r", "no request"),
-        ("pool 6; full of 4\nstart r 0..3\nfree r r", "free: too many"),
-        ("pool 6; full of 4\nevict_blocks 1 2", "evict_blocks: too many"),
-        ("pool 6; full of 4\nevict_blocks", "evict_blocks: missing"),
-        ("chunks 2\nchunk find r a", "no call: find"),
-        ("chunks 2\nchunk lookup", "lookup: a request comes first"),
-        ("chunks 2\nchunk end_step 5", "end_step: too many"),
-        ("tree 4\ntree grow r", "no call: grow"),
-        ("tree 4\ntree extend", "extend: missing"),
-        ("tree 4\ntree start", "start: missing"),
-        ("tree 4\ntree finish", "finish: missing"),
-        ("pool 6; full of 4\ntier 2\nhost move", "no call: move"),
-    ],
-)
-def test_what_is_none_of_the_notation_is_said_so(text: str, reason: str) -> None:
-    if reason == "four":
-        assert outcome(f"== KV-SW-1\n{text}").violation is not None
-        return
-    with pytest.raises(NotationError, match=reason):
-        outcome(f"== KV-SW-1\n{text}")
+@pytest.mark.parametrize("case", cases(__file__, "none.txt"), ids=str)
+def test_what_is_none_of_the_notation_is_said_so(case: Case) -> None:
+    with pytest.raises(NotationError) as caught:
+        outcome("\n".join(["== KV-SW-1", *case.given, ""]))
+    case.expect([str(caught.value)])
+
+
+def test_a_word_for_a_number_breaks_a_rule() -> None:
+    assert outcome("== KV-SW-1\npool 6; full of four\n").violation is not None
 
 
 def test_words_are_read() -> None:
