@@ -22,7 +22,36 @@ from tests.contract.builders import make_config
 
 SERVE = (sys.executable, "-m", "kvcheck.cli", "serve")
 
-PREAMBLE = Path(__file__).with_name("server.txt").read_text("utf-8")
+PREAMBLE = """
+import json, os, signal, subprocess, sys, time
+
+HELLO = {"protocol": 1, "name": "odd", "version": "0", "spec_types": ["FullAttentionSpec"],
+         "hash_functions": ["sha256_cbor"], "features": ["prefix_caching", "clone", "planning"]}
+CREATED = {"scheduler_block_size": 4, "hash_block_size": 4, "none_hash": "00" * 32}
+MADE = {"num_tokens": 5, "block_hashes": ["11" * 32]}
+RIGHT = {"hello": HELLO, "create_manager": CREATED, "make_request": MADE, "drop": None}
+
+def read():
+    line = sys.stdin.readline()
+    if not line:
+        sys.exit(0)
+    return json.loads(line)
+
+def write(value):
+    sys.stdout.write(json.dumps(value) + "\\n")
+    sys.stdout.flush()
+
+def answer(message, result):
+    write({"id": message["id"], "result": result})
+
+def until(op):
+    # Answer rightly until this operation comes; return its message.
+    while True:
+        message = read()
+        if message["op"] == op:
+            return message
+        answer(message, RIGHT[message["op"]])
+"""
 """The beginning of each script: a server in JSON lines that is right until an operation."""
 
 
