@@ -1,4 +1,4 @@
-"""Real states of kvref after a small scenario; bad ones made of them as `spoilt.txt` says."""
+"""Real states of kvref as `states.txt` tells; bad ones made of them as `spoilt.txt` says."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import kvref
-from kvcheck.rules.specs import full, mamba, sliding
+from kvcheck.rules.bench import Bench
+from kvcheck.rules.notation.playing import Play
 from kvspec.config import ManagerConfig
+from kvspec.policy import Policy
 from kvspec.snapshot import Snapshot
-from kvspec.specs import SinkFullAttentionSpec
-from tests.cases import words
-from tests.contract.builders import admit, new_manager, new_request
+from tests.cases import cases, words
 
 
 @dataclass(frozen=True)
@@ -49,95 +49,18 @@ def put(values: tuple[Any, ...], index: int, value: Any) -> tuple[Any, ...]:
     return (*values[:index], value, *values[index + 1 :])
 
 
-def story() -> State:
-    """Return six blocks: a = [1, 2, 3], b = [1, 2, 4], with 1 and 2 cached; 5 is free."""
-    implementation = kvref.implementation()
-    manager = new_manager(implementation)
-    for name, tokens in (("a", range(1, 11)), ("b", [*range(1, 9), 20])):
-        admit(manager, new_request(implementation, manager, name, tokens))
+TOLD = {case.name: case.given for case in cases(__file__, "states.txt")}
+
+
+def state(name: str) -> State:
+    play = Play(Bench(kvref.implementation(), Policy(), guards=False))
+    for line in TOLD[name]:
+        if not line.startswith("#"):
+            play.line(line)
+    manager: Any = play.manager
     return State(manager.config, manager.snapshot())
 
 
-def two_groups() -> State:
-    """Return a = [1], [2]: its one full block in two groups, both cached; 3, 4, 5 are free."""
-    implementation = kvref.implementation()
-    manager = new_manager(implementation, 6, specs=[full(4), full(4, head_size=16)])
-    admit(manager, new_request(implementation, manager, "a", range(1, 5)))
-    return State(manager.config, manager.snapshot())
-
-
-def two_copies() -> State:
-    """Return a = [1], b = [2] of equal content: one key finds 1, then 2; 3, 4, 5 are free."""
-    implementation = kvref.implementation()
-    manager = new_manager(implementation, 6)
-    requests = [new_request(implementation, manager, name, range(1, 5)) for name in "ab"]
-    for request in requests:
-        manager.allocate_slots(request, 4, delay_cache_blocks=True)
-    for request in requests:
-        manager.cache_blocks(request, 4)
-    return State(manager.config, manager.snapshot())
-
-
-def two_sizes() -> State:
-    """Return a = [1, 2, 3], [4]: blocks of 4 and 16 tokens; block 4 has partial entries.
-
-    12 tokens, a hash each 4; block 4 carries keys of 8 and of 4 tokens; 5 … 8 are free.
-    """
-    implementation = kvref.implementation()
-    manager = new_manager(implementation, 9, specs=[full(4), sliding(16, 20)])
-    request = new_request(implementation, manager, "a", range(1, 31))
-    manager.allocate_slots(request, 12)
-    for num_tokens in (8, 4):
-        manager.cache_partial_block(request, 1, num_tokens)
-    return State(manager.config, manager.snapshot())
-
-
-def window() -> State:
-    """Return a = [0, 0, 3, 4, 5] in a window of 6 tokens; 1 and 2 are free."""
-    implementation = kvref.implementation()
-    manager = new_manager(implementation, 6, specs=[sliding(4, 6)])
-    request = new_request(implementation, manager, "a", range(1, 20))
-    manager.allocate_slots(request, 17)
-    request.num_computed_tokens = 17
-    manager.remove_skipped_blocks(request, 13)
-    return State(manager.config, manager.snapshot())
-
-
-def sinks() -> State:
-    """Set block 1 aside; a = [2, 3]; 4 and 5 are free."""
-    implementation = kvref.implementation()
-    spec = SinkFullAttentionSpec(4, 1, 8, "float16", sink_len=4)
-    manager = new_manager(implementation, 6, specs=[spec])
-    admit(manager, new_request(implementation, manager, "a", range(1, 7)))
-    return State(manager.config, manager.snapshot())
-
-
-def aligned() -> State:
-    """Request a has six tokens in mode align: null, the running state 1, a drafted one, 2."""
-    implementation = kvref.implementation()
-    manager = new_manager(implementation, 6, specs=[mamba(4, "align", drafts=1)])
-    manager.allocate_slots(new_request(implementation, manager, "a", range(6)), 6)
-    return State(manager.config, manager.snapshot())
-
-
-def counted() -> State:
-    """Return b = [1, 3], where 1 was used twice; 4, 5 and 2 are free, 2 was used once."""
-    implementation = kvref.implementation()
-    manager = new_manager(implementation, 6, eviction_order="lfu")
-    requests = [
-        new_request(implementation, manager, name, tokens)
-        for name, tokens in (("a", range(9)), ("b", range(5)))
-    ]
-    admit(manager, requests[0])
-    manager.free(requests[0])
-    admit(manager, requests[1])
-    return State(manager.config, manager.snapshot())
-
-
-STATES = {
-    each.__name__: each
-    for each in (story, two_groups, two_copies, two_sizes, window, sinks, aligned, counted)
-}
 KEYS: Mapping[str, Callable[[bytes], bytes]] = {
     "zero": lambda own: bytes(36),
     "of_group_1": lambda own: bytes(35) + b"\x01",
@@ -147,6 +70,7 @@ KEYS: Mapping[str, Callable[[bytes], bytes]] = {
 """Keys that a block gets, some made from its own."""
 ORDERS: Mapping[str, Callable[[tuple[int, ...]], tuple[int, ...]]] = {
     "and_5": lambda blocks: (*blocks, 5),
+    "and_6": lambda blocks: (*blocks, 6),
     "first_5": lambda blocks: (5, *blocks),
     "twice": lambda blocks: blocks * 2,
     "reversed": lambda blocks: blocks[::-1],
