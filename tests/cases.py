@@ -68,6 +68,11 @@ def _case(path: Path, lines: list[str]) -> Case:
     return Case(path, lines[0], tuple(lines[1:first]), said)
 
 
+def repeated(text: str) -> str:
+    """Read `[(9 × 5000)]`, where the nine stands as often."""
+    return re.sub(r"\((\S+?) × (\d+)\)", lambda found: found[1] * int(found[2]), text)
+
+
 def frozen(value: Any) -> Any:
     """Make tuples of lists, and texts of names."""
     if isinstance(value, list):

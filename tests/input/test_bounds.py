@@ -32,19 +32,17 @@ from kvspec.errors import (
 )
 from kvspec.files import stream
 from kvspec.files.jsonlines import parse_json, read_document, read_objects
-from kvspec.files.objects import MOST_NESTED, Where, real
+from kvspec.files.objects import Where, real
 from kvspec.profile import read_profile
 from kvspec.record_file import MOST_BYTES, read_header, read_trace, read_whole_trace
 from kvspec.record_lines import MOST_BLOCKS
-from tests.cases import every_second
+from tests.cases import Case, cases, every_second, repeated
 from tests.input.fuzz import HOLES
 from tests.input.readers import READERS
 from tests.plans.files import SMALL
 from tests.source import ROOT
 
 HERE = Where("here")
-DIGITS = b"9" * 5_000
-PROFILE = b'name = "n"\nversion = "1"\ndescription = '
 HUGE: int = 10**5_000
 RECORD = shipped_records() / "life_of_blocks.jsonl"
 
@@ -61,44 +59,14 @@ READ: dict[str, Callable[[bytes, Path], object]] = {
 }
 
 
-@pytest.mark.parametrize(
-    ("reader", "content", "problem"),
-    [
-        ("json", b"[%s]" % DIGITS, "thousands of digits"),
-        ("json", b"[%s]" % DIGITS[:400], "beyond 64 bits"),
-        ("json", b"[18446744073709551616]", "beyond 64 bits"),
-        ("json", b"[-9223372036854775809, null]", "beyond 64 bits"),
-        ("json", b'{"a": 1e400}', "inf is no finite number"),
-        ("json", b'{"a": "\\ud800"}', "half a character"),
-        ("json", b'{"a": NaN}', "NaN is not JSON"),
-        ("json", b'{"a": 1, "a": 2}', "given twice"),
-        ("json", b"\xff", "not UTF-8 at byte 0"),
-        ("json", b'{"a": 1', "not JSON"),
-        ("json", b"[" * (MOST_NESTED + 1) + b"]" * (MOST_NESTED + 1), "nested too deeply"),
-        ("json", b'{"a":' * 500 + b"1" + b"}" * 500, "nested too deeply"),
-        ("profile", b"x = " + b"." * 200_000, "longer than 16384 bytes"),
-        ("profile", b"x = " + b"." * 10_000, "is not TOML"),
-        ("profile", b"a" + b".a" * 8_000 + b" = 1", "field 'name': missing"),
-        ("profile", b"x = " + b"[" * 10_000, "is not TOML: nested too deeply"),
-        ("profile", b"name = " + DIGITS, "is not TOML"),
-        ("profile", PROFILE + b"0x" + b"f" * 10_000, "<int of 40000 bits> is not a string"),
-        ("profile", b"name = 2020-99-99", "is not TOML"),
-        ("profile", b"\xff", "is not UTF-8"),
-        ("cbor", b"\xd8\x1c\x81\xd8\x1d\x00", "hold one another"),  # a list that holds itself
-        ("cbor", b"\xa1\x01\x02", "a name that is no text"),
-        ("cbor", b"\xa1\x61a\x41\x00", "a type that JSON does not have"),
-        ("cbor", b"\xa1\x61a\xc2\x59\x03\xe8" + b"\xff" * 1000, "an int beyond 64 bits"),
-        ("cbor", b"\xa1\x61a\xf9\x7e\x00", "nan is no finite number"),
-        ("cbor", b"\xa1\x61a" + b"\x81" * 200 + b"\x00", "nested too deeply"),
-    ],
-    ids=lambda value: value[:20] if isinstance(value, bytes) else value,
-)
-def test_what_is_too_much_is_one_line(
-    reader: str, content: bytes, problem: str, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("case", cases(__file__, "bounds.txt"), ids=str)
+def test_what_is_too_much_is_one_line(case: Case, tmp_path: Path) -> None:
+    reader, *in_hex = case.name.partition(":")[0].split(" ", 1)
+    text = repeated("\n".join(case.given))
+    content = bytes.fromhex(text) if in_hex else text.encode()
     with pytest.raises(FormatError) as caught:
         READ[reader](content, tmp_path / "it")
-    assert problem in str(caught.value)
+    assert case.said[0] in str(caught.value)
     assert "\n" not in str(caught.value)
 
 

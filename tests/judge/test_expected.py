@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import xml.etree.ElementTree as ET
 from collections import Counter
 from dataclasses import replace
@@ -17,7 +16,7 @@ from kvcheck.judge.options import Budget, Options
 from kvcheck.judge.outcome import Report
 from kvcheck.play.verdicts import Level, Violation
 from kvspec.errors import FormatError
-from tests.cases import Case, cases
+from tests.cases import Case, cases, repeated
 from tests.commands import kvspec
 from tests.programs import SCENARIOS
 
@@ -81,10 +80,7 @@ def test_what_is_written_is_read_again(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("case", cases(__file__, "damaged.txt"), ids=str)
 def test_a_damaged_file_and_one_of_another_run_are_refused(case: Case, tmp_path: Path) -> None:
-    before, after = (
-        re.sub(r"\((\S+) × (\d+)\)", lambda found: found[1] * int(found[2]), part)
-        for part in case.name.split(" -> ")
-    )
+    before, after = map(repeated, case.name.split(" -> "))
     path = tmp_path / "known.toml"
     written = expected_text(ASKED, [known("a", CHECK), known("b", OTHER)])
     assert before in written

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import pytest
@@ -13,6 +15,7 @@ from hypothesis import strategies as st
 from kvcheck.remote import codec
 from kvcheck.remote.codec import FRAMINGS, MessageBuffer, MessageStream, decode, encode
 from kvspec.errors import FormatError
+from tests.cases import Case, cases, repeated
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=10)
 plain = st.recursive(
@@ -86,49 +89,18 @@ def test_any_bytes_are_a_message_or_a_format_error(framing: str, body: bytes) ->
         assert isinstance(decode(body, framing), dict)
 
 
-NO_MESSAGES = [
-    *(("cbor", bytes.fromhex(digits), said) for digits, said in (
-        ("9b0000010000000000", ""),  # a list of 2^40 items
-        ("7b7fffffffffffffff", ""),  # a text of 2^63 bytes
-        ("81" * 100_000, ""),
-        ("d81c81d81d00", ""),  # a list that holds itself
-        ("", ""),
-        ("a00000", "2 bytes behind the CBOR value"),
-        ("01", "1 is not an object"),
-    )),
-    *(("json", body, said) for body, said in (
-        *((b"", ""), (b"{", ""), (b'{"a":1,"a":2}', ""), (b'{"a":NaN}', ""), (b"[" * 10**5, "")),
-        (b'{"a":' + b"9" * 9999 + b"}", ""),
-        (b"[]", "[] is not an object"),
-    )),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("framing", "body", "said"), NO_MESSAGES, ids=range(len(NO_MESSAGES)))
-def test_what_is_no_message_is_a_format_error(framing: str, body: bytes, said: str) -> None:
+@pytest.mark.parametrize("case", cases(__file__, "no_messages.txt"), ids=str)
+def test_what_is_no_message_is_a_format_error(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    kind, _, *in_hex = case.name.split(" ", 2)
+    text = repeated(case.given[0])
+    data = bytes.fromhex(text) if in_hex or kind == "cbor" else text.encode()
+    read: Callable[[], object] = partial(decode, data, kind)
+    if kind == "stream":
+        monkeypatch.setattr(codec, "MAX_MESSAGE_BYTES", 101)
+        read = MessageStream(io.BytesIO(data)).next
     with pytest.raises(FormatError) as caught:
-        decode(body, framing)
-    assert str(caught.value) == f"message: {said}" or not said
-
-
-@pytest.mark.parametrize(
-    ("data", "said"),
-    [
-        (b"\0", "the stream ends 1 bytes into a message"),
-        (b"\0\0\0\4\xa0", "the stream ends 5 bytes into a message"),
-        (b'{"a":1}', "the stream ends 7 bytes into a message"),
-        (b"{" + b"x" * 100, "the stream ends 101 bytes into a message"),
-        (b"{" + b"x" * 101, "a line of at least 102 bytes; a message has at most 101"),
-        (b"\0\0\0\x66", "a frame of 102 bytes; a message has at most 101"),
-    ],
-)
-def test_a_stream_that_ends_inside_a_message_is_an_error(
-    data: bytes, said: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(codec, "MAX_MESSAGE_BYTES", 101)
-    with pytest.raises(FormatError) as caught:
-        MessageStream(io.BytesIO(data)).next()
-    assert str(caught.value) == f"message: {said}"
+        read()
+    assert case.said[0] == "…" or str(caught.value) == f"message: {case.said[0]}"
 
 
 def test_the_longest_message_is_one_and_a_longer_one_is_known_as_soon_as_it_is(
