@@ -24,7 +24,7 @@ from kvspec.errors import InvalidArgumentError
 from kvspec.fleet import MOST_WAITING, PrefixIndex
 from kvspec.following import FollowedInput
 from kvspec.interface import Capabilities, Feature, KVCacheManager
-from kvspec.offload import OPTIONS, ORDERS, OffloadCapabilities, OffloadConfig, OffloadManager
+from kvspec.offload import ALL_PARTS, OffloadCapabilities, OffloadConfig, OffloadManager
 from kvspec.planning import Planner
 from kvspec.request import Request, RequestInput
 from kvspec.sequential import SequentialManager
@@ -175,10 +175,7 @@ class FastImplementation:
 
     @property
     def offload_capabilities(self) -> OffloadCapabilities:
-        """All of them."""
-        return OffloadCapabilities(
-            has_lowest_places=True, orders=frozenset(ORDERS), options=frozenset(OPTIONS)
-        )
+        return ALL_PARTS
 
     def make_offload(self, config: OffloadConfig) -> OffloadManager:
         """Make an empty first tier (KV-TIER-24)."""

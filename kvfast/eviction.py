@@ -136,7 +136,7 @@ class Idle:
 
     def arrives(self, key: bytes) -> int:
         """Return 1 if ARC remembers the key, and adapt; else 0."""
-        for which, left in enumerate(self._left):
+        for which, left in enumerate(self._left if self._order == "arc" else ()):
             if key in left:
                 step = max(1, len(self._left[1 - which]) // len(left))
                 target = self._target - step if which else self._target + step

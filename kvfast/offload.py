@@ -243,6 +243,28 @@ class FastOffload:
             for chunk in chunks:
                 self._unpin(chunk)
 
+    def flush(self) -> None:
+        """Copy all dirty chunks down at the end of the step (KV-TIER-32)."""
+        dirty = [chunk for chunk in self._chunks.values() if chunk.is_dirty]
+        for chunk in dirty:
+            chunk.is_dirty = False
+        self._copy_down(sorted(dirty, key=lambda chunk: chunk.last_use))
+
+    def forget(self, keys: Sequence[bytes]) -> None:
+        """Evict what is here of these, unless one is being copied (KV-TIER-33)."""
+        listed = dict.fromkeys(check_keys(keys))
+        chunks = [self._chunks[key] for key in listed if key in self._chunks]
+        if any(chunk.pins or chunk.writer is not None for chunk in chunks):
+            raise InvalidArgumentError("keys", list(keys), "not being copied")
+        self._evict(chunks)
+        for chunk in chunks:
+            heapq.heappush(self._free, chunk.place)
+
+    def places(self) -> list[tuple[bytes, int]]:
+        """Return the chunks' keys and places, the least recently used first."""
+        chunks = sorted(self._chunks.values(), key=lambda chunk: chunk.last_use)
+        return [(chunk.key, chunk.place) for chunk in chunks]
+
     def reset(self) -> None:
         """Drop all chunks, unless one is being copied (KV-TIER-18)."""
         if self._num_pinned or self._num_pending:

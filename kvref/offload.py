@@ -219,6 +219,23 @@ class ReferenceOffload:
         self._drop(lost)
         self._become_ready([each for each in chunks if each not in lost])
 
+    def flush(self) -> None:
+        """Copy all dirty chunks down at the end of the step (KV-TIER-32)."""
+        dirty = [each for each in self.chunks if each.is_dirty]
+        for chunk in dirty:
+            chunk.is_dirty = False
+        self._copy_down(dirty)
+
+    def forget(self, keys: Sequence[bytes]) -> None:
+        """Evict what is here of these, unless one is being copied (KV-TIER-33)."""
+        chunks = [self._here(key) for key in dict.fromkeys(check_keys(keys)) if self._chunk(key)]
+        for chunk in chunks:
+            if chunk.pins or chunk.storing is not None:
+                raise InvalidArgumentError("keys", chunk.key, "not being copied")
+        self._evict(chunks)
+        for request in self.requests.values():
+            request.found = [key for key in request.found if self._chunk(key) is not None]
+
     def reset(self) -> None:
         """Drop all chunks, unless one is being copied (KV-TIER-18)."""
         if any(each.pins or each.storing is not None for each in self.chunks):
@@ -277,7 +294,7 @@ class ReferenceOffload:
     ) -> tuple[list[int], list[Chunk]] | None:
         """Add chunks for these keys, if there is room; return their places and who gave way."""
         tenant = self.requests[request_id].tenant
-        free = self._free_places()
+        free = self.free_places()
         may_leave = [each for each in self.chunks if self._may_leave(each, kept)]
         own = [each for each in may_leave if each.tenant == tenant]
         num_over = self._num_over(len(keys), tenant)
@@ -300,8 +317,8 @@ class ReferenceOffload:
             self.chunks.append(Chunk(key, place, storing, tenant=tenant, uses=number))
         return places, evicted
 
-    def _free_places(self) -> list[int]:
-        taken = [each.place for each in self.chunks]
+    def free_places(self) -> list[int]:
+        taken = {each.place for each in self.chunks}
         return [place for place in range(self.config.num_chunks) if place not in taken]
 
     def _next(self, among: Sequence[Chunk], gone: Sequence[Chunk]) -> Chunk:

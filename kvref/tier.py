@@ -1,52 +1,57 @@
-"""The host tier exactly as the rules define it (KV-TIER-*): lists, searched from end to end."""
+"""The host tier exactly as KV-TIER-1 … 8 define it: an offload manager, called between two steps.
+
+Host block n is place n - 1 of the manager's chunks, each of them one block. To the manager the
+tier is one request, which loads what is held and stores what is taken.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import islice
 
+from kvref.hashing import make_key
+from kvref.offload import ReferenceOffload
 from kvspec.blocks import NULL_BLOCK, KVCacheBlocks
-from kvspec.checks.tier import block_list, check_blocks, check_request, plain
+from kvspec.checks.tier import (
+    block_list,
+    check_blocks,
+    check_request,
+    host_chunks,
+    listed_entries,
+    local_tokens,
+    plain,
+)
 from kvspec.config import ManagerConfig
-from kvspec.domains import int_at_least, is_int
-from kvspec.errors import InvalidArgumentError, UnsupportedError
+from kvspec.domains import is_int
+from kvspec.errors import InvalidArgumentError
+from kvspec.offload import Found
 from kvspec.request import Request
 from kvspec.tier import Copies, Key, TierSnapshot
 from kvspec.turn import Turn, in_turn
 
+TIER = "the tier"
+"""The id of the request that the tier is to its manager of chunks."""
+
 
 class ReferenceTier:
-    """`device`: block → key. `host`: [key, host block], oldest first. `held`: id → keys."""
+    """`device`: block → key. `host`: its chunks. `held`: id → needed entries, and their places."""
 
     def __init__(self, config: ManagerConfig, num_blocks: int, turn: Turn) -> None:
-        num_blocks = plain(num_blocks)
-        int_at_least("num_blocks", num_blocks, 1, error=InvalidArgumentError)
-        for spec in config.managed_specs:
-            if (
-                not (spec.reads_whole_prefix or spec.window_tokens)
-                or spec.extra_retained_tokens > 0
-                or spec.replays_window
-            ):
-                raise UnsupportedError(f"a host tier for {spec.kind} groups", "kvref")
-        if config.dcp_world_size * config.pcp_world_size > 1:
-            raise UnsupportedError("a host tier under context parallelism", "kvref")
-        if not config.enable_caching:
-            raise UnsupportedError("a host tier without prefix caching", "kvref")
+        self.chunks = host_chunks(config, num_blocks, "kvref")
         self.turn = turn
         self.config = config
-        self.num_blocks = num_blocks
         self.reset_all()
 
     def reset_all(self) -> None:
-        self.device: dict[int, Key] = {}
-        self.host: list[tuple[Key, int]] = []
-        self.free = list(range(1, self.num_blocks))
-        self.held: dict[str, list[tuple[Key, int, int]]] = {}
+        self.device: dict[int, bytes] = {}
+        self.held: dict[str, tuple[list[tuple[bytes, int, int]], tuple[int, ...]]] = {}
+        self.host = ReferenceOffload(self.chunks)
+        self.host.new_request(TIER)
 
     @in_turn
     def lookup(self, request: Request, num_local_tokens: int) -> int:
         """Return the largest number of external tokens that the tier can load (KV-TIER-4)."""
-        num_local_tokens = self._checked_local(request, num_local_tokens)
+        num_local_tokens = local_tokens(request, num_local_tokens, self.config)
         alignment = self._alignment
         last = max(1, self.config.hash_lookahead_tokens)  # KV-HASH-15
         total = max(request.num_tokens - last, 0) // alignment * alignment
@@ -60,7 +65,7 @@ class ReferenceTier:
     @in_turn
     def hold(self, request: Request, num_local_tokens: int, num_external_tokens: int) -> None:
         """Use and remember them (KV-TIER-3, KV-TIER-5)."""
-        num_local_tokens = self._checked_local(request, num_local_tokens)
+        num_local_tokens = local_tokens(request, num_local_tokens, self.config)
         if request.request_id in self.held:
             raise InvalidArgumentError("request", request.request_id, "one that holds nothing")
         needed = None
@@ -73,15 +78,14 @@ class ReferenceTier:
             raise InvalidArgumentError(
                 "num_external_tokens", num_external_tokens, "what lookup returned"
             )
-        for key, _, _ in reversed(needed):
-            self._use(key)
-        self.held[request.request_id] = needed
+        places = self.host.prepare_load([key for key, _, _ in needed], TIER)
+        self.held[request.request_id] = needed, places
 
     @in_turn
     def drop(self, request: Request) -> None:
         """End the request's hold (KV-TIER-6)."""
         check_request(request)
-        self.held.pop(request.request_id, None)
+        self._release(request)
 
     @in_turn
     def taken(self, blocks: Sequence[int]) -> Copies:
@@ -92,13 +96,11 @@ class ReferenceTier:
             key = self.device.pop(block, None)
             if key is None:
                 continue
-            if self._on_host(key):
-                self._use(key)
-                continue
-            place = self._place()
-            if place is not None:
-                self.host.append((key, place))
-                copies = [copy for copy in copies if copy[1] != place] + [(block, place)]
+            stored = self.host.prepare_store([key], TIER)
+            for place in stored.places if stored is not None else ():
+                self.host.complete_store([key], TIER)
+                copies = [copy for copy in copies if copy[1] != place + 1] + [(block, place + 1)]
+        self.host.take_events()
         return tuple(copies)
 
     @in_turn
@@ -106,11 +108,11 @@ class ReferenceTier:
         """Return the copies from the host to the blocks in these lists (KV-TIER-6)."""
         check_request(request)
         check_blocks(blocks)
-        needed = self.held.get(request.request_id)
-        if needed is None:
+        if request.request_id not in self.held:
             raise InvalidArgumentError("request", request.request_id, "one that holds something")
+        needed, places = self.held[request.request_id]
         copies = []
-        for key, group, index in needed:
+        for (_, group, index), place in zip(needed, places, strict=True):
             ids = blocks.groups[group] if group < len(blocks.groups) else ()
             found = list(islice(ids, index, index + 1))  # a range may be longer than any list
             if not found or found[0] == NULL_BLOCK:
@@ -118,21 +120,17 @@ class ReferenceTier:
                     "blocks", f"groups[{group}]", f"a list with a block at {index}"
                 )
             (block,) = block_list(found, self.config.kv_cache.num_blocks)
-            copies.append((self._host_block(key), block))
+            copies.append((place + 1, block))
         for (key, _, _), (_, block) in zip(needed, copies, strict=True):
             self.device[block] = key
-        del self.held[request.request_id]
+        self._release(request)
         return tuple(copies)
 
     @in_turn
     def computed(self, request: Request, group: int, first: int, blocks: Sequence[int]) -> None:
         """Note that the content of these blocks is known (KV-TIER-1)."""
         check_request(request)
-        group, first = plain(group), plain(first)
-        if not is_int(group) or not 0 <= group < len(self.config.kv_cache.groups):
-            raise InvalidArgumentError("group", group, "the number of a group")
-        int_at_least("first", first, 0, error=InvalidArgumentError)
-        blocks = block_list(blocks, self.config.kv_cache.num_blocks)
+        group, first, blocks = listed_entries(group, first, blocks, self.config)
         if blocks and self._key(request, group, first + len(blocks) - 1) is None:
             raise InvalidArgumentError("blocks", len(blocks), "entries of which there are hashes")
         for index, block in enumerate(blocks, start=first):
@@ -145,13 +143,13 @@ class ReferenceTier:
         """Drop the content of these blocks, on the device and on the host (KV-TIER-7)."""
         blocks = block_list(blocks, self.config.kv_cache.num_blocks)
         keys = [self.device[block] for block in blocks if block in self.device]
-        if any(key in self._held_keys() for key in keys):
-            raise InvalidArgumentError("blocks", list(blocks), "blocks whose copies are not held")
+        try:
+            self.host.forget(keys)
+        except InvalidArgumentError:
+            allowed = "blocks whose copies are not held"
+            raise InvalidArgumentError("blocks", list(blocks), allowed) from None
         for block in blocks:
             self.device.pop(block, None)
-        again = [block for key, block in self.host if key in keys]
-        self.host = [(key, block) for key, block in self.host if key not in keys]
-        self.free = sorted(self.free + again)
 
     @in_turn
     def reset(self) -> None:
@@ -162,8 +160,14 @@ class ReferenceTier:
 
     @in_turn
     def snapshot(self) -> TierSnapshot:
-        held = {name: tuple(key for key, _, _ in keys) for name, keys in self.held.items()}
-        return TierSnapshot(dict(self.device), tuple(self.host), tuple(self.free), held)
+        device = {block: _key_of(key) for block, key in self.device.items()}
+        held = {
+            name: tuple(_key_of(key) for key, _, _ in needed)
+            for name, (needed, _) in self.held.items()
+        }
+        host = tuple((_key_of(each.key), each.place + 1) for each in self.host.chunks)
+        free = () if self.chunks.quotas else self.host.free_places()
+        return TierSnapshot(device, host, tuple(place + 1 for place in free), held)
 
     # Parts of the rules.
 
@@ -173,7 +177,7 @@ class ReferenceTier:
 
     def _needed(
         self, request: Request, num_local_tokens: int, total: int
-    ) -> list[tuple[Key, int, int]] | None:
+    ) -> list[tuple[bytes, int, int]] | None:
         """Return (key, group, index) of all needed entries; None if one has no hash."""
         needed = []
         for number, spec in enumerate(self.config.managed_specs):
@@ -190,46 +194,24 @@ class ReferenceTier:
                 needed.append((key, number, index))
         return needed
 
-    def _key(self, request: Request, group: int, index: int) -> Key | None:
+    def _key(self, request: Request, group: int, index: int) -> bytes | None:
         """Return the key of an entry (KV-HASH-5, KV-HASH-6); None if it has no hash yet."""
         size = self.config.managed_specs[group].block_size
         per_block = size // (self.config.hash_block_size_tokens or 1)
         number = (index + 1) * per_block - 1
         hashes = request.block_hashes
-        return (group, bytes(hashes[number])) if number < len(hashes) else None
+        return make_key(bytes(hashes[number]), group) if number < len(hashes) else None
 
-    def _on_host(self, key: Key) -> bool:
-        return any(key == other for other, _ in self.host)
+    def _on_host(self, key: bytes) -> bool:
+        found = self.host.lookup(key, TIER)
+        self.host.end_step()
+        return found == Found.HIT
 
-    def _host_block(self, key: Key) -> int:
-        return next(block for other, block in self.host if key == other)
+    def _release(self, request: Request) -> None:
+        """End the request's hold, if it has one."""
+        needed, _ = self.held.pop(request.request_id, ([], ()))
+        self.host.complete_load([key for key, _, _ in needed], TIER)
 
-    def _use(self, key: Key) -> None:
-        """Make it the youngest (KV-TIER-3)."""
-        entry = (key, self._host_block(key))
-        self.host.remove(entry)
-        self.host.append(entry)
 
-    def _held_keys(self) -> list[Key]:
-        return [key for keys in self.held.values() for key, _, _ in keys]
-
-    def _place(self) -> int | None:
-        """Return a host block: free, or that of the oldest key not held (KV-TIER-2)."""
-        if self.free:
-            return self.free.pop(0)
-        held = self._held_keys()
-        for entry in self.host:
-            if entry[0] not in held:
-                self.host.remove(entry)
-                return entry[1]
-        return None
-
-    def _checked_local(self, request: Request, num_local_tokens: int) -> int:
-        check_request(request)
-        num_local_tokens = plain(num_local_tokens)
-        legal = is_int(num_local_tokens) and 0 <= num_local_tokens <= request.num_tokens
-        if not legal or num_local_tokens % self._alignment:
-            raise InvalidArgumentError(
-                "num_local_tokens", num_local_tokens, f"a multiple of {self._alignment} in the text"
-            )
-        return num_local_tokens
+def _key_of(key: bytes) -> Key:
+    return int.from_bytes(key[-4:], "big"), key[:-4]

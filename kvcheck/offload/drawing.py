@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from random import Random
 from typing import Any
 
 from kvcheck.offload.life import Life, Move
-from kvspec.offload import OffloadCapabilities
+from kvspec.offload import CALLS, OffloadCapabilities
 
 WEIGHTS: Mapping[str, int] = {
     **{"ask": 24, "store": 16, "stored": 16, "end_step": 12, "moved": 16, "loaded": 10},
@@ -43,6 +44,8 @@ def drawn(
     is_full = any(name == "order" for name, _ in options) and not with_lower
     weights = WEIGHTS_WHEN_FULL if is_full else WEIGHTS
     moves = tuple(_moves(random, num_moves * (3 if is_full else 1), weights))
+    if options and offered is not None:
+        moves = tuple(_with_calls(Random(f"calls {seed}"), moves, offered.options))
     num_chunks = random.randint(1, 5)
     num_lower = random.randint(bool(options), 2) if with_lower else 0
     return Life(num_chunks, num_lower, moves, options)
@@ -62,6 +65,15 @@ def _options(
     number = min(len(able), random.choice((1, 1, 1, 2, 3)))
     for name in sorted(random.sample(able, number)):
         yield name, random.choice(values[name])
+
+
+def _with_calls(random: Random, moves: Sequence[Move], options: Collection[str]) -> Iterator[Move]:
+    """Yield the moves, and calls that a manager may do without behind some of them."""
+    names = [name for name in CALLS if name in options]
+    for move in moves:
+        yield move
+        if names and random.random() < 0.05:
+            yield replace(move, word=random.choice(names))
 
 
 def _moves(random: Random, number: int, weights: Mapping[str, int]) -> Iterator[Move]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
+from kvcheck.offload.orders import letters
 from kvcheck.offload.shadow import Shadow
 from kvcheck.play.lives import BrokenRuleError
 from kvspec.errors import InvalidArgumentError, UnsupportedError
@@ -14,8 +15,8 @@ from kvspec.offload import (
     Found,
     OffloadConfig,
     OffloadImplementation,
-    OffloadManager,
     TierTransfer,
+    WholeOffloadManager,
 )
 
 TENANTS, PRIORITIES = ("x", "y", ""), (1, 0, 2)
@@ -79,7 +80,7 @@ class Player:
         self.subject = subject
         self.config = OffloadConfig(life.num_chunks, self.lower, **dict(life.options))
         self.shadow = Shadow(self.config, subject.offload_capabilities)
-        self.manager: OffloadManager
+        self.manager: WholeOffloadManager
         self.prompts: dict[str, Prompt] = {}
         self.moving: list[TierTransfer] = []
         self.asked: set[str] = set()
@@ -96,11 +97,12 @@ class Player:
     def begin(self) -> None:
         """Make the manager; options that the subject does not support together are left out."""
         try:
-            self.manager = self.subject.make_offload(self.config)
+            made = self.subject.make_offload(self.config)
         except UnsupportedError:
             self.config = OffloadConfig(self.life.num_chunks, self.lower)
             self.shadow = Shadow(self.config, self.subject.offload_capabilities)
-            self.manager = self.subject.make_offload(self.config)
+            made = self.subject.make_offload(self.config)
+        self.manager = cast(WholeOffloadManager, made)  # of its CALLS those that it offers are made
 
     @property
     def tried(self) -> Counter[str]:
@@ -155,7 +157,7 @@ class Player:
             places = self.manager.prepare_load(keys, who)
         except InvalidArgumentError as error:
             raise BrokenRuleError("KV-TIER-10", f"hits of one step: {error}") from None
-        self.note(f"prepare_load {_words(keys)} {who}", list(places))
+        self.note(f"prepare_load {letters(*keys)} {who}", list(places))
         prompt.loads.append(keys)
         self.shadow.awaited.pop(who, None)
         self.shadow.loads(keys, places, who)
@@ -166,7 +168,7 @@ class Player:
         if prompt is not None and prompt.loads:
             keys = prompt.loads.pop(0)
             self.manager.complete_load(keys, move.who)
-            self.note(f"complete_load {_words(keys)} {move.who}")
+            self.note(f"complete_load {letters(*keys)} {move.who}")
             self.shadow.loaded(keys)
             self.after("KV-TIER-11")
             self.leave(move.who, prompt)
@@ -176,8 +178,8 @@ class Player:
         if prompt is None or prompt.is_waiting or prompt.is_finished:
             return
         store = self.manager.prepare_store(move.keys, move.who)
-        result = store and f"{_words(store.keys)} {list(store.places)} -{_words(store.evicted)}"
-        self.note(f"prepare_store {_words(move.keys)} {move.who}", result)
+        result = store and f"{letters(*store.keys)} {list(store.places)} -{letters(*store.evicted)}"
+        self.note(f"prepare_store {letters(*move.keys)} {move.who}", result)
         self.shadow.stores(move.keys, store, move.who)
         if store is not None and store.keys:
             prompt.stores.append(store.keys)
@@ -188,7 +190,7 @@ class Player:
         if prompt is not None and prompt.stores:
             keys = prompt.stores.pop(0)
             self.manager.complete_store(keys, move.who, success=move.is_good)
-            self.note(f"complete_store {_words(keys)} {move.who} success={move.is_good}")
+            self.note(f"complete_store {letters(*keys)} {move.who} success={move.is_good}")
             self.shadow.stored(keys, success=move.is_good)
             self.after("KV-TIER-14", due=keys if move.is_good else ())
             self.leave(move.who, prompt)
@@ -196,7 +198,7 @@ class Player:
     def touch(self, move: Move) -> None:
         if move.who in self.prompts and not self.prompts[move.who].is_finished:
             self.manager.touch(move.keys, move.who)
-            self.note(f"touch {_words(move.keys)} {move.who}")
+            self.note(f"touch {letters(*move.keys)} {move.who}")
             self.shadow.use(move.keys, move.who)
             self.after()
 
@@ -227,7 +229,7 @@ class Player:
             failed |= set(transfer.keys[-1 - move.number % len(transfer.keys) :])
         kept = [key for key in transfer.keys if key not in failed]
         self.manager.finish_transfer(transfer.number, sorted(failed))
-        self.note(f"finish_transfer {transfer.number} failed={_words(sorted(failed))}")
+        self.note(f"finish_transfer {transfer.number} failed={letters(*sorted(failed))}")
         self.shadow.moved(transfer, failed)
         if not transfer.is_promotion:
             lower.keys |= set(kept)
@@ -273,6 +275,22 @@ class Player:
             self.shadow.clear()
             self.after("KV-TIER-18")
 
+    def flush(self, move: Move) -> None:
+        self.manager.flush()
+        self.note("flush")
+        self.shadow.cleaned([key for key in self.shadow.used if key in self.shadow.dirty])
+        self.after("KV-TIER-32")
+
+    def forget(self, move: Move) -> None:
+        """Evict the keys of which no copy is under way."""
+        keys = [key for key in move.keys if not self.shadow.is_copied(key)]
+        self.manager.forget(keys)
+        self.note(f"forget {letters(*keys)}")
+        told = [key for key in dict.fromkeys(keys) if key in self.shadow.ready]
+        for key in told:
+            self.shadow.leaves(key)
+        self.after("KV-TIER-33", told=told)
+
     def wrong(self, move: Move) -> None:
         """Make an illegal call, if the subject says that it checks them: `number` says which."""
         prompt = self.prompts.get(move.who)
@@ -296,18 +314,20 @@ class Player:
         absent = [key for key in move.keys if key not in self.shadow.ready]
         unread = [key for key in move.keys if not any(key in keys for keys in prompt.loads)]
         unstored = [key for key in move.keys if not any(key in keys for keys in prompt.stores)]
-        busy = bool(self.shadow.pending) or any(self.shadow.pins[k] > 0 for k in self.shadow.ready)
+        busy = list(filter(self.shadow.is_copied, (*self.shadow.ready, *self.shadow.pending)))
+        can_forget = "forget" in self.shadow.capabilities.options
         store, load = manager.complete_store, manager.complete_load
         calls: tuple[tuple[object, str, str, Callable[[], object]], ...] = (
             (absent, "prepare_load", "KV-TIER-10", lambda: manager.prepare_load(absent, who)),
             (unread, "complete_load", "KV-TIER-11", lambda: load(unread, who)),
             (unstored, "complete_store", "KV-TIER-14", lambda: store(unstored, who)),
-            (busy, "reset", "KV-TIER-18", manager.reset),
+            (bool(busy), "reset", "KV-TIER-18", manager.reset),
             (True, "finish_transfer", "KV-TIER-21", lambda: manager.finish_transfer(10**6)),
             (True, "new_request", "KV-TIER-24", lambda: manager.new_request(who)),
-        )
+            (busy, "forget", "KV-TIER-33", lambda: manager.forget(busy)),
+        )[: 7 if can_forget else 6]
         is_there, name, rule, call = calls[move.number % len(calls)]
-        keys = f" {_words(is_there)}" if isinstance(is_there, list) else ""
+        keys = f" {letters(*is_there)}" if isinstance(is_there, list) else ""
         return (f"{name}{keys} {who}" if is_there else "", rule, call)
 
     def after(
@@ -350,10 +370,6 @@ def _word(key: bytes) -> str:
     return key.decode("latin-1")
 
 
-def _words(keys: Sequence[bytes]) -> str:
-    return "[" + " ".join(map(_word, keys)) + "]"
-
-
 def _shown(transfer: TierTransfer) -> str:
     way = "from" if transfer.is_promotion else "to"
-    return f"{transfer.number}: {_words(transfer.keys)} {way} tier {transfer.tier}"
+    return f"{transfer.number}: {letters(*transfer.keys)} {way} tier {transfer.tier}"

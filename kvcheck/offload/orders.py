@@ -67,3 +67,8 @@ class Expected:
             else:
                 found.append(several.pop(0))
         return found
+
+
+def letters(*keys: bytes) -> str:
+    """Return keys as text."""
+    return "[" + " ".join(key.decode("latin-1") for key in keys) + "]"

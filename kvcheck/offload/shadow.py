@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 
 from kvcheck.offload.orders import Expected
+from kvcheck.offload.orders import letters as _
 from kvcheck.play.lives import BrokenRuleError
 from kvspec.offload import (
     Found,
@@ -47,7 +48,7 @@ class Shadow:
         self.pending: dict[bytes, int | None] = {}
         self.promoted: dict[bytes, int] = {}
         self.pins: Counter[bytes] = Counter()
-        self.down: list[tuple[int, tuple[bytes, ...]]] = []
+        self.down: list[tuple[int, Sequence[bytes]]] = []
         self.dirty: set[bytes] = set()
         self.short: dict[str | None, int] = {}
         self.used: list[bytes] = []
@@ -81,6 +82,9 @@ class Shadow:
         """Return keys that any manager may evict, the least recently used first."""
         return [key for key in self.idle(kept) if key not in self.dirty]
 
+    def is_copied(self, key: bytes) -> bool:
+        return key in self.pending or self.pins[key] > 0
+
     def over(self, number: int, tenant: str) -> int:
         """Return how many of its own chunks a tenant must give up for so many more."""
         quota = self.config.quotas.get(tenant)
@@ -110,9 +114,8 @@ class Shadow:
         else:
             wanted = Found.RETRY if Found.RETRY in below else Found.MISS
             where = "a lower tier does not know" if wanted == Found.RETRY else "no tier has it"
-            self.judge(
-                rule, found == wanted, f"{_(key)} was {found}: {where}, so {wanted} is right"
-            )
+            problem = f"{_(key)} was {found}: {where}, so {wanted} is right"
+            self.judge(rule, found == wanted, problem)
         if found in (Found.HIT, Found.PENDING):
             self.awaited.setdefault(who, set()).add(key)
 
@@ -247,15 +250,19 @@ class Shadow:
                 self.judge(rule, is_so, f"{_(key)} is copied down from {place}, where it is not")
         if not self.num_lower:
             return
-        is_so = not self.promoted
-        self.judge("KV-TIER-20", is_so, f"{_(*self.promoted)} stay on their way: no transfer began")
+        problem = f"{_(*self.promoted)} stay on their way: no transfer began"
+        self.judge("KV-TIER-20", not self.promoted, problem)
         left = [key for (_tier, key), number in down.items() if number > 0]
-        self.judge("KV-TIER-19", not left, f"{_(*left)} were not copied to a lower tier")
+        rule = "KV-TIER-32" if self.config.write_back else "KV-TIER-19"
+        problem = f"{_(*left)} were not copied to a lower tier"
+        self.judge(rule, not left, problem, "KV-TIER-19")
         self.down = []
 
     def _written_back(self, transfers: Sequence[TierTransfer]) -> None:
         """Judge which dirty chunks are copied down: as many as were missing (KV-TIER-27)."""
-        keys = list(dict.fromkeys(key for each in transfers for key in each.keys))
+        flushed = {key for _, keys in self.down for key in keys}
+        moved = dict.fromkeys(key for each in transfers for key in each.keys)
+        keys = [key for key in moved if key not in flushed]
         left = [key for key in self.idle() if key in self.dirty]
         wrong = [key for key in keys if key not in left]
         self.judge("KV-TIER-27", not wrong, f"{_(*wrong)} are copied down, and need not be")
@@ -269,10 +276,14 @@ class Shadow:
             self.judge("KV-TIER-27", got >= wanted, problem)
         self.judge("KV-TIER-27", len(keys) == total, f"{total} had to be, and {_(*keys)} are")
         self.short = {}
+        self.cleaned(keys)
+
+    def cleaned(self, keys: Sequence[bytes]) -> None:
+        """Note that these dirty keys are copied down from the end of the step on."""
         self.dirty -= set(keys)
         for key in keys:
             self.pins[key] += self.num_lower
-        self.down = [(tier, tuple(keys)) for tier in range(self.num_lower) if keys]
+        self.down += [(tier, keys) for tier in range(self.num_lower) if keys]
 
     def expired(self) -> list[bytes]:
         """Return what the end of this step evicts for its age (KV-TIER-28), and begin the next."""
@@ -325,21 +336,18 @@ class Shadow:
 
     def told(self, events: Sequence[OffloadEvent], due: Collection[bytes]) -> None:
         """Judge events: removals of what may leave, and arrivals of exactly the keys `due`."""
-        arrived: list[bytes] = []
-        for event in events:
-            if not event.is_removed:
-                arrived += event.keys
-        is_so = sorted(arrived) == sorted(due)
-        self.judge("KV-TIER-17", is_so, f"{_(*due)} became ready, and events say {_(*arrived)}")
+        arrived = [key for event in events if not event.is_removed for key in event.keys]
+        problem = f"{_(*due)} became ready, and events say {_(*arrived)}"
+        self.judge("KV-TIER-17", sorted(arrived) == sorted(due), problem)
 
     def removed(
         self, events: Sequence[OffloadEvent], *, told: Collection[bytes], rule: str
     ) -> None:
         """Judge removals; `told`: those that the call returned, or that follow from `rule`."""
         gone = [key for event in events if event.is_removed for key in event.keys]
-        if told or rule == "KV-TIER-28":
+        if told or rule in ("KV-TIER-28", "KV-TIER-33"):
             is_so = sorted(gone) == sorted(told)
-            rule = rule if rule == "KV-TIER-28" else "KV-TIER-17"
+            rule = rule if rule in ("KV-TIER-28", "KV-TIER-33") else "KV-TIER-17"
             self.judge(rule, is_so, f"{_(*told)} gave way, and events say {_(*gone)}")
             return
         if self.num_over:
@@ -352,8 +360,8 @@ class Shadow:
         for key in gone:
             self._may_leave(key, ())
             self.leaves(key)
-        is_so = self.num_free >= 0
-        self.judge("KV-TIER-15", is_so, f"{-self.num_free} more chunks than places")
+        problem = f"{-self.num_free} more chunks than places"
+        self.judge("KV-TIER-15", self.num_free >= 0, problem)
 
     def counted(self, manager: OffloadManager, rule: str) -> None:
         """Judge the manager's counts after a call that `rule` is about."""
@@ -373,25 +381,19 @@ class Shadow:
         self.judge(rule, found == wanted, problem.format(wanted, found), "KV-TIER-15")
 
     def _may_leave(self, key: bytes, kept: Collection[bytes]) -> None:
-        is_so = key in self.ready
-        self.judge("KV-TIER-13", is_so, f"{_(key)} gave way, and was not ready")
+        self.judge("KV-TIER-13", key in self.ready, f"{_(key)} gave way, and was not ready")
         self.judge("KV-TIER-11", not self.pins[key], f"{_(key)} gave way while a copy reads it")
         self.judge("KV-TIER-13", key not in kept, f"{_(key)} gave way to others of its own call")
         if self.config.write_back:
-            is_so = key not in self.dirty
-            self.judge("KV-TIER-27", is_so, f"{_(key)} gave way, and no lower tier was given it")
+            problem = f"{_(key)} gave way, and no lower tier was given it"
+            self.judge("KV-TIER-27", key not in self.dirty, problem)
 
     def _takes(self, key: bytes, place: int, rule: str) -> None:
         """Judge a new chunk's place, and note it."""
-        is_so = 0 <= place < self.num_chunks
-        self.judge(rule, is_so, f"place {place}, of 0 … {self.num_chunks - 1}")
+        problem = f"place {place}, of 0 … {self.num_chunks - 1}"
+        self.judge(rule, 0 <= place < self.num_chunks, problem)
         others = [k for k, p in (*self.ready.items(), *self.pending.items()) if p == place]
         problem = f"place {place} is given to {_(key)}, and holds {_(*others)}"
         self.judge(rule, not others, problem)
         self.pending[key] = place
         self.reason.pop(key, None)
-
-
-def _(*keys: bytes) -> str:
-    """Return keys as text."""
-    return "[" + " ".join(key.decode("latin-1") for key in keys) + "]"

@@ -11,7 +11,7 @@ from kvcheck.play.lives import Game
 from kvcheck.play.shrink import without_runs
 from kvspec.offload import OffloadImplementation
 
-RULES = tuple(f"KV-TIER-{number}" for number in range(9, 32))
+RULES = tuple(f"KV-TIER-{number}" for number in range(9, 34))
 """Rules that lives judge."""
 
 

@@ -21,6 +21,7 @@ from kvspec.offload import (
     OffloadConfig,
     OffloadImplementation,
     OffloadManager,
+    WholeOffloadManager,
 )
 
 BOOLEANS = ("has_lower_tiers", "has_counts", "checks_calls", "has_lowest_places")
@@ -142,7 +143,7 @@ class RemoteOffload:
         connection.forget(self, "managers", self._handle)
 
     def _call(self, name: str, given: Mapping[str, Any]) -> Any:
-        usual = signature(getattr(OffloadManager, name)).parameters
+        usual = signature(getattr(WholeOffloadManager, name)).parameters
         required = MESSAGES[f"offload_{name}"].required
         args = {
             each: _sent(each, value)
@@ -170,7 +171,7 @@ def _sent(name: str, value: Any) -> Any:
 
 
 def _method(name: str) -> Callable[..., Any]:
-    declared = getattr(OffloadManager, name)
+    declared = getattr(WholeOffloadManager, name)
     return asking(declared, lambda self, given: self._call(name, given))
 
 

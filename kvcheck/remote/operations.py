@@ -33,7 +33,7 @@ from kvspec.files.objects import (
     text,
 )
 from kvspec.files.shapes import FORMS, Form, Shape, as_it_is, form_of, tuple_of
-from kvspec.offload import Found, OffloadCounts, OffloadManager, PreparedStore
+from kvspec.offload import Found, OffloadCounts, OffloadManager, PreparedStore, WholeOffloadManager
 from kvspec.operations import OPERATIONS
 from kvspec.snapshot_codec import decode_snapshot
 
@@ -156,7 +156,7 @@ _CHUNK_VALUES: Mapping[Any, Form] = {
 }
 OFFLOAD_RESULTS: Mapping[str, Form] = {
     name: form_of(get_type_hints(call)["return"], _CHUNK_VALUES)
-    for name, call in vars(OffloadManager).items()
+    for name, call in (*vars(OffloadManager).items(), *vars(WholeOffloadManager).items())
     if not name.startswith("_")
 }
 """Every call of an offload manager, with the form of its result."""
@@ -173,7 +173,7 @@ def _of_offload(name: str) -> MessageShape:
 
     A look-up has also what the lower tiers say; keyword arguments may be left out.
     """
-    _, *declared = signature(getattr(OffloadManager, name)).parameters.values()
+    _, *declared = signature(getattr(WholeOffloadManager, name)).parameters.values()
     named = {each.name: _OFFLOAD_ARGUMENTS[each.name] for each in declared}
     more = {each.name: named.pop(each.name) for each in declared if each.kind is each.KEYWORD_ONLY}
     if name == "lookup":

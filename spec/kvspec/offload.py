@@ -21,6 +21,9 @@ ORDERS = ("lru", "lfu", "priority", "arc")
 OPTIONS = ("store_after", "quotas", "write_back", "ttl_steps")
 """Members of `OffloadConfig` that a manager may do without."""
 
+CALLS = ("flush", "forget")
+"""Calls of `WholeOffloadManager` that a manager may do without."""
+
 
 class Found(StrEnum):
     """The result of a look-up (KV-TIER-9)."""
@@ -155,14 +158,24 @@ class OffloadManager(Protocol):
         """Return how many places are used for what (KV-TIER-15)."""
 
 
+class WholeOffloadManager(OffloadManager, Protocol):
+    """With the calls that only some managers have (`CALLS`)."""
+
+    def flush(self) -> None:
+        """Let all dirty chunks be copied down, before a shutdown for example (KV-TIER-32)."""
+
+    def forget(self, keys: Sequence[bytes]) -> None:
+        """Evict chunks whose content is wrong (KV-TIER-33)."""
+
+
 @dataclass(frozen=True)
 class OffloadCapabilities:
     """The parts of an `OffloadManager` that a subject has, and the choices it declares.
 
     `orders`: the orders of eviction by name that it promises; a manager is made in one of them, or
-    in "lru", which is then not judged. `options`: the `OPTIONS` that it has. `checks_calls`:
-    illegal calls are InvalidArgumentErrors (KV-TIER-24); else none is made. `has_lowest_places`:
-    free places are given the lowest first (KV-TIER-12); else any will do.
+    in "lru", which is then not judged. `options`: the `OPTIONS` and `CALLS` that it has.
+    `checks_calls`: illegal calls are InvalidArgumentErrors (KV-TIER-24); else none is made.
+    `has_lowest_places`: free places are given the lowest first (KV-TIER-12); else any will do.
     """
 
     has_lower_tiers: bool = True
@@ -171,6 +184,11 @@ class OffloadCapabilities:
     has_lowest_places: bool = False
     orders: frozenset[str] = frozenset({"lru"})
     options: frozenset[str] = frozenset()
+
+
+ALL_PARTS = OffloadCapabilities(
+    has_lowest_places=True, orders=frozenset(ORDERS), options=frozenset(OPTIONS + CALLS)
+)
 
 
 @runtime_checkable

@@ -13,6 +13,7 @@ from kvcheck.rules.judging import NotationError
 from kvcheck.rules.notation.values import Name
 from kvcheck.rules.notation.words import call_named
 from kvspec.offload import (
+    CALLS,
     ORDERS,
     OffloadCapabilities,
     OffloadConfig,
@@ -32,6 +33,7 @@ class Chunks:
         self.manager: OffloadManager | None = None
         self.lower: tuple[Lower, ...] = ()
         self.begun: set[str] = set()
+        self.options = frozenset[str]()
 
     def do_chunks(self, num_chunks: Any, *, lower: int = 0, **members: Any) -> None:
         """Make a first tier of so many places, in front of `lower` others."""
@@ -39,6 +41,7 @@ class Chunks:
         if not isinstance(subject, OffloadImplementation):
             raise LeftOut("an offload manager")
         offered = subject.offload_capabilities
+        self.options = offered.options
         given: dict[str, Any] = {name: _word(value) for name, value in members.items()}
         order = given.get("order", "lru")
         lacks = [name for name in given if name != "order" and name not in offered.options]
@@ -60,8 +63,11 @@ class Chunks:
         """Make a call of the first tier by its own name, the request first."""
         if self.manager is None:
             raise NotationError("no first tier: it is made by `chunks`")
-        if call.word in ("end_step", "take_events", "counts", "reset", "finish_transfer"):
+        if call.word in CALLS and call.word not in self.options:
+            raise LeftOut(call.word)
+        if call.word in ("end_step", "take_events", "counts", "reset", "finish_transfer", *CALLS):
             given = {name: _keys(value) for name, value in members.items()}
+            values = tuple(_keys(value) for value in values)
             return _shown(call_named(self.manager, call.word, *values, **given))
         if not values or not isinstance(values[0], Name):
             raise NotationError(f"{call.word}: a request comes first")

@@ -6,7 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from kvspec.blocks import KVCacheBlocks
-from kvspec.errors import InvalidArgumentError
+from kvspec.config import ManagerConfig
+from kvspec.domains import int_at_least, is_int
+from kvspec.errors import InvalidArgumentError, UnsupportedError
+from kvspec.offload import OffloadConfig
 from kvspec.request import Request
 
 
@@ -14,6 +17,45 @@ def plain(value: Any) -> Any:
     """Return the int stored in an object of a subclass, and anything else unchanged."""
     is_odd = issubclass(type(value), int) and type(value) not in (int, bool)
     return int.__int__(value) if is_odd else value
+
+
+def host_chunks(config: ManagerConfig, num_blocks: int, name: str) -> OffloadConfig:
+    """Return the chunks of a host tier, each a block but the null one; raise if it can't be made.
+
+    With the null block alone there is no place, and the quota is none (KV-TIER-8).
+    """
+    num_blocks = plain(num_blocks)
+    int_at_least("num_blocks", num_blocks, 1, error=InvalidArgumentError)
+    for spec in config.managed_specs:
+        is_read = spec.reads_whole_prefix or spec.window_tokens
+        if not is_read or not spec.prefix_cacheable or spec.extra_retained_tokens:
+            raise UnsupportedError(f"a host tier for {spec.kind} groups", name)
+    if config.dcp_world_size * config.pcp_world_size > 1:
+        raise UnsupportedError("a host tier under context parallelism", name)
+    if not config.enable_caching:
+        raise UnsupportedError("a host tier without prefix caching", name)
+    return OffloadConfig(max(num_blocks - 1, 1), quotas={} if num_blocks > 1 else {"": 0})
+
+
+def local_tokens(request: Request, num_local_tokens: int, config: ManagerConfig) -> int:
+    """Return the hit on the device as a plain int (KV-TIER-4)."""
+    check_request(request)
+    local, alignment = plain(num_local_tokens), config.scheduler_block_size_tokens or 1
+    if not is_int(local) or not 0 <= local <= request.num_tokens or local % alignment:
+        allowed = f"a multiple of {alignment} in the text"
+        raise InvalidArgumentError("num_local_tokens", local, allowed)
+    return int(local)
+
+
+def listed_entries(
+    group: int, first: int, blocks: Sequence[int], config: ManagerConfig
+) -> tuple[int, int, list[int]]:
+    """Return the arguments of `computed`, copied and checked alone (KV-TIER-1)."""
+    group, first = plain(group), plain(first)
+    if not is_int(group) or not 0 <= group < len(config.kv_cache.groups):
+        raise InvalidArgumentError("group", group, "the number of a group")
+    int_at_least("first", first, 0, error=InvalidArgumentError)
+    return group, first, block_list(blocks, config.kv_cache.num_blocks)
 
 
 def check_request(request: Request) -> None:
