@@ -38,6 +38,19 @@ class Chunk:
         return self.rank[1]
 
 
+class Asking:
+    """A request: chunks that await its answer, copies under way, and how its step went."""
+
+    __slots__ = ("awaits", "is_late", "loads", "num_stores", "priority", "tenant")
+
+    def __init__(self) -> None:
+        self.tenant, self.priority = "", 0
+        self.awaits: set[Chunk] = set()
+        self.loads: dict[bytes, int] = {}
+        self.num_stores = 0
+        self.is_late = False
+
+
 def may_leave(chunk: Chunk) -> bool:
     return chunk.writer is None and not chunk.pins and not chunk.awaited
 

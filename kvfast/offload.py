@@ -6,7 +6,7 @@ import heapq
 from collections import Counter, OrderedDict
 from collections.abc import Collection, Iterable, Sequence
 
-from kvfast.eviction import Ages, Chunk, Idle
+from kvfast.eviction import Ages, Asking, Chunk, Idle
 from kvspec.checks.offload import check_begun, check_keys, check_made, check_name, check_number
 from kvspec.errors import InvalidArgumentError
 from kvspec.offload import (
@@ -22,19 +22,6 @@ MOST_OFFERS = 64_000
 """Keys whose offers are counted."""
 
 
-class _Asking:
-    """A request: chunks that await its answer, copies under way, and how its step went."""
-
-    __slots__ = ("awaits", "is_late", "loads", "num_stores", "priority", "tenant")
-
-    def __init__(self) -> None:
-        self.tenant, self.priority = "", 0
-        self.awaits: set[Chunk] = set()
-        self.loads: dict[bytes, int] = {}
-        self.num_stores = 0
-        self.is_late = False
-
-
 class FastOffload:
     """See `kvspec.offload.OffloadManager`."""
 
@@ -45,15 +32,15 @@ class FastOffload:
         self._write_back = config.write_back and bool(config.lower)
         self._offers: OrderedDict[bytes, int] = OrderedDict()
         self._ttl_steps = config.ttl_steps
-        self._requests: dict[str, _Asking] = {}
-        self._ended: dict[str, _Asking] = {}
+        self._requests: dict[str, Asking] = {}
+        self._ended: dict[str, Asking] = {}
         self._next_number = 0
         self._clear()
 
     def _clear(self) -> None:
-        self._chunks: dict[bytes, Chunk] = {}
+        self.chunks: dict[bytes, Chunk] = {}
         self._free = list(range(self._num_chunks))
-        self._idle = Idle(self._order, self._chunks, self._num_chunks, frozenset(self._quotas))
+        self._idle = Idle(self._order, self.chunks, self._num_chunks, frozenset(self._quotas))
         self._ages = Ages(self._ttl_steps)
         self._owned: Counter[str] = Counter()
         self._num_pinned = self._num_pending = 0
@@ -69,7 +56,7 @@ class FastOffload:
         if request_id in self._requests:
             raise InvalidArgumentError("request_id", request_id, "a new one")
         ended = self._ended.pop(request_id, None)
-        self._requests[request_id] = request = _Asking() if ended is None else ended
+        self._requests[request_id] = request = Asking() if ended is None else ended
         request.tenant, request.priority = tenant, priority
 
     def finish_request(self, request_id: str) -> None:
@@ -86,7 +73,7 @@ class FastOffload:
         """Look in the first tier, then in each lower one (KV-TIER-9, KV-TIER-20)."""
         (key,) = check_keys((key,))
         request = self._request(request_id)
-        chunk = self._chunks.get(key)
+        chunk = self.chunks.get(key)
         found = Found.MISS
         if chunk is None and self._lower:
             found, chunk = self._promote(key, request_id)
@@ -121,7 +108,7 @@ class FastOffload:
         keys, request = check_keys(keys), self._request(request_id)
         chunks = []
         for key in keys:
-            chunk = self._chunks.get(key)
+            chunk = self.chunks.get(key)
             if chunk is None or chunk.writer is not None:
                 raise InvalidArgumentError("keys", key, "ready")
             chunks.append(chunk)
@@ -141,7 +128,7 @@ class FastOffload:
             if left[key] < 0:
                 raise InvalidArgumentError("keys", key, "loads of this request that were prepared")
         for key in keys:
-            self._unpin(self._chunks[key])
+            self._unpin(self.chunks[key])
         for key, number in left.items():
             if number:
                 loads[key] = number
@@ -153,7 +140,7 @@ class FastOffload:
         """Give the missing keys places (KV-TIER-12, KV-TIER-13)."""
         keys = check_keys(keys)
         request = self._request(request_id)
-        missing = [key for key in dict.fromkeys(keys) if key not in self._chunks]
+        missing = [key for key in dict.fromkeys(keys) if key not in self.chunks]
         if self._store_after > 1:
             self._offer(set(keys))
             missing = [key for key in missing if self._offers[key] >= self._store_after]
@@ -162,7 +149,7 @@ class FastOffload:
             return None
         chunks, evicted = made
         request.num_stores += len(chunks)
-        self._use([self._chunks[key] for key in keys if key in self._chunks], request)
+        self._use([self.chunks[key] for key in keys if key in self.chunks], request)
         return PreparedStore(tuple(missing), tuple([each.place for each in chunks]), evicted)
 
     def _offer(self, keys: set[bytes]) -> None:
@@ -178,7 +165,7 @@ class FastOffload:
         """Make them ready, and send them on to every lower tier; or drop them (KV-TIER-14)."""
         keys = check_keys(keys)
         request = self._request(request_id, or_ended=True)
-        chunks = [chunk for chunk in map(self._chunks.get, keys) if chunk is not None]
+        chunks = [chunk for chunk in map(self.chunks.get, keys) if chunk is not None]
         is_so = len(set(chunks)) == len(keys) and all(c.writer == request_id for c in chunks)
         if not is_so:
             raise InvalidArgumentError("keys", keys, "stores of this request that are under way")
@@ -196,7 +183,7 @@ class FastOffload:
     def touch(self, keys: Sequence[bytes], request_id: str) -> None:
         """Make those that are here the most recently used (KV-TIER-16)."""
         request = self._request(request_id)
-        self._use([self._chunks[key] for key in check_keys(keys) if key in self._chunks], request)
+        self._use([self.chunks[key] for key in check_keys(keys) if key in self.chunks], request)
 
     def end_step(self) -> tuple[TierTransfer, ...]:
         """Begin the promotions of this step, then what was stored since the last (KV-TIER-19)."""
@@ -214,7 +201,7 @@ class FastOffload:
         for tier, chunks in self._stored:
             began.append(self._begin(tier, chunks, is_promotion=False))
         self._promoted, self._stored = {}, []
-        old = self._ages.end_step(self._chunks)
+        old = self._ages.end_step(self.chunks)
         self._evict(old)
         for chunk in old:
             heapq.heappush(self._free, chunk.place)
@@ -245,7 +232,7 @@ class FastOffload:
 
     def flush(self) -> None:
         """Copy all dirty chunks down at the end of the step (KV-TIER-32)."""
-        dirty = [chunk for chunk in self._chunks.values() if chunk.is_dirty]
+        dirty = [chunk for chunk in self.chunks.values() if chunk.is_dirty]
         for chunk in dirty:
             chunk.is_dirty = False
         self._copy_down(sorted(dirty, key=lambda chunk: chunk.last_use))
@@ -253,17 +240,12 @@ class FastOffload:
     def forget(self, keys: Sequence[bytes]) -> None:
         """Evict what is here of these, unless one is being copied (KV-TIER-33)."""
         listed = dict.fromkeys(check_keys(keys))
-        chunks = [self._chunks[key] for key in listed if key in self._chunks]
+        chunks = [self.chunks[key] for key in listed if key in self.chunks]
         if any(chunk.pins or chunk.writer is not None for chunk in chunks):
             raise InvalidArgumentError("keys", list(keys), "not being copied")
         self._evict(chunks)
         for chunk in chunks:
             heapq.heappush(self._free, chunk.place)
-
-    def places(self) -> list[tuple[bytes, int]]:
-        """Return the chunks' keys and places, the least recently used first."""
-        chunks = sorted(self._chunks.values(), key=lambda chunk: chunk.last_use)
-        return [(chunk.key, chunk.place) for chunk in chunks]
 
     def reset(self) -> None:
         """Drop all chunks, unless one is being copied (KV-TIER-18)."""
@@ -280,13 +262,13 @@ class FastOffload:
 
     def counts(self) -> OffloadCounts:
         """Count the places by their use (KV-TIER-15)."""
-        idle = len(self._chunks) - self._num_pinned - self._num_pending
+        idle = len(self.chunks) - self._num_pinned - self._num_pending
         tenants = tuple((name, self._owned[name]) for name in sorted(self._quotas))
         return OffloadCounts(len(self._free), idle, self._num_pinned, self._num_pending, tenants)
 
     # Chunks and their uses.
 
-    def _request(self, request_id: str, *, or_ended: bool = False) -> _Asking:
+    def _request(self, request_id: str, *, or_ended: bool = False) -> Asking:
         check_name(request_id)
         found = self._requests.get(request_id)
         if found is None and or_ended:
@@ -301,7 +283,7 @@ class FastOffload:
         if ended is not None and not ended.loads and not ended.num_stores:
             del self._ended[request_id]
 
-    def _forget(self, request: _Asking) -> None:
+    def _forget(self, request: Asking) -> None:
         """Let the chunks that it was told of be evicted again."""
         for chunk in request.awaits:
             chunk.awaited -= 1
@@ -331,7 +313,7 @@ class FastOffload:
         evicted = self._evict(leaving)
         made = list(map(Chunk, keys, places, [writer] * len(keys), [tenant] * len(keys), uses))
         for chunk in made:
-            self._chunks[chunk.key] = chunk
+            self.chunks[chunk.key] = chunk
         self._owned[tenant] += len(made)
         self._num_pending += len(made)
         return made, evicted
@@ -372,7 +354,7 @@ class FastOffload:
         """Forget them, but not their places."""
         evicted = []
         for chunk in chunks:
-            del self._chunks[chunk.key]
+            del self.chunks[chunk.key]
             self._owned[chunk.tenant] -= 1
             self._idle.leaves(chunk, is_evicted=True)
             evicted.append(chunk.key)
@@ -380,7 +362,7 @@ class FastOffload:
             self._events.append(OffloadEvent(tuple(evicted), is_removed=True))
         return tuple(evicted)
 
-    def _use(self, chunks: Sequence[Chunk], request: _Asking) -> None:
+    def _use(self, chunks: Sequence[Chunk], request: Asking) -> None:
         for chunk in reversed(chunks):
             self._idle.use(chunk, request.priority)
             self._ages.used(chunk)
@@ -407,7 +389,7 @@ class FastOffload:
 
     def _drop(self, chunks: Iterable[Chunk]) -> None:
         for chunk in chunks:
-            del self._chunks[chunk.key]
+            del self.chunks[chunk.key]
             self._owned[chunk.tenant] -= 1
             self._idle.leaves(chunk, is_evicted=False)
             self._num_pending -= 1

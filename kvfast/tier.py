@@ -247,7 +247,8 @@ class FastTier:
     @_in_turn
     def snapshot(self) -> TierSnapshot:
         device = {block: _key(chunk) for block, chunk in self._device.items()}
-        host = tuple((_key(chunk), place + 1) for chunk, place in self._host.places())
+        chunks = sorted(self._host.chunks.values(), key=lambda each: each.last_use)
+        host = tuple((_key(each.key), each.place + 1) for each in chunks)
         places = range(1, 1 if self._chunks.quotas else self._chunks.num_chunks + 1)
         free = set(places) - {place for _, place in host}
         held = {name: tuple(map(_key, hold.chunks)) for name, hold in self._holds.items()}

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from kvcheck.adapters.vllm import offload
 from kvcheck.discovery import find_index
 from kvcheck.fleet.suite import game_of as index_game
 from kvcheck.mistakes import Mistake
@@ -20,9 +21,9 @@ from kvcheck.tree.suite import game_of as tree_game
 from tests.device.mistakes import planted
 from tests.mistakes import mistakes
 from tests.source import ROOT, write_behind
-from tests.tier.planted_vllm import IN_VLLM
 
 INDEX = planted(ROOT / "tests/fleet/planted/index.diff")
+IN_VLLM = planted(ROOT / "tests/tier/planted/vllm.diff")
 TABLES: Mapping[str, tuple[Sequence[Mistake], str, str]] = {
     "index": (INDEX, "docs/fleet.md", "mistake"),
     "tier": ([m for m in mistakes() if m.kind == "tier"], "docs/tiers.md", "mistake"),
@@ -31,10 +32,14 @@ TABLES: Mapping[str, tuple[Sequence[Mistake], str, str]] = {
 }
 """The mistakes, the page of their table, and the head of its first column."""
 NUM_LIVES: Mapping[str, int] = {"device": 100, "tier": 400, "tree": 150}
-"""By the kind of a mistake."""
+"""By the kind of a mistake; those in vLLM are of a device's kind, too: `make` changes what runs."""
 
 
 def report_of(mistake: Mistake, *, fail_fast: bool = False) -> LivesReport:
+    if mistake in IN_VLLM:
+        with mistake.make():
+            game_of_vllm = offload_game(offload.offload())
+            return judged(game_of_vllm, num_lives=NUM_LIVES["tier"], fail_fast=fail_fast)
     number = NUM_LIVES[mistake.kind]
     if mistake.kind == "device":  # of kvfast's index, while the context is open
         with mistake.make():

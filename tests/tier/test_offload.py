@@ -26,8 +26,7 @@ from kvfast import offload as fast
 from kvspec.errors import InvalidArgumentError, UnknownImplementationError
 from kvspec.offload import Found, OffloadConfig
 from kvspec.policy import Policy
-from tests.planted import TABLES, report_of
-from tests.tier.planted_vllm import IN_VLLM
+from tests.planted import IN_VLLM, TABLES, report_of
 
 LIVES, MOST_LIVES = 150, 1500
 """Lives that are always played, and until a mistake is found."""
