@@ -5,12 +5,14 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import cast
 
 import pytest
 
+from kvcheck.discovery import find_offload
 from kvfast.disk import DiskTier
 from kvspec.errors import InvalidArgumentError
-from kvspec.offload import Found
+from kvspec.offload import Found, OffloadConfig, WholeOffloadManager
 from tests.source import ROOT
 
 NUM_CHUNKS, NUM_MOMENTS = 3, 40
@@ -121,6 +123,40 @@ def test_a_tier_is_whole_at_every_moment(tmp_path: Path) -> None:
 def test_a_mistake_is_found_at_some_moment(mistake: tuple[str, str], tmp_path: Path) -> None:
     found = (problem(tmp_path / str(n), n, mistake) for n in range(NUM_MOMENTS))
     assert any(found)
+
+
+def restarted(name: str, folder: Path) -> list[bytes | None]:
+    """Store, flush and stop, with a disk behind the manager; return what a new one loads of it."""
+    keys, disk = [b"a", b"b", b"c"], DiskTier(folder, 4)
+    manager = find_offload(name).make_offload(OffloadConfig(4, (disk,), write_back=True))
+    manager.new_request("r")
+    stored = manager.prepare_store(keys, "r")
+    assert stored is not None
+    content = {place: b"content of " + key for key, place in zip(keys, stored.places, strict=True)}
+    manager.complete_store(keys, "r")
+    cast(WholeOffloadManager, manager).flush()
+    for transfer in manager.end_step():
+        for key, place in zip(transfer.keys, transfer.places, strict=True):
+            disk.store(key, content[place])
+        manager.finish_transfer(transfer.number)
+    disk.flush()
+    disk = DiskTier(folder, 4)
+    manager = find_offload(name).make_offload(OffloadConfig(4, (disk,), write_back=True))
+    manager.new_request("r")
+    found = [manager.lookup(key, "r") for key in keys]
+    loaded = {key: disk.load(key) for each in manager.end_step() for key in each.keys}
+    assert [each == Found.PENDING for each in found] == [key in loaded for key in keys]
+    return [loaded.get(key) for key in keys]
+
+
+@pytest.mark.parametrize("name", ["kvref", "kvfast"])
+def test_what_was_flushed_is_found_after_a_restart(name: str, tmp_path: Path) -> None:
+    assert restarted(name, tmp_path) == [b"content of a", b"content of b", b"content of c"]
+
+
+def test_a_flush_that_leaves_one_out_is_found_after_a_restart(tmp_path: Path) -> None:
+    found = restarted("mistake:FlushesAllButTheLast", tmp_path)
+    assert found == [None, b"content of b", b"content of c"]
 
 
 def test_what_is_damaged_is_a_miss(tmp_path: Path) -> None:
