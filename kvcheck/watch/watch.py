@@ -183,8 +183,9 @@ class Watch:
         self.copies_may_wait = self.has_copies
         if call.result is None:
             self._refused(call, held)
-            if any(held):  # a refused load brings nothing, but may have freed what it skips
-                followed.num_computed = start if self.only_grows else read_from
+            if any(held):  # a refused load brings nothing; without what it skips none goes on
+                goes_on = not external or self._lists(name) == held
+                followed.num_computed = start if goes_on else 0
             return
         new = self.ownership.checked(call.result, "the answer of allocate_slots")
         if any(held) and self.only_grows and self.has_stable_lists and not external:
