@@ -56,12 +56,6 @@ class Neighbour:
     likeness: float
 
 
-OF_OCHIAI, OF_FIRST, OF_NAMED, OF_OWN, OF_NEIGHBOURS, OF_A_TWIN = 5.0, 1.0, 2.5, 2.0, 4.0, 10.0
-"""Weights of the evidence against a rule, fitted on half of the known mistakes (docs/BLAME.md)."""
-LATER = 0.5
-"""Weight of each further rule of a mistake, relative to the rule before it."""
-CLOSE = 4
-"""Power of likeness: one close neighbour counts more than many distant ones."""
 SAME = 0.999
 """Likeness from which a mistake fails the same checks in the same way."""
 
@@ -71,53 +65,39 @@ def suspects(
 ) -> tuple[Suspect, ...]:
     """Rank the rules that failed checks are about or name, the most suspicious first.
 
-    The evidence against a rule: its failed checks (Ochiai), most of all those written for it; the
-    violations that name it; and the known mistakes that fail the same checks.
+    First those of mistakes that fail the same checks in the same way. Of others counts how far the
+    failed checks are theirs (Ochiai), half the share of violations that name them (a crash names
+    whatever was called), and how like the subject the likest mistake is that breaks them.
     """
     failed: Counter[str] = Counter()
     passed: Counter[str] = Counter()
     for each in evidence:
         (passed if each.kind is None else failed).update(set(each.rules))
-    total = sum(each.kind is not None for each in evidence)
-    ochiai = {r: n / sqrt(total * (n + passed[r])) for r, n in failed.items()}
-    score = defaultdict(float, {rule: OF_OCHIAI * share for rule, share in ochiai.items()})
-    for more in (_written_for(evidence), _named(evidence), _of_neighbours(neighbours)):
-        for rule, weight in more.items():
-            score[rule] += weight
+    kinds = [each.kind for each in evidence if each.kind is not None]
+    ochiai = {r: n / sqrt(len(kinds) * (n + passed[r])) for r, n in failed.items()}
+    score = defaultdict(float, ochiai)
+    for rule, name in kinds:
+        if name not in CRASHES and rule != PROTOCOL:
+            score[rule] += 0.5 / len(kinds)
+    likest: dict[str, float] = {}
+    for near in neighbours:
+        for number, rule in enumerate(near.rules, 1):
+            likest[rule] = max(likest.get(rule, 0.0), near.likeness**2 / number)
+    for rule, likeness in likest.items():
+        score[rule] += likeness
+    twins = {each.rules[0] for each in neighbours if each.likeness >= SAME}
     first = {rule: n for n, rule in enumerate(r for each in evidence for r in each.rules)}
     found = (Suspect(rule, ochiai.get(rule, 0.0), failed[rule], passed[rule]) for rule in score)
-    return tuple(sorted(found, key=lambda each: (-score[each.rule], first.get(each.rule, 0))))
-
-
-def _written_for(evidence: Sequence[Evidence]) -> dict[str, float]:
-    """Score the share of failures among the checks that have the rule as their first."""
-    failed = Counter(each.rules[0] for each in evidence if each.rules and each.kind is not None)
-    number = Counter(each.rules[0] for each in evidence if each.rules)
-    return {rule: OF_FIRST * failed[rule] / number[rule] for rule in failed}
-
-
-def _named(evidence: Sequence[Evidence]) -> dict[str, float]:
-    """Score the rules that violations name by themselves; a crash names whatever was called."""
-    kinds = [each.kind for each in evidence if each.kind is not None]
-    named = [kind for kind in kinds if kind[1] not in CRASHES and kind[0] != PROTOCOL]
-    score = {rule: OF_NAMED * n / len(kinds) for rule, n in Counter(r for r, _ in named).items()}
-    for rule in {rule for rule, name in named if name not in DIFFERENCES}:
-        score[rule] += OF_OWN
-    return score
-
-
-def _of_neighbours(neighbours: Sequence[Neighbour]) -> dict[str, float]:
-    votes: dict[str, float] = defaultdict(float)
-    twins: dict[str, float] = defaultdict(float)
-    for each in neighbours:
-        for number, rule in enumerate(each.rules):
-            votes[rule] += each.likeness**CLOSE * LATER**number
-            if each.likeness >= SAME:
-                twins[rule] += LATER**number
-    return {
-        rule: OF_NEIGHBOURS * vote ** (1 / CLOSE) + OF_A_TWIN * min(twins[rule], 1.0)
-        for rule, vote in votes.items()
-    }
+    return tuple(
+        sorted(
+            found,
+            key=lambda each: (
+                each.rule not in twins,
+                -score[each.rule],
+                first.get(each.rule, 0),
+            ),
+        )
+    )
 
 
 def blamed(

@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from kvcheck.judge.blame import LATER, Kind, Neighbour, Suspect
+from kvcheck.judge.blame import Kind, Neighbour, Suspect
 from kvcheck.judge.options import Options
 from kvcheck.judge.parts import answer
 from kvcheck.judge.sides import Sides
@@ -115,8 +115,8 @@ def by_likeness(ranked: Sequence[Suspect], found: Sequence[Likeness]) -> tuple[S
     twins = [each.mistake for each in found if len(each.shared) == each.num_stories]
     votes: dict[str, float] = {}
     for mistake in twins:
-        for number, rule in enumerate(mistake.rules):
-            votes[rule] = votes.get(rule, 0.0) + LATER**number
+        for number, rule in enumerate(mistake.rules, 1):
+            votes[rule] = votes.get(rule, 0.0) + 1 / number
     named = {suspect.rule for suspect in ranked}
     order = [*ranked, *(Suspect(rule, 0.0, 0, 0) for rule in votes if rule not in named)]
     return tuple(sorted(order, key=lambda each: -votes.get(each.rule, 0.0)))

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from zlib import crc32
 
 from kvcheck.judge.blame import Evidence, suspects
 from kvcheck.judge.outcomes import Outcomes, known, neighbours
@@ -31,11 +30,6 @@ class Row:
     def is_right(self, way: int, places: int) -> bool:
         """Check that one of its rules is among the first so many."""
         return bool({*self.blamed[way][:places]} & {*self.rules})
-
-    @property
-    def half(self) -> int:
-        """0 for the half on which the weights of `kvcheck.judge.blame` were fitted, or 1."""
-        return crc32(self.mistake.encode()[::-1]) % 2
 
 
 def row(mistake: str, rules: tuple[str, ...], evidence: Sequence[Evidence]) -> Row:
@@ -64,14 +58,11 @@ def share(some: Sequence[Row], way: int, places: int) -> float:
 def text(measured: Sequence[Row], total: int) -> str:
     unseen = [each for each in measured if not each.blamed[-1]]
     lines = [*HEAD, "", f"Measured: {len(measured)} of {total} mistakes.", ""]
-    lines += ["| ranking | mistakes | a right rule first | in the first three |"]
-    lines += ["|---|---|---|---|"]
-    parts = {"all": (0, 1), "half of the fit": (0,), "other half": (1,)}
+    lines += ["| ranking | a right rule first | in the first three |"]
+    lines += ["|---|---|---|"]
     for way, told in enumerate(WAYS):
-        for name, halves in parts.items():
-            some = [each for each in measured if each.half in halves]
-            shares = [f"{100 * share(some, way, places):.0f} %" for places in (1, 3)]
-            lines.append(f"| {told} | {name}, {len(some)} | {' | '.join(shares)} |")
+        shares = [f"{100 * share(measured, way, places):.0f} %" for places in (1, 3)]
+        lines.append(f"| {told} | {' | '.join(shares)} |")
     lines += ["", "## Blamed instead", "", f"Of {WAYS[1]}.", ""]
     lines += ["| breaks | blamed first |", "|---|---|", *confused(measured, 1)]
     lines += ["", "## Seen by no directed check", ""]
