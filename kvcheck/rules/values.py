@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -13,33 +12,14 @@ from kvcheck.rules.bench import Bench
 from kvcheck.rules.example import cases, example
 from kvcheck.rules.judging import equal, holds, raises
 from kvcheck.rules.specs import cross, full
-from kvspec.config import KVCacheConfig, KVCacheGroup
 from kvspec.errors import (
-    BlockReleaseError,
     ConfigError,
     InvalidArgumentError,
-    InvariantViolation,
-    KVSpecError,
-    StaleHitError,
-    UnknownBlockError,
     UnsupportedError,
 )
 from kvspec.interface import Feature
-from kvspec.request import LoRA, MultimodalItem, PromptEmbeddings, RequestInput
-from kvspec.specs import FullAttentionSpec, LayerSpec, MLAAttentionSpec
-
-
-@cases("", None, 7, b"r")
-@example("KV-REQ-1", level=Level.SAFETY)
-def a_request_is_named_by_a_text_that_is_not_empty(bench: Bench, name: object) -> None:
-    with raises(InvalidArgumentError, field="request_id"):
-        RequestInput(name, [1])  # type: ignore[arg-type]  # the point
-
-
-@example("KV-REQ-1", level=Level.SAFETY)
-def a_prompt_has_at_least_one_token(bench: Bench) -> None:
-    with raises(InvalidArgumentError, field="prompt_token_ids"):
-        RequestInput("r", [])
+from kvspec.request import RequestInput
+from kvspec.specs import LayerSpec, MLAAttentionSpec
 
 
 @example("KV-REQ-1", level=Level.IDENTITY)
@@ -49,51 +29,6 @@ def making_a_request_changes_no_manager(bench: Bench) -> None:
     before = manager.everything()
     manager.request("r", range(100))
     equal(manager.everything(), before)
-
-
-HALF_A_PAIR = "\ud83d"
-"""Half of a surrogate pair: a str of Python that no UTF-8 text contains."""
-
-
-@cases(
-    ({"request_id": HALF_A_PAIR}, "request_id"),
-    ({"cache_salt": HALF_A_PAIR}, "cache_salt"),
-    ({"cache_salt": b"salt"}, "cache_salt"),
-    ({"prompt_token_ids": None}, "prompt_token_ids"),
-    ({"prompt_token_ids": 7}, "prompt_token_ids"),
-    ({"lora": "sql"}, "lora"),
-    ({"multimodal": None}, "multimodal"),
-    ({"multimodal": ("img",)}, "multimodal"),
-    ({"prompt_embeddings": b"1234"}, "prompt_embeddings"),
-    ({"skip_reading_cache": 1}, "skip_reading_cache"),
-    ({"reports_hits": 1}, "reports_hits"),
-)
-@example("KV-REQ-1", "KV-HASH-2", "KV-ERR-2", level=Level.SAFETY)
-def a_request_has_no_other_content(bench: Bench, members: dict[str, object], field: str) -> None:
-    """Check that another type, or a text that has no hash, is refused when the value is made."""
-    content: dict[str, Any] = {"request_id": "r", "prompt_token_ids": [1], **members}
-    with raises(InvalidArgumentError, field=field):
-        RequestInput(**content)
-
-
-@cases(
-    (LoRA, ("", 1), "lora.name"),
-    (LoRA, (HALF_A_PAIR, 1), "lora.name"),
-    (LoRA, ("sql", -1), "lora.id"),
-    (MultimodalItem, (7, 0, 1), "identifier"),
-    (MultimodalItem, (HALF_A_PAIR, 0, 1), "identifier"),
-    (PromptEmbeddings, (b"123", 2), "data"),
-    (PromptEmbeddings, ("12", 2), "data"),
-    (PromptEmbeddings, (None, 2), "data"),
-    (PromptEmbeddings, (b"12", 0), "bytes_per_token"),
-)
-@example("KV-REQ-1", "KV-HASH-9", "KV-HASH-10", level=Level.SAFETY)
-def the_parts_of_a_request_are_checked(
-    bench: Bench, part: Callable[..., object], arguments: tuple[object, ...], field: str
-) -> None:
-    """Check that adapters, items and embeddings are refused as the request itself is."""
-    with raises(InvalidArgumentError, field=field):
-        part(*arguments)
 
 
 class ForeignRequest:
@@ -139,24 +74,6 @@ def tokens_may_come_as_an_array_which_is_read_at_once(bench: Bench) -> None:
     equal(request.num_tokens, 6, "tokens after errors")
 
 
-@example("KV-CFG-1")
-def specs_are_equal_values_of_one_type(bench: Bench) -> None:
-    """Check that equal fields make equal specs; another field or type makes them differ."""
-    equal(full(16), full(16))
-    equal(hash(full(16)), hash(full(16)))
-    holds(full(16) != full(16, head_size=16))
-    holds(FullAttentionSpec(16, 1, 8, "float16") != MLAAttentionSpec(16, 1, 8, "float16"))
-
-
-@example("KV-CFG-1", level=Level.SAFETY)
-def specs_are_frozen(bench: Bench) -> None:
-    """Check that a spec cannot be changed, and is validated when it is made."""
-    with raises(dataclasses.FrozenInstanceError):
-        full().block_size = 8  # type: ignore[misc]  # the point
-    with raises(ConfigError, field="block_size"):
-        full(0)
-
-
 @cases("sha256_cbor", "sha256_cbor_64bit", "xxhash_cbor")
 @example("KV-ERR-5", "KV-POL-8")
 def hash_functions_are_served_as_the_capabilities_say(bench: Bench, function: str) -> None:
@@ -178,32 +95,6 @@ def specs_are_served_as_the_capabilities_say(bench: Bench, spec: LayerSpec) -> N
         return
     with raises(UnsupportedError):
         bench.subject.create(config)
-
-
-@cases(
-    (InvalidArgumentError, ValueError),
-    (ConfigError, InvalidArgumentError),
-    (StaleHitError, InvalidArgumentError),
-    (BlockReleaseError, InvalidArgumentError),
-    (UnknownBlockError, KeyError),
-    (UnsupportedError, NotImplementedError),
-    (InvariantViolation, KVSpecError),
-)
-@example("KV-ERR-2")
-def every_error_is_of_the_contract(
-    bench: Bench, error: type[Exception], also: type[Exception]
-) -> None:
-    """Check that each is a KVSpecError, and the built-in error that a caller would catch."""
-    holds(issubclass(error, KVSpecError))
-    holds(issubclass(error, also))
-
-
-@cases(None, 7, [], (("layer",),))
-@example("KV-ERR-5", level=Level.SAFETY)
-def groups_are_a_tuple_of_groups(bench: Bench, groups: tuple[KVCacheGroup, ...]) -> None:
-    """Check that anything else is refused."""
-    with raises(ConfigError, field="groups"):
-        KVCacheConfig(6, groups)
 
 
 class UnheardOfSpec(LayerSpec):
