@@ -1,4 +1,4 @@
-"""`pytest --kv-impl IMPL`: the checks of `kvspec check` as tests, one per rule.
+"""`pytest --kv-impl IMPL`: the examples of `kvspec check` as tests, one per rule.
 
     pytest --kv-impl mymanager:implementation -n auto
 
@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     import pytest
 
 LEVELS = ("safety", "behaviour", "identity")
-BUDGETS = ("directed", "fast", "ci", "deep")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -36,20 +35,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default="default",
         metavar="PROFILE",
         help="the implementation's declared choices: the name of a shipped profile, or a TOML file",
-    )
-    group.addoption(
-        "--kv-budget",
-        choices=BUDGETS,
-        default="fast",
-        help="directed: one test per rule only. fast / ci / deep: also tests of random programs,"
-        " for half a minute / some minutes / about an hour (default: %(default)s)",
-    )
-    group.addoption(
-        "--kv-seed",
-        type=int,
-        default=0,
-        metavar="N",
-        help="seed of the random programs (default: 0)",
     )
     group.addoption(
         "--kv-rules",

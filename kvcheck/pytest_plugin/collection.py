@@ -1,7 +1,7 @@
-"""The tests that pytest collects: `kvspec::KV-POOL-4` for a rule, `kvspec::random[3]`.
+"""The tests that pytest collects: `kvspec::KV-POOL-4` for a rule.
 
 Every process collects the same tests in the same order and shares no results with the others, so
-that pytest-xdist may distribute them in any way.
+that pytest-xdist may distribute them in any way. Random programs are for `kvspec check`.
 """
 
 from __future__ import annotations
@@ -14,18 +14,17 @@ from typing import Any, NoReturn
 import pytest
 
 from kvcheck.discovery import find_implementation
-from kvcheck.judge.options import BUDGETS, Options, level_for, same_code
+from kvcheck.judge.options import Options, level_for, same_code
 from kvcheck.judge.outcome import Verdict
 from kvcheck.judge.report import verdict_of, violation_lines
 from kvcheck.play.verdicts import Level, Violation
-from kvcheck.pytest_plugin.examination import Examination
+from kvcheck.pytest_plugin.examination import DIRECTED_ONLY, Examination
 from kvcheck.rulebook import rule_sentences
 from kvspec.errors import KVSpecError
 from kvspec.profile import find_profile
 
 ORACLE = "kvref"
 NAME = "kvspec"
-EXHAUSTED = "not run: earlier programs had already failed for a minute"
 
 
 class ContractBroken(Exception):  # noqa: N818 (it says what happened)
@@ -57,15 +56,14 @@ class Contract:
             level = level_for(None if asked is None else Level(asked), subject)
             options = Options(
                 level,
-                dict(BUDGETS)[given("--kv-budget")],
+                DIRECTED_ONLY,
                 rules,
-                given("--kv-seed"),
-                find_profile(given("--kv-profile")).policy,
+                policy=find_profile(given("--kv-profile")).policy,
                 name=given("--kv-impl"),
                 oracle=ORACLE,
                 self_checks_only=level is not Level.SAFETY and same_code(subject, oracle),
             )
-            examination = Examination(subject, oracle, options, given("--kv-budget"))
+            examination = Examination(subject, oracle, options)
         except KVSpecError as error:
             raise pytest.UsageError(str(error)) from None
         return cls(examination, given("--kv-profile"), alone=_is_alone(config))
@@ -75,8 +73,7 @@ class Contract:
         """Show the implementation, level, seed and profile at the top of the run."""
         options, can = self.examination.options, self.examination.subject.capabilities
         return (
-            f"kvspec: {can.name} {can.version} at level {options.level},"
-            f" seed {options.seed}, profile {self.profile}"
+            f"kvspec: {can.name} {can.version} at level {options.level}, profile {self.profile}"
             + ("; self-checks only: nothing to compare with" if options.self_checks_only else "")
         )
 
@@ -121,16 +118,14 @@ class Tests(pytest.Collector):
         self.examination = examination
 
     def collect(self) -> Iterator[pytest.Item]:
-        """Yield a test for each rule in order, then the random tests."""
+        """Yield a test for each rule in order."""
         for rule in rule_sentences():
             if self.examination.options.is_wanted(rule):
                 yield RuleTest.from_parent(self, name=rule)
-        for number in range(self.examination.num_random_tests):
-            yield RandomTest.from_parent(self, name=f"random[{number}]", number=number)
 
 
-class ContractTest(pytest.Item):
-    """The base of both kinds of test, which shows the report instead of a traceback."""
+class RuleTest(pytest.Item):
+    """Tests whether an example breaks one rule; shows the report instead of a traceback."""
 
     parent: Tests
 
@@ -157,10 +152,6 @@ class ContractTest(pytest.Item):
         """Return a place that matches the test's id; there is no file."""
         return self.config.rootpath / NAME, 0, self.name
 
-
-class RuleTest(ContractTest):
-    """Tests whether a directed program breaks one rule."""
-
     def runtest(self) -> None:
         """Fail if the rule is broken or no manager is made; skip if no example ran to its end."""
         examination, found = self.examination, self.examination.outcomes[self.name]
@@ -175,22 +166,3 @@ class RuleTest(ContractTest):
             raise ContractBroken(verdict_of(examination.report))
         if found.verdict != Verdict.UNBROKEN:
             pytest.skip(found.reason)
-
-
-class RandomTest(ContractTest):
-    """Tests whether the random programs of one batch break a rule that no rule's test shows."""
-
-    def __init__(self, *, number: int, **rest: Any) -> None:
-        super().__init__(**rest)
-        self.number = number
-
-    def runtest(self) -> None:
-        """Fail with the first violation that the test of its rule does not show."""
-        known = self.examination.broken_rules & self.rules_of_the_run
-        violation, again = self.examination.random_violation(self.number, known)
-        if violation is not None:
-            self.fail_with(violation)
-        if self.examination.is_exhausted:
-            pytest.skip(EXHAUSTED)
-        if again:
-            pytest.skip(f"found only violations that other tests show: {', '.join(sorted(again))}")

@@ -115,14 +115,15 @@ def test_a_step_fails_for_a_broken_implementation_and_still_leaves_its_report(
 
 def test_the_report_is_made_and_kept_also_when_the_tests_fail() -> None:
     """Check that later steps always run, and that the night's budget exists."""
-    from kvcheck.pytest_plugin import BUDGETS, LEVELS
+    from kvcheck.judge.options import BUDGETS
+    from kvcheck.pytest_plugin import LEVELS
 
     names = [step.get("name") for step in STEPS]
     behind = STEPS[names.index("One test per rule") + 1 :]
     assert behind
     assert all(step["if"] == "always()" for step in behind)
     assert {USE["with"]["level"], ACTION["inputs"]["level"]["default"]} <= set(LEVELS)
-    assert set(re.findall(r"'(\w+)'", USE["with"]["budget"])) - {"schedule"} <= set(BUDGETS)
+    assert set(re.findall(r"'(\w+)'", USE["with"]["budget"])) - {"schedule"} <= set(dict(BUDGETS))
 
 
 def test_the_page_names_options_that_exist() -> None:

@@ -17,10 +17,12 @@ from types import ModuleType
 import pytest
 
 import kvref
+from kvcheck.judge.applying import rule_outcomes
 from kvcheck.judge.options import BUDGETS, Options
+from kvcheck.judge.outcome import Report
 from kvcheck.judge.report import violation_lines
+from kvcheck.judge.suite import Suite
 from kvcheck.play.verdicts import Level
-from kvcheck.pytest_plugin.examination import Examination
 from kvspec.interface import Implementation
 from tests.cases import every_second
 from tests.commands import kvspec
@@ -99,11 +101,12 @@ def loaded(text: str, folder: Path) -> ModuleType:
     return module
 
 
-def examined(text: str, folder: Path) -> Examination:
-    """Examine a version of the manager at level safety, with budget fast."""
+def checked(text: str, folder: Path, num_programs: int) -> Report:
+    """Check a version of the manager at level safety, with so many random programs."""
     subject: Implementation = loaded(text, folder).implementation()
-    options = Options(Level.SAFETY, dict(BUDGETS)["fast"], name="mymanager:implementation")
-    return Examination(subject, kvref.implementation(), options, "fast")
+    budget = dict(BUDGETS)["fast"].counted(num_programs)
+    options = Options(Level.SAFETY, budget, name="mymanager:implementation")
+    return Suite(subject, kvref.implementation(), options).run()
 
 
 def test_the_page_goes_from_the_first_version_to_the_final_one() -> None:
@@ -161,10 +164,9 @@ def test_a_directed_check_shows_what_the_page_says(run: Run, tmp_path: Path) -> 
 
 
 def test_random_programs_find_what_directed_ones_do_not(tmp_path: Path) -> None:
-    found = examined(RANDOM[0].manager, tmp_path)
-    assert found.broken_rules == frozenset()
-    violations = (found.random_violation(number, ())[0] for number in range(20))
-    violation = next(violation for violation in violations if violation is not None)
+    found = checked(RANDOM[0].manager, tmp_path, 300)
+    (violation,) = found.violations
+    assert not violation.is_example
     assert RANDOM[0].broken == [violation.rule]
     shown = "\n".join(violation_lines(found.options, violation))
     for text in ("\n".join(RANDOM[0].output), shown):
@@ -173,11 +175,10 @@ def test_random_programs_find_what_directed_ones_do_not(tmp_path: Path) -> None:
 
 
 def test_the_final_version_conforms_at_level_safety(tmp_path: Path) -> None:
-    found = examined(FINAL, tmp_path)
-    assert found.broken_rules == frozenset()
-    assert "unbroken" in {outcome.verdict for outcome in found.outcomes.values()}
-    for number in range(3):
-        assert found.random_violation(number, ()) == (None, set())
+    found = checked(FINAL, tmp_path, 300)
+    assert found.conforms
+    assert found.random == 300
+    assert "unbroken" in {outcome.verdict for outcome in rule_outcomes(found).values()}
     assert RANDOM[1].broken == []
 
 

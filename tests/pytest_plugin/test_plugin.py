@@ -1,4 +1,4 @@
-"""`pytest --kv-impl` as a project meets it, and what its random tests try."""
+"""`pytest --kv-impl` as a project meets it."""
 
 from __future__ import annotations
 
@@ -11,14 +11,13 @@ from contextlib import contextmanager
 import pytest
 
 import kvref
-from kvcheck.judge.options import Budget, Options
+from kvcheck import pytest_plugin
+from kvcheck.judge.options import Options
 from kvcheck.judge.outcome import Verdict
 from kvcheck.play import watchdog
 from kvcheck.play.verdicts import Level
-from kvcheck.pytest_plugin.examination import Examination
-from kvref.implementation import ReferenceImplementation
-from kvspec.config import ManagerConfig
-from kvspec.interface import Implementation, KVCacheManager
+from kvcheck.pytest_plugin.examination import DIRECTED_ONLY, Examination
+from kvspec.interface import Implementation
 from tests.commands import LEAKS
 from tests.mistakes import mistaken
 from tests.remote.servers import script
@@ -77,7 +76,7 @@ def test_without_the_option_nothing_is_imported_and_nothing_collected(
 def test_what_conforms_passes_every_test_and_xdist_changes_nothing(
     project: pytest.Pytester,
 ) -> None:
-    options = ("--kv-impl", "kvfast", "--kv-budget", "directed", "--kv-rules", "KV-PO*")
+    options = ("--kv-impl", "kvfast", "--kv-rules", "KV-PO*")
     alone = outcomes(project, *options)
     assert named(alone, "failure") == set()
     assert len(named(alone, "passed")) > 15
@@ -97,7 +96,7 @@ def test_what_conforms_passes_every_test_and_xdist_changes_nothing(
 def test_a_broken_twin_fails_the_tests_of_the_rules_it_breaks(
     project: pytest.Pytester, mistake: str, rules: list[str]
 ) -> None:
-    options = ("--kv-budget", "directed", "--kv-rules", "KV-POOL-*", "--kv-rules", "KV-STAT-*")
+    options = ("--kv-rules", "KV-POOL-*", "--kv-rules", "KV-STAT-*")
     found = outcomes(project, "--kv-impl", f"mistake:{mistake}", *options)
     assert named(found, "failure") == {f"kvspec::{rule}" for rule in rules}
 
@@ -106,8 +105,6 @@ def test_a_failure_is_the_report_and_no_traceback(project: pytest.Pytester) -> N
     done = project.runpytest_subprocess(
         "--kv-impl",
         LEAKS,
-        "--kv-budget",
-        "directed",
         "--kv-rules",
         "KV-POOL-*",
         "-rs",
@@ -115,7 +112,7 @@ def test_a_failure_is_the_report_and_no_traceback(project: pytest.Pytester) -> N
     assert done.ret == pytest.ExitCode.TESTS_FAILED
     done.stdout.fnmatch_lines(
         [
-            "kvspec: kvref * at level identity, seed 0, profile default",
+            "kvspec: kvref * at level identity, profile default",
             "KV-POOL-15 (conservation)  Each block but the null block is either*",
             "*allocate_slots(*",
             "*leaked*",
@@ -131,8 +128,6 @@ def test_a_rule_tested_alone_shows_what_cut_its_program_short(project: pytest.Py
     options = (
         "--kv-impl",
         LEAKS,
-        "--kv-budget",
-        "directed",
         "--kv-rules",
         "KV-POOL-*",
     )
@@ -164,7 +159,7 @@ def test_a_level_and_capabilities_leave_rules_out_with_the_reason(
         """
     )
     rules = [word for rule in ("CHUNK", "POOL", "STAT") for word in ("--kv-rules", f"KV-{rule}-*")]
-    options = ("--kv-budget", "directed", "--kv-level", "safety", "-rs", *rules)
+    options = ("--kv-level", "safety", "-rs", *rules)
     done = project.runpytest_subprocess("--kv-impl", f"cmd:{serve}", *options)
     assert done.ret == 0
     done.stdout.fnmatch_lines_random(
@@ -186,7 +181,7 @@ def test_a_server_that_hangs_or_dies_fails_a_test_in_time(
     run count as passed."""
     project.makeconftest("from kvcheck.play import watchdog\nwatchdog.PATIENCE_SECONDS = 1.0")
     name = script(project.path, f"until('create_manager')\n{fault}", timeout_s=2.0)
-    options = ("--kv-impl", name, "--kv-level", "safety", "--kv-budget", "directed")
+    options = ("--kv-impl", name, "--kv-level", "safety")
     done = project.runpytest_subprocess(*options, timeout=60)
     assert done.ret == pytest.ExitCode.TESTS_FAILED
     assert done.parseoutcomes().keys() == {"failed", "skipped"}
@@ -214,7 +209,7 @@ def test_what_cannot_be_checked_is_one_line_and_exit_code_4(
 
 def test_a_run_that_only_skips_is_no_success(pytester: pytest.Pytester) -> None:
     """Select KV-POL-1, which is about files; a mere listing is a success."""
-    options = ("--kv-impl", "kvref", "--kv-budget", "directed", "--kv-rules", "KV-POL-1")
+    options = ("--kv-impl", "kvref", "--kv-rules", "KV-POL-1")
     done = pytester.runpytest_subprocess(*options, "-n", "2")
     done.assert_outcomes(skipped=1)
     assert done.ret == pytest.ExitCode.NO_TESTS_COLLECTED
@@ -222,7 +217,7 @@ def test_a_run_that_only_skips_is_no_success(pytester: pytest.Pytester) -> None:
 
 
 def test_without_paths_the_contract_is_all_there_is(project: pytest.Pytester) -> None:
-    options = ("--kv-impl", "kvref", "--kv-budget", "directed", "--kv-rules", "KV-POOL-4")
+    options = ("--kv-impl", "kvref", "--kv-rules", "KV-POOL-4")
     assert set(outcomes(project, *options)) == {"kvspec::KV-POOL-4"}
     both = {"kvspec::KV-POOL-4", "test_own::test_own"}
     assert set(outcomes(project, *options, "test_own.py")) == both
@@ -230,14 +225,8 @@ def test_without_paths_the_contract_is_all_there_is(project: pytest.Pytester) ->
     assert set(outcomes(project)) == both
 
 
-def test_the_options_are_those_of_the_command(project: pytest.Pytester) -> None:
-    from kvcheck import pytest_plugin
-    from kvcheck.judge.options import BUDGETS
-    from kvcheck.play.verdicts import Level
-    from kvcheck.pytest_plugin.examination import RANDOM_TESTS
-
+def test_the_levels_are_those_of_the_command() -> None:
     assert tuple(Level) == pytest_plugin.LEVELS
-    assert tuple(dict(BUDGETS)) == tuple(dict(RANDOM_TESTS)) == pytest_plugin.BUDGETS
 
 
 def test_no_rule_passes_where_no_manager_is_made(pytester: pytest.Pytester) -> None:
@@ -251,7 +240,7 @@ def test_no_rule_passes_where_no_manager_is_made(pytester: pytest.Pytester) -> N
                 raise UnsupportedError("anything", "refuser")
         """
     )
-    rules = ("--kv-rules", "KV-POOL-1", "--kv-rules", "KV-SW-1", "--kv-budget", "directed")
+    rules = ("--kv-rules", "KV-POOL-1", "--kv-rules", "KV-SW-1")
     found = outcomes(pytester, "--kv-impl", "refuser:Refuser", "--kv-level", "safety", *rules)
     assert set(found.values()) == {"failure"}, found
 
@@ -259,44 +248,8 @@ def test_no_rule_passes_where_no_manager_is_made(pytester: pytest.Pytester) -> N
 REFERENCE = kvref.implementation()
 
 
-def examine(subject: Implementation, seed: int = 0) -> Examination:
-    options = Options(Level.SAFETY, Budget(0.0, 8), ("KV-POOL-*",), seed)
-    return Examination(subject, REFERENCE, options, "fast")
-
-
-class Spy(ReferenceImplementation):
-    """Notes for which configurations managers were made."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.configs: list[ManagerConfig] = []
-
-    def create(self, config: ManagerConfig, **options: object) -> KVCacheManager:
-        self.configs.append(config)
-        return super().create(config)
-
-
-def configs_of(number: int, *, seed: int = 0) -> list[ManagerConfig]:
-    """Return the configurations that random test `number` tries."""
-    spy = Spy()
-    assert examine(spy, seed).random_violation(number, ()) == (None, set())
-    return spy.configs
-
-
-def test_a_random_test_tries_the_same_programs_wherever_it_runs() -> None:
-    first = configs_of(3)
-    assert len(first) > 50
-    assert configs_of(3) == first
-    assert configs_of(4) != first
-    assert configs_of(3, seed=1) != first
-
-
-def test_a_random_test_repeats_nothing_that_the_test_of_a_rule_shows() -> None:
-    found = examine(mistaken("LeaksUnhashedBlocks", audits=True))
-    violation, _ = found.random_violation(0, ())
-    assert violation is not None
-    assert violation.rule == "KV-POOL-15"
-    assert found.random_violation(0, found.broken_rules) == (None, {"KV-POOL-15"})
+def examine(subject: Implementation) -> Examination:
+    return Examination(subject, REFERENCE, Options(Level.SAFETY, DIRECTED_ONLY, ("KV-POOL-*",)))
 
 
 @contextmanager
@@ -311,7 +264,6 @@ def test_when_programs_failed_for_too_long_the_others_are_not_run() -> None:
         found = examine(mistaken("LeaksUnhashedBlocks", audits=True))
         assert found.report.gave_up
         assert Verdict.UNBROKEN not in {outcome.verdict for outcome in found.outcomes.values()}
-        assert found.random_violation(0, ()) == (None, set())
 
 
 def test_a_rule_passes_only_if_something_about_it_came_to_its_end() -> None:
