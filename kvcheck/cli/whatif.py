@@ -46,11 +46,8 @@ from kvcheck.tools.replay.whatif_text import (
     costs_line,
     enough_line,
     heading,
-    headings,
-    rows,
     side_by_side,
-    with_host,
-    with_memory,
+    table,
 )
 
 
@@ -324,16 +321,11 @@ def _show(curves: Sequence[Curve], cached: CachedModel | None, speed: Speed) -> 
         head = wrapped([f"{named}{heading(found, found.trace)}", *notes], console.width)
         say(*head, console=console)
         if is_single:
-            lines: Iterable[Sequence[str]] = rows(found)
-            names: Sequence[str] = headings(found)
             if found.num_host_blocks:
                 say(f"  on the host: {found.num_host_blocks:,} blocks", console=console)
-                names, lines = with_host(names, found, cached, speed)
-            console.print(right_table(*with_memory(names, lines, cached)))
+            given = speed if found.num_host_blocks else None
+            console.print(right_table(*table(found, cached, given)))
             costs = [costs_line(found)] if found.costs else []
             say(*wrapped([enough_line(found, cached), *costs], console.width), console=console)
     if not is_single:
-        numbers = range(1, len(curves) + 1)
-        columns = [f"{number}: {what}" for number in numbers for what in ("hit rate", "best")]
-        lines = side_by_side(curves)
-        console.print(right_table(*with_memory(["tokens", *columns], lines, cached)))
+        console.print(right_table(*side_by_side(curves, cached)))

@@ -15,10 +15,8 @@ from kvcheck.tools.replay.whatif_text import (
     costs_line,
     enough_line,
     heading,
-    headings,
     names,
-    rows,
-    with_memory,
+    table,
 )
 from kvcheck.view.page import data_file, document, embedded
 
@@ -101,7 +99,7 @@ def _content(curves: Sequence[Curve], memory: Memory | None) -> dict[str, Any]:
 
 
 def _table(found: Curve, memory: Memory | None) -> str:
-    columns, cells = with_memory(headings(found), rows(found), memory)
+    columns, cells = table(found, memory)
     head = "".join(f'<th scope="col">{escape(name)}</th>' for name in columns)
     lines = ("".join(f'<td class="number">{escape(cell)}</td>' for cell in line) for line in cells)
     body = "".join(f"<tr>{line}</tr>" for line in lines)

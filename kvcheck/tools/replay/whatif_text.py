@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 
 from kvcheck.tools.plans.document import GIB
 from kvcheck.tools.replay.trace import short_names
 from kvcheck.tools.replay.whatif import ENOUGH_PERCENT, Curve
+
+Table = tuple[Sequence[str], Sequence[Sequence[str]]]
+"""The names of the columns, and the rows."""
 
 NO_ROOM = "–"
 """Shown instead of a rate if the largest request of the trace does not fit in the pool."""
@@ -43,22 +47,6 @@ class Memory:
         return f"{num_tokens * self.bytes_per_token / GIB:,.2f}"
 
 
-def with_memory(
-    names: Sequence[str], lines: Iterable[Sequence[str]], memory: Memory | None
-) -> tuple[Sequence[str], Iterable[Sequence[str]]]:
-    """Return a table with a column behind that of the tokens: the GiB that they take."""
-    if memory is None:
-        return names, lines
-    place = names.index("tokens") + 1
-
-    def gib(cell: str) -> str:
-        number = cell.replace(",", "")
-        return memory.gib(int(number)) if number.isdecimal() else ""
-
-    added = ([*line[:place], gib(line[place - 1]), *line[place:]] for line in lines)
-    return [*names[:place], "GiB", *names[place:]], added
-
-
 def enough_line(found: Curve, memory: Memory | None = None) -> str:
     """Return a sentence with the size of the smallest pool that is enough, and its memory."""
     if not found.infinite:
@@ -70,14 +58,6 @@ def enough_line(found: Curve, memory: Memory | None = None) -> str:
     )
 
 
-def headings(found: Curve) -> tuple[str, ...]:
-    """Return the names of the columns that `rows` yields."""
-    if found.costs:
-        names = (name.replace(":", " ") for name in found.costs)  # where a heading may wrap
-        return ("blocks", "tokens", "lru", *names, "best")
-    return ("blocks", "tokens", "hit rate", "best possible", "of an endless pool's hits")
-
-
 @dataclass(frozen=True)
 class Speed:
     """How fast a host tier's tokens are loaded, and prompts computed; None if not known."""
@@ -85,31 +65,14 @@ class Speed:
     load_gib_per_s: float
     prefill_tokens_per_s: float | None = None
 
-    def load_s(self, num_tokens: int, memory: Memory) -> float:
-        return num_tokens * memory.bytes_per_token / GIB / self.load_gib_per_s
-
-    def compute_s(self, num_tokens: int) -> float | None:
-        rate = self.prefill_tokens_per_s
-        return None if rate is None else num_tokens / rate
-
-
-def with_host(
-    names: Sequence[str], found: Curve, memory: Memory | None, speed: Speed
-) -> tuple[Sequence[str], list[Sequence[str]]]:
-    """Return the table of a curve with a host tier: hit rates, and the time of its loads."""
-    added = ["with host", "loaded"]
-    if memory is not None:
-        added += ["load s"] + ["recompute s"] * (speed.prefill_tokens_per_s is not None)
-    lines: list[Sequence[str]] = []
-    for point, line in zip(found.points, rows(found), strict=False):
-        loaded = point.num_loaded_tokens
-        cells = [f"{point.lru + loaded / found.num_tokens:.2%}", f"{loaded:,}"]
-        if memory is not None:
-            cells.append(f"{speed.load_s(loaded, memory):,.1f}")
-        if len(added) > len(cells):
-            cells.append(f"{speed.compute_s(loaded):,.1f}")
-        lines.append((*line[:3], *cells))
-    return (*names[:3], *added), lines
+    def columns(self, loaded: Sequence[int], memory: Memory | None) -> dict[str, list[str]]:
+        """Return how long it takes to load so many tokens, and to compute them, if known."""
+        if memory is None:
+            return {}
+        rates = {"load s": self.load_gib_per_s * GIB / memory.bytes_per_token}
+        if self.prefill_tokens_per_s is not None:
+            rates["recompute s"] = self.prefill_tokens_per_s
+        return {name: [f"{num / rate:,.1f}" for num in loaded] for name, rate in rates.items()}
 
 
 def costs_line(found: Curve) -> str:
@@ -118,46 +81,63 @@ def costs_line(found: Curve) -> str:
     return f"Time of each policy's bookkeeping a request, as measured here, over LRU's: {costs}"
 
 
-def rows(found: Curve) -> Iterator[tuple[str, ...]]:
-    """Yield the rows below `headings` for one curve: each pool, then the endless one."""
-    for point in found.points:
-        rates = (point.lru, *point.policies.values(), point.optimal)
-        share = found.share(point)
-        yield (
-            *(f"{size:,}" for size in (point.num_blocks, found.tokens(point.num_blocks))),
-            *(f"{rate:.2%}" for rate in rates),
-            *([] if found.costs else [OF_NOTHING if share is None else f"{share:.1%}"]),
-        )
-    most = f"{found.infinite:.2%}"
-    of_itself = [] if found.costs else ["100.0%" if found.infinite else OF_NOTHING]
-    yield ("endless", "", most, *[""] * len(found.costs), most, *of_itself)
-
-
 def names(curves: Sequence[Curve]) -> list[str]:
     """Return short distinct names of the curves' traces."""
     return short_names([found.trace for found in curves])
 
 
-def side_by_side(curves: Sequence[Curve]) -> Iterator[tuple[str, ...]]:
-    """Yield rows for several curves: the tokens, then each curve's hit rate and best possible rate.
+def table(found: Curve, memory: Memory | None = None, speed: Speed | None = None) -> Table:
+    """Return the table of a curve, its last row the endless pool; `speed`: of its host tier."""
+    points, most = found.points, f"{found.infinite:.2%}"
+    tokens = [found.tokens(each.num_blocks) for each in points]
+    lru = [*(f"{each.lru:.2%}" for each in points), most]
+    best = [*(f"{each.optimal:.2%}" for each in points), most]
+    columns = {"blocks": [*(f"{each.num_blocks:,}" for each in points), "endless"]}
+    columns |= _tokens(tokens, memory)
+    if speed is not None:
+        del columns["blocks"][-1]  # it needs no host
+        loaded = [each.num_loaded_tokens for each in points]
+        rates = [
+            each.lru + num / found.num_tokens for each, num in zip(points, loaded, strict=True)
+        ]
+        columns["hit rate"], columns["with host"] = lru[:-1], [f"{rate:.2%}" for rate in rates]
+        columns |= {"loaded": [f"{num:,}" for num in loaded]} | speed.columns(loaded, memory)
+    elif found.costs:
+        columns["lru"] = lru
+        for name in found.costs:  # with a space, a heading may wrap
+            columns[name.replace(":", " ")] = [f"{each.policies[name]:.2%}" for each in points]
+        columns["best"] = best
+    else:
+        shares = [*map(found.share, points), 1.0 if found.infinite else None]
+        shown = [OF_NOTHING if share is None else f"{share:.1%}" for share in shares]
+        columns |= {"hit rate": lru, "best possible": best, "of an endless pool's hits": shown}
+    return _rows(columns)
+
+
+def side_by_side(curves: Sequence[Curve], memory: Memory | None = None) -> Table:
+    """Return a table of several curves, by number: the hit rate and the best for these tokens.
 
     The last two rows are the endless pool, and the tokens that are enough for each curve.
     """
     points = [{found.tokens(each.num_blocks): each for each in found.points} for found in curves]
-    for tokens in sorted(set().union(*points)):
-        cells = [f"{tokens:,}"]
-        for known in points:
-            point = known.get(tokens)
-            cells += (
-                (NO_ROOM, "") if point is None else (f"{point.lru:.2%}", f"{point.optimal:.2%}")
-            )
-        yield tuple(cells)
-    yield ("endless", *(f"{each.infinite:.2%}" for each in curves for _ in range(2)))
-    yield (
-        f"for {ENOUGH_PERCENT} %",
-        *(cell for each in curves for cell in (_enough_tokens(each), "")),
-    )
+    sizes = sorted(set().union(*points))
+    columns = _tokens(sizes, memory)
+    columns["tokens"] += ["endless", f"for {ENOUGH_PERCENT} %"]
+    for number, (found, known) in enumerate(zip(curves, points, strict=True), 1):
+        most = f"{found.infinite:.2%}"
+        enough = f"{found.tokens(found.enough_blocks):,}" if found.infinite else OF_NOTHING
+        here = [known.get(size) for size in sizes]
+        rates = [NO_ROOM if each is None else f"{each.lru:.2%}" for each in here]
+        columns[f"{number}: hit rate"] = [*rates, most, enough]
+        best = ["" if each is None else f"{each.optimal:.2%}" for each in here]
+        columns[f"{number}: best"] = [*best, most]
+    return _rows(columns)
 
 
-def _enough_tokens(found: Curve) -> str:
-    return f"{found.tokens(found.enough_blocks):,}" if found.infinite else OF_NOTHING
+def _tokens(sizes: Sequence[int], memory: Memory | None) -> dict[str, list[str]]:
+    gib = {} if memory is None else {"GiB": [memory.gib(size) for size in sizes]}
+    return {"tokens": [f"{size:,}" for size in sizes], **gib}
+
+
+def _rows(columns: Mapping[str, Sequence[str]]) -> Table:
+    return list(columns), list(zip_longest(*columns.values(), fillvalue=""))
