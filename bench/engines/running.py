@@ -77,7 +77,8 @@ def run(folder: str, scheduler: str | None, most_steps: int | None) -> Run:
     ]
     lengths = [rng.randint(64, 448) for _ in prompts]
     if most_steps:
-        lengths[:256] = [rng.randint(1, each) for each in lengths[:256]]
+        longer = rng.choices(lengths, lengths, k=256)  # those that run at a time
+        lengths[:256] = [rng.randint(1, each) for each in longer]
     asked = [
         SamplingParams(temperature=0, max_tokens=each, ignore_eos=True, detokenize=False)
         for each in lengths
@@ -132,8 +133,8 @@ def lines(pairs: list[tuple[Run, Run]], command: str, is_real: bool) -> Iterator
     yield f"{stamp()}, vLLM {version('vllm')}:"
     yield from ("", f"    {command}", "")
     steps, began = pairs[0][0].steps, sum(map(bool, pairs[0][0].tokens.values()))
-    yield f"{began} requests, 256 at a time, {steps} steps; after the first 256, "
-    yield f"{(began - 256) / steps:.2f} come per step."
+    come = f"{(began - 256) / steps:.2f} come in each of {steps} steps"
+    yield f"{began} requests, 256 at a time; after the first 256, {come}."
     yield f"Medians of {len(pairs)} rounds, µs of processor time per step; ratio: stock / kvfast."
     yield ""
     yield "| | stock | kvfast | ratio |"
