@@ -17,13 +17,13 @@ from random import Random
 from types import MappingProxyType
 from typing import Any
 
-from kvcheck.judge.production import production_program
 from kvcheck.play import steps as st
 from kvcheck.play.steps import Program
 from kvspec.config import HASH_FUNCTIONS, ORDERS, ManagerConfig
 from kvspec.inside import hits_end_inside, leaves_states_inside
 from kvspec.policy import Policy
 from kvspec.specs import SPEC_TYPES, ChunkedLocalAttentionSpec, UniformTypeKVCacheSpecs
+from tests.lockstep.drawing import production_program
 
 OTHERS: Mapping[str, object] = MappingProxyType(
     {

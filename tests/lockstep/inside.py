@@ -1,35 +1,34 @@
 """Programs and whole steps in which hits end inside a block, beyond what a careful caller asks.
 
-`kvcheck.judge.inside_programs` draws what an engine does. Here groups that drop, windows and states
-of other modes stand beside them, copies wait, chunks end anywhere, and loads come.
+`kvcheck.judge.inside_programs` draws what an engine does. Here that is done at real sizes: prompts
+of thousands of tokens, blocks of 16 to 256, pools of up to thousands, and in few programs hundreds
+of requests. Groups that drop, windows and states of other modes stand beside them, copies wait,
+chunks end anywhere, and loads come.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from random import Random
 from typing import Any
 
-from kvcheck.judge.inside_programs import (
-    LongInsideDraw,
-    inside_config,
-    large_inside_program,
-)
+from kvcheck.judge.inside_programs import InsideDraw, arrival_of, grouped, specs_of
 from kvcheck.play import steps as st
 from kvcheck.play.agreement import require_same
 from kvcheck.play.performing import perform
 from kvcheck.play.player import Outcome
-from kvcheck.play.random_programs import program_of_steps
+from kvcheck.play.random_programs import LAST, Draw, program_of_steps, withdrawing
 from kvcheck.play.runner import Check, Copies, Performed, Runner, Tracked
-from kvcheck.play.steps import Program
-from kvspec.config import GIVEN_HASHES, KVCacheGroup, ManagerConfig
+from kvcheck.play.steps import Program, Step
+from kvspec.config import GIVEN_HASHES, KVCacheConfig, KVCacheGroup, ManagerConfig
 from kvspec.errors import InvariantViolation
 from kvspec.policy import Policy
 from kvspec.profile import find_profile
 from kvspec.specs import CircularBufferSpec, LayerSpec, MambaSpec, SlidingWindowSpec
 from tests.lockstep.choices import reporting, under_choices
+from tests.lockstep.drawing import LongDraw
 
 CARELESS = "whole steps inside blocks"
 BESIDE_LOADS = ("whole blocks where external tokens come", "look the request up again")
@@ -109,8 +108,72 @@ def with_later(config: ManagerConfig, random: Random) -> ManagerConfig:
     return replace(config, kv_cache=cache, hash_lookahead_tokens=ahead)
 
 
+def large_inside_config(random: Random, room: int = 2) -> ManagerConfig:
+    """Draw as `inside_config` does; about `room` of the longest requests fit the pool."""
+    h = random.choice((8, 16, 16, 32, 64))
+    size = min(h * random.choice((2, 4, 8)), 256)
+    size = h if random.random() < 0.15 else size
+    specs = specs_of(random, h, size)
+    longest = random.choice((1000, 2000, 4000, 8000))
+    least, share = len(specs) * random.choice((6, 12, 20, 30)), random.choice((0.6, 1, 2, 4))
+    filled = int(share * room * sum(longest / spec.block_size for spec in specs))
+    return ManagerConfig(
+        KVCacheConfig(min(max(filled, least), 10_000), grouped(specs)),
+        max_model_len_tokens=longest,
+        hash_block_size_tokens=h,
+        policy=Policy(hits_inside_blocks=True),
+        log_stats=True,
+        enable_events=random.random() < 0.2,
+        hash_seed="0",
+        retention_interval_tokens=random.choice((None, None, 0, 0, 0, 2 * size)),
+        watermark=random.choice((0.0, 0.0, 0.0, 0.2)),
+    )
+
+
+def large_inside_program(random: Random, max_steps: int) -> Program:
+    """Draw a program; one of 500 has twenty times the steps and hundreds of requests."""
+    has_many = random.random() < 0.002
+    config = large_inside_config(random, room=20 if has_many else 2)
+    draw = LongInsideDraw(random, config)
+    steps: list[Step] = []
+    length = random.randint(max_steps // 2, max_steps) * (20 if has_many else 1)
+    while len(steps) < length:
+        steps += _crowd(draw) if has_many and draw.chance(0.2) else draw.habit()
+    return Program(config, withdrawing(random, steps[:length]), name="inside blocks at real sizes")
+
+
+class LongInsideDraw(InsideDraw, LongDraw):
+    """Prompts end at or near a few places of the texts, so that others begin where one ended."""
+
+    def __init__(self, random: Random, config: ManagerConfig) -> None:
+        LongDraw.__init__(self, random, config)
+        self.h = config.hash_block_size_tokens or 1
+        self.sizes = [self.h, *self.sizes]
+        most = max(self.longest // self.h - 1, 2)
+        first = [random.randrange(1000, 2**31) for _ in range(self.longest)]
+        self.places = [self.h * random.randint(1, most) for _ in range(4)]
+        self.places += [self.h * random.randint(1, min(most, 20)) for _ in range(2)]
+        tails = [[own] * self.longest for own in (2, 3)]
+        cuts = random.sample(self.places, 2)
+        shared = [first[:cut] + tail[cut:] for cut, tail in zip(cuts, tails, strict=True)]
+        self.texts = (first, shared[0], shared[1])
+
+    def length_of(self, text: Sequence[int]) -> int:
+        """Draw a length at one of the places, up to two blocks behind it, or anywhere."""
+        place = self.random.choice(self.places)
+        behind = (0, 1, 2, self.h // 2, self.h, self.h + 1, self.sizes[-1], 2 * self.sizes[-1] + 1)
+        if self.chance(0.1):
+            place = self.random.randint(1, len(text))
+        return min(place + self.random.choice(behind), len(text))
+
+
+def _crowd(draw: Draw) -> list[Step]:
+    come = [each for _ in range(20) for each in (arrival_of(draw), st.Admit(LAST))]
+    return [*come, *[draw.run() for _ in range(20)], st.NewStep()]
+
+
 def large_steps_inside(random: Random, num_rounds: int) -> Program:
-    config = large_config(inside_config(random, is_large=True, room=2), random)
+    config = large_config(large_inside_config(random), random)
     return careless(program_of_steps(LongInsideDraw(random, config), num_rounds))
 
 

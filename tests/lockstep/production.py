@@ -25,13 +25,6 @@ from random import Random
 import kvref
 from kvcheck.judge.evidence import write_record
 from kvcheck.judge.pasted import program_test
-from kvcheck.judge.production import (
-    LongDraw,
-    asked_first,
-    production_config,
-    production_program,
-    program_under,
-)
 from kvcheck.play import steps as st
 from kvcheck.play.checks import EventCheck
 from kvcheck.play.random_programs import BATCH, program_of_steps
@@ -51,6 +44,13 @@ from kvspec.specs import (
     SlidingWindowSpec,
 )
 from tests.lockstep.choices import OTHERS, Tally, chosen, chosen_programs, in_flight
+from tests.lockstep.drawing import (
+    LongDraw,
+    asked_first,
+    production_config,
+    production_program,
+    program_under,
+)
 from tests.lockstep.inside import (
     CARELESS,
     Careless,

@@ -23,7 +23,6 @@ from hypothesis.stateful import (
 
 import kvref
 from kvcheck.judge.inside_programs import InsideDraw, inside_config
-from kvcheck.judge.production import LongDraw, production_config
 from kvcheck.play import steps
 from kvcheck.play.checks import CompareCheck, EventCheck
 from kvcheck.play.illegal_operations import ILLEGAL_OPERATIONS
@@ -39,6 +38,7 @@ from kvspec.errors import InvariantViolation, SpoiltError
 from kvspec.interface import Feature, Implementation
 from tests.lockstep.builds import fast
 from tests.lockstep.choices import OTHERS, with_policy
+from tests.lockstep.drawing import LongDraw, production_config
 from tests.lockstep.inside import WrittenCheck, with_later, with_more
 from tests.lockstep.production import is_plain
 from tests.mistakes import POOLS, mistaken, of_kvfast
