@@ -55,6 +55,38 @@ def assert_is_made_again(path: Path) -> None:
     assert again.operations == [replace(operation, line=0) for operation in tape.operations]
 
 
+Lines = list[dict[str, Any]]
+
+
+def lines_of(path: Path) -> Lines:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def write_lines(path: Path, lines: Lines) -> Path:
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+def spoil(lines: Lines, change: str) -> None:
+    """Do what `change 3 op = "look"`, `remove 4 args status`, `remove 2-5` or `remove all` says."""
+    asked, _, value = change.partition(" = ")
+    verb, line, *path = asked.split()
+    if verb == "repeat":
+        lines.append(lines[int(line) - 1])
+    elif not path:
+        first, _, end = line.partition("-")
+        lines[:] = [] if line == "all" else [*lines[: int(first) - 1], *lines[int(end or first) :]]
+    else:
+        *outer, last = [int(step) if step.isdigit() else step for step in path]
+        target: Any = lines[int(line) - 1]
+        for step in outer:
+            target = target[step]
+        if verb == "remove":
+            del target[last]
+        else:
+            target[last] = json.loads(value)
+
+
 SMALL = shipped_records() / "life_of_blocks.jsonl"
 LARGE = shipped_records() / "identities.jsonl"
 

@@ -19,21 +19,10 @@ from kvspec.errors import FormatError
 from kvspec.record import Footer, Header, Operation, PlanningHeader, PlanningRecord
 from kvspec.record_file import read_header, read_planning, read_trace, write_trace
 from tests.cases import Case, cases
-from tests.records.changed import Tape, fields
+from tests.records.changed import Tape, fields, lines_of, spoil, write_lines
 
 SMALL = shipped_records() / "life_of_blocks.jsonl"
 LARGE = shipped_records() / "identities.jsonl"
-
-Lines = list[dict[str, Any]]
-
-
-def lines_of(path: Path) -> Lines:
-    return [json.loads(line) for line in path.read_text().splitlines()]
-
-
-def write_lines(path: Path, lines: Lines) -> Path:
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    return path
 
 
 @pytest.mark.parametrize("name", ["copy.jsonl", "copy.jsonl.gz"])
@@ -87,25 +76,6 @@ def test_reading_is_lazy(tmp_path: Path) -> None:
     assert [next(reader).index for _ in range(4)] == [0, 1, 2, 3]  # type: ignore[union-attr]  # four operations come before the bad line
     with pytest.raises(FormatError, match="unknown operation 'nonsense'"):
         next(reader)
-
-
-def spoil(lines: Lines, change: str) -> None:
-    """Do what `change 3 op = "look"`, `remove 4 args status` or `remove all` says; from 1 on."""
-    asked, _, value = change.partition(" = ")
-    verb, line, *path = asked.split()
-    if verb == "repeat":
-        lines.append(lines[int(line) - 1])
-    elif not path:
-        lines[:] = [] if line == "all" else [*lines[: int(line) - 1], *lines[int(line) :]]
-    else:
-        *outer, last = [int(step) if step.isdigit() else step for step in path]
-        target: Any = lines[int(line) - 1]
-        for step in outer:
-            target = target[step]
-        if verb == "remove":
-            del target[last]
-        else:
-            target[last] = json.loads(value)
 
 
 def refused(path: Path, read: Callable[[Path], Iterable[object]]) -> str:

@@ -26,7 +26,7 @@ from kvspec.policy import Policy
 from kvspec.record import Operation
 from tests.cases import Case, cases, words
 from tests.commands import said_by
-from tests.records.changed import Tape
+from tests.records.changed import PATH, Tape, lines_of, spoil, write_lines
 from tests.records.test_profile import HEAD, played_with, profile_file
 from tests.view.records import LARGE, SMALL, renamed, rewritten, with_wrong_answer
 
@@ -81,36 +81,15 @@ def test_a_released_request_that_never_ran_waits_and_a_name_used_again_begins_ag
     }
 
 
-def edited(folder: Path, name: str, **how: Any) -> Path:
-    """Write a record with what is asked for: a wrong answer, a line replaced, or fewer lines."""
-    source = {"small": SMALL, "large": LARGE}.get(name)
-    if source is None:
-        path = folder / f"{name}.jsonl"
-        path.write_text('{"type":"header","format":"kv-cache-planning","version":1,"source":"x"}\n')
-        return path
-    if "wrong" in how:
-        return with_wrong_answer(folder, source, how["wrong"])
-
-    def change(lines: list[dict[str, Any]]) -> None:
-        for member, value in how.items():
-            lines[0][member] = value
-        if "quirks" in how:
-            lines[8]["quirks"] = how["quirks"]
-        if "raises" in how:
-            lines[0]["initial"] = None
-            lines[1:-1] = []
-            lines[-1]["num_ops"] = 0
-
-    return rewritten(source, folder / "changed.jsonl", change) if how else source
-
-
 @pytest.mark.parametrize("case", cases(__file__, "shown.txt"), ids=str)
 def test_what_is_shown_of_a_record(case: Case, tmp_path: Path) -> None:
-    (name,), how = words(case.given[0])
-    names = ("max_cells", "first_operation")
-    options = {each: how.pop(each) for each in names if each in how}
-    on = KVREF if how.pop("replayed", False) else None
-    path = edited(tmp_path, name, **{k: [*v] if k == "quirks" else v for k, v in how.items()})
+    (name,), options = words(case.given[0])
+    on = KVREF if options.pop("replayed", False) else None
+    source = {"small": SMALL, "large": LARGE, "planning": PATH}[name]
+    lines = lines_of(source)
+    for change in case.given[1:]:
+        spoil(lines, change)
+    path = write_lines(tmp_path / source.name, lines)
     try:
         found = load(path, on, **options)
     except NotShownError as error:
