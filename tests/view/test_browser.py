@@ -21,7 +21,8 @@ from kvcheck.view.model import Recording
 from kvcheck.view.page import page
 from tests.browser import browse, text_of
 from tests.mistakes import mistaken
-from tests.view.records import LARGE, SMALL, renamed, with_wrong_answer
+from tests.records.changed import LARGE, SMALL
+from tests.view.records import renamed, with_wrong_answer
 
 KVREF = find_implementation("kvref")
 SCRIPT = Path(__file__).with_name("browser.js").read_text(encoding="utf-8")

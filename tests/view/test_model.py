@@ -26,9 +26,9 @@ from kvspec.policy import Policy
 from kvspec.record import Operation
 from tests.cases import Case, cases, words
 from tests.commands import said_by
-from tests.records.changed import PATH, Tape, lines_of, spoil, write_lines
+from tests.records.changed import LARGE, PATH, SMALL, Tape, lines_of, spoil, write_lines
 from tests.records.test_profile import HEAD, played_with, profile_file
-from tests.view.records import LARGE, SMALL, renamed, rewritten, with_wrong_answer
+from tests.view.records import renamed, rewritten, with_wrong_answer
 
 KVREF = find_implementation("kvref")
 
@@ -159,7 +159,7 @@ def test_a_request_id_can_not_break_out_of_the_data(tmp_path: Path) -> None:
 
 
 def test_a_file_name_can_not_break_out_of_the_title(tmp_path: Path) -> None:
-    path = rewritten(SMALL, tmp_path / "<b>&.jsonl", lambda lines: None)
+    path = rewritten(tmp_path / "<b>&.jsonl")
     assert "<title>Record &lt;b&gt;&amp;.jsonl</title>" in page(load(path))
 
 
@@ -172,10 +172,8 @@ def test_embedded_texts_come_back_and_hold_no_markup(text: str) -> None:
 
 
 def test_long_arguments_are_cut_and_say_so(tmp_path: Path) -> None:
-    def change(lines: list[dict[str, Any]]) -> None:
-        lines[1]["args"]["prompt_token_ids"] = list(range(5000))
-
-    recording = load(rewritten(SMALL, tmp_path / "long.jsonl", change))
+    change = f"change 2 args prompt_token_ids = {[*range(5000)]}"
+    recording = load(rewritten(tmp_path / "long.jsonl", change))
     shown = content(recording)["frames"][1]["args"]["prompt_token_ids"]
     assert len(shown) < SHOWN_CHARACTERS + 100
     assert shown.endswith("characters; the record has them all)")
