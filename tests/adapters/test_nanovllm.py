@@ -14,9 +14,12 @@ from kvcheck.judge.options import Budget, Options
 from kvcheck.judge.outcome import Report
 from kvcheck.judge.suite import Suite
 from kvcheck.play.verdicts import Level
+from kvcheck.rules.bench import Bench
+from kvcheck.rules.notation.playing import Play
 from kvspec.blocks import KVCacheBlocks
 from kvspec.config import KVCacheConfig, KVCacheGroup, ManagerConfig
 from kvspec.errors import InvalidArgumentError, StaleHitError, UnsupportedError
+from kvspec.policy import Policy
 from kvspec.request import RequestInput
 from kvspec.specs import FullAttentionSpec, LayerSpec, SlidingWindowSpec
 from tests.adapters.nano_stand_in import write_package
@@ -57,26 +60,11 @@ def test_the_engine_is_not_imported_and_no_module_stays(stand_in: NanoImplementa
 
 def test_calls_become_those_of_the_block_manager(stand_in: NanoImplementation) -> None:
     """Shift ids by one; take all blocks of a prompt at once, and one per generated token."""
-    manager = stand_in.create(config())
-    first = stand_in.make_request(manager, RequestInput("a", [1, 2, 3, 4, 5]))
-    assert manager.get_computed_blocks(first).hit_length_tokens == 0
-    assert manager.allocate_slots(first, 2) == KVCacheBlocks(([1, 2, 3],))
-    first.num_computed_tokens = 2
-    second = stand_in.make_request(manager, RequestInput("b", [1, 2, 9]))
-    hit = manager.get_computed_blocks(second)
-    assert (hit.blocks.to_lists(), hit.hit_length_tokens) == ([[1]], 2)
-    assert manager.allocate_slots(
-        second, 1, num_new_computed_tokens=2, new_computed_blocks=hit.blocks
-    ) == KVCacheBlocks(([4],))
-    assert manager.get_blocks(second) == KVCacheBlocks(([1, 4],))
-    second.num_computed_tokens = 3
-    for expected in ([], [5]):
-        stand_in.append_tokens(manager, second, [7])
-        assert manager.allocate_slots(second, 1) == KVCacheBlocks((expected,))
-        second.num_computed_tokens += 1
-    assert (manager.num_free_blocks, manager.usage) == (0, 1.0)
-    manager.free(first)
-    assert manager.num_free_blocks == 2
+    play = Play(Bench(stand_in, Policy(), audits=False, guards=False))
+    for line in Path(__file__).with_name("nano.txt").read_text("utf-8").splitlines():
+        play.line(line)
+        assert play.skipped is None
+    assert play.num_judged == 10
 
 
 def test_the_stand_in_passes_and_broken_copies_of_it_do_not(stand_in: NanoImplementation) -> None:
