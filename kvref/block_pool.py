@@ -24,7 +24,8 @@ class BlockPool:
 
     Invariants: null_block_is_apart, free_queue_has_no_duplicates, free_means_unreferenced,
     keys_and_lookups_agree, keys_are_listed_once, keys_are_covered, blocks_set_aside_are_alone,
-    blocks_that_stay_keep_their_keys, lookups_keep_their_order, ranks_are_in_order.
+    blocks_that_stay_keep_their_keys, lookups_keep_their_order, ranks_are_in_order,
+    ranks_are_bounded.
     """
 
     def __init__(
@@ -35,14 +36,14 @@ class BlockPool:
         residency: ResidencyLog | None = None,
         unhashed_freed_to: str = "front",
         removed_event_per: str = "copy",
-        order: str = "lru",
+        order: tuple[str, int] = ("lru", 0),
     ) -> None:
         self.num_blocks = num_blocks
         self.events = events
         self.residency = residency
         self.unhashed_freed_to = unhashed_freed_to
         self.removed_event_per = removed_event_per
-        self.order = order
+        self.order, self.order_number = order
         self.free_queue = list(range(1, num_blocks))  # KV-POOL-1: without the null block
         self.ref_counts = [0] * num_blocks
         self.keys: list[list[bytes]] = [[] for _ in range(num_blocks)]
@@ -121,6 +122,7 @@ class BlockPool:
         for block in freed:
             if self.keys[block]:
                 self.free_queue.insert(self.place_for(block), block)
+                self.bound_pins()
             elif self.unhashed_freed_to == "back":  # a policy of older engines
                 self.free_queue.append(block)
 
@@ -129,22 +131,47 @@ class BlockPool:
     def place_for(self, block: int) -> int:
         """Return the place of the first free block that is evicted later (KV-ORD-1)."""
         for place, other in enumerate(self.free_queue if self.order != "lru" else ()):
-            if self.keys[other] and self.ranks[other] > self.ranks[block]:
+            if self.keys[other] and self.level(other) > self.level(block):
                 return place
         return len(self.free_queue)
+
+    def level(self, block: int) -> int:
+        """Return what counts for the place of a cached block: its rank, or whether it is pinned."""
+        if self.order == "pin":
+            return int(self.ranks[block] == self.order_number)
+        return self.ranks[block]
+
+    def bound_pins(self) -> None:
+        """Take the pin of the first block that waits pinned, if too many do (KV-ORD-4)."""
+        cached = [block for block in self.free_queue if self.keys[block]]
+        pinned = [block for block in cached if self.order == "pin" and self.level(block)]
+        if len(pinned) > (self.num_blocks - 1) // 2:
+            self.ranks[pinned[0]] -= 1
+
+    def new_step_starts(self) -> None:
+        """Let cached blocks in the queue age, and drop the keys of those too old (KV-ORD-5)."""
+        for block in self.free_queue if self.order == "ttl" else ():
+            if self.keys[block] and self.ranks[block] == 0:
+                self.drop_keys(block)
+            self.ranks[block] -= 1
 
     def begin(self, block: int, priority: int) -> None:
         """Rank a block that is about to be cached by a request of this priority."""
         if not self.keys[block]:
-            self.ranks[block] = {"priority": priority, "lfu": 1}.get(self.order, 0)
+            first = {"priority": priority, "lfu": 1, "pin": 1, "ttl": self.order_number}
+            self.ranks[block] = first.get(self.order, 0)
 
     def use(self, hits: Sequence[int], priority: int) -> None:
-        """Rank hits anew that a request of this priority uses (KV-ORD-2, KV-ORD-3)."""
+        """Rank hits anew that a request of this priority uses (KV-ORD-2 … KV-ORD-5)."""
         for block in hits:
             if self.order == "priority":
                 self.ranks[block] = max(self.ranks[block], priority)
             if self.order == "lfu":
                 self.ranks[block] += 1
+            if self.order == "pin":
+                self.ranks[block] = min(self.ranks[block] + 1, self.order_number)
+            if self.order == "ttl":
+                self.ranks[block] = self.order_number
 
     # Cached identity.
 

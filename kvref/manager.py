@@ -61,7 +61,7 @@ class ReferenceManager:
             residency=self.residency,
             unhashed_freed_to=config.policy.unhashed_freed_to,
             removed_event_per=config.policy.removed_event_per,
-            order=config.eviction_order,
+            order=config.order,
         )
         self._ask_clock()
         self.groups = build_groups(self.config, specs, self.pool, self.event_log)
@@ -320,8 +320,7 @@ class ReferenceManager:
         (computed,) = arguments.check_counts(total_computed_tokens=total_computed_tokens)
         own = self.own(request)
         self.turn.changes()
-        prompt = own.num_prompt_tokens
-        self.coordinator.remove_skipped_blocks(own.request_id, computed, prompt)
+        self.coordinator.remove_skipped_blocks(own.request_id, computed, own.num_prompt_tokens)
 
     # Queries.
 
@@ -392,6 +391,7 @@ class ReferenceManager:
     def new_step_starts(self) -> None:
         """Let states registered in the last step be used (KV-MGR-19)."""
         self.turn.changes()
+        self.pool.new_step_starts()
         for group in self.groups:
             group.new_step_starts()
 

@@ -44,6 +44,7 @@ from kvcheck.tools.replay.driver import Driver, ReplayError
 from kvcheck.tools.replay.explain import ExplanationError
 from kvcheck.tools.replay.file import STDIN
 from kvcheck.tools.replay.options import ARRIVALS, ModelOptions, Readable, ReplayOptions
+from kvcheck.tools.replay.policies import REPLAYED
 from kvcheck.tools.replay.report import (
     BLOCK_SIZE,
     NUM_BLOCKS,
@@ -56,7 +57,6 @@ from kvcheck.tools.replay.result import ReplayResult
 from kvcheck.tools.replay.trace import TraceRecord, TraceSource, select
 from kvcheck.watch.recording import RecordedImplementation
 from kvcheck.watch.writing import UnrecordableError
-from kvspec.config import ORDERS
 from kvspec.errors import FormatError, InvariantViolation
 from kvspec.interface import Implementation
 
@@ -127,9 +127,9 @@ _WRONG = (InvariantViolation, ReplayError, ExplanationError, UnrecordableError)
 )
 @click.option(
     "--policy",
-    type=click.Choice(ORDERS),
+    metavar="NAME",
     default="lru",
-    help="Order of eviction; priority reads that of the trace's requests.",
+    help=f"Order of eviction: {', '.join(REPLAYED)}; priorities are those of the trace.",
 )
 @click.option(
     "--check/--no-check",

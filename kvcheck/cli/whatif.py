@@ -34,7 +34,7 @@ from kvcheck.cli._traces import with_trace_options
 from kvcheck.cli._workers import workers_for, workers_options
 from kvcheck.tasks import Call, Workers, in_order
 from kvcheck.tools.plans.document import GIB
-from kvcheck.tools.replay.policies import FORMS, lacks, policy_of
+from kvcheck.tools.replay.policies import POLICIES, lacks, policy_of
 from kvcheck.tools.replay.report import wrapped
 from kvcheck.tools.replay.source import open_trace
 from kvcheck.tools.replay.trace import TraceSource, select
@@ -80,7 +80,7 @@ from kvcheck.tools.replay.whatif_text import (
     "policies",
     multiple=True,
     metavar="NAME",
-    help=f"Also try another order of eviction: {FORMS}. May be repeated.",
+    help=f"Also try another order of eviction: {', '.join(POLICIES)}. May be repeated.",
 )
 @click.option(
     "--host-blocks",

@@ -9,7 +9,7 @@ from math import lcm
 from random import Random
 from typing import Any
 
-from kvspec.config import ORDERS, KVCacheConfig, KVCacheGroup, ManagerConfig
+from kvspec.config import KVCacheConfig, KVCacheGroup, ManagerConfig
 from kvspec.specs import (
     ChunkedLocalAttentionSpec,
     CircularBufferSpec,
@@ -40,6 +40,9 @@ MIXTURES: tuple[tuple[str, ...], ...] = (
 )  # fmt: skip
 
 ENCODERS = frozenset({"cross", "encoder"})
+
+OTHER_ORDERS = ("priority", "lfu", "pin:1", "pin:2", "pin:3", "ttl:1", "ttl:4")
+"""Orders of eviction beside `lru`."""
 
 
 HYBRIDS: tuple[tuple[str, ...], ...] = (
@@ -165,7 +168,7 @@ def _options(
         "hash_lookahead_tokens": random.choice((0,) * 8 + (1, 3)),
     }
     # Of another, so that later draws are the same as without.
-    options["eviction_order"] = Random(copy(random).random()).choice(("lru",) * 4 + ORDERS[1:])
+    options["eviction_order"] = Random(copy(random).random()).choice(("lru",) * 6 + OTHER_ORDERS)
     if windowed:
         interval = random.choice((None, None, 0, alignment, 2 * alignment))
         options["retention_interval_tokens"] = interval

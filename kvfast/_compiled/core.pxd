@@ -49,6 +49,7 @@ cdef class Core:
     cdef object blocks_of_hit(self)
     cdef Py_ssize_t longest_hit(self, FastRequest request, long long max_tokens) except -1
     cdef object hit_found(self, long long tokens)
+    @cython.locals(block="long long")
     cdef int forget_step(self) except -1
     cdef Py_ssize_t watermark_for(self, FastRequest request) except -1
     @cython.locals(local="long long", external="long long", skip_at="long long", total="long long", main="long long", slots="long long", is_running=bint, free="long long", whole="long long", at="long long", needed="long long", demand=Demand, takes_hits=bint)

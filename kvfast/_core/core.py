@@ -64,7 +64,7 @@ class Core:
             residency=self.residency,
             unhashed_to_front=config.policy.unhashed_freed_to == "front",
             removed_per_copy=config.policy.removed_event_per == "copy",
-            order=config.eviction_order,
+            order=config.order,
         )
         self.tables = Tables(self.num_groups)
         self.rows = Rows(self.tables)
@@ -154,6 +154,12 @@ class Core:
         self.allocator.forget_step()
         if self.inside is not None:
             self.inside.written.clear()
+        if self.pool.order is not None and self.pool.order.num_steps:  # KV-ORD-5
+            self.pool.order.now += 1
+            block = self.pool.order.too_old()
+            while block:
+                self.pool.drop_keys(block)
+                block = self.pool.order.too_old()
 
     def watermark_for(self, request: FastRequest) -> int:
         """Return the blocks to keep free when this request is admitted beside others (KV-MGR-9)."""

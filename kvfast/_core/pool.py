@@ -36,7 +36,7 @@ class BlockPool:
         residency: ResidencyLog | None,
         unhashed_to_front: bool,
         removed_per_copy: bool,
-        order: str = "lru",
+        order: tuple[str, int] = ("lru", 0),
     ) -> None:
         self.num_blocks = num_blocks
         self.num_free = num_blocks - 1
@@ -44,8 +44,8 @@ class BlockPool:
         self.facts = self.keys.facts
         self.upcoming = Upcoming(num_blocks, self.keys)
         self.order: Order | None = None
-        if order != "lru":
-            self.order = Order(num_blocks, self.keys, by_priority=order == "priority")
+        if order[0] != "lru":
+            self.order = Order(num_blocks, self.keys, *order)
         self.events = events
         self.residency = residency
         self.unhashed_to_front = unhashed_to_front

@@ -13,7 +13,7 @@ from enum import Enum
 from functools import cached_property
 from typing import Annotated, Any
 
-from kvspec.domains import Natural, Positive, check_members, int_at_least, is_int, text
+from kvspec.domains import Natural, Positive, check_members, int_at_least, is_int, numbered, text
 from kvspec.errors import ConfigError
 from kvspec.policy import Policy
 from kvspec.specs import LayerSpec
@@ -33,8 +33,8 @@ class _Unnamed(Enum):
 NOT_NAMED: Any = _Unnamed.NOT_NAMED
 """In the place of a member: it is taken from the policy. No configuration holds it once made."""
 
-ORDERS: tuple[str, ...] = ("lru", "priority", "lfu")
-"""Orders of eviction (KV-ORD-1)."""
+ORDERS: tuple[str, ...] = ("lru", "priority", "lfu", "pin:USES", "ttl:STEPS")
+"""Orders of eviction (KV-ORD-1), and what the number behind a colon counts."""
 
 _WEAK = "prompts with equal hashes can be made on purpose; if tenants differ, use sha256_cbor"
 
@@ -159,7 +159,7 @@ class ManagerConfig:
     - `hash_lookahead_tokens`: tokens after a block that its hash also covers. Above 0 no group
       drops a block, whatever is flagged (KV-HASH-14).
     - `residency_sample_rate`: share of allocations whose block is timed, 0 … 1 (KV-STAT-6).
-    - `eviction_order`: which cached blocks are evicted first (KV-ORD-1).
+    - `eviction_order`: which cached blocks are evicted first: `lru`, `pin:3` (KV-ORD-1).
     """
 
     kv_cache: KVCacheConfig
@@ -183,7 +183,7 @@ class ManagerConfig:
     registry: SpecRegistry = field(default_factory=SpecRegistry)
     trusted_tenants: bool = False
     hash_lookahead_tokens: Natural = 0
-    eviction_order: Annotated[str, ORDERS] = "lru"
+    eviction_order: str = "lru"
 
     def __post_init__(self) -> None:
         if not isinstance(self.kv_cache, KVCacheConfig):
@@ -206,6 +206,13 @@ class ManagerConfig:
             text("hash_seed", self.hash_seed)
         if not isinstance(self.registry, SpecRegistry):
             raise ConfigError("registry", self.registry, "a SpecRegistry")
+        numbered("eviction_order", self.eviction_order, ORDERS)
+
+    @property
+    def order(self) -> tuple[str, int]:
+        """Name of the order of eviction, and its number; 0 for one without."""
+        form, number = numbered("eviction_order", self.eviction_order, ORDERS)
+        return form.partition(":")[0], number
 
     @property
     def given_hash_bytes(self) -> int:

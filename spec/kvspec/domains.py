@@ -132,3 +132,19 @@ def one_of(
     """Raise `error` unless `value` is one of `allowed`."""
     if value not in allowed:
         raise error(field, value, "one of " + ", ".join(allowed))
+
+
+def numbered(
+    field: str,
+    value: object,
+    forms: tuple[str, ...],
+    *,
+    error: type[InvalidArgumentError] = ConfigError,
+) -> tuple[str, int]:
+    """Return the form of a value among `NAME` and `NAME:WHAT`, and the number in place of WHAT."""
+    name, colon, number = value.partition(":") if type(value) is str else ("", "", "")
+    is_number = number.isascii() and number.isdecimal() and number[0] != "0" and len(number) < 10
+    for form in forms:
+        if form.partition(":")[:2] == (name, colon) and is_number == bool(colon):
+            return form, int(number or 0)
+    raise error(field, value, f"one of {', '.join(forms)}")

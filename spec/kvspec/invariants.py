@@ -340,8 +340,29 @@ def ranks_are_in_order(config: ManagerConfig, snapshot: Snapshot) -> str | None:
             return f"block {block} has rank {rank}, but no key"
     cached = [block for block in snapshot.free_queue if snapshot.block_keys[block]]
     for first, second in pairwise(cached if snapshot.ranks else ()):
-        if snapshot.ranks[first] > snapshot.ranks[second]:
+        if level_of(config, snapshot.ranks[first]) > level_of(config, snapshot.ranks[second]):
             return f"block {first} is before block {second}, but has a higher rank"
+    return None
+
+
+def level_of(config: ManagerConfig, rank: int) -> int:
+    """Return what places a block in the queue: its rank, or whether it is pinned (KV-ORD-4)."""
+    name, number = config.order
+    return int(rank >= number) if name == "pin" else rank
+
+
+@invariant(
+    "KV-ORD-4", "No rank is above the order's number, and at most half of the pool waits pinned."
+)
+def ranks_are_bounded(config: ManagerConfig, snapshot: Snapshot) -> str | None:
+    name, number = config.order
+    if number and max(snapshot.ranks) > number:
+        return f"a rank is {max(snapshot.ranks)}, above {number}"
+    pinned = [
+        block for block in snapshot.free_queue if name == "pin" and snapshot.ranks[block] == number
+    ]
+    if len(pinned) > (snapshot.num_blocks - 1) // 2:
+        return f"blocks {pinned} wait pinned, more than half of the pool"
     return None
 
 
@@ -363,4 +384,5 @@ INVARIANTS: tuple[Invariant[Snapshot], ...] = (
     keys_are_covered,
     blocks_set_aside_are_alone,
     ranks_are_in_order,
+    ranks_are_bounded,
 )

@@ -203,9 +203,9 @@ class SequentialManager:
         """Handle finished, preempted, decoding, prefilling, new in turn (KV-BATCH-1)."""
         step = checks.check_step(self, plan, output)
         self.turn.changes()
-        if plan.starts_step and any(
-            spec.is_state for spec in self.manager.config.managed_specs
-        ):  # for all other types nothing changes (KV-MGR-19), and a manager may lack the call
+        config = self.manager.config
+        may_change = config.order[0] == "ttl" or any(s.is_state for s in config.managed_specs)
+        if plan.starts_step and may_change:  # KV-MGR-19; else a manager may lack the call
             self.manager.new_step_starts()
         for handle in step.finished:
             self._release(handle, RequestStatus.WAITING)

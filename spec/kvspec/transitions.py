@@ -214,6 +214,21 @@ def hits_are_counted(config: ManagerConfig, t: Transition) -> str | None:
     return None
 
 
+@invariant(
+    "KV-ORD-5", "Under ttl a step lowers the ranks of blocks that wait by one, and no others."
+)
+def a_step_ages_what_waits(config: ManagerConfig, t: Transition) -> str | None:
+    if t.call != "new_step_starts" or not t.before.ranks:
+        return None
+    is_ttl = config.order[0] == "ttl"
+    for block, (old, new) in enumerate(zip(t.before.ranks, t.after.ranks, strict=True)):
+        waits = is_ttl and t.before.ref_counts[block] == 0 and bool(t.before.block_keys[block])
+        keeps = t.before.block_keys[block] if not waits or old else ()
+        if t.after.block_keys[block] != keeps or new != max(0, old - waits):
+            return f"block {block} of rank {old} got rank {new}, or other keys"
+    return None
+
+
 TRANSITION_INVARIANTS: tuple[Invariant[Transition], ...] = (
     errors_change_nothing,
     pure_calls_change_nothing,
@@ -224,4 +239,5 @@ TRANSITION_INVARIANTS: tuple[Invariant[Transition], ...] = (
     lookups_keep_their_order,
     ranks_in_use_stay_or_rise,
     hits_are_counted,
+    a_step_ages_what_waits,
 )

@@ -11,9 +11,9 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from kvcheck.play.random_configs import OTHER_ORDERS
 from kvspec.config import (
     HASH_FUNCTIONS,
-    ORDERS,
     KVCacheConfig,
     KVCacheGroup,
     KVCacheTensor,
@@ -62,7 +62,7 @@ BY_NAME: Mapping[str, st.SearchStrategy[Any]] = {
     "dtype": st.sampled_from(DTYPES),
     "mamba_cache_mode": st.sampled_from(MAMBA_CACHE_MODES),
     "hash_function": st.sampled_from(HASH_FUNCTIONS),
-    "eviction_order": st.sampled_from(ORDERS),
+    "eviction_order": st.sampled_from(("lru", *OTHER_ORDERS)),
     "trusted_tenants": st.just(True),
     "default_retention": st.sampled_from(("dense", "boundaries")),
     "original_max_model_len_tokens": st.sampled_from((None, AUTO_FIT, 4096)),

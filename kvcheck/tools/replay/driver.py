@@ -87,7 +87,7 @@ class Driver:
         self._running: list[_Sequence] = []
         self._waiting: deque[_Sequence] = deque()  # preempted ones, then at most one new one
         self._turns = Turns(map(self._checked, records))
-        self._clock_ms = 0
+        self._clock_ms = self._last_step_ms = 0
         self._counts = Counts()
         if options.num_host_blocks:
             both = TieredManager(implementation, self._made, options.num_host_blocks, self._counts)
@@ -134,7 +134,10 @@ class Driver:
         if self._options.arrival == "timestamp" and not self._running and not self._waiting:
             self._jump()
         self._step_bucket = Bucket(steps=1)
-        self._manager.new_step_starts()
+        passed = (self._clock_ms - self._last_step_ms) // self._options.step_ms
+        for _ in range(max(1, min(passed, 2 * self._options.num_steps_to_live))):  # KV-ORD-5
+            self._manager.new_step_starts()
+        self._last_step_ms = self._clock_ms
         budget, preempted = self._schedule_running()
         if not preempted:
             self._admit(budget)

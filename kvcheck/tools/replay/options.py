@@ -7,8 +7,10 @@ from dataclasses import dataclass, fields, replace
 from math import lcm
 from typing import Any
 
+from kvcheck.tools.replay.policies import REPLAYED
 from kvcheck.tools.replay.trace import TraceRecord
-from kvspec.config import ORDERS, KVCacheConfig, KVCacheGroup, ManagerConfig
+from kvspec.config import KVCacheConfig, KVCacheGroup, ManagerConfig
+from kvspec.domains import numbered
 from kvspec.errors import InvalidArgumentError
 from kvspec.specs import FullAttentionSpec
 
@@ -22,7 +24,7 @@ class ReplayOptions:
     `num_blocks` includes the null block. `block_size` is in tokens. `arrival`: `ignore` queues all
     requests at once, `timestamp` when the clock, which advances `step_ms` a step, reaches their
     time. `num_host_blocks`: of a tier behind the pool (KV-TIER-1 …); 0 for none.
-    `policy`: the manager's order of eviction (KV-ORD-1).
+    `policy`: the manager's order of eviction (KV-ORD-1), as in `whatif`, so `ttl` counts seconds.
     """
 
     num_blocks: int
@@ -44,8 +46,9 @@ class ReplayOptions:
                 raise InvalidArgumentError(name, value, f"an int of at least {least}")
         if self.arrival not in ARRIVALS:
             raise InvalidArgumentError("arrival", self.arrival, "one of " + ", ".join(ARRIVALS))
-        if self.policy not in ORDERS:
-            raise InvalidArgumentError("policy", self.policy, "one of " + ", ".join(ORDERS))
+        numbered("--policy", self.policy, REPLAYED, error=InvalidArgumentError)
+        if self.num_steps_to_live and self.arrival != "timestamp":
+            raise InvalidArgumentError("--policy", self.policy, "ttl with --arrival timestamp")
 
     def _numbers(self) -> dict[str, Any]:
         return {each.name: getattr(self, each.name) for each in fields(ReplayOptions)}
@@ -72,6 +75,12 @@ class ReplayOptions:
             f" {self.num_blocks - 1}; use --num-blocks {blocks + 1} or more"
         )
 
+    @property
+    def num_steps_to_live(self) -> int:
+        """Steps that `ttl` lasts; 0 under other policies."""
+        name, _, seconds = self.policy.partition(":")
+        return max(1, 1000 * int(seconds) // self.step_ms) if name == "ttl" else 0
+
     def manager_config(self) -> ManagerConfig:
         """Return one full-attention group, with caching, events and statistics, hash seed "0"."""
         spec = FullAttentionSpec(self.block_size, num_kv_heads=1, head_size=1, dtype="float16")
@@ -87,7 +96,7 @@ class ReplayOptions:
             enable_events=True,
             hash_function="sha256_cbor",
             hash_seed="0",
-            eviction_order=self.policy,
+            eviction_order=f"ttl:{ttl}" if (ttl := self.num_steps_to_live) else self.policy,
         )
 
 

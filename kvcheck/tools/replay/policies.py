@@ -14,6 +14,7 @@ from functools import partial
 from itertools import accumulate
 
 from kvcheck.tools.replay.units import Asked, Units
+from kvspec.domains import numbered
 from kvspec.errors import InvalidArgumentError
 
 Queue = int | str
@@ -205,28 +206,25 @@ class ARC(LRU):
         return block, name
 
 
-POLICIES: Mapping[str, tuple[type[LRU], str]] = {
-    "lru": (LRU, ""),
-    "arc": (ARC, ""),
-    "lfu": (LFU, ""),
-    "priority": (Priority, ""),
-    "ttl": (TTL, "SECONDS"),
-    "quota": (Quota, "PERCENT"),
-    "pin": (Pin, "TIMES"),
+POLICIES: Mapping[str, type[LRU]] = {
+    "lru": LRU,
+    "arc": ARC,
+    "lfu": LFU,
+    "priority": Priority,
+    "ttl:SECONDS": TTL,
+    "quota:PERCENT": Quota,
+    "pin:TIMES": Pin,
 }
-"""By name: the policy beside LRU, and what the number behind a colon counts, if there is one."""
+"""By name, with what the number behind a colon counts: the policy beside LRU."""
 
-FORMS = ", ".join(f"{name}:{count}" if count else name for name, (_, count) in POLICIES.items())
+REPLAYED = ("lru", "lfu", "priority", "ttl:SECONDS", "pin:TIMES")
+"""Those that a manager has as its order of eviction (KV-ORD-1)."""
 
 
 def policy_of(text: str) -> Callable[[int], LRU]:
     """Return what makes the policy that is called so, for a capacity. InvalidArgumentError."""
-    name, colon, number = text.partition(":")
-    kind, counted = POLICIES.get(name, (LRU, ""))
-    is_number = number.isdecimal() and len(number) < 10 and int(number) > 0
-    if name not in POLICIES or bool(counted) != bool(colon) or (counted and not is_number):
-        raise InvalidArgumentError("--policy", text, f"one of {FORMS}")
-    return partial(kind, amount=int(number or 0))
+    form, amount = numbered("--policy", text, tuple(POLICIES), error=InvalidArgumentError)
+    return partial(POLICIES[form], amount=amount)
 
 
 def lacks(units: Units, text: str) -> str | None:
