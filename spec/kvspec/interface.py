@@ -319,7 +319,10 @@ class KVCacheManager(Protocol):
         """Return the lives of sampled blocks that ended since the last call (KV-STAT-6)."""
 
     def new_step_starts(self) -> None:
-        """Begin a scheduling step: states registered before it may be used (KV-MAMBA-2)."""
+        """Begin a scheduling step: states registered before it may be used (KV-MAMBA-2).
+
+        Under the order `ttl` cached blocks age, and lose their keys when too old (KV-ORD-5).
+        """
 
     def snapshot(self) -> Snapshot:
         """Return the whole abstract state. Pure; O(pool)."""
