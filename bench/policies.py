@@ -1,31 +1,54 @@
 """Write the table of hit rates under other orders of eviction: `python bench/policies.py FOLDER`.
 
-FOLDER has the traces of Mooncake. Their requests name no tenants: here each conversation, by the
-second id of its prompts, belongs to one of four, and those of tenant 0 have priority.
+FOLDER has the traces of Mooncake, sessions of Weka's kv-cache-tester and trajectories of tau-bench,
+a line each. None names tenants: here each session, or conversation by the second id of its prompts,
+belongs to one of four, and those of tenant 0 have priority. Sessions begin together.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
 
 from kvcheck.tools.replay.policies import LRU, policy_hits, policy_of
 from kvcheck.tools.replay.source import open_trace
+from kvcheck.tools.replay.trace import TraceRecord
 from kvcheck.tools.replay.units import Units, units_of
 from kvcheck.tools.replay.whatif import optimal_hits, sizes_between
 
 NAMES = ("arc", "lfu", "ttl:300", "pin:3", "priority", "quota:25")
-TRACES = ("{}/mooncake_conversation.jsonl.gz", "{}/mooncake_synthetic.jsonl.gz", "synth:rag")
+SESSIONS = ("{}/weka.jsonl.gz", "{}/tau_airline.jsonl.gz")
+TRACES = (
+    *("{}/mooncake_conversation.jsonl.gz", "{}/mooncake_synthetic.jsonl.gz"),
+    *(*SESSIONS, "synth:rag"),
+)
 PAGE = Path(__file__).parent.parent / "docs" / "policies.md"
 MARK = "<!-- written by bench/policies.py -->\n"
 
 
+def together(records: Iterable[TraceRecord]) -> Iterable[TraceRecord]:
+    """Let sessions, each a line, begin at once; those without times take turns."""
+    began: dict[int, int] = {}
+    own = [
+        replace(
+            each,
+            timestamp_ms=each.timestamp_ms - began.setdefault(each.line, each.timestamp_ms),
+            tenant=str(each.line % 4),
+        )
+        for each in records
+    ]
+    return sorted(own, key=lambda each: (each.timestamp_ms, each.part))
+
+
 def with_tenants(units: Units) -> Units:
     """Give each request a tenant and a priority."""
-    owners = [asked.units[1] % 4 if len(asked.units) > 1 else 3 for asked in units.requests]
+    owners = [
+        int(asked.tenant or (asked.units[1] % 4 if len(asked.units) > 1 else 3))
+        for asked in units.requests
+    ]
     requests = [
         replace(asked, tenant=str(owner), priority=int(owner == 0))
         for asked, owner in zip(units.requests, owners, strict=True)
@@ -36,7 +59,8 @@ def with_tenants(units: Units) -> Units:
 def table(name: str) -> Iterator[str]:
     """Yield the lines of a trace: sizes of the pool, then tenant 0 alone, then times."""
     with open_trace(name) as source:
-        units = with_tenants(units_of(source, None))
+        is_of_sessions = Path(name).name in {Path(each).name for each in SESSIONS}
+        units = with_tenants(units_of(together(source) if is_of_sessions else source, None))
     own = replace(units, requests=[each for each in units.requests if each.tenant == "0"])
     share = sum(sum(units.weights[unit] for unit in each.units) for each in own.requests)
     seconds = dict.fromkeys(("lru", *NAMES), 0.0)
