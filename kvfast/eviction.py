@@ -26,9 +26,11 @@ class Chunk:
 
     __slots__ = ("awaited", "is_dirty", "key", "pins", "place", "rank", "tenant", "uses", "writer")
 
-    def __init__(self, key: bytes, place: int, writer: str | int, tenant: str, uses: int) -> None:
+    def __init__(
+        self, key: bytes, place: int, writer: str | int | None, tenant: str, uses: int
+    ) -> None:
         self.key, self.place, self.tenant, self.uses = key, place, tenant, uses
-        self.writer: str | int | None = writer
+        self.writer = writer
         self.pins = self.awaited = 0
         self.rank: Rank = (0, 0)
         self.is_dirty = False
@@ -73,7 +75,8 @@ class Idle:
         self._clock += 1
         self.num_once += (chunk.uses == 0) - (chunk.uses == 1)
         chunk.uses += 1
-        first = {"lfu": chunk.uses, "priority": priority}.get(self._order, 0)
+        order = self._order
+        first = chunk.uses if order == "lfu" else priority if order == "priority" else 0
         chunk.rank = (first, self._clock)
         self.push(chunk)
 
@@ -82,15 +85,14 @@ class Idle:
             return
         if self._num_pushed > 64 + 2 * len(self._chunks):
             self._heaps, self._num_pushed = {}, 0
-            for each in self._chunks.values():
+            for each in filter(may_leave, self._chunks.values()):
                 self._push(each)
         self._push(chunk)
 
     def _push(self, chunk: Chunk) -> None:
-        if may_leave(chunk):
-            heap = self._heaps.setdefault(self._kind(chunk), [])
-            heapq.heappush(heap, (chunk.rank, chunk.key))
-            self._num_pushed += 1
+        heap = self._heaps.setdefault(self._kind(chunk), [])
+        heapq.heappush(heap, (chunk.rank, chunk.key))
+        self._num_pushed += 1
 
     def _kind(self, chunk: Chunk) -> Kind:
         tenant = chunk.tenant if chunk.tenant in self._tenants else None

@@ -31,7 +31,6 @@ from kvspec.checks.tier import (
 from kvspec.config import ManagerConfig
 from kvspec.domains import is_int
 from kvspec.errors import InvalidArgumentError
-from kvspec.offload import Found
 from kvspec.request import Request
 from kvspec.specs import LayerSpec
 from kvspec.tier import Copies, Key, TierSnapshot
@@ -149,7 +148,7 @@ class FastTier:
         self._holds[request.request_id] = _Hold(num_local_tokens, total, tuple(chunks), places)
 
     def _has(self, chunk: bytes) -> bool:
-        return self._host.lookup(chunk, "") is Found.HIT
+        return chunk in self._host.chunks
 
     def _chunks_to_hold(self, request: Request, local: int, external: int) -> list[bytes]:
         """Return the keys that these tokens need; InvalidArgumentError unless the host has all."""
@@ -179,16 +178,13 @@ class FastTier:
     def taken(self, blocks: Sequence[int]) -> Copies:
         """Return the copies that save the content of taken blocks (KV-TIER-2, KV-TIER-3)."""
         blocks = block_list(blocks, self._num_device_blocks)
+        known = [block for block in dict.fromkeys(blocks) if block in self._device]
+        chunks = [self._device.pop(block) for block in known]
+        stored = [] if self._chunks.quotas else self._host.put(chunks)  # a quota: no place
         sources = dict[int, int]()  # of each host block, in the order of the result
-        for block in blocks:
-            chunk = self._device.pop(block, None)
-            stored = None if chunk is None else self._host.prepare_store((chunk,), "")
-            if stored is not None and stored.keys:
-                self._host.complete_store(stored.keys, "")
-                (place,) = stored.places
-                sources.pop(place, None)
-                sources[place] = block
-        self._host.take_events()
+        for number, place in stored:
+            sources.pop(place, None)
+            sources[place] = known[number]
         return tuple((block, place + 1) for place, block in sources.items())
 
     @_in_turn
