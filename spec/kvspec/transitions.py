@@ -186,11 +186,14 @@ def lookups_keep_their_order(config: ManagerConfig, t: Transition) -> str | None
 
 
 def ranks_in_use(t: Transition) -> Iterator[tuple[int, int]]:
-    """Yield the blocks that stay in use with their keys, each with the rise of its rank."""
+    """Yield the blocks that stay in use with a key, each with the rise of its rank.
+
+    A call may also release a block behind a window, and take and cache it anew.
+    """
     copied = {block for pairs in t.after.pending_copies for pair in pairs for block in pair}
     for block, (old, new) in enumerate(zip(t.before.ranks, t.after.ranks, strict=True)):
         is_used = t.before.ref_counts[block] and t.after.ref_counts[block]
-        is_cached = t.before.block_keys[block] and t.after.block_keys[block]
+        is_cached = set(t.before.block_keys[block]) & set(t.after.block_keys[block])
         if is_used and is_cached and block not in copied:  # keys may move (KV-INSIDE-16)
             yield block, new - old
 
