@@ -278,8 +278,12 @@ class Moves:
         one.swapped = {}
 
     def load(self, one: One, host: HostTier) -> None:
+        before = host.tier.snapshot().device.items()
         num_tokens = host.load(one.request)
         if num_tokens:
+            after = host.tier.snapshot()
+            gone = {key for block, key in before if after.device.get(block) != key}
+            assert after.free == () or gone <= {key for key, _ in after.host}, "saved before loads"
             self.tables.set_lengths([one.handle], num_tokens)
             self.counts["loads"] += 1
 
