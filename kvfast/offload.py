@@ -152,27 +152,6 @@ class FastOffload:
         self._use([self.chunks[key] for key in keys if key in self.chunks], request)
         return PreparedStore(tuple(missing), tuple([each.place for each in chunks]), evicted)
 
-    def put(self, keys: Iterable[bytes]) -> list[tuple[int, int]]:
-        """Store and complete each by itself, and report nothing: in LRU, with no tier below.
-
-        Return the number of each key that was not here, and the place that it was given.
-        """
-        stored = []
-        for number, key in enumerate(keys):
-            chunk = self.chunks.get(key)
-            if chunk is None:
-                gone = [] if self._free else self._idle.take(1, ())
-                if not self._free and not gone:
-                    continue
-                for each in gone:
-                    del self.chunks[each.key]
-                    self._idle.leaves(each, is_evicted=True)
-                place = gone[0].place if gone else heapq.heappop(self._free)
-                chunk = self.chunks[key] = Chunk(key, place, None, "", 0)
-                stored.append((number, place))
-            self._idle.use(chunk, 0)
-        return stored
-
     def _offer(self, keys: set[bytes]) -> None:
         """Count the keys; those that were not offered for longest may be forgotten (KV-TIER-25)."""
         for key in keys:

@@ -10,13 +10,15 @@ that whether a window is whole takes one comparison, for every total on the way.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+import heapq
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar, cast
 
 from kvfast._core.kinds import FULL, Kind, first_visible
 from kvfast.configuration import kind_of, reach_of
+from kvfast.eviction import Chunk
 from kvfast.offload import FastOffload
 from kvspec.blocks import KVCacheBlocks
 from kvspec.checks.tier import (
@@ -70,6 +72,31 @@ class _Hold:
     places: tuple[int, ...]
 
 
+class Book(FastOffload):
+    """The chunks on the host."""
+
+    def put(self, keys: Iterable[bytes]) -> list[tuple[int, int]]:
+        """Store and complete each by itself, and report nothing: in LRU, with no tier below.
+
+        Return the number of each key that was not here, and the place that it was given.
+        """
+        stored = []
+        for number, key in enumerate(keys):
+            chunk = self.chunks.get(key)
+            if chunk is None:
+                gone = [] if self._free else self._idle.take(1, ())
+                if not self._free and not gone:
+                    continue
+                for each in gone:
+                    del self.chunks[each.key]
+                    self._idle.leaves(each, is_evicted=True)
+                place = gone[0].place if gone else heapq.heappop(self._free)
+                chunk = self.chunks[key] = Chunk(key, place, None, "", 0)
+                stored.append((number, place))
+            self._idle.use(chunk, 0)
+        return stored
+
+
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
@@ -108,7 +135,7 @@ class FastTier:
 
     def _clear(self) -> None:
         self._device: dict[int, bytes] = {}
-        self._host = FastOffload(self._chunks)
+        self._host = Book(self._chunks)
         self._host.new_request("")
 
     @_in_turn
