@@ -39,7 +39,7 @@ WRITTEN = frozenset({SENTENCES, "kvcheck/data/outcomes.json"})  # by programs: n
 EXCEPTIONS = "spec/exceptions.toml"
 # Chapters that are not about managers: `kvspec check` knows nothing of their rules.
 BESIDE = ("spec/rules/device.md",)
-MISTAKES = "kvref/mistakes/"
+MISTAKES = ("kvref/mistakes/", "kvfast/mistakes/")
 INSTALLED = "node_modules"
 
 # `### KV-POOL-8 · reverse release <a id="KV-POOL-8"></a>`: links go by the id, not by the name.
@@ -88,7 +88,7 @@ PLACES = (
     ("spec/kvspec/", Kind.CODE),  # but for the rules that explorations call broken
     ("spec/tla/", Kind.MODEL),
     ("spec/", Kind.TEXT),
-    (MISTAKES, Kind.TEXT),  # but for the first lines of mistakes
+    *((folder, Kind.TEXT) for folder in MISTAKES),  # but for the first lines of mistakes
     *((f"{part}/", Kind.CODE) for part in ("kvcheck", "kvref", "kvfast")),
     ("proofs/code/contracts/", Kind.CONTRACT),  # in the docstring of a file that is run, as below
     ("proofs/README.md", Kind.TEXT),

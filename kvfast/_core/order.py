@@ -122,7 +122,8 @@ class Order:
         return at
 
     def pin(self, block: int) -> None:
-        """Count a pinned block that is about to wait; beyond half of the pool one loses its pin.
+        """Count a pinned block that is about to wait; beyond half of the pool one loses its pin
+        (KV-ORD-4).
 
         It is the first that waits pinned, or this one. It keeps its place, now behind all others.
         """
@@ -167,7 +168,7 @@ class Order:
             self.firsts[i] = self.firsts[i + 1]
 
     def too_old(self) -> int:
-        """Return the first block whose last step is over; 0 if there is none."""
+        """Return the first block whose last step is over (KV-ORD-5); 0 if there is none."""
         if self.low == self.high or self.levels[self.low] >= self.now:
             return 0
         return self.firsts[self.low]
