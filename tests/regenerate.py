@@ -115,6 +115,7 @@ GENERATED: Sequence[Quick | Slow] = (
         "seconds",
         (*KVSPEC, "replay", "demo", "--impl", "kvref", "--limit", "50", "--plot", PICTURE),
     ),
+    Slow("verdict", "docs/images/verdict.svg", "seconds", (PYTHON, "-m", "tests.picture")),
     Slow(
         "window",
         "docs/implement-your-own.md",
