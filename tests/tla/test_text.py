@@ -75,6 +75,7 @@ def test_the_invariants_of_kvspec_are_those_of_the_model() -> None:
         "keys_are_covered",
         "blocks_set_aside_are_alone",
         "ranks_are_in_order",
+        "ranks_are_bounded",
     }
     named = {invariant.name for invariant in INVARIANTS}
     assert named - left_out <= set(invariants_of("Manager"))
