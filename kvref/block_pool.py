@@ -143,8 +143,8 @@ class BlockPool:
 
     def bound_pins(self) -> None:
         """Take the pin of the first block that waits pinned, if too many do (KV-ORD-4)."""
-        cached = [block for block in self.free_queue if self.keys[block]]
-        pinned = [block for block in cached if self.order == "pin" and self.level(block)]
+        queue = self.free_queue if self.order == "pin" else []
+        pinned = [block for block in queue if self.keys[block] and self.level(block)]
         if len(pinned) > (self.num_blocks - 1) // 2:
             self.ranks[pinned[0]] -= 1
 
