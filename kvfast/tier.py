@@ -1,7 +1,7 @@
 """The host tier of kvfast: between two steps it drives `FastOffload` (KV-TIER-1 … KV-TIER-8).
 
-A chunk is one block, and place n is host block n + 1. A hold is a load that is prepared, a copy out
-a store that is completed at once. The chunks belong to one request, the tier's own.
+A chunk is one block, and place n is host block n + 1. A hold is a load that is prepared; a copy out
+is stored and completed in one call of its own. The chunks belong to one request, the tier's own.
 
 A look-up scans the entries after the hit once. For each group it notes the last missing entry, so
 that whether a window is whole takes one comparison, for every total on the way.
@@ -73,7 +73,7 @@ class _Hold:
 
 
 class Book(FastOffload):
-    """The chunks on the host."""
+    """The chunks on the host, with a short way to store what is taken."""
 
     def put(self, keys: Iterable[bytes]) -> list[tuple[int, int]]:
         """Store and complete each by itself, and report nothing: in LRU, with no tier below.
