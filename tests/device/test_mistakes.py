@@ -97,6 +97,7 @@ CHECKS: Mapping[str, Callable[[], Iterator[Check]]] = {
     "resident": lambda: iter(
         [
             partial(test_resident.test_a_batch_from_before_the_run_is_told_again, "torch"),
+            partial(test_resident.test_a_step_beyond_the_planned_ones_grants_nothing, "torch"),
             partial(test_resident.runs, range(59, -1, -1)),  # the last ones see most
         ]
     ),

@@ -128,6 +128,18 @@ def test_a_batch_from_before_the_run_is_told_again(backend: Backend) -> None:
 
 
 @pytest.mark.rule("KV-DEV-16")
+def test_a_step_beyond_the_planned_ones_grants_nothing(backend: Backend) -> None:
+    one = Decoding(8, 7, backend=backend)  # 32 blocks: the reserve would do for more steps
+    assert one.begin(2) == 2
+    rows = [one.resident.step().rows.tolist() for _ in range(4)]
+    assert rows == [[0, 1], [0, 1], [-1, -1], [-1, -1]]
+    run = one.resident.end()
+    assert (run.num_steps, run.granted) == (2, (2, 2))
+    one.resident.replay(run, one.batched, one.tokens(2))
+    assert one.tables.difference(one.batched) is None
+
+
+@pytest.mark.rule("KV-DEV-16")
 def test_a_reserve_that_is_too_small_ends_the_run(
     backend: Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
