@@ -7,8 +7,8 @@ the entry and may leave. Chunks are pushed when they become idle or are used.
 from __future__ import annotations
 
 import heapq
-from collections import OrderedDict, deque
-from collections.abc import Collection, Mapping
+from collections import OrderedDict
+from collections.abc import Collection
 from typing import TypeAlias
 
 Rank: TypeAlias = tuple[int, int]
@@ -21,23 +21,22 @@ class Chunk:
     """`writer`: the request whose store it is, 0 for a promotion, None once ready.
 
     `pins`: copies that read it. `awaited`: requests that were told of it and wait for an answer.
-    `rank`: what is evicted first has the lowest; its last part is the time of the last use.
+    `rank`: what is evicted first has the lowest. `last_step`: that of the last use.
     """
 
-    __slots__ = ("awaited", "is_dirty", "key", "pins", "place", "rank", "tenant", "uses", "writer")
+    __slots__ = (
+        *("awaited", "is_dirty", "key", "last_step", "pins", "place"),
+        *("rank", "tenant", "uses", "writer"),
+    )
 
     def __init__(
         self, key: bytes, place: int, writer: str | int | None, tenant: str, uses: int
     ) -> None:
         self.key, self.place, self.tenant, self.uses = key, place, tenant, uses
         self.writer = writer
-        self.pins = self.awaited = 0
+        self.pins = self.awaited = self.last_step = 0
         self.rank: Rank = (0, 0)
         self.is_dirty = False
-
-    @property
-    def last_use(self) -> int:
-        return self.rank[1]
 
 
 class Asking:
@@ -58,10 +57,13 @@ def may_leave(chunk: Chunk) -> bool:
 
 
 class Idle:
-    """Heaps of the chunks that may leave, by tenant with a quota, list of ARC, and dirtiness."""
+    """Heaps of the chunks that may leave, by tenant with a quota, list of ARC, and dirtiness.
+
+    `chunks`: all of them, the least recently used first.
+    """
 
     def __init__(
-        self, order: str, chunks: dict[bytes, Chunk], capacity: int, tenants: frozenset[str]
+        self, order: str, chunks: OrderedDict[bytes, Chunk], capacity: int, tenants: frozenset[str]
     ) -> None:
         self._order, self._chunks, self._capacity = order, chunks, capacity
         self._tenants = tenants
@@ -78,6 +80,7 @@ class Idle:
         order = self._order
         first = chunk.uses if order == "lfu" else priority if order == "priority" else 0
         chunk.rank = (first, self._clock)
+        self._chunks.move_to_end(chunk.key)
         self.push(chunk)
 
     def push(self, chunk: Chunk) -> None:
@@ -168,32 +171,3 @@ class Idle:
             left[chunk.key] = None
             if len(left) > self._capacity:
                 left.popitem(last=False)
-
-
-class Ages:
-    """Steps of last uses, in their order (KV-TIER-28). `overdue`: old ones that could not leave."""
-
-    def __init__(self, ttl_steps: int) -> None:
-        self._ttl, self.step = ttl_steps, 0
-        self._used: deque[tuple[int, bytes, int]] = deque()
-        self._overdue: dict[bytes, int] = {}
-
-    def used(self, chunk: Chunk) -> None:
-        if self._ttl:
-            self._used.append((self.step, chunk.key, chunk.last_use))
-
-    def end_step(self, chunks: Mapping[bytes, Chunk]) -> list[Chunk]:
-        """Return the chunks that are too old and may leave, the least recently used first."""
-        while self._used and self.step - self._used[0][0] >= self._ttl:
-            _, key, use = self._used.popleft()
-            self._overdue[key] = use
-        self.step += 1
-        gone = []
-        for key, use in list(self._overdue.items()):
-            chunk = chunks.get(key)
-            if chunk is None or chunk.last_use != use:
-                del self._overdue[key]
-            elif may_leave(chunk) and not chunk.is_dirty:
-                del self._overdue[key]
-                gone.append(chunk)
-        return sorted(gone, key=lambda chunk: chunk.last_use)

@@ -6,7 +6,7 @@ import heapq
 from collections import Counter, OrderedDict
 from collections.abc import Collection, Iterable, Sequence
 
-from kvfast.eviction import Ages, Asking, Chunk, Idle
+from kvfast.eviction import Asking, Chunk, Idle, may_leave
 from kvspec.checks.offload import check_begun, check_keys, check_made, check_name, check_number
 from kvspec.errors import InvalidArgumentError
 from kvspec.offload import (
@@ -34,14 +34,13 @@ class FastOffload:
         self._ttl_steps = config.ttl_steps
         self._requests: dict[str, Asking] = {}
         self._ended: dict[str, Asking] = {}
-        self._next_number = 0
+        self._next_number = self._step = 0
         self._clear()
 
     def _clear(self) -> None:
-        self.chunks: dict[bytes, Chunk] = {}
+        self.chunks: OrderedDict[bytes, Chunk] = OrderedDict()
         self._free = list(range(self._num_chunks))
         self._idle = Idle(self._order, self.chunks, self._num_chunks, frozenset(self._quotas))
-        self._ages = Ages(self._ttl_steps)
         self._owned: Counter[str] = Counter()
         self._num_pinned = self._num_pending = 0
         self._asked: set[str] = set()
@@ -201,11 +200,19 @@ class FastOffload:
         for tier, chunks in self._stored:
             began.append(self._begin(tier, chunks, is_promotion=False))
         self._promoted, self._stored = {}, []
-        old = self._ages.end_step(self.chunks)
-        self._evict(old)
-        for chunk in old:
-            heapq.heappush(self._free, chunk.place)
+        self._expire()
         return tuple(began)
+
+    def _expire(self) -> None:
+        """Evict what was not used for so many whole steps (KV-TIER-28)."""
+        old = []
+        for chunk in self.chunks.values() if self._ttl_steps else ():
+            if self._step - chunk.last_step < self._ttl_steps:
+                break
+            if may_leave(chunk) and not chunk.is_dirty:
+                old.append(chunk)
+        self._evict_whole(old)
+        self._step += 1
 
     def _begin(self, tier: int, chunks: list[Chunk], *, is_promotion: bool) -> TierTransfer:
         number, self._next_number = self._next_number, self._next_number + 1
@@ -235,7 +242,7 @@ class FastOffload:
         dirty = [chunk for chunk in self.chunks.values() if chunk.is_dirty]
         for chunk in dirty:
             chunk.is_dirty = False
-        self._copy_down(sorted(dirty, key=lambda chunk: chunk.last_use))
+        self._copy_down(dirty)
 
     def forget(self, keys: Sequence[bytes]) -> None:
         """Evict what is here of these, unless one is being copied (KV-TIER-33)."""
@@ -243,9 +250,7 @@ class FastOffload:
         chunks = [self.chunks[key] for key in listed if key in self.chunks]
         if any(chunk.pins or chunk.writer is not None for chunk in chunks):
             raise InvalidArgumentError("keys", list(keys), "not being copied")
-        self._evict(chunks)
-        for chunk in chunks:
-            heapq.heappush(self._free, chunk.place)
+        self._evict_whole(chunks)
 
     def reset(self) -> None:
         """Drop all chunks, unless one is being copied (KV-TIER-18)."""
@@ -362,10 +367,16 @@ class FastOffload:
             self._events.append(OffloadEvent(tuple(evicted), is_removed=True))
         return tuple(evicted)
 
+    def _evict_whole(self, chunks: Sequence[Chunk]) -> None:
+        """Forget them and their places."""
+        self._evict(chunks)
+        for chunk in chunks:
+            heapq.heappush(self._free, chunk.place)
+
     def _use(self, chunks: Sequence[Chunk], request: Asking) -> None:
         for chunk in reversed(chunks):
             self._idle.use(chunk, request.priority)
-            self._ages.used(chunk)
+            chunk.last_step = self._step
 
     def _pin(self, chunk: Chunk) -> None:
         self._num_pinned += not chunk.pins
