@@ -207,9 +207,8 @@ class FastTier:
         blocks = block_list(blocks, self._num_device_blocks)
         known = [block for block in dict.fromkeys(blocks) if block in self._device]
         chunks = [self._device.pop(block) for block in known]
-        stored = [] if self._chunks.quotas else self._host.put(chunks)  # a quota: no place
         sources = dict[int, int]()  # of each host block, in the order of the result
-        for number, place in stored:
+        for number, place in self._host.put(chunks):
             sources.pop(place, None)
             sources[place] = known[number]
         return tuple((block, place + 1) for place, block in sources.items())
@@ -270,10 +269,8 @@ class FastTier:
     @_in_turn
     def snapshot(self) -> TierSnapshot:
         device = {block: _key(chunk) for block, chunk in self._device.items()}
-        chunks = sorted(self._host.chunks.values(), key=lambda each: each.last_use)
-        host = tuple((_key(each.key), each.place + 1) for each in chunks)
-        places = range(1, 1 if self._chunks.quotas else self._chunks.num_chunks + 1)
-        free = set(places) - {place for _, place in host}
+        host = tuple((_key(each.key), each.place + 1) for each in self._host.chunks.values())
+        free = set(range(1, self._chunks.num_chunks + 1)) - {place for _, place in host}
         held = {name: tuple(map(_key, hold.chunks)) for name, hold in self._holds.items()}
         return TierSnapshot(device, host, tuple(sorted(free)), held)
 

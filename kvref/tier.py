@@ -166,8 +166,8 @@ class ReferenceTier:
             for name, (needed, _) in self.held.items()
         }
         host = tuple((_key_of(each.key), each.place + 1) for each in self.host.chunks)
-        free = () if self.chunks.quotas else self.host.free_places()
-        return TierSnapshot(device, host, tuple(place + 1 for place in free), held)
+        free = tuple(place + 1 for place in self.host.free_places())
+        return TierSnapshot(device, host, free, held)
 
     # Parts of the rules.
 

@@ -24,7 +24,7 @@ function checkedKeys(keys) {
 
 class Tier {
   constructor({ num_chunks: numChunks, num_lower: numLower, order }) {
-    require(Number.isSafeInteger(numChunks) && numChunks > 0, "num_chunks", numChunks, "at least 1");
+    require(Number.isSafeInteger(numChunks) && numChunks >= 0, "num_chunks", numChunks, "at least 0");
     require(order === "lru", "order", order, "lru");
     this.numLower = numLower;
     this.free = Array.from({ length: numChunks }, (_, place) => place);

@@ -22,7 +22,7 @@ from kvspec.offload import (
 
 class MyTier:
     def __init__(self, config: OffloadConfig) -> None:
-        require(config.num_chunks >= 1, "num_chunks", config.num_chunks)
+        require(config.num_chunks >= 0, "num_chunks", config.num_chunks)
         require(config.order == "lru", "order", config.order)
         self.free = list(range(config.num_chunks))
         self.held: dict[bytes, int] = {}

@@ -52,7 +52,7 @@ class OffloadConfig:
     - `ttl_steps`: chunks that were not used for so many steps are evicted; 0: never (KV-TIER-28).
     """
 
-    num_chunks: Positive
+    num_chunks: Natural
     lower: tuple[LowerTier, ...] = ()
     order: Annotated[str, ORDERS] = "lru"
     store_after: Positive = 1
@@ -200,4 +200,4 @@ class OffloadImplementation(Protocol):
         """What the managers can do."""
 
     def make_offload(self, config: OffloadConfig) -> OffloadManager:
-        """Make an empty manager. InvalidArgumentError for fewer than one chunk or another order."""
+        """Make an empty manager. InvalidArgumentError for members outside of their domains."""

@@ -20,10 +20,7 @@ def plain(value: Any) -> Any:
 
 
 def host_chunks(config: ManagerConfig, num_blocks: int, name: str) -> OffloadConfig:
-    """Return the chunks of a host tier, each a block but the null one; raise if it can't be made.
-
-    With the null block alone there is no place, and the quota is none (KV-TIER-8).
-    """
+    """Return the chunks of a host tier, a block each; raise if it can't be made (KV-TIER-8)."""
     num_blocks = plain(num_blocks)
     int_at_least("num_blocks", num_blocks, 1, error=InvalidArgumentError)
     for spec in config.managed_specs:
@@ -34,7 +31,7 @@ def host_chunks(config: ManagerConfig, num_blocks: int, name: str) -> OffloadCon
         raise UnsupportedError("a host tier under context parallelism", name)
     if not config.enable_caching:
         raise UnsupportedError("a host tier without prefix caching", name)
-    return OffloadConfig(max(num_blocks - 1, 1), quotas={} if num_blocks > 1 else {"": 0})
+    return OffloadConfig(num_blocks - 1)
 
 
 def local_tokens(request: Request, num_local_tokens: int, config: ManagerConfig) -> int:
