@@ -22,6 +22,9 @@ from kvspec.interface import Implementation
 from kvspec.offload import OffloadImplementation
 from kvspec.tree import TreeImplementation
 
+ORACLE = "kvref"
+"""The implementation that others are judged beside."""
+
 
 def find_implementation(name: str) -> Implementation:
     """Return the implementation of that name, made by its factory.
@@ -83,7 +86,7 @@ def find_tree(name: str) -> TreeImplementation:
     raise _unknown(name, f"{type(made).__name__} makes neither trees nor managers")
 
 
-def find_index(name: str) -> FleetImplementation:
+def find_index(name: str = ORACLE) -> FleetImplementation:
     """Return what makes indexes of engines; names and errors as those of `find_implementation`."""
     made = _anything(name)
     if not isinstance(made, FleetImplementation):

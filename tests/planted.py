@@ -43,7 +43,8 @@ def report_of(mistake: Mistake, *, fail_fast: bool = False) -> LivesReport:
     number = NUM_LIVES[mistake.kind]
     if mistake.kind == "device":  # of kvfast's index, while the context is open
         with mistake.make():
-            return judged(index_game(find_index("kvfast")), num_lives=number, fail_fast=fail_fast)
+            game_of_index = index_game(find_index("kvfast"), find_index())
+            return judged(game_of_index, num_lives=number, fail_fast=fail_fast)
     game: Callable[[Any], Game[Any]] = tree_game if mistake.kind == "tree" else offload_game
     return judged(game(mistake.make()), num_lives=number, fail_fast=fail_fast)
 

@@ -90,7 +90,7 @@ def expected_lines(broken: Collection[str], known: Mapping[str, str]) -> Iterato
 
 def _game(kind: str, name: str) -> Game[Any]:
     if kind == "index":
-        return index_game(find_index(name))
+        return index_game(find_index(name), find_index())
     return tree_game(find_tree(name))
 
 

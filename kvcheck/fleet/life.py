@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
@@ -11,7 +10,7 @@ from random import Random
 from kvcheck.fleet.engine import TEXTS, Engine, start_of
 from kvcheck.fleet.illegal import ILLEGAL, OF_TYPES
 from kvcheck.fleet.shadow import Shadow, key_text, rules
-from kvspec.errors import InvalidArgumentError
+from kvcheck.play import lives
 from kvspec.events import EventHash
 from kvspec.fleet import (
     Batch,
@@ -19,7 +18,6 @@ from kvspec.fleet import (
     FleetKey,
     GroupPrefix,
     IndexCapabilities,
-    PrefixIndex,
 )
 
 LATER_S = (1.0, 0.0, 2.0)
@@ -61,23 +59,23 @@ def capabilities_of(subject: FleetImplementation) -> IndexCapabilities:
     return found
 
 
-class Player:
-    """Plays a life on a new index, beside its shadow. `lines`: the calls made, with results."""
+class Player(lives.Player):
+    """Plays a life on a new index."""
 
-    def __init__(self, subject: FleetImplementation, life: Life) -> None:
+    shadow: Shadow
+
+    def __init__(
+        self, subject: FleetImplementation, model: FleetImplementation, life: Life
+    ) -> None:
+        super().__init__()
         self.life, self.can = life, capabilities_of(subject)
         self.hashed: Callable[[str], EventHash] = ord if life.is_int else str.encode
         options = {"removed_event_per": life.removed_event_per, "max_waiting": life.max_waiting}
-        self.index: PrefixIndex = subject.make_prefix_index(**options)  # type: ignore[arg-type]  # by name
-        self.shadow = Shadow(self.can, is_set=life.is_set, max_waiting=life.max_waiting)
+        self.index, right = (made.make_prefix_index(**options) for made in (subject, model))  # type: ignore[arg-type]  # by name
+        self.shadow = Shadow(self.can, right)
         self.engines: dict[str, Engine] = {}
         shown = "".join(f" {name}={json.dumps(value)}" for name, value in options.items())
-        self.lines = [f"fleet{shown}"]
-
-    @property
-    def tried(self) -> Counter[str]:
-        """Return how often each rule was put to the test."""
-        return self.shadow.tried
+        self.note(f"fleet{shown}")
 
     def play(self) -> None:
         """Make all moves, then ask for everything. Raises BrokenRuleError."""
@@ -177,7 +175,7 @@ class Player:
 
     def drop(self, who: str) -> None:
         if "forget" in self.can.calls and who in self.shadow.lines:
-            del self.shadow.lines[who]
+            self.shadow.forget(who)
             self.index.forget(who)
             self.note(f"forget {word(who)}")
             self.look(who)
@@ -221,16 +219,7 @@ class Player:
         listed = (*ILLEGAL, *(OF_TYPES if self.can.checks_types else ()))
         calls = [call for call in listed if call[0] in known]
         call, what, act = calls[move.number % len(calls)]
-        name = f"{call}, {what}"
-        before = len(self.lines)
-        try:
-            act(self.index, move.who)
-        except InvalidArgumentError as error:
-            self.note(name, f"InvalidArgumentError field={json.dumps(error.field)}")
-        else:
-            self.note(name, "a result")
-        is_so = "InvalidArgumentError" in self.lines[before]
-        self.shadow.judge(rules(9), is_so, f"{name} is illegal, and was accepted")
+        self.refused("KV-FLEET-9", f"{call}, {what}", lambda: act(self.index, move.who))
         for line in self.shadow.lines.values():
             line.reason = rules(9)
         self.look(move.who)
@@ -248,17 +237,12 @@ class Player:
             if "state" in calls:
                 self.shadow.saw_state(who, self.index.state(who))
             if "last" in calls:
-                last = self.index.last(who)
-                problem = f"the last batch of {who} is {line.number, line.time_s}, not {last}"
-                self.shadow.judge(line.reason, last == (line.number, line.time_s), problem)
+                self.shadow.saw_last(who, self.index.last(who))
             if "missing" in calls:
                 self.shadow.saw_missing(who, self.index.missing(who))
-            engine = self.engines[who]
-            if line.starts == {start_of(engine.time_s)}:
-                self.shadow.is_true(who, engine.state(line.number).keys)
-
-    def note(self, call: str, result: str = "") -> None:
-        self.lines.append(f"{call} -> {result}" if result else call)
+            engine, (number, _) = self.engines[who], self.shadow.model.last(who)
+            if line.starts_until(number) == {start_of(engine.time_s)}:
+                self.shadow.is_true(who, engine.state(number).keys)
 
 
 def _last(last: int | None) -> str:

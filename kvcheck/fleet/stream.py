@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import Counter, defaultdict
+from collections import defaultdict
 from typing import Any
 
 from kvcheck.fleet.engine import TEXTS
@@ -24,8 +24,10 @@ class StreamPlayer(Player):
     `happened`: what was out of the ordinary with each engine, as rules.
     """
 
-    def __init__(self, subject: FleetImplementation, life: Life) -> None:
-        super().__init__(subject, life)
+    def __init__(
+        self, subject: FleetImplementation, model: FleetImplementation, life: Life
+    ) -> None:
+        super().__init__(subject, model, life)
         made: Any = self.index
         self.stream: StreamIndex = made
         self.happened: defaultdict[str, set[str]] = defaultdict(set)
@@ -88,8 +90,10 @@ class StreamPlayer(Player):
             problem = f"{who}: its last batch is not read after {PATIENCE_S:g} s"
             named = self.reason(who)
             self.shadow.judge(named, who in there, problem)
-            keys = Counter(self.engines[who].truth[-1])
-            self.shadow.lines[who] = Line(keys=keys, origin=named[0], reason=named)
+            engine = self.engines[who]
+            self.shadow.forget(who)
+            self.shadow.restore(who, engine.state(len(engine.batches) - 1))
+            self.shadow.lines[who] = Line(named[0], reason=named)
         super().prefixes(text, place)
 
     def reason(self, who: str) -> tuple[str, ...]:

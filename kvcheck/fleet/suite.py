@@ -9,8 +9,7 @@ from kvcheck.fleet.draw import drawn
 from kvcheck.fleet.life import Life, Move, Player, capabilities_of
 from kvcheck.fleet.shadow import rules
 from kvcheck.fleet.stream import StreamPlayer
-from kvcheck.play.lives import Game
-from kvcheck.play.shrink import with_plainer, without_runs
+from kvcheck.play.lives import Game, simpler
 from kvspec.fleet import FleetImplementation
 
 RULES = rules(1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 17)
@@ -19,24 +18,19 @@ OF_STREAMS = rules(2, 4, 5, 8, 11, 13, 14)
 """Rules that lives judge of an index that reads what engines publish."""
 
 
-def game_of(subject: FleetImplementation) -> Game[Life]:
-    """Return the lives of the subject's index."""
+def game_of(subject: FleetImplementation, model: FleetImplementation) -> Game[Life]:
+    """Return the lives of the subject's index, beside one that is right."""
     can = capabilities_of(subject)
     player = StreamPlayer if can.is_stream else Player
     return Game(
         OF_STREAMS if can.is_stream else RULES,
         "KV-FLEET-9",
         lambda seed: drawn(seed, can, num_moves=30 if can.is_stream else 60),
-        lambda life: player(subject, life),
-        _smaller,
+        lambda life: player(subject, model, life),
+        lambda life: simpler(life, _plainer),
         lambda life: {"hashes": "ints" if life.is_int else "bytes"},
         100.0 if can.is_stream else 20.0,
     )
-
-
-def _smaller(life: Life) -> Iterator[Life]:
-    for moves in (*without_runs(life.moves), *with_plainer(life.moves, _plainer)):
-        yield replace(life, moves=moves)
 
 
 def _plainer(move: Move) -> Iterator[Move]:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
 from kvcheck.offload.orders import letters
 from kvcheck.offload.shadow import Shadow
-from kvcheck.play.lives import BrokenRuleError
+from kvcheck.play import lives
 from kvspec.errors import InvalidArgumentError, UnsupportedError
 from kvspec.offload import (
     Found,
@@ -71,10 +70,13 @@ class Prompt:
     stores: list[tuple[bytes, ...]] = field(default_factory=list)
 
 
-class Player:
-    """Plays a life on a new manager, beside its shadow. `lines`: the calls made, with results."""
+class Player(lives.Player):
+    """Plays a life on a new manager."""
+
+    shadow: Shadow
 
     def __init__(self, subject: OffloadImplementation, life: Life) -> None:
+        super().__init__()
         self.life = life
         self.lower = tuple(Lower() for _ in range(life.num_lower))
         self.subject = subject
@@ -85,7 +87,6 @@ class Player:
         self.moving: list[TierTransfer] = []
         self.asked: set[str] = set()
         self.answered: list[str] = []
-        self.lines: list[str] = []
 
     def play(self) -> None:
         """Make all moves, then let everything end. Raises BrokenRuleError."""
@@ -103,11 +104,6 @@ class Player:
             self.shadow = Shadow(self.config, self.subject.offload_capabilities)
             made = self.subject.make_offload(self.config)
         self.manager = cast(WholeOffloadManager, made)  # of its CALLS those that it offers are made
-
-    @property
-    def tried(self) -> Counter[str]:
-        """Return how often each rule was put to the test."""
-        return self.shadow.tried
 
     # One move.
 
@@ -156,7 +152,7 @@ class Player:
         try:
             places = self.manager.prepare_load(keys, who)
         except InvalidArgumentError as error:
-            raise BrokenRuleError("KV-TIER-10", f"hits of one step: {error}") from None
+            raise lives.BrokenRuleError("KV-TIER-10", f"hits of one step: {error}") from None
         self.note(f"prepare_load {letters(*keys)} {who}", list(places))
         prompt.loads.append(keys)
         self.shadow.awaited.pop(who, None)
@@ -297,16 +293,9 @@ class Player:
         if not self.shadow.capabilities.checks_calls or prompt is None or prompt.is_finished:
             return
         name, rule, call = self.wrong_call(move, prompt)
-        if not name:
-            return
-        try:
-            call()
-        except InvalidArgumentError:
-            self.note(name, "InvalidArgumentError")
-            self.shadow.tried[rule] += 1
-        else:
-            raise BrokenRuleError(rule, f"{name} is illegal, and was accepted")
-        self.after()
+        if name:
+            self.refused(rule, name, call)
+            self.after()
 
     def wrong_call(self, move: Move, prompt: Prompt) -> tuple[str, str, Callable[[], object]]:
         """Return an illegal call as text, its rule, and the call; "" if there is none now."""
@@ -338,9 +327,6 @@ class Player:
         self.shadow.removed(events, told=told, rule=rule)
         self.shadow.counted(self.manager, rule)
         self.shadow.told(events, due)
-
-    def note(self, call: str, result: object = None) -> None:
-        self.lines.append(call if result is None else f"{call} -> {result}")
 
     # The end: everything ends, and whoever waits is answered.
 

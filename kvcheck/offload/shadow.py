@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Sequence
 
 from kvcheck.offload.orders import Expected
 from kvcheck.offload.orders import letters as _
-from kvcheck.play.lives import BrokenRuleError
+from kvcheck.play import lives
 from kvspec.offload import (
     Found,
     OffloadCapabilities,
@@ -19,7 +19,7 @@ from kvspec.offload import (
 )
 
 
-class Shadow:
+class Shadow(lives.Shadow):
     """The first tier as its calls show it.
 
     `ready`: key and place of the content there. `pending`: the same for content on its way; None
@@ -28,16 +28,16 @@ class Shadow:
     how many more chunks of a tenant, or of any (None), would have had to leave in this step.
     `used`: ready and pending keys, least recently used first. `awaited`: what each request was told
     of that waits for an answer. `reason`: the rule that a key's state follows from, if that is not
-    its look-up's own. `tried`: how often each rule was put to the test.
+    its look-up's own.
     """
 
     def __init__(self, config: OffloadConfig, capabilities: OffloadCapabilities) -> None:
+        super().__init__()
         self.config, self.capabilities = config, capabilities
         self.num_chunks, self.num_lower = config.num_chunks, len(config.lower)
         self.expected = Expected(config.order, config.num_chunks)
         self.offers: Counter[bytes] = Counter()
         self.requests: dict[str, tuple[str, int]] = {}
-        self.tried: Counter[str] = Counter()
         self.step = 0
         self.clear()
 
@@ -61,12 +61,6 @@ class Shadow:
 
     def begins_request(self, who: str, *, tenant: str = "", priority: int = 0) -> None:
         self.requests[who] = tenant, priority
-
-    def judge(self, rule: str, holds: bool, problem: str, other: str = "") -> None:
-        """Count a test of the rule; raise unless it holds."""
-        self.tried[rule] += 1
-        if not holds:
-            raise BrokenRuleError(rule, problem, other)
 
     @property
     def num_free(self) -> int:

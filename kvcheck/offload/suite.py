@@ -6,9 +6,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from kvcheck.offload.drawing import drawn
-from kvcheck.offload.life import Life, Player
-from kvcheck.play.lives import Game
-from kvcheck.play.shrink import without_runs
+from kvcheck.offload.life import Life, Move, Player
+from kvcheck.play.lives import Game, simpler
 from kvspec.offload import OffloadImplementation
 
 RULES = tuple(f"KV-TIER-{number}" for number in range(9, 34))
@@ -38,18 +37,15 @@ def game_of(subject: OffloadImplementation) -> Game[Life]:
 
 
 def _smaller(life: Life) -> Iterator[Life]:
-    for moves in without_runs(life.moves):
-        yield replace(life, moves=moves)
-    for number, move in enumerate(life.moves):
-        if len(move.keys) > 1:
-            for keys in (move.keys[:-1], move.keys[1:]):
-                changed = replace(move, keys=keys)
-                yield replace(
-                    life, moves=(*life.moves[:number], changed, *life.moves[number + 1 :])
-                )
+    yield from simpler(life, _plainer)
     if life.num_chunks > 1:
         yield replace(life, num_chunks=life.num_chunks - 1)
     if life.num_lower > 1:
         yield replace(life, num_lower=life.num_lower - 1)
     for option in life.options:
         yield replace(life, options=tuple(each for each in life.options if each != option))
+
+
+def _plainer(move: Move) -> Iterator[Move]:
+    for keys in (move.keys[:-1], move.keys[1:]) if len(move.keys) > 1 else ():
+        yield replace(move, keys=keys)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Generic, Protocol, TypeVar
+from itertools import chain
+from typing import Any, Generic, TypeVar
 
-from kvcheck.play.shrink import smallest
+from kvcheck.play.shrink import smallest, with_plainer, without_runs
+from kvspec.errors import InvalidArgumentError
 
 L = TypeVar("L")
 
@@ -22,16 +24,58 @@ class BrokenRuleError(Exception):
         self.others = tuple(each for each in dict.fromkeys(others) if each not in ("", rule))
 
 
-class Player(Protocol):
-    """Plays one life. `lines`: the calls made, with results. `tried`: tests of each rule."""
+class Shadow:
+    """What a subject must hold, by its calls so far. `tried`: how often each rule was tested."""
 
-    lines: list[str]
+    def __init__(self) -> None:
+        self.tried: Counter[str] = Counter()
+
+    def judge(self, named: str | tuple[str, ...], holds: bool, problem: str, *others: str) -> None:
+        """Count a test of a rule, the first named; raise unless it holds."""
+        rule, *more = (named,) if isinstance(named, str) else named
+        self.tried[rule] += 1
+        if not holds:
+            raise BrokenRuleError(rule, problem, *more, *others)
+
+
+class Player:
+    """Plays one life on a new subject, beside its shadow. `lines`: the calls made, with results."""
+
+    shadow: Any
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
 
     @property
-    def tried(self) -> Counter[str]: ...
+    def tried(self) -> Counter[str]:
+        tried: Counter[str] = self.shadow.tried
+        return tried
 
     def play(self) -> None:
         """Make all moves. Raises BrokenRuleError."""
+        raise NotImplementedError
+
+    def note(self, call: str, result: object = None) -> None:
+        self.lines.append(call if result is None else f"{call} -> {result}")
+
+    def refused(self, rule: str, name: str, call: Callable[[], object]) -> None:
+        """Make an illegal call."""
+        try:
+            call()
+        except InvalidArgumentError as error:
+            self.note(name, f'InvalidArgumentError field="{error.field}"')
+            is_refused = True
+        else:
+            self.note(name, "a result")
+            is_refused = False
+        self.shadow.judge(rule, is_refused, f"{name} is illegal, and was accepted")
+
+
+def simpler(life: L, plainer: Callable[[Any], Iterable[Any]]) -> Iterator[L]:
+    """Yield the life without some of its moves, and with plainer ones."""
+    made: Any = life
+    for moves in chain(without_runs(made.moves), with_plainer(made.moves, plainer)):
+        yield replace(made, moves=moves)
 
 
 @dataclass(frozen=True)

@@ -81,14 +81,8 @@ def _moves(random: Random, number: int, can: TreeCapabilities) -> Iterator[Move]
         yield Move(word, random.choice(names), text[:length], numbers, salt)
 
 
-def smaller(life: Life) -> Iterator[Life]:
-    """Yield lives with shorter prompts, or fewer tokens allocated at a time."""
-    for number, move in enumerate(life.moves):
-        for changed in _plainer(move):
-            yield replace(life, moves=(*life.moves[:number], changed, *life.moves[number + 1 :]))
-
-
-def _plainer(move: Move) -> Iterator[Move]:
+def plainer(move: Move) -> Iterator[Move]:
+    """Yield the move with a shorter prompt, or with fewer tokens allocated."""
     if move.word == "arrive" and len(move.tokens) > 1:
         yield replace(move, tokens=move.tokens[:-1])
     if move.salt:

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import cast
 
+from kvcheck.play import lives
 from kvcheck.tree.device import Running
 from kvcheck.tree.illegal import illegal_calls
 from kvcheck.tree.mirror import anywhere, on_device
 from kvcheck.tree.seen import Before, needed_slots, room_of, shown
 from kvcheck.tree.shadow import Shadow
 from kvcheck.tree.structure import Stored
-from kvspec.errors import InvalidArgumentError
 from kvspec.tree import (
     MirroredTree,
     Part,
@@ -44,21 +43,19 @@ class Life:
     moves: tuple[Move, ...]
 
 
-class Player:
-    """Plays a life on a new tree, beside its shadow. `lines`: the calls made, with results."""
+class Player(lives.Player):
+    """Plays a life on a new tree."""
+
+    shadow: Shadow
 
     def __init__(self, subject: TreeImplementation, life: Life) -> None:
+        super().__init__()
         self.life, self.config = life, life.config
         self.can: TreeCapabilities = subject.tree_capabilities
         self.tree = subject.make_tree(life.config)
         self.shadow = Shadow(life.config, self.can)
         self.requests = self.shadow.requests
-        self.lines: list[str] = []
         self.before = Before()
-
-    @property
-    def tried(self) -> Counter[str]:
-        return self.shadow.tried
 
     def play(self) -> None:
         """Make all moves, then let everything end. Raises BrokenRuleError."""
@@ -71,9 +68,6 @@ class Player:
         counts = {part: self.tree.counts(part) for part in self.shadow.parts}
         nodes = self.tree.nodes() if self.can.has_nodes else ()
         return Before(counts, on_device(nodes) if self.config.num_host_slots else nodes, nodes)
-
-    def note(self, call: str, result: object = None) -> None:
-        self.lines.append(call if result is None else f"{call} -> {result}")
 
     def after(self, rule: str, who: str = "") -> None:
         """Look at all that can be seen, and judge it after a call about `who` and `rule`."""
@@ -328,13 +322,7 @@ class Player:
             return
         calls = illegal_calls(self.tree, self.requests)
         rule, name, call = calls[move.numbers[0] % len(calls)]
-        try:
-            call()
-        except InvalidArgumentError:
-            self.note(name, "InvalidArgumentError")
-            self.shadow.tried[rule] += 1
-        else:
-            self.shadow.judge(rule, False, f"{name} is illegal, and was accepted")
+        self.refused(rule, name, call)
         self.after("KV-TREE-33")
 
     # The end.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
-from kvcheck.play.lives import BrokenRuleError
+from kvcheck.play import lives
 from kvcheck.tree.device import Content, Device, Running
 from kvcheck.tree.mirror import Mirror
 from kvcheck.tree.order import Ages
@@ -16,13 +16,11 @@ ENDS = ("KV-TREE-8", "KV-TREE-35")
 """Rules of calls that end a row."""
 
 
-class Shadow:
-    """`sizes`: slots of each part that the tree has. `tried`: how often each rule was tested.
-
-    `copied`: prefixes up to pages that transfers are about.
-    """
+class Shadow(lives.Shadow):
+    """`sizes`: slots of each part that the tree has. `copied`: prefixes of pages under way."""
 
     def __init__(self, config: TreeConfig, can: TreeCapabilities) -> None:
+        super().__init__()
         self.config, self.can = config, can
         sizes = {
             Part.FULL: config.num_slots,
@@ -36,15 +34,8 @@ class Shadow:
         self.copied: set[Content] = set()
         self.requests: dict[str, Running] = {}
         self.ages = Ages(config)
-        self.tried: Counter[str] = Counter()
         self.is_gone = self.has_lost_half = self.has_recovered = False
         self.has_sure_ages = True  # until a request is refused that may have been looked up
-
-    def judge(self, rule: str, holds: bool, problem: str, *others: str) -> None:
-        """Count a test of the rule; raise unless it holds."""
-        self.tried[rule] += 1
-        if not holds:
-            raise BrokenRuleError(rule, problem, *others)
 
     def kept(self, part: Part) -> int:
         """Return how many states requests that wait may keep."""

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
-
-from kvcheck.play.lives import Game
-from kvcheck.play.shrink import without_runs
-from kvcheck.tree.draw import drawn, smaller
+from kvcheck.play.lives import Game, simpler
+from kvcheck.tree.draw import drawn, plainer
 from kvcheck.tree.life import Life, Player
 from kvspec.tree import TreeImplementation
 
@@ -23,7 +19,7 @@ def game_of(subject: TreeImplementation) -> Game[Life]:
         "KV-TREE-33",
         lambda seed: drawn(seed, can),
         lambda life: Player(subject, life),
-        _smaller,
+        lambda life: simpler(life, plainer),
         lambda life: {
             "slots": life.config.num_slots,
             "page": life.config.page_size_tokens,
@@ -34,9 +30,3 @@ def game_of(subject: TreeImplementation) -> Game[Life]:
             "order": life.config.order,
         },
     )
-
-
-def _smaller(life: Life) -> Iterator[Life]:
-    for moves in without_runs(life.moves):
-        yield replace(life, moves=moves)
-    yield from smaller(life)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from kvcheck.adapters.dynamo import DynamoTrees, DynamoUnavailableError, tree
+from kvcheck.discovery import find_index
 from kvcheck.fleet.suite import game_of
 from kvcheck.play.lives import judged
 
@@ -17,15 +17,12 @@ from kvcheck.play.lives import judged
 class StandIn:
     """`blocks`: of each worker and rank, hash -> parent and hash of the tokens."""
 
-    forgets_ranks = keeps_removed = False
-
     def __init__(self) -> None:
         self.blocks: dict[tuple[int, int], dict[int, tuple[int | None, int]]] = {}
 
     def apply_event(self, worker: int, event: bytes) -> None:
         told = json.loads(event)
-        rank = 0 if self.forgets_ranks else told["dp_rank"]
-        blocks, data = self.blocks.setdefault((worker, rank), {}), told["data"]
+        blocks, data = self.blocks.setdefault((worker, told["dp_rank"]), {}), told["data"]
         if data == "cleared":
             blocks.clear()
         elif "stored" in data:
@@ -35,7 +32,7 @@ class StandIn:
             for each in data["stored"]["blocks"]:
                 blocks[each["block_hash"]] = parent, each["tokens_hash"]
                 parent = each["block_hash"]
-        elif not self.keeps_removed:
+        else:
             gone = set(data["removed"]["block_hashes"])
             while gone:
                 for each in gone:
@@ -55,27 +52,8 @@ class StandIn:
         return SimpleNamespace(scores={who: n for who, n in scores.items() if n})
 
 
-class OneRank(StandIn):
-    forgets_ranks = True
-
-
-class Greedy(StandIn):
-    keeps_removed = True
-
-
 def test_the_adapter_of_a_tree_keeps_the_rules() -> None:
-    assert judged(game_of(DynamoTrees(StandIn)), num_lives=150).findings == {}
-
-
-@pytest.mark.parametrize("wrong", [OneRank, Greedy])
-def test_a_tree_that_says_more_than_there_is_is_found(wrong: type[StandIn]) -> None:
-    assert judged(game_of(DynamoTrees(wrong)), num_lives=60, fail_fast=True).findings
-
-
-def test_less_is_wrong_unless_it_is_declared(monkeypatch: pytest.MonkeyPatch) -> None:
-    exact = replace(DynamoTrees.index_capabilities, is_exact=True)
-    monkeypatch.setattr(DynamoTrees, "index_capabilities", exact)
-    assert judged(game_of(DynamoTrees(StandIn)), num_lives=60, fail_fast=True).findings
+    assert judged(game_of(DynamoTrees(StandIn), find_index()), num_lives=150).findings == {}
 
 
 def test_dynamo_s_own_tree_keeps_the_rules() -> None:
@@ -83,4 +61,4 @@ def test_dynamo_s_own_tree_keeps_the_rules() -> None:
         subject = tree()
     except DynamoUnavailableError as error:
         pytest.skip(str(error))
-    assert judged(game_of(subject), num_lives=400).findings == {}
+    assert judged(game_of(subject, find_index()), num_lives=400).findings == {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,8 @@ from kvcheck.cli import main
 from kvcheck.discovery import find_index
 from kvcheck.fleet.draw import WEIGHTS, drawn
 from kvcheck.fleet.illegal import ILLEGAL, OF_TYPES
-from kvcheck.fleet.suite import RULES, game_of
+from kvcheck.fleet.suite import RULES
+from kvcheck.fleet.suite import game_of as game_beside
 from kvcheck.mistakes import Mistake
 from kvcheck.play.lives import broken_by, judged
 from kvcheck.remote.client import RemoteImplementation
@@ -27,15 +29,18 @@ from tests.kills.directed import finds
 from tests.planted import INDEX, report_of
 from tests.remote.servers import serve
 
+game_of = partial(game_beside, model=find_index())
 OF_INDEXES = [each for each in EXAMPLES if each.rules[0].startswith("KV-FLEET-")]
 FLEET = [f"KV-FLEET-{number}" for number in (1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 17)]
 
 
 @pytest.mark.rule(*FLEET)
-@pytest.mark.parametrize("name", ["kvref", "kvfast"])
-def test_a_twin_keeps_every_rule_and_all_are_tried(name: str, pytestconfig: pytest.Config) -> None:
+@pytest.mark.parametrize(("name", "model"), [("kvref", "kvfast"), ("kvfast", "kvref")])
+def test_a_twin_keeps_every_rule_and_all_are_tried(
+    name: str, model: str, pytestconfig: pytest.Config
+) -> None:
     lives = 20_000 if pytestconfig.getoption("--deep") else 150
-    report = judged(game_of(find_index(name)), num_lives=lives)
+    report = judged(game_beside(find_index(name), find_index(model)), num_lives=lives)
     assert report.findings == {}
     assert [rule for rule in RULES if report.tried[rule]] == FLEET
 

@@ -202,7 +202,7 @@ def test_a_view_knows_what_engines_have_that_restart_and_lose_batches(max_kept: 
 
 def views_are_right(num_lives: int, *, max_kept: int = 10_000) -> None:
     """Play the lives of `kvspec check --index`, two ranks behind one source among the engines."""
-    game = game_of(Views(max_kept))
+    game = game_of(Views(max_kept), kvref.implementation())
     with patch.object(stream, "PATIENCE_S", PATIENCE_S / 2):  # of a machine that others use, too
         for seed in range(num_lives):
             assert broken_by(game, game.begun(game.drawn(seed))) is None
