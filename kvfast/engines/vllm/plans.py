@@ -35,7 +35,7 @@ def planned(scheduler: Any, chosen: Chosen, blocks: list[Any], admitted: Admitte
         num_spec_tokens_to_schedule=s.num_spec_tokens,
         **s.batched_steps.told_besides(scheduled, told, chosen, admitted),
     )
-    s.batched_steps.last = scheduled
+    s.batched_steps.last, s.batched_steps.all_ran = scheduled, not chosen.skipped
     if s.defer_block_free and scheduled:
         s.sched_step_seq += 1
         for request in (*chosen.requests(), *admitted.requests):
@@ -63,9 +63,9 @@ def _cached(scheduler: Any, chosen: Chosen, blocks: list[Any], resumed: list[Any
         computed.append(request.num_computed_tokens)
         outputs.append(len(request._output_token_ids) + request.num_output_placeholders)
     told: dict[str, list[int]] = {}
-    last = s.batched_steps.last
+    last, all_ran = s.batched_steps.last, s.batched_steps.all_ran and not resumed
     known = s.prev_step_scheduled_req_ids if last is None else last
-    if not s.use_v2_model_runner and not all(map(known.__contains__, names)):
+    if not (s.use_v2_model_runner or all_ran or all(map(known.__contains__, names))):
         told = {each: s.requests[each]._all_token_ids.copy() for each in names if each not in known}
     return CachedRequestData(
         req_ids=names,

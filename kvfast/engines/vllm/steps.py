@@ -40,7 +40,7 @@ class BatchedSteps:
     request to the next. `pools`: all end with a pooled output. `new_options`: further members of a
     new one. `seats`: the running requests, kept from step to step. `unusual`: names of requests
     whose steps are all left to vLLM's scheduler; `odd`: one is unexpected. `last`: tokens of a
-    batched step, if it was the last.
+    batched step, if it was the last; `all_ran`: all that have a seat since then ran in it.
     """
 
     def __init__(self, scheduler: Any, manager: KvfastManager) -> None:
@@ -75,6 +75,7 @@ class BatchedSteps:
         self.seats.staggers = scheduler.use_v2_model_runner
         self.odd = False
         self.last: dict[str, int] | None = None
+        self.all_ran = False
         self.unusual: set[str] = set()
         self.num_singles = -1
         self._make_rows(ROWS)
@@ -237,7 +238,7 @@ class BatchedSteps:
         """Write what the last step computed where vLLM's scheduler reads and changes it."""
         if self.last is not None:
             self.scheduler.prev_step_scheduled_req_ids = set(self.last)
-            self.last = None
+            self.last, self.all_ran = None, False
 
     def is_unusual(self, request: Any) -> bool:
         takes_items = self.release >= 33 and not self.scheduler.is_encoder_decoder
@@ -257,6 +258,7 @@ class BatchedSteps:
             self.odd = any(map(self.is_unusual, came))
             if not self.odd:
                 self._join(came)
+            self.all_ran = self.all_ran and not came
         return not self.odd
 
     def _join(self, came: list[Any]) -> None:
