@@ -86,8 +86,8 @@ def test_what_it_does_not_have_is_refused_by_name(sglang: SGLangImplementation) 
 def test_it_passes_and_broken_copies_of_it_do_not(sglang: SGLangImplementation) -> None:
     """Show that the suite judges SGLang's own locking and freeing."""
     assert checked(sglang).violations == ()
-    unified, plain = sglang.library.unified_cache, sglang.library.radix_cache
-    tree = unified.UnifiedRadixCache if sglang.is_unified else plain.RadixCache
+    is_plain = sglang.core == "plain"
+    tree = sglang.m.plain.RadixCache if is_plain else sglang.m.unified.UnifiedRadixCache
     for name, breaks in BREAKS.items():
         with pytest.MonkeyPatch.context() as patch:
             breaks(patch, tree)

@@ -25,8 +25,8 @@ A checkpoint may replace the request's own page by the tree's page with the same
 
 from __future__ import annotations
 
+from kvcheck.adapters.sglang.engine import SGLangUnavailableError
 from kvcheck.adapters.sglang.implementation import SGLangImplementation
-from kvcheck.adapters.sglang.library import SGLangUnavailableError, load_library
 
 __all__ = [
     "SGLangImplementation",
@@ -42,14 +42,14 @@ def implementation() -> SGLangImplementation:
 
     Raises SGLangUnavailableError when SGLang, or what it imports, is missing.
     """
-    return SGLangImplementation(load_library())
+    return SGLangImplementation("rust")
 
 
 def python_core() -> SGLangImplementation:
     """Return the same with its tree in Python instead of Rust."""
-    return SGLangImplementation(load_library(), tree_core="python")
+    return SGLangImplementation("python")
 
 
 def plain_radix_cache() -> SGLangImplementation:
     """Return the older `RadixCache`, which SGLang's tests and simulations still use."""
-    return SGLangImplementation(load_library(), is_unified=False)
+    return SGLangImplementation("plain")

@@ -18,11 +18,11 @@ from types import SimpleNamespace
 from typing import Any
 
 from kvcheck.adapters.sglang.host import HostCopies
-from kvcheck.adapters.sglang.library import SGLangUnavailableError
-from kvspec.errors import UnsupportedError
+from kvspec.errors import KVSpecError, UnsupportedError
 from kvspec.tree import TreeConfig
 
 _MODULES: Mapping[str, str] = {
+    "allocation": "sglang.srt.mem_cache.allocation",
     "allocator": "sglang.srt.mem_cache.allocator",
     "base": "sglang.srt.mem_cache.base_prefix_cache",
     "common": "sglang.srt.mem_cache.common",
@@ -49,10 +49,22 @@ _MODULES: Mapping[str, str] = {
     "swa_pool": "sglang.srt.mem_cache.base_swa_memory_pool",
     "torch": "torch",
     "unified": "sglang.srt.mem_cache.unified_radix_cache",
+    "utils": "sglang.srt.utils.common",
 }
 
 MAX_TOKENS = 4096
 """Tokens of a request, at most."""
+
+
+class SGLangUnavailableError(KVSpecError, ImportError):
+    """SGLang, or something that it imports, cannot be imported."""
+
+    def __init__(self, problem: str) -> None:
+        super().__init__(
+            f"SGLang cannot be imported ({problem}); this adapter was written for SGLang 0.5.23:"
+            " pip install sglang==0.5.23 (no GPU is needed)"
+        )
+        self.problem = problem
 
 
 @dataclass(frozen=True)
@@ -64,6 +76,8 @@ class Options:
     - `in_session`: each request is one of a session.
     - `has_host`: nodes are copied to the host (HiCache).
     - `keeps_sessions`: what sessions have stored is evicted last.
+    - `is_caching`: the tree keeps what requests have computed.
+    - `num_rows`, `max_tokens`: requests that may run without states, and the longest one.
     """
 
     core: str = "python"
@@ -71,6 +85,9 @@ class Options:
     in_session: bool = False
     keeps_sessions: bool = False
     has_host: bool = False
+    is_caching: bool = True
+    num_rows: int = 32
+    max_tokens: int = MAX_TOKENS
 
     @property
     def states_per_request(self) -> int:
@@ -97,7 +114,7 @@ class Engine:
             mamba_radix_cache_strategy="extra_buffer" if has_buffer else "no_buffer",
             mamba_track_interval=self.grid,
             enable_hierarchical_cache=config.num_host_slots > 0,
-            hicache_ratio=config.num_host_slots / config.num_slots or None,
+            hicache_ratio=config.num_host_slots / max(1, config.num_slots) or None,
             hicache_io_backend="direct",
             hicache_mem_layout="layer_first",
         )
@@ -135,9 +152,10 @@ class Engine:
 
     def _make_rows(self) -> Any:
         """Make as many rows as there may be running requests."""
-        common = {"max_context_len": MAX_TOKENS, "device": "cpu", "enable_memory_saver": False}
+        longest = self.options.max_tokens
+        common = {"max_context_len": longest, "device": "cpu", "enable_memory_saver": False}
         if not self.config.num_states:
-            return self.m.pools.ReqToTokenPool(size=32, **common)
+            return self.m.pools.ReqToTokenPool(size=self.options.num_rows, **common)
         mamba = self.m.mamba
         sizes = ("intermediate_size", "n_groups", "num_heads", "head_dim", "state_size")
         shape = mamba.Mamba2StateShape.create(
@@ -195,7 +213,7 @@ class Engine:
         parts += [kinds.MAMBA] if config.num_states else []
         is_plain = self.options.core == "plain"
         parameters = self.m.init_params.CacheInitParams(
-            disable=False,
+            disable=not self.options.is_caching,
             req_to_token_pool=self.rows,
             token_to_kv_pool_allocator=self.slots,
             page_size=self.page,

@@ -6,7 +6,7 @@ from array import array
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
-from kvcheck.adapters.sglang.library import Library
+from kvcheck.adapters.sglang.engine import load_modules
 from kvcheck.adapters.sglang.manager import SGLangManager, SGLangRequest, own_request
 from kvcheck.adapters.small import SmallImplementation
 from kvcheck.tools.bench.calls import (
@@ -39,19 +39,14 @@ class SGLangImplementation(SmallImplementation):
         }
     )
 
-    def __init__(
-        self, library: Library, *, is_unified: bool = True, tree_core: str | None = None
-    ) -> None:
-        super().__init__(library.version)
-        self.library = library
-        self.is_unified = is_unified
-        self.tree_core = tree_core
+    def __init__(self, core: str) -> None:
+        self.m = load_modules()
+        super().__init__(str(self.m.version))
+        self.core = core
 
     def make_manager(self, config: ManagerConfig) -> SGLangManager:
         """Make new pools and an empty tree."""
-        return SGLangManager(
-            self.library, config, is_unified=self.is_unified, tree_core=self.tree_core
-        )
+        return SGLangManager(config, self.core)
 
     def make_request(self, manager: KVCacheManager, request: RequestInput) -> Request:
         """Make a `Req` with this content."""
@@ -59,11 +54,11 @@ class SGLangImplementation(SmallImplementation):
             raise UnsupportedError("embeddings and multimodal items", self.name)
         tokens = token_list(request.prompt_token_ids, field="prompt_token_ids")
         check_token_ids(tokens, field="prompt_token_ids")
-        inner = self.library.schedule_batch.Req(
+        inner = self.m.schedule_batch.Req(
             rid=request.request_id,
             origin_input_text="",
             origin_input_ids=array("q", tokens),
-            sampling_params=self.library.sampling.SamplingParams(),
+            sampling_params=self.m.sampling.SamplingParams(),
             return_logprob=request.skip_reading_cache,
             lora_id=None if request.lora is None else f"{request.lora.name} {request.lora.path}",
             cache_salt=request.cache_salt,
@@ -83,9 +78,9 @@ class SGLangImplementation(SmallImplementation):
         return native_calls(cast(SGLangManager, manager))
 
 
-def _maker(library: Library) -> Callable[[tuple[RequestInput, array[int]]], SGLangRequest]:
+def _maker(m: Any) -> Callable[[tuple[RequestInput, array[int]]], SGLangRequest]:
     """Return a function that makes a `Req`, always with the same sampling parameters."""
-    request_class, parameters = library.schedule_batch.Req, library.sampling.SamplingParams()
+    request_class, parameters = m.schedule_batch.Req, m.sampling.SamplingParams()
 
     def make_request(given: tuple[RequestInput, array[int]]) -> SGLangRequest:
         named, tokens = given
@@ -114,8 +109,7 @@ def native_calls(manager: SGLangManager) -> Calls:
     allocates them for a whole batch by GPU kernels, whose substitute here is not representative. A
     tree compares tokens and hashes nothing, so compare its look-up with `hash + look up`.
     """
-    library, tree = manager.library, manager.tree
-    release = library.common.release_kv_cache
+    tree, release = manager.tree, manager.m.common.release_kv_cache
 
     def look_up(request: SGLangRequest) -> SGLangRequest:
         request.inner.init_next_round_input(tree)
@@ -140,7 +134,7 @@ def native_calls(manager: SGLangManager) -> Calls:
         return None if answer is None else list(answer.groups[0])
 
     return Calls(
-        make_request=_maker(library),
+        make_request=_maker(manager.m),
         append_tokens=lambda request, token_ids: request.inner.output_ids.extend(token_ids),
         look_up=look_up,
         allocate=manager.allocate_slots,
@@ -154,7 +148,7 @@ def native_calls(manager: SGLangManager) -> Calls:
         includes=(
             "SGLang's own Req and radix tree; hashes nothing, `free` puts the prompt into the tree"
         ),
-        around=lambda: library.context.use_context(library.config),
+        around=manager.engine.active,
         has_own_names=True,
         not_timed=frozenset({ALLOCATE, ADMIT, CHUNK, APPEND, DECODE, *REPLAY_PHASES}),
     )

@@ -7,12 +7,13 @@ from copy import copy
 from types import SimpleNamespace
 from typing import Any
 
-from kvcheck.adapters.sglang.library import Library
+from kvcheck.adapters.sglang.engine import Engine, Options
 from kvcheck.adapters.small import SmallManager, SmallRequest, refuse_what_is_lacking
 from kvspec.blocks import KVCacheBlocks, PrefixHit
 from kvspec.config import ManagerConfig
 from kvspec.errors import InvalidArgumentError
 from kvspec.request import Request, RequestInput
+from kvspec.tree import TreeConfig
 
 MIN_REQUESTS = 256
 """Rows for requests that hold slots, at least; a further one is refused."""
@@ -36,41 +37,19 @@ class SGLangManager(SmallManager):
 
     name = "sglang"
 
-    def __init__(
-        self, library: Library, config: ManagerConfig, *, is_unified: bool, tree_core: str | None
-    ) -> None:
+    def __init__(self, config: ManagerConfig, core: str) -> None:
         super().__init__(config)
-        self.library = library
-        torch, size = library.torch, (config.kv_cache.num_blocks - 1) * self.block_size
-        common = {"dtype": torch.float16, "device": "cpu", "kvcache": None, "need_sort": False}
-        with library.context.use_context(library.config):
-            self.rows = library.pools.ReqToTokenPool(
-                size=max(
-                    MIN_REQUESTS,
-                    min(config.kv_cache.num_blocks, 2 * size // config.max_model_len_tokens),
-                ),
-                max_context_len=config.max_model_len_tokens + self.block_size,
-                device="cpu",
-                enable_memory_saver=False,
-            )
-            if self.block_size == 1:
-                self.slots = library.allocator.TokenToKVPoolAllocator(size, **common)
-            else:
-                self.slots = library.allocator.PagedTokenToKVPoolAllocator(
-                    size, self.block_size, **common
-                )
-                # Triton has no CPU back end; SGLang has these functions for such platforms.
-                self.slots.use_triton_kernels = False
-            parameters = library.init_params.CacheInitParams(
-                disable=not config.enable_caching,
-                req_to_token_pool=self.rows,
-                token_to_kv_pool_allocator=self.slots,
-                page_size=self.block_size,
-                tree_components=(library.components.ComponentType.FULL,),
-                tree_core_backend=tree_core,
-            )
-            classes = library.unified_cache.UnifiedRadixCache, library.radix_cache.RadixCache
-            self.tree = classes[0 if is_unified else 1](parameters)
+        num_slots = (config.kv_cache.num_blocks - 1) * self.block_size
+        fitting = 2 * num_slots // config.max_model_len_tokens
+        options = Options(
+            core,
+            is_caching=config.enable_caching,
+            num_rows=max(MIN_REQUESTS, min(config.kv_cache.num_blocks, fitting)),
+            max_tokens=config.max_model_len_tokens + self.block_size,
+        )
+        self.engine = Engine(TreeConfig(num_slots, self.block_size), options)
+        self.m = self.engine.m
+        self.rows, self.slots, self.tree = self.engine.rows, self.engine.slots, self.engine.tree
 
     @property
     def num_free_blocks(self) -> int:
@@ -82,7 +61,7 @@ class SGLangManager(SmallManager):
         """Return the longest cached prefix, and keep it on a waiting request for its admission."""
         own = own_request(request)
         matched = own.inner
-        with self.library.context.use_context(self.library.config):
+        with self.engine.active():
             if matched.kv.holds_kv:  # its row stays as it is
                 matched = copy(matched)
                 matched.kv = type(matched.kv)()
@@ -114,7 +93,7 @@ class SGLangManager(SmallManager):
         if is_running and hit:
             raise InvalidArgumentError("num_new_computed_tokens", hit, "0 for a running request")
         held = len(self._held(own)) if is_running else hit // self.block_size
-        with self.library.context.use_context(self.library.config):
+        with self.engine.active():
             if not is_running:
                 room = self._admit(own, hit, end)
             elif end <= own.num_prefill_tokens:
@@ -127,7 +106,7 @@ class SGLangManager(SmallManager):
         """Admit one request as the scheduler does, with its matched prefix locked."""
         req = own.inner
         if not hit:
-            with self.library.environ.envs.SGLANG_RADIX_FORCE_MISS.override(True):
+            with self.m.environ.envs.SGLANG_RADIX_FORCE_MISS.override(True):
                 req.init_next_round_input(self.tree)
         req.lock = self.tree.lock(req.last_node)
         if self.rows.available_size() == 0 or not self._extend(own, end):
@@ -139,9 +118,9 @@ class SGLangManager(SmallManager):
 
     def _extend(self, own: SGLangRequest, end: int) -> bool:
         """Allocate slots for a chunk of the prompt, and then make a checkpoint."""
-        req, tensor = own.inner, self.library.torch.tensor
+        req, tensor = own.inner, self.m.torch.tensor
         before, after = tensor([req.prefix_len]), tensor([end])
-        pages = self.library.utils.get_num_new_pages(
+        pages = self.m.utils.get_num_new_pages(
             seq_lens=after, page_size=self.block_size, prefix_lens=before
         )
         budget = self.slots.create_prefill_budget(self.tree)
@@ -157,8 +136,8 @@ class SGLangManager(SmallManager):
         batch = self._batch(req, after)
         batch.prefix_lens, batch.extend_lens = [req.prefix_len], [end - req.prefix_len]
         batch.extend_num_tokens = end - req.prefix_len
-        self.library.allocation.alloc_for_extend(batch)
-        self.library.common.checkpoint_kv_cache(req, self.tree)
+        self.m.allocation.alloc_for_extend(batch)
+        self.m.common.checkpoint_kv_cache(req, self.tree)
         return True
 
     def _decode(self, own: SGLangRequest, end: int) -> bool:
@@ -170,13 +149,13 @@ class SGLangManager(SmallManager):
         ):
             return False
         for length in range(start, end):
-            batch = self._batch(req, self.library.torch.tensor([length]))
-            self.library.allocation.alloc_for_decode(batch, 1)
+            batch = self._batch(req, self.m.torch.tensor([length]))
+            self.m.allocation.alloc_for_decode(batch, 1)
         return True
 
     def _batch(self, req: Any, lengths: Any) -> SimpleNamespace:
         """Make a `ScheduleBatch` of one request with the members that allocation reads."""
-        row = self.library.torch.tensor([req.kv.req_pool_idx or 0])
+        row = self.m.torch.tensor([req.kv.req_pool_idx or 0])
         return SimpleNamespace(
             reqs=[req],
             device="cpu",
@@ -196,8 +175,8 @@ class SGLangManager(SmallManager):
         own = own_request(request)
         if not own.inner.kv.holds_kv:
             return
-        with self.library.context.use_context(self.library.config):
-            self.library.common.release_kv_cache(own.inner, self.tree, checkpoint=True)
+        with self.engine.active():
+            self.m.common.release_kv_cache(own.inner, self.tree, checkpoint=True)
             own.inner.reset_for_retract()
         own.last_hit = []
 
@@ -205,7 +184,7 @@ class SGLangManager(SmallManager):
         """Empty the tree and the pools, unless a request holds slots."""
         if self.rows.available_size() != self.rows.size:
             return False
-        with self.library.context.use_context(self.library.config):
+        with self.engine.active():
             self.tree.reset()
             self.rows.clear()
             self.slots.clear()
