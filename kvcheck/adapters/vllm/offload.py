@@ -8,9 +8,7 @@ are those of the first look-ups and stores.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -32,16 +30,6 @@ ROW_BYTES = 8
 """Size of a chunk of the made-up memory, which nobody reads."""
 
 
-@dataclass(frozen=True)
-class OffloadLibrary:
-    """vLLM's modules of `kv_offload`, untyped as they are to us."""
-
-    base: Any
-    cpu: Any
-    tiering: Any
-    tiers: Any
-
-
 def offload() -> VLLMOffload:
     """Return vLLM's offload managers that evict by LRU, vLLM's default."""
     return VLLMOffload("lru")
@@ -59,10 +47,10 @@ class VLLMOffload:
 
     def __init__(self, order: str) -> None:
         load_library()  # refuses versions that were not tried
-        folder = "vllm.v1.kv_offload"
-        names = (f"{folder}.{name}" for name in ("base", "cpu.manager", "tiering.manager"))
-        modules = map(importlib.import_module, (*names, f"{folder}.tiering.base"))
-        self.library = OffloadLibrary(*modules)
+        names = {"base": "base", "cpu": "cpu.manager"}
+        names |= {"tiering": "tiering.manager", "tiers": "tiering.base"}
+        found = {n: importlib.import_module(f"vllm.v1.kv_offload.{at}") for n, at in names.items()}
+        self.library = SimpleNamespace(**found)
         self.order = order
 
     @property
@@ -86,7 +74,7 @@ class VLLMOffload:
 class VLLMChunks:
     """vLLM's manager of chunks in the memory of the CPU."""
 
-    def __init__(self, library: OffloadLibrary, inner: Any, cpu: Any = None) -> None:
+    def __init__(self, library: Any, inner: Any, cpu: Any = None) -> None:
         self.library, self.inner = library, inner
         self.cpu = inner if cpu is None else cpu
         self.contexts: dict[str, Any] = {}
@@ -94,18 +82,18 @@ class VLLMChunks:
     def new_request(self, request_id: str, *, tenant: str = "", priority: int = 0) -> None:
         context = self.library.base.ReqContext(request_id)
         self.contexts[request_id] = context
-        with self._alone():
+        with self.inner.lock:
             self.inner.on_new_request(context)
 
     def lookup(self, key: bytes, request_id: str) -> Found:
         (inner,), context = self._keys([key], request_id)
-        with self._alone():
+        with self.inner.lock:
             result = self.inner.lookup(inner, context)
         return Found(result.name.lower().removeprefix("hit_"))
 
     def prepare_load(self, keys: Sequence[bytes], request_id: str) -> tuple[int, ...]:
         inner, context = self._keys(keys, request_id)
-        with self._alone():
+        with self.inner.lock:
             try:
                 spec = self.inner.prepare_load(inner, context)
             except AssertionError as error:
@@ -113,11 +101,11 @@ class VLLMChunks:
         return tuple(map(int, spec.block_ids))
 
     def complete_load(self, keys: Sequence[bytes], request_id: str) -> None:
-        with self._alone():
+        with self.inner.lock:
             self.inner.complete_load(*self._keys(keys, request_id))
 
     def prepare_store(self, keys: Sequence[bytes], request_id: str) -> PreparedStore | None:
-        with self._alone():
+        with self.inner.lock:
             made = self.inner.prepare_store(*self._keys(keys, request_id))
         if made is None:
             return None
@@ -127,15 +115,15 @@ class VLLMChunks:
     def complete_store(
         self, keys: Sequence[bytes], request_id: str, *, success: bool = True
     ) -> None:
-        with self._alone():
+        with self.inner.lock:
             self.inner.complete_store(*self._keys(keys, request_id), success)
 
     def touch(self, keys: Sequence[bytes], request_id: str) -> None:
-        with self._alone():
+        with self.inner.lock:
             self.inner.touch(*self._keys(keys, request_id))
 
     def end_step(self) -> tuple[TierTransfer, ...]:
-        with self._alone():
+        with self.inner.lock:
             self.inner.on_schedule_end(self.library.base.ScheduleEndContext([], []))
         return ()
 
@@ -143,17 +131,17 @@ class VLLMChunks:
         raise InvalidArgumentError("number", number, "a transfer under way")
 
     def finish_request(self, request_id: str) -> None:
-        with self._alone():
+        with self.inner.lock:
             self.inner.on_request_finished(self.contexts[request_id])
 
     def reset(self) -> None:
-        with self._alone():
+        with self.inner.lock:
             self.inner.reset_cache()
             self.inner.on_reset_flushed()
 
     def take_events(self) -> tuple[OffloadEvent, ...]:
         """Return vLLM's events, without those of chunks that never were ready."""
-        with self._alone():
+        with self.inner.lock:
             events = [each for each in self.inner.take_events() if not each.metadata_only]
         return tuple(OffloadEvent(_ours(each.keys), is_removed=each.removed) for each in events)
 
@@ -163,11 +151,6 @@ class VLLMChunks:
         evictable = self.cpu._num_evictable_cache_chunks
         pending = self.cpu._num_write_pending_chunks
         return OffloadCounts(free, evictable, total - free - evictable - pending, pending)
-
-    @contextmanager
-    def _alone(self) -> Iterator[None]:
-        with self.inner.lock:
-            yield
 
     def _keys(self, keys: Sequence[bytes], request_id: str) -> tuple[list[Any], Any]:
         """Return vLLM's keys and its context of the request, with new positions in it."""
@@ -183,7 +166,7 @@ class VLLMChunks:
 class VLLMTiers(VLLMChunks):
     """vLLM's tiering manager, whose lower tiers are driven by the caller."""
 
-    def __init__(self, library: OffloadLibrary, config: OffloadConfig, order: str) -> None:
+    def __init__(self, library: Any, config: OffloadConfig, order: str) -> None:
         rows = memoryview(bytearray(config.num_chunks * ROW_BYTES))
         view = rows.cast("B", (config.num_chunks, ROW_BYTES))
         region = SimpleNamespace(create_kv_memoryview=lambda: view)
@@ -214,11 +197,11 @@ class VLLMTiers(VLLMChunks):
             tier.ended.append(ends(number, False, kept if job.is_promotion else None))
         else:
             tier.ended.append(ends(number, True))
-        with self._alone():
+        with self.inner.lock:
             self.inner.poll_tiers()
 
 
-def _driven(library: OffloadLibrary) -> Any:
+def _driven(library: Any) -> Any:
     """Return the class of a lower tier whose jobs end when the caller says so."""
     base = library.base
 

@@ -45,7 +45,8 @@ class KvfastManager:
     `handles`: those of requests that have a seat, by name; `forgotten`: names that lost theirs
     since the last check of seats, or have another prompt; `num_singles`: allocations outside of
     batched steps. `loaded`: new blocks that a load will write. `is_driven`: a scheduler counts the
-    tokens of a request as computed once their step is planned.
+    tokens of a request as computed once their step is planned; `planned`: where those end that the
+    step under way has planned so far.
     """
 
     def __init__(
@@ -73,7 +74,7 @@ class KvfastManager:
         self.num_singles = 0
         self.forgotten: set[str] = set()
         self.is_driven = False
-        self.planned: dict[str, tuple[Any, int]] = {}
+        self.planned: dict[str, int] = {}
         self.noted: list[Any] = []
         self.block_pool = Pool(self.fast, self.batched, stock.block_pool, self.queued_events)
         self.coordinator: Any = coordinator_over(self.block_pool, self.requests, stock.coordinator)
@@ -155,7 +156,7 @@ class KvfastManager:
         if self.is_driven and num_new_tokens and not options.get("delay_cache_blocks"):
             end = request.num_computed_tokens + num_new_computed_tokens + num_new_tokens
             end += options.get("num_external_computed_tokens", 0)
-            self.planned[request.request_id] = request, min(end, request.num_tokens)
+            self.planned[request.request_id] = min(end, request.num_tokens)
         if self.enable_kv_cache_events:
             self.requests.told[request.request_id] = request
         if loaded:
@@ -188,7 +189,7 @@ class KvfastManager:
         Preemption by priority takes a request out of the step that it is planned in; vLLM's own
         manager keeps their keys.
         """
-        _, planned = self.planned.pop(request.request_id, (request, 0))
+        planned = self.planned.pop(request.request_id, 0)
         if self.enable_caching and request.num_computed_tokens < planned:
             self.fast.withdraw(mine, request.num_computed_tokens)
 
@@ -212,7 +213,6 @@ class KvfastManager:
 
     def withdraw(self, request: Any) -> None:
         """Drop the keys of what a request has not computed, since a load failed (KV-MGR-24)."""
-        self.planned.pop(request.request_id, None)
         if self.enable_caching:
             held = self.requests.held[request.request_id]
             self.fast.withdraw(held, request.num_computed_tokens)
@@ -324,8 +324,6 @@ class KvfastManager:
         raise UnsupportedError("zeroing what a failed load left", "kvfast")
 
     def cache_blocks(self, request: Any, num_computed_tokens: int) -> None:
-        if self.planned.get(request.request_id, (None, 0))[1] <= num_computed_tokens:
-            self.planned.pop(request.request_id, None)  # all of them are final
         if self.enable_caching:
             self.fast.cache_blocks(self.requests.current(request), num_computed_tokens)
 

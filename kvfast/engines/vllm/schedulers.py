@@ -62,17 +62,20 @@ class OnKvfast(HashesRequests):
 
     def schedule(self, throttle_prefills: bool = False) -> Any:
         """vLLM's step: in one call for all requests where it is a usual one."""
+        own = super().schedule  # type: ignore[misc]  # vLLM's scheduler has it
         if self.kvfast_reason is not None:
             self.num_steps_stock += 1
-        else:
-            self.num_steps_kvfast += 1
-            plan = "throttled" if throttle_prefills else self.batched_steps.schedule()
-            if not isinstance(plan, str):
-                self.num_steps_batched += 1
-                return plan
+            return own(throttle_prefills)
+        self.num_steps_kvfast += 1
+        plan = "throttled" if throttle_prefills else self.batched_steps.schedule()
+        if isinstance(plan, str):
             self.single_steps[plan] += 1
             self.batched_steps.tell_last()
-        return super().schedule(throttle_prefills)  # type: ignore[misc]  # vLLM's scheduler has it
+            plan = own(throttle_prefills)
+        else:
+            self.num_steps_batched += 1
+        self.kv_cache_manager.planned.clear()
+        return plan
 
     def update_from_output(self, scheduler_output: Any, model_runner_output: Any) -> Any:
         """Process the tokens of a step, by the short way if it is a usual one."""
