@@ -185,6 +185,8 @@ class ReferenceTier:
             skipped = 0
             if spec.window_tokens:
                 skipped = max(0, total - spec.window_tokens + 1)
+            elif spec.is_state:
+                skipped = max(0, total - 1)
             for index in range(total // size):
                 if index < num_local_tokens // size or index < skipped // size:
                     continue

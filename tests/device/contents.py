@@ -238,8 +238,8 @@ class Case:
 
     @property
     def can_have_tier(self) -> bool:
-        """Whether the host tier allows it: full attention and windows only (KV-TIER-8)."""
-        return self.can_draft and self.world_size == 1 and not self.has(MambaSpec)
+        """Whether the host tier allows it (KV-TIER-8)."""
+        return self.world_size == 1 and not self.has(ChunkedLocalAttentionSpec)
 
 
 def packed(config: KVCacheConfig) -> KVCacheConfig:

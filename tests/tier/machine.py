@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from random import Random
 
 import kvref
@@ -12,13 +13,17 @@ from kvspec.config import KVCacheConfig, KVCacheGroup, ManagerConfig
 from kvspec.errors import InvalidArgumentError
 from kvspec.interface import Implementation
 from kvspec.request import Request, RequestInput
-from kvspec.specs import FullAttentionSpec, LayerSpec, SlidingWindowSpec
+from kvspec.specs import FullAttentionSpec, LayerSpec, MambaSpec, SlidingWindowSpec
 from kvspec.tier import Tier, TieredImplementation
 
 FULL = FullAttentionSpec(4, 1, 1, "float16")
 LONG = FullAttentionSpec(8, 1, 1, "float16")
 WINDOW = SlidingWindowSpec(4, 1, 1, "float16", sliding_window=6)
-GROUPS: tuple[tuple[LayerSpec, ...], ...] = ((FULL,), (WINDOW,), (FULL, WINDOW), (LONG, WINDOW))
+STATE = MambaSpec(8, ((3,),), ("float16",), mamba_cache_mode="align")
+GROUPS: tuple[tuple[LayerSpec, ...], ...] = (
+    *((FULL,), (WINDOW,), (FULL, WINDOW), (LONG, WINDOW)),
+    *((STATE,), (FULL, STATE), (LONG, WINDOW, replace(STATE, mamba_cache_mode="all"))),
+)
 NUM_BLOCKS = 12
 
 
@@ -62,13 +67,13 @@ class Player:
         self.alignment = resolved.scheduler_block_size_tokens or 1
         self.counts: Counter[str] = Counter()
 
-    def same(self, name: str, call: Callable[[Tier], object]) -> object:
-        """Return the common result of all tiers (None for an error, which changes nothing)."""
+    def same(self, name: str, *given: object) -> object:
+        """Return the common result of a call (None for an error, which changes nothing)."""
         outcomes: list[tuple[str, object]] = []
         for tier in self.tiers:
             before = tier.snapshot()
             try:
-                outcomes.append(("answered", call(tier)))
+                outcomes.append(("answered", getattr(tier, name)(*given)))
             except InvalidArgumentError as error:
                 outcomes.append(("refused", error.field))
                 if tier.snapshot() != before:
@@ -96,34 +101,36 @@ class Player:
             blocks.append(random.choice([0, -1, NUM_BLOCKS]))
         match random.randrange(10):
             case 0 | 1 | 2:
-                self.compute(request, blocks)
+                self.compute(request)
             case 3 | 4:
-                self.same("taken", lambda tier: tier.taken(blocks))
+                self.same("taken", blocks)
             case 5 | 6:
-                external = self.same("lookup", lambda tier: tier.lookup(request, local))
+                external = self.same("lookup", request, local)
                 if random.random() < 0.1:
                     external = random.choice([0, self.alignment, 3, 2 * self.alignment])
-                if isinstance(external, int) and external:
-                    number = external
-                    self.same("hold", lambda tier: tier.hold(request, local, number))
+                if external:
+                    self.same("hold", request, local, external)
             case 7:
                 self.load(request)
             case 8:
-                self.same("drop", lambda tier: tier.drop(request))
+                self.same("drop", request)
             case _:
                 if random.random() < 0.3:
-                    self.same("forget", lambda tier: tier.forget(blocks))
+                    self.same("forget", blocks)
                 elif random.random() < 0.2:
-                    self.same("reset", lambda tier: tier.reset())
+                    self.same("reset")
 
-    def compute(self, request: Request, blocks: list[int]) -> None:
-        """Compute entries of a request, now and then more than it has."""
-        group = self.random.randrange(len(self.config.kv_cache.groups))
-        size = self.config.kv_cache.groups[group].spec.block_size
-        most = request.num_tokens // size + (self.random.random() < 0.05)
-        first = self.random.randint(0, most)
-        given = blocks[: max(0, most - first)]
-        self.same("computed", lambda tier: tier.computed(request, group, first, given))
+    def compute(self, request: Request) -> None:
+        """Compute the end of a request in each group, now and then more than it has."""
+        length = self.random.randint(0, request.num_tokens)
+        blocks = self.random.sample(range(1, NUM_BLOCKS), NUM_BLOCKS - 1)
+        for group, each in enumerate(self.config.kv_cache.groups):
+            first, end = length // each.spec.block_size, request.num_tokens // each.spec.block_size
+            given = [blocks.pop() for _ in range(min(end - first, len(blocks)))]
+            if given and self.random.random() < 0.3:
+                given[0] = 0
+            given += blocks[:1] * (self.random.random() < 0.05)
+            self.same("computed", request, group, first, given)
 
     def load(self, request: Request) -> None:
         """Load into lists of random blocks; now and then one is missing."""
@@ -133,4 +140,4 @@ class Player:
             if self.random.random() < 0.1:
                 ids[self.random.randrange(10)] = 0
             lists.append(ids[: request.num_tokens // group.spec.block_size])
-        self.same("load", lambda tier: tier.load(request, KVCacheBlocks(tuple(lists))))
+        self.same("load", request, KVCacheBlocks(tuple(lists)))

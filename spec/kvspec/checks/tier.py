@@ -24,7 +24,7 @@ def host_chunks(config: ManagerConfig, num_blocks: int, name: str) -> OffloadCon
     num_blocks = plain(num_blocks)
     int_at_least("num_blocks", num_blocks, 1, error=InvalidArgumentError)
     for spec in config.managed_specs:
-        is_read = spec.reads_whole_prefix or spec.window_tokens
+        is_read = spec.reads_whole_prefix or spec.window_tokens or spec.is_state
         if not is_read or not spec.prefix_cacheable or spec.extra_retained_tokens:
             raise UnsupportedError(f"a host tier for {spec.kind} groups", name)
     if config.dcp_world_size * config.pcp_world_size > 1:
