@@ -124,19 +124,6 @@ def test_the_record_is_one_that_the_command_reads(
     assert "lines, 0 hazards" in said[0]
 
 
-def test_a_hit_of_what_no_step_has_computed_is_found(
-    shadowed: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """Preemption by priority: the key that is left is the first difference, a hit is the next."""
-    monkeypatch.delenv("KVSPEC_SHADOW_HAZARDS")
-    setup = "full, priority, long prompts"
-    assert "KV-MGR-24" in str(shadowed(setup, 1).run(400))
-    known = tmp_path / "known.toml"
-    known.write_text('[[expected]]\ncall = "step"\nsays = "KV-MGR-24"\nreason = "left"\n')
-    monkeypatch.setenv("KVSPEC_SHADOW_EXPECT", str(known))
-    assert "KV-HAZ-1" in str(shadowed(setup, 1).run(400))
-
-
 def with_nans(monkeypatch: pytest.MonkeyPatch) -> None:
     """Half of the steps count NaN in the logits of a request, and none in the others'."""
     from examples.vllm.lockstep import Lockstep

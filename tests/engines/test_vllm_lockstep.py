@@ -59,6 +59,13 @@ def without(member: str) -> Any:
     return note
 
 
+def in_its_seat(scheduler: Any, session: Any, update: Any) -> None:
+    """Let a session continue in the seat that it has, whose prompt is the old one."""
+    from vllm.v1.core.sched.scheduler import Scheduler
+
+    Scheduler._update_request_as_session(scheduler, session, update)
+
+
 def nothing(*_: object) -> None:
     """Do nothing."""
 
@@ -74,6 +81,8 @@ IN_033: tuple[tuple[str, str, object], ...] = (
     ("full, loads fail", "manager.KvfastManager.withdraw", nothing),
     ("full", "updates.Update.prefilled", nothing),
     ("full, sessions", "updates.Update.remove_stopped", nothing),
+    ("full, sessions, unusual", "schedulers.OnKvfast._update_request_as_session", in_its_seat),
+    ("full and window, sessions, retention, eagle", "manager.NAME", "not that"),  # hashed once
     ("full, pooling", "updates.Update.told", lambda update, *told: told[:3]),
     ("full, eagle", "steps.BatchedSteps._needs_drafts", lambda *_: False),
     ("full and window, eagle", "steps.BatchedSteps._needs_drafts", lambda *_: True),
@@ -184,37 +193,6 @@ def test_faults_of_vllms_scheduler_are_not_kvfasts() -> None:
         assert recomputed(is_aborted=is_aborted) == "second is behind 8 tokens"
         mended = recomputed(KvfastScheduler, is_aborted=is_aborted)
         assert mended == f"second is behind {right} tokens"
-
-
-def test_a_session_that_continued_in_steps_of_the_stock_path_has_a_new_seat(
-    lockstep: Any, pair: Any
-) -> None:
-    both = pair("full, sessions", seed=1)
-    batched = both.sides[1].scheduler.batched_steps
-    both.add(lockstep.Prompt("s", (1, 2, 3, 4, 5), 3, is_session=True))
-    assert both.step() is None
-    assert both.step() is None
-    both.add(lockstep.Prompt("unusual", (6, 7), 2))
-    batched.unusual.add("unusual")
-    assert both.step() is None  # the session waits for its next input
-    both.add(lockstep.Prompt("s", (9,), 9, is_session=True))
-    assert both.step() is None  # and runs again; the other one has ended
-    for _ in range(9):
-        assert both.step() is None  # where it alone has a seat, as before
-    assert not batched.scheduler.running
-    assert batched.scheduler.single_steps.total() == 2
-
-
-@pytest.mark.usefixtures("later")
-def test_a_session_that_reads_no_cache_is_hashed_again(lockstep: Any, pair: Any) -> None:
-    """Preempt it: the hash over a token that was discarded is another one from then on."""
-    both = pair("full and window, sessions, retention, eagle")
-    for tokens, most, num_steps in ((tuple(range(1, 15)), 3, 4), ((15,), 9, 2)):
-        both.add(lockstep.Prompt("s", tokens, most, skips_cache=True, is_session=True))
-        assert [both.step() for _ in range(num_steps)] == [None] * num_steps
-    for side in both.sides:
-        assert side.scheduler.reset_prefix_cache(reset_running_requests=True)
-    assert both.step() is None
 
 
 @pytest.mark.parametrize(
