@@ -34,6 +34,7 @@ from vllm.platforms.cpu import CpuPlatform
 from vllm.pooling_params import PoolingParams
 from vllm.sampling_params import SamplingParams
 from vllm.utils.hashing import sha256
+from vllm.v1 import kv_cache_interface
 from vllm.v1.core.encoder_cache_manager import EncoderCacheManager
 from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
 from vllm.v1.core.single_type_kv_cache_manager import register_all_kvcache_specs
@@ -312,21 +313,12 @@ class Prompt:
 
 
 def states(block_size: int, mode: str, **members: Any) -> Any:
-    from vllm.v1 import kv_cache_interface
-
-    return kv_cache_interface.MambaSpec(
-        block_size=block_size,
-        shapes=((2, 8),),
-        dtypes=(torch.float32,),
-        mamba_cache_mode=mode,
-        **members,
-    )
+    given = {"shapes": ((2, 8),), "dtypes": (torch.float32,), "mamba_cache_mode": mode, **members}
+    return kv_cache_interface.MambaSpec(block_size=block_size, **given)
 
 
 def attention(kind: str, block_size: int, **members: Any) -> Any:
     """Return a spec of vLLM's attention; by default two heads of eight numbers."""
-    from vllm.v1 import kv_cache_interface
-
     made = getattr(kv_cache_interface, kind)
     given = {"num_kv_heads": 2, "head_size": 8, "dtype": torch.float32, **members}
     return made(block_size=block_size, **given)

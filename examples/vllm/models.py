@@ -15,6 +15,7 @@ import ast
 from collections import defaultdict
 from collections.abc import Iterator
 from functools import cache
+from importlib.util import resolve_name
 from pathlib import Path
 from types import MappingProxyType
 
@@ -47,8 +48,7 @@ class Source:
     """A file of vLLM: its classes and functions, and what it imports, by name."""
 
     def __init__(self, path: Path) -> None:
-        parts = path.relative_to(ROOT).with_suffix("").parts
-        self.package = parts[:-1]
+        self.package = ".".join(["vllm", *path.relative_to(ROOT).parts[:-1]])
         tree = ast.parse(path.read_text("utf-8"))
         self.defined: dict[str, ast.AST] = {
             node.name: node
@@ -65,16 +65,9 @@ class Source:
         for node in ast.walk(tree):
             if not isinstance(node, ast.ImportFrom):
                 continue
-            module = node.module or ""
-            if node.level:
-                up = len(self.package) - node.level + 1
-                module = ".".join([*self.package[:up], *module.split(".") * bool(module)])
-            elif module.startswith("vllm."):
-                module = module.removeprefix("vllm.")
-            else:
-                continue
-            for alias in node.names:
-                yield alias.asname or alias.name, (module, alias.name)
+            module = resolve_name("." * node.level + (node.module or ""), self.package)
+            for alias in node.names if module.startswith("vllm.") else ():
+                yield alias.asname or alias.name, (module.removeprefix("vllm."), alias.name)
 
 
 @cache
@@ -132,7 +125,7 @@ def caches(module: str, name: str) -> frozenset[str]:
         seen.add(id(node))
         specs |= specs_of(node)
         # A model's own layers have further ones; vLLM's common layers name what they may become.
-        if not specs_of(node) or "layers" not in source.package:
+        if not specs_of(node) or ".layers" not in source.package:
             todo += next_after(source, node)
     return frozenset(specs)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from kvspec.base import MEANINGLESS, BaseImplementation, BaseManager
 from kvspec.blocks import KVCacheBlocks
@@ -18,14 +18,21 @@ from kvspec.errors import InvalidArgumentError, StaleHitError, UnsupportedError
 from kvspec.interface import Capabilities
 from kvspec.request import RequestInput, RequestStatus
 
+T = TypeVar("T")
+
 
 class SmallRequest:
-    """The scheduler's side of a request; `inner` is the other project's own request."""
+    """The scheduler's side of a request; `inner` is the other project's own request.
+
+    `num_prefill_tokens`: tokens that it had when it was admitted. `last_hit`: of its last look-up.
+    """
 
     def __init__(self, given: RequestInput, inner: Any) -> None:
         self.request_id = given.request_id
         self.num_prompt_tokens = len(given.prompt_token_ids)
         self.inner = inner
+        self.num_prefill_tokens = 0
+        self.last_hit: list[int] = []
         self.num_computed_tokens = 0
         self.num_preemptions = 0
         self.status = RequestStatus.WAITING
@@ -74,6 +81,13 @@ class SmallManager(BaseManager):
                 "num_new_computed_tokens", hit_tokens, "the length of the last look-up's hit"
             )
         return hit_tokens
+
+
+def owned(request: object, of: type[T]) -> T:
+    """Return the request if this adapter made it, else raise InvalidArgumentError."""
+    if not isinstance(request, of):
+        raise InvalidArgumentError("request", request, "made by this implementation's make_request")
+    return request
 
 
 def refuse_what_is_lacking(options: Mapping[str, Any], name: str) -> None:

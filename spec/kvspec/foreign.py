@@ -81,6 +81,27 @@ def spec_of(spec: Any) -> LayerSpec:
     return made(**members)
 
 
+def given_by(scheduler: Any, policy: Policy | None = None) -> dict[str, Any]:
+    """Return the members of a configuration that vLLM's manager does not keep.
+
+    `policy`: of its version, from 0.26 on.
+    """
+    config = scheduler.scheduler_config
+    given: dict[str, Any] = {
+        "max_num_batched_tokens": config.max_num_batched_tokens,
+        "dcp_world_size": scheduler.dcp_world_size,
+        "pcp_world_size": scheduler.pcp_world_size,
+        "watermark": float(config.watermark),
+    }
+    if policy is not None:
+        given |= {
+            "max_num_batched_tokens": scheduler.vllm_config.max_in_flight_tokens,
+            "hash_lookahead_tokens": getattr(scheduler, "num_hash_lookahead_tokens", 0),  # of 0.33
+            "policy": policy,
+        }
+    return given
+
+
 def beyond_contract(scheduler: Any) -> dict[str, bool]:
     """Return vLLM's features that the contract lacks, and whether this scheduler uses them."""
     cache = scheduler.kv_cache_config

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from kvcheck.adapters.nanovllm.library import Library
-from kvcheck.adapters.small import SmallManager, SmallRequest, refuse_what_is_lacking
+from kvcheck.adapters.small import SmallManager, SmallRequest, owned, refuse_what_is_lacking
 from kvspec.blocks import KVCacheBlocks, PrefixHit
 from kvspec.config import ManagerConfig
 from kvspec.errors import InvalidArgumentError, UnsupportedError
@@ -22,8 +22,6 @@ class NanoRequest(SmallRequest):
     ) -> None:
         sized = type("Sequence", (sequence_class,), {"block_size": block_size})
         super().__init__(given, sized(tokens))
-        self.num_prefill_tokens = 0
-        self.last_hit: list[int] = []
 
     @property
     def token_ids(self) -> Sequence[int]:
@@ -120,7 +118,4 @@ def _shown(blocks: Sequence[int]) -> tuple[int, ...]:
 
 
 def own_request(request: object) -> NanoRequest:
-    """Return the request if this adapter made it, else raise InvalidArgumentError."""
-    if not isinstance(request, NanoRequest):
-        raise InvalidArgumentError("request", request, "made by this implementation's make_request")
-    return request
+    return owned(request, NanoRequest)

@@ -8,11 +8,11 @@ from types import SimpleNamespace
 from typing import Any
 
 from kvcheck.adapters.sglang.engine import Engine, Options
-from kvcheck.adapters.small import SmallManager, SmallRequest, refuse_what_is_lacking
+from kvcheck.adapters.small import SmallManager, SmallRequest, owned, refuse_what_is_lacking
 from kvspec.blocks import KVCacheBlocks, PrefixHit
 from kvspec.config import ManagerConfig
 from kvspec.errors import InvalidArgumentError
-from kvspec.request import Request, RequestInput
+from kvspec.request import Request
 from kvspec.tree import TreeConfig
 
 MIN_REQUESTS = 256
@@ -20,12 +20,7 @@ MIN_REQUESTS = 256
 
 
 class SGLangRequest(SmallRequest):
-    """A `Req`. `num_prefill_tokens`: tokens that it had when it was admitted."""
-
-    def __init__(self, given: RequestInput, inner: Any) -> None:
-        super().__init__(given, inner)
-        self.num_prefill_tokens = 0
-        self.last_hit: list[int] = []
+    """A `Req`."""
 
     @property
     def token_ids(self) -> Sequence[int]:
@@ -205,7 +200,4 @@ class SGLangManager(SmallManager):
 
 
 def own_request(request: object) -> SGLangRequest:
-    """Return the request if this adapter made it, else raise InvalidArgumentError."""
-    if not isinstance(request, SGLangRequest):
-        raise InvalidArgumentError("request", request, "made by this implementation's make_request")
-    return request
+    return owned(request, SGLangRequest)

@@ -62,10 +62,7 @@ def _translated(made: Callable[[Exception], KVSpecError]) -> Iterator[None]:
         raise made(error) from error
 
 
-Translated = AbstractContextManager[None]
-
-
-def typed_errors(call: str) -> Translated:
+def typed_errors(call: str) -> AbstractContextManager[None]:
     """Raise VLLMCallError in a call, UnsupportedError for what vLLM has not implemented."""
 
     def made(error: Exception) -> KVSpecError:
@@ -76,7 +73,7 @@ def typed_errors(call: str) -> Translated:
     return _translated(made)
 
 
-def config_errors() -> Translated:
+def config_errors() -> AbstractContextManager[None]:
     """Raise ConfigError for a configuration that vLLM refuses while a manager is built."""
     return _translated(
         lambda error: ConfigError("config", describe(error), "one that vLLM accepts")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from kvcheck.adapters.small import owned
 from kvcheck.adapters.vllm.library import Library
-from kvspec.errors import InvalidArgumentError
 from kvspec.request import RequestInput, RequestStatus, check_token_ids, token_list
 
 
@@ -108,6 +108,4 @@ def _adapter(library: Library, request: RequestInput) -> Any:
 
 
 def own_request(request: object) -> VLLMRequest:
-    if not isinstance(request, VLLMRequest):
-        raise InvalidArgumentError("request", request, "made by this implementation's make_request")
-    return request
+    return owned(request, VLLMRequest)

@@ -29,7 +29,7 @@ from kvcheck.adapters.vllm.steps import Steps
 from kvcheck.discovery import find_implementation
 from kvcheck.hazards.checker import Hazard
 from kvspec.errors import ConfigError, UnsupportedError
-from kvspec.foreign import beyond_contract, config_of
+from kvspec.foreign import beyond_contract, config_of, given_by
 from kvspec.specs import LayerSpec
 
 
@@ -62,20 +62,11 @@ def append(path: Path, text: str) -> None:
 
 def _mirror(s: Any, library: Library, report: Any, *, follows: bool) -> Mirror:
     """Raises UnsupportedError or ConfigError for a configuration that the contract refuses."""
-    told: dict[str, Any] = {
-        "max_num_batched_tokens": s.scheduler_config.max_num_batched_tokens,
-        "dcp_world_size": s.dcp_world_size,
-        "pcp_world_size": s.pcp_world_size,
-        "watermark": float(s.scheduler_config.watermark),
+    told = {
+        **given_by(s, library.policy if library.is_later else None),
         "hash_seed": os.environ.get("PYTHONHASHSEED"),
         "log_stats": s.kv_cache_manager.log_stats,
     }
-    if library.is_later:
-        told |= {
-            "max_num_batched_tokens": s.vllm_config.max_in_flight_tokens,
-            "hash_lookahead_tokens": s.num_hash_lookahead_tokens,
-            "policy": library.policy,
-        }
     known = os.environ.get("KVSPEC_SHADOW_EXPECT")
     # With several modules drafts become final a step late, as where steps overlap.
     is_recorded = s.records and getattr(s, "num_prefill_lookahead", 0) < 2  # 0.24 has none

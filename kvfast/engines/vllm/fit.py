@@ -26,23 +26,15 @@ def given_by(scheduler: Any) -> dict[str, Any]:
         raise UnsupportedError("Mamba layers beside a KV connector", "kvfast")
     is_short = scheduler.cache_config.prefix_caching_hash_algo.startswith("xxhash")
     int_hashes = importlib.import_module("vllm.envs").VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES
-    given = {
-        "max_num_batched_tokens": scheduler.scheduler_config.max_num_batched_tokens,
-        "dcp_world_size": scheduler.dcp_world_size,
-        "pcp_world_size": scheduler.pcp_world_size,
-        "watermark": float(scheduler.scheduler_config.watermark),
+    policy = None
+    if is_since(26):
+        _refuse(scheduler)
+        policy = policy_of(release(), enable_caching=scheduler.kv_cache_manager.enable_caching)
+    return {
+        **foreign.given_by(scheduler, policy),
         "hash_function": f"given_{16 if is_short else 32}",
         "int_event_hashes": bool(int_hashes),
     }
-    if is_since(26):
-        _refuse(scheduler)
-        is_caching = scheduler.kv_cache_manager.enable_caching
-        given |= {
-            "max_num_batched_tokens": scheduler.vllm_config.max_in_flight_tokens,
-            "hash_lookahead_tokens": getattr(scheduler, "num_hash_lookahead_tokens", 0),  # of 0.33
-            "policy": policy_of(release(), enable_caching=is_caching),
-        }
-    return given
 
 
 def _refuse(scheduler: Any) -> None:

@@ -38,16 +38,17 @@ class Block(KVCacheBlock):  # type: ignore[misc]  # vLLM has no types where it i
         return facts.block_hash + facts.group.to_bytes(4, "big") if facts.is_cached else None
 
     @property
+    def is_free(self) -> bool:
+        return self.ref_cnt == 0 and not self.is_null
+
+    @property
     def next_free_block(self) -> object:
         """The next block in the free queue; None if it is not in the queue itself."""
-        in_queue = self.ref_cnt == 0 and not self.is_null
-        return self.pool.free_block_queue.behind(self.block_id) if in_queue else None
+        return self.pool.free_block_queue.behind(self.block_id) if self.is_free else None
 
     @property
     def prev_free_block(self) -> object:
-        """The block before it in the free queue; None if it is not in the queue itself."""
-        in_queue = self.ref_cnt == 0 and not self.is_null
-        return self.pool.free_block_queue.before(self.block_id) if in_queue else None
+        return self.pool.free_block_queue.before(self.block_id) if self.is_free else None
 
     @property
     def _block_hash(self) -> bytes | None:
