@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,8 +20,6 @@ from kvcheck.mistakes import Mistake
 from kvcheck.play.lives import broken_by, judged
 from kvcheck.remote.client import RemoteImplementation
 from kvcheck.rules.directed import EXAMPLES
-from kvfast.fleet.index import FastIndex
-from kvspec.errors import UnknownImplementationError
 from kvspec.fleet import Heard, IndexCapabilities
 from tests.kills.directed import finds
 from tests.planted import INDEX, report_of
@@ -108,29 +104,3 @@ class Declaring:
 
     def make_prefix_index(self, **options: Any) -> Any:
         return self.inner.make_prefix_index(**options)
-
-
-def test_the_command_shows_the_calls_of_a_broken_rule(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert main(["check", "--index", "kvref", "--programs", "20"]) == 0
-    assert "rules that were tried hold" in capsys.readouterr().out
-    right = FastIndex.missing
-    monkeypatch.setattr(
-        FastIndex, "missing", lambda *given: (found := right(*given)) and (found[0], found[1] + 1)
-    )
-    found = tmp_path / "found.json"
-    assert main(["check", "--index", "kvfast", "--programs", "30", "--json", str(found)]) == 1
-    said = capsys.readouterr().out
-    assert "\nKV-FLEET-3 (gaps)\n" in said
-    assert "-> waiting" in said
-    assert max(map(len, said.splitlines())) <= 80
-    told = json.loads(found.read_text(encoding="utf-8"))["findings"]
-    assert told[0]["rule"] == "KV-FLEET-3"
-    assert told[0]["calls"]
-
-
-def test_what_makes_no_index_is_refused() -> None:
-    with pytest.raises(UnknownImplementationError, match="no make_prefix_index"):
-        find_index("builtins:dict")
-    assert main(["check", "--index", "builtins:dict"]) == 2

@@ -249,21 +249,6 @@ def test_a_state_goes_out_as_a_batch() -> None:
 
 
 @pytest.mark.rule("KV-FLEET-11")
-def test_a_view_that_comes_late_asks_for_what_was_before(publisher: Publisher) -> None:
-    publisher.publish([stored(b"a", b"b")])
-    assert publisher.publish([]) is None
-    with viewing(publisher) as view:
-        assert view.catch_up("e")
-        assert view.index.prefixes((b"a", b"b", b"c")) == {"e": 2}
-        assert view.catch_up("e")  # nothing new, and nothing twice
-        assert publisher.publish([removed(b"b")]) == 1
-        read_until(view, 1, is_first=True)
-        assert view.index.prefixes((b"a", b"b", b"c")) == {"e": 1}
-        with pytest.raises(InvalidArgumentError, match="name"):
-            view.catch_up("f")
-
-
-@pytest.mark.rule("KV-FLEET-11")
 @pytest.mark.parametrize("kept", [1000, 1], ids=["replay", "state"])
 def test_a_gap_is_healed_by_a_replay_or_a_state(kept: int) -> None:
     """Heal it by a replay, or by a state where too little was kept."""
@@ -286,28 +271,15 @@ def test_without_anybody_to_ask_a_gap_is_given_up(publisher: Publisher) -> None:
     publisher.publish([stored(b"a")])
     with viewing(publisher, replay=False) as view:
         view.poll(0.2)
+        assert publisher.publish([]) is None
         publisher.publish([stored(b"b")])
         read_until(view, 1)
         assert view.index.prefixes((b"b",)) == {"e": 1}
         assert not view.index.state("e").is_whole
         assert view.counts.given_up == 1
         assert not view.catch_up("e")
-
-
-@pytest.mark.rule("KV-FLEET-11", "KV-FLEET-5")
-def test_an_engine_that_restarts_is_noticed(publisher: Publisher) -> None:
-    """Publish three batches to a view, and then restart with another content."""
-    for letter in b"abc":
-        publisher.publish([stored(bytes([letter]))])
-    with viewing(publisher) as view:
-        view.catch_up("e")
-        endpoint, replay = publisher.endpoint, publisher.replay
-        publisher.close()
-        with Publisher(PublisherOptions(endpoint, replay=replay)) as again:
-            again.publish([stored(b"z")])
-            assert view.catch_up("e")
-            assert {key[2] for key in view.index.state("e").keys} == {b"z"}
-            assert view.counts.restarts == 1
+        with pytest.raises(InvalidArgumentError, match="name"):
+            view.catch_up("f")
 
 
 @pytest.mark.rule("KV-FLEET-11")
@@ -369,7 +341,7 @@ def test_a_mistake_on_the_way_is_found(mistake: Mistake) -> None:
 
 
 def everything_that_can_happen() -> None:
-    """Lose messages that a replay restores, or only a state, and restart."""
+    """Lose messages that a replay restores, or only a state."""
     with pytest.raises(WireError):
         decode_batch(bytes(8), packed(REMOVED).replace(b"GPU", b"G\xffU"))
     test_an_event_of_an_unknown_type_is_passed_over()
@@ -382,8 +354,6 @@ def everything_that_can_happen() -> None:
     known_at_moments(3_000, 15, kept=3)
     test_a_gap_is_healed_by_a_replay_or_a_state(1000)
     test_a_gap_is_healed_by_a_replay_or_a_state(1)
-    with Publisher(PublisherOptions(HERE, replay=HERE)) as publisher:
-        test_an_engine_that_restarts_is_noticed(publisher)
 
 
 @pytest.mark.deep

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import pytest
 
-from kvcheck.cli import main
 from kvcheck.discovery import find_implementation, find_tree
 from kvcheck.mistakes import Mistake
 from kvcheck.play.lives import broken_by, judged
@@ -17,7 +16,7 @@ from kvcheck.tree.blocks import BlockTrees
 from kvcheck.tree.draw import WEIGHTS
 from kvcheck.tree.life import Life, Player
 from kvcheck.tree.suite import RULES, game_of
-from kvspec.errors import InvalidArgumentError, UnknownImplementationError
+from kvspec.errors import InvalidArgumentError
 from kvspec.policy import Policy
 from kvspec.tree import ORDERS, Part, TreeConfig
 from tests.planted import TABLES
@@ -152,15 +151,3 @@ def test_accounts_find_what_a_manager_of_blocks_loses(mistake: str, rule: str) -
     report = judged(game_of(subject), num_lives=40, fail_fast=True)
     (found,) = report.findings.values()
     assert rule in (found.rule, *found.others)
-
-
-def test_the_command_shows_the_calls_of_a_broken_rule(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["check", "--tree", "kvref", "--programs", "20"]) == 0
-    assert "rules that were tried hold" in capsys.readouterr().out
-    assert main(["check", "--tree", "mistake:EvictsOneLess", "--programs", "20"]) == 1
-    said = capsys.readouterr().out
-    assert "KV-TREE-14 (evict enough)" in said
-    assert "evict [" in said
-    assert max(map(len, said.splitlines())) <= 80
-    with pytest.raises(UnknownImplementationError, match="neither trees nor managers"):
-        find_tree("builtins:dict")
