@@ -1,32 +1,32 @@
-"""The idle chunks of a first tier, in the order in which they give way (KV-TIER-16, KV-TIER-29 …).
+"""The chunks of a first tier in the order in which they give way (KV-TIER-16, KV-TIER-29 …).
 
-Heaps by rank, with entries that may be out of date: an entry counts while its chunk has the rank of
-the entry and may leave. Chunks are pushed when they become idle or are used.
+They are in lists, the least recently used first: one for each tenant with a quota, and for each
+first key of the order. What may not leave now is passed over.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections import OrderedDict
-from collections.abc import Collection
+from collections import OrderedDict, deque
+from collections.abc import Collection, Iterator, Sequence
+from itertools import chain, islice
 from typing import TypeAlias
 
-Rank: TypeAlias = tuple[int, int]
-Entry: TypeAlias = tuple[Rank, bytes]
-Kind: TypeAlias = tuple[str | None, bool, bool]
-"""A tenant with a quota, whether used often (ARC), whether dirty."""
+Kind: TypeAlias = tuple[int, str | None]
+"""What goes first (of LFU the uses, of priorities the priority, of ARC whether it was used often),
+and a tenant with a quota."""
 
 
 class Chunk:
     """`writer`: the request whose store it is, 0 for a promotion, None once ready.
 
     `pins`: copies that read it. `awaited`: requests that were told of it and wait for an answer.
-    `rank`: what is evicted first has the lowest. `last_step`: that of the last use.
+    `last_use`: on the clock of `Ranks`. `last_step`: that of the last use.
     """
 
     __slots__ = (
-        *("awaited", "is_dirty", "key", "last_step", "pins", "place"),
-        *("rank", "tenant", "uses", "writer"),
+        *("awaited", "is_dirty", "key", "kind", "last_step", "last_use"),
+        *("pins", "place", "tenant", "uses", "writer"),
     )
 
     def __init__(
@@ -34,8 +34,8 @@ class Chunk:
     ) -> None:
         self.key, self.place, self.tenant, self.uses = key, place, tenant, uses
         self.writer = writer
-        self.pins = self.awaited = self.last_step = 0
-        self.rank: Rank = (0, 0)
+        self.pins = self.awaited = self.last_step = self.last_use = 0
+        self.kind: Kind | None = None
         self.is_dirty = False
 
 
@@ -56,99 +56,80 @@ def may_leave(chunk: Chunk) -> bool:
     return chunk.writer is None and not chunk.pins and not chunk.awaited
 
 
-class Idle:
-    """Heaps of the chunks that may leave, by tenant with a quota, list of ARC, and dirtiness.
+class Ranks:
+    """All chunks in lists by `Kind`, and what ARC has learnt."""
 
-    `chunks`: all of them, the least recently used first.
-    """
-
-    def __init__(
-        self, order: str, chunks: OrderedDict[bytes, Chunk], capacity: int, tenants: frozenset[str]
-    ) -> None:
-        self._order, self._chunks, self._capacity = order, chunks, capacity
-        self._tenants = tenants
-        self._heaps: dict[Kind, list[Entry]] = {}
-        self._num_pushed = self._clock = 0
-        self.num_once = self._target = 0
+    def __init__(self, order: str, capacity: int, tenants: Collection[str]) -> None:
+        self._order, self._capacity, self._tenants = order, capacity, frozenset(tenants)
+        self._lists: dict[Kind, OrderedDict[bytes, Chunk]] = {}
+        self._clock = self._target = 0
         self._left: tuple[OrderedDict[bytes, None], ...] = (OrderedDict(), OrderedDict())
 
     def use(self, chunk: Chunk, priority: int) -> None:
         """Note a use, by a request of this priority."""
         self._clock += 1
-        self.num_once += (chunk.uses == 0) - (chunk.uses == 1)
+        chunk.last_use = self._clock
         chunk.uses += 1
-        order = self._order
-        first = chunk.uses if order == "lfu" else priority if order == "priority" else 0
-        chunk.rank = (first, self._clock)
-        self._chunks.move_to_end(chunk.key)
-        self.push(chunk)
-
-    def push(self, chunk: Chunk) -> None:
-        if not may_leave(chunk):
+        order, first = self._order, 0
+        if order != "lru":
+            first = priority if order == "priority" else chunk.uses
+            first = int(chunk.uses > 1) if order == "arc" else first
+        kind = first, chunk.tenant if chunk.tenant in self._tenants else None
+        if kind == chunk.kind:
+            self._lists[kind].move_to_end(chunk.key)
             return
-        if self._num_pushed > 64 + 2 * len(self._chunks):
-            self._heaps, self._num_pushed = {}, 0
-            for each in filter(may_leave, self._chunks.values()):
-                self._push(each)
-        self._push(chunk)
+        self._take_out(chunk)
+        chunk.kind = kind
+        if kind not in self._lists:
+            self._lists[kind] = OrderedDict()
+        self._lists[kind][chunk.key] = chunk
 
-    def _push(self, chunk: Chunk) -> None:
-        heap = self._heaps.setdefault(self._kind(chunk), [])
-        heapq.heappush(heap, (chunk.rank, chunk.key))
-        self._num_pushed += 1
+    def _take_out(self, chunk: Chunk) -> None:
+        if chunk.kind is not None:
+            del self._lists[chunk.kind][chunk.key]
+            if not self._lists[chunk.kind]:
+                del self._lists[chunk.kind]
 
-    def _kind(self, chunk: Chunk) -> Kind:
-        tenant = chunk.tenant if chunk.tenant in self._tenants else None
-        return tenant, self._order == "arc" and chunk.uses > 1, chunk.is_dirty
-
-    def take(
+    def first(
         self,
         number: int,
         kept: Collection[bytes],
         tenant: str | None = None,
+        gone: Sequence[Chunk] = (),
         *,
         dirty: bool = False,
     ) -> list[Chunk]:
-        """Take up to so many off the heaps, the first to give way first; none of those kept.
+        """Return up to so many that may leave, the first to give way first; none of those kept.
 
-        `tenant`: whose chunks; None for all. What is not evicted then must be pushed again.
+        `tenant`: whose chunks; None for all. `gone`: chunks that leave before them.
         """
+
+        def ready(first: int) -> Iterator[Chunk]:
+            for chunk in self._in_order(first, tenant):
+                is_so = may_leave(chunk) and chunk.is_dirty == dirty
+                if is_so and chunk.key not in kept and chunk not in gone:
+                    yield chunk
+
+        if self._order != "arc":
+            every = sorted({first for first, _ in self._lists})
+            return list(islice(chain.from_iterable(map(ready, every)), number))
+        once, often = (deque(islice(ready(first), number)) for first in (0, 1))
+        num_once = sum(len(each) for (first, _), each in self._lists.items() if not first)
+        num_once -= sum(chunk.uses == 1 for chunk in gone)
         found: list[Chunk] = []
-        passed: list[Chunk] = []
-        once = self.num_once
-        while len(found) < number:
-            is_often = self._order == "arc" and once <= self._target
-            chunk = self._pop(tenant, is_often, dirty) or self._pop(tenant, not is_often, dirty)
-            if chunk is None:
-                break
-            if chunk.key in kept or chunk in found:
-                passed.append(chunk)
-            else:
-                found.append(chunk)
-                once -= chunk.uses == 1
-        for chunk in passed:
-            if chunk not in found:
-                self._push(chunk)
+        while len(found) < number and (once or often):
+            is_once = bool(once) and (num_once > self._target or not often)
+            found.append(once.popleft() if is_once else often.popleft())
+            num_once -= is_once
         return found
 
-    def _pop(self, tenant: str | None, often: bool, dirty: bool) -> Chunk | None:
-        best: tuple[Entry, list[Entry]] | None = None
-        for kind, heap in self._heaps.items():
-            if kind[1:] == (often, dirty) and (tenant is None or kind[0] == tenant):
-                while heap and not self._is_current(heap[0], kind):
-                    heapq.heappop(heap)
-                    self._num_pushed -= 1
-                if heap and (best is None or heap[0] < best[0]):
-                    best = heap[0], heap
-        if best is None:
-            return None
-        self._num_pushed -= 1
-        return self._chunks[heapq.heappop(best[1])[1]]
-
-    def _is_current(self, entry: Entry, kind: Kind) -> bool:
-        chunk = self._chunks.get(entry[1])
-        is_same = chunk is not None and chunk.rank == entry[0] and self._kind(chunk) == kind
-        return is_same and chunk is not None and may_leave(chunk)
+    def _in_order(self, first: int, tenant: str | None) -> Iterator[Chunk]:
+        """Yield the chunks of a first key, the least recently used first."""
+        whose = (None, *self._tenants) if tenant is None else (tenant,)
+        lists = [
+            self._lists[first, each].values() for each in whose if (first, each) in self._lists
+        ]
+        return heapq.merge(*lists, key=lambda chunk: chunk.last_use)
 
     # What ARC has learnt.
 
@@ -164,8 +145,8 @@ class Idle:
         return 0
 
     def leaves(self, chunk: Chunk, *, is_evicted: bool) -> None:
-        """Count a chunk that is gone; ARC remembers it if it was evicted."""
-        self.num_once -= chunk.uses == 1
+        """Take a chunk out that is gone; ARC remembers it if it was evicted."""
+        self._take_out(chunk)
         if is_evicted and self._order == "arc":
             left = self._left[chunk.uses > 1]
             left[chunk.key] = None

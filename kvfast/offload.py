@@ -1,4 +1,4 @@
-"""A first tier of chunks (KV-TIER-9 …): chunks by key, idle ones in heaps by their rank."""
+"""A first tier of chunks (KV-TIER-9 …): chunks by key, and in lists by their rank."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import heapq
 from collections import Counter, OrderedDict
 from collections.abc import Collection, Iterable, Sequence
 
-from kvfast.eviction import Asking, Chunk, Idle, may_leave
+from kvfast.eviction import Asking, Chunk, Ranks, may_leave
 from kvspec.checks.offload import check_begun, check_keys, check_made, check_name, check_number
 from kvspec.errors import InvalidArgumentError
 from kvspec.offload import (
@@ -40,7 +40,7 @@ class FastOffload:
     def _clear(self) -> None:
         self.chunks: OrderedDict[bytes, Chunk] = OrderedDict()
         self._free = list(range(self._num_chunks))
-        self._idle = Idle(self._order, self.chunks, self._num_chunks, frozenset(self._quotas))
+        self._ranks = Ranks(self._order, self._num_chunks, self._quotas)
         self._owned: Counter[str] = Counter()
         self._num_pinned = self._num_pending = 0
         self._asked: set[str] = set()
@@ -292,7 +292,6 @@ class FastOffload:
         """Let the chunks that it was told of be evicted again."""
         for chunk in request.awaits:
             chunk.awaited -= 1
-            self._idle.push(chunk)
         request.awaits.clear()
 
     def _place(
@@ -303,12 +302,9 @@ class FastOffload:
         leaving = self._leaving(len(keys), kept, tenant)
         if leaving is None:
             return None
-        uses = [self._idle.arrives(key) for key in keys]
+        uses = [self._ranks.arrives(key) for key in keys]
         if any(uses):  # ARC has learnt, and others may go first
-            for chunk in leaving:
-                self._idle.push(chunk)
             leaving = self._leaving(len(keys), kept, tenant) or []
-        self._idle.num_once += sum(uses)
         places = [heapq.heappop(self._free) for _ in range(min(len(keys), len(self._free)))]
         for chunk in leaving:
             if len(places) < len(keys):
@@ -324,17 +320,15 @@ class FastOffload:
         return made, evicted
 
     def _leaving(self, number: int, kept: Collection[bytes], tenant: str) -> list[Chunk] | None:
-        """Take the chunks off the heaps that give way to so many, or none."""
+        """Return the chunks that give way to so many; None if there are too few."""
         over = 0
         if tenant in self._quotas:
             over = max(0, self._owned[tenant] + number - self._quotas[tenant])
-        own = self._idle.take(over, kept, tenant) if over else []
+        own = self._ranks.first(over, kept, tenant) if over else []
         more = max(0, number - len(self._free) - len(own))
-        others = self._idle.take(more, {*kept, *(chunk.key for chunk in own)})
+        others = self._ranks.first(more, kept, None, own) if more else []
         if len(own) == over and len(others) == more:
             return own + others
-        for chunk in own + others:
-            self._idle.push(chunk)
         whose, short = (tenant, over - len(own)) if len(own) < over else (None, more - len(others))
         self._short[whose] = max(short, self._short.get(whose, 0))
         return None
@@ -343,7 +337,7 @@ class FastOffload:
         """Copy dirty chunks down, so that they may leave later (KV-TIER-27)."""
         tenants = sorted(each for each in self._short if each is not None)
         for tenant in (*tenants, None) if self._write_back else ():
-            chosen = self._idle.take(self._short.get(tenant, 0), (), tenant, dirty=True)
+            chosen = self._ranks.first(self._short.get(tenant, 0), (), tenant, dirty=True)
             for chunk in chosen:
                 chunk.is_dirty = False
             self._copy_down(chosen)
@@ -361,7 +355,7 @@ class FastOffload:
         for chunk in chunks:
             del self.chunks[chunk.key]
             self._owned[chunk.tenant] -= 1
-            self._idle.leaves(chunk, is_evicted=True)
+            self._ranks.leaves(chunk, is_evicted=True)
             evicted.append(chunk.key)
         if evicted:
             self._events.append(OffloadEvent(tuple(evicted), is_removed=True))
@@ -375,7 +369,8 @@ class FastOffload:
 
     def _use(self, chunks: Sequence[Chunk], request: Asking) -> None:
         for chunk in reversed(chunks):
-            self._idle.use(chunk, request.priority)
+            self._ranks.use(chunk, request.priority)
+            self.chunks.move_to_end(chunk.key)
             chunk.last_step = self._step
 
     def _pin(self, chunk: Chunk) -> None:
@@ -386,7 +381,6 @@ class FastOffload:
         chunk.pins -= 1
         if not chunk.pins:
             self._num_pinned -= 1
-            self._idle.push(chunk)
 
     def _become_ready(self, chunks: Iterable[Chunk]) -> None:
         keys = []
@@ -394,7 +388,6 @@ class FastOffload:
             chunk.writer = None
             self._num_pending -= 1
             keys.append(chunk.key)
-            self._idle.push(chunk)
         if keys:
             self._events.append(OffloadEvent(tuple(keys), is_removed=False))
 
@@ -402,6 +395,6 @@ class FastOffload:
         for chunk in chunks:
             del self.chunks[chunk.key]
             self._owned[chunk.tenant] -= 1
-            self._idle.leaves(chunk, is_evicted=False)
+            self._ranks.leaves(chunk, is_evicted=False)
             self._num_pending -= 1
             heapq.heappush(self._free, chunk.place)

@@ -84,16 +84,17 @@ class Book(FastOffload):
         for number, key in enumerate(keys):
             chunk = self.chunks.get(key)
             if chunk is None:
-                gone = [] if self._free else self._idle.take(1, ())
+                gone = [] if self._free else self._ranks.first(1, ())
                 if not self._free and not gone:
                     continue
                 for each in gone:
                     del self.chunks[each.key]
-                    self._idle.leaves(each, is_evicted=True)
+                    self._ranks.leaves(each, is_evicted=True)
                 place = gone[0].place if gone else heapq.heappop(self._free)
                 chunk = self.chunks[key] = Chunk(key, place, None, "", 0)
                 stored.append((number, place))
-            self._idle.use(chunk, 0)
+            self._ranks.use(chunk, 0)
+            self.chunks.move_to_end(key)
         return stored
 
 
