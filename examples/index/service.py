@@ -24,7 +24,7 @@ from functools import partial
 from typing import Any
 
 from examples.index.feed import Feed
-from kvcheck.adapters.dynamo.tree import number_of
+from kvcheck.adapters.dynamo import number_of
 from kvspec.events import MEDIUM_GPU, BlockRemoved, BlockStored, EventHash
 from kvspec.fleet import MOST_WAITING, Batch, IndexCapabilities, PrefixIndex
 

@@ -13,9 +13,8 @@ import pytest
 from kvcheck.cli import main
 from kvcheck.cli._lives import examples_on
 from kvcheck.discovery import find_implementation, find_offload
-from kvcheck.offload.drawing import drawn
 from kvcheck.offload.life import Lower, Player
-from kvcheck.offload.suite import game_of
+from kvcheck.offload.suite import drawn, game_of
 from kvcheck.play.lives import judged
 from kvcheck.remote.chunks import decode_offload, encode_offload
 from kvcheck.remote.client import RemoteOffloads

@@ -14,9 +14,8 @@ from kvcheck.adapters.vllm import VLLMUnavailableError, offload
 from kvcheck.cli import main
 from kvcheck.discovery import find_implementation, find_offload
 from kvcheck.mistakes import Mistake
-from kvcheck.offload.drawing import WEIGHTS, drawn
 from kvcheck.offload.life import Lower, Player
-from kvcheck.offload.suite import RULES, game_of
+from kvcheck.offload.suite import RULES, WEIGHTS, drawn, game_of
 from kvcheck.play.lives import broken_by, judged
 from kvcheck.rules.notation.running import outcomes_of
 from kvcheck.rules.notation.shipped import shipped_stories

@@ -13,9 +13,8 @@ from kvcheck.play.lives import broken_by, judged
 from kvcheck.rules.notation.running import outcomes_of
 from kvcheck.rules.notation.shipped import shipped_stories
 from kvcheck.tree.blocks import BlockTrees
-from kvcheck.tree.draw import WEIGHTS
 from kvcheck.tree.life import Life, Player
-from kvcheck.tree.suite import RULES, game_of
+from kvcheck.tree.suite import RULES, WEIGHTS, game_of
 from kvspec.errors import InvalidArgumentError
 from kvspec.policy import Policy
 from kvspec.tree import ORDERS, Part, TreeConfig

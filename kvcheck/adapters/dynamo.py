@@ -1,4 +1,16 @@
-"""Dynamo's `RadixTree` as a `PrefixIndex` of what it has: events in order, and prefixes."""
+"""Dynamo's radix tree of engines with the calls of an index, for `kvspec check --index`.
+
+    kvspec check --index kvcheck.adapters.dynamo:tree
+
+It needs the wheel `ai-dynamo-runtime`, and no GPU. Translation:
+
+- engine `pod#1`: the worker of `pod`, rank 1. `forget` clears the rank; the tree's own
+  `remove_worker` is for all ranks.
+- a hash: its 64-bit int. The tree is asked by hashes of each block's own tokens, which Stored
+  events teach the adapter; a hash that was in none of them is one that no engine has.
+- a report: a Stored event. Of two Stored events of a key the tree keeps one.
+- an event about a block that the tree does not have: passed over, as the tree says in its error.
+"""
 
 from __future__ import annotations
 
@@ -31,6 +43,11 @@ def load_tree() -> Any:
             f"Dynamo cannot be imported ({type(error).__name__}: {error}); this adapter needs"
             " ai-dynamo-runtime 1.6: pip install ai-dynamo-runtime==1.6.1"
         ) from None
+
+
+def tree() -> DynamoTrees:
+    """Return what makes the trees. Raises DynamoUnavailableError if it cannot be imported."""
+    return DynamoTrees(load_tree())
 
 
 class DynamoTrees:
