@@ -40,17 +40,15 @@ class HostWorker(OffloadingWorker):  # type: ignore[misc]  # its base comes from
         self.under_way: dict[int, Future[int]] = {}
 
     def submit_store(self, job_id: int, src_spec: Any, dst_spec: Any) -> bool:
-        self.under_way[job_id] = self.thread.submit(
-            self._copy, self.device, src_spec, self.host, dst_spec, src_spec.group_sizes
-        )
+        copied = (self.device, src_spec, self.host, dst_spec)
+        self.under_way[job_id] = self.thread.submit(self._copy, *copied, src_spec.group_sizes)
         return True
 
     def submit_load(
         self, job_id: int, src_spec: Any, dst_spec: Any, expedited: bool = False
     ) -> bool:
-        self.under_way[job_id] = self.thread.submit(
-            self._copy, self.host, src_spec, self.device, dst_spec, dst_spec.group_sizes
-        )
+        copied = (self.host, src_spec, self.device, dst_spec)
+        self.under_way[job_id] = self.thread.submit(self._copy, *copied, dst_spec.group_sizes)
         return True
 
     def _copy(

@@ -27,11 +27,16 @@ from kvspec.profile import find_profile
 from kvspec.specs import FullAttentionSpec, spec_fields
 
 
+def module(monkeypatch: pytest.MonkeyPatch, path: str, **members: object) -> None:
+    """Put a module of these members where `path` is imported from."""
+    made = ModuleType(path)
+    vars(made).update(members)
+    monkeypatch.setitem(sys.modules, path, made)
+
+
 def version(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
-    module: Any = ModuleType("vllm.version")
-    module.__version__ = text
-    monkeypatch.setitem(sys.modules, "vllm", ModuleType("vllm"))
-    monkeypatch.setitem(sys.modules, "vllm.version", module)
+    module(monkeypatch, "vllm")
+    module(monkeypatch, "vllm.version", __version__=text)
 
 
 @pytest.mark.parametrize("text", ["0.23.0", "0.34.0rc1", "1.24.0", "dev"])
@@ -44,14 +49,9 @@ def test_a_version_that_was_not_tried_keeps_its_manager(
     assert caught.value.found == text
     said: list[str] = []
     logger = SimpleNamespace(warning=lambda form, *values: said.append(form % values))
-    for path, members in {
-        "vllm.logger": {"init_logger": lambda _: logger},
-        "vllm.v1.core.sched.scheduler": {"Scheduler": type("Scheduler", (), {})},
-        "vllm.v1.core.sched.async_scheduler": {"AsyncScheduler": type("AsyncScheduler", (), {})},
-    }.items():
-        module: Any = ModuleType(path)
-        module.__dict__.update(members)
-        monkeypatch.setitem(sys.modules, path, module)
+    module(monkeypatch, "vllm.logger", init_logger=lambda _: logger)
+    for file, name in (("scheduler", "Scheduler"), ("async_scheduler", "AsyncScheduler")):
+        module(monkeypatch, f"vllm.v1.core.sched.{file}", **{name: type(name, (), {})})
     for name in ("KvfastScheduler", "KvfastAsyncScheduler"):
         made = getattr(on_vllm, name)()
         assert made.kvfast_reason == str(caught.value)
@@ -117,9 +117,7 @@ def test_a_plain_configuration_is_served(monkeypatch: pytest.MonkeyPatch) -> Non
         cache_config=SimpleNamespace(prefix_caching_hash_algo="xxhash"),
     )
     version(monkeypatch, "0.24.0")
-    envs: Any = ModuleType("vllm.envs")
-    envs.VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES = True
-    monkeypatch.setitem(sys.modules, "vllm.envs", envs)
+    module(monkeypatch, "vllm.envs", VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES=True)
     config = config_of(stock(), given_by(scheduler))
     assert (config.kv_cache.num_blocks, config.watermark) == (8, 0.25)
     assert (config.max_model_len_tokens, config.max_num_batched_tokens) == (64, 32)
@@ -134,12 +132,6 @@ def test_a_plain_configuration_is_served(monkeypatch: pytest.MonkeyPatch) -> Non
         ({"coordinator": SimpleNamespace(single_type_managers=())}, "types.SimpleNamespace"),
         ({"max_model_len": 0}, "max_model_len_tokens"),
         ({"kv_cache_config": None}, "a configuration that it cannot read"),
-    ],
-    ids=[
-        "a collector of somebody else's",
-        "a coordinator of somebody else's",
-        "no length",
-        "no layout",
     ],
 )
 def test_what_is_not_served_is_said(changes: dict[str, Any], reason: str) -> None:

@@ -59,14 +59,9 @@ def counted_twice(update: Callable[..., Any]) -> Callable[..., Any]:
     return mistaken
 
 
-def unreserved(_: Any) -> Callable[..., int]:
-    """Leave a drafter fewer tokens of a prompt than it reads."""
-    return lambda scheduler, request, computed, count: count
-
-
-def unsplit(_: Any) -> Callable[..., int]:
-    """End a chunk where no state can be kept."""
-    return lambda scheduler, request, count, *others, **named: count
+def whole(place: int) -> Callable[[Any], Callable[..., int]]:
+    """Leave the count that is given at this place: a chunk of a prompt that is not cut."""
+    return lambda _: lambda *given, **named: given[place]
 
 
 def always(answer: object) -> Callable[[Any], Callable[..., object]]:
@@ -86,9 +81,9 @@ def always(answer: object) -> Callable[[Any], Callable[..., object]]:
         ),
         ("full", "Scheduler.update_from_output", counted_twice, "update_from_output of r"),
         ("full and states", "Scheduler._free_cow_retained_blocks", always(None), "are held for"),
-        ("full and states", "Scheduler._mamba_block_aligned_split", unsplit, "block"),
-        ("modules", "Scheduler._reserve_prefill_lookahead", unreserved, "of which a drafter"),
-        ("unfollowed", "Scheduler._reserve_prefill_lookahead", unreserved, "of which a drafter"),
+        ("full and states", "Scheduler._mamba_block_aligned_split", whole(2), "block"),
+        ("modules", "Scheduler._reserve_prefill_lookahead", whole(3), "of which a drafter"),
+        ("unfollowed", "Scheduler._reserve_prefill_lookahead", whole(3), "of which a drafter"),
     ],
 )
 def test_a_mistake_in_033_is_found(

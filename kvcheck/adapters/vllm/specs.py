@@ -15,36 +15,17 @@ from kvspec.foreign import TYPE_OF_NAME
 from kvspec.interface import Capabilities
 from kvspec.policy import LATER, Policy
 from kvspec.requirements import lacking
-from kvspec.specs import (
-    ChunkedLocalAttentionSpec,
-    CircularBufferSpec,
-    CrossAttentionSpec,
-    FullAttentionSpec,
-    HiddenStateCacheSpec,
-    LayerSpec,
-    MambaSpec,
-    MLAAttentionSpec,
-    ReplayedWindowSpec,
-    RSWASpec,
-    SlidingWindowMLASpec,
-    SlidingWindowSpec,
-    TQFullAttentionSpec,
-    spec_fields,
-)
+from kvspec.specs import LayerSpec, ReplayedWindowSpec, TQFullAttentionSpec, spec_fields
 
 T = TypeVar("T")
 
-SPEC_TYPES: frozenset[type[LayerSpec]] = frozenset(
-    {
-        *(FullAttentionSpec, TQFullAttentionSpec, MLAAttentionSpec, HiddenStateCacheSpec),
-        *(SlidingWindowSpec, SlidingWindowMLASpec, ChunkedLocalAttentionSpec),
-        *(MambaSpec, CrossAttentionSpec),
-    }
-)
+NAMES = """FullAttention TQFullAttention MLAAttention HiddenStateCache SlidingWindow
+SlidingWindowMLA ChunkedLocalAttention Mamba CrossAttention"""
+SPEC_TYPES = frozenset(TYPE_OF_NAME[f"{name}Spec"] for name in NAMES.split())
 """Specs of groups in 0.24. vLLM has a sink class too, but building its manager fails."""
 
 LATER_SPEC_TYPES = SPEC_TYPES - {TQFullAttentionSpec} | {
-    *(RSWASpec, CircularBufferSpec, ReplayedWindowSpec)
+    *(TYPE_OF_NAME["RSWASpec"], TYPE_OF_NAME["CircularBufferSpec"], ReplayedWindowSpec)
 }
 """Specs in 0.33, in which Turboquant is not a separate spec."""
 
