@@ -20,16 +20,8 @@ from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.outputs import KVConnectorOutput, ModelRunnerOutput
 from vllm.v1.request import RequestStatus
 
+from examples.vllm import engine
 from examples.vllm.connector import MadeUpConnector
-from examples.vllm.engine import (
-    Prompt,
-    Setup,
-    attention,
-    make_scheduler,
-    model_folder,
-    prepare,
-    vllm_config,
-)
 
 SHARED = (1, 2, 3, 4, 5, 6, 7, 8)
 
@@ -45,15 +37,15 @@ class Loads(MadeUpConnector):
         return len(SHARED) * (request.request_id == "first"), False
 
 
-def on(scheduler_class: Any, fails: str, **options: Any) -> tuple[Any, Setup]:
+def on(scheduler_class: Any, fails: str, **options: Any) -> tuple[Any, engine.Setup]:
     """Return a scheduler whose connector loads what `Loads` has, and its setup."""
-    prepare()
-    attends = (attention("FullAttentionSpec", 4),)
-    setup = Setup(attends, 20, 4, 4, loads="sync", fails=fails, **options)
-    config = vllm_config(setup, model_folder())
+    engine.prepare()
+    attends = (engine.attention("FullAttentionSpec", 4),)
+    setup = engine.Setup(attends, 20, 4, 4, loads="sync", fails=fails, **options)
+    config = engine.vllm_config(setup, engine.model_folder())
     config.kv_transfer_config.kv_connector = Loads.__name__
     config.kv_transfer_config.kv_connector_module_path = Loads.__module__
-    return make_scheduler(scheduler_class, setup, config), setup
+    return engine.make_scheduler(scheduler_class, setup, config), setup
 
 
 def step(scheduler: Any, lost: set[int]) -> dict[str, tuple[list[int], int]]:
@@ -76,7 +68,7 @@ def ended(scheduler_class: Any = Scheduler) -> str:
     for names, lost in ((("first", "second"), {2}), (("third",), set()), (("fourth",), set())):
         for name in names:
             tokens = SHARED + ((20,) if name == "first" else (9, 10, 11, 12, 21))
-            scheduler.add_request(Prompt(name, tokens, max_tokens=9).request(setup))
+            scheduler.add_request(engine.Prompt(name, tokens, max_tokens=9).request(setup))
         new |= step(scheduler, lost)
     stale = new["second"][0][2]
     return f"fourth has {new['fourth'][0]}; {stale} was computed on a block that never arrived"
@@ -88,11 +80,11 @@ def recomputed(scheduler_class: Any = Scheduler, *, is_aborted: bool = False) ->
     With the policy to recompute, and chunks of 4 tokens.
     """
     scheduler, setup = on(scheduler_class, "recompute", most_of_prompt=4)
-    scheduler.add_request(Prompt("first", (*SHARED, 20), max_tokens=9).request(setup))
+    scheduler.add_request(engine.Prompt("first", (*SHARED, 20), max_tokens=9).request(setup))
     step(scheduler, {1, 2})
     if is_aborted:
         scheduler.finish_requests("first", RequestStatus.FINISHED_ABORTED)
-    scheduler.add_request(Prompt("second", (*SHARED, 21), max_tokens=9).request(setup))
+    scheduler.add_request(engine.Prompt("second", (*SHARED, 21), max_tokens=9).request(setup))
     return f"second is behind {step(scheduler, set())['second'][1]} tokens"
 
 

@@ -16,7 +16,7 @@ from kvspec.domains import is_int
 from kvspec.editions import NEWEST
 from kvspec.errors import InvalidArgumentError, StaleHitError, UnsupportedError
 from kvspec.interface import Capabilities
-from kvspec.request import RequestInput, RequestStatus
+from kvspec.request import Request, RequestInput, RequestStatus
 
 T = TypeVar("T")
 
@@ -50,11 +50,44 @@ class SmallRequest:
 class SmallManager(BaseManager):
     """A manager of another project, of which a request keeps the last hit.
 
-    A subclass has `num_free_blocks`, `get_computed_blocks`, `allocate_slots`, `free` and
-    `get_blocks`. All other calls raise UnsupportedError.
+    A subclass has `num_free_blocks`, `get_computed_blocks`, `free`, `held` and `grant`. All other
+    calls raise UnsupportedError. `request_class`: of its requests.
     """
 
     name = "small"
+    request_class: type[Any] = SmallRequest
+
+    def held(self, own: Any) -> Sequence[int]:
+        """Return the blocks of a request; none of one that waits."""
+        raise NotImplementedError
+
+    def grant(self, own: Any, hit_tokens: int, end: int) -> bool:
+        """Allocate slots up to `end`, for one that waits behind its hit; False if too few."""
+        raise NotImplementedError
+
+    def get_blocks(self, request: Request) -> KVCacheBlocks:
+        return KVCacheBlocks((tuple(self.held(owned(request, self.request_class))),))
+
+    def allocate_slots(
+        self,
+        request: Request,
+        num_new_tokens: int,
+        *,
+        num_new_computed_tokens: int = 0,
+        new_computed_blocks: KVCacheBlocks | None = None,
+        **options: Any,
+    ) -> KVCacheBlocks | None:
+        """Allocate slots for tokens about to be computed; None if there are too few."""
+        own = owned(request, self.request_class)
+        refuse_what_is_lacking(options, self.name)
+        hit = self.kept_hit(new_computed_blocks, num_new_computed_tokens, own.last_hit)
+        end = self.checked_tokens(own, num_new_tokens, hit)
+        before = len(self.held(own))
+        if before and hit:
+            raise InvalidArgumentError("num_new_computed_tokens", hit, "0 for a running request")
+        if not self.grant(own, hit, end):
+            return None
+        return KVCacheBlocks((tuple(self.held(own)[before or hit // self.block_size :]),))
 
     def checked_tokens(self, request: SmallRequest, num_new_tokens: int, hit_tokens: int) -> int:
         """Return the end of the tokens to be computed, if the request has them."""

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from kvcheck.adapters.nanovllm.library import Library
-from kvcheck.adapters.small import SmallManager, SmallRequest, owned, refuse_what_is_lacking
+from kvcheck.adapters.small import SmallManager, SmallRequest, owned
 from kvspec.blocks import KVCacheBlocks, PrefixHit
 from kvspec.config import ManagerConfig
-from kvspec.errors import InvalidArgumentError, UnsupportedError
+from kvspec.errors import UnsupportedError
 from kvspec.interface import Feature
 from kvspec.request import Request, RequestInput
 
@@ -32,6 +32,7 @@ class NanoManager(SmallManager):
     """See `kvspec.interface.KVCacheManager` for what each call promises."""
 
     name = "nano-vllm"
+    request_class = NanoRequest
 
     def __init__(self, library: Library, config: ManagerConfig) -> None:
         super().__init__(config)
@@ -57,32 +58,20 @@ class NanoManager(SmallManager):
             block_hash = self.inner.compute_hash(sequence.block(index), block_hash)
             yield self.inner.hash_to_block_id[block_hash]
 
-    def allocate_slots(
-        self,
-        request: Request,
-        num_new_tokens: int,
-        *,
-        num_new_computed_tokens: int = 0,
-        new_computed_blocks: KVCacheBlocks | None = None,
-        **options: Any,
-    ) -> KVCacheBlocks | None:
-        """Allocate slots for tokens about to be computed; None if there are too few blocks."""
-        own = own_request(request)
-        refuse_what_is_lacking(options, self.name)
-        hit = self.kept_hit(new_computed_blocks, num_new_computed_tokens, own.last_hit)
-        end = self.checked_tokens(own, num_new_tokens, hit)
-        held = len(own.inner.block_table)
-        if held and hit:
-            raise InvalidArgumentError("num_new_computed_tokens", hit, "0 for a running request")
-        room = self._extend(own, end) if held else self._admit(own, hit // self.block_size)
-        if not room:
-            return None
+    def held(self, own: NanoRequest) -> tuple[int, ...]:
+        """Return ids of the contract, where 0 is null."""
+        return tuple(block + 1 for block in own.inner.block_table)
+
+    def grant(self, own: NanoRequest, hit_tokens: int, end: int) -> bool:
+        hit = hit_tokens // self.block_size
+        if not (self._extend(own, end) if own.inner.block_table else self._admit(own, hit)):
+            return False
         own.inner.num_scheduled_tokens = end - own.inner.num_cached_tokens
         if self.config.enable_caching:
             self.inner.hash_blocks(own.inner)
         own.inner.num_cached_tokens = end
         own.inner.num_scheduled_tokens = 0
-        return KVCacheBlocks((_shown(own.inner.block_table[held + hit // self.block_size :]),))
+        return True
 
     def _admit(self, own: NanoRequest, num_cached_blocks: int) -> bool:
         fits: bool = self.inner.can_allocate(own.inner) >= 0
@@ -107,14 +96,6 @@ class NanoManager(SmallManager):
 
     def free(self, request: Request) -> None:
         self.inner.deallocate(own_request(request).inner)
-
-    def get_blocks(self, request: Request) -> KVCacheBlocks:
-        return KVCacheBlocks((_shown(own_request(request).inner.block_table),))
-
-
-def _shown(blocks: Sequence[int]) -> tuple[int, ...]:
-    """Return ids of the contract, where 0 is null."""
-    return tuple(block + 1 for block in blocks)
 
 
 def own_request(request: object) -> NanoRequest:

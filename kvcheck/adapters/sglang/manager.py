@@ -8,10 +8,9 @@ from types import SimpleNamespace
 from typing import Any
 
 from kvcheck.adapters.sglang.engine import Engine, Options
-from kvcheck.adapters.small import SmallManager, SmallRequest, owned, refuse_what_is_lacking
+from kvcheck.adapters.small import SmallManager, SmallRequest, owned
 from kvspec.blocks import KVCacheBlocks, PrefixHit
 from kvspec.config import ManagerConfig
-from kvspec.errors import InvalidArgumentError
 from kvspec.request import Request
 from kvspec.tree import TreeConfig
 
@@ -31,6 +30,7 @@ class SGLangManager(SmallManager):
     """See `kvspec.interface.KVCacheManager` for what each call promises."""
 
     name = "sglang"
+    request_class = SGLangRequest
 
     def __init__(self, config: ManagerConfig, core: str) -> None:
         super().__init__(config)
@@ -70,32 +70,13 @@ class SGLangManager(SmallManager):
         """Return the pages that were found for a waiting request."""
         return self._pages(self.tree.prefix_device_indices(own.inner))
 
-    def allocate_slots(
-        self,
-        request: Request,
-        num_new_tokens: int,
-        *,
-        num_new_computed_tokens: int = 0,
-        new_computed_blocks: KVCacheBlocks | None = None,
-        **options: Any,
-    ) -> KVCacheBlocks | None:
-        """Allocate slots for tokens about to be computed; None if there are too few."""
-        own = own_request(request)
-        refuse_what_is_lacking(options, self.name)
-        hit = self.kept_hit(new_computed_blocks, num_new_computed_tokens, own.last_hit)
-        end = self.checked_tokens(own, num_new_tokens, hit)
-        is_running = own.inner.kv.holds_kv
-        if is_running and hit:
-            raise InvalidArgumentError("num_new_computed_tokens", hit, "0 for a running request")
-        held = len(self._held(own)) if is_running else hit // self.block_size
+    def grant(self, own: SGLangRequest, hit_tokens: int, end: int) -> bool:
         with self.engine.active():
-            if not is_running:
-                room = self._admit(own, hit, end)
-            elif end <= own.num_prefill_tokens:
-                room = self._extend(own, end)
-            else:
-                room = self._decode(own, end)
-        return KVCacheBlocks((tuple(self._held(own)[held:]),)) if room else None
+            if not own.inner.kv.holds_kv:
+                return self._admit(own, hit_tokens, end)
+            if end <= own.num_prefill_tokens:
+                return self._extend(own, end)
+            return self._decode(own, end)
 
     def _admit(self, own: SGLangRequest, hit: int, end: int) -> bool:
         """Admit one request as the scheduler does, with its matched prefix locked."""
@@ -185,10 +166,7 @@ class SGLangManager(SmallManager):
             self.slots.clear()
         return True
 
-    def get_blocks(self, request: Request) -> KVCacheBlocks:
-        return KVCacheBlocks((tuple(self._held(own_request(request))),))
-
-    def _held(self, own: SGLangRequest) -> list[int]:
+    def held(self, own: SGLangRequest) -> list[int]:
         kv = own.inner.kv
         if not kv.holds_kv:
             return []
