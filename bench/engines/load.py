@@ -20,14 +20,14 @@ from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.outputs import DraftTokenIds, ModelRunnerOutput
 
-from examples.vllm.engine import Prompt, Setup, attention, make_scheduler, states, vllm_config
+from examples.vllm.engine import Prompt, Setup, layer, make_scheduler, states, vllm_config
 from kvfast.engines.vllm import request_block_hasher, schedulers
 from kvfast.engines.vllm.versions import is_since
 
 BLOCK = 16
-FULL = (attention("FullAttentionSpec", BLOCK),)
+FULL = (layer("FullAttentionSpec", BLOCK),)
 WIDE = 33 * BLOCK
-HYBRID = (attention("FullAttentionSpec", WIDE), *[states(WIDE, "align")] * 3)
+HYBRID = (layer("FullAttentionSpec", WIDE), *[states(WIDE, "align")] * 3)
 """A layer of full attention to three with states, in pages of one size, as Qwen3-Next's."""
 CHURN = {16: 128, 64: 512, 256: 256, 1024: 512, 4096: 512}
 CONSTANT = {1: 0, 16: 0, 256: 0, 1024: 0}

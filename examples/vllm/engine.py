@@ -313,12 +313,12 @@ class Prompt:
 
 
 def states(block_size: int, mode: str, **members: Any) -> Any:
-    given = {"shapes": ((2, 8),), "dtypes": (torch.float32,), "mamba_cache_mode": mode, **members}
-    return kv_cache_interface.MambaSpec(block_size=block_size, **given)
+    return layer("MambaSpec", block_size, mamba_cache_mode=mode, **members)
 
 
-def attention(kind: str, block_size: int, **members: Any) -> Any:
-    """Return a spec of vLLM's attention; by default two heads of eight numbers."""
-    made = getattr(kv_cache_interface, kind)
-    given = {"num_kv_heads": 2, "head_size": 8, "dtype": torch.float32, **members}
-    return made(block_size=block_size, **given)
+def layer(kind: str, block_size: int, **members: Any) -> Any:
+    """Return a spec of vLLM's: by default two heads of eight numbers, or a state of as many."""
+    given: dict[str, Any] = {"num_kv_heads": 2, "head_size": 8, "dtype": torch.float32}
+    if kind == "MambaSpec":
+        given = {"shapes": ((2, 8),), "dtypes": (torch.float32,)}
+    return getattr(kv_cache_interface, kind)(block_size=block_size, **{**given, **members})

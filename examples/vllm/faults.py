@@ -40,7 +40,7 @@ class Loads(MadeUpConnector):
 def on(scheduler_class: Any, fails: str, **options: Any) -> tuple[Any, engine.Setup]:
     """Return a scheduler whose connector loads what `Loads` has, and its setup."""
     engine.prepare()
-    attends = (engine.attention("FullAttentionSpec", 4),)
+    attends = (engine.layer("FullAttentionSpec", 4),)
     setup = engine.Setup(attends, 20, 4, 4, loads="sync", fails=fails, **options)
     config = engine.vllm_config(setup, engine.model_folder())
     config.kv_transfer_config.kv_connector = Loads.__name__

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from examples.vllm.engine import DENSE, TABLES, Setup, attention, states
+from examples.vllm.engine import DENSE, TABLES, Setup, layer
 from kvfast.engines.vllm.versions import release
 
 
@@ -38,11 +38,9 @@ def setup_of(members: dict[str, Any], others: Mapping[str, Setup]) -> Setup:
 
 
 def _spec(kind: str, block_size: int, **members: Any) -> Any:
-    if kind == "MambaSpec":
-        return states(block_size, members.pop("mamba_cache_mode"), **members)
     if "dtype" in members:
         members["dtype"] = getattr(torch, members["dtype"])
-    return attention(kind, block_size, **members)
+    return layer(kind, block_size, **members)
 
 
 def is_refused(setup: Setup) -> bool:

@@ -19,6 +19,15 @@ def fenced(page: Path, language: str) -> str:
     return page.read_text(encoding="utf-8").partition(f"```{language}\n")[2].partition("```\n")[0]
 
 
+def says_what_its_page_shows(page: Path, folder: Path) -> None:
+    """Assert that a page's script writes what stands below it."""
+    script = folder / "script.py"
+    script.write_text(fenced(page, "python"))
+    command = [sys.executable, "-W", "ignore", str(script)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=folder)
+    assert done.stdout == fenced(page, "text")
+
+
 @pytest.mark.parametrize("page", REPORTS, ids=lambda page: str(page.stem))
 def test_a_script_can_be_read(page: Path) -> None:
     compile(fenced(page, "python"), str(page.name), "exec")
@@ -34,8 +43,4 @@ def test_a_script_says_what_its_page_shows(page: Path, tmp_path: Path) -> None:
         pytest.skip(str(error))
     if version != "0.33.0":
         pytest.skip(f"vLLM {version} is installed, and this is about 0.33.0")
-    script = tmp_path / "script.py"
-    script.write_text(fenced(page, "python"))
-    command = [sys.executable, "-W", "ignore", str(script)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path)
-    assert done.stdout == fenced(page, "text")
+    says_what_its_page_shows(page, tmp_path)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +15,7 @@ from kvcheck.tree.suite import game_of
 from kvspec.errors import InvalidArgumentError
 from kvspec.tree import Part, StateCopy, TreeConfig
 from tests.adapters.sglang_mistakes import FIXES, MISTAKES, found
-from tests.adapters.test_reports import fenced
+from tests.adapters.test_reports import says_what_its_page_shows
 from tests.source import ROOT
 
 REPORTS = sorted((ROOT / "docs" / "reports").glob("sglang-0.5.23-*.md"))
@@ -97,8 +96,4 @@ def test_a_mistake_is_found_under_its_rule(name: str) -> None:
 @pytest.mark.usefixtures("sglang")
 @pytest.mark.parametrize("page", REPORTS, ids=lambda page: str(page.stem))
 def test_a_script_says_what_its_page_shows(page: Path, tmp_path: Path) -> None:
-    script = tmp_path / "script.py"
-    script.write_text(fenced(page, "python"))
-    command = [sys.executable, "-W", "ignore", str(script)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path)
-    assert done.stdout == fenced(page, "text")
+    says_what_its_page_shows(page, tmp_path)

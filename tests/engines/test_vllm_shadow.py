@@ -100,7 +100,7 @@ def test_a_mistake_in_033_is_found(
     of, call = member.split(".")
     owner = getattr(scheduler, of)
     monkeypatch.setattr(owner, call, wrong(getattr(owner, call)))
-    full, wide = (engine.attention("FullAttentionSpec", size) for size in (4, 8))
+    full, wide = (engine.layer("FullAttentionSpec", size) for size in (4, 8))
     drafted = {"num_drafts": 3, "use_eagle": True, "has_modules": True}
     made = {
         **setups,
@@ -120,7 +120,7 @@ def test_a_connector_that_is_offered_a_part_of_a_block_is_found(model: str, engi
     """Make the scheduler take the unit of hashes for that of blocks."""
     from examples.vllm.known_differences import Story, Told
 
-    specs = (engine.attention("FullAttentionSpec", 16), engine.states(16, "align"))
+    specs = (engine.layer("FullAttentionSpec", 16), engine.states(16, "align"))
     setup = engine.Setup(specs, 200, 16, 4, mamba_mode="align", loads="sync")
     both = Told(Story(setup, prompts=((0, range(13)), (6, range(75)))), model)
     for side in both.sides:
@@ -139,7 +139,7 @@ def test_what_is_not_followed_is_said_by_name(
     said: list[str] = []
     logger = SimpleNamespace(warning=lambda text, what: said.append(text % what), error=print)
     monkeypatch.setattr(shadow, "init_logger", lambda name: logger)
-    specs = (engine.attention("FullAttentionSpec", 4), engine.states(8, "align"))
+    specs = (engine.layer("FullAttentionSpec", 4), engine.states(8, "align"))
     setup = engine.Setup(
         specs, 90, 8, 4, mamba_mode="align", loads="sync", num_drafts=2, use_eagle=True
     )
@@ -150,7 +150,7 @@ def test_what_is_not_followed_is_said_by_name(
         "No shadow: states inside blocks where EAGLE drops them, beside a KV connector."
         " What the scheduler must keep is checked."
     ]
-    whole = (engine.attention("FullAttentionSpec", 8), engine.states(8, "align"))
+    whole = (engine.layer("FullAttentionSpec", 8), engine.states(8, "align"))
     both = shadowed(replace(setup, specs=whole, num_blocks=300, hash_block_size=8))
     assert both.run(30) is None
     assert both.mirror.num_calls > 0

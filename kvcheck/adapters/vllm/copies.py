@@ -11,14 +11,8 @@ from itertools import chain, count
 from math import lcm
 from typing import Any
 
-from kvcheck.adapters.vllm.transfers import (
-    Transfer,
-    ended_by,
-    flushed_by,
-    is_known,
-    received,
-    transfers_of,
-)
+from kvcheck.adapters.vllm import transfers
+from kvcheck.adapters.vllm.transfers import Transfer
 from kvcheck.hazards.checker import Hazard, HazardChecker
 from kvcheck.hazards.lines import Ended, Given, Line, Place, Pools, Run, object_of
 from kvspec.specs import LayerSpec
@@ -122,7 +116,7 @@ class CopyRecorder:
         """Note a load that the scheduler asks for."""
         lists = self.manager.get_block_ids(self.owner)
         blocks = {place.block for place in self._slots(lists, begin, begin + num_tokens)}
-        for one in received(self.owner, [sorted(blocks)]):
+        for one in transfers.received(self.owner, [sorted(blocks)]):
             name = f"{one.id}-{self.num_steps}"
             self.announced.append(Transfer(name, "", one.gpu, (), one.requests, is_sync=not waits))
 
@@ -166,8 +160,9 @@ class CopyRecorder:
         """Issue a step, and what its worker does before and after it."""
         self.num_steps += 1
         meta, flushed, ordered = plan.kv_connector_metadata, list[str](), self.announced
-        if self.is_whole and is_known(meta):
-            ordered, flushed = list(transfers_of(meta)), flushed_by(meta, self.under_way)
+        if self.is_whole and transfers.is_known(meta):
+            ordered = list(transfers.transfers_of(meta))
+            flushed = transfers.flushed_by(meta, self.under_way)
             # OffloadingConnector's stores begin before the next step, or at once to be flushed.
             self.waiting += [one for one in ordered if one.is_store and one.id in flushed]
             for one in self.waiting:
@@ -227,7 +222,7 @@ class CopyRecorder:
         told = output.kv_connector_output
         lost = getattr(told, "invalid_block_ids", None) or ()
         sync = [one.id for one in self.under_way.values() if one.is_sync]
-        for name in (*sync, *ended_by(told, self.under_way)):
+        for name in (*sync, *transfers.ended_by(told, self.under_way)):
             self._end(name, lost)
         steps = chain.from_iterable(ids.values() for _, ids in self.steps)
         self.checker.forget(self.under_way.keys() | set(steps))

@@ -60,7 +60,6 @@ class KvfastManager:
         self.enable_kv_cache_events: bool = stock.block_pool.enable_kv_cache_events
         self.metrics_collector = None if stock.metrics_collector is None else Lives(manager)
         self.watermark_blocks: int = stock.watermark_blocks
-        self.kv_cache_event_metadata = stock.kv_cache_event_metadata
         self.num_kv_cache_groups: int = stock.num_kv_cache_groups
         self.empty_kv_cache_blocks: Any = stock.empty_kv_cache_blocks
         self.prefix_cache_stats: Any = PrefixCacheStats() if stock.log_stats else None
