@@ -89,6 +89,19 @@ def pair(lockstep: Any, model: str, setups: Any) -> Any:
 
 
 @pytest.fixture
+def on_kvfast(engine: Any, model: str, setups: Any) -> Any:
+    """Return a function that makes kvfast's scheduler of a setup, with additional options."""
+    from kvfast.engines.vllm.schedulers import KvfastScheduler
+
+    def made(setup: Any = setups["full"], **asked: bool) -> Any:
+        config = engine.vllm_config(setup, model)
+        config.additional_config = asked
+        return engine.make_scheduler(KvfastScheduler, setup, config)
+
+    return made
+
+
+@pytest.fixture
 def shadowed(pair: Any) -> Any:
     """Return a function that makes one of vLLM's scheduler under a shadow."""
     return partial(pair, shadow=True)

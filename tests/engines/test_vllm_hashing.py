@@ -96,27 +96,14 @@ class Core:
         return request
 
 
-@pytest.fixture
-def scheduler(engine: Any, model: str, setups: Any) -> Any:
-    """Return a function that makes kvfast's scheduler, with these words of further options."""
-    from kvfast.engines.vllm.schedulers import KvfastScheduler
-
-    def with_options(**asked: bool) -> Any:
-        config = engine.vllm_config(setups["full"], model)
-        config.additional_config = asked
-        return engine.make_scheduler(KvfastScheduler, setups["full"], config)
-
-    return with_options
-
-
 @pytest.mark.parametrize("asked", [{"kvfast_hasher": True}, {}])
 def test_the_scheduler_hands_its_hasher_to_requests_and_if_asked_to_the_engine(
-    utils: Any, scheduler: Any, asked: dict[str, bool]
+    utils: Any, on_kvfast: Any, asked: dict[str, bool]
 ) -> None:
     from vllm.utils.hashing import sha256
 
     stock = utils.get_request_block_hasher(4, sha256)
-    core = Core(scheduler(**asked), stock)
+    core = Core(on_kvfast(**asked), stock)
     first, second = core.add_request(), core.add_request()
     ours = core.scheduler.request_block_hasher
     assert core.request_block_hasher is (ours if asked else stock)
@@ -131,12 +118,12 @@ def test_the_scheduler_hands_its_hasher_to_requests_and_if_asked_to_the_engine(
 
 @pytest.mark.parametrize("reason", [None, "not served"])
 def test_other_hashers_and_schedulers_stay_as_they_are(
-    utils: Any, scheduler: Any, reason: str | None
+    utils: Any, on_kvfast: Any, reason: str | None
 ) -> None:
     from vllm.utils.hashing import sha256
 
     stock = utils.get_request_block_hasher(4, sha256)
     for kept in (lambda request: [], None, *([stock] if reason else [])):
-        core = Core(scheduler(), kept)
+        core = Core(on_kvfast(), kept)
         core.scheduler.kvfast_reason = reason
         assert core.add_request()._block_hasher is kept

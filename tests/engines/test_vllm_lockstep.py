@@ -133,16 +133,6 @@ def test_a_mistake_is_found(
     assert difference is not None
 
 
-@pytest.fixture
-def on_kvfast(engine: Any, model: str) -> Any:
-    """Return a function that makes kvfast's scheduler of a setup."""
-    from kvfast.engines.vllm.schedulers import KvfastScheduler
-
-    return lambda setup: engine.make_scheduler(
-        KvfastScheduler, setup, engine.vllm_config(setup, model)
-    )
-
-
 @pytest.mark.usefixtures("later")
 def test_what_kvfast_does_not_do_stays_with_the_manager_of_033(
     setups: Any, on_kvfast: Any, engine: Any

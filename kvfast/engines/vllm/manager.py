@@ -263,18 +263,12 @@ class KvfastManager:
         self, request_id: str, num_computed_tokens: int
     ) -> tuple[list[int], ...]:
         """Return the ids of a request's blocks, of attention only up to its computed tokens."""
-        ids = self.get_block_ids(request_id)
-        return tuple(
-            found if size is None else found[: -(-num_computed_tokens // size)]
-            for found, size in zip(ids, self.sizes, strict=True)
-        )
-
-    @property
-    def sizes(self) -> list[int | None]:
-        """Tokens of a block of each group; None if its list is always sent whole."""
+        whole, end = ("MambaSpec", *OF_THE_ENCODER), num_computed_tokens
         specs = [group.kv_cache_spec for group in self.kv_cache_config.kv_cache_groups]
-        whole = ("MambaSpec", *OF_THE_ENCODER)
-        return [None if type(spec).__name__ in whole else spec.block_size for spec in specs]
+        return tuple(
+            ids if type(spec).__name__ in whole else ids[: -(-end // spec.block_size)]
+            for ids, spec in zip(self.get_block_ids(request_id), specs, strict=True)
+        )
 
     def estimate_cached_tokens(self, request: Any) -> int:
         """Return the tokens up to which each group has something cached."""
