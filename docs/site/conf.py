@@ -15,7 +15,7 @@ from sphinx.application import Sphinx
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / folder) for folder in ("docs/site", "spec")]
 
-from kvsite import front, pages, plots, rules  # noqa: E402  # found only now
+from kvsite import front, pages, rules  # noqa: E402  # found only now
 
 project = "kvspec"
 author = "the authors of kvspec"
@@ -59,5 +59,4 @@ def setup(app: Sphinx) -> dict[str, bool]:
     """Connect the parts that are generated while the site is built."""
     pages.connect(app, rules.connect(app))
     front.connect(app)
-    plots.connect(app)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

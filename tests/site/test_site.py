@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import re
 import subprocess
@@ -11,7 +10,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import pytest
@@ -84,13 +82,7 @@ def sphinx(*arguments: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
 
 
-@pytest.fixture
-def plots(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.syspath_prepend(ROOT / "docs" / "site")
-    return importlib.import_module("kvsite.plots")
-
-
-def test_the_site_is_whole(tmp_path: Path, plots: Any) -> None:
+def test_the_site_is_whole(tmp_path: Path) -> None:
     """Build the site once for all checks: it takes half a minute."""
     site = tmp_path / "site"
     done = sphinx("-c", "docs/site", "-d", tmp_path / "read", ".", site)
@@ -99,7 +91,6 @@ def test_the_site_is_whole(tmp_path: Path, plots: Any) -> None:
     every_page_of_the_repository_is_there(site)
     the_front_page_says_what_the_files_say(site)
     a_rule_has_its_figure_its_places_and_its_row_in_the_table(site)
-    the_benchmarks_show_their_plots(site, [plot.file for plot in plots.PLOTS])
     a_search_for_a_rule_finds_it_first(site, tmp_path)
 
 
@@ -141,12 +132,6 @@ def a_rule_has_its_figure_its_places_and_its_row_in_the_table(site: Path) -> Non
     assert all(f"#{rule}" in contract for rule in rules)
 
 
-def the_benchmarks_show_their_plots(site: Path, files: list[str]) -> None:
-    page = (site / "bench/RESULTS.html").read_text("utf-8")
-    shown = re.findall(r'<img src="\.\./plots/([^"]+)"', page)
-    assert shown == files
-
-
 def a_search_for_a_rule_finds_it_first(site: Path, folder: Path) -> None:
     index = json.loads((site / "searchindex.js").read_text("utf-8")[len("Search.setIndex(") : -1])
     rules = json.loads((ROOT / "kvcheck/data/rules.json").read_text("utf-8"))
@@ -158,39 +143,6 @@ def a_search_for_a_rule_finds_it_first(site: Path, folder: Path) -> None:
         results = re.findall(r'<li[^>]*><a href="([^"?]+)', shown.partition('class="search"')[2])
         assert results[0].endswith("spec/rules/pool.html#KV-POOL-8")
         assert 1 < len(results) < 40  # pages that name it, and not those about any pool
-
-
-def test_a_plot_is_drawn_from_its_table(plots: Any) -> None:
-    text = (ROOT / "bench/RESULTS.md").read_text("utf-8")
-    for plot in plots.PLOTS:
-        rows = plots.read(plot, text)
-        assert len(rows) > 3
-        for label, spreads in rows.items():
-            assert f"\n| {label} |" in text
-            assert all(low <= middle <= high for middle, low, high in spreads)
-    first = plots.PLOTS[0]
-    before, head, table = text.partition(f"| {first.table} |")
-    changed = before + head + table.replace(" (", "1 (", 1)
-    assert plots.svg(first, text) == plots.svg(first, text) != plots.svg(first, changed)
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "said"),
-    [
-        (r"\| load \|", "| loads |", "no table 'load'"),
-        (r"\| update \| kvfast \| ratio", "| update | kvfast | times", "no column"),
-        (r" \([\d.]+ … [\d.]+\)", "", "no median"),  # of one ratio
-    ],
-)
-def test_a_plot_without_its_figures_is_an_error(plots: Any, old: str, new: str, said: str) -> None:
-    engines = next(plot for plot in plots.PLOTS if plot.place == "engines")
-    text = (ROOT / "bench/RESULTS.md").read_text("utf-8")
-    columns = "| load | come | schedule | kvfast | ratio | update | kvfast | ratio |"
-    table = text[text.index(columns) :].partition("\n\n")[0]
-    made = f"<!-- begin engines -->\n\n{table}\n\n<!-- end engines -->\n"
-    assert plots.read(engines, made)
-    with pytest.raises(plots.NoTableError, match=said):
-        plots.read(engines, re.sub(old, new, made, count=1))
 
 
 def test_a_link_that_leads_nowhere_fails_the_build(tmp_path: Path) -> None:
