@@ -7,7 +7,7 @@ first key of the order. What may not leave now is passed over.
 from __future__ import annotations
 
 import heapq
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Collection, Iterator, Sequence
 from itertools import chain, islice
 from typing import TypeAlias
@@ -42,14 +42,14 @@ class Chunk:
 class Asking:
     """A request: chunks that await its answer, copies under way, and how its step went."""
 
-    __slots__ = ("awaits", "is_late", "loads", "num_stores", "priority", "tenant")
+    __slots__ = ("awaits", "is_ended", "is_late", "loads", "num_stores", "priority", "tenant")
 
     def __init__(self) -> None:
         self.tenant, self.priority = "", 0
         self.awaits: set[Chunk] = set()
-        self.loads: dict[bytes, int] = {}
+        self.loads: Counter[bytes] = Counter()
         self.num_stores = 0
-        self.is_late = False
+        self.is_late, self.is_ended = False, True
 
 
 def may_leave(chunk: Chunk) -> bool:

@@ -33,7 +33,6 @@ class FastOffload:
         self._offers: OrderedDict[bytes, int] = OrderedDict()
         self._ttl_steps = config.ttl_steps
         self._requests: dict[str, Asking] = {}
-        self._ended: dict[str, Asking] = {}
         self._next_number = self._step = 0
         self._clear()
 
@@ -52,21 +51,18 @@ class FastOffload:
 
     def new_request(self, request_id: str, *, tenant: str = "", priority: int = 0) -> None:
         check_begun(request_id, tenant, priority)
-        if request_id in self._requests:
+        request = self._requests.setdefault(request_id, Asking())
+        if not request.is_ended:
             raise InvalidArgumentError("request_id", request_id, "a new one")
-        ended = self._ended.pop(request_id, None)
-        self._requests[request_id] = request = Asking() if ended is None else ended
-        request.tenant, request.priority = tenant, priority
+        request.is_ended, request.tenant, request.priority = False, tenant, priority
 
     def finish_request(self, request_id: str) -> None:
         """Keep of it only the copies that are still to be completed."""
         request = self._request(request_id)
         self._forget(request)
-        request.is_late = False
+        request.is_late, request.is_ended = False, True
         self._asked.discard(request_id)
-        del self._requests[request_id]
-        if request.loads or request.num_stores:
-            self._ended[request_id] = request
+        self._release(request_id, request)
 
     def lookup(self, key: bytes, request_id: str) -> Found:
         """Look in the first tier, then in each lower one (KV-TIER-9, KV-TIER-20)."""
@@ -113,27 +109,21 @@ class FastOffload:
             chunks.append(chunk)
         for chunk in chunks:
             self._pin(chunk)
-            request.loads[chunk.key] = request.loads.get(chunk.key, 0) + 1
+        request.loads.update(keys)
         self._use(chunks, request)
         self._forget(request)
         return tuple([chunk.place for chunk in chunks])
 
     def complete_load(self, keys: Sequence[bytes], request_id: str) -> None:
         """Unpin (KV-TIER-11)."""
-        keys, loads = check_keys(keys), self._request(request_id, or_ended=True).loads
-        left = {key: loads.get(key, 0) for key in keys}
-        for key in keys:
-            left[key] -= 1
-            if left[key] < 0:
-                raise InvalidArgumentError("keys", key, "loads of this request that were prepared")
+        keys, request = check_keys(keys), self._request(request_id, or_ended=True)
+        ending = Counter(keys)
+        if not ending <= request.loads:
+            raise InvalidArgumentError("keys", keys, "loads of this request that were prepared")
+        request.loads -= ending
         for key in keys:
             self._unpin(self.chunks[key])
-        for key, number in left.items():
-            if number:
-                loads[key] = number
-            else:
-                loads.pop(key, None)
-        self._release(request_id)
+        self._release(request_id, request)
 
     def prepare_store(self, keys: Sequence[bytes], request_id: str) -> PreparedStore | None:
         """Give the missing keys places (KV-TIER-12, KV-TIER-13)."""
@@ -169,7 +159,7 @@ class FastOffload:
         if not is_so:
             raise InvalidArgumentError("keys", keys, "stores of this request that are under way")
         request.num_stores -= len(chunks)
-        self._release(request_id)
+        self._release(request_id, request)
         if not success:
             self._drop(chunks)
             return
@@ -187,11 +177,10 @@ class FastOffload:
     def end_step(self) -> tuple[TierTransfer, ...]:
         """Begin the promotions of this step, then what was stored since the last (KV-TIER-19)."""
         for request_id in self._asked:
-            request = self._requests.get(request_id)
-            if request is not None:
-                if not request.is_late:
-                    self._forget(request)
-                request.is_late = False
+            request = self._requests[request_id]
+            if not request.is_late:
+                self._forget(request)
+            request.is_late = False
         self._asked.clear()
         self._make_clean()
         began = []
@@ -276,17 +265,14 @@ class FastOffload:
     def _request(self, request_id: str, *, or_ended: bool = False) -> Asking:
         check_name(request_id)
         found = self._requests.get(request_id)
-        if found is None and or_ended:
-            found = self._ended.get(request_id)
-        if found is None:
+        if found is None or (found.is_ended and not or_ended):
             raise InvalidArgumentError("request_id", request_id, "one that has begun")
         return found
 
-    def _release(self, request_id: str) -> None:
+    def _release(self, request_id: str, request: Asking) -> None:
         """Drop an ended request with its last copy."""
-        ended = self._ended.get(request_id)
-        if ended is not None and not ended.loads and not ended.num_stores:
-            del self._ended[request_id]
+        if request.is_ended and not request.loads and not request.num_stores:
+            del self._requests[request_id]
 
     def _forget(self, request: Asking) -> None:
         """Let the chunks that it was told of be evicted again."""
