@@ -10,28 +10,23 @@ from typing import Any
 
 import pytest
 
-from examples.index.feed import Feed
 from kvfast.fleet.sockets import received
 from kvfast.fleet.view import FleetView, Limits, Source
 from kvspec.errors import InvalidArgumentError
 from kvspec.fleet import Batch
 from tests.fleet.traffic import removed, stored
+from tests.fleet.views import Watched
 
 PATIENCE_S = 20.0
 
 
-class Peer(Feed):
-    """An engine that sends what the test wants, and a view of it.
-
-    If it is `endless`, its replies are damage without an end.
-    """
+class Peer(Watched):
+    """One engine, pod. If it is `endless`, its replies are damage without an end."""
 
     endless = False
 
     def __init__(self, **options: Any) -> None:
-        super().__init__()
-        self.view = FleetView({"pod": Source(*self.addresses("pod"))}, pause_s=0.0, **options)
-        self.await_reader("pod")
+        super().__init__("pod", **options)
 
     def tell(self, batch: Batch, engine: str = "pod") -> None:
         """Publish a batch, and keep it for replays."""
@@ -45,10 +40,6 @@ class Peer(Feed):
         # A view that gave up asks again, on another socket.
         while not self.stopped.wait(0.001) and not router.poll(0):
             router.send_multipart((who, b"", b"", bytes(8), b"junk"))
-
-    def close(self) -> None:
-        self.view.close()
-        super().close()
 
     def heard(self, name: str) -> set[object]:
         """Return the hashes that an engine has after all that was sent."""

@@ -10,7 +10,7 @@ import pytest
 
 from kvspec.events import MEDIUM_GPU, AllBlocksCleared
 from kvspec.fleet import Batch
-from tests.fleet.traffic import Traffic, cached, removed, stored
+from tests.fleet.traffic import cached, managed, removed, stored, traffic
 
 msgspec = pytest.importorskip("msgspec", reason="needs the extra fleet (msgspec, pyzmq)")
 zmq = pytest.importorskip("zmq", reason="needs the extra fleet (msgspec, pyzmq)")
@@ -49,15 +49,16 @@ def test_vllm_s_publisher_feeds_a_view(vllm: Any, kept: int) -> None:
     published, replayed = free_address(), free_address()
     theirs = ZmqEventPublisher(0, published, replayed, buffer_steps=kept, topic="kv")
     here = [address.replace("*", "127.0.0.1") for address in (published, replayed)]
-    traffic = Traffic(vllm, Random(7), num_blocks=120, policy=vllm.library.policy)
+    manager: Any = managed(vllm, 120, vllm.library.policy)
+    steps = traffic(vllm, manager, Random(7))
     number = -1
     try:
         with FleetView({"e": Source(here[0], here[1], topic="kv")}, pause_s=0.0) as view:
             view.poll(0.3)
             for step in range(NUM_STEPS):
-                traffic.act()
+                next(steps)
                 # Their own objects; the adapter would translate them.
-                events = traffic.manager.inner.take_events()  # type: ignore[attr-defined]
+                events = manager.inner.take_events()
                 if events:
                     theirs.publish(KVEventBatch(ts=time.time(), events=events))
                     number += 1
@@ -69,7 +70,7 @@ def test_vllm_s_publisher_feeds_a_view(vllm: Any, kept: int) -> None:
             while "e" not in view.index.engines or view.index.last("e")[0] < number:
                 view.poll(0.1)
                 assert time.monotonic() < end, view.counts
-            state, truth = view.index.state("e"), cached(traffic.manager.snapshot())
+            state, truth = view.index.state("e"), cached(manager.snapshot())
     finally:
         theirs.shutdown()
     if kept > 5:
@@ -96,9 +97,9 @@ def test_vllm_s_types_read_what_is_published(vllm: Any) -> None:
     assert (second.block_hashes, second.group_idx) == ([7], 0)
     assert third.block_hashes == [b"b"]
     assert isinstance(last, kv_events.AllBlocksCleared)
-    implementation = Traffic(vllm, Random(3), num_blocks=40, policy=vllm.library.policy)
-    for number in range(40):
-        batch = Batch(number, 0.0, implementation.step())
+    manager = managed(vllm, 40, vllm.library.policy)
+    for number, _ in zip(range(40), traffic(vllm, manager, Random(3)), strict=False):
+        batch = Batch(number, 0.0, manager.take_events())
         again = msgspec.msgpack.decode(encode_batch(batch), type=kv_events.KVEventBatch)
         assert [type(one).__name__ for one in again.events] == [
             type(one).__name__ for one in batch.events

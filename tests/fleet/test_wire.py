@@ -22,7 +22,7 @@ from kvspec.events import AllBlocksCleared, BlockRemoved, BlockStored
 from kvspec.fleet import Batch, MediumCleared, WireError
 from kvspec.interface import Implementation
 from tests.device.mistakes import planted
-from tests.fleet.traffic import Traffic, cached, index_of, removed, stored
+from tests.fleet.traffic import cached, index_of, managed, removed, stored, traffic
 
 msgspec = pytest.importorskip("msgspec", reason="needs the extra fleet (msgspec, pyzmq)")
 zmq = pytest.importorskip("zmq", reason="needs the extra fleet (msgspec, pyzmq)")
@@ -91,9 +91,9 @@ def test_a_batch_has_the_form_that_engines_publish() -> None:
 @pytest.mark.rule("KV-FLEET-10")
 @pytest.mark.parametrize("implementation", [kvref.implementation(), kvfast.implementation()])
 def test_what_managers_tell_survives_the_wire(implementation: Implementation) -> None:
-    traffic = Traffic(implementation, Random(1), num_blocks=40)
-    for number in range(60):
-        batch = Batch(number, float(number), traffic.step())
+    manager = managed(implementation, 40)
+    for number, _ in zip(range(60), traffic(implementation, manager, Random(1)), strict=False):
+        batch = Batch(number, float(number), manager.take_events())
         assert decode_batch(number.to_bytes(8, "big"), encode_batch(batch)) == batch
 
 
@@ -299,14 +299,16 @@ def test_silence_is_waited_for(publisher: Publisher) -> None:
 
 def known_at_moments(num_events: int, num_moments: int, *, kept: int) -> None:
     """Publish a manager's events; a view that forgot all knows what is cached, moment by moment."""
-    random = Random(num_events)
-    traffic = Traffic(kvfast.implementation(), random, num_blocks=120)
+    random, kv = Random(num_events), kvfast.implementation()
+    manager = managed(kv, 120)
+    steps = traffic(kv, manager, random)
     options = PublisherOptions(HERE, replay=HERE, max_kept=kept)
     told, numbers = 0, list[int]()
     with Publisher(options) as publisher, viewing(publisher) as view:
         for moment in [*sorted(random.sample(range(1, num_events), num_moments)), num_events]:
             while told < moment:
-                events = traffic.step()
+                next(steps)
+                events = manager.take_events()
                 told += len(events)
                 number = publisher.publish(events)
                 numbers += [] if number is None else [number]
@@ -316,7 +318,7 @@ def known_at_moments(num_events: int, num_moments: int, *, kept: int) -> None:
             assert view.catch_up("e")
             state = view.index.state("e")
             assert (state.number, state.is_whole) == (numbers[-1], True)
-            assert state.keys == cached(traffic.manager.snapshot())
+            assert state.keys == cached(manager.snapshot())
         assert numbers == [*range(len(numbers))]
         assert bool(view.counts.states) == (kept < 100)
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter, deque
+from collections.abc import Iterator
 from random import Random
+from typing import Any
 
 from kvcheck.play.scheduler import admitted
 from kvspec.config import KVCacheConfig, KVCacheGroup, ManagerConfig
-from kvspec.events import BlockRemoved, BlockStored, Event, EventHash
+from kvspec.events import BlockRemoved, BlockStored, EventHash
 from kvspec.fleet import FleetImplementation, FleetKey, PrefixIndex
 from kvspec.interface import Implementation, KVCacheManager
 from kvspec.policy import Policy
@@ -45,67 +48,40 @@ def removed(*hashes: EventHash, group: int = 0, medium: str = "GPU") -> BlockRem
     return BlockRemoved(tuple(hashes), medium, group)
 
 
-class Traffic:
-    """Prompts of a few families in a small pool; now and then everything is reset."""
+def managed(
+    implementation: Implementation, num_blocks: int, policy: Policy | None = None
+) -> KVCacheManager:
+    """Make a manager of two groups, which tells events."""
+    groups = tuple(KVCacheGroup((f"layer.{i}",), spec) for i, spec in enumerate(SPECS))
+    cache = KVCacheConfig(num_blocks, groups)
+    members: dict[str, Any] = {"enable_events": True, "policy": policy or Policy()}
+    config = ManagerConfig(cache, 400, hash_seed="fleet", **members)
+    return implementation.create(config, check_invariants=False)
 
-    def __init__(
-        self,
-        implementation: Implementation,
-        random: Random,
-        *,
-        num_blocks: int,
-        policy: Policy | None = None,
-    ) -> None:
-        self.implementation, self.random = implementation, random
-        groups = tuple(KVCacheGroup((f"layer.{i}",), spec) for i, spec in enumerate(SPECS))
-        config = ManagerConfig(
-            KVCacheConfig(num_blocks, groups),
-            400,
-            enable_events=True,
-            hash_seed="fleet",
-            policy=policy or Policy(),
-        )
-        self.manager: KVCacheManager = implementation.create(config, check_invariants=False)
-        self.running: deque[Request] = deque()
-        self.count = 0
 
-    def step(self) -> tuple[Event, ...]:
-        """Add a request, free some, and return the events."""
-        self.act()
-        return self.manager.take_events()
-
-    def act(self) -> None:
-        """Do the same, but leave the events in the manager."""
-        random = self.random
-        self.manager.new_step_starts()
-        while self.running and random.random() < 0.5:
-            self.manager.free(self.running.popleft())
-        self._admit()
-        if random.random() < 0.02:
-            while self.running:
-                self.manager.free(self.running.popleft())
-            self.manager.reset_prefix_cache()
-
-    def _admit(self) -> None:
-        """Admit a prompt that shares a prefix with its family, or is one of its prompts."""
-        random, self.count = self.random, self.count + 1
+def traffic(
+    implementation: Implementation, manager: KVCacheManager, random: Random
+) -> Iterator[None]:
+    """Serve prompts that share a prefix with their family, step by step; reset now and then."""
+    running: deque[Request] = deque()
+    for number in itertools.count():
+        manager.new_step_starts()
+        is_reset = random.random() < 0.02
+        while running and (is_reset or random.random() < 0.5):
+            manager.free(running.popleft())
+        if is_reset:
+            manager.reset_prefix_cache()
         family, shared = random.randrange(20), 4 * random.randint(1, 15)
         tokens = [*range(family * 100, family * 100 + shared)]
-        tokens += [10_000 + self.count * 50 + i for i in range(random.choice([0, 3, 20]))]
-        request = self.implementation.make_request(
-            self.manager, RequestInput(f"r{self.count}", tokens)
-        )
-        hit = self.manager.get_computed_blocks(request)
+        tokens += [10_000 + number * 50 + i for i in range(random.choice([0, 3, 20]))]
+        request = implementation.make_request(manager, RequestInput(f"r{number}", tokens))
+        hit = manager.get_computed_blocks(request)
         length = hit.hit_length_tokens
-        blocks = self.manager.allocate_slots(
-            request,
-            len(tokens) - length,
-            num_new_computed_tokens=length,
-            new_computed_blocks=hit.blocks,
-        )
-        if blocks is not None:
+        options: Any = {"num_new_computed_tokens": length, "new_computed_blocks": hit.blocks}
+        if manager.allocate_slots(request, len(tokens) - length, **options) is not None:
             admitted(request, len(tokens))
-            self.running.append(request)
+            running.append(request)
+        yield
 
 
 def cached(snapshot: Snapshot) -> dict[FleetKey, int]:
