@@ -10,9 +10,9 @@ receives all calls in one method.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
-from functools import wraps
+from functools import partial, wraps
 from inspect import signature
 from operator import index
 from types import MappingProxyType
@@ -147,6 +147,13 @@ def asking(
         return ask(self, dict(arguments))
 
     return call
+
+
+def give_calls(proxy: type, declared: type, names: Iterable[str]) -> None:
+    """Give a class the calls declared there; each is passed to its `_call`, by name."""
+    for name in names:
+        ask = partial(lambda name, self, given: self._call(name, given), name)
+        setattr(proxy, name, asking(getattr(declared, name), ask))
 
 
 def _passed_on(name: str) -> Callable[..., Any]:

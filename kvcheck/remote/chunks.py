@@ -7,43 +7,20 @@ from functools import partial
 from inspect import signature
 from typing import Any, cast
 
-from kvcheck.play.calls import asking
+from kvcheck.play.calls import give_calls
 from kvcheck.remote.calls import Call, ProtocolViolation, known, unused
 from kvcheck.remote.connection import Connection
 from kvcheck.remote.operations import MESSAGES, OFFLOAD_RESULTS
 from kvcheck.remote.values import carried
 from kvspec.errors import InvalidArgumentError, UnsupportedError
-from kvspec.files.objects import Where, anything, boolean, list_of, members, object_of, text
 from kvspec.offload import (
     OPTIONS,
     Found,
-    OffloadCapabilities,
     OffloadConfig,
     OffloadImplementation,
     OffloadManager,
     WholeOffloadManager,
 )
-
-BOOLEANS = ("has_lower_tiers", "has_counts", "checks_calls", "has_lowest_places")
-NAMES = list_of(text)
-
-
-def encode_offload(offered: OffloadCapabilities) -> dict[str, Any]:
-    """Return the member `offload` of hello's reply."""
-    flags = {name: getattr(offered, name) for name in BOOLEANS}
-    return {**flags, "orders": sorted(offered.orders), "options": sorted(offered.options)}
-
-
-def decode_offload(value: object, where: Where) -> OffloadCapabilities:
-    """Decode that member; absent parts are as in `OffloadCapabilities`, unknown ones ignored."""
-    given = object_of(anything)(value, where)
-    flags, names = dict.fromkeys(BOOLEANS, boolean), dict.fromkeys(("orders", "options"), NAMES)
-    found = members(given, where, {}, {**flags, **names, **given})
-    checks: Mapping[str, Callable[[Any, Where], Any]] = {**flags, **names}
-    made = {n: checks[n](v, where.member(n)) for n, v in found.items() if n in checks}
-    sets = {name: frozenset(made[name]) for name in names if name in made}
-    return OffloadCapabilities(**{**made, **sets})
-
 
 # The server.
 
@@ -170,10 +147,4 @@ def _sent(name: str, value: Any) -> Any:
     return value.hex() if isinstance(value, bytes) else carried("keys", value)
 
 
-def _method(name: str) -> Callable[..., Any]:
-    declared = getattr(WholeOffloadManager, name)
-    return asking(declared, lambda self, given: self._call(name, given))
-
-
-for _name in OFFLOAD_RESULTS:
-    setattr(RemoteOffload, _name, _method(_name))
+give_calls(RemoteOffload, WholeOffloadManager, OFFLOAD_RESULTS)

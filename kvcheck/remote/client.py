@@ -9,16 +9,16 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from kvcheck.installed import installed_implementations
 from kvcheck.play.calls import asking
 from kvcheck.play.elsewhere import ElsewhereImplementation
-from kvcheck.remote.chunks import decode_offload, made_offload
+from kvcheck.remote.chunks import made_offload
 from kvcheck.remote.connection import Connection, Heard, Options
-from kvcheck.remote.index import RemoteIndex, decode_index_capabilities
+from kvcheck.remote.index import RemoteIndex
 from kvcheck.remote.manager import RemoteManager, RemoteRequest, manager_handle, own, sent_ids
-from kvcheck.remote.values import carried, encode_request
+from kvcheck.remote.values import carried, decode_parts, encode_request
 from kvspec.codec import encode_manager_config, field_of_member
 from kvspec.config import ManagerConfig
 from kvspec.errors import (
@@ -40,6 +40,8 @@ from kvspec.snapshot import Snapshot
 from kvspec.snapshot_codec import encode_snapshot
 from kvspec.specs import SPEC_TYPES, LayerSpec
 from kvspec.stats import PrefixCacheStats
+
+T = TypeVar("T")
 
 
 def connect(name: str) -> RemoteImplementation:
@@ -195,7 +197,7 @@ class RemoteImplementation(ElsewhereImplementation):
         """What its index has. UnsupportedError if it has none."""
         if self._connection.index is None:
             raise UnsupportedError("an index of engines", self.capabilities.name)
-        return decode_index_capabilities(self._connection.index)
+        return self._parts(IndexCapabilities, self._connection.index, "index")
 
     def make_prefix_index(
         self, *, removed_event_per: str = "copy", max_waiting: int = MOST_WAITING
@@ -237,6 +239,12 @@ class RemoteImplementation(ElsewhereImplementation):
         for _, inner in spec.layers:
             self._check_spec(inner)
 
+    def _parts(self, made: Callable[..., T], value: object, member: str) -> T:
+        try:
+            return decode_parts(made, value, member)
+        except FormatError as error:
+            raise self._connection.nonsense(str(error)) from None
+
     def _needs(self, feature: Feature) -> None:
         if feature not in self.capabilities.features:
             raise UnsupportedError(feature.value, self.capabilities.name)
@@ -248,10 +256,7 @@ class RemoteOffloads(RemoteImplementation):
     @property
     def offload_capabilities(self) -> OffloadCapabilities:
         """What the handshake says of them."""
-        try:
-            return decode_offload(self._connection.offload, Where("answer", field="offload"))
-        except FormatError as error:
-            raise self._connection.nonsense(str(error)) from None
+        return self._parts(OffloadCapabilities, self._connection.offload, "offload")
 
     def make_offload(self, config: OffloadConfig) -> OffloadManager:
         return made_offload(self.connection, config)

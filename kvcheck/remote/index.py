@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import fields
+from collections.abc import Mapping
 from inspect import signature
 from operator import index
 from typing import Any, get_type_hints
 
-from kvcheck.play.calls import asking
+from kvcheck.play.calls import give_calls
 from kvcheck.remote.connection import Connection
 from kvcheck.remote.values import carried
 from kvspec.errors import FormatError
@@ -35,32 +34,9 @@ from kvspec.fleet import (
     FleetKey,
     GroupPrefix,
     Heard,
-    IndexCapabilities,
     MediumCleared,
     PrefixIndex,
 )
-
-_LOCAL = frozenset({"is_stream", "has_replays", "checks_types"})
-"""Members of capabilities about what no message carries."""
-
-
-def encode_index_capabilities(can: IndexCapabilities) -> dict[str, Any]:
-    """Encode what differs from a whole index."""
-    values = {each.name: getattr(can, each.name) for each in fields(can) if each.name not in _LOCAL}
-    less = {n: each for n, each in values.items() if each != getattr(IndexCapabilities(), n)}
-    return {name: sorted(v) if isinstance(v, frozenset) else v for name, v in less.items()}
-
-
-def decode_index_capabilities(value: Mapping[str, Any]) -> IndexCapabilities:
-    """Decode the member `index` of hello's reply; unknown members are ignored."""
-    known = {each.name for each in fields(IndexCapabilities)} - _LOCAL
-    given: dict[str, Any] = {
-        name: frozenset(each) if isinstance(each, list) else each
-        for name, each in value.items()
-        if name in known
-    }
-    return IndexCapabilities(**given, checks_types=False)
-
 
 # Values, in both directions. A hash is hexadecimal text, or an int.
 
@@ -207,9 +183,10 @@ class RemoteIndex:
 
     @property
     def engines(self) -> tuple[str, ...]:
-        return tuple(self._call("engines", {}, list_of(text)))
+        return tuple(self._call("engines", {}))
 
-    def _call(self, name: str, given: Mapping[str, Any], check: Check[Any]) -> Any:
+    def _call(self, name: str, given: Mapping[str, Any]) -> Any:
+        check = list_of(text) if name == "engines" else RESULTS[name].read
         sent = {
             n: ARGUMENTS[n].write(v) if n in ARGUMENTS else carried(n, v) for n, v in given.items()
         }
@@ -221,10 +198,4 @@ class RemoteIndex:
             raise self._connection.nonsense(str(error)) from None
 
 
-def _method(name: str, result: Form) -> Callable[..., Any]:
-    declared = getattr(PrefixIndex, name)
-    return asking(declared, lambda self, given: self._call(name, given, result.read))
-
-
-for _name, _result in RESULTS.items():
-    setattr(RemoteIndex, _name, _method(_name, _result))
+give_calls(RemoteIndex, PrefixIndex, RESULTS)

@@ -10,16 +10,15 @@ from io import BufferedIOBase
 from typing import Any, BinaryIO
 
 from kvcheck.remote.calls import CALLS, Call, ProtocolViolation, Session
-from kvcheck.remote.chunks import OFFLOAD_CALLS, encode_offload
+from kvcheck.remote.chunks import OFFLOAD_CALLS
 from kvcheck.remote.codec import MessageStream, decode, encode
-from kvcheck.remote.index import encode_index_capabilities
 from kvcheck.remote.operations import (
     MESSAGES,
     OWNED_BY_SCHEDULER,
     PROTOCOL_VERSION,
     MessageShape,
 )
-from kvcheck.remote.values import encode_capabilities, encode_error, protocol_error
+from kvcheck.remote.values import encode_capabilities, encode_error, encode_parts, protocol_error
 from kvspec.errors import FormatError
 from kvspec.files.objects import (
     Where,
@@ -146,9 +145,9 @@ def hello(session: Session, args: Mapping[str, Any], where: Where) -> dict[str, 
     answer = {"protocol": PROTOCOL_VERSION, **encode_capabilities(made.capabilities)}
     if isinstance(made, FleetImplementation):
         can: IndexCapabilities = getattr(made, "index_capabilities", IndexCapabilities())
-        answer["index"] = encode_index_capabilities(can)
+        answer["index"] = encode_parts(can)
     if isinstance(made, OffloadImplementation):
-        answer["offload"] = encode_offload(made.offload_capabilities)
+        answer["offload"] = encode_parts(made.offload_capabilities)
     return {**answer, "pipelining": True}
 
 

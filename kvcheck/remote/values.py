@@ -7,8 +7,9 @@ raises TypeError or AttributeError for invalid ones.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from typing import Any, TypeVar
 
 from kvcheck.play.calls import content_of, input_of
 from kvspec.editions import FIRST
@@ -29,6 +30,7 @@ from kvspec.errors import (
 from kvspec.files.objects import (
     Check,
     Where,
+    anything,
     boolean,
     checked_members,
     hex_bytes,
@@ -54,6 +56,8 @@ NOT_SPOKEN = frozenset(
         *(Feature.HOLDING, Feature.BLOCK_FACTS),
     }
 )
+
+T = TypeVar("T")
 """Features that no message carries: code, shared memory, and what an engine does in its process."""
 
 _ARGUMENT = ("field", "value", "allowed")
@@ -294,3 +298,28 @@ def decode_request(value: object, where: Where) -> RequestInput:
 
 _SAMPLE = Shape(ResidencySample)
 encode_sample, decode_sample = _SAMPLE.write, _SAMPLE.read
+
+
+# What a server has beside a manager: an index of engines, offload managers.
+
+LOCAL: Mapping[str, bool] = {"is_stream": False, "has_replays": True, "checks_types": False}
+"""Members about what no message carries, as they are in another process."""
+
+
+def encode_parts(can: Any) -> dict[str, Any]:
+    """Encode the members of capabilities that differ from the default."""
+    values = {each.name: getattr(can, each.name) for each in fields(can) if each.name not in LOCAL}
+    less = {name: each for name, each in values.items() if each != getattr(type(can)(), name)}
+    return {name: sorted(v) if isinstance(v, frozenset) else v for name, v in less.items()}
+
+
+def decode_parts(made: Callable[..., T], value: object, member: str) -> T:
+    """Decode them from an answer; absent members are the default's, unknown ones ignored."""
+    where, usual = Where("answer", field=member), vars(made())
+    given: dict[str, Any] = {name: each for name, each in LOCAL.items() if name in usual}
+    for name, each in object_of(anything)(value, where).items():
+        if isinstance(usual.get(name), bool) and name not in LOCAL:
+            given[name] = boolean(each, where.member(name))
+        elif name in usual and name not in LOCAL:
+            given[name] = frozenset(list_of(text)(each, where.member(name)))
+    return made(**given)

@@ -17,16 +17,17 @@ from kvcheck.play.agreement import without_ids
 from kvcheck.play.compare import compare_values
 from kvcheck.remote.calls import Session
 from kvcheck.remote.child import Child, ChildFailure
-from kvcheck.remote.chunks import decode_offload
 from kvcheck.remote.codec import FRAMINGS, decode, encode
 from kvcheck.remote.connection import Options, hello_args
 from kvcheck.remote.operations import MESSAGES, check_hello
 from kvcheck.remote.server import answer
+from kvcheck.remote.values import decode_parts
 from kvspec.codec import encode_manager_config
 from kvspec.config import KVCacheConfig, KVCacheGroup, ManagerConfig
 from kvspec.errors import FormatError
 from kvspec.files.objects import Where, anything, checked_members, shown
 from kvspec.interface import Feature, Implementation
+from kvspec.offload import OffloadCapabilities
 from kvspec.policy import Policy
 from kvspec.specs import FullAttentionSpec
 
@@ -317,7 +318,7 @@ def tier_story(offered: Mapping[str, Any]) -> Iterator[Line]:
     """Yield a program for an offload manager, if one is offered: chunks a and b of a request."""
     if "offload" not in offered:
         return
-    able = decode_offload(offered["offload"], Where("answer", field="offload"))
+    able = decode_parts(OffloadCapabilities, offered["offload"], "offload")
     manager, (a, b) = {"manager": TIER}, ("61", "62")
     below = ["miss"] * able.has_lower_tiers
 

@@ -16,10 +16,9 @@ from kvcheck.discovery import find_implementation, find_offload
 from kvcheck.offload.life import Lower, Player
 from kvcheck.offload.suite import drawn, game_of
 from kvcheck.play.lives import judged
-from kvcheck.remote.chunks import decode_offload, encode_offload
 from kvcheck.remote.client import RemoteOffloads
+from kvcheck.remote.values import decode_parts, encode_parts
 from kvspec.errors import FormatError, RemoteError
-from kvspec.files.objects import Where
 from kvspec.offload import OffloadCapabilities, OffloadConfig
 from tests.remote.servers import serve
 from tests.source import ROOT
@@ -113,7 +112,7 @@ def test_what_hello_says_of_offload_managers_comes_back() -> None:
         OffloadCapabilities(),
         OffloadCapabilities(False, False, False, True, frozenset({"arc"}), frozenset({"quotas"})),
     ):
-        assert decode_offload(encode_offload(given), Where("hello")) == given
-    assert decode_offload({"later": 1}, Where("hello")) == OffloadCapabilities()
+        assert decode_parts(OffloadCapabilities, encode_parts(given), "offload") == given
+    assert decode_parts(OffloadCapabilities, {"later": 1}, "offload") == OffloadCapabilities()
     with pytest.raises(FormatError, match="orders"):
-        decode_offload({"orders": "lru"}, Where("hello"))
+        decode_parts(OffloadCapabilities, {"orders": "lru"}, "offload")
