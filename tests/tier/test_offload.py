@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -20,16 +19,17 @@ from kvcheck.play.lives import broken_by, judged
 from kvcheck.rules.notation.running import outcomes_of
 from kvcheck.rules.notation.shipped import shipped_stories
 from kvcheck.rules.notation.story import needs_ids
-from kvfast import eviction
-from kvfast import offload as fast
 from kvspec.errors import InvalidArgumentError
 from kvspec.offload import Found, OffloadConfig
 from kvspec.policy import Policy
+from tests.device.mistakes import planted
 from tests.planted import IN_VLLM, TABLES, report_of
+from tests.source import ROOT
 
 LIVES, MOST_LIVES = 150, 1500
 """Lives that are always played, and until a mistake is found."""
 PLANTED = TABLES["tier"][0]
+IN_KVFAST = planted(ROOT / "tests/tier/planted/chunks.diff")
 
 BY_EXAMPLE_ALONE = {
     "AnsweredStaysAwaited": "needs a tier full of what an answered request was told of",
@@ -119,25 +119,10 @@ def test_the_twins_agree_call_by_call(pytestconfig: pytest.Config) -> None:
     assert num_calls > (1_000_000 if is_deep else 5_000)
 
 
-@pytest.mark.parametrize(
-    ("name", "changed"),
-    [
-        ("may_leave", lambda chunk: chunk.writer is None and chunk.pins < 2 and not chunk.awaited),
-        ("may_leave", lambda chunk: chunk.writer is None and not chunk.pins),
-    ],
-)
-def test_an_off_by_one_in_kvfast_is_found(
-    name: str, changed: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(eviction, name, changed)
-    assert differing(LIVES)[0] is not None
-
-
-def test_a_use_that_is_forgotten_in_kvfast_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    use = fast.FastOffload._use
-    changed = lambda self, chunks, request: use(self, chunks[1:], request)  # noqa: E731
-    monkeypatch.setattr(fast.FastOffload, "_use", changed)
-    assert differing(LIVES)[0] is not None
+@pytest.mark.parametrize("mistake", IN_KVFAST, ids=lambda each: str(each.id))
+def test_an_off_by_one_in_kvfast_is_found(mistake: Mistake) -> None:
+    with mistake.make():
+        assert differing(2 * LIVES)[0] is not None
 
 
 def test_exactly_the_known_differences_are_accepted(
