@@ -12,7 +12,7 @@ import pytest
 import kvfast
 from kvcheck.cli import main
 from kvcheck.discovery import find_index
-from kvcheck.fleet.illegal import ILLEGAL, OF_TYPES
+from kvcheck.fleet.life import ILLEGAL, OF_TYPES
 from kvcheck.fleet.suite import RULES, WEIGHTS, drawn
 from kvcheck.fleet.suite import game_of as game_beside
 from kvcheck.mistakes import Mistake

@@ -37,12 +37,12 @@ from kvfast.fleet.wire import (  # noqa: E402 (the same)
     encode_batch,
     state_as_batch,
 )
-from tests.fleet.peer import (  # noqa: E402 (the same)
+from tests.fleet.views import (  # noqa: E402 (the same)
     PATIENCE_S,
+    Views,
     a_clock_is_set_back,
     no_peer_holds_a_view,
 )
-from tests.fleet.views import Views  # noqa: E402 (the same)
 
 HERE = "tcp://127.0.0.1:*"
 
