@@ -20,7 +20,7 @@ import socket
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -46,6 +46,7 @@ COUNTERS = re.compile(
     r"|request_success_total)\{([^}]*)\} (\S+)$",
     re.MULTILINE,
 )
+CHOICE = ("w5", "w6", "w7")
 SECONDS = 240.0
 AT_ONCE = 200
 LOG = "serving.log"
@@ -154,8 +155,8 @@ def ask(port: int, model: str, **members: Any) -> Any:
     return [choices, found["usage"]]
 
 
-def prompts(rng: Random, number: int) -> Iterator[dict[str, Any]]:
-    """Yield few beginnings with distinct tails; some with logprobs, some sampled twice."""
+def prompts(rng: Random, number: int, options: Collection[str]) -> Iterator[dict[str, Any]]:
+    """Yield few beginnings with distinct tails; some with logprobs, a choice, or sampled twice."""
     begins = [[rng.randrange(3, 900) for _ in range(200)] for _ in range(4)]
     for i in range(number):
         tail = [rng.randrange(3, 900) for _ in range(rng.randint(1, 60))]
@@ -164,6 +165,8 @@ def prompts(rng: Random, number: int) -> Iterator[dict[str, Any]]:
             "prompt": begins[i % 4][:cut] + tail,
             "max_tokens": rng.randint(1, 80),
             "logprobs": rng.choice((None, None, 2)),
+            **({"structured_outputs": {"choice": CHOICE}} if i % 10 == 5 else {}),
+            **({"priority": i % 3} if "priority" in options else {}),
             **({"n": 2, "temperature": 0.8, "seed": i} if i % 7 == 3 else {}),
         }
 
@@ -181,7 +184,9 @@ def served(folder: str, scheduler: str | None, options: list[str]) -> Served:
         pair = [ask(port, folder, prompt=[*range(n, n + 99), *range(3, 99)]) for n in (200, 400)]
         if pair[0] == pair[1]:
             raise RuntimeError("the model's outputs do not depend on its cache")
-        for members in prompts(Random(1), 60):
+        for number, members in enumerate(prompts(Random(1), 60, options)):
+            if number == 40:
+                urllib.request.urlopen(f"http://127.0.0.1:{port}/reset_prefix_cache", b"")
             if members.get("n") is None:  # else two start in one step, or in two
                 found.answers.append(ask(port, folder, **members))
         sleep(1)
@@ -193,16 +198,16 @@ def served(folder: str, scheduler: str | None, options: list[str]) -> Served:
             f"{name} {labels.replace(folder, 'MODEL')}": float(value)
             for name, labels, value in COUNTERS.findall(text)
         }
-        ask_together(port, folder, found)
+        ask_together(port, folder, found, options)
         heard.close(0)
     shadows = re.compile(r"^.*\[(?:shadow|mirror)\.py:.*$", re.MULTILINE)
     found.reports = shadows.findall((Path(folder) / LOG).read_text())
     return found
 
 
-def ask_together(port: int, folder: str, found: Served) -> None:
+def ask_together(port: int, folder: str, found: Served, options: Collection[str]) -> None:
     """Make many requests at once, then each alone; count those that fail or differ."""
-    asked = list(prompts(Random(2), AT_ONCE))
+    asked = list(prompts(Random(2), AT_ONCE, options))
     with ThreadPoolExecutor(64) as pool:
         many = [pool.submit(ask, port, folder, **each) for each in asked]
     for members, answer in zip(asked, many, strict=True):
@@ -223,6 +228,7 @@ def main() -> int:
     options += ["--kv-transfer-config", json.dumps(HOST)] if given.offload else []
     scheduler = given.scheduler or (SHADOW if given.shadow else KVFAST)
     os.environ |= {"HF_HUB_OFFLINE": "1", "PYTHONHASHSEED": "0", "VLLM_LOGGING_LEVEL": "INFO"}
+    os.environ["VLLM_SERVER_DEV_MODE"] = "1"  # else the cache cannot be reset
     os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
     with TemporaryDirectory() as folder:
         record = Path(folder) / "record.jsonl"
