@@ -13,13 +13,6 @@ import pytest
 from kvfast.engines.vllm.versions import is_since
 
 
-@pytest.fixture
-def scheduler(engine: Any, later: None) -> Any:
-    from vllm.v1.core.sched import scheduler
-
-    return scheduler
-
-
 @pytest.mark.usefixtures("followed")
 @pytest.mark.parametrize(("follower", "runner"), [("kvref", "0"), ("kvfast", "0"), ("kvfast", "1")])
 def test_a_shadow_finds_no_difference(
@@ -69,6 +62,7 @@ def always(answer: object) -> Callable[[Any], Callable[..., object]]:
     return lambda _: lambda *_: answer
 
 
+@pytest.mark.usefixtures("later")
 @pytest.mark.parametrize(
     ("setup", "member", "wrong", "said"),
     [
@@ -91,12 +85,13 @@ def test_a_mistake_in_033_is_found(
     setups: Any,
     engine: Any,
     monkeypatch: pytest.MonkeyPatch,
-    scheduler: Any,
     setup: str,
     member: str,
     wrong: Callable[[Any], object],
     said: str,
 ) -> None:
+    from vllm.v1.core.sched import scheduler
+
     of, call = member.split(".")
     owner = getattr(scheduler, of)
     monkeypatch.setattr(owner, call, wrong(getattr(owner, call)))
