@@ -200,7 +200,7 @@ class FastOffload:
                 break
             if may_leave(chunk) and not chunk.is_dirty:
                 old.append(chunk)
-        self._evict_whole(old)
+        self._evict(old)
         self._step += 1
 
     def _begin(self, tier: int, chunks: list[Chunk], *, is_promotion: bool) -> TierTransfer:
@@ -239,7 +239,7 @@ class FastOffload:
         chunks = [self.chunks[key] for key in listed if key in self.chunks]
         if any(chunk.pins or chunk.writer is not None for chunk in chunks):
             raise InvalidArgumentError("keys", list(keys), "not being copied")
-        self._evict_whole(chunks)
+        self._evict(chunks)
 
     def reset(self) -> None:
         """Drop all chunks, unless one is being copied (KV-TIER-18)."""
@@ -297,7 +297,7 @@ class FastOffload:
                 places.append(chunk.place)
             else:
                 heapq.heappush(self._free, chunk.place)
-        evicted = self._evict(leaving)
+        evicted = self._evict(leaving, frees=False)
         made = list(map(Chunk, keys, places, [writer] * len(keys), [tenant] * len(keys), uses))
         for chunk in made:
             self.chunks[chunk.key] = chunk
@@ -335,23 +335,21 @@ class FastOffload:
                 self._pin(chunk)
             self._stored.append((tier, chunks))
 
-    def _evict(self, chunks: Iterable[Chunk]) -> tuple[bytes, ...]:
-        """Forget them, but not their places."""
-        evicted = []
+    def _evict(self, chunks: Sequence[Chunk], *, frees: bool = True) -> tuple[bytes, ...]:
+        """Forget them and, unless others are given these, their places."""
+        self._leave(chunks, is_evicted=True, frees=frees)
+        keys = tuple([chunk.key for chunk in chunks])
+        if keys:
+            self._events.append(OffloadEvent(keys, is_removed=True))
+        return keys
+
+    def _leave(self, chunks: Iterable[Chunk], *, is_evicted: bool, frees: bool = True) -> None:
         for chunk in chunks:
             del self.chunks[chunk.key]
             self._owned[chunk.tenant] -= 1
-            self._ranks.leaves(chunk, is_evicted=True)
-            evicted.append(chunk.key)
-        if evicted:
-            self._events.append(OffloadEvent(tuple(evicted), is_removed=True))
-        return tuple(evicted)
-
-    def _evict_whole(self, chunks: Sequence[Chunk]) -> None:
-        """Forget them and their places."""
-        self._evict(chunks)
-        for chunk in chunks:
-            heapq.heappush(self._free, chunk.place)
+            self._ranks.leaves(chunk, is_evicted=is_evicted)
+            if frees:
+                heapq.heappush(self._free, chunk.place)
 
     def _use(self, chunks: Sequence[Chunk], request: Asking) -> None:
         for chunk in reversed(chunks):
@@ -377,10 +375,6 @@ class FastOffload:
         if keys:
             self._events.append(OffloadEvent(tuple(keys), is_removed=False))
 
-    def _drop(self, chunks: Iterable[Chunk]) -> None:
-        for chunk in chunks:
-            del self.chunks[chunk.key]
-            self._owned[chunk.tenant] -= 1
-            self._ranks.leaves(chunk, is_evicted=False)
-            self._num_pending -= 1
-            heapq.heappush(self._free, chunk.place)
+    def _drop(self, chunks: Sequence[Chunk]) -> None:
+        self._leave(chunks, is_evicted=False)
+        self._num_pending -= len(chunks)
