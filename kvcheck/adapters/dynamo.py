@@ -33,21 +33,16 @@ class DynamoUnavailableError(KVSpecError, ImportError):
     """Dynamo's runtime cannot be imported."""
 
 
-def load_tree() -> Any:
-    """Return the class `RadixTree`."""
+def tree() -> DynamoTrees:
+    """Return what makes the trees. Raises DynamoUnavailableError if it cannot be imported."""
     os.environ.setdefault("DYN_LOG", "error")  # it warns of every block that it does not find
     try:
-        return importlib.import_module("dynamo._core").RadixTree
+        return DynamoTrees(importlib.import_module("dynamo._core").RadixTree)
     except (ImportError, AttributeError) as error:
         raise DynamoUnavailableError(
             f"Dynamo cannot be imported ({type(error).__name__}: {error}); this adapter needs"
             " ai-dynamo-runtime 1.6: pip install ai-dynamo-runtime==1.6.1"
         ) from None
-
-
-def tree() -> DynamoTrees:
-    """Return what makes the trees. Raises DynamoUnavailableError if it cannot be imported."""
-    return DynamoTrees(load_tree())
 
 
 class DynamoTrees:
