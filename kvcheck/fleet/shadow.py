@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from kvcheck.fleet.engine import letter_of, start_of
@@ -42,7 +42,7 @@ class Line:
 
     `reason`: those that the last call follows from, the likeliest first. `why`: the rule by which a
     key is there or not; that of others is `origin`. `start`: the engine's start that its keys began
-    with, behind batch `since`; `starts`: those of later batches, by number.
+    with, behind batch `since`. `batches`: those that arrived, by number.
     """
 
     origin: str = "KV-FLEET-4"
@@ -50,17 +50,34 @@ class Line:
     start: int | None = None
     reason: Rules = ("KV-FLEET-4",)
     why: dict[FleetKey, str] = field(default_factory=dict)
-    starts: dict[int, int] = field(default_factory=dict)
+    batches: dict[int, Batch] = field(default_factory=dict)
 
     def begin(self, origin: str, since: int, start: int | None = None) -> None:
-        """Replace all keys by those after batch `since`."""
+        """Replace all keys by those after batch `since`, and what later ones say."""
         self.origin, self.since, self.start = origin, since, start
         self.why.clear()
+        for number in sorted(self.batches):
+            if number > since:
+                self.explain(self.batches[number])
+
+    def explain(self, batch: Batch, keys: Iterable[FleetKey] = ()) -> None:
+        """Note the rules of a batch's events; `keys`: those that are there before it."""
+        for event in batch.events:
+            if isinstance(event, AllBlocksCleared):
+                self.origin = "KV-FLEET-4"
+                self.why.clear()
+            elif isinstance(event, MediumCleared):
+                self.why.update(dict.fromkeys((*keys, *self.why), "KV-FLEET-12"))
+            else:
+                place = event.medium, event.group
+                named = ((*place, block_hash) for block_hash in event.block_hashes)
+                self.why.update(dict.fromkeys(named, "KV-FLEET-4"))
 
     def starts_until(self, number: int) -> set[int]:
         """Return the starts that the keys are of: several, if an engine restarts unseen."""
+        later = [batch for n, batch in self.batches.items() if self.since < n <= number]
         first = set() if self.start is None else {self.start}
-        return first | {each for n, each in self.starts.items() if self.since < n <= number}
+        return first | {start_of(batch.time_s) for batch in later}
 
 
 class Shadow(lives.Shadow):
@@ -75,8 +92,9 @@ class Shadow(lives.Shadow):
 
     def hear(self, who: str, batch: Batch) -> tuple[Heard, Rules]:
         """Take in a batch; return what `hear` returns, and the rules that say so."""
-        line = self.lines.setdefault(who, Line())
-        some_wait = who in self.model.engines and self.model.missing(who) is not None
+        line, is_known = self.lines.setdefault(who, Line()), who in self.model.engines
+        keys = self.model.state(who).keys if is_known else ()
+        some_wait = is_known and self.model.missing(who) is not None
         heard = self.model.hear(who, batch)
         if heard == Heard.RESTARTED:
             line = self.lines[who] = Line("KV-FLEET-5")
@@ -84,18 +102,11 @@ class Shadow(lives.Shadow):
         if heard == Heard.APPLIED:
             line.reason = rules(1, 3, 5) if some_wait else rules(4)
         if heard not in (Heard.KNOWN, Heard.FULL):
-            line.starts[batch.number] = start_of(batch.time_s)
-            line.why.update(self._reasons(who, batch))
+            line.batches[batch.number] = batch
+            line.explain(batch, keys)
+            cleared = [event for event in batch.events if isinstance(event, MediumCleared)]
+            self.tried["KV-FLEET-12"] += len(cleared)
         return heard, SAID_BY[heard]
-
-    def _reasons(self, who: str, batch: Batch) -> Iterator[tuple[FleetKey, str]]:
-        for event in batch.events:
-            if isinstance(event, MediumCleared):
-                self.tried["KV-FLEET-12"] += 1
-                yield from dict.fromkeys(self.lines[who].why, "KV-FLEET-12").items()
-            elif not isinstance(event, AllBlocksCleared):
-                for block_hash in event.block_hashes:
-                    yield (event.medium, event.group, block_hash), "KV-FLEET-4"
 
     def restore(self, who: str, state: EngineState) -> bool:
         line = self.lines.setdefault(who, Line())
