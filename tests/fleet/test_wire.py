@@ -282,6 +282,22 @@ def test_without_anybody_to_ask_a_gap_is_given_up(publisher: Publisher) -> None:
             view.catch_up("f")
 
 
+@pytest.mark.rule("KV-FLEET-11", "KV-FLEET-5")
+def test_an_engine_that_restarts_is_noticed(publisher: Publisher) -> None:
+    """Publish three batches to a view, and then restart with another content."""
+    for letter in b"abc":
+        publisher.publish([stored(bytes([letter]))])
+    with viewing(publisher) as view:
+        view.catch_up("e")
+        endpoint, replay = publisher.endpoint, publisher.replay
+        publisher.close()
+        with Publisher(PublisherOptions(endpoint, replay=replay)) as again:
+            again.publish([stored(b"z")])
+            assert view.catch_up("e")
+            assert {key[2] for key in view.index.state("e").keys} == {b"z"}
+            assert view.counts.restarts == 1
+
+
 @pytest.mark.rule("KV-FLEET-11")
 def test_silence_is_waited_for(publisher: Publisher) -> None:
     publisher.publish([stored(b"a")])
@@ -343,7 +359,7 @@ def test_a_mistake_on_the_way_is_found(mistake: Mistake) -> None:
 
 
 def everything_that_can_happen() -> None:
-    """Lose messages that a replay restores, or only a state."""
+    """Lose messages that a replay restores, or only a state, and restart."""
     with pytest.raises(WireError):
         decode_batch(bytes(8), packed(REMOVED).replace(b"GPU", b"G\xffU"))
     test_an_event_of_an_unknown_type_is_passed_over()
@@ -356,6 +372,8 @@ def everything_that_can_happen() -> None:
     known_at_moments(3_000, 15, kept=3)
     test_a_gap_is_healed_by_a_replay_or_a_state(1000)
     test_a_gap_is_healed_by_a_replay_or_a_state(1)
+    with Publisher(PublisherOptions(HERE, replay=HERE)) as publisher:
+        test_an_engine_that_restarts_is_noticed(publisher)
 
 
 @pytest.mark.deep
