@@ -123,13 +123,6 @@ GENERATED: Sequence[Quick | Slow] = (
         (PYTHON, "-m", "tests.examples.window"),
     ),
     Slow("cells", "tests/kills/cells.json", "up to an hour", (PYTHON, "-m", "tests.kills")),
-    Slow(
-        "outcomes",
-        "kvcheck/data/outcomes.json",
-        "minutes, or an hour with --again",
-        (PYTHON, "-m", "tests.judge.outcomes"),
-    ),
-    Slow("blame", "docs/BLAME.md", "seconds", (PYTHON, "-m", "tests.judge.accuracy")),
 )
 
 

@@ -2,8 +2,7 @@
 
 A difference shows in whichever call happens to reveal it: a window that frees one token early
 shows in the order of the free queue. So a rule is blamed by all directed checks about it, failed
-and passed (Ochiai's coefficient, as in spectrum-based fault localization), and by the known
-mistakes that fail the same checks, never by the call alone.
+and passed (Ochiai's coefficient, as in spectrum-based fault localization), never by the call alone.
 """
 
 from __future__ import annotations
@@ -47,27 +46,11 @@ class Suspect:
     num_passed: int
 
 
-@dataclass(frozen=True)
-class Neighbour:
-    """A known mistake that fails some of the same checks. `likeness`: 1 if all, in the same way."""
-
-    mistake: str
-    rules: tuple[str, ...]
-    likeness: float
-
-
-SAME = 0.999
-"""Likeness from which a mistake fails the same checks in the same way."""
-
-
-def suspects(
-    evidence: Sequence[Evidence], neighbours: Sequence[Neighbour] = ()
-) -> tuple[Suspect, ...]:
+def suspects(evidence: Sequence[Evidence]) -> tuple[Suspect, ...]:
     """Rank the rules that failed checks are about or name, the most suspicious first.
 
-    First those of mistakes that fail the same checks in the same way. Of others counts how far the
-    failed checks are theirs (Ochiai), half the share of violations that name them (a crash names
-    whatever was called), and how like the subject the likest mistake is that breaks them.
+    How far the failed checks are theirs counts (Ochiai), and half the share of violations that name
+    them; a crash names whatever was called.
     """
     failed: Counter[str] = Counter()
     passed: Counter[str] = Counter()
@@ -79,25 +62,9 @@ def suspects(
     for rule, name in kinds:
         if name not in CRASHES and rule != PROTOCOL:
             score[rule] += 0.5 / len(kinds)
-    likest: dict[str, float] = {}
-    for near in neighbours:
-        for number, rule in enumerate(near.rules, 1):
-            likest[rule] = max(likest.get(rule, 0.0), near.likeness**2 / number)
-    for rule, likeness in likest.items():
-        score[rule] += likeness
-    twins = {each.rules[0] for each in neighbours if each.likeness >= SAME}
     first = {rule: n for n, rule in enumerate(r for each in evidence for r in each.rules)}
     found = (Suspect(rule, ochiai.get(rule, 0.0), failed[rule], passed[rule]) for rule in score)
-    return tuple(
-        sorted(
-            found,
-            key=lambda each: (
-                each.rule not in twins,
-                -score[each.rule],
-                first.get(each.rule, 0),
-            ),
-        )
-    )
+    return tuple(sorted(found, key=lambda each: (-score[each.rule], first.get(each.rule, 0))))
 
 
 def blamed(

@@ -1,8 +1,8 @@
 """The fault dictionary: known mistakes that behave exactly as the subject does.
 
 Operations that the subject fails are played on the reference with one mistake each, first those
-that fail the same directed checks (`kvcheck.judge.outcomes`). A mistake that gives the same wrong
-results in each of them says more than any rule: it shows the defect.
+of the rules that are suspected most. A mistake that gives the same wrong results in each of them
+says more than any rule: it shows the defect.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from kvcheck.judge.blame import Kind, Neighbour, Suspect
+from kvcheck.judge.blame import Kind, Suspect
 from kvcheck.judge.options import Options
 from kvcheck.judge.parts import answer
 from kvcheck.judge.sides import Sides
@@ -23,7 +23,7 @@ from kvcheck.rules.directed import Example, find_example
 from kvspec.interface import Implementation
 
 MOST_STORIES = 8
-MOST_MISTAKES, MOST_ALIKE = 80, 40
+MOST_MISTAKES = 80
 SECONDS = 20.0
 IMPLEMENTATIONS = ("manager", "planner", "steps")
 """Kinds of mistakes that are built as an implementation."""
@@ -40,7 +40,7 @@ class Likeness:
 
 def likenesses(
     violations: Sequence[Violation],
-    near: Sequence[Neighbour],
+    ranked: Sequence[Suspect],
     mistakes: Iterable[Mistake],
     oracle: Implementation,
     options: Options,
@@ -52,7 +52,7 @@ def likenesses(
     stories = stories_of(violations)
     deadline = math.inf if options.budget.is_counted else time.monotonic() + SECONDS
     found: list[Likeness] = []
-    for mistake in candidates(mistakes, near, violations)[:MOST_MISTAKES]:
+    for mistake in candidates(mistakes, ranked, violations)[:MOST_MISTAKES]:
         if not stories or time.monotonic() >= deadline:
             break
         made = mistake.make()
@@ -75,14 +75,15 @@ def stories_of(violations: Iterable[Violation]) -> tuple[Violation, ...]:
 
 
 def candidates(
-    mistakes: Iterable[Mistake], near: Sequence[Neighbour], violations: Iterable[Violation]
+    mistakes: Iterable[Mistake], ranked: Sequence[Suspect], violations: Iterable[Violation]
 ) -> list[Mistake]:
-    """Return mistakes that fail the same checks, the likest first, then those about named rules."""
-    among = {mistake.id: mistake for mistake in mistakes}
-    like = [among[each.mistake] for each in near if each.mistake in among][:MOST_ALIKE]
-    named = {violation.rule for violation in violations}
-    about = (each for each in among.values() if each.rules[0] in named)
-    return list({each.id: each for each in (*like, *about)}.values())
+    """Return mistakes of suspects, the most suspicious first, then of rules that are named."""
+    named = (*(suspect.rule for suspect in ranked), *(each.rule for each in violations))
+    place = {rule: number for number, rule in enumerate(dict.fromkeys(named))}
+    first = {
+        m: min((place[rule] for rule in m.rules if rule in place), default=-1) for m in mistakes
+    }
+    return sorted((m for m in first if first[m] >= 0), key=lambda m: first[m])
 
 
 def known_of(oracle: str) -> tuple[Mistake, ...]:

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from kvcheck.judge.blame import Evidence, Kind, Suspect, cause_of, suspects
 from kvcheck.judge.coverage import always_checked, exercised
 from kvcheck.judge.findings import DIRECTED, RANDOM
-from kvcheck.judge.outcomes import neighbours
 from kvcheck.play.left_out import LeftOut
 from kvcheck.play.verdicts import Level, Violation
 from kvspec.interface import Capabilities
@@ -56,8 +55,8 @@ class Ledger:
 
     @property
     def ranked(self) -> tuple[Suspect, ...]:
-        """Return the rules with failed checks, ranked by these and by like mistakes."""
-        return suspects(self.evidence, neighbours(self.evidence))
+        """Return the rules with failed checks, the most suspicious first."""
+        return suspects(self.evidence)
 
     @property
     def in_doubt(self) -> frozenset[str]:

@@ -16,7 +16,6 @@ from kvcheck.judge.inside_programs import inside_programs
 from kvcheck.judge.ledger import Ledger
 from kvcheck.judge.options import ENDLESS, Options, judged
 from kvcheck.judge.outcome import Reached, Report
-from kvcheck.judge.outcomes import neighbours
 from kvcheck.judge.parts import Answer
 from kvcheck.judge.sides import Find, Sides
 from kvcheck.play import watchdog
@@ -119,8 +118,8 @@ class Suite:
         if not raw or self.oracle is None:
             return ()
         self._tell("looking up", None, "known mistakes that behave so")
-        near, among = neighbours(self.found.evidence), known_of(self.options.oracle)
-        return likenesses(raw, near, among, self.oracle, self.options)
+        among = known_of(self.options.oracle)
+        return likenesses(raw, self.found.ranked, among, self.oracle, self.options)
 
     def _blamed(
         self, found: tuple[Likeness, ...]

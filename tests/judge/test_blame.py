@@ -15,11 +15,11 @@ import kvref
 from kvcheck.discovery import find_implementation
 from kvcheck.judge import suite
 from kvcheck.judge.applying import rule_outcomes
-from kvcheck.judge.blame import Evidence, Neighbour, blamed, suspects
+from kvcheck.judge.blame import Evidence, Suspect, blamed, suspects
 from kvcheck.judge.causes import MOST_WAYS, smallest_first, ways_told
 from kvcheck.judge.evidence import write_record, write_records
 from kvcheck.judge.expected import findings
-from kvcheck.judge.faults import known_of, likenesses
+from kvcheck.judge.faults import candidates, known_of, likenesses
 from kvcheck.judge.ledger import Ledger
 from kvcheck.judge.options import BUDGETS, Budget, Options
 from kvcheck.judge.outcome import Report, Verdict
@@ -103,9 +103,19 @@ def test_a_known_mistake_is_recognized_and_its_rule_leads(report: Report) -> Non
 
 def test_a_mistake_that_behaves_otherwise_is_not_named(report: Report) -> None:
     options, oracle = report.options, find_implementation("kvref")
-    other = find("HandsOutBackwards")
-    near = [Neighbour(other.id, other.rules, 1.0)]
-    assert not likenesses(report.violations, near, [other], oracle, options)
+    mine, other = find("SkipsOneTokenLess"), find("HandsOutBackwards")
+    ranked = [Suspect(each.rules[0], 1.0, 1, 0) for each in (mine, other)]
+    found = likenesses(report.violations, ranked, [other, mine], oracle, options)
+    assert [each.mistake.id for each in found] == [mine.id]
+
+
+def test_mistakes_of_what_is_suspected_most_are_tried_first() -> None:
+    ranked = [Suspect("KV-SW-2", 1.0, 1, 0), Suspect("KV-SW-1", 0.5, 1, 1)]
+    order = ["KV-SW-2", "KV-SW-1", KIND[0]]
+    tried = candidates(known_of("kvref"), ranked, [violation(KIND)])
+    places = [min(order.index(r) for r in each.rules if r in order) for each in tried]
+    assert places == sorted(places)
+    assert set(places) == {0, 1, 2}
 
 
 def test_ctrl_c_while_mistakes_are_looked_up_keeps_the_report(
