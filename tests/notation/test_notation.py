@@ -104,6 +104,13 @@ def test_what_is_none_of_the_notation_is_said_so(case: Case) -> None:
     case.expect([str(caught.value)])
 
 
+def test_what_is_left_out_has_a_usual_size() -> None:
+    text = "== KV-SW-1\npool; window\nnew r\nr.num_tokens -> 80\nallocate_slots r 80\n"
+    text += "remove_skipped_blocks r 15\nblocks r -> [- - 3..20]\n"
+    assert outcome(text).violation is None
+    assert outcome(text.replace("r 15", "r 14")).violation is not None  # a window of 8
+
+
 def test_a_word_for_a_number_breaks_a_rule() -> None:
     assert outcome("== KV-SW-1\npool 6; full of four\n").violation is not None
 

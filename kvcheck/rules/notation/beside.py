@@ -10,6 +10,7 @@ from kvcheck.hazards.checker import HazardChecker
 from kvcheck.hazards.lines import line_of
 from kvcheck.play.left_out import LeftOut
 from kvcheck.rules.judging import NotationError
+from kvcheck.rules.notation.setting import ROOMY
 from kvcheck.rules.notation.values import Name
 from kvcheck.rules.notation.words import AtHand, call_named
 from kvspec.blocks import KVCacheBlocks
@@ -110,7 +111,7 @@ class Beside:
         ]
         return [[engine, n] for engine, n in self.the_index().hits(asked, **options).items()]
 
-    def do_tier(self, num_blocks: int) -> None:
+    def do_tier(self, num_blocks: int = ROOMY) -> None:
         """Make a tier with this many host blocks for the current manager."""
         if not isinstance(self.hand.bench.subject, TieredImplementation):
             raise LeftOut("a host tier")

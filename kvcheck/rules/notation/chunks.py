@@ -10,6 +10,7 @@ from kvcheck.offload.life import Lower
 from kvcheck.play.left_out import LeftOut
 from kvcheck.rules.bench import Bench
 from kvcheck.rules.judging import NotationError
+from kvcheck.rules.notation.setting import ROOMY
 from kvcheck.rules.notation.values import Name
 from kvcheck.rules.notation.words import call_named
 from kvspec.offload import (
@@ -35,7 +36,7 @@ class Chunks:
         self.begun: set[str] = set()
         self.options = frozenset[str]()
 
-    def do_chunks(self, num_chunks: Any, *, lower: int = 0, **members: Any) -> None:
+    def do_chunks(self, num_chunks: Any = ROOMY, *, lower: int = 0, **members: Any) -> None:
         """Make a first tier of so many places, in front of `lower` others."""
         subject: Any = self.bench.subject
         if not isinstance(subject, OffloadImplementation):

@@ -18,7 +18,7 @@ from kvspec.specs import LayerSpec
 def spec_of(words: Sequence[Any], sizes: Mapping[str, Mapping[str, Any]]) -> tuple[LayerSpec, bool]:
     """Return the spec of `window 6 of 4 eagle`, and whether it is an eagle group.
 
-    Without `of` blocks have 4 tokens; in a plan 16, and windows and chunks 128.
+    Without `of` blocks have 4 tokens, windows and chunks 8; in a plan 16 and 128.
     """
     plain, members = parted(words)
     if plain and isinstance(plain[0], Name) and plain[0].word in KINDS:
@@ -28,8 +28,8 @@ def spec_of(words: Sequence[Any], sizes: Mapping[str, Mapping[str, Any]]) -> tup
         rest = [getattr(each, "word", "none" if each is None else each) for each in plain[1:]]
         if member and rest and rest[0] not in ("of", "eagle"):
             members = {member: rest.pop(0), **members}
-        elif sizes is PLANNED and member in ("sliding_window", "attention_chunk_size"):
-            members.setdefault(member, 128)
+        elif member in ("sliding_window", "attention_chunk_size"):
+            members.setdefault(member, 128 if sizes is PLANNED else 8)
         if rest[:1] != ["of"]:
             rest = ["of", 16 if sizes is PLANNED else 4, *rest]
         if rest[2:] in ([], ["eagle"]):

@@ -28,6 +28,8 @@ ANSWERS_WITH_BLOCKS = frozenset(
 )
 """Calls that return block ids: compared at level identity, null or not below it."""
 
+ROOMY_TOKENS = "ABCDEFGHIJKLMNOPQRST"
+"""Of a request whose tokens do not matter: `new r`."""
 ASKED = """
 queue references cached cached_ids keys lookup covered written popped reserved counts has_taken
 ranks step_keys entries need own_hits take_events num_free_blocks take_new_block_ids
@@ -166,7 +168,7 @@ class Verbs:
         return tokens_of(_flat(words), groups[0].spec.block_size if groups else 1)
 
     def do_new(self, name: Name, *tokens: Any, **content: Any) -> None:
-        """Make a request of these prompt tokens.
+        """Make a request of these prompt tokens; without any, of twenty blocks.
 
         `lora`: name, or name, id and path. `items`: identifier, offset, length each. `embeddings`:
         the bytes as hex, and how many of them a token has.
@@ -181,7 +183,7 @@ class Verbs:
             data, bytes_per_token = content.pop("embeddings")
             embeddings = PromptEmbeddings(bytes.fromhex(data), bytes_per_token)
             content["prompt_embeddings"] = embeddings
-        made = self.on.request(name.word, self.tokens(tokens), **content)
+        made = self.on.request(name.word, self.tokens(tokens or (ROOMY_TOKENS,)), **content)
         self.requests[name.word] = made
 
     def do_start(self, name: Name, *tokens: Any, **content: Any) -> None:
