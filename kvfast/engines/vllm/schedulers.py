@@ -74,7 +74,7 @@ class OnKvfast(HashesRequests):
             plan = own(throttle_prefills)
         else:
             self.num_steps_batched += 1
-        self.kv_cache_manager.planned.clear()
+        self.batched_steps.manager.planned.clear()
         return plan
 
     def update_from_output(self, scheduler_output: Any, model_runner_output: Any) -> Any:
