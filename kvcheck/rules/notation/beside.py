@@ -48,9 +48,9 @@ class Beside:
         self.hazards: HazardChecker | None = None
 
     def do_hazards(self, **sizes_tokens: int) -> None:
-        """Begin a record of copies between pools with blocks of this size, in tokens."""
+        """Begin a record of copies between pools with blocks of this size, 4 tokens by default."""
         self.hazards = HazardChecker()
-        self.issue("pools", **sizes_tokens)
+        self.issue("pools", **{"gpu": 4, "host": 4, **sizes_tokens})
 
     def issue(self, op: str, **members: Any) -> list[str]:
         """Take in a line of that record; return the rules it breaks, each with the block."""

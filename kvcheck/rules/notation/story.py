@@ -44,7 +44,7 @@ class Story:
     @property
     def is_of_copies(self) -> bool:
         """Whether it is a record of copies (KV-HAZ-*), which no implementation takes part in."""
-        return bool(self.lines) and self.lines[0].text.startswith("hazards ")
+        return bool(self.lines) and self.lines[0].text.split()[0] == "hazards"
 
     def played_lines(self) -> Iterator[tuple[str, Sequence[Line]]]:
         """Yield the lines once for each row of its table, names replaced; "" without a table."""
