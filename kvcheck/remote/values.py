@@ -56,10 +56,9 @@ NOT_SPOKEN = frozenset(
         *(Feature.HOLDING, Feature.BLOCK_FACTS),
     }
 )
-
-T = TypeVar("T")
 """Features that no message carries: code, shared memory, and what an engine does in its process."""
 
+T = TypeVar("T")
 _ARGUMENT = ("field", "value", "allowed")
 ERRORS: Mapping[type[KVSpecError], tuple[str, ...]] = {
     PageSizeError: (*_ARGUMENT, "layer", "wanted"),
