@@ -14,7 +14,7 @@ import traceback
 from importlib.metadata import EntryPoint, entry_points
 
 from kvcheck.installed import GROUP, installed_implementations
-from kvcheck.offload.suite import OffloadAlone
+from kvcheck.offload.alone import OffloadAlone
 from kvcheck.tree.blocks import BlockTrees
 from kvspec.errors import UnknownImplementationError
 from kvspec.fleet import FleetImplementation

@@ -11,7 +11,8 @@ from typing import Any
 from kvcheck.cli._support import fail, output_console, say, write_json
 from kvcheck.discovery import ORACLE, find_index, find_offload, find_tree
 from kvcheck.fleet.suite import game_of as index_game
-from kvcheck.offload.suite import RULES, OffloadAlone
+from kvcheck.offload.alone import OffloadAlone
+from kvcheck.offload.suite import RULES
 from kvcheck.offload.suite import game_of as offload_game
 from kvcheck.play.lives import Finding, Game, LivesReport, judged
 from kvcheck.rulebook import rule_sentences, titled

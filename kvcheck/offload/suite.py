@@ -5,20 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from random import Random
-from typing import Any, NoReturn
+from typing import Any
 
 from kvcheck.offload.life import Life, Move, Player
 from kvcheck.play.lives import Game, simpler
-from kvspec.editions import EDITIONS
-from kvspec.errors import UnsupportedError
-from kvspec.interface import Capabilities
-from kvspec.offload import (
-    CALLS,
-    OffloadCapabilities,
-    OffloadConfig,
-    OffloadImplementation,
-    OffloadManager,
-)
+from kvspec.offload import CALLS, OffloadCapabilities, OffloadImplementation
 
 RULES = tuple(f"KV-TIER-{number}" for number in range(9, 34))
 """Rules that lives judge."""
@@ -142,27 +133,3 @@ def _smaller(life: Life) -> Iterator[Life]:
 def _plainer(move: Move) -> Iterator[Move]:
     for keys in (move.keys[:-1], move.keys[1:]) if len(move.keys) > 1 else ():
         yield replace(move, keys=keys)
-
-
-class OffloadAlone:
-    """See `kvspec.interface.Implementation`: a KV-cache manager is an UnsupportedError."""
-
-    planner = None
-
-    def __init__(self, inner: OffloadImplementation) -> None:
-        self.inner = inner
-        name = str(getattr(inner, "name", type(inner).__name__))
-        nothing = frozenset[Any]()
-        self.capabilities = Capabilities(name, "0", nothing, nothing, nothing, edition=EDITIONS[-1])
-
-    @property
-    def offload_capabilities(self) -> OffloadCapabilities:
-        return self.inner.offload_capabilities
-
-    def make_offload(self, config: OffloadConfig) -> OffloadManager:
-        return self.inner.make_offload(config)
-
-    def _refuse(self, *_: object, **__: object) -> NoReturn:
-        raise UnsupportedError("KV-cache managers", self.capabilities.name)
-
-    create = make_request = append_tokens = make_hit_rate_window = clone = restore = _refuse
