@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 from kvcheck.adapters.nanovllm.library import Library
-from kvcheck.adapters.nanovllm.manager import NanoManager, NanoRequest, own_request
-from kvcheck.adapters.small import SmallImplementation
+from kvcheck.adapters.nanovllm.manager import NanoManager, NanoRequest
+from kvcheck.adapters.small import SmallImplementation, owned
 from kvcheck.tools.bench.calls import CHUNK, REPLAY_PHASES, Calls
 from kvspec.config import ManagerConfig
 from kvspec.errors import UnsupportedError
@@ -46,7 +46,7 @@ class NanoImplementation(SmallImplementation):
     ) -> None:
         check_token_ids(token_ids)
         for token in token_ids:
-            own_request(request).inner.append_token(token)
+            owned(request, NanoRequest).inner.append_token(token)
 
     def bench_calls(self, manager: KVCacheManager) -> Calls:
         """Return nano-vllm's own calls, which `kvspec bench` times instead of this adapter's."""

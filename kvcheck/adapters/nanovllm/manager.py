@@ -46,7 +46,7 @@ class NanoManager(SmallManager):
 
     def get_computed_blocks(self, request: Request) -> PrefixHit:
         """Return the longest cached prefix if the request fits now."""
-        own = own_request(request)
+        own = owned(request, NanoRequest)
         length = max(self.inner.can_allocate(own.inner), 0)
         own.last_hit = [block + 1 for block in self._cached_blocks(own.inner, length)]
         return PrefixHit(KVCacheBlocks((tuple(own.last_hit),)), length * self.block_size)
@@ -95,8 +95,4 @@ class NanoManager(SmallManager):
         return True
 
     def free(self, request: Request) -> None:
-        self.inner.deallocate(own_request(request).inner)
-
-
-def own_request(request: object) -> NanoRequest:
-    return owned(request, NanoRequest)
+        self.inner.deallocate(owned(request, NanoRequest).inner)

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 from kvcheck.adapters.sglang.engine import load_modules
-from kvcheck.adapters.sglang.manager import SGLangManager, SGLangRequest, own_request
-from kvcheck.adapters.small import SmallImplementation
+from kvcheck.adapters.sglang.manager import SGLangManager, SGLangRequest
+from kvcheck.adapters.small import SmallImplementation, owned
 from kvcheck.tools.bench.calls import (
     ADMIT,
     ALLOCATE,
@@ -71,7 +71,7 @@ class SGLangImplementation(SmallImplementation):
         self, manager: KVCacheManager, request: Request, token_ids: Sequence[int]
     ) -> None:
         check_token_ids(token_ids)
-        own_request(request).inner.output_ids.extend(token_ids)
+        owned(request, SGLangRequest).inner.output_ids.extend(token_ids)
 
     def bench_calls(self, manager: KVCacheManager) -> Calls:
         """Return SGLang's own calls, which `kvspec bench` times instead of this adapter's."""

@@ -54,7 +54,7 @@ class SGLangManager(SmallManager):
 
     def get_computed_blocks(self, request: Request) -> PrefixHit:
         """Return the longest cached prefix, and keep it on a waiting request for its admission."""
-        own = own_request(request)
+        own = owned(request, SGLangRequest)
         matched = own.inner
         with self.engine.active():
             if matched.kv.holds_kv:  # its row stays as it is
@@ -148,7 +148,7 @@ class SGLangManager(SmallManager):
         )
 
     def free(self, request: Request) -> None:
-        own = own_request(request)
+        own = owned(request, SGLangRequest)
         if not own.inner.kv.holds_kv:
             return
         with self.engine.active():
@@ -175,7 +175,3 @@ class SGLangManager(SmallManager):
     def _pages(self, slots: Any) -> list[int]:
         """Return the page of each `block_size` slots."""
         return [int(slot) // self.block_size for slot in slots[:: self.block_size]]
-
-
-def own_request(request: object) -> SGLangRequest:
-    return owned(request, SGLangRequest)
