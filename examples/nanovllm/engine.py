@@ -16,7 +16,7 @@ from typing import Any
 from zlib import crc32
 
 import kvfast
-from kvcheck.adapters.nanovllm.library import without_init
+from kvcheck.adapters.nanovllm import without_init
 from kvspec.blocks import KVCacheBlocks
 from kvspec.config import KVCacheConfig, KVCacheGroup, ManagerConfig
 from kvspec.policy import Policy

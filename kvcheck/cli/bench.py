@@ -40,8 +40,6 @@ from kvcheck.tools.replay.trace import select
 
 PEERS: Mapping[str, str] = {
     "vllm": "kvcheck.adapters.vllm:implementation",
-    "sglang": "kvcheck.adapters.sglang:implementation",
-    "nano-vllm": "kvcheck.adapters.nanovllm:implementation",
 }
 
 REPLAY_BLOCKS = 131_072

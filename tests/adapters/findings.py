@@ -34,7 +34,6 @@ SUBJECTS: Mapping[str, str] = MappingProxyType(
     {
         "vllm": "vLLM",
         "vllm-0.33": "vLLM",
-        "sglang": "SGLang",
         "nano-vllm": "nano-vllm bb823b3",
     }
 )

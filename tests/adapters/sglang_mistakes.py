@@ -45,7 +45,6 @@ SUBJECTS: Mapping[str, str] = MappingProxyType(
         "sglang.trees:kept_in_session": "the same; a request may keep a match's state",
         "sglang.trees:sessions": "as `python_core`, what sessions have stored is evicted last",
         "sglang.trees:host": "full attention with HiCache, which writes through",
-        "sglang:implementation": "the accounts alone, by the calls of a manager of blocks",
         "nanovllm:implementation": "the accounts of nano-vllm's manager",
     }
 )

@@ -7,7 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from kvcheck.adapters import dynamo, lmcache, minisglang, nanovllm, sglang, vllm
+from kvcheck.adapters import dynamo, lmcache, minisglang, nanovllm, vllm
+from kvcheck.adapters.sglang import trees
 from kvcheck.discovery import find_implementation
 from kvspec.errors import KVSpecError, UnknownImplementationError
 
@@ -36,9 +37,8 @@ def nothing_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     "factory",
     [
         vllm.implementation,
-        sglang.implementation,
-        sglang.python_core,
-        sglang.plain_radix_cache,
+        trees.rust_core,
+        trees.plain_radix_cache,
         nanovllm.implementation,
         dynamo.tree,
         minisglang.trees,

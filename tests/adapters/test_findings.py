@@ -79,7 +79,6 @@ def test_a_report_is_kept_without_what_can_be_had_again() -> None:
 ASKED: dict[str, tuple[str, str, str]] = {
     "vllm": ("kvcheck.adapters.vllm:scheduler_view", "identity", "default"),
     "vllm-0.33": ("kvcheck.adapters.vllm:scheduler_view", "identity", "vllm-0.33"),
-    "sglang": ("kvcheck.adapters.sglang:implementation", "safety", "default"),
     "nano-vllm": ("kvcheck.adapters.nanovllm:implementation", "safety", "default"),
 }
 

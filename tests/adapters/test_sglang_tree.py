@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from kvcheck.adapters.sglang import SGLangUnavailableError, engine, trees
+from kvcheck.adapters.sglang import engine, trees
+from kvcheck.adapters.sglang.engine import SGLangUnavailableError
 from kvcheck.play.lives import judged
 from kvcheck.tree.suite import game_of
 from kvspec.errors import InvalidArgumentError

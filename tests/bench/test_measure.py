@@ -146,20 +146,6 @@ def test_what_differed_first_is_told_even_if_the_round_ended_later_for_another_r
     assert phases <= {HASH, LOOK_UP}  # the first of a round differs from none
 
 
-def test_one_that_names_blocks_in_its_own_way_is_held_to_lengths_only() -> None:
-    clock = FakeClock()
-
-    def own(change: Callable[[Calls], Calls]) -> Toy:
-        return single(clock, lambda calls: replace(change(calls), has_own_names=True))
-
-    renamed = own(lambda calls: toys.other_blocks(toys.other_hashes(calls)))
-    found = measured(SMALL, whole=Toy(clock), renamed=renamed).measurements
-    assert all("renamed" in each.rounds_ns for each in found)
-    for change, phase in ((toys.shorter_hits, LOOK_UP), (toys.keeps_blocks, FREE)):
-        caught = refused(SMALL, whole=Toy(clock), less=own(change))
-        assert caught.phase in (phase, f"{phase}, lengths")
-
-
 def test_what_would_take_too_long_is_left_out_with_all_that_is_larger(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -52,8 +52,8 @@ _MODULES: Mapping[str, str] = {
     "utils": "sglang.srt.utils.common",
 }
 
-MAX_TOKENS = 4096
-"""Tokens of a request, at most."""
+MAX_TOKENS, MAX_ROWS = 4096, 32
+"""Tokens of a request, and requests that may run without states, at most."""
 
 
 class SGLangUnavailableError(KVSpecError, ImportError):
@@ -76,8 +76,6 @@ class Options:
     - `in_session`: each request is one of a session.
     - `has_host`: nodes are copied to the host (HiCache).
     - `keeps_sessions`: what sessions have stored is evicted last.
-    - `is_caching`: the tree keeps what requests have computed.
-    - `num_rows`, `max_tokens`: requests that may run without states, and the longest one.
     """
 
     core: str = "python"
@@ -85,9 +83,6 @@ class Options:
     in_session: bool = False
     keeps_sessions: bool = False
     has_host: bool = False
-    is_caching: bool = True
-    num_rows: int = 32
-    max_tokens: int = MAX_TOKENS
 
     @property
     def states_per_request(self) -> int:
@@ -152,10 +147,9 @@ class Engine:
 
     def _make_rows(self) -> Any:
         """Make as many rows as there may be running requests."""
-        longest = self.options.max_tokens
-        common = {"max_context_len": longest, "device": "cpu", "enable_memory_saver": False}
+        common = {"max_context_len": MAX_TOKENS, "device": "cpu", "enable_memory_saver": False}
         if not self.config.num_states:
-            return self.m.pools.ReqToTokenPool(size=self.options.num_rows, **common)
+            return self.m.pools.ReqToTokenPool(size=MAX_ROWS, **common)
         mamba = self.m.mamba
         sizes = ("intermediate_size", "n_groups", "num_heads", "head_dim", "state_size")
         shape = mamba.Mamba2StateShape.create(
@@ -213,7 +207,7 @@ class Engine:
         parts += [kinds.MAMBA] if config.num_states else []
         is_plain = self.options.core == "plain"
         parameters = self.m.init_params.CacheInitParams(
-            disable=not self.options.is_caching,
+            disable=False,
             req_to_token_pool=self.rows,
             token_to_kv_pool_allocator=self.slots,
             page_size=self.page,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from kvcheck.adapters.small import owned
+from kvcheck.adapters import owned
 from kvcheck.adapters.vllm.library import Library
 from kvspec.request import RequestInput, RequestStatus, check_token_ids, token_list
 

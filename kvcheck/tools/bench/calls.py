@@ -48,10 +48,7 @@ class Calls:
     `num_free_blocks()`, `new_step_starts()`, `end_step()`, which takes what an engine takes each
     step (the blocks to be zeroed), and `around()`, entered before a turn and left after it.
 
-    `includes`: in one line, what the times include. For another project's manager: `has_own_names`:
-    blocks are numbered and chosen differently, so that only lengths can be compared with others;
-    `read_hashes` None: it has no hashes, or different ones; `not_timed`: phases in which its calls
-    do other work, or are not used as intended.
+    `includes`: in one line, what the times include.
     """
 
     make_request: Callable[[Any], Any]
@@ -61,7 +58,7 @@ class Calls:
     allocate_with_hit: Callable[[Any, int, Any], Any]
     free: Callable[[Any], Any]
     make_input: Callable[[str, list[int]], Any]
-    read_hashes: Callable[[Any], list[bytes]] | None
+    read_hashes: Callable[[Any], list[bytes]]
     read_hit: Callable[[Any], tuple[int, list[int]]]
     read_blocks: Callable[[Any], list[int] | None]
     num_free_blocks: Callable[[], int]
@@ -69,8 +66,6 @@ class Calls:
     around: Callable[[], AbstractContextManager[Any]] = nullcontext
     new_step_starts: Callable[[], Any] = lambda: None
     end_step: Callable[[], Any] = lambda: None
-    has_own_names: bool = False
-    not_timed: frozenset[str] = frozenset()
 
 
 def new_manager(implementation: Implementation, config: ManagerConfig) -> KVCacheManager:

@@ -133,20 +133,18 @@ def measure(
 def _prepared(
     case: Case, plan: Plan, playing: Sequence[Contestant], found: Measured, clock: Clock
 ) -> Iterator[_Player]:
-    """Yield those of which something is timed and that were not too slow for a smaller case."""
+    """Yield those that were not too slow for a smaller case."""
     slow = {name for smaller, name, _ in found.left_out if smaller.kind == case.kind}
     for each in playing:
         if each.name not in slow:
             player = _Player(each, case, plan.num_rounds + 1, clock)
-            calls = player.work.calls
-            if not calls.not_timed.issuperset(case.phases):
-                found.includes[each.name] = INCLUDES if each.is_batched else calls.includes
-                try:
-                    player.turn({}, inf if case.is_anew else 1e9 * PATIENCE_S)
-                except TooSlowError as error:
-                    found.left_out.append((case, each.name, error.took_ns / 1e9))
-                else:
-                    yield player
+            found.includes[each.name] = INCLUDES if each.is_batched else player.work.calls.includes
+            try:
+                player.turn({}, inf if case.is_anew else 1e9 * PATIENCE_S)
+            except TooSlowError as error:
+                found.left_out.append((case, each.name, error.took_ns / 1e9))
+            else:
+                yield player
 
 
 def _measure_case(

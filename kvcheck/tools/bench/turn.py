@@ -72,28 +72,16 @@ class Turn:
                 raise UnequalWorkError(phase, self._label, "the case", self._name, wanted, each)
 
     def compare(self, first: Results) -> None:
-        """Raise UnequalWorkError at the first result that differs from those of a round.
-
-        Lengths are compared among all contestants, the rest among those with equal names of blocks.
-        """
+        """Raise UnequalWorkError at the first result that differs from those of a round."""
         parts: Counter[str] = Counter()
         for what, results in self.kept:
             parts[what] += 1
-            same = (what, results), (f"{what}, lengths", [*map(outline, results)])
-            for name, each in same[1:] if self.work.calls.has_own_names else same:
-                other, expected = first.setdefault((name, parts[what]), (self._name, each))
-                found = None if expected == each else first_difference([*expected], [*each])
-                if found is not None:
-                    raise UnequalWorkError(name, self._label, other, self._name, *found[1:])
+            other, expected = first.setdefault((what, parts[what]), (self._name, results))
+            found = None if expected == results else first_difference([*expected], [*results])
+            if found is not None:
+                raise UnequalWorkError(what, self._label, other, self._name, *found[1:])
 
 
 def outcome(result: Any) -> Any:
     """Return the hit in tokens, `ROOM` for blocks without one, None for a refusal."""
     return result[0] if isinstance(result, tuple) else ROOM if isinstance(result, list) else result
-
-
-def outline(result: Any) -> Any:
-    """Reduce a result to lengths, which managers with other block names can compare."""
-    if isinstance(result, tuple):
-        return tuple(map(outline, result))
-    return len(result) if isinstance(result, list) else result

@@ -26,7 +26,7 @@ class Work:
 
     def __init__(self, calls: Calls) -> None:
         self.calls = calls
-        self.not_timed = calls.not_timed
+        self.not_timed = frozenset[str]()
         self.requests: dict[int, Any] = {}
 
     def part(self, do: Do) -> Part:
@@ -52,9 +52,7 @@ class Work:
         return Part(lambda: [make(each) for each in given], read)
 
     def hashes(self, do: Do) -> list[list[bytes]]:
-        """Return the hashes of each; nothing where there are none."""
-        read = self.calls.read_hashes
-        return [] if read is None else [read(self.request(number)) for number in do.requests]
+        return [self.calls.read_hashes(self.request(number)) for number in do.requests]
 
     def request(self, number: int) -> Any:
         return self.requests[number]
