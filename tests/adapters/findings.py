@@ -65,6 +65,7 @@ def kept(report: Report) -> dict[str, Any]:
     """Return the part of a report that is committed: all that the tables show."""
     return {
         **{name: report[name] for name in KEPT},
+        "version": report["version"].partition("+")[0],
         "left_out": len(report["left_out"]),
         "violations": [
             {

@@ -4,7 +4,7 @@
 
 The factory imports the `vllm` on the path, 0.24.0 or 0.33.0; a patched copy of the same version can
 be put there. All results come from vLLM's code: the adapter translates values and checks nothing
-that vLLM leaves unchecked. It also offers the planning of 0.24.0, whose functions need no device.
+that vLLM leaves unchecked.
 """
 
 from __future__ import annotations

@@ -9,7 +9,6 @@ from typing import Any
 from kvcheck.adapters.vllm.errors import NAME
 from kvcheck.adapters.vllm.library import Library
 from kvcheck.adapters.vllm.manager import VLLMManager
-from kvcheck.adapters.vllm.planner import VLLMPlanner
 from kvcheck.adapters.vllm.specs import HASH_FUNCTIONS, LATER_SPEC_TYPES, SPEC_TYPES, check
 from kvcheck.adapters.vllm.state import block_ids
 from kvcheck.tools.bench.calls import Calls
@@ -19,7 +18,6 @@ from kvspec.config import ManagerConfig
 from kvspec.editions import NEWEST
 from kvspec.errors import InvalidArgumentError, UnsupportedError
 from kvspec.interface import Capabilities, Feature, HitRateWindow, KVCacheManager
-from kvspec.planning import Planner
 from kvspec.policy import Policy
 from kvspec.request import Request, RequestInput, check_token_ids, token_list
 from kvspec.stats import PrefixCacheStats
@@ -28,15 +26,14 @@ NAMES = """prefix_caching multiple_groups eagle context_parallel external_tokens
 deferred_free partial_blocks retention events statistics cache_salt lora multimodal
 prompt_embeddings skip_reading drafting admission eviction_by_id reset skipped_removal
 hits_per_group unequal_hits common_prefix unhashed_blocks stable_lists need new_block_ids
-snapshot planning"""
+snapshot"""
 FEATURES = frozenset(map(Feature, NAMES.split()))
-"""Not residency (its clock cannot be given), copies and restoring (vLLM has none)."""
+"""Not residency (its clock cannot be given), copies and restoring (vLLM has none), planning."""
 
-LATER_FEATURES = FEATURES - {Feature.PLANNING} | {
+LATER_FEATURES = FEATURES | {
     *(Feature.LATER_CHOICES, Feature.JUNCTIONS, Feature.IN_FLIGHT, Feature.HITS_INSIDE_BLOCKS),
     *(Feature.HASH_LOOKAHEAD, Feature.HIT_REPORTS),
 }
-"""The features of 0.33, which plans by other functions, in another order."""
 
 LATER_VALUES = MappingProxyType(
     {"mamba_cache_mode": frozenset({"align"}), "context_parallel": frozenset({"decode"})}
@@ -97,10 +94,6 @@ class VLLMImplementation(BaseImplementation):
 
     def make_hit_rate_window(self, max_requests: int = 1000) -> HitRateWindow:
         return VLLMHitRateWindow(self.library, max_requests)
-
-    @property
-    def planner(self) -> Planner | None:
-        return None if self.library.is_later else VLLMPlanner(self.library)
 
     @property
     def bench_policy(self) -> Policy:

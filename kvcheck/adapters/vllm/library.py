@@ -22,7 +22,6 @@ from kvspec.policy import Policy
 from kvspec.profile import find_profile
 
 SUPPORTED_VERSIONS = ("0.24.0", "0.33.0")
-"""The first is the one whose planning and scheduler are spoken to as well."""
 
 _MODULES: Mapping[str, str] = MappingProxyType(
     {

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
-from kvcheck.adapters.vllm.errors import NAME, VLLMAnswerError
+from kvcheck.adapters.vllm.errors import NAME
 from kvcheck.adapters.vllm.library import Library
-from kvspec.config import KVCacheConfig, KVCacheGroup, ManagerConfig
-from kvspec.errors import ConfigError, UnsupportedError
+from kvspec.config import KVCacheConfig, ManagerConfig
+from kvspec.errors import UnsupportedError
 from kvspec.foreign import TYPE_OF_NAME
 from kvspec.interface import Capabilities
 from kvspec.policy import LATER, Policy
 from kvspec.requirements import lacking
 from kvspec.specs import LayerSpec, ReplayedWindowSpec, TQFullAttentionSpec, spec_fields
-
-T = TypeVar("T")
 
 NAMES = """FullAttention TQFullAttention MLAAttention HiddenStateCache SlidingWindow
 SlidingWindowMLA ChunkedLocalAttention Mamba CrossAttention"""
@@ -28,9 +25,6 @@ LATER_SPEC_TYPES = SPEC_TYPES - {TQFullAttentionSpec} | {
     *(TYPE_OF_NAME["RSWASpec"], TYPE_OF_NAME["CircularBufferSpec"], ReplayedWindowSpec)
 }
 """Specs in 0.33, in which Turboquant is not a separate spec."""
-
-PLANNED_TYPES = frozenset(TYPE_OF_NAME.values())
-"""What planning knows."""
 
 HASH_FUNCTIONS = ("sha256_cbor", "xxhash_cbor")
 
@@ -74,41 +68,23 @@ def with_block_sizes(config: ManagerConfig) -> ManagerConfig:
 def cache_config(
     library: Library, kv_cache: KVCacheConfig, retention_interval: int | None = None
 ) -> Any:
-    """vLLM's KVCacheConfig; with the retention interval, and without tensors, from 0.33 on."""
-    tensors = [
-        library.interface.KVCacheTensor(
-            size=tensor.size_bytes,
-            shared_by=list(tensor.shared_by),
-            offset=tensor.offset_bytes or 0,
-            block_stride=tensor.block_stride_bytes or 0,
-        )
-        for tensor in kv_cache.tensors
-        if not library.is_later
-    ]
+    """vLLM's KVCacheConfig, without tensors; with the retention interval from 0.33 on."""
     later = {"prefix_cache_retention_interval": retention_interval} if library.is_later else {}
-    return library.interface.KVCacheConfig(
-        num_blocks=kv_cache.num_blocks,
-        kv_cache_tensors=tensors,
-        kv_cache_groups=group_specs(library, kv_cache.groups),
-        **later,
-    )
-
-
-def group_specs(library: Library, groups: Iterable[KVCacheGroup]) -> list[Any]:
-    return [
+    groups = [
         library.interface.KVCacheGroupSpec(
             layer_names=list(group.layer_names),
             kv_cache_spec=layer_spec(library, group.spec),
             is_eagle_group=group.is_eagle_group,
         )
-        for group in groups
+        for group in kv_cache.groups
     ]
+    return library.interface.KVCacheConfig(kv_cache.num_blocks, [], groups, **later)
 
 
 def layer_spec(library: Library, spec: LayerSpec) -> Any:
     """vLLM's spec of the same name and members; its bare base class for one that it has not."""
     interface, members = library.interface, spec_fields(spec)
-    if type(spec) not in PLANNED_TYPES:
+    if type(spec) not in TYPE_OF_NAME.values():
         return interface.KVCacheSpec(spec.block_size)
     if "dtype" in members:
         members["dtype"] = getattr(library.torch, members["dtype"])
@@ -141,11 +117,3 @@ def _of_enum(kinds: Any, name: str) -> Any:
     if name not in kinds.__members__:
         raise UnsupportedError(f"{kinds.__name__} {name}", NAME)
     return kinds[name]
-
-
-def answered(make: Callable[[Any], T], found: Any) -> T:
-    """Convert a result of vLLM; VLLMAnswerError if the contract refuses it."""
-    try:
-        return make(found)
-    except ConfigError as error:
-        raise VLLMAnswerError(error) from error
