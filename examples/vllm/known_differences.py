@@ -2,10 +2,10 @@
 
     PYTHONHASHSEED=0 python -m examples.vllm.known_differences
 
-Each point of docs/FINDINGS.md that the scheduler of the installed version reaches is provoked
-twice: the shadow reports it (exit code 1 if not), and with the file in docs/findings it is counted
-as expected. The shadow then continues, unless vLLM has raised. KVSPEC_MONITOR_DIR names the folder
-for its records; without it there are none.
+Points of docs/FINDINGS.md that the scheduler of the installed version reaches are provoked twice:
+the shadow reports each (exit code 1 if not), and with the file in docs/findings counts it as
+expected. It then continues, unless vLLM has raised. KVSPEC_MONITOR_DIR names the folder for its
+records; without it there are none.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from __future__ import annotations
 import os
 import sys
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain, starmap
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -23,7 +23,7 @@ from types import MappingProxyType
 from typing import Any
 from unittest.mock import patch
 
-from examples.vllm.engine import Item, Prompt, Setup, model_folder, prepare
+from examples.vllm.engine import Prompt, Setup, model_folder, prepare
 from examples.vllm.lockstep import Lockstep
 from examples.vllm.setups import every_setup, setup_of
 from kvfast.engines.vllm.versions import is_since
@@ -31,7 +31,7 @@ from kvfast.engines.vllm.versions import is_since
 FOLDER = Path(__file__).resolve().parents[2] / "docs" / "findings"
 KNOWN = FOLDER / ("vllm-0.33-shadow.toml" if is_since(33) else "vllm-shadow.toml")
 EXPECT = "KVSPEC_SHADOW_EXPECT"
-FIELDS = ("steps", "reason", "skips", "told", "prompts")
+FIELDS = ("steps", "reason", "prompts")
 """Of a story, not of its setup."""
 
 
@@ -45,8 +45,6 @@ class Story:
     setup: Setup
     steps: int = 120
     reason: str = ""
-    skips: float = 0.0
-    told: str = ""
     prompts: tuple[tuple[int, Sequence[int]], ...] = ()
 
 
@@ -54,56 +52,16 @@ class Told(Lockstep):
     """Random load, or the requests of a story."""
 
     def __init__(self, story: Story, model: str) -> None:
-        super().__init__(story.setup, model, seed=3, shadow=True)
+        super().__init__(story.setup, model, seed=1, shadow=True)
         self.story = story
 
-    def prompt(self) -> Prompt:
-        """Some more of them read no cache."""
-        made = super().prompt()
-        skips = made.skips_cache or self.rng.random() < self.story.skips
-        return replace(made, skips_cache=skips)
-
     def arrive(self) -> str | None:
-        step = self.counts["steps"]
         for at, tokens in self.story.prompts:
-            if at == step:
+            if at == self.counts["steps"]:
                 self.names += 1
-                reports = self.setup.has_reports
-                name = f"r{self.names}"
+                name, reports = f"r{self.names}", self.setup.has_reports
                 self.add(Prompt(name, tuple(tokens), max_tokens=2, reports_hits=reports))
-        if self.story.prompts:
-            return None
-        if not self.story.told:
-            return super().arrive()
-        for prompt in getattr(self, self.story.told)(step):
-            self.add(prompt)
-        return None
-
-    def session(self, step: int) -> Iterator[Prompt]:
-        """Its seventh token is followed by a sampled one, which is discarded; a request with the
-        user's text then hits less than is cached.
-        """
-        if step == 0:
-            yield Prompt("s", tuple(range(1, 8)), max_tokens=1, is_session=True)
-        elif step == 2:
-            yield Prompt("s", (9, 10, 11, 12), max_tokens=9, is_session=True)
-        elif step == 6:
-            yield Prompt("r", (*range(1, 8), 9, 10, 11, 12, 13), max_tokens=2)
-
-    def items(self, num_tokens: int) -> tuple[Item, ...]:
-        """Return two items; vLLM's second block has only the last, if it is filled late."""
-        if not self.story.told:
-            return super().items(num_tokens)
-        return Item("image", "a", 9, 1), Item("image", "b", 12, 1)
-
-    def late(self, step: int) -> Iterator[Prompt]:
-        """Let the second prompt end after the block that the first has filled."""
-        known = self.sides[0].scheduler.requests
-        if step == 0:
-            yield Prompt("a", tuple(range(14)), max_tokens=9, items=self.items(14))
-        elif step == 6:
-            tokens = tuple(known["a"].all_token_ids[:16])
-            yield Prompt("b", (*tokens, 3, 3), max_tokens=2, items=self.items(18))
+        return None if self.story.prompts else super().arrive()
 
 
 def stories() -> Mapping[str, Story]:

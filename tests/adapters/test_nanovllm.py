@@ -21,7 +21,7 @@ from kvspec.config import KVCacheConfig, KVCacheGroup, ManagerConfig
 from kvspec.errors import InvalidArgumentError, StaleHitError, UnsupportedError
 from kvspec.policy import Policy
 from kvspec.request import RequestInput
-from kvspec.specs import FullAttentionSpec, LayerSpec, SlidingWindowSpec
+from kvspec.specs import FullAttentionSpec, LayerSpec
 
 FULL = FullAttentionSpec(2, 1, 8, "float16")
 
@@ -104,24 +104,10 @@ BREAKS: dict[str, Callable[[pytest.MonkeyPatch, type[Any]], None]] = {
 }
 
 
-@pytest.mark.parametrize(
-    ("refused", "why"),
-    [
-        (config(FullAttentionSpec(1, 1, 8, "float16")), "blocks of 1"),
-        (config(SlidingWindowSpec(2, 1, 8, "float16", sliding_window=3)), "SlidingWindowSpec"),
-        (config(enable_events=True), "events"),
-        (config(watermark=0.1), "admission"),
-    ],
-)
-def test_what_it_does_not_have_is_refused_by_name(
-    nano: NanoImplementation, refused: ManagerConfig, why: str
-) -> None:
-    with pytest.raises(UnsupportedError, match=why):
-        nano.create(refused)
-
-
 def test_arguments_without_a_counterpart_are_refused(nano: NanoImplementation) -> None:
-    """Refuse a hit of an older look-up, too many tokens, and options beyond the base."""
+    """Refuse blocks of a token, a hit of an older look-up, too many tokens, and further options."""
+    with pytest.raises(UnsupportedError, match="blocks of 1"):
+        nano.create(config(FullAttentionSpec(1, 1, 8, "float16")))
     manager = nano.create(config())
     request = nano.make_request(manager, RequestInput("a", [1, 2, 3]))
     with pytest.raises(StaleHitError):

@@ -90,13 +90,11 @@ def pair(lockstep: Any, model: str, setups: Any) -> Any:
 
 @pytest.fixture
 def on_kvfast(engine: Any, model: str, setups: Any) -> Any:
-    """Return a function that makes kvfast's scheduler of a setup, with additional options."""
+    """Return a function that makes kvfast's scheduler of a setup."""
     from kvfast.engines.vllm.schedulers import KvfastScheduler
 
-    def made(setup: Any = setups["full"], **asked: bool) -> Any:
-        config = engine.vllm_config(setup, model)
-        config.additional_config = asked
-        return engine.make_scheduler(KvfastScheduler, setup, config)
+    def made(setup: Any = setups["full"]) -> Any:
+        return engine.make_scheduler(KvfastScheduler, setup, engine.vllm_config(setup, model))
 
     return made
 

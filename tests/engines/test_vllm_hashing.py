@@ -84,33 +84,22 @@ def test_a_function_of_somebody_else_is_left_to_vllm(utils: Any) -> None:
     assert request_block_hasher()(16, repr).__module__ == utils.__name__
 
 
-class Core:
-    """vLLM's engine core, as far as it makes requests for its scheduler."""
-
-    def __init__(self, scheduler: Any, hasher: Any) -> None:
-        self.scheduler, self.request_block_hasher = scheduler, hasher
-
-    def add_request(self) -> Any:
-        request = made(self.request_block_hasher, [1] * 9, f"r{len(self.scheduler.requests)}")
-        self.scheduler.add_request(request)
-        return request
+def added(scheduler: Any, hasher: Any) -> Any:
+    """Return vLLM's request of this hasher, which the scheduler has got."""
+    request = made(hasher, [1] * 9, f"r{len(scheduler.requests)}")
+    scheduler.add_request(request)
+    return request
 
 
-@pytest.mark.parametrize("asked", [{"kvfast_hasher": True}, {}])
-def test_the_scheduler_hands_its_hasher_to_requests_and_if_asked_to_the_engine(
-    utils: Any, on_kvfast: Any, asked: dict[str, bool]
-) -> None:
+def test_the_scheduler_hands_its_hasher_to_requests(utils: Any, on_kvfast: Any) -> None:
     from vllm.utils.hashing import sha256
 
-    stock = utils.get_request_block_hasher(4, sha256)
-    core = Core(on_kvfast(**asked), stock)
-    first, second = core.add_request(), core.add_request()
-    ours = core.scheduler.request_block_hasher
-    assert core.request_block_hasher is (ours if asked else stock)
-    assert first._block_hasher is second._block_hasher is ours
-    assert [*core.scheduler.requests.values()] == [first, second]
+    scheduler, stock = on_kvfast(), utils.get_request_block_hasher(4, sha256)
+    first, second = added(scheduler, stock), added(scheduler, stock)
+    ours = scheduler.request_block_hasher
+    assert first._block_hasher is second._block_hasher is ours is not stock
     other = utils.get_request_block_hasher(2, sha256)
-    same = [Core(core.scheduler, other).add_request(), made(other, [1] * 9)]
+    same = [added(scheduler, other), made(other, [1] * 9)]
     for each in same:
         each.append_output_token_ids([2] * 9)
     assert same[0].block_hashes == same[1].block_hashes
@@ -124,6 +113,6 @@ def test_other_hashers_and_schedulers_stay_as_they_are(
 
     stock = utils.get_request_block_hasher(4, sha256)
     for kept in (lambda request: [], None, *([stock] if reason else [])):
-        core = Core(on_kvfast(), kept)
-        core.scheduler.kvfast_reason = reason
-        assert core.add_request()._block_hasher is kept
+        scheduler = on_kvfast()
+        scheduler.kvfast_reason = reason
+        assert added(scheduler, kept)._block_hasher is kept

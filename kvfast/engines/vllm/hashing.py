@@ -1,14 +1,12 @@
 """kvfast's code for the hashes of vLLM's requests, with the bytes that vLLM's own makes.
 
 vLLM's `Request` takes a function that hashes its new full blocks. `request_block_hasher` makes one;
-the schedulers give it to the requests they get and, if asked, to the engine core that makes those.
+the schedulers give it to the requests they get.
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
-from types import FrameType
 from typing import Any
 
 from vllm.utils import hashing
@@ -19,20 +17,15 @@ from kvfast import _build
 from kvfast.engines.vllm.versions import is_since
 from kvspec.errors import KVSpecError
 
-HASHER = "kvfast_hasher"
-"""In vLLM's `--additional-config`: the engine core also hashes with kvfast."""
-
 
 class HashesRequests:
     """The part of a scheduler that replaces vLLM's hashing by kvfast's.
 
-    A request arrives with its prompt hashed; from then on kvfast hashes its new blocks. With
-    `HASHER` the engine core that brings the first one gets `request_block_hasher` for all others. A
-    hasher that is not vLLM's own stays.
+    A request arrives with its prompt hashed; from then on kvfast hashes its new blocks. A hasher
+    that is not vLLM's own stays.
     """
 
     kvfast_reason: str | None
-    vllm_config: Any
     stock_hasher: Any = None
     request_block_hasher: Any = None
 
@@ -41,26 +34,13 @@ class HashesRequests:
         given = request._block_hasher
         if given is not None and given is not self.request_block_hasher:
             if given is not self.stock_hasher and self.kvfast_reason is None:
-                self._replace(given)
+                arguments = _arguments_of(given)
+                if arguments is not None:
+                    self.stock_hasher = given
+                    self.request_block_hasher = request_block_hasher(*arguments)
             if given is self.stock_hasher:
                 request._block_hasher = self.request_block_hasher
         super().add_request(request)  # type: ignore[misc]  # vLLM's scheduler has it
-
-    def _replace(self, given: Any) -> None:
-        """Replace this hasher from now on, if it is one of vLLM's."""
-        arguments = _arguments_of(given)
-        if arguments is None:
-            return
-        self.stock_hasher, self.request_block_hasher = given, request_block_hasher(*arguments)
-        asked = self.vllm_config.additional_config
-        if not (isinstance(asked, dict) and asked.get(HASHER)):
-            return
-        frame: FrameType | None = sys._getframe(2)
-        while frame is not None:  # the caller of `add_request`, which made the request
-            caller = frame.f_locals.get("self")
-            if caller is not None and getattr(caller, "request_block_hasher", None) is given:
-                caller.request_block_hasher = self.request_block_hasher
-            frame = frame.f_back
 
 
 def request_block_hasher(
