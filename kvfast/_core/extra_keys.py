@@ -68,7 +68,7 @@ def tagged(request: RequestInput, keys: ExtraKeys) -> TaggedKeys:
 
 
 def runs(
-    request: RequestInput, block_size: int, first: int, end: int, ahead: int = 0
+    request: RequestInput, block_size: int, first: int, end: int, ahead: int
 ) -> Iterator[tuple[int, int, ExtraKeys]]:
     """Split the blocks `first` … `end - 1` where extra keys change: (from, to, extra keys).
 

@@ -28,17 +28,17 @@ class Shape:
         attention: Sequence[Sequence[int]],
         *,
         alignment: int,
-        scheduler_block: int = 0,
+        scheduler_block: int,
         retention: int,
         null_prefix_is_hit: bool,
-        looks_beyond: bool = False,
-        replays_before_drop: bool = False,
-        drafts_hold_states: bool = True,
-        ahead: int = 0,
+        looks_beyond: bool,
+        replays_before_drop: bool,
+        drafts_hold_states: bool,
+        ahead: int,
     ) -> None:
         self.num_groups = len(groups)
         self.alignment = alignment
-        self.scheduler_block = scheduler_block or alignment
+        self.scheduler_block = scheduler_block
         self.retention = retention
         self.null_prefix_is_hit = null_prefix_is_hit
         self.looks_beyond = looks_beyond

@@ -142,11 +142,16 @@ def test_items_far_from_the_tokens_are_encoded(build: str) -> None:
 def test_a_request_without_items_is_one_run_or_two(build: str) -> None:
     runs = core(build).extra_keys.runs
     request = RequestInput("r", [1], lora=LoRA("sql", 1))
-    assert list(runs(request, 16, 0, 10**6)) == [(0, 10**6, ("sql",))]
+    assert list(runs(request, 16, 0, 10**6, 0)) == [(0, 10**6, ("sql",))]
     request = RequestInput("r", [1], cache_salt="a")
-    assert list(runs(request, 16, 0, 10**6)) == [(0, 1, ("a",)), (1, 10**6, None)]
+    assert list(runs(request, 16, 0, 10**6, 0)) == [(0, 1, ("a",)), (1, 10**6, None)]
     request = RequestInput("r", [1], prompt_embeddings=PromptEmbeddings(bytes(40), 1))
-    assert [run[:2] for run in runs(request, 16, 0, 10**6)] == [(0, 1), (1, 2), (2, 3), (3, 10**6)]
+    assert [run[:2] for run in runs(request, 16, 0, 10**6, 0)] == [
+        (0, 1),
+        (1, 2),
+        (2, 3),
+        (3, 10**6),
+    ]
 
 
 @builds

@@ -185,6 +185,7 @@ def test_what_others_put_beside_a_state_is_not_written_to(tmp_path: Path, plante
     [
         ("free_queue", [1, 2]),
         ("free_queue", [99]),
+        ("ref_counts", [0, 9]),
         ("ref_counts", [0, 9, 9, 9, 9, 9, 9, 9, 9]),
         ("covered_tokens", [7] * 9),
         ("key_blocks", [8, 1, 1, 1]),
