@@ -15,8 +15,7 @@ from kvfast.engines.vllm.versions import release
 
 def setups() -> Mapping[str, Setup]:
     """Return the configurations to try, by name."""
-    found = {name: setup for name, setup in every_setup().items() if not is_refused(setup)}
-    return MappingProxyType(found)
+    return MappingProxyType({n: one for n, one in every_setup().items() if not is_refused(one)})
 
 
 def every_setup() -> dict[str, Setup]:

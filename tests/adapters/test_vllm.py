@@ -1,4 +1,4 @@
-"""vLLM's own manager against recorded traces, the vectors of known differences, and the reference.
+"""vLLM's own manager against recorded traces and the vectors of known differences.
 
 Skipped where vLLM cannot be imported; the command line in docs/FINDINGS.md runs the whole of it.
 """
@@ -21,11 +21,7 @@ from kvcheck.play.fit import policy_of
 from kvcheck.play.verdicts import Level, first_violation
 from kvcheck.records.trace import replay_trace
 from kvspec.config import KVCacheConfig, KVCacheGroup, ManagerConfig
-from kvspec.errors import (
-    ConfigError,
-    UnknownBlockError,
-    UnsupportedError,
-)
+from kvspec.errors import ConfigError, UnknownBlockError, UnsupportedError
 from kvspec.request import LoRA, PromptEmbeddings, RequestInput
 from kvspec.specs import (
     CircularBufferSpec,
@@ -94,17 +90,12 @@ def vectors(root: Path) -> Path:
 
 
 @pytest.mark.shared
-@pytest.mark.parametrize("name", TRACES.split())
-def test_recorded_traces_pass(old: VLLMImplementation, shared: Path, name: str) -> None:
-    result = replay_trace(shared / "golden" / "manager" / f"{name}.jsonl.gz", old)
-    assert result.passed, result.mismatch
-
-
-@pytest.mark.shared
-@pytest.mark.parametrize("name", LATER_TRACES.split())
-def test_recorded_traces_of_0_33_pass(later: VLLMImplementation, shared: Path, name: str) -> None:
-    path = shared / "golden-0.33" / f"{name}.jsonl.gz"
-    result = replay_trace(path, later, policy=later.library.policy)
+@pytest.mark.parametrize("name", f"{TRACES} {LATER_TRACES}".split())
+def test_recorded_traces_pass(vllm: VLLMImplementation, shared: Path, name: str) -> None:
+    if vllm.library.is_later is not ("-33" in name):
+        pytest.skip(f"vLLM {vllm.library.version} is installed, and this is of the other one")
+    folder = shared / ("golden-0.33" if vllm.library.is_later else "golden/manager")
+    result = replay_trace(folder / f"{name}.jsonl.gz", vllm, policy=vllm.library.policy)
     assert result.passed, result.mismatch
 
 

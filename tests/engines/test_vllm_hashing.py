@@ -10,10 +10,6 @@ import pytest
 from kvfast.engines import vllm as on_vllm
 
 
-def request_block_hasher() -> Any:
-    return on_vllm.request_block_hasher
-
-
 @pytest.fixture(scope="module")
 def utils(engine: Any) -> Any:
     from vllm.v1.core import kv_cache_utils
@@ -60,7 +56,7 @@ def test_the_hashes_are_vllms(
     utils.init_none_hash(function)
     for block_size in (2, 4, 16):
         stock = utils.get_request_block_hasher(block_size, function)
-        ours = request_block_hasher()(block_size, function)
+        ours = on_vllm.request_block_hasher(block_size, function)
         assert (ours.__qualname__ == stock.__qualname__) == (block_size == 2 and "_" not in name)
         for members in requests(engine):
             theirs, mine = made(stock, **members), made(ours, **members)
@@ -75,13 +71,13 @@ def test_a_random_first_parent_of_another_size(utils: Any, monkeypatch: pytest.M
 
     monkeypatch.setattr(utils, "NONE_HASH", bytes(32))
     stock, ours = (
-        make(4, xxhash) for make in (utils.get_request_block_hasher, request_block_hasher())
+        make(4, xxhash) for make in (utils.get_request_block_hasher, on_vllm.request_block_hasher)
     )
     assert made(ours, [1] * 9).block_hashes == made(stock, [1] * 9).block_hashes
 
 
 def test_a_function_of_somebody_else_is_left_to_vllm(utils: Any) -> None:
-    assert request_block_hasher()(16, repr).__module__ == utils.__name__
+    assert on_vllm.request_block_hasher(16, repr).__module__ == utils.__name__
 
 
 def added(scheduler: Any, hasher: Any) -> Any:

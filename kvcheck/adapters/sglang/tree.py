@@ -23,16 +23,7 @@ from typing import Any
 
 from kvcheck.adapters.sglang.engine import Engine, Options
 from kvspec.errors import InvalidArgumentError, UnsupportedError
-from kvspec.tree import (
-    Evicted,
-    Part,
-    Row,
-    StateCopy,
-    Transfer,
-    TreeConfig,
-    TreeCounts,
-    TreeNode,
-)
+from kvspec.tree import Evicted, Part, Row, StateCopy, Transfer, TreeConfig, TreeCounts, TreeNode
 
 
 @dataclass

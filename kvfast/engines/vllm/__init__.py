@@ -12,12 +12,14 @@ requests themselves.
 
 from __future__ import annotations
 
+from typing import Any
+
 from kvfast.engines.vllm.versions import UnsupportedEngineError, release
 
 __all__ = ["UnsupportedEngineError"]
 
 
-def __getattr__(name: str) -> object:
+def __getattr__(name: str) -> Any:
     # Not at import: it needs vLLM, of whatever version that is.
     if name in ("KvfastScheduler", "KvfastAsyncScheduler"):
         try:
