@@ -25,7 +25,7 @@ from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.outputs import DraftTokenIds, LogprobsLists, ModelRunnerOutput
 from vllm.v1.request import RequestStatus
 
-from examples.vllm.connector import Worker, work_done
+from examples.vllm.connector import work_done
 from examples.vllm.engine import (
     END,
     OWN,
@@ -39,6 +39,7 @@ from examples.vllm.engine import (
 )
 from examples.vllm.faults import queue_once, withdraw_what_does_not_run
 from examples.vllm.setups import setups
+from examples.vllm.workers import Worker
 from kvcheck.play.difference import first_difference
 from kvfast.engines.vllm import schedulers
 from kvfast.engines.vllm.versions import is_since

