@@ -8,6 +8,7 @@ import mmap
 import tracemalloc
 from collections.abc import Callable
 from enum import IntEnum
+from random import Random
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from kvfast._implementation import FastImplementation
 from kvspec.batched import StepPlan
 from kvspec.config import ManagerConfig
 from kvspec.errors import InvalidArgumentError
+from kvspec.following import FollowedInput
 from kvspec.interface import Implementation
 from kvspec.request import RequestInput
 from kvspec.sequential import batched_of
@@ -120,6 +122,29 @@ def test_eight_blocks_in_a_row_share_a_cache_line() -> None:
     assert len({home // 8 for home in homes[:8]}) == 1
     assert len(set(homes[:8])) == 8
     assert homes[8] // 8 != homes[0] // 8
+
+
+def test_keys_with_one_home_are_found_until_they_go(fast: FastImplementation) -> None:
+    """The last of 400 keys lies more steps from its home than a slot can count."""
+    config = make_config(801, hash_function="given_32")
+    manager = fast.create(config, check_invariants=False)
+    hashes = [bytes(8) + number.to_bytes(24) for number in range(400)]
+    named = enumerate(hashes)
+    asking = [
+        fast.make_followed(manager, FollowedInput(f"{n}", 5, 5, (each,))) for n, each in named
+    ]
+    for request in asking:
+        manager.allocate_slots(request, 5)
+    held = [manager.get_blocks(request).groups[0][0] for request in asking]
+    for request in asking:
+        manager.free(request)
+    gone = set[int]()
+    for number in Random(1).sample(range(400), 300):
+        manager.evict_blocks([held[number]])
+        gone.add(number)
+        if len(gone) % 50 == 0:
+            hits = [manager.get_computed_blocks(each).hit_length_tokens for each in asking]
+            assert hits == [4 * (place not in gone) for place in range(400)]
 
 
 MAX_LINES = 400
