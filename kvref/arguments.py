@@ -15,12 +15,7 @@ from kvref.request import Allocation, ReferenceRequest
 from kvspec.blocks import NULL_BLOCK, KVCacheBlocks
 from kvspec.config import ManagerConfig
 from kvspec.domains import HELD_MAX, boolean, count, exact, is_int
-from kvspec.errors import (
-    BlockReleaseError,
-    InvalidArgumentError,
-    StaleHitError,
-    UnknownBlockError,
-)
+from kvspec.errors import BlockReleaseError, InvalidArgumentError, StaleHitError, UnknownBlockError
 from kvspec.request import Request, RequestStatus, is_status
 
 T = TypeVar("T")

@@ -9,11 +9,7 @@ from kvref.configuration import eagle_groups, group_class, inside_class
 from kvspec.config import ManagerConfig
 from kvspec.errors import ConfigError
 from kvspec.inside import looks_inside
-from kvspec.specs import (
-    CrossAttentionSpec,
-    EncoderOnlyAttentionSpec,
-    LayerSpec,
-)
+from kvspec.specs import CrossAttentionSpec, EncoderOnlyAttentionSpec, LayerSpec
 
 UNCACHED_SPECS = (CrossAttentionSpec, EncoderOnlyAttentionSpec)
 """Types whose blocks hold no tokens of the sequence, so that they cannot be hit."""

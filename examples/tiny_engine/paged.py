@@ -8,21 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from examples.tiny_engine.model import (
-    DTYPE,
-    Model,
-    ModelConfig,
-    attention,
-    one_token_attention,
-)
-from kvfast.device import (
-    PADDING_SLOT,
-    Backend,
-    DeviceStep,
-    DeviceTables,
-    KVPools,
-    PageOperations,
-)
+from examples.tiny_engine.model import DTYPE, Model, ModelConfig, attention, one_token_attention
+from kvfast.device import PADDING_SLOT, Backend, DeviceStep, DeviceTables, KVPools, PageOperations
 from kvspec.config import KVCacheConfig, KVCacheGroup, ManagerConfig
 from kvspec.specs import AttentionSpec, FullAttentionSpec, SlidingWindowSpec
 

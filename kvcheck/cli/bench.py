@@ -13,13 +13,7 @@ import click
 
 from kvcheck.cli._bench_tables import show
 from kvcheck.cli._options import FORMS_OF_IMPL, POSITIVE, json_option
-from kvcheck.cli._support import (
-    check_outputs,
-    fail,
-    output_console,
-    progress_bars,
-    write_json,
-)
+from kvcheck.cli._support import check_outputs, fail, output_console, progress_bars, write_json
 from kvcheck.discovery import find_implementation
 from kvcheck.installed import installed_implementations
 from kvcheck.tools.bench.calls import HOOK

@@ -13,13 +13,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from kvcheck.cli._options import (
-    POSITIVE,
-    impl_option,
-    json_option,
-    oracle_option,
-    records_option,
-)
+from kvcheck.cli._options import POSITIVE, impl_option, json_option, oracle_option, records_option
 from kvcheck.cli._support import (
     FAILED,
     INTERRUPTED,

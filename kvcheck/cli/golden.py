@@ -21,13 +21,7 @@ from kvcheck.discovery import find_implementation
 from kvcheck.play.state import View
 from kvcheck.records.planning import replay_planning
 from kvcheck.records.report import Report, Result, counts, result_lines
-from kvcheck.records.select import (
-    Candidate,
-    choose,
-    find,
-    scenarios_of,
-    shipped_records,
-)
+from kvcheck.records.select import Candidate, choose, find, scenarios_of, shipped_records
 from kvcheck.records.trace import replay_trace
 from kvspec.interface import Implementation
 from kvspec.profile import Profile, find_profile

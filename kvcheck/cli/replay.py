@@ -11,14 +11,7 @@ from typing import Any
 import click
 
 from kvcheck.cli._fleet import replay_fleet, with_fleet_options
-from kvcheck.cli._options import (
-    PATH,
-    POSITIVE,
-    html_option,
-    impl_option,
-    json_option,
-    plot_option,
-)
+from kvcheck.cli._options import PATH, POSITIVE, html_option, impl_option, json_option, plot_option
 from kvcheck.cli._plans import HybridModel, cached_model, with_model_options
 from kvcheck.cli._support import (
     MOST_BLOCKS,

@@ -12,12 +12,7 @@ from typing import Any, BinaryIO
 from kvcheck.remote.calls import CALLS, Call, ProtocolViolation, Session
 from kvcheck.remote.chunks import OFFLOAD_CALLS
 from kvcheck.remote.codec import MessageStream, decode, encode
-from kvcheck.remote.operations import (
-    MESSAGES,
-    OWNED_BY_SCHEDULER,
-    PROTOCOL_VERSION,
-    MessageShape,
-)
+from kvcheck.remote.operations import MESSAGES, OWNED_BY_SCHEDULER, PROTOCOL_VERSION, MessageShape
 from kvcheck.remote.values import encode_capabilities, encode_error, encode_parts, protocol_error
 from kvspec.errors import FormatError
 from kvspec.files.objects import (

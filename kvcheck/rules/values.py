@@ -12,11 +12,7 @@ from kvcheck.rules.bench import Bench
 from kvcheck.rules.example import cases, example
 from kvcheck.rules.judging import equal, holds, raises
 from kvcheck.rules.specs import cross, full
-from kvspec.errors import (
-    ConfigError,
-    InvalidArgumentError,
-    UnsupportedError,
-)
+from kvspec.errors import ConfigError, InvalidArgumentError, UnsupportedError
 from kvspec.interface import Feature
 from kvspec.request import RequestInput
 from kvspec.specs import LayerSpec, MLAAttentionSpec

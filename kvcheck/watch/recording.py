@@ -17,12 +17,7 @@ from kvcheck.watch.writing import OperationWriter, UnrecordableError
 from kvspec.audit import unwrapped
 from kvspec.config import ManagerConfig
 from kvspec.errors import UnsupportedError
-from kvspec.interface import (
-    Capabilities,
-    Feature,
-    Implementation,
-    KVCacheManager,
-)
+from kvspec.interface import Capabilities, Feature, Implementation, KVCacheManager
 from kvspec.record import Header, Operation
 from kvspec.record_file import trace_writer
 from kvspec.request import Request, RequestInput

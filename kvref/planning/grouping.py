@@ -13,11 +13,7 @@ from kvref.planning.unify import uniform_type, unify_hybrid, unify_page_size
 from kvspec.config import KVCacheGroup
 from kvspec.errors import ConfigError, PageSizeError
 from kvspec.planning import Layers, PlanningConfig
-from kvspec.specs import (
-    HiddenStateCacheSpec,
-    LayerSpec,
-    UniformTypeKVCacheSpecs,
-)
+from kvspec.specs import HiddenStateCacheSpec, LayerSpec, UniformTypeKVCacheSpecs
 
 
 def group_layers(layers: Layers, config: PlanningConfig) -> tuple[KVCacheGroup, ...]:

@@ -15,12 +15,7 @@ from itertools import chain, zip_longest
 from kvref.planning.pages import DEEPSEEK_V4, cdiv, page_size_bytes
 from kvspec.config import KVCacheGroup
 from kvspec.planning import Layers
-from kvspec.specs import (
-    LayerSpec,
-    MLAAttentionSpec,
-    SlidingWindowMLASpec,
-    UniformTypeKVCacheSpecs,
-)
+from kvspec.specs import LayerSpec, MLAAttentionSpec, SlidingWindowMLASpec, UniformTypeKVCacheSpecs
 
 
 def lie_side_by_side(layers: Layers) -> bool:

@@ -13,14 +13,7 @@ from kvref.planning.pages import spec_properties
 from kvref.planning.plan import make_plan, scheduler_config
 from kvref.planning.unify import uniform_type, unify_hybrid, unify_page_size
 from kvspec.config import KVCacheConfig, KVCacheGroup
-from kvspec.planning import (
-    BlockSizes,
-    Capacity,
-    Layers,
-    Plan,
-    PlanningConfig,
-    SpecProperties,
-)
+from kvspec.planning import BlockSizes, Capacity, Layers, Plan, PlanningConfig, SpecProperties
 from kvspec.specs import LayerSpec, UniformTypeKVCacheSpecs
 
 

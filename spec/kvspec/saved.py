@@ -30,13 +30,7 @@ from kvspec.audit import audited, unwrapped
 from kvspec.codec import decode_manager_config, encode_manager_config, field_of_member
 from kvspec.columns import ColumnImplementation, ColumnManager, Columns, columns_of, snapshot_of
 from kvspec.config import ManagerConfig
-from kvspec.errors import (
-    ConfigError,
-    FormatError,
-    KVSpecError,
-    SavedStateError,
-    UnsupportedError,
-)
+from kvspec.errors import ConfigError, FormatError, KVSpecError, SavedStateError, UnsupportedError
 from kvspec.files.objects import Where
 from kvspec.files.replacing import replacing
 from kvspec.interface import Feature, Implementation, KVCacheManager

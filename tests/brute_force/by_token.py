@@ -9,12 +9,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 from kvspec.config import ManagerConfig
-from kvspec.specs import (
-    CircularBufferSpec,
-    CrossAttentionSpec,
-    EncoderOnlyAttentionSpec,
-    LayerSpec,
-)
+from kvspec.specs import CircularBufferSpec, CrossAttentionSpec, EncoderOnlyAttentionSpec, LayerSpec
 from tests.brute_force.agreement import attention_groups
 
 

@@ -12,10 +12,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import TypeAlias
 
-from kvspec.specs import (
-    LayerSpec,
-    SlidingWindowSpec,
-)
+from kvspec.specs import LayerSpec, SlidingWindowSpec
 
 Candidate: TypeAlias = "tuple[bool, ...]"
 

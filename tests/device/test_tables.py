@@ -19,15 +19,7 @@ from kvfast.device.tables.state import Header
 from kvspec.batched import BatchedManager, StepOutput, StepPlan
 from kvspec.request import RequestInput
 from kvspec.specs import CrossAttentionSpec, EncoderOnlyAttentionSpec, FullAttentionSpec
-from tests.device.tables import (
-    FULL,
-    MAMBA,
-    TableCheck,
-    config_of,
-    engines,
-    rows_of,
-    tables_of,
-)
+from tests.device.tables import FULL, MAMBA, TableCheck, config_of, engines, rows_of, tables_of
 
 
 @pytest.mark.rule("KV-DEV-11")

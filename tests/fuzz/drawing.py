@@ -12,11 +12,7 @@ from kvfast import uncompiled
 from kvspec.config import HASH_FUNCTIONS, KVCacheGroup, ManagerConfig
 from kvspec.errors import KVSpecError
 from kvspec.snapshot import Snapshot
-from kvspec.specs import (
-    FullAttentionSpec,
-    LayerSpec,
-    SinkFullAttentionSpec,
-)
+from kvspec.specs import FullAttentionSpec, LayerSpec, SinkFullAttentionSpec
 from tests.contract.hostile import Liar
 from tests.lockstep.choices import OTHERS, with_policy
 

@@ -24,12 +24,7 @@ from kvcheck.records.select import shipped_records
 from kvcheck.remote import codec
 from kvcheck.tools.plans.document import decode_plan_file, read_plan_file
 from kvcheck.tools.plans.model import MOST_LAYERS, MOST_WORKER_LAYERS
-from kvspec.errors import (
-    CacheMemoryError,
-    FormatError,
-    InvalidArgumentError,
-    UnknownBlockError,
-)
+from kvspec.errors import CacheMemoryError, FormatError, InvalidArgumentError, UnknownBlockError
 from kvspec.files import stream
 from kvspec.files.jsonlines import parse_json, read_document, read_objects
 from kvspec.files.objects import Where, real

@@ -26,10 +26,7 @@ from kvspec.events import AllBlocksCleared, BlockRemoved, BlockStored, Event
 from kvspec.interface import Feature
 from kvspec.policy import Policy
 from kvspec.snapshot import Snapshot
-from kvspec.specs import (
-    CircularBufferSpec,
-    FullAttentionSpec,
-)
+from kvspec.specs import CircularBufferSpec, FullAttentionSpec
 from tests.judge.test_verdicts import ran
 from tests.programs import CFG, A
 from tests.stand_ins import Lacks

@@ -12,17 +12,7 @@ from kvcheck.play.calls import DEFAULTS
 from kvcheck.play.performing import perform
 from kvcheck.play.player import Player
 from kvcheck.play.runner import Runner
-from kvcheck.play.steps import (
-    Admit,
-    Arrive,
-    Ask,
-    Copy,
-    Program,
-    Release,
-    Run,
-    Step,
-    Take,
-)
+from kvcheck.play.steps import Admit, Arrive, Ask, Copy, Program, Release, Run, Step, Take
 from kvref.implementation import ReferenceImplementation
 from kvspec.config import ManagerConfig
 from kvspec.errors import InvalidArgumentError

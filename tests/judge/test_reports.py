@@ -30,13 +30,7 @@ from kvcheck.judge.options import BUDGETS, Budget, Options, same_code
 from kvcheck.judge.outcome import Report, Verdict
 from kvcheck.judge.page import report_html
 from kvcheck.judge.pasted import example_test, source
-from kvcheck.judge.report import (
-    calls,
-    configuration,
-    text_lines,
-    to_json,
-    violation_lines,
-)
+from kvcheck.judge.report import calls, configuration, text_lines, to_json, violation_lines
 from kvcheck.judge.suite import Suite
 from kvcheck.judge.telling import told
 from kvcheck.play.situations import SITUATIONS

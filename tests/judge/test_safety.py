@@ -24,11 +24,7 @@ from kvspec.config import KVCacheConfig, KVCacheGroup, ManagerConfig
 from kvspec.errors import InvariantViolation
 from kvspec.interface import Feature, Implementation
 from kvspec.policy import Policy
-from kvspec.specs import (
-    CrossAttentionSpec,
-    FullAttentionSpec,
-    LayerSpec,
-)
+from kvspec.specs import CrossAttentionSpec, FullAttentionSpec, LayerSpec
 from tests.cases import Case, cases, words
 from tests.device.mistakes import planted
 from tests.mistakes import mistaken

@@ -20,11 +20,7 @@ from kvfast._implementation import FastImplementation
 from tests.cases import every_second
 from tests.kills import matrix
 from tests.kills.matrix import KILLED
-from tests.lockstep.drawing import (
-    LARGE_POOLS,
-    production_config,
-    program_under,
-)
+from tests.lockstep.drawing import LARGE_POOLS, production_config, program_under
 from tests.lockstep.production import MAX_STEPS, SEED, compared, finds_difference, stories
 from tests.lockstep.test_production import NUM_STORIES
 from tests.mistakes import of_kvfast

@@ -14,10 +14,7 @@ from kvcheck.tools.plans.document import shipped_names, shipped_path
 from kvref import ReferenceImplementation
 from kvspec.errors import CacheMemoryError, UnsupportedError
 from kvspec.planning import Planner, PlanningConfig
-from kvspec.specs import (
-    FullAttentionSpec,
-    SinkFullAttentionSpec,
-)
+from kvspec.specs import FullAttentionSpec, SinkFullAttentionSpec
 from tests.cases import Case, cases
 from tests.plans.files import EXPLICIT, SMALL, Run, altered, written
 from tests.plans.properties import CHECKS

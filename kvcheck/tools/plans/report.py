@@ -10,20 +10,8 @@ from kvspec.codec import encode_spec
 from kvspec.config import KVCacheConfig, ManagerConfig
 from kvspec.errors import ConfigError, UnsupportedError
 from kvspec.interface import Implementation
-from kvspec.planning import (
-    AUTO_FIT,
-    BlockSizes,
-    Capacity,
-    Layers,
-    Plan,
-    Planner,
-    PlanningConfig,
-)
-from kvspec.specs import (
-    AttentionSpec,
-    LayerSpec,
-    MambaSpec,
-)
+from kvspec.planning import AUTO_FIT, BlockSizes, Capacity, Layers, Plan, Planner, PlanningConfig
+from kvspec.specs import AttentionSpec, LayerSpec, MambaSpec
 
 PROBE_BLOCKS = 64
 """Blocks of the manager that is made to see whether one accepts the groups."""

@@ -10,14 +10,7 @@ from html import escape
 from typing import Any
 
 from kvcheck.tools.replay.whatif import ENOUGH_PERCENT, Curve
-from kvcheck.tools.replay.whatif_text import (
-    Memory,
-    costs_line,
-    enough_line,
-    heading,
-    names,
-    table,
-)
+from kvcheck.tools.replay.whatif_text import Memory, costs_line, enough_line, heading, names, table
 from kvcheck.view.page import data_file, document, embedded
 
 

@@ -17,12 +17,7 @@ import triton.language as tl
 
 from kvfast.device.hashing.plain import ARRAY, max_chunks
 from kvfast.device.hashing.prompts import Prompts
-from kvfast.device.hashing.sha256 import (
-    CHUNK_BYTES,
-    CHUNK_WORDS,
-    DIGEST_WORDS,
-    INITIAL_STATE,
-)
+from kvfast.device.hashing.sha256 import CHUNK_BYTES, CHUNK_WORDS, DIGEST_WORDS, INITIAL_STATE
 
 SCRATCH_BYTES = 64 << 20
 _LANES = 32

@@ -25,12 +25,7 @@ from kvfast.device.base.arguments import check_group, check_size, check_type, ho
 from kvfast.device.base.backend import form_of
 from kvfast.device.base.errors import ResidentOrderError, RunDifferenceError
 from kvfast.device.resident import plan as plans
-from kvfast.device.resident.state import (
-    NUM_STEPS,
-    NUM_TAKEN,
-    new_run,
-    sizes_of,
-)
+from kvfast.device.resident.state import NUM_STEPS, NUM_TAKEN, new_run, sizes_of
 from kvfast.device.tables.handover import Handover
 from kvfast.device.tables.input import counts_of
 from kvfast.device.tables.tables import DeviceStep, DeviceTables

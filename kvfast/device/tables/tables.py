@@ -17,13 +17,7 @@ from dataclasses import replace
 
 import torch
 
-from kvfast.device.base.arguments import (
-    INT32_MAX,
-    check_device,
-    check_size,
-    check_type,
-    host_ints,
-)
+from kvfast.device.base.arguments import INT32_MAX, check_device, check_size, check_type, host_ints
 from kvfast.device.base.backend import Backend, chosen
 from kvfast.device.base.errors import ResidentOrderError
 from kvfast.device.tables.arrays import DeviceArrays, DeviceStep

@@ -12,14 +12,7 @@ import z3
 from kvfast._core import record
 from kvfast._core.tables import Tables
 from proofs._z3 import Term
-from proofs.code._queue.ring import (
-    Queue,
-    any_pool,
-    counted,
-    field_of,
-    is_queue,
-    outside,
-)
+from proofs.code._queue.ring import Queue, any_pool, counted, field_of, is_queue, outside
 from proofs.code._symbolic import Number, SymbolicPool, as_int, value
 
 

@@ -17,9 +17,7 @@ from kvspec.errors import InvalidArgumentError, UnknownBlockError, UnsupportedEr
 from kvspec.following import checked_counts, checked_hashes
 from kvspec.interface import Capabilities, Feature, Implementation, KVCacheManager
 from kvspec.request import Request, RequestStatus, is_status
-from kvspec.specs import (
-    LayerSpec,
-)
+from kvspec.specs import LayerSpec
 
 
 class Batched(Protocol):

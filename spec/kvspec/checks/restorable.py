@@ -10,12 +10,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 from kvspec.config import ManagerConfig
 from kvspec.domains import COUNT_MAX
 from kvspec.errors import InvalidArgumentError, InvariantViolation
-from kvspec.invariants import (
-    HASH_SIZE_BYTES,
-    cached_counts_fit_the_lists,
-    check_snapshot,
-    ids_fit,
-)
+from kvspec.invariants import HASH_SIZE_BYTES, cached_counts_fit_the_lists, check_snapshot, ids_fit
 from kvspec.snapshot import Snapshot
 
 

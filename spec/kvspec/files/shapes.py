@@ -7,17 +7,7 @@ from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import reduce
 from operator import index, methodcaller, or_
 from types import GenericAlias, NoneType, UnionType
-from typing import (
-    Any,
-    ClassVar,
-    Generic,
-    Protocol,
-    TypeAlias,
-    TypeVar,
-    Union,
-    get_args,
-    get_origin,
-)
+from typing import Any, ClassVar, Generic, Protocol, TypeAlias, TypeVar, Union, get_args, get_origin
 from typing import get_type_hints as hints_of
 
 from kvspec.errors import ConfigError
