@@ -38,10 +38,7 @@ class Range:
 
 
 def forall(
-    ranges: Sequence[Range],
-    body: Callable[..., Term],
-    *,
-    about: Callable[..., Term] | None = None,
+    ranges: Sequence[Range], body: Callable[..., Term], *, about: Callable[..., Term] | None = None
 ) -> Term:
     """State that `body` holds for all in the ranges.
 

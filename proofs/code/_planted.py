@@ -73,8 +73,7 @@ def changed(owner: type | ModuleType, name: str, old: str, new: str) -> Any:
 
 
 def check_planted(
-    ledger: Ledger,
-    planted: Iterable[tuple[Callable[[str], Iterable[Statement]], Planted]],
+    ledger: Ledger, planted: Iterable[tuple[Callable[[str], Iterable[Statement]], Planted]]
 ) -> None:
     """Check that each mistake breaks one of the statements about its twin."""
     for statements, mistake in planted:

@@ -80,11 +80,7 @@ def counts(queue: Sequence[int], refs: Sequence[int]) -> list[int]:
 
 
 def reference_pool(
-    queue: Sequence[int],
-    refs: Sequence[int],
-    registered: Registered = (),
-    *,
-    to_front: bool = True,
+    queue: Sequence[int], refs: Sequence[int], registered: Registered = (), *, to_front: bool = True
 ) -> ReferencePool:
     """Build kvref's pool."""
     pool = ReferencePool(
@@ -102,11 +98,7 @@ def reference_pool(
 
 
 def fast_pool(
-    queue: Sequence[int],
-    refs: Sequence[int],
-    registered: Registered = (),
-    *,
-    to_front: bool = True,
+    queue: Sequence[int], refs: Sequence[int], registered: Registered = (), *, to_front: bool = True
 ) -> FastPool:
     """Build kvfast's; a hash covers one token."""
     pool = FastPool(

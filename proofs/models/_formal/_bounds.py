@@ -71,7 +71,7 @@ def compared() -> dict[str, Bounds]:
         "groups": GroupsSide(
             CacheBounds(
                 num_blocks=4, windows=(0, 2), block_sizes=(1, 1), num_tokens=1, max_tokens=2
-            ),
+            )
         ),
         "manager": ManagerSide(SMALL_MANAGER),
         "two texts": ManagerSide(TWO_TEXTS),

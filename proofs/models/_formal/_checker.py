@@ -143,10 +143,7 @@ def check(
 
 
 def follow(
-    constants: Mapping[str, object],
-    *,
-    unchecked: int = 0,
-    texts: Mapping[str, str] | None = None,
+    constants: Mapping[str, object], *, unchecked: int = 0, texts: Mapping[str, str] | None = None
 ) -> tuple[int, str]:
     """Return how many steps of a record Trace follows, and the last state if the checker prints it.
 

@@ -48,10 +48,7 @@ class GroupsSide:
 
     def value(self, state: GroupsState) -> dict[str, Any]:
         """Return the state as the model has it."""
-        return {
-            **cache_value(self.bounds, state.snapshot, self.contents),
-            "texts": state.texts,
-        }
+        return {**cache_value(self.bounds, state.snapshot, self.contents), "texts": state.texts}
 
     def after(self, state: GroupsState, move: Move) -> GroupsState | None:
         """Return the state after a move; None where the move is illegal."""
