@@ -25,6 +25,7 @@ from collections.abc import Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
@@ -121,7 +122,7 @@ def write_adapter(folder: Path) -> None:
     (folder / "adapter_config.json").write_text(json.dumps(members), "utf-8")
     layer = "base_model.model.model.layers.{}.self_attn.q_proj.lora_{}.weight"
     shapes = {"A": (8, 128), "B": (128, 8)}
-    places = [(number, part) for number in range(2) for part in shapes]
+    places = product(range(2), shapes)
     weights = {layer.format(*place): torch.randn(shapes[place[1]]) for place in places}
     save_file(weights, folder / "adapter_model.safetensors")
 
@@ -190,6 +191,10 @@ def hang_up(port: int, model: str, /, **members: Any) -> None:
         answer.readline()
 
 
+def metrics(port: int) -> str:
+    return str(urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics").read(), "utf-8")
+
+
 def prompts(rng: Random, number: int, options: Collection[str]) -> Iterator[dict[str, Any]]:
     """Yield few beginnings with distinct tails; some are chats, some have logprobs, a choice, or
     are sampled twice.
@@ -233,10 +238,9 @@ def served(folder: str, scheduler: str | None, options: list[str]) -> Served:
         while heard.poll(500):
             batch = msgspec.msgpack.decode(heard.recv_multipart()[-1])
             found.events += batch[1]
-        text = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics").read().decode()
         found.counters = {
             f"{name} {labels.replace(folder, 'MODEL')}": float(value)
-            for name, labels, value in COUNTERS.findall(text)
+            for name, labels, value in COUNTERS.findall(metrics(port))
         }
         ask_together(port, folder, found, options)
         heard.close(0)
@@ -247,10 +251,7 @@ def served(folder: str, scheduler: str | None, options: list[str]) -> Served:
 
 
 def ask_together(port: int, folder: str, found: Served, options: Collection[str]) -> None:
-    """Make many requests at once, then each alone; count those that fail or differ.
-
-    Every eighth one has another that is aborted beside it.
-    """
+    """Make many requests at once, aborted ones beside them, then each alone; count failures."""
     together = list(prompts(Random(2), AT_ONCE, options))
     with ThreadPoolExecutor(64) as pool:
         left = [pool.submit(hang_up, port, folder, **each) for each in together[::8]]
@@ -263,8 +264,7 @@ def ask_together(port: int, folder: str, found: Served, options: Collection[str]
             (one, *_), (alone, *_) = answer.result()[0], ask(port, folder, **members)[0]
             found.wrong += one[:2] != alone[:2]  # the texts
     sleep(1)
-    text = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics").read().decode()
-    found.held = sum(map(float, HELD.findall(text)))
+    found.held = sum(map(float, HELD.findall(metrics(port))))
 
 
 def main() -> int:
