@@ -248,7 +248,7 @@ class NanoImplementation(BaseImplementation):
 
     @property
     def capabilities(self) -> Capabilities:
-        """Without a hash function, so that only safety can be checked.
+        """Declare no hash function, so that only safety can be checked.
 
         A full block is detected by `length % block size == 1`, which never holds with blocks of 1.
         """

@@ -83,8 +83,7 @@ def _facts(document: Document) -> Iterator[str]:
         " the phase in one round, in one step when decoding, of one prompt when allocating"
     )
     for each in document["implementations"]:
-        includes = each["includes"] or "not part of any round"
-        yield f"{each['name']}: {each['implements']} {each['version']}; {includes}"
+        yield f"{each['name']}: {each['implements']} {each['version']}; {each['includes']}"
     for each in document["left_out"]:
         yield f"left out: {each['name']}, {each['case']['label']} ({each['seconds']:.0f} s or more)"
     here = document["machine"]

@@ -82,10 +82,8 @@ def cache_config(
 
 
 def layer_spec(library: Library, spec: LayerSpec) -> Any:
-    """vLLM's spec of the same name and members; its bare base class for one that it has not."""
+    """vLLM's spec of the same name and members."""
     interface, members = library.interface, spec_fields(spec)
-    if type(spec) not in TYPE_OF_NAME.values():
-        return interface.KVCacheSpec(spec.block_size)
     if "dtype" in members:
         members["dtype"] = getattr(library.torch, members["dtype"])
     if "dtypes" in members:

@@ -50,7 +50,7 @@ def document(
                 "implements": each.implementation.capabilities.name,
                 "version": each.implementation.capabilities.version,
                 "is_batched": each.is_batched,
-                "includes": measured.includes.get(each.name),
+                "includes": measured.includes[each.name],
             }
             for each in playing
         ],
